@@ -1,0 +1,2 @@
+//! Placeholder until the first story is told.
+fn main() {}

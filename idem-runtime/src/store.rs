@@ -1,0 +1,311 @@
+//! The contract between the engine and whatever keeps the records.
+//!
+//! A store moves records from state to state, atomically and by its own clock. It never sees a codec, a policy or a
+//! user's type. Every implementation passes the same table of cases (feature `conformance`).
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::error::StoreError;
+use crate::key::{Identity, RecordId};
+use crate::record::{
+    Digest, Ending, Grant, Holder, Observation, OnCrash, Record, State, Timestamp, Token,
+};
+
+#[cfg(feature = "memory")]
+pub mod memory;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+/// Where records live.
+///
+/// # Contract
+///
+/// ```text
+///  (nothing) ──claim──▶ RUNNING ──complete──▶ COMPLETED | FAILED | UNRECORDED ──retention over──▶ (nothing)
+///                        │ ▲ ▲ └─ renew
+///              release   │ │ └── take_over of what was observed (new token, grant, attempt + 1)
+///                        ▼ │
+///                     RELEASED ──claim (new token, grant, attempt + 1)
+///
+///  RUNNING ──interrupt | resolve──▶ INTERRUPTED ──complete, renew, release by its owner | resolve──▶ …
+/// ```
+///
+/// 1. Each method is **one atomic step**, durable when it returns `Ok`. Two claims of one record never both create it.
+/// 2. **The store's clock decides** every "now" below; requests bring durations, never points in time.
+/// 3. A record whose [`is_expired`](Record::is_expired) holds is **absent** for every method: a claim replaces it, and
+///    the rest behave as if it were purged.
+/// 4. A **grant number** is `max(previous + 1, now in µs)`, see [`Grant::next`].
+/// 5. [`renew`](Self::renew), [`complete`](Self::complete), [`release`](Self::release) and
+///    [`interrupt`](Self::interrupt) take effect only while the record bears the holder's token **and** grant and has
+///    not ended; otherwise they write nothing and answer [`Fenced::Lost`]. A lease that ran out does not by itself
+///    refuse its owner, nor does INTERRUPTED. RELEASED and records resolved by hand bear no token.
+/// 6. [`take_over`](Self::take_over) and [`resolve`](Self::resolve) take effect only while **exactly the observation**
+///    still holds, and never on a record whose lease still runs.
+/// 7. An **outcome is immutable** until it expires.
+/// 8. An error may leave the step done or not done; whoever gets one repeats the step and finds itself by its token.
+///    An error that is certain to have changed nothing is no different.
+///
+/// # Cancel safety
+///
+/// A future of this trait that is dropped leaves its step done or not done, never half done.
+#[async_trait]
+pub trait Store: Debug + Send + Sync + 'static {
+    /// Claims a record, in one step:
+    ///
+    /// - absent: RUNNING with this token, a new grant, attempt 1, granted;
+    /// - RUNNING with this very token and fingerprint: the claim was repeated; its lease begins anew, granted with the
+    ///   same grant and attempt;
+    /// - RELEASED with this very fingerprint: RUNNING with this token, a new grant, attempt + 1, granted. Lease and
+    ///   retention are the new claim's; `on_crash`, fingerprint and the time of the first claim stay;
+    /// - anything else: nothing is written, and the record is returned as it stands, a lapsed one too.
+    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError>;
+
+    /// Claims a lapsed RUNNING record, or an INTERRUPTED one, that still is exactly as observed: RUNNING with the
+    /// claim's token, lease and retention, a new grant, attempt + 1. Never takes over a record whose `on_crash` is
+    /// [`Refuse`](OnCrash::Refuse), nor one with another fingerprint.
+    ///
+    /// A takeover that is repeated finds its own token RUNNING and is granted with the same grant, its lease begun
+    /// anew. In every other case nothing is written and the record is returned as it stands; where there is none any
+    /// more, this behaves like [`claim`](Self::claim).
+    async fn take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Claim, StoreError>;
+
+    /// Begins the lease anew. An INTERRUPTED record becomes RUNNING again: its owner is alive.
+    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError>;
+
+    /// Ends the record, which keeps its token and grant: a completion that is repeated finds its own grant on the
+    /// ended record and answers [`Fenced::Done`] without writing.
+    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError>;
+
+    /// Gives the record back: RELEASED, without token.
+    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError>;
+
+    /// Marks the record INTERRUPTED, by its own holder, who does not know what was done. It keeps token and grant.
+    /// Repeating it answers [`Fenced::Done`].
+    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError>;
+
+    /// Settles a lapsed RUNNING or an INTERRUPTED record that still is exactly as observed, see [`Resolution`].
+    /// [`Resolution::Erase`] works on ended and released records as well. Any other record is left as it is.
+    async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError>;
+
+    /// Reads a record.
+    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError>;
+
+    /// Reads a page of records that match, in an order that is stable and the store's own. A record that exists during
+    /// the whole listing is on exactly one page.
+    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError>;
+
+    /// Looks at up to `limit` records whose time has come. Deletes those that are [expired](Record::is_expired), and
+    /// marks INTERRUPTED those RUNNING under `refuse` or `reconcile` whose lease ended more than their retention ago,
+    /// rechecking in the statement that writes.
+    async fn purge(&self, limit: u32) -> Result<Purged, StoreError>;
+}
+
+/// What a caller wants to claim.
+#[derive(Debug, Clone)]
+pub struct ClaimRequest {
+    /// Which record.
+    pub id: RecordId,
+    /// What it is about, to be kept readable.
+    pub identity: Identity,
+    /// The request it is for.
+    pub fingerprint: Digest,
+    /// The token that the caller made before its first try.
+    pub token: Token,
+    /// How long a silent owner is believed.
+    pub lease: Duration,
+    /// How long the record is kept after it ends.
+    pub retention: Duration,
+    /// What happens after a crash, should this be the first claim.
+    pub on_crash: OnCrash,
+}
+
+/// The answer to a claim or a takeover.
+#[derive(Debug, Clone)]
+pub enum Claim {
+    /// The caller owns the record.
+    Granted(Granted),
+    /// It does not; this is what is there.
+    Existing(Box<Record>),
+}
+
+/// What an owner is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Granted {
+    /// The number of the grant, the same when the claim was repeated.
+    pub grant: Grant,
+    /// Which attempt this is, the first being 1.
+    pub attempt: u32,
+    /// When the record was first claimed, by the store's clock.
+    pub first_claimed_at: Timestamp,
+    /// What the record says should happen after a crash; the first claim decided.
+    pub on_crash: OnCrash,
+}
+
+/// The answer to a step that only the holder may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fenced {
+    /// It took effect.
+    Done,
+    /// The record no longer bears the holder's token and grant, or has ended; nothing was written.
+    Lost,
+}
+
+/// How a record that nobody owns any more is settled. All of them leave it without token, and those that keep the
+/// record give it a new grant, so a paused owner is fenced off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resolution {
+    /// It was done, with this result.
+    Complete(Ending),
+    /// It was not done: RELEASED, the next claim runs it.
+    Release,
+    /// Nobody knows: INTERRUPTED. The exception: token and grant stay, so that its owner may still complete it.
+    Interrupt,
+    /// Delete it, in any state but RUNNING with a lease that holds.
+    Erase,
+}
+
+/// The answer to a [`Resolution`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolved {
+    /// It took effect.
+    Done,
+    /// The record is not as observed any more, or is in a state that cannot be resolved so; nothing was written.
+    Stale,
+}
+
+/// Which records to list; the default is all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Only those in this state.
+    pub state: Option<State>,
+    /// Only those whose lease ran out.
+    pub lapsed: bool,
+    /// Only those of the operation of exactly this name.
+    pub operation: Option<String>,
+    /// Only those first claimed at least this long ago.
+    pub older_than: Option<Duration>,
+}
+
+impl Filter {
+    /// Whether this record matches.
+    pub fn matches(&self, record: &Record) -> bool {
+        self.state.is_none_or(|state| record.state == state)
+            && (!self.lapsed || record.is_lapsed())
+            && self
+                .operation
+                .as_ref()
+                .is_none_or(|name| record.identity.operation.as_str() == name)
+            && self
+                .older_than
+                .is_none_or(|age| record.read_at.since(record.first_claimed_at) >= age)
+    }
+}
+
+/// Which page of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageRequest {
+    /// How many records at most; at least 1.
+    pub limit: u32,
+    /// [`Page::next`] of the page before; none for the first.
+    pub after: Option<Cursor>,
+}
+
+/// Where a listing goes on. Opaque: a store understands its own alone.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Cursor(Box<str>);
+
+impl Cursor {
+    /// The cursor with this text.
+    pub fn new(text: impl Into<Box<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// Its text, to be carried over a network or shown on a command line.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A page of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The records. May be fewer than asked for, even none, while [`next`](Self::next) says there is more.
+    pub records: Vec<Record>,
+    /// Where the next page begins; none at the end.
+    pub next: Option<Cursor>,
+}
+
+/// What a purge did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// Records deleted, those in [`abandoned`](Self::abandoned) included.
+    pub removed: u64,
+    /// Deleted records that were still RUNNING, under `rerun`, their owner silent for longer than lease and retention.
+    pub abandoned: u64,
+    /// Records marked INTERRUPTED.
+    pub interrupted: u64,
+    /// Whether there may be more to do right now.
+    pub more: bool,
+}
+
+#[async_trait]
+impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+        (**self).claim(claim).await
+    }
+
+    async fn take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Claim, StoreError> {
+        (**self).take_over(observed, claim).await
+    }
+
+    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
+        (**self).renew(holder, lease).await
+    }
+
+    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
+        (**self).complete(holder, ending).await
+    }
+
+    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        (**self).release(holder).await
+    }
+
+    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        (**self).interrupt(holder).await
+    }
+
+    async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        (**self).resolve(observed, resolution).await
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        (**self).get(id).await
+    }
+
+    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
+        (**self).list(filter, page).await
+    }
+
+    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+        (**self).purge(limit).await
+    }
+}

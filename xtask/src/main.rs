@@ -1,0 +1,2 @@
+//! The few commands a contributor types.
+fn main() {}
