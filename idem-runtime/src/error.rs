@@ -197,10 +197,7 @@ pub enum StoreErrorKind {
 
 impl StoreError {
     /// An error of this kind. The message is a lowercase fragment that says what to do where that is known.
-    pub fn new(
-        kind: StoreErrorKind,
-        message: impl Into<std::borrow::Cow<'static, str>>,
-    ) -> Self {
+    pub fn new(kind: StoreErrorKind, message: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         Self {
             kind,
             message: message.into(),

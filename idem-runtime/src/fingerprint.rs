@@ -54,7 +54,7 @@ pub fn digest<T: Fingerprint + ?Sized>(value: &T) -> Result<Digest, FingerprintE
 }
 
 /// A secret that seals stored digests.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Secret;
 
 impl Secret {

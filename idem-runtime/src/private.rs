@@ -11,3 +11,16 @@ pub use crate::engine::typed::{
 pub use crate::engine::{Attempt, Call};
 pub use crate::fingerprint::{Encoder, Fingerprint, from_fn};
 pub use crate::record::OnCrash;
+
+use crate::engine::Idem;
+use crate::store::Store;
+
+/// The engine of a handle.
+pub fn handle<S: Store + ?Sized>(idem: &Idem<S>) -> Handle {
+    Handle::of(idem)
+}
+
+/// The engine of the default handle.
+pub fn default_handle() -> Handle {
+    Handle::of_default()
+}
