@@ -6,21 +6,9 @@ pub use std::time::Duration;
 
 pub use crate::codec::StoredValue;
 pub use crate::engine::typed::{
-    Ask, Asking, CallError, ErrorCodec, ErrorKind, Handle, Returns, Running, enter, enter_asking,
+    Ask, Asking, CallError, ErrorCodec, ErrorKind, Handle, Reconciled, Returns, Running,
+    ValueCodec, default_handle, enter, enter_asking, handle,
 };
 pub use crate::engine::{Attempt, Call};
 pub use crate::fingerprint::{Encoder, Fingerprint, from_fn};
 pub use crate::record::OnCrash;
-
-use crate::engine::Idem;
-use crate::store::Store;
-
-/// The engine of a handle.
-pub fn handle<S: Store + ?Sized>(idem: &Idem<S>) -> Handle {
-    Handle::of(idem)
-}
-
-/// The engine of the default handle.
-pub fn default_handle() -> Handle {
-    Handle::of_default()
-}

@@ -127,9 +127,9 @@ impl<'a> Records<'a> {
                 EncodeError::TooLarge { .. } => {
                     StoreError::new(StoreErrorKind::Full, error.to_string()).into()
                 }
-                EncodeError::Codec(source) => {
-                    StoreError::new(StoreErrorKind::Other, "the value cannot be encoded")
-                        .with_source(source)
+                EncodeError::Codec(_) | EncodeError::Panicked => {
+                    StoreError::new(StoreErrorKind::Other, error.to_string())
+                        .with_source(error)
                         .into()
                 }
             })

@@ -1,7 +1,7 @@
 //! From what a body did to a record that says so, whatever becomes of the caller and of the store in between.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::oneshot;
@@ -11,6 +11,7 @@ use super::Attempt;
 use super::handover::{Ended, Lead, Phase};
 use super::timing::{Backoff, bounded};
 use crate::error::StoreError;
+use crate::policy::Policy;
 use crate::record::{Ending, Holder};
 use crate::store::Fenced;
 
@@ -78,11 +79,7 @@ impl Settlement {
         };
         let policy = &work.attempt.engine().policy;
         let now = Instant::now();
-        // Ends before the lease does, so that the caller can still be given a value that could not be recorded.
-        let until = work.attempt.live_until().map_or(now, |end| {
-            let left = end.saturating_duration_since(now);
-            now + (left - left / 10).min(policy.store_patience)
-        });
+        let until = now + patience(policy, work.attempt.live_until(), now);
         let limit = policy.store_timeout.min(until - now);
         let failed = match bounded(limit, work.step()).await {
             Ok(fenced) => {
@@ -110,6 +107,19 @@ impl Settlement {
         if let Some(work) = self.work.take() {
             self.runtime.spawn(work.persist(answer));
         }
+    }
+}
+
+/// How long a caller waits for the store's word on its result. While enough of the lease is left, it ends before the
+/// lease does, so that the caller can still be given a value that could not be recorded; with less than that left, only
+/// the store can say whose result counts.
+fn patience(policy: &Policy, live_until: Option<Instant>, now: Instant) -> Duration {
+    const ENOUGH: Duration = Duration::from_millis(500);
+    let left = live_until.map_or(Duration::ZERO, |end| end.saturating_duration_since(now));
+    if left < ENOUGH {
+        policy.store_patience
+    } else {
+        policy.store_patience.min(left - left / 10)
     }
 }
 
