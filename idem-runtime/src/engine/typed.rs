@@ -2,9 +2,11 @@
 
 use std::marker::PhantomData;
 
-use super::{Attempt, Call, Engine};
-use crate::codec::StoredValue;
-use crate::error::Error;
+use super::{Attempt, Call, Engine, Idem};
+use crate::codec::{self, Codec, EncodeError, StoredValue};
+use crate::error::{DecodeError, Error};
+use crate::record::Payload;
+use crate::store::Store;
 use std::sync::Arc;
 
 /// What an idempotent function returns: a `Result`.
@@ -70,28 +72,71 @@ pub enum Reconciled<T> {
     Unknown,
 }
 
-/// How errors of type `E` are stored, where they are.
+/// How values of type `T` are stored.
+///
+/// It and [`ErrorCodec`] are the only places that ask for [`StoredValue`] and [`CallError`]: generated code makes one of
+/// each where the user's type stands, so a type that misses a bound is told so there, once, and nothing cascades.
 #[derive(Debug)]
-pub struct ErrorCodec<E>(PhantomData<fn() -> E>);
+pub struct ValueCodec<T> {
+    pub(super) encode: fn(&T, Codec, usize) -> Result<Payload, EncodeError>,
+    pub(super) decode: fn(&Payload) -> Result<T, DecodeError>,
+}
 
-impl<E> ErrorCodec<E> {
-    /// They are not.
-    pub const fn none() -> Self {
-        Self(PhantomData)
-    }
-
-    /// They are stored under `replay_err`.
+impl<T> ValueCodec<T> {
+    /// They are stored by their serde implementations.
     pub const fn stored() -> Self
     where
-        E: StoredValue,
+        T: StoredValue,
     {
-        Self(PhantomData)
+        Self {
+            encode: |value, codec, limit| codec.encode(value, limit),
+            decode: codec::decode,
+        }
+    }
+}
+
+/// How errors of type `E` carry those of the call, and how they are stored, where they are.
+#[derive(Debug)]
+pub struct ErrorCodec<E> {
+    pub(super) carry: fn(Error) -> E,
+    pub(super) stored: Option<ValueCodec<E>>,
+}
+
+impl<E> ErrorCodec<E> {
+    /// They are not stored.
+    pub const fn none() -> Self
+    where
+        E: CallError,
+    {
+        Self {
+            carry: E::from,
+            stored: None,
+        }
+    }
+
+    /// Those that `replay_err` names are stored.
+    #[must_use]
+    pub const fn with_stored(self, stored: ValueCodec<E>) -> Self {
+        Self {
+            carry: self.carry,
+            stored: Some(stored),
+        }
     }
 }
 
 /// An engine to call, or why there is none.
 #[derive(Debug)]
 pub struct Handle(Result<Arc<Engine>, Error>);
+
+/// The engine behind a handle. Whatever dereferences to a handle is accepted: generated code hands over a borrow.
+pub fn handle<S: Store + ?Sized>(idem: &Idem<S>) -> Handle {
+    Handle(Ok(Arc::clone(&idem.engine)))
+}
+
+/// The engine of calls that name no store.
+pub fn default_handle() -> Handle {
+    Handle(Err(Error::NotInstalled))
+}
 
 /// A body that may run.
 #[derive(Debug)]
@@ -114,10 +159,11 @@ pub struct Ask<R: Returns>(PhantomData<fn() -> R>);
 pub async fn enter<R>(
     handle: Handle,
     call: Call,
+    values: ValueCodec<R::Ok>,
     errors: ErrorCodec<R::Err>,
 ) -> Result<Running<R>, R>
 where
-    R: Returns<Ok: StoredValue, Err: CallError>,
+    R: Returns,
 {
     unimplemented!()
 }
@@ -126,36 +172,28 @@ where
 pub async fn enter_asking<R>(
     handle: Handle,
     call: Call,
+    values: ValueCodec<R::Ok>,
     errors: ErrorCodec<R::Err>,
 ) -> Result<Asking<R>, R>
 where
-    R: Returns<Ok: StoredValue, Err: CallError>,
+    R: Returns,
 {
     unimplemented!()
 }
 
-impl<R> Ask<R>
-where
-    R: Returns<Ok: StoredValue, Err: CallError>,
-{
+impl<R: Returns> Ask<R> {
     /// The attempt that died.
     pub fn attempt(&self) -> Attempt {
         unimplemented!()
     }
 
     /// Goes on with what `reconcile` found out.
-    pub async fn answer(
-        self,
-        answer: Result<Reconciled<R::Ok>, R::Err>,
-    ) -> Result<Asking<R>, R> {
+    pub async fn answer(self, answer: Result<Reconciled<R::Ok>, R::Err>) -> Result<Asking<R>, R> {
         unimplemented!()
     }
 }
 
-impl<R> Running<R>
-where
-    R: Returns<Ok: StoredValue, Err: CallError>,
-{
+impl<R: Returns> Running<R> {
     /// The running attempt.
     pub fn attempt(&self) -> Attempt {
         unimplemented!()
