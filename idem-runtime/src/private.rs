@@ -9,5 +9,6 @@ pub use crate::engine::typed::{
     Ask, Asking, CallError, ErrorCodec, ErrorKind, Handle, Returns, Running, enter, enter_asking,
 };
 pub use crate::engine::{Attempt, Call};
+pub use crate::fingerprint::fields::{defaulted, float, with};
 pub use crate::fingerprint::{Encoder, Fingerprint, from_fn};
 pub use crate::record::OnCrash;
