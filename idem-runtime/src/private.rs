@@ -12,6 +12,7 @@ pub use crate::engine::typed::{
 };
 pub use crate::engine::{Attempt, Call};
 pub use crate::error::{Error, InvalidCall};
+pub use crate::fingerprint::fields::{defaulted, float, with};
 pub use crate::fingerprint::{Encoder, Fingerprint, from_fn};
 pub use crate::record::OnCrash;
 
