@@ -14,10 +14,15 @@ use crate::record::OnCrash;
 
 /// What [`Idem::run_with`](super::Idem::run_with) does with the errors of a body, and after a crash.
 pub struct Handling<'a, T, E> {
-    replay: Option<Matcher<'a, E>>,
-    retry: Option<Matcher<'a, E>>,
+    judge: Judge<'a, E>,
     stored: Option<ValueCodec<E>>,
     reconcile: Option<Reconciler<'a, T, E>>,
+}
+
+/// What each error means.
+struct Judge<'a, E> {
+    replay: Option<Matcher<'a, E>>,
+    retry: Option<Matcher<'a, E>>,
 }
 
 type Matcher<'a, E> = Box<dyn Fn(&E) -> bool + Send + Sync + 'a>;
@@ -28,8 +33,10 @@ impl<'a, T, E> Handling<'a, T, E> {
     /// Every `Err` is transient under `rerun` and unknown otherwise.
     pub fn new() -> Self {
         Self {
-            replay: None,
-            retry: None,
+            judge: Judge {
+                replay: None,
+                retry: None,
+            },
             stored: None,
             reconcile: None,
         }
@@ -41,7 +48,7 @@ impl<'a, T, E> Handling<'a, T, E> {
     where
         E: StoredValue,
     {
-        self.replay = Some(Box::new(matches));
+        self.judge.replay = Some(Box::new(matches));
         self.stored = Some(ValueCodec::stored());
         self
     }
@@ -50,7 +57,7 @@ impl<'a, T, E> Handling<'a, T, E> {
     /// `rerun` every error that is not terminal is treated so.
     #[must_use]
     pub fn retry_err(mut self, matches: impl Fn(&E) -> bool + Send + Sync + 'a) -> Self {
-        self.retry = Some(Box::new(matches));
+        self.judge.retry = Some(Box::new(matches));
         self
     }
 
@@ -64,8 +71,10 @@ impl<'a, T, E> Handling<'a, T, E> {
         self.reconcile = Some(Box::new(move |attempt| Box::pin(ask(attempt))));
         self
     }
+}
 
-    fn judge(&self, error: &E, on_crash: OnCrash) -> ErrorKind {
+impl<E> Judge<'_, E> {
+    fn kind_of(&self, error: &E, on_crash: OnCrash) -> ErrorKind {
         let matched = |matcher: &Option<Matcher<'_, E>>| {
             matcher.as_ref().is_some_and(|matches| matches(error))
         };
@@ -89,33 +98,42 @@ impl<T, E> Default for Handling<'_, T, E> {
 pub(super) async fn run<T, E>(
     handle: Handle,
     call: Call,
-    mut handling: Handling<'_, T, E>,
+    handling: Handling<'_, T, E>,
     body: impl AsyncFnOnce(Attempt) -> Result<T, E>,
 ) -> Result<T, E>
 where
     T: StoredValue,
     E: From<Error>,
 {
+    let Handling {
+        judge,
+        stored,
+        reconcile,
+    } = handling;
     let values = ValueCodec::stored();
     let mut errors = ErrorCodec::none();
-    if let Some(stored) = handling.stored.take() {
+    if let Some(stored) = stored {
         errors = errors.with_stored(stored);
     }
-    let entered = match handling.reconcile.take() {
+    let entered = match reconcile {
         None => enter(handle, call, values, errors).await,
+        // Boxed, so that calls without it do not carry its size.
         Some(mut reconcile) => {
-            let call = call.on_crash(OnCrash::Reconcile);
-            let mut asking = enter_asking(handle, call, values, errors).await;
-            loop {
-                asking = match asking {
-                    Ok(Asking::Run(running)) => break Ok(running),
-                    Ok(Asking::Ask(ask)) => {
-                        let answer = reconcile(ask.attempt()).await;
-                        ask.answer(answer).await
-                    }
-                    Err(answer) => break Err(answer),
-                };
-            }
+            Box::pin(async move {
+                let call = call.on_crash(OnCrash::Reconcile);
+                let mut asking = enter_asking(handle, call, values, errors).await;
+                loop {
+                    asking = match asking {
+                        Ok(Asking::Run(running)) => break Ok(running),
+                        Ok(Asking::Ask(ask)) => {
+                            let answer = reconcile(ask.attempt()).await;
+                            ask.answer(answer).await
+                        }
+                        Err(answer) => break Err(answer),
+                    };
+                }
+            })
+            .await
         }
     };
     let mut running = match entered {
@@ -126,7 +144,7 @@ where
     let on_crash = attempt.call().request.on_crash;
     let result = running.drive(body(attempt)).await;
     running
-        .finish(result, |error| handling.judge(error, on_crash))
+        .finish(result, |error| judge.kind_of(error, on_crash))
         .await
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tracing::{Instrument, Span};
 
 use super::Attempt;
 use super::handover::{Ended, Lead, Phase};
@@ -73,7 +74,7 @@ impl Settlement {
     /// Tells the store, and waits for its word for as long as the handle's patience and the lease last.
     ///
     /// A release or an interruption is tried once here; nobody needs to wait for it.
-    pub(super) async fn settle(mut self) -> Settled {
+    pub(super) async fn settle(&mut self, span: &Span) -> Settled {
         let Some(work) = &self.work else {
             return Settled::Pending;
         };
@@ -81,20 +82,33 @@ impl Settlement {
         let now = Instant::now();
         let until = now + patience(policy, work.attempt.live_until(), now);
         let limit = policy.store_timeout.min(until - now);
-        let failed = match bounded(limit, work.step()).await {
+        match bounded(limit, work.step()).instrument(span.clone()).await {
             Ok(fenced) => {
                 if let Some(work) = self.work.take() {
                     work.conclude(fenced);
                 }
-                return fenced.into();
+                fenced.into()
             }
-            Err(error) => error,
-        };
-        tracing::debug!(target: "idem", error = ?failed.kind(), "the outcome could not be recorded, trying again");
-        let waits = matches!(work.verdict, Verdict::End(_));
+            Err(error) => {
+                tracing::debug!(
+                    target: "idem",
+                    parent: span,
+                    error = ?error.kind(),
+                    "the outcome could not be recorded, trying again",
+                );
+                Box::pin(self.settle_in_background(until)).await
+            }
+        }
+    }
+
+    async fn settle_in_background(&mut self, until: Instant) -> Settled {
+        let ends = self
+            .work
+            .as_ref()
+            .is_some_and(|work| matches!(work.verdict, Verdict::End(_)));
         let (answer, answered) = oneshot::channel();
         self.go_on_in_background(Some(answer));
-        if !waits {
+        if !ends {
             return Settled::Pending;
         }
         match tokio::time::timeout_at(until, answered).await {

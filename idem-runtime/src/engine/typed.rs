@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use tokio::runtime::Handle as Runtime;
 use tracing::{Instrument, Span};
@@ -356,7 +357,7 @@ impl<R: Returns> Ask<R> {
     ) -> Result<Asking<R>, R> {
         let span = self.entry.span.clone();
         let claimed = match answer {
-            Ok(answer) => self.act(answer).instrument(span).await,
+            Ok(answer) => Box::pin(self.act(answer)).instrument(span).await,
             Err(error) => {
                 span.record("outcome", "interrupted");
                 return Err(R::from_result(Err(error)));
@@ -408,60 +409,50 @@ impl<R: Returns> Running<R> {
     }
 
     /// Settles the record by what the body returned, and gives the caller what it is owed.
-    pub async fn finish(mut self, result: R, judge: impl FnOnce(&R::Err) -> ErrorKind) -> R {
+    ///
+    /// The verdict is reached before the future is made, so that the future holds no more than it must.
+    pub fn finish<J>(mut self, result: R, judge: J) -> impl Future<Output = R> + use<R, J>
+    where
+        J: FnOnce(&R::Err) -> ErrorKind,
+    {
         let result = result.into_result();
-        let span = self.guard.span.clone();
-        let attempt = self.guard.attempt.clone();
-        let Some(verdict) = self.verdict(&attempt, &result, judge) else {
-            span.record("outcome", "interrupted");
-            return R::from_result(result);
+        let verdict = self.verdict(&result, judge);
+        let ends = matches!(verdict, Some(Verdict::End(_)));
+        let outcome = match verdict {
+            Some(Verdict::End(Ending::Unrecorded)) => "unrecorded",
+            Some(Verdict::End(_) | Verdict::Release) => "executed",
+            Some(Verdict::Interrupt) | None => "interrupted",
         };
-        let outcome = match &verdict {
-            Verdict::End(Ending::Unrecorded) => "unrecorded",
-            Verdict::Interrupt => "interrupted",
-            _ => "executed",
-        };
-        let ends = matches!(verdict, Verdict::End(_));
-        let settled = match self.guard.settle(verdict) {
-            Some(settlement) => settlement.settle().instrument(span.clone()).await,
-            // Without a record there is nothing to lose.
-            None => Settled::Acknowledged,
-        };
-        if ends && settled == Settled::Lost {
-            return Box::pin(self.after_loss(&attempt))
-                .instrument(span.clone())
-                .await;
-        }
-        if ends && settled == Settled::Pending {
-            if !attempt.is_live() {
-                return self.codecs.refuse(&span, Error::LeaseLost);
+        let settlement = verdict.and_then(|verdict| self.guard.settle(verdict));
+        async move {
+            if let Some(mut settlement) = settlement {
+                let settled = settlement.settle(&self.guard.span).await;
+                if ends && settled == Settled::Lost {
+                    return Box::pin(self.after_loss()).await;
+                }
+                if ends && settled == Settled::Pending {
+                    if !self.guard.attempt.is_live() {
+                        return self.codecs.refuse(&self.guard.span, Error::LeaseLost);
+                    }
+                    warn_unrecorded(&self.guard);
+                }
             }
-            tracing::warn!(
-                target: "idem",
-                parent: &span,
-                operation = attempt.operation().as_str(),
-                record = %attempt.record_id(),
-                "the result is given to its caller but could not be recorded yet",
-            );
+            self.guard.span.record("outcome", outcome);
+            if let Some(observer) = &self.guard.observer {
+                let number = self.guard.attempt.number();
+                observer.tell(Source::Executed, number, SystemTime::now());
+            }
+            R::from_result(result)
         }
-        span.record("outcome", outcome);
-        if let Some(observer) = &self.guard.observer {
-            observer.tell(
-                Source::Executed,
-                attempt.number(),
-                std::time::SystemTime::now(),
-            );
-        }
-        R::from_result(result)
     }
 
     /// What the record is to say. None where it is left as after a crash.
     fn verdict(
         &self,
-        attempt: &Attempt,
         result: &Result<R::Ok, R::Err>,
         judge: impl FnOnce(&R::Err) -> ErrorKind,
     ) -> Option<Verdict> {
+        let attempt = &self.guard.attempt;
         let policy = &attempt.engine().policy;
         let (codec, limit) = (policy.codec, policy.max_result_bytes);
         let error = match result {
@@ -494,14 +485,15 @@ impl<R: Returns> Running<R> {
     }
 
     /// Another call took over and this one's result was refused: the caller gets the stored one, if there is one.
-    async fn after_loss(&self, attempt: &Attempt) -> R {
-        let engine = attempt.engine();
-        let call = attempt.call();
+    async fn after_loss(&self) -> R {
+        let (span, observer) = (&self.guard.span, self.guard.observer.as_ref());
+        let engine = self.guard.attempt.engine();
+        let call = self.guard.attempt.call();
         let read = bounded(
             engine.policy.store_timeout,
             engine.store.get(&call.request.id),
         );
-        let ended = match read.await {
+        let ended = match read.instrument(span.clone()).await {
             Ok(Some(record)) => {
                 match fingerprint::matches(&record.fingerprint, &call.digest, &engine.secrets) {
                     Ok(true) => Ended::of(&record),
@@ -510,12 +502,21 @@ impl<R: Returns> Running<R> {
             }
             Ok(None) | Err(_) => None,
         };
-        let (span, observer) = (&self.guard.span, self.guard.observer.as_ref());
         match ended {
             Some(ended) => self.codecs.replay(&ended, Source::Replayed, span, observer),
             None => self.codecs.refuse(span, Error::LeaseLost),
         }
     }
+}
+
+fn warn_unrecorded(guard: &Guard) {
+    tracing::warn!(
+        target: "idem",
+        parent: &guard.span,
+        operation = guard.attempt.operation().as_str(),
+        record = %guard.attempt.record_id(),
+        "the result is given to its caller but could not be recorded yet",
+    );
 }
 
 /// How a record ends whose result was encoded, or could not be.
