@@ -3,6 +3,7 @@
 mod concurrency;
 mod crash;
 mod errors;
+mod faults;
 mod handle;
 mod lifecycle;
 

@@ -25,8 +25,9 @@ async fn die(idem: &Idem<MemoryStore>, effects: &Effects, call: Call) {
 }
 
 async fn record(idem: &Idem<MemoryStore>) -> Record {
-    let record = idem.records().find("test.operation", "k", &Scope::none());
-    record.await.unwrap().unwrap()
+    let none = Scope::none();
+    let record = idem.records().find("test.operation", "k", &none).await;
+    record.unwrap().unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,7 +118,10 @@ async fn a_person_can_release_fail_or_erase_an_interrupted_record() {
     die(&idem, &effects, refuse()).await;
     let seen = record(&idem).await.observation();
     let why = Failure::Declined("by hand".to_owned());
-    assert_eq!(idem.records().fail(&seen, &why).await.unwrap(), Resolved::Done);
+    assert_eq!(
+        idem.records().fail(&seen, &why).await.unwrap(),
+        Resolved::Done
+    );
     let handling = Handling::new().replay_err(|_| true);
     let replayed = idem.run_with(refuse(), handling, async |_| Ok(effects.happen()));
     assert!(matches!(replayed.await, Err(Failure::Declined(why)) if why == "by hand"));
@@ -198,9 +202,15 @@ async fn reconcile_unknown_is_interrupted_and_the_next_call_asks_again() {
     die(&idem, &effects, call("k", 1).on_crash(OnCrash::Reconcile)).await;
     let (result, asked) = reconcile(&idem, &effects, Ok(Reconciled::Unknown)).await;
     assert!(matches!(refusal(result), Error::Interrupted));
-    assert_eq!((asked, record(&idem).await.state), (vec![1], State::Interrupted));
+    assert_eq!(
+        (asked, record(&idem).await.state),
+        (vec![1], State::Interrupted)
+    );
     let (result, asked) = reconcile(&idem, &effects, Err(Failure::Lost)).await;
-    assert!(matches!(result, Err(Failure::Lost)), "its own error goes to the caller");
+    assert!(
+        matches!(result, Err(Failure::Lost)),
+        "its own error goes to the caller"
+    );
     assert_eq!(asked, [1]);
     let (result, asked) = reconcile(&idem, &effects, Ok(Reconciled::Done(50))).await;
     assert_eq!((result.unwrap(), asked), (50, vec![1]));
@@ -213,7 +223,7 @@ async fn reconcile_is_never_asked_about_another_request() {
     tokio::time::advance(LEASE).await;
     let (result, asked) = reconcile(&idem, &effects, Ok(Reconciled::NotDone)).await;
     assert!(matches!(refusal(result), Error::KeyReused));
-    assert_eq!(asked, []);
+    assert!(asked.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

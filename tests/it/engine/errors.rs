@@ -27,8 +27,9 @@ async fn fail(
 }
 
 async fn state(idem: &Idem<MemoryStore>) -> State {
-    let record = idem.records().find("test.operation", "k", &Scope::none());
-    record.await.unwrap().unwrap().state
+    let none = Scope::none();
+    let record = idem.records().find("test.operation", "k", &none).await;
+    record.unwrap().unwrap().state
 }
 
 #[tokio::test(start_paused = true)]
@@ -77,7 +78,10 @@ async fn otherwise_only_retry_err_releases_and_the_rest_is_unknown() {
         assert_eq!(state(&idem).await, State::Released);
 
         let result = fail(&idem, &effects, call(), Failure::Lost).await;
-        assert!(matches!(result, Err(Failure::Lost)), "the caller still gets its own error");
+        assert!(
+            matches!(result, Err(Failure::Lost)),
+            "the caller still gets its own error"
+        );
         assert_eq!(state(&idem).await, State::Interrupted);
         // A call that cannot ask what happened is refused, and goes on being so.
         for _ in 0..2 {
@@ -111,7 +115,9 @@ async fn a_stored_error_that_is_no_longer_named_is_not_run_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_terminal_error_that_cannot_be_stored_is_not_run_again() {
-    let idem = Idem::builder(MemoryStore::new()).max_result_bytes(8).build();
+    let idem = Idem::builder(MemoryStore::new())
+        .max_result_bytes(8)
+        .build();
     let effects = Effects::default();
     let declined = Failure::Declined("a long reason".to_owned());
     let result = fail(&idem, &effects, call("k", 1), declined).await;
