@@ -13,6 +13,9 @@ mod types;
 
 use std::fmt;
 
+#[cfg(feature = "macros")]
+pub use idem_macros::Fingerprint;
+
 pub use self::encoder::Encoder;
 pub use self::json::{Json, json};
 pub use self::secret::Secret;
