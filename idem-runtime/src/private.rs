@@ -12,6 +12,7 @@ pub use crate::engine::typed::{
 };
 pub use crate::engine::{Attempt, Call};
 pub use crate::error::{Error, InvalidCall};
+pub use crate::fingerprint::fields::{defaulted, float, with};
 pub use crate::fingerprint::{Encoder, Fingerprint, from_fn};
 pub use crate::record::OnCrash;
 
@@ -28,6 +29,16 @@ pub trait StoredError: StoredValue {}
 
 #[diagnostic::do_not_recommend]
 impl<E: StoredValue> StoredError for E {}
+
+/// How values are stored.
+pub const fn stored_values<T: StoredValue>() -> ValueCodec<T> {
+    ValueCodec::stored()
+}
+
+/// How errors carry those of the call.
+pub const fn call_errors<E: CallError>() -> ErrorCodec<E> {
+    ErrorCodec::none()
+}
 
 /// How errors are stored that `replay_err` names.
 pub const fn stored_errors<E: StoredError>() -> ValueCodec<E> {
