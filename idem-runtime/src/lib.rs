@@ -25,4 +25,4 @@ pub use crate::policy::{OnStoreError, Policy};
 pub use crate::record::{OnCrash, Record, State, Timestamp};
 pub use crate::store::Store;
 #[cfg(feature = "macros")]
-pub use idem_macros::Fingerprint;
+pub use idem_macros::{Fingerprint, idempotent};

@@ -140,11 +140,11 @@ pub fn default_handle() -> Handle {
 
 /// A body that may run.
 #[derive(Debug)]
-pub struct Running<R: Returns>(PhantomData<fn() -> R>);
+pub struct Running<R>(PhantomData<fn() -> R>);
 
 /// A body that may run, or a question to be answered first.
 #[derive(Debug)]
-pub enum Asking<R: Returns> {
+pub enum Asking<R> {
     /// It may run.
     Run(Running<R>),
     /// First say what became of an earlier attempt.
@@ -153,7 +153,7 @@ pub enum Asking<R: Returns> {
 
 /// An earlier attempt that died; `reconcile` is to say what it did.
 #[derive(Debug)]
-pub struct Ask<R: Returns>(PhantomData<fn() -> R>);
+pub struct Ask<R>(PhantomData<fn() -> R>);
 
 /// Claims the record of a call: `Err` is what the function returns without running its body.
 pub async fn enter<R>(
