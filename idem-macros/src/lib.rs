@@ -2,7 +2,20 @@
 
 mod canonical;
 mod fingerprint;
+mod idempotent;
 mod suggest;
+
+/// Makes an async function idempotent: one owner at a time per key, and a stored result for every retry.
+///
+/// The options, what they guarantee and what they do not are documented where `idem_runtime` re-exports this:
+/// [`idem_runtime::idempotent`](https://docs.rs/idem-runtime/latest/idem_runtime/attr.idempotent.html).
+#[proc_macro_attribute]
+pub fn idempotent(
+    options: proc_macro::TokenStream,
+    item: proc_macro::TokenStream,
+) -> proc_macro::TokenStream {
+    idempotent::expand(options.into(), item.into()).into()
+}
 
 /// Derives `idem_runtime::Fingerprint`, the canonical form of a request.
 ///

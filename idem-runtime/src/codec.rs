@@ -14,7 +14,7 @@ use crate::record::Payload;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be stored and replayed",
     label = "cannot be stored and replayed",
-    note = "what an idempotent function returns is stored, so that a retry gets it back: derive `serde::Serialize` and `serde::Deserialize` for `{Self}`, and let it own its data"
+    note = "what an idempotent function returns is stored, so that a retry gets it back: derive `serde::Serialize` and `serde::Deserialize` for `{Self}`, or for the types in it that are yours, and let it own its data"
 )]
 pub trait StoredValue: Serialize + DeserializeOwned {}
 

@@ -294,12 +294,14 @@ pub trait ToScope {
 
 macro_rules! by_reference {
     ($($kind:ty),*) => {$(
+        #[diagnostic::do_not_recommend]
         impl<T: ToKey + ?Sized> ToKey for $kind {
             fn to_key(&self) -> Result<Key, InvalidKey> {
                 (**self).to_key()
             }
         }
 
+        #[diagnostic::do_not_recommend]
         impl<T: ToScope + ?Sized> ToScope for $kind {
             fn to_scope(&self) -> Result<Scope, InvalidKey> {
                 (**self).to_scope()
@@ -310,12 +312,14 @@ macro_rules! by_reference {
 
 by_reference!(&T, Box<T>, Arc<T>, std::rc::Rc<T>);
 
+#[diagnostic::do_not_recommend]
 impl<T: ToOwned + ToKey + ?Sized> ToKey for Cow<'_, T> {
     fn to_key(&self) -> Result<Key, InvalidKey> {
         (**self).to_key()
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: ToOwned + ToScope + ?Sized> ToScope for Cow<'_, T> {
     fn to_scope(&self) -> Result<Scope, InvalidKey> {
         (**self).to_scope()
@@ -324,12 +328,14 @@ impl<T: ToOwned + ToScope + ?Sized> ToScope for Cow<'_, T> {
 
 macro_rules! textual {
     ($($kind:ty),*) => {$(
+        #[diagnostic::do_not_recommend]
         impl ToKey for $kind {
             fn to_key(&self) -> Result<Key, InvalidKey> {
                 Key::new(AsRef::<str>::as_ref(self))
             }
         }
 
+        #[diagnostic::do_not_recommend]
         impl ToScope for $kind {
             fn to_scope(&self) -> Result<Scope, InvalidKey> {
                 Scope::new(AsRef::<str>::as_ref(self))
@@ -342,12 +348,14 @@ textual!(str, String);
 
 macro_rules! printed {
     ($($kind:ty),*) => {$(
+        #[diagnostic::do_not_recommend]
         impl ToKey for $kind {
             fn to_key(&self) -> Result<Key, InvalidKey> {
                 Key::new(self.to_string())
             }
         }
 
+        #[diagnostic::do_not_recommend]
         impl ToScope for $kind {
             fn to_scope(&self) -> Result<Scope, InvalidKey> {
                 Scope::new(self.to_string())
@@ -363,12 +371,14 @@ printed!(
 #[cfg(feature = "uuid")]
 printed!(uuid::Uuid);
 
+#[diagnostic::do_not_recommend]
 impl ToKey for Key {
     fn to_key(&self) -> Result<Key, InvalidKey> {
         Ok(self.clone())
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl ToScope for Scope {
     fn to_scope(&self) -> Result<Scope, InvalidKey> {
         Ok(self.clone())

@@ -19,6 +19,25 @@ pub use crate::record::OnCrash;
 /// The value of a parameter that is configured out: left out of the fingerprint.
 pub const ABSENT: &Option<bool> = &None;
 
+/// What stands for a request, or for a part of it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no canonical form to fingerprint",
+    label = "no `Fingerprint`",
+    note = "requests that bear the same key are compared by the fingerprint of their arguments",
+    note = "if `{Self}` is yours, or a type in it, add `#[derive(Fingerprint)]` to that",
+    note = "if this argument has no part in what the request is, leave it out with `skip(...)`; else say with `fingerprint = ...` what stands for the request"
+)]
+pub trait Argument: Fingerprint {}
+
+#[diagnostic::do_not_recommend]
+impl<T: Fingerprint + ?Sized> Argument for T {}
+
+/// The same argument, which has a canonical form.
+#[inline]
+pub const fn argument<T: Argument + ?Sized>(argument: &T) -> &T {
+    argument
+}
+
 /// An error that `replay_err` stores.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be stored and replayed, as `replay_err` asks",
@@ -29,6 +48,54 @@ pub trait StoredError: StoredValue {}
 
 #[diagnostic::do_not_recommend]
 impl<E: StoredValue> StoredError for E {}
+
+// Methods as functions: their type parameter is named where the user's return type stands, so that one that is no
+// `Result` is told so there, and the compiler finds it to be the same complaint every time.
+
+/// [`Running::attempt`].
+pub fn attempt<R: Returns>(running: &Running<R>) -> Attempt {
+    running.attempt()
+}
+
+/// [`Ask::attempt`].
+pub fn attempt_of_dead<R: Returns>(ask: &Ask<R>) -> Attempt {
+    ask.attempt()
+}
+
+/// [`Ask::answer`].
+pub fn answer<R: Returns>(
+    ask: Ask<R>,
+    answer: Result<Reconciled<R::Ok>, R::Err>,
+) -> impl Future<Output = Result<Asking<R>, R>> {
+    ask.answer(answer)
+}
+
+/// [`Running::drive`].
+pub fn drive<R: Returns>(
+    running: &mut Running<R>,
+    body: impl Future<Output = R>,
+) -> impl Future<Output = R> {
+    running.drive(body)
+}
+
+/// [`Running::finish`].
+pub fn finish<R: Returns>(
+    running: Running<R>,
+    result: R,
+    judge: impl FnOnce(&R::Err) -> ErrorKind,
+) -> impl Future<Output = R> {
+    running.finish(result, judge)
+}
+
+/// How values are stored.
+pub const fn stored_values<T: StoredValue>() -> ValueCodec<T> {
+    ValueCodec::stored()
+}
+
+/// How errors carry those of the call.
+pub const fn call_errors<E: CallError>() -> ErrorCodec<E> {
+    ErrorCodec::none()
+}
 
 /// How errors are stored that `replay_err` names.
 pub const fn stored_errors<E: StoredError>() -> ValueCodec<E> {

@@ -1,0 +1,164 @@
+//! Durations as text: a number and a unit, such as `30s`.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+
+use crate::suggest::suggest;
+
+/// Unit and length in milliseconds.
+const UNITS: &[(&str, u64)] = &[
+    ("ms", 1),
+    ("s", 1_000),
+    ("m", 60_000),
+    ("h", 3_600_000),
+    ("d", 86_400_000),
+];
+
+/// What people write for the units.
+const LONG: &[(&str, &str)] = &[
+    ("msec", "ms"),
+    ("msecs", "ms"),
+    ("millis", "ms"),
+    ("millisecond", "ms"),
+    ("milliseconds", "ms"),
+    ("sec", "s"),
+    ("secs", "s"),
+    ("second", "s"),
+    ("seconds", "s"),
+    ("min", "m"),
+    ("mins", "m"),
+    ("minute", "m"),
+    ("minutes", "m"),
+    ("hr", "h"),
+    ("hrs", "h"),
+    ("hour", "h"),
+    ("hours", "h"),
+    ("day", "d"),
+    ("days", "d"),
+];
+
+/// A duration in milliseconds. Stores count in microseconds of 63 bits, which bounds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Millis(u64);
+
+impl Millis {
+    /// Reads a number and a unit.
+    ///
+    /// The error is a message that says what to write instead.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let digits = text
+            .find(|letter: char| !letter.is_ascii_digit())
+            .unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        if number.is_empty() {
+            return Err(format!(
+                "`{text}` is no duration: write a whole number and a unit, such as `30s`, `15m` or `24h`"
+            ));
+        }
+        if unit.is_empty() {
+            return Err(format!(
+                "`{text}` has no unit: write `{text}ms`, `{text}s`, `{text}m`, `{text}h` or `{text}d`"
+            ));
+        }
+        let Some((_, length)) = UNITS.iter().find(|(name, _)| *name == unit) else {
+            return Err(unknown_unit(number, unit));
+        };
+        number
+            .parse::<u64>()
+            .ok()
+            .and_then(|number| number.checked_mul(*length))
+            .filter(|millis| *millis <= i64::MAX as u64 / 1_000)
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` overflows: no store counts that far"))
+    }
+
+    pub(super) fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The same as an expression. `private` is the path of the runtime's `__private`.
+    pub(super) fn expand(self, private: &TokenStream) -> TokenStream {
+        let (millis, seconds) = (self.0, self.0 / 1_000);
+        if millis % 1_000 == 0 {
+            quote!(#private::Duration::from_secs(#seconds))
+        } else {
+            quote!(#private::Duration::from_millis(#millis))
+        }
+    }
+}
+
+fn unknown_unit(number: &str, unit: &str) -> String {
+    let lowercase = unit.trim().to_ascii_lowercase();
+    if let Some((_, short)) = LONG.iter().find(|(long, _)| *long == lowercase) {
+        return format!("the unit is written `{short}`: `{number}{short}`");
+    }
+    if let Some((short, _)) = UNITS.iter().find(|(short, _)| *short == lowercase) {
+        return format!("the unit is written right behind the number: `{number}{short}`");
+    }
+    if unit.starts_with(['.', ',', '_']) || unit.contains(|letter: char| letter.is_ascii_digit()) {
+        return format!(
+            "`{number}{unit}` is not one whole number and one unit: write it in a smaller unit, such as `90m` for an \
+             hour and a half, or give a `Duration`"
+        );
+    }
+    let long: Vec<&str> = LONG.iter().map(|(long, _)| *long).collect();
+    let meant = suggest(&lowercase, &long)
+        .and_then(|meant| LONG.iter().find(|(long, _)| *long == meant))
+        .map(|(_, short)| format!(", did you mean `{number}{short}`?"))
+        .unwrap_or_default();
+    format!("unknown unit `{unit}`{meant}; the units are `ms`, `s`, `m`, `h` and `d`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Millis;
+
+    #[test]
+    fn a_number_and_a_unit_are_a_duration() {
+        for (text, millis) in [
+            ("500ms", 500),
+            ("30s", 30_000),
+            ("15m", 900_000),
+            ("24h", 86_400_000),
+            ("7d", 604_800_000),
+            ("0s", 0),
+            ("9223372036854775ms", 9_223_372_036_854_775),
+        ] {
+            assert_eq!(Millis::parse(text), Ok(Millis(millis)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_overflows_is_refused() {
+        for text in [
+            "9223372036854776ms",
+            "18446744073709551615d",
+            "18446744073709551616s",
+            "99999999999999999999999999h",
+        ] {
+            let message = Millis::parse(text).unwrap_err();
+            assert!(message.contains("overflows"), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_slip_is_told_what_to_write_instead() {
+        for (text, instead) in [
+            ("24", "`24h`"),
+            ("", "`30s`"),
+            ("h", "`30s`"),
+            ("-1s", "`30s`"),
+            ("1.5h", "`90m`"),
+            ("1h30m", "`90m`"),
+            ("24 h", "`24h`"),
+            ("24H", "`24h`"),
+            ("24hours", "`24h`"),
+            ("24huors", "`24h`"),
+            ("3weeks", "`d`"),
+            ("3ß", "`d`"),
+        ] {
+            let message = Millis::parse(text).unwrap_err();
+            assert!(message.contains(instead), "{text}: {message}");
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! What the attribute makes of functions, to be read and reviewed: one file an expansion in `snapshots/`, written anew
+//! by `UPDATE_EXPECT=1 cargo test -p idem-macros`.
+
+use expect_test::{ExpectFile, expect_file};
+use proc_macro2::TokenStream;
+
+use super::expand;
+
+fn parse(tokens: &str) -> TokenStream {
+    tokens.parse().unwrap()
+}
+
+/// Expands a function, or a method where it stands in braces of its own.
+fn check(options: &str, item: &str, expected: ExpectFile) {
+    let expanded = expand(parse(options), parse(item));
+    let as_function = syn::parse2::<syn::File>(expanded.clone());
+    let text = match as_function {
+        Ok(file) => prettyplease::unparse(&file),
+        Err(_) => {
+            let method = syn::parse2(quote::quote!(impl Service { #expanded })).unwrap();
+            prettyplease::unparse(&method)
+        }
+    };
+    expected.assert_eq(&text);
+}
+
+#[test]
+fn the_least() {
+    check(
+        r#"key = key, ttl = "24h""#,
+        "async fn charge(key: &str, amount: u64) -> Result<Receipt, ChargeError> { pay(amount).await }",
+        expect_file!["snapshots/the_least.rs"],
+    );
+}
+
+#[test]
+fn method() {
+    check(
+        r#"key = key, ttl = "24h", name = "charges.create", scope = tenant, store = self.idem,
+           replay_err = ChargeError::Declined { .. }"#,
+        "/// Charges once.
+        pub async fn charge(&self, tenant: &str, key: &Key, charge: Charge) -> Result<Receipt, ChargeError> {
+            self.bank.pay(charge).await
+        }",
+        expect_file!["snapshots/method.rs"],
+    );
+}
+
+#[test]
+fn refuse() {
+    check(
+        r#"key = key, ttl = TTL, lease = "90s", wait = "0ms", on_crash = refuse, on_store_error = run,
+           replay_err = Error::Declined | Error::Expired, retry_err = Error::Http(status) if *status == 503"#,
+        "async fn charge(key: String, amount: u64) -> Result<Receipt, Error> { pay(key, amount).await }",
+        expect_file!["snapshots/refuse.rs"],
+    );
+}
+
+#[test]
+fn reconcile() {
+    check(
+        r#"key = charge.id, ttl = "7d", name = "charges.create", attempt = attempt,
+           on_crash = reconcile(self.bank.lookup(&charge.id, &attempt))"#,
+        "async fn charge(&self, charge: Charge) -> AppResult<Receipt> {
+            self.bank.pay(charge, attempt.downstream_key(\"bank\")).await
+        }",
+        expect_file!["snapshots/reconcile.rs"],
+    );
+}
+
+#[test]
+fn key_is_the_request() {
+    check(
+        r#"key = fingerprint, ttl = "1d", skip(mailer, 2), crate = crate::idem"#,
+        "async fn mail(mailer: &Mailer, to: &str, (_, trace): (u8, Trace)) -> Result<(), Error> {
+            mailer.send(to, trace).await
+        }",
+        expect_file!["snapshots/key_is_the_request.rs"],
+    );
+}
+
+#[test]
+fn request_is_replaced() {
+    check(
+        r#"key = key, ttl = "1d", fingerprint = (&order.lines, order.total())"#,
+        "async fn order(key: &str, order: Order) -> Result<u64, Error> { place(order).await }",
+        expect_file!["snapshots/request_is_replaced.rs"],
+    );
+}
+
+#[test]
+fn patterns() {
+    check(
+        r#"key = id, ttl = "1d""#,
+        "async fn order<const N: usize>(
+            (mut id, _): (String, u64),
+            Point { x, ref y }: Point,
+            mut count: u64,
+            _: [u8; N],
+        ) -> Result<u64, Error>
+        where
+            [u8; N]: Fingerprint,
+        {
+            id.push('!');
+            Ok(count + x + y)
+        }",
+        expect_file!["snapshots/patterns.rs"],
+    );
+}
+
+#[test]
+fn configured() {
+    check(
+        r#"key = key, ttl = "1d""#,
+        r#"async fn order(
+            key: &str,
+            #[cfg(feature = "notes")] #[cfg(unix)] note: &str,
+            #[allow(unused)] r#type: u64,
+        ) -> Result<u64, Error> {
+            #![allow(non_snake_case)]
+            Ok(r#type)
+        }"#,
+        expect_file!["snapshots/configured.rs"],
+    );
+}
+
+#[test]
+fn async_trait() {
+    check(
+        r#"key = key, ttl = "1d", name = "charges.create", store = self.idem, scope = format!("{first}")"#,
+        "fn charge<'life0, 'life1, 'async_trait>(
+            &'life0 self,
+            key: &'life1 str,
+            __arg2: [u64; 2],
+            amount: u64,
+        ) -> ::core::pin::Pin<Box<
+            dyn ::core::future::Future<Output = Result<u64, Error>> + ::core::marker::Send + 'async_trait,
+        >>
+        where
+            'life0: 'async_trait,
+            'life1: 'async_trait,
+            Self: 'async_trait,
+        {
+            Box::pin(async move {
+                if let ::core::option::Option::Some(__ret) =
+                    ::core::option::Option::None::<Result<u64, Error>>
+                {
+                    #[allow(unreachable_code)]
+                    return __ret;
+                }
+                let __self = self;
+                let [first, ..] = {
+                    let __arg2 = __arg2;
+                    __arg2
+                };
+                let mut amount = amount;
+                let __ret: Result<u64, Error> = {
+                    amount += first;
+                    __self.pay(amount).await
+                };
+                #[allow(unreachable_code)]
+                __ret
+            })
+        }",
+        expect_file!["snapshots/async_trait.rs"],
+    );
+}
+
+#[test]
+fn errors() {
+    check(
+        r#"kye = key, ttl = "24", attempt = attempt"#,
+        "#[idempotent(key = key, ttl = \"1d\")] async fn charge(key: &str) -> Result<u64, Error> {
+            Ok(attempt.number())
+        }",
+        expect_file!["snapshots/errors.rs"],
+    );
+}
+
+#[test]
+fn a_body_that_is_being_typed_is_left_as_it_is() {
+    let body = "{ let receipt = self. ; if let Some( = }";
+    // The groups have to match, and nothing else.
+    let body = body.replace("Some(", "Some()");
+    let item = format!("async fn charge(&self, key: &str) -> Result<u64, Error> {body}");
+    for options in [
+        r#"key = key, ttl = "24h", name = "charge""#,
+        r#"key = key, ttl = "24 ""#,
+    ] {
+        let expanded = expand(parse(options), parse(&item)).to_string();
+        assert!(expanded.contains(&parse(&body).to_string()), "{expanded}");
+    }
+}
+
+#[test]
+fn options_that_are_being_typed_are_told_one_by_one() {
+    let item = "async fn charge(key: &str) -> Result<u64, Error> { Ok(3) }";
+    for (options, errors) in [
+        ("", 2),
+        ("key", 2),
+        ("key =", 2),
+        ("key = key, t", 2),
+        ("key = key, ttl", 1),
+        ("key = key, ttl =", 1),
+        ("key = key, ttl = \"24h\", ", 0),
+        ("key = key., ttl = \"24h\"", 1),
+        ("key = key, ttl = \"24h\", on_crash = reconcile(", 1),
+        ("key = key, ttl = \"24h\", replay_err = Error::", 1),
+        ("= key, ttl = \"24h\"", 2),
+        (", key = key, ttl = \"24h\"", 1),
+        ("key = key ttl = \"24h\" wait \"3s\"", 2),
+    ] {
+        let Ok(tokens) = options.parse() else {
+            // An editor closes what is open.
+            assert!(options.ends_with('('), "{options}");
+            continue;
+        };
+        let expanded = expand(tokens, parse(item)).to_string();
+        assert_eq!(
+            expanded.matches("compile_error").count(),
+            errors,
+            "{options}: {expanded}"
+        );
+    }
+}

@@ -1,0 +1,93 @@
+async fn order(
+    key: &str,
+    #[cfg(feature = "notes")]
+    #[cfg(unix)]
+    note: &str,
+    #[allow(unused)]
+    r#type: u64,
+) -> Result<u64, Error> {
+    #![allow(non_snake_case)]
+    #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
+    let __idem_handle = ::idem_runtime::__private::default_handle();
+    #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
+    let __idem_call = ::idem_runtime::__private::free_function(
+        ::idem_runtime::__private::Call::new(
+            ::core::concat!(::core::module_path!(), "::", "order"),
+            &key,
+            &::idem_runtime::__private::from_fn(|__idem_encoder| {
+                #[cfg(feature = "notes")]
+                #[cfg(unix)]
+                let __idem_value0 = ::idem_runtime::__private::argument(&*note);
+                #[cfg(not(all(feature = "notes", unix)))]
+                let __idem_value0 = ::idem_runtime::__private::ABSENT;
+                {
+                    let __encoder: &mut ::idem_runtime::__private::Encoder = __idem_encoder;
+                    ::idem_runtime::__private::Encoder::map(
+                        __encoder,
+                        0usize
+                            + ::idem_runtime::__private::Encoder::present(__idem_value0)
+                            + ::idem_runtime::__private::Encoder::present(
+                                ::idem_runtime::__private::argument(&r#type),
+                            ),
+                    );
+                    ::idem_runtime::__private::Encoder::entry(
+                        __encoder,
+                        b"dnote",
+                        __idem_value0,
+                    );
+                    ::idem_runtime::__private::Encoder::entry(
+                        __encoder,
+                        b"dtype",
+                        ::idem_runtime::__private::argument(&r#type),
+                    );
+                }
+            }),
+            ::idem_runtime::__private::Duration::from_secs(86400u64),
+        ),
+        ::core::concat!(::core::module_path!(), "::", "order"),
+        {
+            fn __idem_nested() {}
+            &__idem_nested
+        },
+    );
+    let mut __idem_running = match ::idem_runtime::__private::enter::<
+        Result<u64, Error>,
+    >(
+            __idem_handle,
+            __idem_call,
+            ::idem_runtime::__private::stored_values::<
+                <Result<u64, Error> as ::idem_runtime::__private::Returns>::Ok,
+            >(),
+            ::idem_runtime::__private::call_errors::<
+                <Result<u64, Error> as ::idem_runtime::__private::Returns>::Err,
+            >(),
+        )
+        .await
+    {
+        ::idem_runtime::__private::Result::Ok(__idem_running) => __idem_running,
+        ::idem_runtime::__private::Result::Err(__idem_answer) => return __idem_answer,
+    };
+    let __idem_result: Result<u64, Error> = ::idem_runtime::__private::drive::<
+        Result<u64, Error>,
+    >(
+            &mut __idem_running,
+            async move {
+                #[allow(
+                    unreachable_code,
+                    clippy::all,
+                    clippy::pedantic,
+                    clippy::nursery
+                )]
+                if false {
+                    let __idem_never: Result<u64, Error> = loop {};
+                    return __idem_never;
+                }
+                { Ok(r#type) }
+            },
+        )
+        .await;
+    ::idem_runtime::__private::finish::<
+        Result<u64, Error>,
+    >(__idem_running, __idem_result, |_| ::idem_runtime::__private::ErrorKind::Transient)
+        .await
+}

@@ -1,0 +1,116 @@
+async fn order<const N: usize>(
+    __idem_arg0: (String, u64),
+    __idem_arg1: Point,
+    mut count: u64,
+    __idem_arg3: [u8; N],
+) -> Result<u64, Error>
+where
+    [u8; N]: Fingerprint,
+{
+    #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
+    let (__idem_handle, __idem_call) = {
+        #[allow(unused_variables)]
+        let (id, _) = &__idem_arg0;
+        (
+            ::idem_runtime::__private::default_handle(),
+            ::idem_runtime::__private::free_function(
+                ::idem_runtime::__private::Call::new(
+                    ::core::concat!(::core::module_path!(), "::", "order"),
+                    &id,
+                    &::idem_runtime::__private::from_fn(|__idem_encoder| {
+                        {
+                            let __encoder: &mut ::idem_runtime::__private::Encoder = __idem_encoder;
+                            ::idem_runtime::__private::Encoder::map(
+                                __encoder,
+                                0usize
+                                    + ::idem_runtime::__private::Encoder::present(
+                                        ::idem_runtime::__private::argument(&__idem_arg0),
+                                    )
+                                    + ::idem_runtime::__private::Encoder::present(
+                                        ::idem_runtime::__private::argument(&__idem_arg1),
+                                    )
+                                    + ::idem_runtime::__private::Encoder::present(
+                                        ::idem_runtime::__private::argument(&__idem_arg3),
+                                    )
+                                    + ::idem_runtime::__private::Encoder::present(
+                                        ::idem_runtime::__private::argument(&count),
+                                    ),
+                            );
+                            ::idem_runtime::__private::Encoder::entry(
+                                __encoder,
+                                b"a0",
+                                ::idem_runtime::__private::argument(&__idem_arg0),
+                            );
+                            ::idem_runtime::__private::Encoder::entry(
+                                __encoder,
+                                b"a1",
+                                ::idem_runtime::__private::argument(&__idem_arg1),
+                            );
+                            ::idem_runtime::__private::Encoder::entry(
+                                __encoder,
+                                b"a3",
+                                ::idem_runtime::__private::argument(&__idem_arg3),
+                            );
+                            ::idem_runtime::__private::Encoder::entry(
+                                __encoder,
+                                b"ecount",
+                                ::idem_runtime::__private::argument(&count),
+                            );
+                        }
+                    }),
+                    ::idem_runtime::__private::Duration::from_secs(86400u64),
+                ),
+                ::core::concat!(::core::module_path!(), "::", "order"),
+                {
+                    fn __idem_nested() {}
+                    &__idem_nested
+                },
+            ),
+        )
+    };
+    let mut __idem_running = match ::idem_runtime::__private::enter::<
+        Result<u64, Error>,
+    >(
+            __idem_handle,
+            __idem_call,
+            ::idem_runtime::__private::stored_values::<
+                <Result<u64, Error> as ::idem_runtime::__private::Returns>::Ok,
+            >(),
+            ::idem_runtime::__private::call_errors::<
+                <Result<u64, Error> as ::idem_runtime::__private::Returns>::Err,
+            >(),
+        )
+        .await
+    {
+        ::idem_runtime::__private::Result::Ok(__idem_running) => __idem_running,
+        ::idem_runtime::__private::Result::Err(__idem_answer) => return __idem_answer,
+    };
+    let __idem_result: Result<u64, Error> = ::idem_runtime::__private::drive::<
+        Result<u64, Error>,
+    >(
+            &mut __idem_running,
+            async move {
+                #[allow(
+                    unreachable_code,
+                    clippy::all,
+                    clippy::pedantic,
+                    clippy::nursery
+                )]
+                if false {
+                    let __idem_never: Result<u64, Error> = loop {};
+                    return __idem_never;
+                }
+                let (mut id, _) = __idem_arg0;
+                let Point { x, ref y } = __idem_arg1;
+                {
+                    id.push('!');
+                    Ok(count + x + y)
+                }
+            },
+        )
+        .await;
+    ::idem_runtime::__private::finish::<
+        Result<u64, Error>,
+    >(__idem_running, __idem_result, |_| ::idem_runtime::__private::ErrorKind::Transient)
+        .await
+}

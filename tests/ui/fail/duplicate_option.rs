@@ -1,0 +1,11 @@
+//! Of two values one is a mistake, and the macro cannot tell which.
+
+use idem_runtime::{Error, idempotent};
+
+#[idempotent(key = key, ttl = "24h", wait = "5s", ttl = "7d")]
+async fn charge(key: &str, amount: u64) -> Result<u64, Error> {
+    let _ = key;
+    Ok(amount)
+}
+
+fn main() {}

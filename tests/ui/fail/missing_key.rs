@@ -1,0 +1,10 @@
+//! Without a key nobody knows which calls are the same.
+
+use idem_runtime::{Error, idempotent};
+
+#[idempotent(ttl = "24h")]
+async fn charge(amount: u64) -> Result<u64, Error> {
+    Ok(amount)
+}
+
+fn main() {}

@@ -1,0 +1,11 @@
+//! Nobody but the author knows how long callers try again.
+
+use idem_runtime::{Error, idempotent};
+
+#[idempotent(key = key)]
+async fn charge(key: &str, amount: u64) -> Result<u64, Error> {
+    let _ = key;
+    Ok(amount)
+}
+
+fn main() {}

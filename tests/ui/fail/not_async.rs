@@ -1,0 +1,11 @@
+//! Talking to a store takes time.
+
+use idem_runtime::{Error, idempotent};
+
+#[idempotent(key = key, ttl = "24h")]
+fn charge(key: &str, amount: u64) -> Result<u64, Error> {
+    let _ = key;
+    Ok(amount)
+}
+
+fn main() {}

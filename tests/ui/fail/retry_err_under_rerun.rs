@@ -1,0 +1,11 @@
+//! Where every error is retried, there is nothing to name.
+
+use idem_runtime::{Error, idempotent};
+
+#[idempotent(key = key, ttl = "24h", retry_err = Error::Store(_))]
+async fn charge(key: &str, amount: u64) -> Result<u64, Error> {
+    let _ = key;
+    Ok(amount)
+}
+
+fn main() {}

@@ -1,0 +1,11 @@
+//! A result that is not kept cannot be given again.
+
+use idem_runtime::{Error, idempotent};
+
+#[idempotent(key = key, ttl = "0s")]
+async fn charge(key: &str, amount: u64) -> Result<u64, Error> {
+    let _ = key;
+    Ok(amount)
+}
+
+fn main() {}

@@ -1,0 +1,17 @@
+//! A slip is understood, and a stranger is told what there is.
+
+use idem_runtime::{Error, idempotent};
+
+#[idempotent(key = key, tll = "24h")]
+async fn slip(key: &str, amount: u64) -> Result<u64, Error> {
+    let _ = key;
+    Ok(amount)
+}
+
+#[idempotent(key = key, ttl = "24h", cache(size = 3), color = Vec::<u8, u16>::new(), skip_al)]
+async fn stranger(key: &str, amount: u64) -> Result<u64, Error> {
+    let _ = key;
+    Ok(amount)
+}
+
+fn main() {}

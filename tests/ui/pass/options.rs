@@ -1,0 +1,166 @@
+//! Every option in every form, in any order.
+#![deny(warnings)]
+
+use std::time::Duration;
+
+use idem_runtime::{Error, Idem, Key, Reconciled, Scope, idempotent};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Serialize, Deserialize)]
+enum ChargeError {
+    Declined { code: u32 },
+    Expired,
+    Timeout,
+    Refused(u16),
+    Idempotency(String),
+}
+
+impl From<Error> for ChargeError {
+    fn from(error: Error) -> Self {
+        Self::Idempotency(error.to_string())
+    }
+}
+
+const TTL: Duration = Duration::from_secs(60);
+
+struct Settings {
+    wait: Duration,
+}
+
+impl Settings {
+    fn lease(&self) -> Duration {
+        self.wait * 3
+    }
+}
+
+#[idempotent(
+    replay_err = ChargeError::Declined { .. } | ChargeError::Expired,
+    store = idem,
+    skip(note, self),
+    wait = "0s",
+    name = "everything",
+    ttl = "24h",
+    on_store_error = run,
+    attempt = attempt,
+    retry_err = ChargeError::Timeout,
+    on_crash = refuse,
+    lease = "1500ms",
+    scope = tenant,
+    key = key,
+    crate = ::idem_runtime,
+)]
+async fn everything(
+    idem: &Idem,
+    tenant: &Scope,
+    key: &Key,
+    amount: u64,
+    note: f32,
+) -> Result<u64, ChargeError> {
+    let _ = (idem, tenant, key, note, attempt.clone());
+    match amount {
+        0 => Err(ChargeError::Declined { code: 3 }),
+        1 => Err(ChargeError::Timeout),
+        2 => Err(ChargeError::Refused(503)),
+        3 => Err(ChargeError::Expired),
+        _ => Ok(amount),
+    }
+}
+
+#[idempotent(key = fingerprint, ttl = TTL, lease = settings.lease(), wait = settings.wait, skip(settings))]
+async fn durations(settings: Settings, amount: u64) -> Result<u64, Error> {
+    drop(settings);
+    Ok(amount)
+}
+
+#[idempotent(key = key, ttl = ("500ms"), skip_all)]
+async fn nothing_is_compared(key: String, rest: std::cell::Cell<u8>) -> Result<String, Error> {
+    rest.set(3);
+    Ok(key)
+}
+
+#[idempotent(key = fingerprint, ttl = "15m", fingerprint = (amount, note))]
+async fn replaced(amount: u64, note: &str, rest: std::cell::Cell<u8>) -> Result<u64, Error> {
+    rest.set(3);
+    Ok(amount + note.len() as u64)
+}
+
+#[idempotent(key = (fingerprint), ttl = "15m")]
+async fn reserved_word_as_argument(fingerprint: u64) -> Result<u64, Error> {
+    Ok(fingerprint)
+}
+
+#[idempotent(key = &key, ttl = "30s", on_crash = rerun, replay_err = _)]
+async fn all_errors(key: String) -> Result<String, ChargeError> {
+    Ok(key)
+}
+
+#[idempotent(
+    key = *key,
+    ttl = "7d",
+    on_crash = refuse,
+    replay_err = ChargeError::Refused(status) if *status < 500,
+    retry_err = | ChargeError::Refused(500..=599) | ChargeError::Timeout if true,
+)]
+async fn guards(key: &&u64) -> Result<u64, ChargeError> {
+    Ok(**key)
+}
+
+struct Bank {
+    fee: u64,
+}
+
+impl Bank {
+    async fn lookup(&self, key: &str) -> Result<Reconciled<u64>, ChargeError> {
+        Ok(match key {
+            "" => Reconciled::Unknown,
+            _ => Reconciled::Done(self.fee),
+        })
+    }
+}
+
+#[idempotent(key = key, ttl = "7d", skip(bank), on_crash = reconcile(bank.lookup(&key)))]
+async fn asked(bank: Bank, key: String) -> Result<u64, ChargeError> {
+    drop(key);
+    Ok(bank.fee)
+}
+
+#[idempotent(
+    key = id,
+    ttl = "7d",
+    attempt = attempt,
+    on_crash = reconcile(async {
+        let _ = attempt.clone();
+        if *amount == 0 {
+            return Err(ChargeError::Expired);
+        }
+        Ok(Reconciled::Done(*amount))
+    }),
+)]
+async fn asked_in_place((id, amount): (u64, u64)) -> Result<u64, ChargeError> {
+    Ok(id + amount)
+}
+
+#[idempotent(key = 3, ttl = "7d", attempt = current)]
+async fn attempt_by_another_name() -> Result<(), Error> {
+    drop(current);
+    Ok(())
+}
+
+fn is_send<T: Send>(_: T) {}
+
+fn given(idem: &Idem, key: &Key, settings: Settings, bank: Bank) {
+    is_send(everything(idem, &Scope::none(), key, 3, 0.0));
+    is_send(durations(settings, 3));
+    is_send(nothing_is_compared(String::new(), 3.into()));
+    is_send(replaced(3, "note", 3.into()));
+    is_send(reserved_word_as_argument(3));
+    is_send(all_errors(String::new()));
+    is_send(guards(&&3));
+    is_send(asked(bank, String::new()));
+    is_send(asked_in_place((3, 4)));
+    is_send(attempt_by_another_name());
+}
+
+fn main() {
+    let _ = given;
+}
