@@ -193,7 +193,6 @@ pub fn default_handle() -> Handle {
 }
 
 /// A body that may run.
-<<<<<<< HEAD
 pub struct Running<R: Returns> {
     guard: Guard,
     codecs: Codecs<R>,
@@ -201,14 +200,6 @@ pub struct Running<R: Returns> {
 
 /// A body that may run, or a question to be answered first.
 pub enum Asking<R: Returns> {
-=======
-#[derive(Debug)]
-pub struct Running<R>(PhantomData<fn() -> R>);
-
-/// A body that may run, or a question to be answered first.
-#[derive(Debug)]
-pub enum Asking<R> {
->>>>>>> mac
     /// It may run.
     Run(Running<R>),
     /// First say what became of an earlier attempt.
@@ -216,16 +207,11 @@ pub enum Asking<R> {
 }
 
 /// An earlier attempt that died; `reconcile` is to say what it did.
-<<<<<<< HEAD
 pub struct Ask<R: Returns> {
     claimant: Claimant,
     dead: Box<Record>,
     entry: Entry<R>,
 }
-=======
-#[derive(Debug)]
-pub struct Ask<R>(PhantomData<fn() -> R>);
->>>>>>> mac
 
 /// What a call carries along until its body runs.
 struct Entry<R: Returns> {
