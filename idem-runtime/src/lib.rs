@@ -2,6 +2,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod codec;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod engine;
 pub mod error;
 pub mod fingerprint;
@@ -24,3 +26,7 @@ pub use crate::key::{Identity, Key, Operation, RecordId, Scope, ToKey, ToScope};
 pub use crate::policy::{OnStoreError, Policy};
 pub use crate::record::{OnCrash, Record, State, Timestamp};
 pub use crate::store::Store;
+#[cfg(feature = "memory")]
+pub use crate::store::memory::MemoryStore;
+#[cfg(feature = "sqlite")]
+pub use crate::store::sqlite::SqliteStore;
