@@ -3,6 +3,9 @@
 
 pub mod codec;
 mod engine;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod engine;
 pub mod error;
 pub mod fingerprint;
 pub mod key;
@@ -29,3 +32,7 @@ pub use crate::record::{OnCrash, Record, State, Timestamp};
 pub use crate::store::Store;
 #[cfg(feature = "macros")]
 pub use idem_macros::idempotent;
+#[cfg(feature = "memory")]
+pub use crate::store::memory::MemoryStore;
+#[cfg(feature = "sqlite")]
+pub use crate::store::sqlite::SqliteStore;
