@@ -182,14 +182,11 @@ fn departures(file: &File, exports: &Exports) -> Vec<String> {
     names.read(&module, tokens(file));
     for path in &names.own {
         let written = path.join("::");
-        let path = match exports.resolve(path) {
-            Some(path) => path,
-            None => {
-                wrong.push(format!(
-                    "`crate::{written}` is nothing that the crate exports"
-                ));
-                continue;
-            }
+        let Some(path) = exports.resolve(path) else {
+            wrong.push(format!(
+                "`crate::{written}` is nothing that the crate exports"
+            ));
+            continue;
         };
         let target = &path[0];
         if target != top && !allowed.contains(&target.as_str()) {
