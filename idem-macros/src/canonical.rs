@@ -1,6 +1,6 @@
 //! Emits the canonical form of a map from names to values, sorted and encoded while the macro runs.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Ident, Literal, Span, TokenStream};
 use quote::quote;
 
 /// One entry of a map whose names are known while the macro runs.
@@ -18,6 +18,46 @@ pub(crate) fn encode_map(
     encoder: &TokenStream,
     entries: Vec<Entry>,
 ) -> TokenStream {
-    let _ = (private, encoder, entries);
-    quote!()
+    let mut entries: Vec<_> = entries
+        .into_iter()
+        .map(|Entry { name, value }| (text(&name), value))
+        .collect();
+    entries.sort_by(|(one, _), (other, _)| one.cmp(other));
+    // Resolves here whatever names the user's own expressions use.
+    let target = Ident::new("__encoder", Span::mixed_site());
+    let values = entries.iter().map(|(_, value)| value);
+    let writes = entries.iter().map(|(name, value)| {
+        let name = Literal::byte_string(name);
+        quote!(#private::Encoder::entry(#target, #name, #value);)
+    });
+    // The sum is a constant, and the head with it, unless a value says at run time whether it is there.
+    quote! {{
+        let #target: &mut #private::Encoder = #encoder;
+        #private::Encoder::map(#target, 0usize #(+ #private::Encoder::present(#values))*);
+        #(#writes)*
+    }}
+}
+
+/// The encoding of a text string.
+pub(crate) fn text(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len() + 9);
+    let len = text.len() as u64;
+    match len {
+        0..24 => bytes.push(0x60 | len as u8),
+        24..=0xff => bytes.extend([0x78, len as u8]),
+        0x100..=0xffff => {
+            bytes.push(0x79);
+            bytes.extend((len as u16).to_be_bytes());
+        }
+        0x1_0000..=0xffff_ffff => {
+            bytes.push(0x7a);
+            bytes.extend((len as u32).to_be_bytes());
+        }
+        _ => {
+            bytes.push(0x7b);
+            bytes.extend(len.to_be_bytes());
+        }
+    }
+    bytes.extend(text.as_bytes());
+    bytes
 }

@@ -8,6 +8,7 @@
 mod attempt;
 mod call;
 mod claim;
+mod handling;
 mod handover;
 mod install;
 mod provenance;
@@ -24,11 +25,12 @@ use std::time::Duration;
 
 pub use self::attempt::Attempt;
 pub use self::call::Call;
+pub use self::handling::Handling;
 pub use self::install::AlreadyInstalled;
 pub use self::provenance::{Provenance, Source, with_provenance};
 pub use self::purger::Purger;
 pub use self::records::Records;
-pub use self::typed::{ErrorKind, Handling, Reconciled};
+pub use self::typed::{ErrorKind, Reconciled};
 
 pub(crate) use self::install::default_engine;
 
@@ -163,7 +165,7 @@ impl<S: Store + ?Sized> Idem<S> {
         T: StoredValue,
         E: From<Error>,
     {
-        typed::run(typed::Handle::of(self), call, handling, body).await
+        handling::run(typed::handle(self), call, handling, body).await
     }
 
     /// Looking at records, listing them, settling interrupted ones and erasing: what a person on call needs.

@@ -119,6 +119,9 @@ pub enum InvalidCall {
     /// The lease is zero.
     #[error("the lease is zero, so no owner would ever be believed")]
     ZeroLease,
+    /// The secret that seals fingerprints is shorter than 16 bytes.
+    #[error("a secret that seals fingerprints has at least 16 random bytes, this one has {0}")]
+    ShortSecret(usize),
 }
 
 /// Why a request has no canonical form.

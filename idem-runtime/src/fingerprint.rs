@@ -1,76 +1,91 @@
-//! The canonical hash of a request.
+//! The canonical form of a request, and the hash of it that tells whether two requests are the same.
 
-use crate::error::{DecodeError, FingerprintError};
+mod check;
+mod encoder;
+#[doc(hidden)]
+pub mod fields;
+mod foreign;
+mod instant;
+mod json;
+mod number;
+mod secret;
+mod types;
+
+use std::fmt;
+
+#[cfg(feature = "macros")]
+pub use idem_macros::Fingerprint;
+
+pub use self::encoder::Encoder;
+pub use self::json::{Json, json};
+pub use self::secret::Secret;
+pub(crate) use self::secret::matches;
+use crate::error::FingerprintError;
 use crate::record::Digest;
 
+/// The version of the algorithm that this build writes.
+const VERSION: u8 = 1;
+
 /// A type with a canonical form.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no canonical form to fingerprint",
+    label = "no `Fingerprint`",
+    note = "if `{Self}` is yours, add `#[derive(Fingerprint)]` to it",
+    note = "if it has no part in what the request is, leave it out: `#[fingerprint(skip)]` on a field, `skip(...)` in `#[idempotent]`",
+    note = "else say how it is written: `#[fingerprint(with = function)]` on a field, `fingerprint = ...` in `#[idempotent]`; a field of floats takes `#[fingerprint(float)]`"
+)]
 pub trait Fingerprint {
     /// Writes the canonical form of this value: exactly one item.
     fn fingerprint(&self, encoder: &mut Encoder);
 
     /// Whether a field of this value is left out of the map that it stands in: `None`.
+    #[inline]
     fn is_absent(&self) -> bool {
         false
     }
-}
 
-/// Writes canonical forms.
-#[derive(Debug)]
-pub struct Encoder {
-    bytes: Vec<u8>,
-    error: Option<FingerprintError>,
-}
-
-impl Encoder {
-    /// The head of a map of so many entries.
-    pub fn map(&mut self, entries: usize) {
-        self.bytes.push(0xa0 + entries as u8);
-    }
-
+    /// Writes these bytes, which are canonical already, and the value behind them: a leaf checks for room once.
     #[doc(hidden)]
-    pub fn raw(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
+    #[inline]
+    fn fingerprint_after(&self, prefix: &[u8], encoder: &mut Encoder) {
+        encoder.raw(prefix);
+        self.fingerprint(encoder);
+    }
+
+    /// Writes a slice of such values: an array, except that bytes are a byte string.
+    #[doc(hidden)]
+    #[inline]
+    fn fingerprint_slice(items: &[Self], encoder: &mut Encoder)
+    where
+        Self: Sized,
+    {
+        encoder.array(items.len());
+        encoder.nested(|encoder| {
+            for item in items {
+                item.fingerprint(encoder);
+            }
+        });
     }
 }
 
-/// The digest of a value, unsealed.
+/// The digest of a value, unsealed: SHA-256 over its [canonical form](self).
 ///
 /// # Errors
 /// [`FingerprintError`] where it has no canonical form.
+#[inline]
 pub fn digest<T: Fingerprint + ?Sized>(value: &T) -> Result<Digest, FingerprintError> {
-    let mut encoder = Encoder {
-        bytes: vec![],
-        error: None,
-    };
-    value.fingerprint(&mut encoder);
-    match encoder.error {
-        Some(error) => Err(error),
-        None => Ok(Digest::new(
-            1,
-            [0; 4],
-            &<sha2::Sha256 as sha2::Digest>::digest(&encoder.bytes).into(),
-        )),
-    }
+    encoder::digest(value)
 }
 
-/// A secret that seals stored digests.
-#[derive(Debug, Clone)]
-pub struct Secret;
-
-impl Secret {
-    /// The sealed form of an unsealed digest.
-    pub fn seal(&self, plain: &Digest) -> Digest {
-        *plain
-    }
-}
-
-/// Whether a stored digest is that of the request whose unsealed digest is given.
-pub(crate) fn matches(
-    stored: &Digest,
-    plain: &Digest,
-    _secrets: &[Secret],
-) -> Result<bool, DecodeError> {
-    Ok(stored == plain)
+/// The very bytes that [`digest`] hashes: for another language to compare with, and to see where two requests differ.
+///
+/// Checks as well that a hand-written [`Fingerprint`] wrote one item and sorted its maps, which `digest` takes on
+/// trust.
+///
+/// # Errors
+/// [`FingerprintError`] where the value has no canonical form.
+pub fn canonical<T: Fingerprint + ?Sized>(value: &T) -> Result<Vec<u8>, FingerprintError> {
+    encoder::bytes(value)
 }
 
 /// A value whose canonical form a function writes.
@@ -79,11 +94,18 @@ pub fn from_fn<F: Fn(&mut Encoder)>(write: F) -> FromFn<F> {
 }
 
 /// See [`from_fn`].
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct FromFn<F>(F);
 
 impl<F: Fn(&mut Encoder)> Fingerprint for FromFn<F> {
+    #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {
         (self.0)(encoder);
+    }
+}
+
+impl<F> fmt::Debug for FromFn<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FromFn")
     }
 }

@@ -1,26 +1,213 @@
 //! What expanded macros name. Nothing here is for anybody else, and all of it may change in any release.
 
 pub use std::convert::From;
+pub use std::option::Option;
 pub use std::result::Result;
 pub use std::time::Duration;
 
 pub use crate::codec::StoredValue;
 pub use crate::engine::typed::{
-    Ask, Asking, CallError, ErrorCodec, ErrorKind, Handle, Returns, Running, enter, enter_asking,
+    Ask, Asking, CallError, ErrorCodec, ErrorKind, Handle, Reconciled, Returns, Running,
+    ValueCodec, default_handle, enter, enter_asking, handle,
 };
 pub use crate::engine::{Attempt, Call};
+pub use crate::error::{Error, InvalidCall};
+pub use crate::fingerprint::fields::{defaulted, float, with};
 pub use crate::fingerprint::{Encoder, Fingerprint, from_fn};
 pub use crate::record::OnCrash;
 
-use crate::engine::Idem;
-use crate::store::Store;
+/// The value of a parameter that is configured out: left out of the fingerprint.
+pub const ABSENT: &Option<bool> = &None;
 
-/// The engine of a handle.
-pub fn handle<S: Store + ?Sized>(idem: &Idem<S>) -> Handle {
-    Handle::of(idem)
+/// An error that `replay_err` stores.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be stored and replayed, as `replay_err` asks",
+    label = "cannot be stored and replayed",
+    note = "an error that `replay_err` names is stored, so that a retry gets it back: derive `serde::Serialize` and `serde::Deserialize` for `{Self}`, or leave out `replay_err`, and such an error is not replayed"
+)]
+pub trait StoredError: StoredValue {}
+
+#[diagnostic::do_not_recommend]
+impl<E: StoredValue> StoredError for E {}
+
+/// How errors are stored that `replay_err` names.
+pub const fn stored_errors<E: StoredError>() -> ValueCodec<E> {
+    ValueCodec::stored()
 }
 
-/// The engine of the default handle.
-pub fn default_handle() -> Handle {
-    Handle::of_default()
+/// A call under its function's default name, `module_path!()::function`, given a function nested in the annotated one.
+///
+/// Only the path of a free function is its own: two types in one module may both have a `create`. The nested function
+/// tells which path the annotated one really has, and a call whose default name it is not fails.
+#[must_use]
+pub fn free_function<F>(call: Call, name: &'static str, nested: &F) -> Call {
+    if is_path_of(name, std::any::type_name_of_val(nested)) {
+        call
+    } else {
+        call.failed(InvalidCall::AmbiguousName(name.to_owned()).into())
+    }
+}
+
+/// Whether `nested`, as the compiler prints it, is nested in the function `name` and in nothing else. In between there
+/// are only the closures that the bodies of async functions are.
+fn is_path_of(name: &str, nested: &str) -> bool {
+    let inside = if name.contains("r#") {
+        // The compiler prints identifiers without the mark of raw ones, `module_path!` with it.
+        nested.strip_prefix(&*name.replace("r#", ""))
+    } else {
+        nested.strip_prefix(name)
+    };
+    let Some(mut inside) = inside.and_then(|inside| inside.strip_prefix("::")) else {
+        return false;
+    };
+    while let Some(deeper) = inside.strip_prefix("{{closure}}::") {
+        inside = deeper;
+    }
+    !inside.contains("::")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::type_name_of_val;
+    use std::task::{Context, Poll, Waker};
+
+    use super::is_path_of;
+
+    /// What the attribute emits: the default name, and whether it is the path of the function that this stands in.
+    macro_rules! named {
+        ($name:literal) => {{
+            fn nested() {}
+            is_path_of(
+                concat!(module_path!(), "::", $name),
+                type_name_of_val(&nested),
+            )
+        }};
+    }
+
+    async fn plain() -> bool {
+        named!("plain")
+    }
+
+    async fn generic<T>(_: T) -> bool {
+        named!("generic")
+    }
+
+    async fn in_a_block() -> bool {
+        async { async { named!("in_a_block") }.await }.await
+    }
+
+    async fn boxed() -> bool {
+        let body: std::pin::Pin<Box<dyn Future<Output = bool>>> =
+            Box::pin(async { named!("boxed") });
+        body.await
+    }
+
+    async fn r#match() -> bool {
+        named!("match")
+    }
+
+    mod r#type {
+        use super::{is_path_of, type_name_of_val};
+
+        pub(super) async fn inside() -> bool {
+            named!("inside")
+        }
+    }
+
+    async fn outer() -> bool {
+        async fn inner() -> bool {
+            named!("inner")
+        }
+        inner().await
+    }
+
+    async fn namesake() -> bool {
+        async fn namesake() -> bool {
+            named!("namesake")
+        }
+        namesake().await
+    }
+
+    fn sync_namesake() -> impl Future<Output = bool> {
+        async fn sync_namesake() -> bool {
+            named!("sync_namesake")
+        }
+        sync_namesake()
+    }
+
+    struct Service<T>(T);
+
+    impl Service<u8> {
+        async fn associated() -> bool {
+            named!("associated")
+        }
+    }
+
+    impl<T: Send> Service<T> {
+        async fn generic_associated(&self) -> bool {
+            let _ = &self.0;
+            named!("generic_associated")
+        }
+    }
+
+    trait Create {
+        async fn create() -> bool;
+        async fn default() -> bool {
+            named!("default")
+        }
+    }
+
+    impl Create for Service<u8> {
+        async fn create() -> bool {
+            named!("create")
+        }
+    }
+
+    const _: () = {
+        impl Service<u16> {
+            async fn hidden() -> bool {
+                named!("hidden")
+            }
+        }
+    };
+
+    /// What a future gives that has nothing to wait for.
+    fn now(future: impl Future<Output = bool>) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        match std::pin::pin!(future).poll(&mut context) {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => panic!("waits for nothing"),
+        }
+    }
+
+    #[test]
+    fn a_free_function_has_its_default_name() {
+        assert!(now(plain()));
+        assert!(now(generic("text")));
+        assert!(now(generic(vec![Some(1)])));
+        assert!(now(in_a_block()));
+        assert!(now(boxed()));
+        assert!(now(r#match()));
+        assert!(now(r#type::inside()));
+    }
+
+    #[test]
+    fn whatever_is_nested_in_something_has_not() {
+        assert!(!now(outer()));
+        assert!(!now(namesake()));
+        assert!(!now(sync_namesake()));
+        assert!(!now(Service::<u8>::associated()));
+        assert!(!now(Service(1_u8).generic_associated()));
+        assert!(!now(<Service<u8> as Create>::create()));
+        assert!(!now(<Service<u8> as Create>::default()));
+        assert!(!now(Service::<u16>::hidden()));
+    }
+
+    #[test]
+    fn a_longer_name_is_another_name() {
+        assert!(is_path_of("a::b", "a::b::nested"));
+        assert!(!is_path_of("a::b", "a::b"));
+        assert!(!is_path_of("a::b", "a::bc::nested"));
+        assert!(!is_path_of("a::b", "b::nested"));
+    }
 }

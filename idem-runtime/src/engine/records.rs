@@ -33,7 +33,7 @@ impl<'a> Records<'a> {
     /// # Errors
     /// [`Error::InvalidKey`], [`Error::InvalidCall`], [`Error::Store`].
     pub async fn find(
-        &self,
+        self,
         operation: &str,
         key: &(impl ToKey + ?Sized),
         scope: &(impl ToScope + ?Sized),
@@ -51,7 +51,7 @@ impl<'a> Records<'a> {
     ///
     /// # Errors
     /// [`Error::Store`].
-    pub async fn get(&self, id: &RecordId) -> Result<Option<Record>, Error> {
+    pub async fn get(self, id: &RecordId) -> Result<Option<Record>, Error> {
         Ok(bounded(self.policy().store_timeout, self.0.store.get(id)).await?)
     }
 
@@ -59,7 +59,7 @@ impl<'a> Records<'a> {
     ///
     /// # Errors
     /// [`Error::Store`].
-    pub async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, Error> {
+    pub async fn list(self, filter: &Filter, page: &PageRequest) -> Result<Page, Error> {
         Ok(self.0.store.list(filter, page).await?)
     }
 
@@ -68,7 +68,7 @@ impl<'a> Records<'a> {
     /// # Errors
     /// [`Error::Store`], also where the value cannot be encoded or is over the limit: nothing was changed.
     pub async fn complete<T: Serialize + ?Sized>(
-        &self,
+        self,
         observed: &Observation,
         value: &T,
     ) -> Result<Resolved, Error> {
@@ -83,7 +83,7 @@ impl<'a> Records<'a> {
     /// # Errors
     /// As for [`complete`](Self::complete).
     pub async fn fail<E: Serialize + ?Sized>(
-        &self,
+        self,
         observed: &Observation,
         error: &E,
     ) -> Result<Resolved, Error> {
@@ -96,7 +96,7 @@ impl<'a> Records<'a> {
     ///
     /// # Errors
     /// [`Error::Store`].
-    pub async fn release(&self, observed: &Observation) -> Result<Resolved, Error> {
+    pub async fn release(self, observed: &Observation) -> Result<Resolved, Error> {
         self.resolve(observed, Resolution::Release).await
     }
 
@@ -105,12 +105,12 @@ impl<'a> Records<'a> {
     ///
     /// # Errors
     /// [`Error::Store`].
-    pub async fn erase(&self, observed: &Observation) -> Result<Resolved, Error> {
+    pub async fn erase(self, observed: &Observation) -> Result<Resolved, Error> {
         self.resolve(observed, Resolution::Erase).await
     }
 
     async fn resolve(
-        &self,
+        self,
         observed: &Observation,
         resolution: Resolution,
     ) -> Result<Resolved, Error> {
@@ -118,7 +118,7 @@ impl<'a> Records<'a> {
         Ok(bounded(limit, self.0.store.resolve(observed, &resolution)).await?)
     }
 
-    fn encode<T: Serialize + ?Sized>(&self, value: &T) -> Result<Payload, Error> {
+    fn encode<T: Serialize + ?Sized>(self, value: &T) -> Result<Payload, Error> {
         let policy = self.policy();
         policy
             .codec
@@ -127,15 +127,15 @@ impl<'a> Records<'a> {
                 EncodeError::TooLarge { .. } => {
                     StoreError::new(StoreErrorKind::Full, error.to_string()).into()
                 }
-                EncodeError::Codec(source) => {
-                    StoreError::new(StoreErrorKind::Other, "the value cannot be encoded")
-                        .with_source(source)
+                EncodeError::Codec(_) | EncodeError::Panicked => {
+                    StoreError::new(StoreErrorKind::Other, error.to_string())
+                        .with_source(error)
                         .into()
                 }
             })
     }
 
-    fn policy(&self) -> &'a Policy {
+    fn policy(self) -> &'a Policy {
         &self.0.policy
     }
 }

@@ -1,16 +1,18 @@
 //! From what a body did to a record that says so, whatever becomes of the caller and of the store in between.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tracing::{Instrument, Span};
 
 use super::Attempt;
 use super::handover::{Ended, Lead, Phase};
 use super::timing::{Backoff, bounded};
 use crate::error::StoreError;
+use crate::policy::Policy;
 use crate::record::{Ending, Holder};
 use crate::store::Fenced;
 
@@ -72,32 +74,41 @@ impl Settlement {
     /// Tells the store, and waits for its word for as long as the handle's patience and the lease last.
     ///
     /// A release or an interruption is tried once here; nobody needs to wait for it.
-    pub(super) async fn settle(mut self) -> Settled {
+    pub(super) async fn settle(&mut self, span: &Span) -> Settled {
         let Some(work) = &self.work else {
             return Settled::Pending;
         };
         let policy = &work.attempt.engine().policy;
         let now = Instant::now();
-        // Ends before the lease does, so that the caller can still be given a value that could not be recorded.
-        let until = work.attempt.live_until().map_or(now, |end| {
-            let left = end.saturating_duration_since(now);
-            now + (left - left / 10).min(policy.store_patience)
-        });
+        let until = now + patience(policy, work.attempt.live_until(), now);
         let limit = policy.store_timeout.min(until - now);
-        let failed = match bounded(limit, work.step()).await {
+        match bounded(limit, work.step()).instrument(span.clone()).await {
             Ok(fenced) => {
                 if let Some(work) = self.work.take() {
                     work.conclude(fenced);
                 }
-                return fenced.into();
+                fenced.into()
             }
-            Err(error) => error,
-        };
-        tracing::debug!(target: "idem", error = ?failed.kind(), "the outcome could not be recorded, trying again");
-        let waits = matches!(work.verdict, Verdict::End(_));
+            Err(error) => {
+                tracing::debug!(
+                    target: "idem",
+                    parent: span,
+                    error = ?error.kind(),
+                    "the outcome could not be recorded, trying again",
+                );
+                Box::pin(self.settle_in_background(until)).await
+            }
+        }
+    }
+
+    async fn settle_in_background(&mut self, until: Instant) -> Settled {
+        let ends = self
+            .work
+            .as_ref()
+            .is_some_and(|work| matches!(work.verdict, Verdict::End(_)));
         let (answer, answered) = oneshot::channel();
         self.go_on_in_background(Some(answer));
-        if !waits {
+        if !ends {
             return Settled::Pending;
         }
         match tokio::time::timeout_at(until, answered).await {
@@ -110,6 +121,19 @@ impl Settlement {
         if let Some(work) = self.work.take() {
             self.runtime.spawn(work.persist(answer));
         }
+    }
+}
+
+/// How long a caller waits for the store's word on its result. While enough of the lease is left, it ends before the
+/// lease does, so that the caller can still be given a value that could not be recorded; with less than that left, only
+/// the store can say whose result counts.
+fn patience(policy: &Policy, live_until: Option<Instant>, now: Instant) -> Duration {
+    const ENOUGH: Duration = Duration::from_millis(500);
+    let left = live_until.map_or(Duration::ZERO, |end| end.saturating_duration_since(now));
+    if left < ENOUGH {
+        policy.store_patience
+    } else {
+        policy.store_patience.min(left - left / 10)
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use tokio::runtime::Handle as Runtime;
 use tracing::{Instrument, Span};
 
 use super::claim::{Claimant, Claimed, Waited};
-use super::handover::Ended;
+use super::handover::{Ended, Lead};
 use super::provenance::{Observer, Source};
 use super::running::Guard;
 use super::settle::{Settled, Verdict};
@@ -84,51 +84,118 @@ pub enum Reconciled<T> {
     Unknown,
 }
 
-/// How errors of type `E` are stored, where they are.
-pub struct ErrorCodec<E>(Option<Coder<E>>);
+/// How values of type `T` are stored.
+///
+/// It and [`ErrorCodec`] are the only places that ask for [`StoredValue`] and [`CallError`]: generated code makes one of
+/// each where the user's type stands, so a type that misses a bound is told so there, once, and nothing cascades.
+pub struct ValueCodec<T> {
+    encode: fn(&T, Codec, usize) -> Result<Payload, EncodeError>,
+    decode: fn(&Payload) -> Result<T, DecodeError>,
+}
 
-struct Coder<E> {
-    encode: fn(&E, Codec, usize) -> Result<Payload, EncodeError>,
-    decode: fn(&Payload) -> Result<E, DecodeError>,
+impl<T> ValueCodec<T> {
+    /// They are stored by their serde implementations.
+    pub const fn stored() -> Self
+    where
+        T: StoredValue,
+    {
+        Self {
+            encode: |value, codec, limit| codec.encode(value, limit),
+            decode: codec::decode,
+        }
+    }
+}
+
+/// How errors of type `E` carry those of the call, and how they are stored, where they are.
+pub struct ErrorCodec<E> {
+    carry: fn(Error) -> E,
+    stored: Option<ValueCodec<E>>,
 }
 
 impl<E> ErrorCodec<E> {
-    /// They are not.
-    pub const fn none() -> Self {
-        Self(None)
+    /// They are not stored.
+    pub const fn none() -> Self
+    where
+        E: CallError,
+    {
+        Self {
+            carry: E::from,
+            stored: None,
+        }
     }
 
-    /// They are stored under `replay_err`.
-    pub const fn stored() -> Self
-    where
-        E: StoredValue,
-    {
-        Self(Some(Coder {
-            encode: |error, codec, limit| codec.encode(error, limit),
-            decode: codec::decode,
-        }))
+    /// Those that `replay_err` names are stored.
+    #[must_use]
+    pub const fn with_stored(self, stored: ValueCodec<E>) -> Self {
+        Self {
+            carry: self.carry,
+            stored: Some(stored),
+        }
+    }
+}
+
+/// How what a function returns is stored.
+struct Codecs<R: Returns> {
+    values: ValueCodec<R::Ok>,
+    errors: ErrorCodec<R::Err>,
+}
+
+impl<R: Returns> Codecs<R> {
+    /// A refusal, as the function returns it.
+    fn refuse(&self, span: &Span, error: Error) -> R {
+        record_refusal(span, &error);
+        R::from_result(Err((self.errors.carry)(error)))
+    }
+
+    /// The result that is stored, in the caller's types.
+    fn decode(&self, ending: &Ending) -> Result<Result<R::Ok, R::Err>, Error> {
+        match (ending, &self.errors.stored) {
+            (Ending::Completed(payload), _) => Ok(Ok((self.values.decode)(payload)?)),
+            (Ending::Failed(payload), Some(errors)) => Ok(Err((errors.decode)(payload)?)),
+            (Ending::Failed(_), None) => Err(DecodeError::new(
+                "an error is stored, but the function no longer names it under `replay_err`",
+            )
+            .into()),
+            (Ending::Unrecorded, _) => Err(Error::Unrecorded),
+        }
+    }
+
+    /// The stored result, as the function returns it.
+    fn replay(&self, ended: &Ended, source: Source, span: &Span, observer: Option<&Observer>) -> R {
+        let result = match self.decode(&ended.ending) {
+            Ok(result) => result,
+            Err(error) => return self.refuse(span, error),
+        };
+        let outcome = match source {
+            Source::Waited => "waited",
+            Source::Replayed | Source::Executed => "replayed",
+        };
+        span.record("attempt", ended.attempt);
+        span.record("outcome", outcome);
+        if let Some(observer) = observer {
+            observer.tell(source, ended.attempt, ended.at);
+        }
+        R::from_result(result)
     }
 }
 
 /// An engine to call, or why there is none.
 pub struct Handle(Result<Arc<Engine>, Error>);
 
-impl Handle {
-    /// The engine of this handle.
-    pub fn of<S: Store + ?Sized>(idem: &Idem<S>) -> Self {
-        Self(Ok(Arc::clone(idem.engine())))
-    }
+/// The engine behind a handle. Whatever dereferences to a handle is accepted: generated code hands over a borrow.
+pub fn handle<S: Store + ?Sized>(idem: &Idem<S>) -> Handle {
+    Handle(Ok(Arc::clone(idem.engine())))
+}
 
-    /// The engine of the task's or the process's default handle.
-    pub fn of_default() -> Self {
-        Self(default_engine())
-    }
+/// The engine of calls that name no store: the task's or the process's default.
+pub fn default_handle() -> Handle {
+    Handle(default_engine())
 }
 
 /// A body that may run.
 pub struct Running<R: Returns> {
     guard: Guard,
-    errors: ErrorCodec<R::Err>,
+    codecs: Codecs<R>,
 }
 
 /// A body that may run, or a question to be answered first.
@@ -143,186 +210,117 @@ pub enum Asking<R: Returns> {
 pub struct Ask<R: Returns> {
     claimant: Claimant,
     dead: Box<Record>,
-    context: Context,
-    errors: ErrorCodec<R::Err>,
+    entry: Entry<R>,
 }
 
-/// What a call carries along for those who watch it.
-struct Context {
+/// What a call carries along until its body runs.
+struct Entry<R: Returns> {
+    codecs: Codecs<R>,
     span: Span,
     observer: Option<Observer>,
     runtime: Runtime,
 }
 
 /// Claims the record of a call. `Err` is what the function returns without running its body.
-pub async fn enter<R>(
+pub async fn enter<R: Returns>(
     handle: Handle,
     call: Call,
+    values: ValueCodec<R::Ok>,
     errors: ErrorCodec<R::Err>,
-) -> Result<Running<R>, R>
-where
-    R: Returns<Ok: StoredValue, Err: CallError>,
-{
-    let (mut claimant, context) = begin(handle, call, false)?;
-    let claimed = claimant.claim().instrument(context.span.clone()).await;
-    match claimed {
-        Ok(Claimed::Run(attempt, lead)) => Ok(context.run(attempt, lead, errors)),
-        Ok(Claimed::Replay(ended, waited)) => Err(context.replay(&ended, waited, &errors)),
+) -> Result<Running<R>, R> {
+    let (mut claimant, entry) = Entry::begin(handle, call, Codecs { values, errors }, false)?;
+    match claimant.claim().instrument(entry.span.clone()).await {
+        Ok(Claimed::Run(attempt, lead)) => Ok(entry.run(attempt, lead)),
+        Ok(Claimed::Replay(ended, waited)) => Err(entry.replay(&ended, waited)),
         // Never for a call that cannot ask.
-        Ok(Claimed::Ask(_)) => Err(context.refuse(Error::Interrupted)),
-        Err(error) => Err(context.refuse(error)),
+        Ok(Claimed::Ask(_)) => Err(entry.refuse(Error::Interrupted)),
+        Err(error) => Err(entry.refuse(error)),
     }
 }
 
 /// The same for `on_crash = reconcile(...)`.
-pub async fn enter_asking<R>(
+pub async fn enter_asking<R: Returns>(
     handle: Handle,
     call: Call,
+    values: ValueCodec<R::Ok>,
     errors: ErrorCodec<R::Err>,
-) -> Result<Asking<R>, R>
-where
-    R: Returns<Ok: StoredValue, Err: CallError>,
-{
-    let (mut claimant, context) = begin(handle, call, true)?;
-    let claimed = claimant.claim().instrument(context.span.clone()).await;
-    go_on(claimed, claimant, context, errors)
+) -> Result<Asking<R>, R> {
+    let (mut claimant, entry) = Entry::begin(handle, call, Codecs { values, errors }, true)?;
+    let claimed = claimant.claim().instrument(entry.span.clone()).await;
+    entry.go_on(claimed, claimant)
 }
 
-/// A call becomes a claimant, with a span around it.
-fn begin<R>(handle: Handle, call: Call, can_ask: bool) -> Result<(Claimant, Context), R>
-where
-    R: Returns<Ok: StoredValue, Err: CallError>,
-{
-    let span = tracing::info_span!(
-        target: "idem",
-        "idempotent",
-        operation = call.operation(),
-        record = tracing::field::Empty,
-        attempt = tracing::field::Empty,
-        outcome = tracing::field::Empty,
-    );
-    let prepared = (|| {
-        let engine = handle.0?;
-        let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
-        let call = call.prepare(&engine)?;
-        Ok((engine, runtime, call))
-    })();
-    match prepared {
-        Ok((engine, runtime, call)) => {
-            if !span.is_disabled() {
-                span.record("record", tracing::field::display(call.request.id));
-            }
-            let context = Context {
-                span,
-                observer: Observer::take(),
-                runtime: runtime.clone(),
-            };
-            Ok((
-                Claimant::new(engine, Arc::new(call), runtime, can_ask),
-                context,
-            ))
+impl<R: Returns> Entry<R> {
+    /// A call becomes a claimant, with a span around it.
+    fn begin(
+        handle: Handle,
+        call: Call,
+        codecs: Codecs<R>,
+        can_ask: bool,
+    ) -> Result<(Claimant, Self), R> {
+        let span = tracing::info_span!(
+            target: "idem",
+            "idempotent",
+            operation = call.operation(),
+            record = tracing::field::Empty,
+            attempt = tracing::field::Empty,
+            outcome = tracing::field::Empty,
+        );
+        let prepared = || -> Result<_, Error> {
+            let engine = handle.0?;
+            let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
+            let call = call.prepare(&engine)?;
+            Ok((engine, runtime, call))
+        };
+        let (engine, runtime, call) = match prepared() {
+            Ok(prepared) => prepared,
+            Err(error) => return Err(codecs.refuse(&span, error)),
+        };
+        if !span.is_disabled() {
+            span.record("record", tracing::field::display(call.request.id));
         }
-        Err(error) => {
-            record_refusal(&span, &error);
-            Err(R::from_result(Err(error.into())))
+        let entry = Self {
+            codecs,
+            span,
+            observer: Observer::take(),
+            runtime: runtime.clone(),
+        };
+        let claimant = Claimant::new(engine, Arc::new(call), runtime, can_ask);
+        Ok((claimant, entry))
+    }
+
+    fn go_on(self, claimed: Result<Claimed, Error>, claimant: Claimant) -> Result<Asking<R>, R> {
+        match claimed {
+            Ok(Claimed::Run(attempt, lead)) => Ok(Asking::Run(self.run(attempt, lead))),
+            Ok(Claimed::Replay(ended, waited)) => Err(self.replay(&ended, waited)),
+            Ok(Claimed::Ask(dead)) => Ok(Asking::Ask(Ask {
+                claimant,
+                dead,
+                entry: self,
+            })),
+            Err(error) => Err(self.refuse(error)),
         }
     }
-}
 
-fn go_on<R>(
-    claimed: Result<Claimed, Error>,
-    claimant: Claimant,
-    context: Context,
-    errors: ErrorCodec<R::Err>,
-) -> Result<Asking<R>, R>
-where
-    R: Returns<Ok: StoredValue, Err: CallError>,
-{
-    match claimed {
-        Ok(Claimed::Run(attempt, lead)) => Ok(Asking::Run(context.run(attempt, lead, errors))),
-        Ok(Claimed::Replay(ended, waited)) => Err(context.replay(&ended, waited, &errors)),
-        Ok(Claimed::Ask(dead)) => Ok(Asking::Ask(Ask {
-            claimant,
-            dead,
-            context,
-            errors,
-        })),
-        Err(error) => Err(context.refuse(error)),
-    }
-}
-
-impl Context {
-    fn run<R: Returns>(
-        self,
-        attempt: Attempt,
-        lead: Option<super::handover::Lead>,
-        errors: ErrorCodec<R::Err>,
-    ) -> Running<R> {
+    fn run(self, attempt: Attempt, lead: Option<Lead>) -> Running<R> {
         self.span.record("attempt", attempt.number());
         Running {
             guard: Guard::new(attempt, lead, self.runtime, self.span, self.observer),
-            errors,
+            codecs: self.codecs,
         }
     }
 
-    fn replay<R>(&self, ended: &Ended, waited: Waited, errors: &ErrorCodec<R::Err>) -> R
-    where
-        R: Returns<Ok: StoredValue, Err: CallError>,
-    {
+    fn replay(&self, ended: &Ended, waited: Waited) -> R {
         let source = match waited {
             Waited(true) => Source::Waited,
             Waited(false) => Source::Replayed,
         };
-        replay::<R>(ended, source, errors, &self.span, self.observer.as_ref())
+        self.codecs
+            .replay(ended, source, &self.span, self.observer.as_ref())
     }
 
-    fn refuse<R: Returns<Err: CallError>>(&self, error: Error) -> R {
-        record_refusal(&self.span, &error);
-        R::from_result(Err(error.into()))
-    }
-}
-
-/// The result that is stored, in the caller's types.
-fn replay<R>(
-    ended: &Ended,
-    source: Source,
-    errors: &ErrorCodec<R::Err>,
-    span: &Span,
-    observer: Option<&Observer>,
-) -> R
-where
-    R: Returns<Ok: StoredValue, Err: CallError>,
-{
-    let result = match (&ended.ending, &errors.0) {
-        (Ending::Completed(payload), _) => codec::decode(payload).map(Ok).map_err(Error::from),
-        (Ending::Failed(payload), Some(coder)) => {
-            (coder.decode)(payload).map(Err).map_err(Error::from)
-        }
-        (Ending::Failed(_), None) => Err(DecodeError::new(
-            "an error is stored, but the function no longer names it under `replay_err`",
-        )
-        .into()),
-        (Ending::Unrecorded, _) => Err(Error::Unrecorded),
-    };
-    match result {
-        Ok(result) => {
-            span.record("attempt", ended.attempt);
-            span.record(
-                "outcome",
-                match source {
-                    Source::Waited => "waited",
-                    _ => "replayed",
-                },
-            );
-            if let Some(observer) = observer {
-                observer.tell(source, ended.attempt, ended.at);
-            }
-            R::from_result(result)
-        }
-        Err(error) => {
-            record_refusal(span, &error);
-            R::from_result(Err(error.into()))
-        }
+    fn refuse(&self, error: Error) -> R {
+        self.codecs.refuse(&self.span, error)
     }
 }
 
@@ -342,10 +340,7 @@ fn record_refusal(span: &Span, error: &Error) {
     );
 }
 
-impl<R> Ask<R>
-where
-    R: Returns<Ok: StoredValue, Err: CallError>,
-{
+impl<R: Returns> Ask<R> {
     /// The attempt that died.
     pub fn attempt(&self) -> Attempt {
         Attempt::of_the_dead(
@@ -360,15 +355,15 @@ where
         mut self,
         answer: Result<Reconciled<R::Ok>, R::Err>,
     ) -> Result<Asking<R>, R> {
-        let span = self.context.span.clone();
+        let span = self.entry.span.clone();
         let claimed = match answer {
-            Ok(answer) => self.act(answer).instrument(span).await,
+            Ok(answer) => Box::pin(self.act(answer)).instrument(span).await,
             Err(error) => {
                 span.record("outcome", "interrupted");
                 return Err(R::from_result(Err(error)));
             }
         };
-        go_on(claimed, self.claimant, self.context, self.errors)
+        self.entry.go_on(claimed, self.claimant)
     }
 
     async fn act(&mut self, answer: Reconciled<R::Ok>) -> Result<Claimed, Error> {
@@ -377,7 +372,11 @@ where
             Reconciled::Done(value) => {
                 let policy = &self.claimant.engine().policy;
                 Resolution::Complete(ending(
-                    policy.codec.encode(&value, policy.max_result_bytes),
+                    (self.entry.codecs.values.encode)(
+                        &value,
+                        policy.codec,
+                        policy.max_result_bytes,
+                    ),
                     Ending::Completed,
                     &self.attempt(),
                 ))
@@ -395,10 +394,7 @@ where
     }
 }
 
-impl<R> Running<R>
-where
-    R: Returns<Ok: StoredValue, Err: CallError>,
-{
+impl<R: Returns> Running<R> {
     /// The running attempt.
     pub fn attempt(&self) -> Attempt {
         self.guard.attempt.clone()
@@ -413,65 +409,55 @@ where
     }
 
     /// Settles the record by what the body returned, and gives the caller what it is owed.
-    pub async fn finish(mut self, result: R, judge: impl FnOnce(&R::Err) -> ErrorKind) -> R {
+    ///
+    /// The verdict is reached before the future is made, so that the future holds no more than it must.
+    pub fn finish<J>(mut self, result: R, judge: J) -> impl Future<Output = R> + use<R, J>
+    where
+        J: FnOnce(&R::Err) -> ErrorKind,
+    {
         let result = result.into_result();
-        let span = self.guard.span.clone();
-        let attempt = self.guard.attempt.clone();
-        let Some(verdict) = self.verdict(&attempt, &result, judge) else {
-            span.record("outcome", "interrupted");
-            return R::from_result(result);
+        let verdict = self.verdict(&result, judge);
+        let ends = matches!(verdict, Some(Verdict::End(_)));
+        let outcome = match verdict {
+            Some(Verdict::End(Ending::Unrecorded)) => "unrecorded",
+            Some(Verdict::End(_) | Verdict::Release) => "executed",
+            Some(Verdict::Interrupt) | None => "interrupted",
         };
-        let outcome = match &verdict {
-            Verdict::End(Ending::Unrecorded) => "unrecorded",
-            Verdict::Interrupt => "interrupted",
-            _ => "executed",
-        };
-        let ends = matches!(verdict, Verdict::End(_));
-        let settled = match self.guard.settle(verdict) {
-            Some(settlement) => settlement.settle().instrument(span.clone()).await,
-            // Without a record there is nothing to lose.
-            None => Settled::Acknowledged,
-        };
-        if ends && settled == Settled::Lost {
-            return Box::pin(self.after_loss(&attempt))
-                .instrument(span.clone())
-                .await;
-        }
-        if ends && settled == Settled::Pending {
-            if !attempt.is_live() {
-                record_refusal(&span, &Error::LeaseLost);
-                return R::from_result(Err(Error::LeaseLost.into()));
+        let settlement = verdict.and_then(|verdict| self.guard.settle(verdict));
+        async move {
+            if let Some(mut settlement) = settlement {
+                let settled = settlement.settle(&self.guard.span).await;
+                if ends && settled == Settled::Lost {
+                    return Box::pin(self.after_loss()).await;
+                }
+                if ends && settled == Settled::Pending {
+                    if !self.guard.attempt.is_live() {
+                        return self.codecs.refuse(&self.guard.span, Error::LeaseLost);
+                    }
+                    warn_unrecorded(&self.guard);
+                }
             }
-            tracing::warn!(
-                target: "idem",
-                parent: &span,
-                operation = attempt.operation().as_str(),
-                record = %attempt.record_id(),
-                "the result is given to its caller but could not be recorded yet",
-            );
+            self.guard.span.record("outcome", outcome);
+            if let Some(observer) = &self.guard.observer {
+                let number = self.guard.attempt.number();
+                observer.tell(Source::Executed, number, SystemTime::now());
+            }
+            R::from_result(result)
         }
-        span.record("outcome", outcome);
-        if let Some(observer) = &self.guard.observer {
-            observer.tell(
-                Source::Executed,
-                attempt.number(),
-                std::time::SystemTime::now(),
-            );
-        }
-        R::from_result(result)
     }
 
     /// What the record is to say. None where it is left as after a crash.
     fn verdict(
-        &mut self,
-        attempt: &Attempt,
+        &self,
         result: &Result<R::Ok, R::Err>,
         judge: impl FnOnce(&R::Err) -> ErrorKind,
     ) -> Option<Verdict> {
+        let attempt = &self.guard.attempt;
         let policy = &attempt.engine().policy;
+        let (codec, limit) = (policy.codec, policy.max_result_bytes);
         let error = match result {
             Ok(value) => {
-                let encoded = policy.codec.encode(value, policy.max_result_bytes);
+                let encoded = (self.codecs.values.encode)(value, codec, limit);
                 return Some(Verdict::End(ending(encoded, Ending::Completed, attempt)));
             }
             Err(error) => error,
@@ -485,9 +471,9 @@ where
             }
             (kind, _) => kind,
         };
-        match (kind, &self.errors.0) {
-            (ErrorKind::Terminal, Some(coder)) => {
-                let encoded = (coder.encode)(error, policy.codec, policy.max_result_bytes);
+        match (kind, &self.codecs.errors.stored) {
+            (ErrorKind::Terminal, Some(errors)) => {
+                let encoded = (errors.encode)(error, codec, limit);
                 Some(Verdict::End(ending(encoded, Ending::Failed, attempt)))
             }
             (ErrorKind::Transient, _) => Some(Verdict::Release),
@@ -499,14 +485,15 @@ where
     }
 
     /// Another call took over and this one's result was refused: the caller gets the stored one, if there is one.
-    async fn after_loss(&self, attempt: &Attempt) -> R {
-        let engine = attempt.engine();
-        let call = attempt.call();
+    async fn after_loss(&self) -> R {
+        let (span, observer) = (&self.guard.span, self.guard.observer.as_ref());
+        let engine = self.guard.attempt.engine();
+        let call = self.guard.attempt.call();
         let read = bounded(
             engine.policy.store_timeout,
             engine.store.get(&call.request.id),
         );
-        let ended = match read.await {
+        let ended = match read.instrument(span.clone()).await {
             Ok(Some(record)) => {
                 match fingerprint::matches(&record.fingerprint, &call.digest, &engine.secrets) {
                     Ok(true) => Ended::of(&record),
@@ -515,15 +502,21 @@ where
             }
             Ok(None) | Err(_) => None,
         };
-        let (span, observer) = (&self.guard.span, self.guard.observer.as_ref());
         match ended {
-            Some(ended) => replay::<R>(&ended, Source::Replayed, &self.errors, span, observer),
-            None => {
-                record_refusal(span, &Error::LeaseLost);
-                R::from_result(Err(Error::LeaseLost.into()))
-            }
+            Some(ended) => self.codecs.replay(&ended, Source::Replayed, span, observer),
+            None => self.codecs.refuse(span, Error::LeaseLost),
         }
     }
+}
+
+fn warn_unrecorded(guard: &Guard) {
+    tracing::warn!(
+        target: "idem",
+        parent: &guard.span,
+        operation = guard.attempt.operation().as_str(),
+        record = %guard.attempt.record_id(),
+        "the result is given to its caller but could not be recorded yet",
+    );
 }
 
 /// How a record ends whose result was encoded, or could not be.
@@ -547,120 +540,6 @@ fn ending(
     }
 }
 
-/// What [`Idem::run_with`] does with the errors of a body, and after a crash.
-pub struct Handling<'a, T, E> {
-    replay: Option<Matcher<'a, E>>,
-    retry: Option<Matcher<'a, E>>,
-    errors: ErrorCodec<E>,
-    reconcile: Option<Reconciler<'a, T, E>>,
-}
-
-type Matcher<'a, E> = Box<dyn Fn(&E) -> bool + Send + Sync + 'a>;
-type Reconciler<'a, T, E> = Box<dyn FnMut(Attempt) -> Answer<'a, T, E> + Send + 'a>;
-type Answer<'a, T, E> = Pin<Box<dyn Future<Output = Result<Reconciled<T>, E>> + Send + 'a>>;
-
-impl<'a, T, E> Handling<'a, T, E> {
-    /// Every `Err` is transient under `rerun` and unknown otherwise.
-    pub fn new() -> Self {
-        Self {
-            replay: None,
-            retry: None,
-            errors: ErrorCodec::none(),
-            reconcile: None,
-        }
-    }
-
-    /// Errors that this matches are terminal: stored and replayed.
-    #[must_use]
-    pub fn replay_err(mut self, matches: impl Fn(&E) -> bool + Send + Sync + 'a) -> Self
-    where
-        E: StoredValue,
-    {
-        self.replay = Some(Box::new(matches));
-        self.errors = ErrorCodec::stored();
-        self
-    }
-
-    /// Errors that this matches prove that nothing was done: the key is released. For `refuse` and `reconcile`; under
-    /// `rerun` every error that is not terminal is treated so.
-    #[must_use]
-    pub fn retry_err(mut self, matches: impl Fn(&E) -> bool + Send + Sync + 'a) -> Self {
-        self.retry = Some(Box::new(matches));
-        self
-    }
-
-    /// Asks this what became of an attempt that died, and sets the call's `on_crash` to
-    /// [`Reconcile`](OnCrash::Reconcile).
-    #[must_use]
-    pub fn reconcile<F>(mut self, mut ask: impl FnMut(Attempt) -> F + Send + 'a) -> Self
-    where
-        F: Future<Output = Result<Reconciled<T>, E>> + Send + 'a,
-    {
-        self.reconcile = Some(Box::new(move |attempt| Box::pin(ask(attempt))));
-        self
-    }
-
-    fn judge(&self, error: &E, on_crash: OnCrash) -> ErrorKind {
-        let matched = |matcher: &Option<Matcher<'_, E>>| {
-            matcher.as_ref().is_some_and(|matches| matches(error))
-        };
-        if matched(&self.replay) {
-            ErrorKind::Terminal
-        } else if on_crash == OnCrash::Rerun || matched(&self.retry) {
-            ErrorKind::Transient
-        } else {
-            ErrorKind::Unknown
-        }
-    }
-}
-
-impl<T, E> Default for Handling<'_, T, E> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// The macro-free way in.
-pub(super) async fn run<T, E>(
-    handle: Handle,
-    call: Call,
-    mut handling: Handling<'_, T, E>,
-    body: impl AsyncFnOnce(Attempt) -> Result<T, E>,
-) -> Result<T, E>
-where
-    T: StoredValue,
-    E: From<Error>,
-{
-    let errors = std::mem::replace(&mut handling.errors, ErrorCodec::none());
-    let entered = match handling.reconcile.take() {
-        None => enter(handle, call, errors).await,
-        Some(mut reconcile) => {
-            let call = call.on_crash(OnCrash::Reconcile);
-            let mut asking = enter_asking(handle, call, errors).await;
-            loop {
-                asking = match asking {
-                    Ok(Asking::Run(running)) => break Ok(running),
-                    Ok(Asking::Ask(ask)) => {
-                        let answer = reconcile(ask.attempt()).await;
-                        ask.answer(answer).await
-                    }
-                    Err(answer) => break Err(answer),
-                };
-            }
-        }
-    };
-    let mut running = match entered {
-        Ok(running) => running,
-        Err(answer) => return answer,
-    };
-    let attempt = running.attempt();
-    let on_crash = attempt.call().request.on_crash;
-    let result = running.drive(body(attempt)).await;
-    running
-        .finish(result, |error| handling.judge(error, on_crash))
-        .await
-}
-
 macro_rules! opaque_debug {
     ($($name:ident<$param:ident $(: $bound:ident)?>),*) => {$(
         impl<$param $(: $bound)?> fmt::Debug for $name<$param> {
@@ -671,16 +550,10 @@ macro_rules! opaque_debug {
     )*};
 }
 
-opaque_debug!(ErrorCodec<E>, Running<R: Returns>, Asking<R: Returns>, Ask<R: Returns>);
+opaque_debug!(ValueCodec<T>, ErrorCodec<E>, Running<R: Returns>, Asking<R: Returns>, Ask<R: Returns>);
 
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").finish_non_exhaustive()
-    }
-}
-
-impl<T, E> fmt::Debug for Handling<'_, T, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handling").finish_non_exhaustive()
     }
 }
