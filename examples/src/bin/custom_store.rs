@@ -362,7 +362,7 @@ async fn main() -> anyhow::Result<()> {
         match outcome.await? {
             Ok(()) => {
                 passed += 1;
-                println!("ok      {:<40} {}", case.name(), case.rule());
+                println!("ok      {}", case.name());
             }
             Err(violation) => println!("BROKEN  {violation}"),
         }

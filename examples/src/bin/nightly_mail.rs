@@ -13,9 +13,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use idem_examples::Table;
-use idem_runtime::{
-    Error, Fingerprint, Idem, MemoryStore, Source, idempotent, with_provenance,
-};
+use idem_runtime::{Error, Fingerprint, Idem, MemoryStore, Source, idempotent, with_provenance};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// A mail to be sent. Two that are equal in all of this are one and the same mail.
@@ -73,14 +71,18 @@ async fn main() -> anyhow::Result<()> {
         })
         .collect();
     let midnight = Instant::now();
-    let at = |hours, minutes| midnight + Duration::from_secs(hours * 3600 + minutes * 60);
+    let at = |hours: u64, minutes: u64| midnight + Duration::from_secs(hours * 3600 + minutes * 60);
     let story = Story::begin(&mailer);
 
     // A deploy stops the job in the middle of the 21st mail.
     sleep_until(at(1, 0)).await;
     let run = timeout(Duration::from_millis(20_500), mailer.run(&reminders)).await;
     ensure!(run.is_err(), "the job was to be stopped");
-    story.tell("first night, 01:00", "the job is stopped after 20 mails", 20)?;
+    story.tell(
+        "first night, 01:00",
+        "the job is stopped after 20 mails",
+        20,
+    )?;
 
     // Started again, it knows nothing of that.
     sleep_until(at(1, 5)).await;

@@ -10,15 +10,15 @@
 //! Run it with `cargo run --bin webhook`.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use idem_examples::Table;
 use idem_runtime::record::Record;
 use idem_runtime::store::{Filter, PageRequest, Resolved};
 use idem_runtime::{
-    Error, Fingerprint, Idem, Provenance, Reconciled, Source, SqliteStore, State, idempotent,
-    with_provenance,
+    Error, Fingerprint, Idem, Provenance, Reconciled, Scope, Source, SqliteStore, State,
+    idempotent, with_provenance,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -153,8 +153,7 @@ async fn main() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let store = SqliteStore::open(folder.path().join("webhook.sqlite")).await?;
     let shop = Arc::new(Shop {
-        // A repeated webhook waits a little for the one that is running, before it is told to come back.
-        idem: Idem::builder(store).wait(Duration::from_secs(20)).build(),
+        idem: Idem::new(store),
         warehouse: Warehouse::default(),
     });
     let story = Story::begin(&shop, "on_crash = refuse: a person decides");
@@ -170,7 +169,7 @@ async fn main() -> anyhow::Result<()> {
     let order_2 = paid(2);
     shop.warehouse_is(Mood::Closed);
     let closed = shop.receive(&order_2).await;
-    story.tell("order 2 is paid, the doors are closed", &closed, 1)?;
+    story.tell("order 2 is paid, at closed doors", &closed, 1)?;
     shop.warehouse_is(Mood::Fine);
     let opened = shop.receive(&order_2).await;
     story.tell("the provider repeats it", &opened, 2)?;
@@ -180,10 +179,10 @@ async fn main() -> anyhow::Result<()> {
     let (order_3, order_4) = (paid(3), paid(4));
     shop.cut_off(&order_3, Mood::LosesAnswers, Handler::Refuse)
         .await?;
-    story.note("order 3: cut off, the parcel was sent", "nothing", 3)?;
+    story.note("order 3: cut off when it was sent", "nothing", 3)?;
     shop.cut_off(&order_4, Mood::LosesRequests, Handler::Refuse)
         .await?;
-    story.note("order 4: cut off, the parcel was not sent", "nothing", 3)?;
+    story.note("order 4: cut off before it was sent", "nothing", 3)?;
     for (did, order) in [("order 3 again", &order_3), ("order 4 again", &order_4)] {
         let refused = shop.receive(order).await;
         story.tell(did, &refused, 3)?;
@@ -222,19 +221,22 @@ async fn main() -> anyhow::Result<()> {
     ensure!(sent.source() == Some(Source::Executed));
 
     println!();
-    let story = Story::begin(&shop, "on_crash = reconcile(self.look_up(paid)): the warehouse is asked");
+    let story = Story::begin(
+        &shop,
+        "on_crash = reconcile(self.look_up(paid)): the warehouse is asked",
+    );
 
     let (order_5, order_6) = (paid(5), paid(6));
     shop.cut_off(&order_5, Mood::LosesAnswers, Handler::Reconcile)
         .await?;
-    story.note("order 5: cut off, the parcel was sent", "nothing", 5)?;
+    story.note("order 5: cut off when it was sent", "nothing", 5)?;
     let found = shop.receive_or_look(&order_5).await;
     story.tell("order 5 again", &found, 5)?;
     ensure!(found.source() == Some(Source::Replayed));
 
     shop.cut_off(&order_6, Mood::LosesRequests, Handler::Reconcile)
         .await?;
-    story.note("order 6: cut off, the parcel was not sent", "nothing", 5)?;
+    story.note("order 6: cut off before it was sent", "nothing", 5)?;
     let sent = shop.receive_or_look(&order_6).await;
     story.tell("order 6 again", &sent, 6)?;
     ensure!(sent.source() == Some(Source::Executed));
@@ -280,11 +282,11 @@ impl Shop {
     /// A webhook whose handler is dropped while it waits for the warehouse.
     async fn cut_off(self: &Arc<Self>, paid: &Paid, mood: Mood, by: Handler) -> anyhow::Result<()> {
         self.warehouse_is(mood);
-        let (shop, paid) = (Arc::clone(self), paid.clone());
+        let (shop, webhook) = (Arc::clone(self), paid.clone());
         let handler = tokio::spawn(async move {
             match by {
-                Handler::Refuse => shop.ship(&paid).await,
-                Handler::Reconcile => shop.ship_or_look(&paid).await,
+                Handler::Refuse => shop.ship(&webhook).await,
+                Handler::Reconcile => shop.ship_or_look(&webhook).await,
             }
         });
         self.warehouse.stuck.notified().await;
@@ -292,7 +294,22 @@ impl Shop {
         let ended = handler.await.err().context("it got an answer")?;
         ensure!(ended.is_cancelled());
         self.warehouse_is(Mood::Fine);
-        Ok(())
+
+        // The key is marked in the background, as nobody is left who could wait for it.
+        let operation = match by {
+            Handler::Refuse => "orders.ship",
+            Handler::Reconcile => "orders.ship_or_look",
+        };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let (key, scope) = (&paid.event, &Scope::none());
+            let record = self.idem.records().find(operation, key, scope).await?;
+            if record.is_some_and(|it| it.state == State::Interrupted) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "the key was never interrupted");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     async fn interrupted(&self) -> anyhow::Result<Vec<Record>> {
@@ -305,7 +322,12 @@ impl Shop {
             limit: 10,
             after: None,
         };
-        let mut found = self.idem.records().list(&filter, &first_page).await?.records;
+        let mut found = self
+            .idem
+            .records()
+            .list(&filter, &first_page)
+            .await?
+            .records;
         found.sort_by_key(|record| record.first_claimed_at);
         Ok(found)
     }
@@ -335,8 +357,8 @@ impl<'a> Story<'a> {
         Self {
             shop,
             table: Table::new([
-                ("what happened", 41),
-                ("what came of it", 71),
+                ("what happened", 37),
+                ("what came of it", 35),
                 ("how", 8),
                 ("parcels", 7),
             ]),
@@ -346,7 +368,8 @@ impl<'a> Story<'a> {
     fn tell(&self, did: &str, got: &Answer, parcels: usize) -> anyhow::Result<()> {
         let told = match &got.result {
             Ok(Shipped { parcel }) => format!("parcel {parcel}"),
-            Err(error) => error.to_string(),
+            Err(ShipError::Closed) => "closed".to_owned(),
+            Err(ShipError::Idempotency(error)) => format!("{error:?}"),
         };
         let how = match got.source() {
             Some(Source::Executed) => "executed",
