@@ -2,10 +2,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod codec;
-mod engine;
 #[cfg(feature = "conformance")]
 pub mod conformance;
-pub mod engine;
+mod engine;
 pub mod error;
 pub mod fingerprint;
 pub mod key;
