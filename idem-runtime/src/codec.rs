@@ -2,6 +2,7 @@
 //! that wrote it, so a later build knows whether it can read it.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -42,6 +43,8 @@ pub(crate) enum EncodeError {
     TooLarge { limit: usize },
     #[error("the result cannot be encoded")]
     Codec(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the result's `Serialize` implementation panicked")]
+    Panicked,
 }
 
 impl Codec {
@@ -56,25 +59,36 @@ impl Codec {
             limit,
             exceeded: false,
         };
-        let (tag, written): (_, Result<(), Box<dyn std::error::Error + Send + Sync>>) = match self {
-            Self::Json => (
-                JSON,
-                serde_json::to_writer(&mut buffer, value).map_err(Into::into),
-            ),
-            #[cfg(feature = "cbor")]
-            Self::Cbor => (
-                CBOR,
-                // Its own error type need not be `Send`, whatever the writer's is.
-                ciborium::into_writer(value, &mut buffer).map_err(|error| error.to_string().into()),
-            ),
-        };
+        // The work is done by now: a panic in here must not make it look as if it had not been.
+        let written = catch_unwind(AssertUnwindSafe(|| self.write(value, &mut buffer)));
         match written {
-            Ok(()) => Ok(Payload {
-                codec: tag.into(),
+            Ok(Ok(())) => Ok(Payload {
+                codec: self.tag().into(),
                 bytes: buffer.bytes.into(),
             }),
-            Err(_) if buffer.exceeded => Err(EncodeError::TooLarge { limit }),
-            Err(error) => Err(EncodeError::Codec(error)),
+            Ok(Err(_)) if buffer.exceeded => Err(EncodeError::TooLarge { limit }),
+            Ok(Err(error)) => Err(EncodeError::Codec(error)),
+            Err(_) => Err(EncodeError::Panicked),
+        }
+    }
+
+    const fn tag(self) -> &'static str {
+        match self {
+            Self::Json => JSON,
+            #[cfg(feature = "cbor")]
+            Self::Cbor => CBOR,
+        }
+    }
+
+    fn write<T: Serialize + ?Sized>(
+        self,
+        value: &T,
+        buffer: &mut Limited,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        match self {
+            Self::Json => Ok(serde_json::to_writer(buffer, value)?),
+            #[cfg(feature = "cbor")]
+            Self::Cbor => Ok(ciborium::into_writer(value, buffer)?),
         }
     }
 }

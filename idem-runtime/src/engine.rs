@@ -1,28 +1,302 @@
 //! The protocol: who may run a body, what becomes of its result, and what a duplicate is told.
+//!
+//! A call goes through [`claim`] (until it owns the record or knows the answer), [`running`] (the body, its heartbeat
+//! and the guard that notices when it is dropped) and [`settle`] (the outcome reaches the store, whatever happens to
+//! the caller). All three work on bytes; [`typed`] is the thin layer that knows the user's types, and what expanded
+//! macros call.
 
 mod attempt;
 mod call;
+mod claim;
+mod handling;
+mod handover;
+mod install;
+mod provenance;
+mod purger;
+mod records;
 mod running;
-pub mod typed;
+mod settle;
+mod timing;
+pub(crate) mod typed;
 
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use self::attempt::Attempt;
 pub use self::call::Call;
+pub use self::handling::Handling;
+pub use self::install::AlreadyInstalled;
+pub use self::provenance::{Provenance, Source, with_provenance};
+pub use self::purger::Purger;
+pub use self::records::Records;
 pub use self::typed::{ErrorKind, Reconciled};
 
-use crate::policy::Policy;
+pub(crate) use self::install::default_engine;
+
+use self::handover::Handover;
+use crate::codec::{Codec, StoredValue};
+use crate::error::Error;
+use crate::fingerprint::Secret;
+use crate::policy::{OnStoreError, Policy};
 use crate::store::Store;
 
 /// A handle on a store, with the policy of the calls that go through it. Cheap to clone.
-#[derive(Debug)]
+///
+/// `Idem` alone, without a parameter, is a handle on any store; [`erased`](Self::erased) makes it of another.
+///
+/// Use **one** handle (and its clones) for a store in a process: calls through clones of one handle that wait for each
+/// other are woken, calls through unrelated handles poll the store.
 pub struct Idem<S: Store + ?Sized = dyn Store> {
     engine: Arc<Engine>,
     store: Arc<S>,
 }
 
-#[derive(Debug)]
+/// What all clones of a handle share.
 pub(crate) struct Engine {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) policy: Policy,
+    /// The first seals new digests; all of them are tried on stored ones.
+    pub(crate) secrets: Vec<Secret>,
+    pub(crate) handover: Arc<Handover>,
+}
+
+impl<S: Store> Idem<S> {
+    /// A handle on this store with the default [`Policy`].
+    pub fn new(store: S) -> Self {
+        Self::builder(store).build()
+    }
+
+    /// A handle on this store with a policy of its own.
+    pub fn builder(store: S) -> Builder<S> {
+        Builder {
+            store,
+            policy: Policy::default(),
+            secrets: Vec::new(),
+        }
+    }
+
+    /// The same handle, forgetting which store it is on.
+    pub fn erased(self) -> Idem {
+        Idem {
+            engine: self.engine,
+            store: self.store,
+        }
+    }
+}
+
+impl<S: Store> From<Idem<S>> for Idem {
+    fn from(idem: Idem<S>) -> Self {
+        idem.erased()
+    }
+}
+
+impl<S: Store + ?Sized> Idem<S> {
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &Policy {
+        &self.engine.policy
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Runs a body once for this call: what `#[idempotent]` does, without the macro.
+    ///
+    /// Every `Err` of the body is treated as [`Transient`](ErrorKind::Transient) under
+    /// [`OnCrash::Rerun`](crate::OnCrash::Rerun) and as [`Unknown`](ErrorKind::Unknown) otherwise;
+    /// [`run_with`](Self::run_with) says more.
+    ///
+    /// # Errors
+    /// What the body returned, or an [`Error`] in the caller's error type.
+    ///
+    /// # Cancel safety
+    /// Dropping the future before the body was polled gives the claim back. Dropping it while the body runs counts as
+    /// a crash. Dropping it after the body ended loses nothing: the outcome is still recorded in the background.
+    ///
+    /// # Example
+    /// ```
+    /// use std::time::Duration;
+    /// use idem_runtime::{Call, Error, Idem, MemoryStore};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Error> {
+    /// let idem = Idem::new(MemoryStore::new());
+    /// let call = || Call::new("greet", "key-1", "request", Duration::from_secs(3600));
+    /// let first: String = idem.run(call(), async || Ok::<_, Error>("hello".to_owned())).await?;
+    /// let again: String = idem.run(call(), async || unreachable!("replayed")).await?;
+    /// assert_eq!(first, again);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run<T, E>(
+        &self,
+        call: Call,
+        body: impl AsyncFnOnce() -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        T: StoredValue,
+        E: From<Error>,
+    {
+        self.run_with(call, Handling::new(), async move |_| body().await)
+            .await
+    }
+
+    /// The same with a say in what each `Err` means and in what to do after a crash; the body is given its
+    /// [`Attempt`].
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    /// As for [`run`](Self::run).
+    pub async fn run_with<T, E>(
+        &self,
+        call: Call,
+        handling: Handling<'_, T, E>,
+        body: impl AsyncFnOnce(Attempt) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        T: StoredValue,
+        E: From<Error>,
+    {
+        handling::run(typed::handle(self), call, handling, body).await
+    }
+
+    /// Looking at records, listing them, settling interrupted ones and erasing: what a person on call needs.
+    pub fn records(&self) -> Records<'_> {
+        Records::new(&self.engine)
+    }
+
+    /// Starts a task that purges what is past its retention, about every `interval`, in batches of 1,000 records, for
+    /// as long as the returned [`Purger`] lives.
+    ///
+    /// # Errors
+    /// [`Error::NoRuntime`] outside of a tokio runtime.
+    pub fn start_purger(&self, interval: Duration) -> Result<Purger, Error> {
+        Purger::start(Arc::clone(&self.engine), interval)
+    }
+}
+
+impl<S: Store + ?Sized> Clone for Idem<S> {
+    fn clone(&self) -> Self {
+        Self {
+            engine: Arc::clone(&self.engine),
+            store: Arc::clone(&self.store),
+        }
+    }
+}
+
+impl<S: Store + ?Sized> fmt::Debug for Idem<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Idem")
+            .field("store", &self.store)
+            .field("policy", &self.engine.policy)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("store", &self.store)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Sets a handle up. Made by [`Idem::builder`].
+#[derive(Debug)]
+pub struct Builder<S> {
+    store: S,
+    policy: Policy,
+    secrets: Vec<Secret>,
+}
+
+impl<S: Store> Builder<S> {
+    /// How long a silent owner is believed. Default 30 s.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.policy.lease = lease;
+        self
+    }
+
+    /// How long a duplicate waits for the call that is running. Default 0.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.policy.wait = wait;
+        self
+    }
+
+    /// How long the store may take for one step. Default 3 s.
+    #[must_use]
+    pub fn store_timeout(mut self, timeout: Duration) -> Self {
+        self.policy.store_timeout = timeout;
+        self
+    }
+
+    /// How long a call goes on trying a store that fails. Default 6 s.
+    #[must_use]
+    pub fn store_patience(mut self, patience: Duration) -> Self {
+        self.policy.store_patience = patience;
+        self
+    }
+
+    /// How results are written. Default JSON.
+    #[must_use]
+    pub fn codec(mut self, codec: Codec) -> Self {
+        self.policy.codec = codec;
+        self
+    }
+
+    /// The largest encoded result that is stored, in bytes. Default 1 MiB.
+    #[must_use]
+    pub fn max_result_bytes(mut self, bytes: usize) -> Self {
+        self.policy.max_result_bytes = bytes;
+        self
+    }
+
+    /// What happens when the store cannot be reached for a claim. Default: the call fails.
+    #[must_use]
+    pub fn on_store_error(mut self, on_store_error: OnStoreError) -> Self {
+        self.policy.on_store_error = on_store_error;
+        self
+    }
+
+    /// A secret that seals stored digests, since a hash of a guessable request can be guessed. The first one given
+    /// seals; further ones are read with, so that a secret can be replaced: give the new one first and keep the old
+    /// one until the longest retention is over.
+    ///
+    /// Under `key = fingerprint` the key itself is sealed, so replacing the secret makes every request a new one.
+    #[must_use]
+    pub fn fingerprint_secret(mut self, secret: Secret) -> Self {
+        self.secrets.push(secret);
+        self
+    }
+
+    /// The whole policy at once.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// The handle.
+    pub fn build(self) -> Idem<S> {
+        let store = Arc::new(self.store);
+        Idem {
+            engine: Arc::new(Engine {
+                store: Arc::clone(&store) as Arc<dyn Store>,
+                policy: self.policy,
+                secrets: self.secrets,
+                handover: Arc::default(),
+            }),
+            store,
+        }
+    }
 }

@@ -13,6 +13,9 @@ mod types;
 
 use std::fmt;
 
+#[cfg(feature = "macros")]
+pub use idem_macros::Fingerprint;
+
 pub use self::encoder::Encoder;
 pub use self::json::{Json, json};
 pub use self::secret::Secret;
@@ -41,6 +44,14 @@ pub trait Fingerprint {
         false
     }
 
+    /// Writes these bytes, which are canonical already, and the value behind them: a leaf checks for room once.
+    #[doc(hidden)]
+    #[inline]
+    fn fingerprint_after(&self, prefix: &[u8], encoder: &mut Encoder) {
+        encoder.raw(prefix);
+        self.fingerprint(encoder);
+    }
+
     /// Writes a slice of such values: an array, except that bytes are a byte string.
     #[doc(hidden)]
     #[inline]
@@ -63,7 +74,7 @@ pub trait Fingerprint {
 /// [`FingerprintError`] where it has no canonical form.
 #[inline]
 pub fn digest<T: Fingerprint + ?Sized>(value: &T) -> Result<Digest, FingerprintError> {
-    encoder::hash(value).map(|hash| Digest::new(VERSION, [0; 4], &hash))
+    encoder::digest(value)
 }
 
 /// The very bytes that [`digest`] hashes: for another language to compare with, and to see where two requests differ.

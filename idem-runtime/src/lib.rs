@@ -2,7 +2,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod codec;
-pub mod engine;
+mod engine;
 pub mod error;
 pub mod fingerprint;
 pub mod key;
@@ -15,7 +15,10 @@ pub mod store;
 pub mod __private;
 
 pub use crate::codec::{Codec, StoredValue};
-pub use crate::engine::{Attempt, Call, ErrorKind, Idem, Reconciled};
+pub use crate::engine::{
+    AlreadyInstalled, Attempt, Builder, Call, ErrorKind, Handling, Idem, Provenance, Purger,
+    Reconciled, Records, Source, with_provenance,
+};
 pub use crate::error::{
     DecodeError, Error, FingerprintError, InvalidCall, InvalidKey, StoreError, StoreErrorKind,
 };
@@ -24,5 +27,6 @@ pub use crate::key::{Identity, Key, Operation, RecordId, Scope, ToKey, ToScope};
 pub use crate::policy::{OnStoreError, Policy};
 pub use crate::record::{OnCrash, Record, State, Timestamp};
 pub use crate::store::Store;
+
 #[cfg(feature = "macros")]
-pub use idem_macros::{Fingerprint, idempotent};
+pub use idem_macros::idempotent;

@@ -12,10 +12,10 @@ pub struct Policy {
     pub lease: Duration,
     /// How long a duplicate waits for the one that is running. Default 0: it gets `InFlight` at once.
     pub wait: Duration,
-    /// How long the store may take for one step before the call treats it as out of reach. Default 5 s.
+    /// How long the store may take for one step before the call treats it as out of reach. Default 3 s.
     pub store_timeout: Duration,
     /// How long a call goes on trying before it gives up a claim, or hands its caller a value that it could not
-    /// record (which it does only while its lease holds). Default 10 s.
+    /// record (which it does only while its lease holds). Default 6 s.
     pub store_patience: Duration,
     /// How results are written. Default JSON. What is stored is read by the codec that wrote it.
     pub codec: Codec,
@@ -41,8 +41,8 @@ impl Default for Policy {
         Self {
             lease: Duration::from_secs(30),
             wait: Duration::ZERO,
-            store_timeout: Duration::from_secs(5),
-            store_patience: Duration::from_secs(10),
+            store_timeout: Duration::from_secs(3),
+            store_patience: Duration::from_secs(6),
             codec: Codec::Json,
             max_result_bytes: 1024 * 1024,
             on_store_error: OnStoreError::Fail,

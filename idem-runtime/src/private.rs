@@ -71,9 +71,9 @@ pub fn answer<R: Returns>(
 }
 
 /// [`Running::drive`].
-pub fn drive<R: Returns>(
-    running: &mut Running<R>,
-    body: impl Future<Output = R>,
+pub fn drive<'a, R: Returns>(
+    running: &'a mut Running<R>,
+    body: impl Future<Output = R> + 'a,
 ) -> impl Future<Output = R> {
     running.drive(body)
 }

@@ -1,5 +1,260 @@
 //! What a running body knows about itself.
 
-/// A running attempt.
-#[derive(Debug, Clone)]
-pub struct Attempt {}
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
+
+use super::Engine;
+use super::call::Prepared;
+use super::timing::bounded;
+use crate::error::Error;
+use crate::key::{Key, Operation, RecordId, Scope};
+use crate::record::{Holder, OnCrash, Record, Timestamp};
+use crate::store::{Fenced, Granted};
+
+/// A running attempt: what it is about, and whether it still owns its record. Cheap to clone.
+#[derive(Clone)]
+pub struct Attempt(Arc<Inner>);
+
+struct Inner {
+    engine: Arc<Engine>,
+    call: Arc<Prepared>,
+    /// None where the body runs without protection because the store could not be reached.
+    holder: Option<Holder>,
+    number: u32,
+    first_claimed_at: Timestamp,
+    on_crash: OnCrash,
+    ownership: Mutex<Ownership>,
+}
+
+/// What this process knows of its lease. It counts from *sending* the last claim or renewal that was acknowledged, so
+/// it never believes longer than the store does.
+#[derive(Debug, Clone, Copy)]
+enum Ownership {
+    Until(Instant),
+    Lost,
+}
+
+impl Attempt {
+    pub(super) fn granted(
+        engine: Arc<Engine>,
+        call: Arc<Prepared>,
+        granted: &Granted,
+        sent_at: Instant,
+    ) -> Self {
+        let ownership = Ownership::Until(end_of_lease(sent_at, call.request.lease));
+        Self(Arc::new(Inner {
+            holder: Some(Holder {
+                id: call.request.id,
+                token: call.request.token,
+                grant: granted.grant,
+            }),
+            number: granted.attempt,
+            first_claimed_at: granted.first_claimed_at,
+            on_crash: granted.on_crash,
+            ownership: Mutex::new(ownership),
+            engine,
+            call,
+        }))
+    }
+
+    /// The attempt of a body that runs although the store could not be reached.
+    pub(super) fn unprotected(engine: Arc<Engine>, call: Arc<Prepared>) -> Self {
+        Self(Arc::new(Inner {
+            holder: None,
+            number: 1,
+            first_claimed_at: SystemTime::now().into(),
+            on_crash: call.request.on_crash,
+            ownership: Mutex::new(Ownership::Lost),
+            engine,
+            call,
+        }))
+    }
+
+    /// The attempt that died, for whoever is asked what it did.
+    pub(super) fn of_the_dead(engine: Arc<Engine>, call: Arc<Prepared>, record: &Record) -> Self {
+        Self(Arc::new(Inner {
+            holder: record.token.map(|token| Holder {
+                id: record.id,
+                token,
+                grant: record.grant,
+            }),
+            number: record.attempt,
+            first_claimed_at: record.first_claimed_at,
+            on_crash: record.on_crash,
+            ownership: Mutex::new(Ownership::Lost),
+            engine,
+            call,
+        }))
+    }
+
+    /// The idempotency key.
+    pub fn key(&self) -> &Key {
+        &self.0.call.request.identity.key
+    }
+
+    /// Whose key it is: the key's own scope and the call's.
+    pub fn scope(&self) -> &Scope {
+        &self.0.call.request.identity.scope
+    }
+
+    /// The name of the operation.
+    pub fn operation(&self) -> &Operation {
+        &self.0.call.request.identity.operation
+    }
+
+    /// What the record is found by in the store.
+    pub fn record_id(&self) -> RecordId {
+        self.0.call.request.id
+    }
+
+    /// Which attempt this is; the first is 1, and each takeover or run after a release is one more.
+    pub fn number(&self) -> u32 {
+        self.0.number
+    }
+
+    /// A number that grows with every grant of the key: a resource that refuses anything lower than the highest it has
+    /// seen is safe from an owner that was paused past its lease (a fencing token). None where the body runs without
+    /// protection, under `on_store_error = run`.
+    pub fn fencing_token(&self) -> Option<i64> {
+        self.0.holder.map(|holder| holder.grant.number())
+    }
+
+    /// When the key was first claimed, by the store's clock.
+    pub fn first_claimed_at(&self) -> SystemTime {
+        self.0.first_claimed_at.into()
+    }
+
+    /// A key for a request that the body makes to another service, stable over attempts, takeovers, releases and a
+    /// lost store, different for every `service`, and telling nothing about the key it is derived from. It has the
+    /// form of a UUID (version 8, RFC 9562), which every API that takes idempotency keys accepts.
+    ///
+    /// Under `key = fingerprint` the time of the first claim goes in as well, because there the same request is a new
+    /// one after its ttl.
+    pub fn downstream_key(&self, service: &str) -> String {
+        let mut hasher = Sha256::new_with_prefix(b"idem/downstream/1");
+        hasher.update(self.0.call.request.id.as_bytes());
+        if self.0.call.by_fingerprint {
+            hasher.update(self.0.first_claimed_at.as_micros().to_be_bytes());
+        }
+        hasher.update(service);
+        uuid_v8(&hasher.finalize().into())
+    }
+
+    /// Begins the lease anew. The toolkit does this by itself at a third of the lease while the body runs; call it
+    /// before an effect that must not happen twice, to be sure.
+    ///
+    /// # Errors
+    /// [`Error::LeaseLost`] where another call took over, [`Error::Store`] where the store could not be reached.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the lease renewed or not.
+    pub async fn renew(&self) -> Result<(), Error> {
+        match (self.0.holder, self.ownership()) {
+            (Some(holder), Ownership::Until(_)) => self.renew_as(&holder).await,
+            _ => Err(Error::LeaseLost),
+        }
+    }
+
+    /// Whether the lease still holds, as far as this process knows. Turns false when another call took over or the
+    /// store could not be reached for the length of the lease. The body is never cancelled for it.
+    pub fn is_live(&self) -> bool {
+        self.live_until().is_some_and(|end| Instant::now() < end)
+    }
+
+    async fn renew_as(&self, holder: &Holder) -> Result<(), Error> {
+        let engine = &self.0.engine;
+        let lease = self.0.call.request.lease;
+        let sent_at = Instant::now();
+        let limit = engine.policy.store_timeout;
+        match bounded(limit, engine.store.renew(holder, lease)).await? {
+            Fenced::Done => {
+                let mut ownership = self.lock();
+                if let Ownership::Until(end) = *ownership {
+                    *ownership = Ownership::Until(end.max(end_of_lease(sent_at, lease)));
+                }
+                Ok(())
+            }
+            Fenced::Lost => {
+                self.lose();
+                Err(Error::LeaseLost)
+            }
+        }
+    }
+
+    pub(super) fn lose(&self) {
+        *self.lock() = Ownership::Lost;
+    }
+
+    /// Until when the lease holds, as far as this process knows; none where it is lost.
+    pub(super) fn live_until(&self) -> Option<Instant> {
+        match self.ownership() {
+            Ownership::Until(end) => Some(end),
+            Ownership::Lost => None,
+        }
+    }
+
+    pub(super) fn holder(&self) -> Option<Holder> {
+        self.0.holder
+    }
+
+    pub(super) fn on_crash(&self) -> OnCrash {
+        self.0.on_crash
+    }
+
+    pub(super) fn call(&self) -> &Prepared {
+        &self.0.call
+    }
+
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.0.engine
+    }
+
+    fn ownership(&self) -> Ownership {
+        *self.lock()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Ownership> {
+        self.0
+            .ownership
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attempt")
+            .field("operation", self.operation())
+            .field("record", &self.record_id())
+            .field("number", &self.number())
+            .field("fencing_token", &self.fencing_token())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The end of a lease; decades away where it would be past what the clock can show.
+fn end_of_lease(sent_at: Instant, lease: Duration) -> Instant {
+    const DECADES: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+    sent_at + lease.min(DECADES)
+}
+
+/// The first 122 bits of a hash as a UUID of version 8, RFC 9562 §5.8.
+fn uuid_v8(hash: &[u8; 32]) -> String {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hash[..16]);
+    bytes[6] = bytes[6] & 0x0f | 0x80;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let hex = crate::key::hex(&bytes);
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}

@@ -1,1 +1,183 @@
-//! The guard of a running attempt.
+//! A body that runs: its heartbeat, and the guard that notices when it is dropped.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use pin_project_lite::pin_project;
+use tokio::runtime::Handle as Runtime;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, Sleep};
+use tracing::Span;
+
+use super::Attempt;
+use super::handover::Lead;
+use super::provenance::Observer;
+use super::settle::{Settlement, Verdict};
+use crate::error::Error;
+use crate::record::OnCrash;
+
+/// The right to run a body, and the duty to say what became of it. Dropped before the body was polled, it gives the
+/// claim back; dropped later, it is a crash.
+pub(super) struct Guard {
+    pub(super) attempt: Attempt,
+    pub(super) span: Span,
+    pub(super) observer: Option<Observer>,
+    lead: Option<Lead>,
+    runtime: Runtime,
+    heartbeat: Option<Heartbeat>,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The body was never polled: nothing can have happened.
+    Fresh,
+    /// It may have done anything.
+    Started,
+    /// Its verdict is on its way, or there is nothing to say.
+    Over,
+}
+
+impl Guard {
+    pub(super) fn new(
+        attempt: Attempt,
+        lead: Option<Lead>,
+        runtime: Runtime,
+        span: Span,
+        observer: Option<Observer>,
+    ) -> Self {
+        Self {
+            attempt,
+            span,
+            observer,
+            lead,
+            runtime,
+            heartbeat: None,
+            stage: Stage::Fresh,
+        }
+    }
+
+    /// Runs the body in place.
+    pub(super) fn drive<F: Future>(&mut self, body: F) -> Drive<'_, F> {
+        Drive {
+            body,
+            guard: self,
+            alarm: None,
+        }
+    }
+
+    /// The body is over and this is what the record is to say. None where there is no record.
+    pub(super) fn settle(&mut self, verdict: Verdict) -> Option<Settlement> {
+        self.stage = Stage::Over;
+        self.heartbeat = None;
+        Settlement::new(
+            self.attempt.clone(),
+            self.lead.take(),
+            verdict,
+            self.runtime.clone(),
+        )
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let verdict = match (self.stage, self.attempt.on_crash()) {
+            (Stage::Over, _) => return,
+            (Stage::Fresh, _) => Verdict::Release,
+            // The record stays as it is until its lease is over, as after a crash of the process: what the body has
+            // begun may still be going on somewhere.
+            (Stage::Started, OnCrash::Rerun) => return,
+            (Stage::Started, OnCrash::Refuse | OnCrash::Reconcile) => Verdict::Interrupt,
+        };
+        // Dropped, a settlement goes on in the background.
+        drop(self.settle(verdict));
+    }
+}
+
+pin_project! {
+    /// A body that is driven. A third of a lease after the claim was sent, should the body still run, a task of its
+    /// own takes over renewing, so that neither a busy body nor a busy caller can starve it. A body that is done
+    /// before that costs no task, and one that never waits costs no timer.
+    pub(super) struct Drive<'a, F> {
+        #[pin]
+        body: F,
+        guard: &'a mut Guard,
+        alarm: Option<Pin<Box<Sleep>>>,
+    }
+}
+
+impl<F: Future> Future for Drive<'_, F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let guard = this.guard;
+        guard.stage = Stage::Started;
+        let polled = {
+            let _entered = guard.span.enter();
+            this.body.poll(cx)
+        };
+        if polled.is_ready() || guard.heartbeat.is_some() {
+            return polled;
+        }
+        let Some(end) = guard.attempt.live_until() else {
+            return Poll::Pending;
+        };
+        let lease = guard.attempt.call().request.lease;
+        let alarm = this.alarm.get_or_insert_with(|| {
+            let at = end.checked_sub(lease / 3 * 2).unwrap_or_else(Instant::now);
+            Box::pin(tokio::time::sleep_until(at))
+        });
+        if alarm.as_mut().poll(cx).is_ready() {
+            *this.alarm = None;
+            guard.heartbeat = Some(Heartbeat::start(&guard.runtime, guard.attempt.clone()));
+        }
+        Poll::Pending
+    }
+}
+
+/// A task that keeps a lease alive. It ends with its attempt.
+struct Heartbeat(JoinHandle<()>);
+
+impl Heartbeat {
+    fn start(runtime: &Runtime, attempt: Attempt) -> Self {
+        Self(runtime.spawn(async move {
+            let lease = attempt.call().request.lease;
+            loop {
+                let pause = match attempt.renew().await {
+                    Ok(()) => lease / 3,
+                    Err(Error::Store(error)) => {
+                        tracing::warn!(
+                            target: "idem",
+                            operation = attempt.operation().as_str(),
+                            record = %attempt.record_id(),
+                            error = ?error.kind(),
+                            live = attempt.is_live(),
+                            "the lease could not be renewed, trying again",
+                        );
+                        (lease / 12).max(Duration::from_millis(10))
+                    }
+                    Err(_) => {
+                        tracing::warn!(
+                            target: "idem",
+                            operation = attempt.operation().as_str(),
+                            record = %attempt.record_id(),
+                            attempt = attempt.number(),
+                            "the lease was lost to another call while the body runs",
+                        );
+                        return;
+                    }
+                };
+                tokio::time::sleep(pause).await;
+            }
+        }))
+    }
+}
+
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,13 +1,25 @@
-//! The thin layer that knows the user's types: everything behind it works on bytes.
+//! The thin layer that knows the user's types, and what expanded macros call. Everything behind it works on bytes.
 
-use std::marker::PhantomData;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::SystemTime;
 
-use super::{Attempt, Call, Engine, Idem};
+use tokio::runtime::Handle as Runtime;
+use tracing::{Instrument, Span};
+
+use super::claim::{Claimant, Claimed, Waited};
+use super::handover::{Ended, Lead};
+use super::provenance::{Observer, Source};
+use super::running::Guard;
+use super::settle::{Settled, Verdict};
+use super::timing::bounded;
+use super::{Attempt, Call, Engine, Idem, default_engine};
 use crate::codec::{self, Codec, EncodeError, StoredValue};
 use crate::error::{DecodeError, Error};
-use crate::record::Payload;
-use crate::store::Store;
-use std::sync::Arc;
+use crate::fingerprint;
+use crate::record::{Ending, OnCrash, Payload, Record};
+use crate::store::{Resolution, Store};
 
 /// What an idempotent function returns: a `Result`.
 #[diagnostic::on_unimplemented(
@@ -76,10 +88,9 @@ pub enum Reconciled<T> {
 ///
 /// It and [`ErrorCodec`] are the only places that ask for [`StoredValue`] and [`CallError`]: generated code makes one of
 /// each where the user's type stands, so a type that misses a bound is told so there, once, and nothing cascades.
-#[derive(Debug)]
 pub struct ValueCodec<T> {
-    pub(super) encode: fn(&T, Codec, usize) -> Result<Payload, EncodeError>,
-    pub(super) decode: fn(&Payload) -> Result<T, DecodeError>,
+    encode: fn(&T, Codec, usize) -> Result<Payload, EncodeError>,
+    decode: fn(&Payload) -> Result<T, DecodeError>,
 }
 
 impl<T> ValueCodec<T> {
@@ -96,10 +107,9 @@ impl<T> ValueCodec<T> {
 }
 
 /// How errors of type `E` carry those of the call, and how they are stored, where they are.
-#[derive(Debug)]
 pub struct ErrorCodec<E> {
-    pub(super) carry: fn(Error) -> E,
-    pub(super) stored: Option<ValueCodec<E>>,
+    carry: fn(Error) -> E,
+    stored: Option<ValueCodec<E>>,
 }
 
 impl<E> ErrorCodec<E> {
@@ -124,27 +134,72 @@ impl<E> ErrorCodec<E> {
     }
 }
 
+/// How what a function returns is stored.
+struct Codecs<R: Returns> {
+    values: ValueCodec<R::Ok>,
+    errors: ErrorCodec<R::Err>,
+}
+
+impl<R: Returns> Codecs<R> {
+    /// A refusal, as the function returns it.
+    fn refuse(&self, span: &Span, error: Error) -> R {
+        record_refusal(span, &error);
+        R::from_result(Err((self.errors.carry)(error)))
+    }
+
+    /// The result that is stored, in the caller's types.
+    fn decode(&self, ending: &Ending) -> Result<Result<R::Ok, R::Err>, Error> {
+        match (ending, &self.errors.stored) {
+            (Ending::Completed(payload), _) => Ok(Ok((self.values.decode)(payload)?)),
+            (Ending::Failed(payload), Some(errors)) => Ok(Err((errors.decode)(payload)?)),
+            (Ending::Failed(_), None) => Err(DecodeError::new(
+                "an error is stored, but the function no longer names it under `replay_err`",
+            )
+            .into()),
+            (Ending::Unrecorded, _) => Err(Error::Unrecorded),
+        }
+    }
+
+    /// The stored result, as the function returns it.
+    fn replay(&self, ended: &Ended, source: Source, span: &Span, observer: Option<&Observer>) -> R {
+        let result = match self.decode(&ended.ending) {
+            Ok(result) => result,
+            Err(error) => return self.refuse(span, error),
+        };
+        let outcome = match source {
+            Source::Waited => "waited",
+            Source::Replayed | Source::Executed => "replayed",
+        };
+        span.record("attempt", ended.attempt);
+        span.record("outcome", outcome);
+        if let Some(observer) = observer {
+            observer.tell(source, ended.attempt, ended.at);
+        }
+        R::from_result(result)
+    }
+}
+
 /// An engine to call, or why there is none.
-#[derive(Debug)]
 pub struct Handle(Result<Arc<Engine>, Error>);
 
 /// The engine behind a handle. Whatever dereferences to a handle is accepted: generated code hands over a borrow.
 pub fn handle<S: Store + ?Sized>(idem: &Idem<S>) -> Handle {
-    Handle(Ok(Arc::clone(&idem.engine)))
+    Handle(Ok(Arc::clone(idem.engine())))
 }
 
-/// The engine of calls that name no store.
+/// The engine of calls that name no store: the task's or the process's default.
 pub fn default_handle() -> Handle {
-    Handle(Err(Error::NotInstalled))
+    Handle(default_engine())
 }
 
 /// A body that may run.
-#[derive(Debug)]
-pub struct Running<R>(PhantomData<fn() -> R>);
+pub struct Running<R: Returns> {
+    guard: Guard,
+    codecs: Codecs<R>,
+}
 
 /// A body that may run, or a question to be answered first.
-#[derive(Debug)]
-pub enum Asking<R> {
+pub enum Asking<R: Returns> {
     /// It may run.
     Run(Running<R>),
     /// First say what became of an earlier attempt.
@@ -152,60 +207,353 @@ pub enum Asking<R> {
 }
 
 /// An earlier attempt that died; `reconcile` is to say what it did.
-#[derive(Debug)]
-pub struct Ask<R>(PhantomData<fn() -> R>);
+pub struct Ask<R: Returns> {
+    claimant: Claimant,
+    dead: Box<Record>,
+    entry: Entry<R>,
+}
 
-/// Claims the record of a call: `Err` is what the function returns without running its body.
-pub async fn enter<R>(
+/// What a call carries along until its body runs.
+struct Entry<R: Returns> {
+    codecs: Codecs<R>,
+    span: Span,
+    observer: Option<Observer>,
+    runtime: Runtime,
+}
+
+/// Claims the record of a call. `Err` is what the function returns without running its body.
+pub async fn enter<R: Returns>(
     handle: Handle,
     call: Call,
     values: ValueCodec<R::Ok>,
     errors: ErrorCodec<R::Err>,
-) -> Result<Running<R>, R>
-where
-    R: Returns,
-{
-    unimplemented!()
+) -> Result<Running<R>, R> {
+    let (mut claimant, entry) = Entry::begin(handle, call, Codecs { values, errors }, false)?;
+    match claimant.claim().instrument(entry.span.clone()).await {
+        Ok(Claimed::Run(attempt, lead)) => Ok(entry.run(attempt, lead)),
+        Ok(Claimed::Replay(ended, waited)) => Err(entry.replay(&ended, waited)),
+        // Never for a call that cannot ask.
+        Ok(Claimed::Ask(_)) => Err(entry.refuse(Error::Interrupted)),
+        Err(error) => Err(entry.refuse(error)),
+    }
 }
 
 /// The same for `on_crash = reconcile(...)`.
-pub async fn enter_asking<R>(
+pub async fn enter_asking<R: Returns>(
     handle: Handle,
     call: Call,
     values: ValueCodec<R::Ok>,
     errors: ErrorCodec<R::Err>,
-) -> Result<Asking<R>, R>
-where
-    R: Returns,
-{
-    unimplemented!()
+) -> Result<Asking<R>, R> {
+    let (mut claimant, entry) = Entry::begin(handle, call, Codecs { values, errors }, true)?;
+    let claimed = claimant.claim().instrument(entry.span.clone()).await;
+    entry.go_on(claimed, claimant)
+}
+
+impl<R: Returns> Entry<R> {
+    /// A call becomes a claimant, with a span around it.
+    fn begin(
+        handle: Handle,
+        call: Call,
+        codecs: Codecs<R>,
+        can_ask: bool,
+    ) -> Result<(Claimant, Self), R> {
+        let span = tracing::info_span!(
+            target: "idem",
+            "idempotent",
+            operation = call.operation(),
+            record = tracing::field::Empty,
+            attempt = tracing::field::Empty,
+            outcome = tracing::field::Empty,
+        );
+        let prepared = || -> Result<_, Error> {
+            let engine = handle.0?;
+            let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
+            let call = call.prepare(&engine)?;
+            Ok((engine, runtime, call))
+        };
+        let (engine, runtime, call) = match prepared() {
+            Ok(prepared) => prepared,
+            Err(error) => return Err(codecs.refuse(&span, error)),
+        };
+        if !span.is_disabled() {
+            span.record("record", tracing::field::display(call.request.id));
+        }
+        let entry = Self {
+            codecs,
+            span,
+            observer: Observer::take(),
+            runtime: runtime.clone(),
+        };
+        let claimant = Claimant::new(engine, Arc::new(call), runtime, can_ask);
+        Ok((claimant, entry))
+    }
+
+    fn go_on(self, claimed: Result<Claimed, Error>, claimant: Claimant) -> Result<Asking<R>, R> {
+        match claimed {
+            Ok(Claimed::Run(attempt, lead)) => Ok(Asking::Run(self.run(attempt, lead))),
+            Ok(Claimed::Replay(ended, waited)) => Err(self.replay(&ended, waited)),
+            Ok(Claimed::Ask(dead)) => Ok(Asking::Ask(Ask {
+                claimant,
+                dead,
+                entry: self,
+            })),
+            Err(error) => Err(self.refuse(error)),
+        }
+    }
+
+    fn run(self, attempt: Attempt, lead: Option<Lead>) -> Running<R> {
+        self.span.record("attempt", attempt.number());
+        Running {
+            guard: Guard::new(attempt, lead, self.runtime, self.span, self.observer),
+            codecs: self.codecs,
+        }
+    }
+
+    fn replay(&self, ended: &Ended, waited: Waited) -> R {
+        let source = match waited {
+            Waited(true) => Source::Waited,
+            Waited(false) => Source::Replayed,
+        };
+        self.codecs
+            .replay(ended, source, &self.span, self.observer.as_ref())
+    }
+
+    fn refuse(&self, error: Error) -> R {
+        self.codecs.refuse(&self.span, error)
+    }
+}
+
+fn record_refusal(span: &Span, error: &Error) {
+    span.record(
+        "outcome",
+        match error {
+            Error::InFlight { .. } => "in_flight",
+            Error::KeyReused => "key_reused",
+            Error::Interrupted => "interrupted",
+            Error::LeaseLost => "lease_lost",
+            Error::Unrecorded => "unrecorded",
+            Error::Store(_) => "store_error",
+            Error::Decode(_) => "decode",
+            _ => "invalid",
+        },
+    );
 }
 
 impl<R: Returns> Ask<R> {
     /// The attempt that died.
     pub fn attempt(&self) -> Attempt {
-        unimplemented!()
+        Attempt::of_the_dead(
+            Arc::clone(self.claimant.engine()),
+            Arc::clone(self.claimant.call()),
+            &self.dead,
+        )
     }
 
-    /// Goes on with what `reconcile` found out.
-    pub async fn answer(self, answer: Result<Reconciled<R::Ok>, R::Err>) -> Result<Asking<R>, R> {
-        unimplemented!()
+    /// Goes on with what `reconcile` found out. An `Err` of its own is given to the caller, and nothing is changed.
+    pub async fn answer(
+        mut self,
+        answer: Result<Reconciled<R::Ok>, R::Err>,
+    ) -> Result<Asking<R>, R> {
+        let span = self.entry.span.clone();
+        let claimed = match answer {
+            Ok(answer) => Box::pin(self.act(answer)).instrument(span).await,
+            Err(error) => {
+                span.record("outcome", "interrupted");
+                return Err(R::from_result(Err(error)));
+            }
+        };
+        self.entry.go_on(claimed, self.claimant)
+    }
+
+    async fn act(&mut self, answer: Reconciled<R::Ok>) -> Result<Claimed, Error> {
+        let resolution = match answer {
+            Reconciled::NotDone => return self.claimant.take_over(&self.dead).await,
+            Reconciled::Done(value) => {
+                let policy = &self.claimant.engine().policy;
+                Resolution::Complete(ending(
+                    (self.entry.codecs.values.encode)(
+                        &value,
+                        policy.codec,
+                        policy.max_result_bytes,
+                    ),
+                    Ending::Completed,
+                    &self.attempt(),
+                ))
+            }
+            Reconciled::Unknown => Resolution::Interrupt,
+        };
+        let observed = self.dead.observation();
+        if self.claimant.resolve(&observed, &resolution).await?
+            && resolution == Resolution::Interrupt
+        {
+            return Err(Error::Interrupted);
+        }
+        // The stored result is given even to the call that stored it: all callers get one and the same.
+        self.claimant.claim().await
     }
 }
 
 impl<R: Returns> Running<R> {
     /// The running attempt.
     pub fn attempt(&self) -> Attempt {
-        unimplemented!()
+        self.guard.attempt.clone()
     }
 
     /// Runs the body, and keeps the lease while it runs.
-    pub async fn drive(&mut self, body: impl Future<Output = R>) -> R {
-        unimplemented!()
+    pub fn drive<'a, F: Future<Output = R> + 'a>(
+        &'a mut self,
+        body: F,
+    ) -> impl Future<Output = R> + use<'a, F, R> {
+        self.guard.drive(body)
     }
 
     /// Settles the record by what the body returned, and gives the caller what it is owed.
-    pub async fn finish(self, result: R, judge: impl FnOnce(&R::Err) -> ErrorKind) -> R {
-        unimplemented!()
+    ///
+    /// The verdict is reached before the future is made, so that the future holds no more than it must.
+    pub fn finish<J>(mut self, result: R, judge: J) -> impl Future<Output = R> + use<R, J>
+    where
+        J: FnOnce(&R::Err) -> ErrorKind,
+    {
+        let result = result.into_result();
+        let verdict = self.verdict(&result, judge);
+        let ends = matches!(verdict, Some(Verdict::End(_)));
+        let outcome = match verdict {
+            Some(Verdict::End(Ending::Unrecorded)) => "unrecorded",
+            Some(Verdict::End(_) | Verdict::Release) => "executed",
+            Some(Verdict::Interrupt) | None => "interrupted",
+        };
+        let settlement = verdict.and_then(|verdict| self.guard.settle(verdict));
+        async move {
+            if let Some(mut settlement) = settlement {
+                let settled = settlement.settle(&self.guard.span).await;
+                if ends && settled == Settled::Lost {
+                    return Box::pin(self.after_loss()).await;
+                }
+                if ends && settled == Settled::Pending {
+                    if !self.guard.attempt.is_live() {
+                        return self.codecs.refuse(&self.guard.span, Error::LeaseLost);
+                    }
+                    warn_unrecorded(&self.guard);
+                }
+            }
+            self.guard.span.record("outcome", outcome);
+            if let Some(observer) = &self.guard.observer {
+                let number = self.guard.attempt.number();
+                observer.tell(Source::Executed, number, SystemTime::now());
+            }
+            R::from_result(result)
+        }
+    }
+
+    /// What the record is to say. None where it is left as after a crash.
+    fn verdict(
+        &self,
+        result: &Result<R::Ok, R::Err>,
+        judge: impl FnOnce(&R::Err) -> ErrorKind,
+    ) -> Option<Verdict> {
+        let attempt = &self.guard.attempt;
+        let policy = &attempt.engine().policy;
+        let (codec, limit) = (policy.codec, policy.max_result_bytes);
+        let error = match result {
+            Ok(value) => {
+                let encoded = (self.codecs.values.encode)(value, codec, limit);
+                return Some(Verdict::End(ending(encoded, Ending::Completed, attempt)));
+            }
+            Err(error) => error,
+        };
+        let kind = match (judge(error), attempt.on_crash()) {
+            // The function was written for `rerun`, where every error may be tried again; the record was not.
+            (ErrorKind::Transient, OnCrash::Refuse | OnCrash::Reconcile)
+                if attempt.call().request.on_crash == OnCrash::Rerun =>
+            {
+                ErrorKind::Unknown
+            }
+            (kind, _) => kind,
+        };
+        match (kind, &self.codecs.errors.stored) {
+            (ErrorKind::Terminal, Some(errors)) => {
+                let encoded = (errors.encode)(error, codec, limit);
+                Some(Verdict::End(ending(encoded, Ending::Failed, attempt)))
+            }
+            (ErrorKind::Transient, _) => Some(Verdict::Release),
+            (ErrorKind::Unknown | ErrorKind::Terminal, _) => match attempt.on_crash() {
+                OnCrash::Rerun => None,
+                OnCrash::Refuse | OnCrash::Reconcile => Some(Verdict::Interrupt),
+            },
+        }
+    }
+
+    /// Another call took over and this one's result was refused: the caller gets the stored one, if there is one.
+    async fn after_loss(&self) -> R {
+        let (span, observer) = (&self.guard.span, self.guard.observer.as_ref());
+        let engine = self.guard.attempt.engine();
+        let call = self.guard.attempt.call();
+        let read = bounded(
+            engine.policy.store_timeout,
+            engine.store.get(&call.request.id),
+        );
+        let ended = match read.instrument(span.clone()).await {
+            Ok(Some(record)) => {
+                match fingerprint::matches(&record.fingerprint, &call.digest, &engine.secrets) {
+                    Ok(true) => Ended::of(&record),
+                    Ok(false) | Err(_) => None,
+                }
+            }
+            Ok(None) | Err(_) => None,
+        };
+        match ended {
+            Some(ended) => self.codecs.replay(&ended, Source::Replayed, span, observer),
+            None => self.codecs.refuse(span, Error::LeaseLost),
+        }
+    }
+}
+
+fn warn_unrecorded(guard: &Guard) {
+    tracing::warn!(
+        target: "idem",
+        parent: &guard.span,
+        operation = guard.attempt.operation().as_str(),
+        record = %guard.attempt.record_id(),
+        "the result is given to its caller but could not be recorded yet",
+    );
+}
+
+/// How a record ends whose result was encoded, or could not be.
+fn ending(
+    encoded: Result<Payload, EncodeError>,
+    ended: fn(Payload) -> Ending,
+    attempt: &Attempt,
+) -> Ending {
+    match encoded {
+        Ok(payload) => ended(payload),
+        Err(error) => {
+            tracing::error!(
+                target: "idem",
+                operation = attempt.operation().as_str(),
+                record = %attempt.record_id(),
+                error = %error,
+                "the work is done, but its result cannot be stored and will not be replayed",
+            );
+            Ending::Unrecorded
+        }
+    }
+}
+
+macro_rules! opaque_debug {
+    ($($name:ident<$param:ident $(: $bound:ident)?>),*) => {$(
+        impl<$param $(: $bound)?> fmt::Debug for $name<$param> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($name)).finish_non_exhaustive()
+            }
+        }
+    )*};
+}
+
+opaque_debug!(ValueCodec<T>, ErrorCodec<E>, Running<R: Returns>, Asking<R: Returns>, Ask<R: Returns>);
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").finish_non_exhaustive()
     }
 }

@@ -2,11 +2,13 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::mem;
 
 use sha2::{Digest as _, Sha256};
 
-use super::Fingerprint;
+use super::{Fingerprint, VERSION};
 use crate::error::FingerprintError;
+use crate::record::Digest;
 
 /// The head of every hashed item: an array of two, its first element the version.
 const PREFIX: &[u8; 8] = b"\x82\x66idem/1";
@@ -85,15 +87,11 @@ thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// The hash over `["idem/1", value]`.
+/// The digest of `["idem/1", value]`.
 #[inline]
-pub(super) fn hash<T: Fingerprint + ?Sized>(value: &T) -> Result<[u8; 32], FingerprintError> {
-    let mut encoder = Encoder::new(
-        Sink::Digest,
-        BUFFER.try_with(Cell::take).unwrap_or_default(),
-    );
-    encoder.raw(PREFIX);
-    value.fingerprint(&mut encoder);
+pub(super) fn digest<T: Fingerprint + ?Sized>(value: &T) -> Result<Digest, FingerprintError> {
+    let mut encoder = Encoder::new(Sink::Digest, BUFFER.try_with(Cell::take).unwrap_or_default());
+    value.fingerprint_after(PREFIX, &mut encoder);
     encoder.finish()
 }
 
@@ -125,29 +123,21 @@ impl Encoder {
         }
     }
 
-    fn finish(self) -> Result<[u8; 32], FingerprintError> {
-        let Self {
-            buffer,
-            len,
-            sink,
-            error,
-            ..
-        } = self;
-        let hash = match error {
-            Some(error) => Err(error),
-            None => Ok(match sink {
-                Sink::Hasher(mut hasher) => {
-                    hasher.update(&buffer[..len]);
-                    hasher.finalize().into()
-                }
-                Sink::Buffer | Sink::Digest => Sha256::digest(&buffer[..len]).into(),
-            }),
+    #[inline(never)]
+    fn finish(&mut self) -> Result<Digest, FingerprintError> {
+        let rest = &self.buffer[..self.len];
+        let hash = match mem::replace(&mut self.sink, Sink::Digest) {
+            Sink::Hasher(hasher) => hasher.chain_update(rest).finalize(),
+            Sink::Buffer | Sink::Digest => Sha256::digest(rest),
         };
-        if buffer.len() <= KEPT {
+        if self.buffer.len() <= KEPT {
             // A thread that is ending has no use for the buffer.
-            let _ = BUFFER.try_with(|kept| kept.set(buffer));
+            let _ = BUFFER.try_with(|kept| kept.set(mem::take(&mut self.buffer)));
         }
-        hash
+        match self.error.take() {
+            Some(error) => Err(error),
+            None => Ok(Digest::new(VERSION, [0; 4], &hash.into())),
+        }
     }
 
     /// The head of a map of so many entries, each a key and a value.
@@ -156,25 +146,35 @@ impl Encoder {
     /// first, then the one whose bytes are lower. [`map_of`](Self::map_of) sorts.
     #[inline]
     pub fn map(&mut self, entries: usize) {
-        self.head(MAP, entries as u64);
+        self.head(&[], MAP, entries as u64);
     }
 
     /// The head of an array of so many items.
     #[inline]
     pub fn array(&mut self, items: usize) {
-        self.head(ARRAY, items as u64);
+        self.head(&[], ARRAY, items as u64);
     }
 
     /// A text.
     #[inline]
     pub fn text(&mut self, text: &str) {
-        self.string(TEXT, text.as_bytes());
+        self.text_after(&[], text);
+    }
+
+    #[inline]
+    pub(super) fn text_after(&mut self, prefix: &[u8], text: &str) {
+        self.string(prefix, TEXT, text.as_bytes());
     }
 
     /// A byte string.
     #[inline]
     pub fn bytes(&mut self, bytes: &[u8]) {
-        self.string(BYTES, bytes);
+        self.bytes_after(&[], bytes);
+    }
+
+    #[inline]
+    pub(super) fn bytes_after(&mut self, prefix: &[u8], bytes: &[u8]) {
+        self.string(prefix, BYTES, bytes);
     }
 
     /// A truth value.
@@ -192,15 +192,25 @@ impl Encoder {
     /// An integer.
     #[inline]
     pub fn u64(&mut self, value: u64) {
-        self.head(UNSIGNED, value);
+        self.u64_after(&[], value);
+    }
+
+    #[inline]
+    pub(super) fn u64_after(&mut self, prefix: &[u8], value: u64) {
+        self.head(prefix, UNSIGNED, value);
     }
 
     /// An integer.
     #[inline]
     pub fn i64(&mut self, value: i64) {
+        self.i64_after(&[], value);
+    }
+
+    #[inline]
+    pub(super) fn i64_after(&mut self, prefix: &[u8], value: i64) {
         // A negative one is written as its distance from -1, which is its bits turned over.
         let sign = value >> 63;
-        self.head(NEGATIVE & sign as u8, (value ^ sign) as u64);
+        self.head(prefix, NEGATIVE & sign as u8, (value ^ sign) as u64);
     }
 
     /// An integer.
@@ -328,8 +338,7 @@ impl Encoder {
     #[inline]
     pub fn entry<T: Fingerprint + ?Sized, const N: usize>(&mut self, name: &[u8; N], value: &T) {
         if !value.is_absent() {
-            self.raw(name);
-            value.fingerprint(self);
+            value.fingerprint_after(name, self);
         }
     }
 
@@ -340,10 +349,10 @@ impl Encoder {
         usize::from(!value.is_absent())
     }
 
-    /// `Some` of what `write` writes.
+    /// `Some` of what `write` writes behind so many bytes of something else.
     #[inline]
-    pub(super) fn some(&mut self, write: impl FnOnce(&mut Self)) {
-        let start = self.streamed + self.len;
+    pub(super) fn some(&mut self, prefix: usize, write: impl FnOnce(&mut Self)) {
+        let start = self.streamed + self.len + prefix;
         write(self);
         // An item whose start went to the hasher holds a long string, so it is neither null nor `Some` of null.
         if let Some(start) = start.checked_sub(self.streamed)
@@ -441,7 +450,7 @@ impl Encoder {
     /// Makes room for a head where one byte was left for it.
     fn long_head(&mut self, at: usize, major: u8, count: u64) {
         let end = self.len;
-        self.head(major, count);
+        self.head(&[], major, count);
         let size = self.len - end;
         self.room(size);
         let mut head = [0; 9];
@@ -467,13 +476,14 @@ impl Encoder {
         self.buffer.resize(size, 0);
     }
 
-    /// The head of an item: its major type, and an argument in the shortest form.
+    /// The head of an item, behind other bytes: its major type, and an argument in the shortest form.
     #[inline]
-    fn head(&mut self, major: u8, argument: u64) {
-        let room = self.room(9);
-        if argument < 24 {
+    fn head(&mut self, prefix: &[u8], major: u8, argument: u64) {
+        let (before, room) = self.room(prefix.len() + 9).split_at_mut(prefix.len());
+        before.copy_from_slice(prefix);
+        let size = if argument < 24 {
             room[0] = major | argument as u8;
-            self.len += 1;
+            1
         } else {
             // Bytes of the argument, as a power of two: 1, 2, 4 or 8.
             let power = match argument {
@@ -486,27 +496,30 @@ impl Encoder {
             room[0] = major | (24 + power) as u8;
             // All eight are written, the argument's own first; the rest is overwritten by what follows.
             room[1..9].copy_from_slice(&(argument << (64 - 8 * size)).to_be_bytes());
-            self.len += 1 + size as usize;
-        }
+            1 + size as usize
+        };
+        self.len += prefix.len() + size;
     }
 
     /// An integer of any width: `argument` is its value, or its distance from -1 under [`NEGATIVE`].
     pub(super) fn wide(&mut self, major: u8, argument: u128) {
         if let Ok(argument) = u64::try_from(argument) {
-            return self.head(major, argument);
+            return self.head(&[], major, argument);
         }
         self.raw(&[if major == NEGATIVE { 0xc3 } else { 0xc2 }]);
         let bytes = argument.to_be_bytes();
         self.bytes(&bytes[argument.leading_zeros() as usize / 8..]);
     }
 
-    #[inline]
-    fn string(&mut self, major: u8, bytes: &[u8]) {
+    #[inline(always)]
+    fn string(&mut self, prefix: &[u8], major: u8, bytes: &[u8]) {
         let len = bytes.len();
         if len >= BULK {
+            self.raw(prefix);
             return self.bulk(major, bytes);
         }
-        let room = self.room(len + 3);
+        let (before, room) = self.room(prefix.len() + 3 + len).split_at_mut(prefix.len());
+        before.copy_from_slice(prefix);
         let head = if len < 24 {
             room[0] = major | len as u8;
             1
@@ -520,12 +533,12 @@ impl Encoder {
             3
         };
         copy(bytes, &mut room[head..head + len]);
-        self.len += head + len;
+        self.len += prefix.len() + head + len;
     }
 
     #[inline(never)]
     fn bulk(&mut self, major: u8, bytes: &[u8]) {
-        self.head(major, bytes.len() as u64);
+        self.head(&[], major, bytes.len() as u64);
         if self.sorting > 0 || matches!(self.sink, Sink::Buffer) {
             return self.raw(bytes);
         }
@@ -541,10 +554,28 @@ impl Encoder {
     }
 }
 
-/// Copies short strings, which most are, without a call.
+/// Copies without a call what is short, as most strings are: its two ends, which meet or overlap.
 #[inline]
 fn copy(from: &[u8], to: &mut [u8]) {
-    to[..from.len()].copy_from_slice(from);
+    if from.len() > 64 || !(ends::<32>(from, to) || ends::<16>(from, to) || ends::<8>(from, to) || ends::<4>(from, to)) {
+        to.copy_from_slice(from);
+    }
+}
+
+/// Copies as many bytes from either end, where that covers everything.
+#[inline]
+fn ends<const N: usize>(from: &[u8], to: &mut [u8]) -> bool {
+    if let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>())
+        && let Some(room) = to.first_chunk_mut::<N>()
+    {
+        *room = *first;
+        if let Some(room) = to.last_chunk_mut::<N>() {
+            *room = *last;
+        }
+        true
+    } else {
+        false
+    }
 }
 
 impl fmt::Debug for Encoder {

@@ -85,7 +85,7 @@ impl<T: Floats> Floats for Option<T> {
     fn write(&self, encoder: &mut Encoder) {
         match self {
             None => encoder.null(),
-            Some(value) => encoder.some(|encoder| value.write(encoder)),
+            Some(value) => encoder.some(0, |encoder| value.write(encoder)),
         }
     }
 

@@ -14,25 +14,54 @@ use super::{Encoder, Fingerprint, instant};
 use crate::error::FingerprintError;
 
 macro_rules! integers {
-    ($($kind:ty: $method:ident as $wide:ty),*) => {$(
+    ($($kind:ty: $wide:ty, $write:ident, $write_after:ident;)*) => {$(
         impl Fingerprint for $kind {
             #[inline]
             fn fingerprint(&self, encoder: &mut Encoder) {
-                encoder.$method(*self as $wide);
+                encoder.$write(*self as $wide);
+            }
+
+            #[inline]
+            fn fingerprint_after(&self, prefix: &[u8], encoder: &mut Encoder) {
+                encoder.$write_after(prefix, *self as $wide);
             }
         }
     )*};
 }
 
-integers!(
-    u16: u64 as u64, u32: u64 as u64, u64: u64 as u64, usize: u64 as u64, u128: u128 as u128,
-    i8: i64 as i64, i16: i64 as i64, i32: i64 as i64, i64: i64 as i64, isize: i64 as i64, i128: i128 as i128
-);
+integers! {
+    u16: u64, u64, u64_after;
+    u32: u64, u64, u64_after;
+    u64: u64, u64, u64_after;
+    usize: u64, u64, u64_after;
+    i8: i64, i64, i64_after;
+    i16: i64, i64, i64_after;
+    i32: i64, i64, i64_after;
+    i64: i64, i64, i64_after;
+    isize: i64, i64, i64_after;
+}
+
+impl Fingerprint for u128 {
+    fn fingerprint(&self, encoder: &mut Encoder) {
+        encoder.u128(*self);
+    }
+}
+
+impl Fingerprint for i128 {
+    fn fingerprint(&self, encoder: &mut Encoder) {
+        encoder.i128(*self);
+    }
+}
 
 impl Fingerprint for u8 {
     #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {
         encoder.u64(u64::from(*self));
+    }
+
+    #[inline]
+    fn fingerprint_after(&self, prefix: &[u8], encoder: &mut Encoder) {
+        encoder.u64_after(prefix, u64::from(*self));
     }
 
     #[inline]
@@ -68,12 +97,22 @@ impl Fingerprint for str {
     fn fingerprint(&self, encoder: &mut Encoder) {
         encoder.text(self);
     }
+
+    #[inline]
+    fn fingerprint_after(&self, prefix: &[u8], encoder: &mut Encoder) {
+        encoder.text_after(prefix, self);
+    }
 }
 
 impl Fingerprint for String {
     #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {
         encoder.text(self);
+    }
+
+    #[inline]
+    fn fingerprint_after(&self, prefix: &[u8], encoder: &mut Encoder) {
+        encoder.text_after(prefix, self);
     }
 }
 
@@ -137,7 +176,20 @@ impl<T: Fingerprint> Fingerprint for Option<T> {
     fn fingerprint(&self, encoder: &mut Encoder) {
         match self {
             None => encoder.null(),
-            Some(value) => encoder.some(|encoder| value.fingerprint(encoder)),
+            Some(value) => encoder.some(0, |encoder| value.fingerprint(encoder)),
+        }
+    }
+
+    #[inline]
+    fn fingerprint_after(&self, prefix: &[u8], encoder: &mut Encoder) {
+        match self {
+            None => {
+                encoder.raw(prefix);
+                encoder.null();
+            }
+            Some(value) => encoder.some(prefix.len(), |encoder| {
+                value.fingerprint_after(prefix, encoder);
+            }),
         }
     }
 

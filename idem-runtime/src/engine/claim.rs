@@ -1,0 +1,512 @@
+//! From a call to the right to run its body, or to the answer that is there already.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle as Runtime;
+use tokio::time::Instant;
+
+use super::call::Prepared;
+use super::handover::{Ended, Lead, Phase, Role, Slot};
+use super::timing::{Backoff, bounded};
+use super::{Attempt, Engine};
+use crate::error::{Error, StoreError, StoreErrorKind};
+use crate::fingerprint;
+use crate::record::{Digest, Holder, Observation, OnCrash, Record, State};
+use crate::store::{Claim, ClaimRequest, Fenced, Resolution, Resolved};
+
+/// How often a record may change under a call that did not wait, before the call gives up: each round needs another
+/// call to have moved the record in between, so a call that gets this far is contending with a fault.
+const MAX_ROUNDS: u32 = 64;
+
+/// How long a caller is asked to stay away from a key in flight, at most.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// What claiming came to.
+pub(super) enum Claimed {
+    /// The body may run.
+    Run(Attempt, Option<Lead>),
+    /// Here is the outcome.
+    Replay(Arc<Ended>, Waited),
+    /// Somebody must say first what became of the attempt that died.
+    Ask(Box<Record>),
+}
+
+/// Whether the call waited for another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Waited(pub(super) bool);
+
+/// A call on its way to its record. Dropped on the way, it gives back what it may have claimed.
+pub(super) struct Claimant {
+    engine: Arc<Engine>,
+    call: Arc<Prepared>,
+    runtime: Runtime,
+    /// When a duplicate stops waiting.
+    deadline: Instant,
+    polls: Backoff,
+    waited: bool,
+    /// Whether it can find out what became of an attempt that died.
+    can_ask: bool,
+    /// None while it follows another call, or relies on the store alone.
+    lead: Option<Lead>,
+    /// A claim was sent and its grant is not known, or not in use.
+    in_doubt: bool,
+}
+
+/// What a look at a record says to do.
+enum Look {
+    Claimed(Claimed),
+    /// Wait for whoever runs it; the record as it was seen.
+    Wait(Box<Record>),
+    /// The record changed in the meantime: claim once more.
+    Again,
+}
+
+impl Claimant {
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        call: Arc<Prepared>,
+        runtime: Runtime,
+        can_ask: bool,
+    ) -> Self {
+        Self {
+            deadline: Instant::now() + call.wait.min(Duration::from_secs(30 * 365 * 24 * 60 * 60)),
+            engine,
+            call,
+            runtime,
+            polls: Backoff::of_polls(),
+            waited: false,
+            can_ask,
+            lead: None,
+            in_doubt: false,
+        }
+    }
+
+    /// Claims the record, waits for it, or finds its outcome.
+    pub(super) async fn claim(&mut self) -> Result<Claimed, Error> {
+        if self.lead.is_none() {
+            let role = self
+                .engine
+                .handover
+                .join(self.call.request.id, self.call.digest);
+            match role {
+                Role::Leader(lead) => self.lead = Some(lead),
+                Role::Follower(slot) => {
+                    // Boxed, as everything that the first call of a key does not need.
+                    if let Some(claimed) = Box::pin(self.follow(slot)).await? {
+                        return Ok(claimed);
+                    }
+                }
+            }
+        }
+        let claimed = match self.first_claim().await {
+            Ok(Look::Claimed(claimed)) => Ok(claimed),
+            Ok(look) => Box::pin(self.go_on(look)).await,
+            Err(error) => Err(error),
+        };
+        self.conclude(claimed)
+    }
+
+    /// Runs the body after all: `reconcile` found out that the attempt that died did nothing.
+    pub(super) async fn take_over(&mut self, dead: &Record) -> Result<Claimed, Error> {
+        let claimed = match self.claim_as_stored(Some(&dead.observation()), dead).await {
+            Ok(look) => self.go_on(look).await,
+            Err(error) => Err(error),
+        };
+        self.conclude(claimed)
+    }
+
+    /// Settles the record as `reconcile` found out. False where it changed in the meantime: claim once more.
+    pub(super) async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<bool, Error> {
+        let store = &self.engine.store;
+        let limit = self.engine.policy.store_timeout;
+        let resolved = bounded(limit, store.resolve(observed, resolution)).await?;
+        Ok(resolved == Resolved::Done)
+    }
+
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    pub(super) fn call(&self) -> &Arc<Prepared> {
+        &self.call
+    }
+
+    /// Tells the followers what the call came to, and hands the lead on to whoever runs the body.
+    fn conclude(&mut self, claimed: Result<Claimed, Error>) -> Result<Claimed, Error> {
+        match &claimed {
+            // The lead went along with the attempt, or is kept until the question is answered.
+            Ok(Claimed::Run(..) | Claimed::Ask(_)) => {}
+            Ok(Claimed::Replay(ended, _)) => {
+                if let Some(lead) = self.lead.take() {
+                    lead.resign(|| Phase::Ended(Arc::clone(ended)));
+                }
+            }
+            Err(_) => {
+                if let Some(lead) = self.lead.take() {
+                    lead.resign(|| Phase::Alone);
+                }
+            }
+        }
+        claimed
+    }
+
+    async fn first_claim(&mut self) -> Result<Look, Error> {
+        let call = Arc::clone(&self.call);
+        match self.send(None, &call.request).await {
+            Ok((claim, sent_at)) => self.look(claim, sent_at).await,
+            Err(error) => self.without_store(error),
+        }
+    }
+
+    /// Everything behind the first answer: waiting, polling, claiming again.
+    async fn go_on(&mut self, mut look: Look) -> Result<Claimed, Error> {
+        let mut rounds = 0;
+        loop {
+            look = match look {
+                Look::Claimed(claimed) => return Ok(claimed),
+                Look::Wait(record) => self.wait_for(&record).await?,
+                Look::Again => {
+                    rounds += 1;
+                    if rounds > MAX_ROUNDS {
+                        return Err(StoreError::new(
+                            StoreErrorKind::Conflict,
+                            "the record kept changing while it was claimed",
+                        )
+                        .into());
+                    }
+                    self.first_claim().await?
+                }
+            };
+        }
+    }
+
+    /// Sends a claim, or a takeover of what was observed, until the store answers or patience is over.
+    async fn send(
+        &mut self,
+        observed: Option<&Observation>,
+        request: &ClaimRequest,
+    ) -> Result<(Claim, Instant), StoreError> {
+        let engine = Arc::clone(&self.engine);
+        let limit = engine.policy.store_timeout;
+        let mut retries = None;
+        loop {
+            self.in_doubt = true;
+            let sent_at = Instant::now();
+            let step = match observed {
+                None => engine.store.claim(request),
+                Some(observed) => engine.store.take_over(observed, request),
+            };
+            let error = match bounded(limit, step).await {
+                Ok(claim) => {
+                    self.in_doubt = false;
+                    return Ok((claim, sent_at));
+                }
+                Err(error) => error,
+            };
+            let (retries, give_up_at) = retries.get_or_insert_with(|| {
+                let give_up_at = sent_at + engine.policy.store_patience;
+                (Backoff::of_retries(), give_up_at)
+            });
+            let pause = retries.pause();
+            if !error.is_retryable() || Instant::now() + pause >= *give_up_at {
+                return Err(error);
+            }
+            tracing::debug!(target: "idem", error = ?error.kind(), "the claim failed, trying again");
+            Box::pin(tokio::time::sleep(pause)).await;
+        }
+    }
+
+    /// What happens when no claim is to be had.
+    fn without_store(&mut self, error: StoreError) -> Result<Look, Error> {
+        if !self.call.run_unprotected {
+            return Err(error.into());
+        }
+        tracing::warn!(
+            target: "idem",
+            operation = self.call.request.identity.operation.as_str(),
+            error = ?error.kind(),
+            "running without protection: the store could not be reached",
+        );
+        // What may have been claimed is left to its lease: giving it back would let a duplicate run beside this one.
+        self.in_doubt = false;
+        drop(self.lead.take());
+        let attempt = Attempt::unprotected(Arc::clone(&self.engine), Arc::clone(&self.call));
+        Ok(Look::Claimed(Claimed::Run(attempt, None)))
+    }
+
+    /// What the store's answer means for this call.
+    async fn look(&mut self, claim: Claim, sent_at: Instant) -> Result<Look, Error> {
+        match claim {
+            Claim::Granted(granted) => {
+                let attempt = Attempt::granted(
+                    Arc::clone(&self.engine),
+                    Arc::clone(&self.call),
+                    &granted,
+                    sent_at,
+                );
+                let lead = self.lead.take();
+                if let Some(lead) = &lead {
+                    lead.tell(Phase::Running(attempt.clone()));
+                }
+                Ok(Look::Claimed(Claimed::Run(attempt, lead)))
+            }
+            Claim::Existing(record) => Box::pin(self.inspect(record)).await,
+        }
+    }
+
+    /// What a record that is there means for this call. Nothing is told of it before the fingerprints were compared.
+    async fn inspect(&mut self, record: Box<Record>) -> Result<Look, Error> {
+        self.compare(&record.fingerprint)?;
+        if let Some(ended) = Ended::of(&record) {
+            return Ok(Look::Claimed(Claimed::Replay(
+                Arc::new(ended),
+                Waited(self.waited),
+            )));
+        }
+        match (record.state, record.on_crash) {
+            (State::Running, _) if !record.is_lapsed() => Ok(Look::Wait(record)),
+            (State::Running, OnCrash::Rerun) => {
+                self.claim_as_stored(Some(&record.observation()), &record)
+                    .await
+            }
+            (State::Running | State::Interrupted, OnCrash::Reconcile) if self.can_ask => {
+                Ok(Look::Claimed(Claimed::Ask(record)))
+            }
+            (State::Running, _) => {
+                if self
+                    .resolve(&record.observation(), &Resolution::Interrupt)
+                    .await?
+                {
+                    Err(Error::Interrupted)
+                } else {
+                    Ok(Look::Again)
+                }
+            }
+            (State::Released, _) if record.fingerprint != self.call.request.fingerprint => {
+                self.claim_as_stored(None, &record).await
+            }
+            (State::Released, _) => Ok(Look::Again),
+            (State::Interrupted, _) => Err(Error::Interrupted),
+            (State::Completed | State::Failed | State::Unrecorded, _) => Err(StoreError::new(
+                StoreErrorKind::Corrupt,
+                "an ended record has no outcome",
+            )
+            .into()),
+        }
+    }
+
+    /// Claims with the digest that the record bears: the same request, sealed otherwise.
+    async fn claim_as_stored(
+        &mut self,
+        observed: Option<&Observation>,
+        record: &Record,
+    ) -> Result<Look, Error> {
+        let mut request = self.call.request.clone();
+        request.fingerprint = record.fingerprint;
+        let (claim, sent_at) = match self.send(observed, &request).await {
+            Ok(answer) => answer,
+            Err(error) => return self.without_store(error),
+        };
+        match claim {
+            Claim::Granted(_) => self.look(claim, sent_at).await,
+            // Somebody was faster: look at what is there now, in another round, lest two calls chase each other here.
+            Claim::Existing(_) => Ok(Look::Again),
+        }
+    }
+
+    fn compare(&self, stored: &Digest) -> Result<(), Error> {
+        if fingerprint::matches(stored, &self.call.digest, &self.engine.secrets)? {
+            Ok(())
+        } else {
+            Err(Error::KeyReused)
+        }
+    }
+
+    /// Polls a record that another process is working on, by reading, until it looks free, ends, or time is up.
+    async fn wait_for(&mut self, record: &Record) -> Result<Look, Error> {
+        let mut seen = record.clone();
+        loop {
+            let now = Instant::now();
+            let lapses = now + seen.lease_until.since(seen.read_at);
+            if now >= self.deadline {
+                if let Some(lead) = self.lead.take() {
+                    // Those who do not wait have their answer, too; those who do look for another leader.
+                    lead.resign(|| Phase::Elsewhere {
+                        fingerprint: seen.fingerprint,
+                        lapses,
+                        news_by: now,
+                    });
+                }
+                return Err(in_flight(lapses));
+            }
+            self.waited = true;
+            let wake = (now + self.polls.pause())
+                .min(self.deadline)
+                .min(lapses.max(now + Duration::from_millis(1)));
+            if let Some(lead) = &self.lead {
+                lead.tell(Phase::Elsewhere {
+                    fingerprint: seen.fingerprint,
+                    lapses,
+                    news_by: wake + self.engine.policy.store_timeout,
+                });
+            }
+            tokio::time::sleep_until(wake).await;
+            let limit = self.engine.policy.store_timeout;
+            let read = bounded(limit, self.engine.store.get(&self.call.request.id)).await;
+            match read {
+                Ok(None) => return Ok(Look::Again),
+                Ok(Some(record)) if record.state == State::Running && !record.is_lapsed() => {
+                    self.compare(&record.fingerprint)?;
+                    seen = record;
+                }
+                Ok(Some(record)) if record.is_expired() || record.state == State::Released => {
+                    return Ok(Look::Again);
+                }
+                Ok(Some(record)) => return self.inspect(Box::new(record)).await,
+                Err(error) if error.is_retryable() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Follows a call of this process with the same key. None: claim, as a leader or alone.
+    async fn follow(&mut self, mut slot: Arc<Slot>) -> Result<Option<Claimed>, Error> {
+        let patience = Instant::now() + self.engine.policy.store_timeout;
+        loop {
+            let phase = slot.phase();
+            let now = Instant::now();
+            match phase {
+                Phase::Claiming => {
+                    if now >= patience {
+                        // The leader's claim hangs, or nobody polls it: do not hang with it.
+                        return Ok(None);
+                    }
+                    slot.news(patience, |phase| matches!(phase, Phase::Claiming))
+                        .await;
+                }
+                Phase::Running(attempt) => {
+                    if slot.digest != self.call.digest {
+                        return Err(Error::KeyReused);
+                    }
+                    let Some(live_until) = attempt.live_until().filter(|end| now < *end) else {
+                        return Ok(None);
+                    };
+                    if now >= self.deadline {
+                        return Err(in_flight(live_until));
+                    }
+                    self.waited = true;
+                    slot.news(self.deadline.min(live_until), |phase| {
+                        matches!(phase, Phase::Running(_))
+                    })
+                    .await;
+                }
+                Phase::Elsewhere {
+                    fingerprint,
+                    lapses,
+                    news_by,
+                } => {
+                    self.compare(&fingerprint)?;
+                    if now >= self.deadline {
+                        return Err(in_flight(lapses));
+                    }
+                    if now >= news_by {
+                        match self.rejoin(&slot) {
+                            Some(next) => slot = next,
+                            None => return Ok(None),
+                        }
+                        continue;
+                    }
+                    self.waited = true;
+                    slot.news(self.deadline.min(news_by), |phase| {
+                        matches!(phase, Phase::Elsewhere { news_by: same, .. } if *same == news_by)
+                    })
+                    .await;
+                }
+                Phase::Ended(ended) => {
+                    self.compare(&ended.fingerprint)?;
+                    return Ok(Some(Claimed::Replay(ended, Waited(self.waited))));
+                }
+                Phase::Alone => return Ok(None),
+                Phase::Free => match self.rejoin(&slot) {
+                    Some(next) => slot = next,
+                    None => return Ok(None),
+                },
+            }
+        }
+    }
+
+    /// Finds another leader than this one, or becomes it. None: claim, as a leader or alone.
+    fn rejoin(&mut self, left: &Arc<Slot>) -> Option<Arc<Slot>> {
+        match self
+            .engine
+            .handover
+            .join(self.call.request.id, self.call.digest)
+        {
+            Role::Follower(next) if Arc::ptr_eq(&next, left) => None,
+            Role::Follower(next) => Some(next),
+            Role::Leader(lead) => {
+                self.lead = Some(lead);
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Claimant {
+    fn drop(&mut self) {
+        if !self.in_doubt {
+            return;
+        }
+        // Nothing has run, so what may have been claimed is given back. It is read first, never claimed again: a claim
+        // sent from here could itself be the one that is left behind.
+        let engine = Arc::clone(&self.engine);
+        let call = Arc::clone(&self.call);
+        let lead = self.lead.take();
+        self.runtime.spawn(async move {
+            give_back(&engine, &call).await;
+            drop(lead);
+        });
+    }
+}
+
+/// Releases a claim whose answer never came, where it was granted.
+async fn give_back(engine: &Engine, call: &Prepared) {
+    let limit = engine.policy.store_timeout;
+    let give_up_at = Instant::now() + call.request.lease;
+    let mut retries = Backoff::of_retries();
+    loop {
+        let read = bounded(limit, engine.store.get(&call.request.id)).await;
+        let released = match read {
+            Ok(Some(record))
+                if record.token == Some(call.request.token) && record.state == State::Running =>
+            {
+                let holder = Holder {
+                    id: record.id,
+                    token: call.request.token,
+                    grant: record.grant,
+                };
+                bounded(limit, engine.store.release(&holder)).await
+            }
+            Ok(_) => Ok(Fenced::Lost),
+            Err(error) => Err(error),
+        };
+        let pause = retries.pause();
+        if released.is_ok() || Instant::now() + pause >= give_up_at {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+fn in_flight(lapses: Instant) -> Error {
+    Error::InFlight {
+        retry_after: lapses
+            .saturating_duration_since(Instant::now())
+            .clamp(Duration::from_millis(1), MAX_RETRY_AFTER),
+    }
+}

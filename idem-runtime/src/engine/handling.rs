@@ -1,0 +1,155 @@
+//! The macro-free way in, and what it lets a caller say about errors and crashes.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use super::typed::{
+    Asking, ErrorCodec, ErrorKind, Handle, Reconciled, ValueCodec, enter, enter_asking,
+};
+use super::{Attempt, Call};
+use crate::codec::StoredValue;
+use crate::error::Error;
+use crate::record::OnCrash;
+
+/// What [`Idem::run_with`](super::Idem::run_with) does with the errors of a body, and after a crash.
+pub struct Handling<'a, T, E> {
+    judge: Judge<'a, E>,
+    stored: Option<ValueCodec<E>>,
+    reconcile: Option<Reconciler<'a, T, E>>,
+}
+
+/// What each error means.
+struct Judge<'a, E> {
+    replay: Option<Matcher<'a, E>>,
+    retry: Option<Matcher<'a, E>>,
+}
+
+type Matcher<'a, E> = Box<dyn Fn(&E) -> bool + Send + Sync + 'a>;
+type Reconciler<'a, T, E> = Box<dyn FnMut(Attempt) -> Answer<'a, T, E> + Send + 'a>;
+type Answer<'a, T, E> = Pin<Box<dyn Future<Output = Result<Reconciled<T>, E>> + Send + 'a>>;
+
+impl<'a, T, E> Handling<'a, T, E> {
+    /// Every `Err` is transient under `rerun` and unknown otherwise.
+    pub fn new() -> Self {
+        Self {
+            judge: Judge {
+                replay: None,
+                retry: None,
+            },
+            stored: None,
+            reconcile: None,
+        }
+    }
+
+    /// Errors that this matches are terminal: stored and replayed.
+    #[must_use]
+    pub fn replay_err(mut self, matches: impl Fn(&E) -> bool + Send + Sync + 'a) -> Self
+    where
+        E: StoredValue,
+    {
+        self.judge.replay = Some(Box::new(matches));
+        self.stored = Some(ValueCodec::stored());
+        self
+    }
+
+    /// Errors that this matches prove that nothing was done: the key is released. For `refuse` and `reconcile`; under
+    /// `rerun` every error that is not terminal is treated so.
+    #[must_use]
+    pub fn retry_err(mut self, matches: impl Fn(&E) -> bool + Send + Sync + 'a) -> Self {
+        self.judge.retry = Some(Box::new(matches));
+        self
+    }
+
+    /// Asks this what became of an attempt that died, and sets the call's `on_crash` to
+    /// [`Reconcile`](OnCrash::Reconcile).
+    #[must_use]
+    pub fn reconcile<F>(mut self, mut ask: impl FnMut(Attempt) -> F + Send + 'a) -> Self
+    where
+        F: Future<Output = Result<Reconciled<T>, E>> + Send + 'a,
+    {
+        self.reconcile = Some(Box::new(move |attempt| Box::pin(ask(attempt))));
+        self
+    }
+}
+
+impl<E> Judge<'_, E> {
+    fn kind_of(&self, error: &E, on_crash: OnCrash) -> ErrorKind {
+        let matched = |matcher: &Option<Matcher<'_, E>>| {
+            matcher.as_ref().is_some_and(|matches| matches(error))
+        };
+        if matched(&self.replay) {
+            ErrorKind::Terminal
+        } else if on_crash == OnCrash::Rerun || matched(&self.retry) {
+            ErrorKind::Transient
+        } else {
+            ErrorKind::Unknown
+        }
+    }
+}
+
+impl<T, E> Default for Handling<'_, T, E> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The macro-free way in.
+pub(super) async fn run<T, E>(
+    handle: Handle,
+    call: Call,
+    handling: Handling<'_, T, E>,
+    body: impl AsyncFnOnce(Attempt) -> Result<T, E>,
+) -> Result<T, E>
+where
+    T: StoredValue,
+    E: From<Error>,
+{
+    let Handling {
+        judge,
+        stored,
+        reconcile,
+    } = handling;
+    let values = ValueCodec::stored();
+    let mut errors = ErrorCodec::none();
+    if let Some(stored) = stored {
+        errors = errors.with_stored(stored);
+    }
+    let entered = match reconcile {
+        None => enter(handle, call, values, errors).await,
+        // Boxed, so that calls without it do not carry its size.
+        Some(mut reconcile) => {
+            Box::pin(async move {
+                let call = call.on_crash(OnCrash::Reconcile);
+                let mut asking = enter_asking(handle, call, values, errors).await;
+                loop {
+                    asking = match asking {
+                        Ok(Asking::Run(running)) => break Ok(running),
+                        Ok(Asking::Ask(ask)) => {
+                            let answer = reconcile(ask.attempt()).await;
+                            ask.answer(answer).await
+                        }
+                        Err(answer) => break Err(answer),
+                    };
+                }
+            })
+            .await
+        }
+    };
+    let mut running = match entered {
+        Ok(running) => running,
+        Err(answer) => return answer,
+    };
+    let attempt = running.attempt();
+    let on_crash = attempt.call().request.on_crash;
+    let result = running.drive(body(attempt)).await;
+    running
+        .finish(result, |error| judge.kind_of(error, on_crash))
+        .await
+}
+
+impl<T, E> fmt::Debug for Handling<'_, T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handling").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,141 @@
+//! What a person on call does with records: look, list, settle, erase.
+
+use serde::Serialize;
+
+use super::Engine;
+use super::timing::bounded;
+use crate::codec::EncodeError;
+use crate::error::{Error, InvalidCall, StoreError, StoreErrorKind};
+use crate::key::{Identity, Operation, RecordId, ToKey, ToScope};
+use crate::policy::Policy;
+use crate::record::{Ending, Observation, Payload, Record};
+use crate::store::{Filter, Page, PageRequest, Resolution, Resolved};
+
+/// The records of a handle's store. Made by [`Idem::records`](crate::Idem::records).
+///
+/// What changes a record takes an [`Observation`] ([`Record::observation`]): it takes effect only while the record is
+/// still exactly as it was seen, and answers [`Resolved::Stale`] otherwise. So a person who decides on what they saw
+/// an hour ago cannot undo what has happened since.
+///
+/// # Cancel safety
+/// Dropping a future of these leaves its step done or not done.
+#[derive(Debug, Clone, Copy)]
+pub struct Records<'a>(&'a Engine);
+
+impl<'a> Records<'a> {
+    pub(super) fn new(engine: &'a Engine) -> Self {
+        Self(engine)
+    }
+
+    /// The record of a key in a scope ([`Scope::none`](crate::Scope::none) for none); none where there is none, or it
+    /// is past its retention.
+    ///
+    /// # Errors
+    /// [`Error::InvalidKey`], [`Error::InvalidCall`], [`Error::Store`].
+    pub async fn find(
+        self,
+        operation: &str,
+        key: &(impl ToKey + ?Sized),
+        scope: &(impl ToScope + ?Sized),
+    ) -> Result<Option<Record>, Error> {
+        let key = key.to_key()?;
+        let identity = Identity {
+            scope: key.scope().join(&scope.to_scope()?),
+            operation: Operation::new(operation.to_owned()).map_err(|_| InvalidCall::Name)?,
+            key,
+        };
+        self.get(&RecordId::of(&identity)).await
+    }
+
+    /// The record with this id.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn get(self, id: &RecordId) -> Result<Option<Record>, Error> {
+        Ok(bounded(self.policy().store_timeout, self.0.store.get(id)).await?)
+    }
+
+    /// A page of the records that match.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn list(self, filter: &Filter, page: &PageRequest) -> Result<Page, Error> {
+        Ok(self.0.store.list(filter, page).await?)
+    }
+
+    /// Ends an interrupted or lapsed record with this value: it was done, and this is what replays give back.
+    ///
+    /// # Errors
+    /// [`Error::Store`], also where the value cannot be encoded or is over the limit: nothing was changed.
+    pub async fn complete<T: Serialize + ?Sized>(
+        self,
+        observed: &Observation,
+        value: &T,
+    ) -> Result<Resolved, Error> {
+        let payload = self.encode(value)?;
+        self.resolve(observed, Resolution::Complete(Ending::Completed(payload)))
+            .await
+    }
+
+    /// Ends an interrupted or lapsed record with this error: it failed for good, and this is what replays give back.
+    /// The function must name it under `replay_err`.
+    ///
+    /// # Errors
+    /// As for [`complete`](Self::complete).
+    pub async fn fail<E: Serialize + ?Sized>(
+        self,
+        observed: &Observation,
+        error: &E,
+    ) -> Result<Resolved, Error> {
+        let payload = self.encode(error)?;
+        self.resolve(observed, Resolution::Complete(Ending::Failed(payload)))
+            .await
+    }
+
+    /// Gives an interrupted or lapsed record back: it was not done, and the next call runs the body.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn release(self, observed: &Observation) -> Result<Resolved, Error> {
+        self.resolve(observed, Resolution::Release).await
+    }
+
+    /// Deletes a record, as if its key had never been used. Refused ([`Resolved::Stale`]) while its owner's lease
+    /// holds.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn erase(self, observed: &Observation) -> Result<Resolved, Error> {
+        self.resolve(observed, Resolution::Erase).await
+    }
+
+    async fn resolve(
+        self,
+        observed: &Observation,
+        resolution: Resolution,
+    ) -> Result<Resolved, Error> {
+        let limit = self.policy().store_timeout;
+        Ok(bounded(limit, self.0.store.resolve(observed, &resolution)).await?)
+    }
+
+    fn encode<T: Serialize + ?Sized>(self, value: &T) -> Result<Payload, Error> {
+        let policy = self.policy();
+        policy
+            .codec
+            .encode(value, policy.max_result_bytes)
+            .map_err(|error| match error {
+                EncodeError::TooLarge { .. } => {
+                    StoreError::new(StoreErrorKind::Full, error.to_string()).into()
+                }
+                EncodeError::Codec(_) | EncodeError::Panicked => {
+                    StoreError::new(StoreErrorKind::Other, error.to_string())
+                        .with_source(error)
+                        .into()
+                }
+            })
+    }
+
+    fn policy(self) -> &'a Policy {
+        &self.0.policy
+    }
+}

@@ -1,0 +1,223 @@
+//! From what a body did to a record that says so, whatever becomes of the caller and of the store in between.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::runtime::Handle as Runtime;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tracing::{Instrument, Span};
+
+use super::Attempt;
+use super::handover::{Ended, Lead, Phase};
+use super::timing::{Backoff, bounded};
+use crate::error::StoreError;
+use crate::policy::Policy;
+use crate::record::{Ending, Holder};
+use crate::store::Fenced;
+
+/// What the record is to say.
+#[derive(Debug, Clone)]
+pub(super) enum Verdict {
+    /// The body ended for good.
+    End(Ending),
+    /// Nothing was done: the key is free again.
+    Release,
+    /// Nobody knows what was done.
+    Interrupt,
+}
+
+/// How far the store is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Settled {
+    /// It says so.
+    Acknowledged,
+    /// Another call owns the record; nothing was written.
+    Lost,
+    /// It could not be reached in time. The work goes on in the background.
+    Pending,
+}
+
+/// A verdict on its way to the store. Dropped on the way, it goes on in the background: what a body has done is never
+/// forgotten because its caller went away.
+pub(super) struct Settlement {
+    work: Option<Work>,
+    runtime: Runtime,
+}
+
+struct Work {
+    attempt: Attempt,
+    holder: Holder,
+    lead: Option<Lead>,
+    verdict: Verdict,
+}
+
+impl Settlement {
+    /// None where there is no record to settle, because the body ran without protection.
+    pub(super) fn new(
+        attempt: Attempt,
+        lead: Option<Lead>,
+        verdict: Verdict,
+        runtime: Runtime,
+    ) -> Option<Self> {
+        Some(Self {
+            work: Some(Work {
+                holder: attempt.holder()?,
+                attempt,
+                lead,
+                verdict,
+            }),
+            runtime,
+        })
+    }
+
+    /// Tells the store, and waits for its word for as long as the handle's patience and the lease last.
+    ///
+    /// A release or an interruption is tried once here; nobody needs to wait for it.
+    pub(super) async fn settle(&mut self, span: &Span) -> Settled {
+        let Some(work) = &self.work else {
+            return Settled::Pending;
+        };
+        let policy = &work.attempt.engine().policy;
+        let now = Instant::now();
+        let until = now + patience(policy, work.attempt.live_until(), now);
+        let limit = policy.store_timeout.min(until - now);
+        match bounded(limit, work.step()).instrument(span.clone()).await {
+            Ok(fenced) => {
+                if let Some(work) = self.work.take() {
+                    work.conclude(fenced);
+                }
+                fenced.into()
+            }
+            Err(error) => {
+                tracing::debug!(
+                    target: "idem",
+                    parent: span,
+                    error = ?error.kind(),
+                    "the outcome could not be recorded, trying again",
+                );
+                Box::pin(self.settle_in_background(until)).await
+            }
+        }
+    }
+
+    async fn settle_in_background(&mut self, until: Instant) -> Settled {
+        let ends = self
+            .work
+            .as_ref()
+            .is_some_and(|work| matches!(work.verdict, Verdict::End(_)));
+        let (answer, answered) = oneshot::channel();
+        self.go_on_in_background(Some(answer));
+        if !ends {
+            return Settled::Pending;
+        }
+        match tokio::time::timeout_at(until, answered).await {
+            Ok(Ok(fenced)) => fenced.into(),
+            _ => Settled::Pending,
+        }
+    }
+
+    fn go_on_in_background(&mut self, answer: Option<oneshot::Sender<Fenced>>) {
+        if let Some(work) = self.work.take() {
+            self.runtime.spawn(work.persist(answer));
+        }
+    }
+}
+
+/// How long a caller waits for the store's word on its result. While enough of the lease is left, it ends before the
+/// lease does, so that the caller can still be given a value that could not be recorded; with less than that left, only
+/// the store can say whose result counts.
+fn patience(policy: &Policy, live_until: Option<Instant>, now: Instant) -> Duration {
+    const ENOUGH: Duration = Duration::from_millis(500);
+    let left = live_until.map_or(Duration::ZERO, |end| end.saturating_duration_since(now));
+    if left < ENOUGH {
+        policy.store_patience
+    } else {
+        policy.store_patience.min(left - left / 10)
+    }
+}
+
+impl Drop for Settlement {
+    fn drop(&mut self) {
+        self.go_on_in_background(None);
+    }
+}
+
+impl From<Fenced> for Settled {
+    fn from(fenced: Fenced) -> Self {
+        match fenced {
+            Fenced::Done => Self::Acknowledged,
+            Fenced::Lost => Self::Lost,
+        }
+    }
+}
+
+impl Work {
+    fn step(
+        &self,
+    ) -> std::pin::Pin<Box<dyn Future<Output = Result<Fenced, StoreError>> + Send + '_>> {
+        let store = &self.attempt.engine().store;
+        match &self.verdict {
+            Verdict::End(ending) => store.complete(&self.holder, ending),
+            Verdict::Release => store.release(&self.holder),
+            Verdict::Interrupt => store.interrupt(&self.holder),
+        }
+    }
+
+    /// Tries until the store answers, for the rest of the lease and one lease more: a lease that ran out does not by
+    /// itself refuse its owner.
+    async fn persist(self, answer: Option<oneshot::Sender<Fenced>>) {
+        let policy = &self.attempt.engine().policy;
+        let lease = self.attempt.call().request.lease;
+        let now = Instant::now();
+        let give_up_at =
+            self.attempt.live_until().unwrap_or(now).max(now) + lease.max(policy.store_patience);
+        let mut retries = Backoff::of_retries();
+        loop {
+            let error = match bounded(policy.store_timeout, self.step()).await {
+                Ok(fenced) => {
+                    self.conclude(fenced);
+                    if let Some(answer) = answer {
+                        // The caller may have stopped waiting.
+                        let _ = answer.send(fenced);
+                    }
+                    return;
+                }
+                Err(error) => error,
+            };
+            let pause = retries.pause();
+            if Instant::now() + pause >= give_up_at {
+                tracing::error!(
+                    target: "idem",
+                    operation = self.attempt.operation().as_str(),
+                    record = %self.attempt.record_id(),
+                    error = ?error.kind(),
+                    "gave up recording what became of an attempt; the record is as after a crash",
+                );
+                return;
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Tells the followers what the store acknowledged, and nothing else.
+    fn conclude(mut self, fenced: Fenced) {
+        if fenced == Fenced::Lost {
+            self.attempt.lose();
+        }
+        let Some(lead) = self.lead.take() else {
+            return;
+        };
+        match (fenced, self.verdict) {
+            (Fenced::Done, Verdict::End(ending)) => lead.resign(|| {
+                Phase::Ended(Arc::new(Ended {
+                    ending,
+                    fingerprint: self.attempt.call().request.fingerprint,
+                    attempt: self.attempt.number(),
+                    at: SystemTime::now(),
+                }))
+            }),
+            _ => drop(lead),
+        }
+    }
+}

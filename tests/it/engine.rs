@@ -1,0 +1,71 @@
+//! The engine's promises, by the macro-free way in, on the memory store with paused time.
+
+mod concurrency;
+mod crash;
+mod errors;
+mod faults;
+mod handle;
+mod lifecycle;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use idem_runtime::{Call, Error, Idem, MemoryStore, Store};
+
+/// How long records are kept in these tests.
+const TTL: Duration = Duration::from_secs(3600);
+
+/// The default lease of a handle.
+const LEASE: Duration = Duration::from_secs(30);
+
+fn idem() -> Idem<MemoryStore> {
+    Idem::new(MemoryStore::new())
+}
+
+/// The same operation with this key and request.
+fn call(key: &str, request: u64) -> Call {
+    Call::new("test.operation", key, &request, TTL)
+}
+
+/// A body with an effect that can be counted: the witness of how often it ran.
+#[derive(Debug, Clone, Default)]
+struct Effects(Arc<AtomicU32>);
+
+impl Effects {
+    fn happen(&self) -> u32 {
+        self.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn count(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Runs the body once more for this key, and gives back its number.
+    async fn run<S: Store + ?Sized>(&self, idem: &Idem<S>, call: Call) -> Result<u32, Failure> {
+        idem.run(call, async || Ok(self.happen())).await
+    }
+}
+
+/// A service's own error.
+#[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
+enum Failure {
+    #[error("declined: {0}")]
+    Declined(String),
+    #[error("timed out")]
+    TimedOut,
+    #[error("lost")]
+    Lost,
+    #[error(transparent)]
+    #[serde(skip)]
+    Idempotency(#[from] Error),
+}
+
+/// The idempotency error that a call answered with.
+#[track_caller]
+fn refusal<T: std::fmt::Debug>(result: Result<T, Failure>) -> Error {
+    match result {
+        Err(Failure::Idempotency(error)) => error,
+        other => panic!("expected an idempotency error, got {other:?}"),
+    }
+}

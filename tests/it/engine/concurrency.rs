@@ -1,0 +1,287 @@
+//! Calls that share a key at the same time, in one process and across several.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use idem_runtime::conformance::faults::{FaultStore, Op};
+use idem_runtime::{Call, Error, Idem, MemoryStore, Source, with_provenance};
+use tokio::sync::Notify;
+
+use super::{Effects, Failure, LEASE, call, refusal};
+
+/// Calls of one service.
+fn service() -> Idem<FaultStore<MemoryStore>> {
+    Idem::new(FaultStore::new(MemoryStore::new()))
+}
+
+/// Two services on one store.
+fn services() -> [Idem<Arc<FaultStore<MemoryStore>>>; 2] {
+    let store = Arc::new(FaultStore::new(MemoryStore::new()));
+    [Idem::new(store.clone()), Idem::new(store)]
+}
+
+fn patient(key: &str) -> Call {
+    call(key, 1).wait(LEASE)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_duplicates_that_wait_run_once_and_never_poll() {
+    let (idem, effects) = (service(), Effects::default());
+    let duplicates = (0..100).map(|_| {
+        with_provenance(idem.run(patient("k"), async || {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            Ok::<_, Failure>(effects.happen())
+        }))
+    });
+    let results = join_all(duplicates).await;
+    let mut waited = 0;
+    for (result, provenance) in results {
+        assert_eq!(result.unwrap(), 1);
+        waited += u32::from(provenance.unwrap().source == Source::Waited);
+    }
+    assert_eq!((waited, effects.count()), (99, 1));
+    let store = idem.store();
+    assert_eq!((store.count(Op::Claim), store.count(Op::Complete)), (1, 1));
+    assert_eq!(store.count(Op::Get), 0, "woken, not polling");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_duplicates_that_do_not_wait_are_told_so() {
+    let (idem, effects) = (service(), Effects::default());
+    let duplicates = (0..100).map(|_| {
+        idem.run(call("k", 1), async || {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            Ok::<_, Failure>(effects.happen())
+        })
+    });
+    let results = join_all(duplicates).await;
+    let told = results.iter().filter(|result| {
+        matches!(
+            result,
+            Err(Failure::Idempotency(Error::InFlight { retry_after })) if *retry_after > Duration::ZERO
+        )
+    });
+    assert_eq!((told.count(), effects.count()), (99, 1));
+    assert_eq!(idem.store().count(Op::Claim), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn duplicates_of_a_finished_key_are_all_replayed_however_many_come_at_once() {
+    let (idem, effects) = (service(), Effects::default());
+    effects.run(&idem, call("k", 1)).await.unwrap();
+    let duplicates = (0..100).map(|_| effects.run(&idem, call("k", 1)));
+    for result in join_all(duplicates).await {
+        assert_eq!(result.unwrap(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_duplicate_with_another_request_is_told_at_once_while_the_first_runs() {
+    let (idem, effects) = (service(), Effects::default());
+    let first = idem.run(call("k", 1), async || {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        Ok::<_, Failure>(effects.happen())
+    });
+    let other = effects.run(&idem, call("k", 2).wait(LEASE));
+    let started = tokio::time::Instant::now();
+    let other = async move {
+        let result = other.await;
+        (refusal(result), started.elapsed())
+    };
+    let (first, (reused, after)) = tokio::join!(first, other);
+    assert!(first.is_ok() && matches!(reused, Error::KeyReused));
+    assert_eq!(after, Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_that_wait_go_on_one_by_one_when_each_run_fails() {
+    let (idem, effects) = (service(), Effects::default());
+    let calls = (0..10).map(|_| {
+        idem.run(patient("k"), async || {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            if effects.happen() < 4 {
+                Err(Failure::TimedOut)
+            } else {
+                Ok(effects.count())
+            }
+        })
+    });
+    let results = join_all(calls).await;
+    let failed = results.iter().filter(|result| result.is_err()).count();
+    assert_eq!((failed, effects.count()), (3, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_ends_at_its_own_time() {
+    let (idem, effects) = (service(), Effects::default());
+    let long = idem.run(call("k", 1), async || {
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        Ok::<_, Failure>(effects.happen())
+    });
+    let started = tokio::time::Instant::now();
+    let waiter = async {
+        let result = effects
+            .run(&idem, call("k", 1).wait(Duration::from_secs(7)))
+            .await;
+        (refusal(result), started.elapsed())
+    };
+    let (_, (error, after)) = tokio::join!(long, waiter);
+    assert!(matches!(error, Error::InFlight { .. }));
+    assert_eq!(after, Duration::from_secs(7));
+}
+
+#[tokio::test(start_paused = true)]
+async fn across_services_those_that_wait_poll_by_reading_with_growing_pauses() {
+    let ([one, two], effects) = (services(), Effects::default());
+    let first = one.run(call("k", 1), async || {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        Ok::<_, Failure>(effects.happen())
+    });
+    let duplicates = join_all((0..50).map(|_| with_provenance(effects.run(&two, patient("k")))));
+    let (first, duplicates) = tokio::join!(first, duplicates);
+    assert_eq!(first.unwrap(), 1);
+    for (result, provenance) in duplicates {
+        assert_eq!(result.unwrap(), 1);
+        assert_eq!(provenance.unwrap().source, Source::Waited);
+    }
+    let store = one.store();
+    assert_eq!(store.count(Op::Claim), 2, "one a service");
+    let reads = store.count(Op::Get);
+    // Twenty seconds at a second at most, and a few short pauses before; one poller for all fifty.
+    assert!((20..60).contains(&reads), "{reads} reads");
+}
+
+#[tokio::test(start_paused = true)]
+async fn across_services_those_that_do_not_wait_cost_one_claim_for_all() {
+    let ([one, two], effects) = (services(), Effects::default());
+    let first = one.run(call("k", 1), async || {
+        let gate = two.store().hold_before(Op::Claim);
+        let duplicates = join_all((0..50).map(|_| effects.run(&two, call("k", 1))));
+        let opened = async {
+            tokio::task::yield_now().await;
+            gate.open();
+        };
+        let (duplicates, ()) = tokio::join!(duplicates, opened);
+        for result in duplicates {
+            assert!(matches!(refusal(result), Error::InFlight { .. }));
+        }
+        Ok::<_, Failure>(effects.happen())
+    });
+    assert_eq!(first.await.unwrap(), 1);
+    assert_eq!(one.store().count(Op::Claim), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_dropped_leaves_its_followers_to_another() {
+    let (idem, effects) = (service(), Effects::default());
+    let mut leader = Box::pin(idem.run(call("k", 1), async || -> Result<u32, Failure> {
+        std::future::pending().await
+    }));
+    assert!(leader.as_mut().now_or_never().is_none());
+    let followers = join_all((0..10).map(|_| effects.run(&idem, call("k", 1).wait(LEASE * 2))));
+    let dropped = async move {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        drop(leader);
+    };
+    let (results, ()) = tokio::join!(followers, dropped);
+    for result in results {
+        assert_eq!(result.unwrap(), 1);
+    }
+    assert_eq!(
+        effects.count(),
+        1,
+        "one of them took over once the lease was over"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_hangs_with_a_leader_whose_claim_hangs() {
+    let (idem, effects) = (service(), Effects::default());
+    idem.store().hang_before(Op::Claim, 1);
+    let mut leader = Box::pin(effects.run(&idem, call("k", 1)));
+    assert!(leader.as_mut().now_or_never().is_none());
+    // The leader is never polled again; the follower goes its own way after the time that the store is given.
+    let follower = effects.run(&idem, call("k", 1)).await;
+    assert_eq!(follower.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_is_given_a_value_only_after_the_store_has_acknowledged_it() {
+    let (idem, effects) = (service(), Effects::default());
+    idem.store().hang_before(Op::Complete, 1);
+    let first = effects.run(&idem, call("k", 1));
+    let started = tokio::time::Instant::now();
+    let follower = async {
+        let result = effects.run(&idem, patient("k")).await;
+        (result, started.elapsed())
+    };
+    let (first, (followed, after)) = tokio::join!(first, follower);
+    assert_eq!((first.unwrap(), followed.unwrap()), (1, 1));
+    assert!(
+        after >= idem.policy().store_timeout,
+        "after the repeated completion: {after:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn annotated_work_may_do_more_of_its_kind_inside() {
+    let (idem, effects) = (service(), Effects::default());
+    let outer = || {
+        idem.run(call("outer", 1), async || {
+            let one = effects.run(&idem, call("one", 1)).await?;
+            let two = effects.run(&idem, call("two", 1)).await?;
+            // Its own key again is its own business to avoid: it is in flight.
+            let own = effects.run(&idem, call("outer", 1)).await;
+            assert!(matches!(refusal(own), Error::InFlight { .. }));
+            Ok::<_, Failure>(one + two)
+        })
+    };
+    assert_eq!((outer().await.unwrap(), outer().await.unwrap()), (3, 3));
+    assert_eq!(effects.count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn on_many_threads_one_of_sixty_four_runs() {
+    let (idem, effects) = (Idem::new(MemoryStore::new()), Effects::default());
+    for round in 0..20 {
+        let key = format!("k{round}");
+        let barrier = Arc::new(tokio::sync::Barrier::new(64));
+        let tasks = (0..64).map(|_| {
+            let (idem, effects, barrier) = (idem.clone(), effects.clone(), barrier.clone());
+            let call = patient(&key);
+            tokio::spawn(async move {
+                barrier.wait().await;
+                idem.run(call, async || {
+                    tokio::task::yield_now().await;
+                    Ok::<_, Failure>(effects.happen())
+                })
+                .await
+            })
+        });
+        for task in join_all(tasks).await {
+            assert_eq!(task.unwrap().unwrap(), round + 1);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_owner_is_not_held_up_by_those_who_wait() {
+    let (idem, effects) = (service(), Effects::default());
+    let gate = Notify::new();
+    let owner = idem.run(call("k", 1), async || {
+        gate.notified().await;
+        Ok::<_, Failure>(effects.happen())
+    });
+    let waiters = (0..10).map(|_| Box::pin(effects.run(&idem, patient("k"))));
+    let mut waiters: Vec<_> = waiters.collect();
+    let mut owner = Box::pin(owner);
+    assert!(owner.as_mut().now_or_never().is_none());
+    for waiter in &mut waiters {
+        assert!(waiter.as_mut().now_or_never().is_none());
+    }
+    gate.notify_one();
+    assert_eq!(owner.await.unwrap(), 1);
+    drop(waiters);
+}

@@ -1,0 +1,136 @@
+//! The three kinds of `Err`, and what they become under each `on_crash`.
+
+use std::time::Duration;
+
+use idem_runtime::{Call, Error, Handling, Idem, MemoryStore, OnCrash, Scope, State};
+
+use super::{Effects, Failure, LEASE, call, idem, refusal};
+
+/// Terminal: `Declined`. Proof that nothing was done: `TimedOut`.
+fn handling<'a>() -> Handling<'a, u32, Failure> {
+    Handling::new()
+        .replay_err(|error| matches!(error, Failure::Declined(_)))
+        .retry_err(|error| matches!(error, Failure::TimedOut))
+}
+
+async fn fail(
+    idem: &Idem<MemoryStore>,
+    effects: &Effects,
+    call: Call,
+    failure: Failure,
+) -> Result<u32, Failure> {
+    idem.run_with(call, handling(), async |_| {
+        effects.happen();
+        Err(failure)
+    })
+    .await
+}
+
+async fn state(idem: &Idem<MemoryStore>) -> State {
+    let none = Scope::none();
+    let record = idem.records().find("test.operation", "k", &none).await;
+    record.unwrap().unwrap().state
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_terminal_error_is_stored_and_replayed_under_every_mode() {
+    for on_crash in [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile] {
+        let (idem, effects) = (idem(), Effects::default());
+        for _ in 0..2 {
+            let declined = Failure::Declined("no funds".to_owned());
+            let call = call("k", 1).on_crash(on_crash);
+            let result = fail(&idem, &effects, call, declined).await;
+            assert!(matches!(result, Err(Failure::Declined(why)) if why == "no funds"));
+        }
+        assert_eq!((effects.count(), state(&idem).await), (1, State::Failed));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn under_rerun_every_other_error_releases_the_key_at_once() {
+    for failure in [|| Failure::TimedOut, || Failure::Lost] {
+        let (idem, effects) = (idem(), Effects::default());
+        let result = fail(&idem, &effects, call("k", 1), failure()).await;
+        assert!(matches!(result, Err(Failure::TimedOut | Failure::Lost)));
+        assert_eq!(state(&idem).await, State::Released);
+        assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_released_key_keeps_its_attempt_number_and_its_request() {
+    let (idem, effects) = (idem(), Effects::default());
+    let _ = fail(&idem, &effects, call("k", 1), Failure::TimedOut).await;
+    let reused = refusal(effects.run(&idem, call("k", 2)).await);
+    assert!(matches!(reused, Error::KeyReused), "{reused:?}");
+    let attempt = idem.run_with(call("k", 1), Handling::new(), async |attempt| {
+        Ok::<_, Failure>(attempt.number())
+    });
+    assert_eq!(attempt.await.unwrap(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn otherwise_only_retry_err_releases_and_the_rest_is_unknown() {
+    for on_crash in [OnCrash::Refuse, OnCrash::Reconcile] {
+        let (idem, effects) = (idem(), Effects::default());
+        let call = || call("k", 1).on_crash(on_crash);
+        let _ = fail(&idem, &effects, call(), Failure::TimedOut).await;
+        assert_eq!(state(&idem).await, State::Released);
+
+        let result = fail(&idem, &effects, call(), Failure::Lost).await;
+        assert!(
+            matches!(result, Err(Failure::Lost)),
+            "the caller still gets its own error"
+        );
+        assert_eq!(state(&idem).await, State::Interrupted);
+        // A call that cannot ask what happened is refused, and goes on being so.
+        for _ in 0..2 {
+            tokio::time::advance(LEASE * 10).await;
+            let refused = refusal(effects.run(&idem, call()).await);
+            assert!(matches!(refused, Error::Interrupted));
+        }
+        assert_eq!(effects.count(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_record_decides_what_an_error_means_and_not_a_later_deploy() {
+    let (idem, effects) = (idem(), Effects::default());
+    let refuse = call("k", 1).on_crash(OnCrash::Refuse);
+    let _ = fail(&idem, &effects, refuse, Failure::TimedOut).await;
+    // The same function, deployed without `refuse`: its errors prove nothing for this record.
+    let _ = fail(&idem, &effects, call("k", 1), Failure::Lost).await;
+    assert_eq!(state(&idem).await, State::Interrupted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stored_error_that_is_no_longer_named_is_not_run_again() {
+    let (idem, effects) = (idem(), Effects::default());
+    let declined = Failure::Declined("no funds".to_owned());
+    let _ = fail(&idem, &effects, call("k", 1), declined).await;
+    let error = refusal(effects.run(&idem, call("k", 1)).await);
+    assert!(matches!(error, Error::Decode(_)), "{error:?}");
+    assert_eq!(effects.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_terminal_error_that_cannot_be_stored_is_not_run_again() {
+    let idem = Idem::builder(MemoryStore::new())
+        .max_result_bytes(8)
+        .build();
+    let effects = Effects::default();
+    let declined = Failure::Declined("a long reason".to_owned());
+    let result = fail(&idem, &effects, call("k", 1), declined).await;
+    assert!(matches!(result, Err(Failure::Declined(_))));
+    let error = refusal(effects.run(&idem, call("k", 1)).await);
+    assert!(matches!(error, Error::Unrecorded), "{error:?}");
+    assert_eq!(effects.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_released_key_is_forgotten_after_its_retention() {
+    let (idem, effects) = (idem(), Effects::default());
+    let _ = fail(&idem, &effects, call("k", 1), Failure::TimedOut).await;
+    tokio::time::advance(super::TTL + Duration::from_secs(1)).await;
+    assert!(effects.run(&idem, call("k", 2)).await.is_ok());
+}

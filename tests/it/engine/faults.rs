@@ -1,0 +1,323 @@
+//! Stores that fail or hang, before or after they have acted, at every step of a call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
+use idem_runtime::{
+    Error, Handling, Idem, MemoryStore, OnCrash, OnStoreError, Record, Scope, State, StoreErrorKind,
+};
+use tokio::time::Instant;
+
+use super::{Effects, Failure, LEASE, call, refusal};
+
+type Faults = FaultStore<MemoryStore>;
+
+fn faulty() -> (Idem<Faults>, Faults) {
+    let faults = FaultStore::new(MemoryStore::new());
+    (Idem::new(faults.clone()), faults)
+}
+
+/// Another service on the same records, whose store works.
+fn healthy(faults: &Faults) -> Idem<Arc<dyn idem_runtime::Store>> {
+    Idem::new(Arc::new(FaultStore::clone(faults)) as Arc<dyn idem_runtime::Store>)
+}
+
+async fn record(faults: &Faults) -> Option<Record> {
+    let call = Idem::new(faults.clone());
+    let found = call
+        .records()
+        .find("test.operation", "k", &Scope::none())
+        .await;
+    found.unwrap()
+}
+
+/// Lets background work that waits for nothing but the store come to its end.
+async fn settle() {
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_acknowledgement_was_lost_finds_itself() {
+    for lose in [FaultStore::fail_after, FaultStore::hang_after] {
+        let ((idem, faults), effects) = (faulty(), Effects::default());
+        lose(&faults, Op::Claim, 1);
+        assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
+        assert_eq!(
+            record(&faults).await.unwrap().attempt,
+            1,
+            "one grant, not two"
+        );
+        assert_eq!(faults.count(Op::Claim), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_takeover_whose_acknowledgement_was_lost_finds_itself() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    let mut dead = Box::pin(idem.run(call("k", 1), async || -> Result<u32, Failure> {
+        std::future::pending().await
+    }));
+    assert!(dead.as_mut().now_or_never().is_none());
+    drop(dead);
+    tokio::time::advance(LEASE).await;
+    faults.fail_after(Op::TakeOver, 2);
+    assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
+    assert_eq!(record(&faults).await.unwrap().attempt, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_claim_nothing_runs() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    faults.outage();
+    let started = Instant::now();
+    let Error::Store(error) = refusal(effects.run(&idem, call("k", 1)).await) else {
+        panic!("expected a store error");
+    };
+    assert_eq!(
+        (error.kind(), effects.count()),
+        (StoreErrorKind::Unavailable, 0)
+    );
+    assert!(started.elapsed() <= idem.policy().store_patience);
+
+    // Waiting changes nothing for what waiting cannot mend.
+    faults.reset();
+    faults.next(Op::Claim, Fault::FailBefore(StoreErrorKind::Schema));
+    let Error::Store(error) = refusal(effects.run(&idem, call("k", 1)).await) else {
+        panic!("expected a store error");
+    };
+    assert_eq!(
+        (error.kind(), faults.count(Op::Claim)),
+        (StoreErrorKind::Schema, 1)
+    );
+    assert!(
+        effects.run(&idem, call("k", 1)).await.is_ok(),
+        "the key is free"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_is_a_timeout_and_what_it_granted_is_given_back() {
+    for on_crash in [OnCrash::Rerun, OnCrash::Refuse] {
+        let ((idem, faults), effects) = (faulty(), Effects::default());
+        faults.always(Op::Claim, Fault::HangAfter);
+        let call = || call("k", 1).on_crash(on_crash);
+        let Error::Store(error) = refusal(effects.run(&idem, call()).await) else {
+            panic!("expected a store error");
+        };
+        assert_eq!(error.kind(), StoreErrorKind::Timeout);
+        assert!(error.is_retryable());
+        settle().await;
+        assert_eq!(record(&faults).await.unwrap().state, State::Released);
+        faults.reset();
+        assert_eq!(effects.run(&idem, call()).await.unwrap(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_cancelled_while_it_claims_gives_back_what_it_was_granted() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    faults.hang_after(Op::Claim, 1);
+    let mut cancelled = Box::pin(effects.run(&idem, call("k", 1).on_crash(OnCrash::Refuse)));
+    assert!(cancelled.as_mut().now_or_never().is_none());
+    assert_eq!(record(&faults).await.unwrap().state, State::Running);
+    drop(cancelled);
+    settle().await;
+    assert_eq!(record(&faults).await.unwrap().state, State::Released);
+    assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failing_open_is_an_opt_in_of_the_call_or_of_the_handle() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    faults.outage();
+    let call = || call("k", 1);
+    let unprotected = idem.run_with(call().run_on_store_error(), Handling::new(), async |it| {
+        assert_eq!(it.fencing_token(), None);
+        assert!(!it.is_live());
+        assert!(matches!(it.renew().await, Err(Error::LeaseLost)));
+        Ok::<_, Failure>(effects.happen())
+    });
+    assert_eq!(unprotected.await.unwrap(), 1);
+
+    let open = Idem::builder(faults.clone())
+        .on_store_error(OnStoreError::Run)
+        .build();
+    assert_eq!(effects.run(&open, call()).await.unwrap(), 2);
+    assert!(matches!(
+        refusal(effects.run(&idem, call()).await),
+        Error::Store(_)
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_whose_acknowledgement_was_lost_finds_itself() {
+    for lose in [FaultStore::fail_after, FaultStore::hang_after] {
+        let ((idem, faults), effects) = (faulty(), Effects::default());
+        lose(&faults, Op::Complete, 1);
+        assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
+        assert_eq!(record(&faults).await.unwrap().state, State::Completed);
+        assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_at_completion_is_outlasted_in_the_background() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    faults.always(Op::Complete, Fault::FailBefore(StoreErrorKind::Unavailable));
+    let started = Instant::now();
+    assert_eq!(
+        effects.run(&idem, call("k", 1)).await.unwrap(),
+        1,
+        "its own value"
+    );
+    let patience = idem.policy().store_patience;
+    assert!(started.elapsed() <= patience, "while its lease still held");
+    assert_eq!(record(&faults).await.unwrap().state, State::Running);
+
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    faults.reset();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(record(&faults).await.unwrap().state, State::Completed);
+    assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_value_that_could_not_be_recorded_is_not_given_once_the_lease_is_over() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    faults.always(Op::Complete, Fault::HangBefore);
+    let lost = idem.run(call("k", 1), async || {
+        // As a process that was paused: no heartbeat runs.
+        tokio::time::advance(LEASE + Duration::from_secs(1)).await;
+        Ok::<_, Failure>(effects.happen())
+    });
+    assert!(matches!(refusal(lost.await), Error::LeaseLost));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_rest_of_the_lease_does_not_cost_an_answer_that_the_store_can_give() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    let gate = faults.hold_before(Op::Complete);
+    let nearly_over = idem.run(call("k", 1), async || {
+        tokio::time::advance(LEASE - Duration::from_millis(100)).await;
+        Ok::<_, Failure>(effects.happen())
+    });
+    let opened = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        gate.open();
+    };
+    let (result, ()) = tokio::join!(nearly_over, opened);
+    assert_eq!(
+        result.unwrap(),
+        1,
+        "a lapsed lease alone does not refuse its owner"
+    );
+    assert_eq!(record(&faults).await.unwrap().state, State::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_goes_away_at_completion_loses_nothing() {
+    for cut in [FaultStore::hang_before, FaultStore::hang_after] {
+        let ((idem, faults), effects) = (faulty(), Effects::default());
+        cut(&faults, Op::Complete, 1);
+        let mut cancelled = Box::pin(effects.run(&idem, call("k", 1)));
+        assert!(cancelled.as_mut().now_or_never().is_none());
+        assert_eq!(
+            effects.count(),
+            1,
+            "the body is over, the completion is under way"
+        );
+        drop(cancelled);
+        settle().await;
+        assert_eq!(record(&faults).await.unwrap().state, State::Completed);
+        assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_that_came_too_late_gives_the_stored_result() {
+    let ((slow, faults), effects) = (faulty(), Effects::default());
+    let other = healthy(&faults);
+    let result = slow.run(call("k", 1), async || {
+        let own = effects.happen();
+        tokio::time::advance(LEASE).await;
+        effects.run(&other, call("k", 1)).await?;
+        faults.fail_before(Op::Complete, 1);
+        Ok::<_, Failure>(own)
+    });
+    assert_eq!(result.await.unwrap(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_fails_is_outlasted_and_costs_the_caller_nothing() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    faults.fail_before(Op::Release, 3);
+    let failed = idem.run(call("k", 1), async || Err::<u32, _>(Failure::TimedOut));
+    let started = Instant::now();
+    assert!(matches!(failed.await, Err(Failure::TimedOut)));
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_heartbeat_that_fails_goes_on_trying() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    let result = idem.run_with(call("k", 1), Handling::new(), async |attempt| {
+        faults.fail_before(Op::Renew, 2);
+        tokio::time::sleep(LEASE - Duration::from_secs(1)).await;
+        assert!(attempt.is_live(), "renewed at the third try");
+        faults.always(Op::Renew, Fault::FailBefore(StoreErrorKind::Unavailable));
+        tokio::time::sleep(LEASE * 2).await;
+        assert!(
+            !attempt.is_live(),
+            "nothing was acknowledged for the length of a lease"
+        );
+        faults.reset();
+        tokio::time::sleep(LEASE).await;
+        assert!(
+            attempt.is_live(),
+            "nobody took over, so it is the owner still"
+        );
+        Ok::<_, Failure>(effects.happen())
+    });
+    assert_eq!(result.await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_heartbeat_that_hangs_never_makes_a_lease_longer_than_it_was_sent_for() {
+    let ((idem, faults), _) = (faulty(), Effects::default());
+    let result = idem.run_with(call("k", 1), Handling::new(), async |attempt| {
+        // Sent at a third of the lease and acknowledged two seconds later: counted from when it was sent.
+        let gate = faults.hold_after(Op::Renew);
+        tokio::time::sleep(LEASE / 3 + Duration::from_secs(2)).await;
+        faults.always(Op::Renew, Fault::FailBefore(StoreErrorKind::Unavailable));
+        gate.open();
+        tokio::time::sleep(LEASE - Duration::from_secs(3)).await;
+        assert!(attempt.is_live());
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(!attempt.is_live());
+        Ok::<_, Failure>(())
+    });
+    let _ = result.await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn polling_survives_reads_that_fail() {
+    let ((one, faults), effects) = (faulty(), Effects::default());
+    let two = healthy(&faults);
+    let first = one.run(call("k", 1), async || {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        Ok::<_, Failure>(effects.happen())
+    });
+    let waiting = async {
+        tokio::task::yield_now().await;
+        faults.fail_before(Op::Get, 3);
+        effects.run(&two, call("k", 1).wait(LEASE)).await
+    };
+    let (first, second) = tokio::join!(first, waiting);
+    assert_eq!((first.unwrap(), second.unwrap()), (1, 1));
+}
