@@ -27,6 +27,5 @@ pub use crate::key::{Identity, Key, Operation, RecordId, Scope, ToKey, ToScope};
 pub use crate::policy::{OnStoreError, Policy};
 pub use crate::record::{OnCrash, Record, State, Timestamp};
 pub use crate::store::Store;
-
 #[cfg(feature = "macros")]
 pub use idem_macros::idempotent;
