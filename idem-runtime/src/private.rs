@@ -8,13 +8,15 @@ pub use std::time::Duration;
 pub use crate::codec::StoredValue;
 pub use crate::engine::typed::{
     Ask, Asking, CallError, ErrorCodec, ErrorKind, Handle, Reconciled, Returns, Running,
-    ValueCodec, default_handle, enter, enter_asking, handle,
+    ValueCodec, default_handle, handle,
 };
 pub use crate::engine::{Attempt, Call};
 pub use crate::error::{Error, InvalidCall};
 pub use crate::fingerprint::fields::{defaulted, float, with};
 pub use crate::fingerprint::{Encoder, Fingerprint, from_fn};
 pub use crate::record::OnCrash;
+
+use crate::engine::typed;
 
 /// The value of a parameter that is configured out: left out of the fingerprint.
 pub const ABSENT: &Option<bool> = &None;
@@ -49,30 +51,41 @@ pub trait StoredError: StoredValue {}
 #[diagnostic::do_not_recommend]
 impl<E: StoredValue> StoredError for E {}
 
-// Methods as functions: their type parameter is named where the user's return type stands, so that one that is no
-// `Result` is told so there, and the compiler finds it to be the same complaint every time.
+// The steps of the protocol, as functions of the return type `R`. Generated code names it where the user wrote it, so
+// that one that is no `Result` is told so there, and the compiler finds it to be the same complaint every time. What
+// passes between the steps knows `T` and `E` alone, and complains about nothing.
 
-/// [`Running::attempt`].
-pub fn attempt<R: Returns>(running: &Running<R>) -> Attempt {
-    running.attempt()
+/// [`typed::enter`].
+pub fn enter<R: Returns>(
+    handle: Handle,
+    call: Call,
+    values: ValueCodec<R::Ok>,
+    errors: ErrorCodec<R::Err>,
+) -> impl Future<Output = Result<Running<R::Ok, R::Err>, Result<R::Ok, R::Err>>> {
+    typed::enter(handle, call, values, errors)
 }
 
-/// [`Ask::attempt`].
-pub fn attempt_of_dead<R: Returns>(ask: &Ask<R>) -> Attempt {
-    ask.attempt()
+/// [`typed::enter_asking`].
+pub fn enter_asking<R: Returns>(
+    handle: Handle,
+    call: Call,
+    values: ValueCodec<R::Ok>,
+    errors: ErrorCodec<R::Err>,
+) -> impl Future<Output = Result<Asking<R::Ok, R::Err>, Result<R::Ok, R::Err>>> {
+    typed::enter_asking(handle, call, values, errors)
 }
 
 /// [`Ask::answer`].
 pub fn answer<R: Returns>(
-    ask: Ask<R>,
+    ask: Ask<R::Ok, R::Err>,
     answer: Result<Reconciled<R::Ok>, R::Err>,
-) -> impl Future<Output = Result<Asking<R>, R>> {
+) -> impl Future<Output = Result<Asking<R::Ok, R::Err>, Result<R::Ok, R::Err>>> {
     ask.answer(answer)
 }
 
 /// [`Running::drive`].
 pub fn drive<'a, R: Returns>(
-    running: &'a mut Running<R>,
+    running: &'a mut Running<R::Ok, R::Err>,
     body: impl Future<Output = R> + 'a,
 ) -> impl Future<Output = R> {
     running.drive(body)
@@ -80,11 +93,16 @@ pub fn drive<'a, R: Returns>(
 
 /// [`Running::finish`].
 pub fn finish<R: Returns>(
-    running: Running<R>,
+    running: Running<R::Ok, R::Err>,
     result: R,
     judge: impl FnOnce(&R::Err) -> ErrorKind,
-) -> impl Future<Output = R> {
-    running.finish(result, judge)
+) -> impl Future<Output = Result<R::Ok, R::Err>> {
+    running.finish(result.into_result(), judge)
+}
+
+/// What the function returns.
+pub fn returned<R: Returns>(result: Result<R::Ok, R::Err>) -> R {
+    R::from_result(result)
 }
 
 /// How values are stored.

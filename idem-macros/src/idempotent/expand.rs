@@ -79,6 +79,7 @@ impl Idempotent {
         };
         let codecs = self.codecs();
         let arguments = quote!(#handle, #request, #codecs);
+        let returned = self.step("returned", &answer.to_token_stream());
         match &self.after_crash {
             AfterCrash::Rerun | AfterCrash::Refuse => {
                 let enter = self.awaited_step("enter", &arguments);
@@ -86,17 +87,16 @@ impl Idempotent {
                     #prepare
                     let mut #running = match #enter {
                         #p::Result::Ok(#running) => #running,
-                        #p::Result::Err(#answer) => return #answer,
+                        #p::Result::Err(#answer) => return #returned,
                     };
                 }
             }
             AfterCrash::Reconcile(expr) => {
                 let [asking, ask] = ["asking", "ask"].map(|name| local(&format!("__idem_{name}")));
                 let attempt = self.attempt.as_ref().map(|attempt| {
-                    let of_dead = self.step("attempt_of_dead", &quote!(&#ask));
                     quote! {
                         #[allow(unused_variables)]
-                        let #attempt = #of_dead;
+                        let #attempt = #ask.attempt();
                     }
                 });
                 let borrows = self.borrows();
@@ -112,7 +112,7 @@ impl Idempotent {
                                 #attempt
                                 #go_on
                             }
-                            #p::Result::Err(#answer) => return #answer,
+                            #p::Result::Err(#answer) => return #returned,
                         };
                     };
                 }
@@ -129,8 +129,7 @@ impl Idempotent {
             // One that only the question asks for is in use.
             let allow = matches!(&self.after_crash, AfterCrash::Reconcile(expr) if mentions(expr.clone(), attempt))
                 .then(|| quote!(#[allow(unused_variables)]));
-            let of_running = self.step("attempt", &quote!(&#running));
-            quote!(#allow let #attempt = #of_running;)
+            quote!(#allow let #attempt = #running.attempt();)
         });
         let opens = self
             .opens
@@ -189,7 +188,8 @@ impl Idempotent {
             let closure = quote_spanned!(at=> |#error| match #error);
             quote!(#closure #arms)
         };
-        self.awaited_step("finish", &quote!(#running, #result, #judge))
+        let finish = self.awaited_step("finish", &quote!(#running, #result, #judge));
+        self.step("returned", &finish)
     }
 
     /// The call with all that the options say of it.

@@ -135,20 +135,20 @@ impl<E> ErrorCodec<E> {
 }
 
 /// How what a function returns is stored.
-struct Codecs<R: Returns> {
-    values: ValueCodec<R::Ok>,
-    errors: ErrorCodec<R::Err>,
+struct Codecs<T, E> {
+    values: ValueCodec<T>,
+    errors: ErrorCodec<E>,
 }
 
-impl<R: Returns> Codecs<R> {
+impl<T, E> Codecs<T, E> {
     /// A refusal, as the function returns it.
-    fn refuse(&self, span: &Span, error: Error) -> R {
+    fn refuse(&self, span: &Span, error: Error) -> Result<T, E> {
         record_refusal(span, &error);
-        R::from_result(Err((self.errors.carry)(error)))
+        Err((self.errors.carry)(error))
     }
 
     /// The result that is stored, in the caller's types.
-    fn decode(&self, ending: &Ending) -> Result<Result<R::Ok, R::Err>, Error> {
+    fn decode(&self, ending: &Ending) -> Result<Result<T, E>, Error> {
         match (ending, &self.errors.stored) {
             (Ending::Completed(payload), _) => Ok(Ok((self.values.decode)(payload)?)),
             (Ending::Failed(payload), Some(errors)) => Ok(Err((errors.decode)(payload)?)),
@@ -161,7 +161,13 @@ impl<R: Returns> Codecs<R> {
     }
 
     /// The stored result, as the function returns it.
-    fn replay(&self, ended: &Ended, source: Source, span: &Span, observer: Option<&Observer>) -> R {
+    fn replay(
+        &self,
+        ended: &Ended,
+        source: Source,
+        span: &Span,
+        observer: Option<&Observer>,
+    ) -> Result<T, E> {
         let result = match self.decode(&ended.ending) {
             Ok(result) => result,
             Err(error) => return self.refuse(span, error),
@@ -175,7 +181,7 @@ impl<R: Returns> Codecs<R> {
         if let Some(observer) = observer {
             observer.tell(source, ended.attempt, ended.at);
         }
-        R::from_result(result)
+        result
     }
 }
 
@@ -193,41 +199,41 @@ pub fn default_handle() -> Handle {
 }
 
 /// A body that may run.
-pub struct Running<R: Returns> {
+pub struct Running<T, E> {
     guard: Guard,
-    codecs: Codecs<R>,
+    codecs: Codecs<T, E>,
 }
 
 /// A body that may run, or a question to be answered first.
-pub enum Asking<R: Returns> {
+pub enum Asking<T, E> {
     /// It may run.
-    Run(Running<R>),
+    Run(Running<T, E>),
     /// First say what became of an earlier attempt.
-    Ask(Ask<R>),
+    Ask(Ask<T, E>),
 }
 
 /// An earlier attempt that died; `reconcile` is to say what it did.
-pub struct Ask<R: Returns> {
+pub struct Ask<T, E> {
     claimant: Claimant,
     dead: Box<Record>,
-    entry: Entry<R>,
+    entry: Entry<T, E>,
 }
 
 /// What a call carries along until its body runs.
-struct Entry<R: Returns> {
-    codecs: Codecs<R>,
+struct Entry<T, E> {
+    codecs: Codecs<T, E>,
     span: Span,
     observer: Option<Observer>,
     runtime: Runtime,
 }
 
 /// Claims the record of a call. `Err` is what the function returns without running its body.
-pub async fn enter<R: Returns>(
+pub(crate) async fn enter<T, E>(
     handle: Handle,
     call: Call,
-    values: ValueCodec<R::Ok>,
-    errors: ErrorCodec<R::Err>,
-) -> Result<Running<R>, R> {
+    values: ValueCodec<T>,
+    errors: ErrorCodec<E>,
+) -> Result<Running<T, E>, Result<T, E>> {
     let (mut claimant, entry) = Entry::begin(handle, call, Codecs { values, errors }, false)?;
     match claimant.claim().instrument(entry.span.clone()).await {
         Ok(Claimed::Run(attempt, lead)) => Ok(entry.run(attempt, lead)),
@@ -239,25 +245,25 @@ pub async fn enter<R: Returns>(
 }
 
 /// The same for `on_crash = reconcile(...)`.
-pub async fn enter_asking<R: Returns>(
+pub(crate) async fn enter_asking<T, E>(
     handle: Handle,
     call: Call,
-    values: ValueCodec<R::Ok>,
-    errors: ErrorCodec<R::Err>,
-) -> Result<Asking<R>, R> {
+    values: ValueCodec<T>,
+    errors: ErrorCodec<E>,
+) -> Result<Asking<T, E>, Result<T, E>> {
     let (mut claimant, entry) = Entry::begin(handle, call, Codecs { values, errors }, true)?;
     let claimed = claimant.claim().instrument(entry.span.clone()).await;
     entry.go_on(claimed, claimant)
 }
 
-impl<R: Returns> Entry<R> {
+impl<T, E> Entry<T, E> {
     /// A call becomes a claimant, with a span around it.
     fn begin(
         handle: Handle,
         call: Call,
-        codecs: Codecs<R>,
+        codecs: Codecs<T, E>,
         can_ask: bool,
-    ) -> Result<(Claimant, Self), R> {
+    ) -> Result<(Claimant, Self), Result<T, E>> {
         let span = tracing::info_span!(
             target: "idem",
             "idempotent",
@@ -289,7 +295,11 @@ impl<R: Returns> Entry<R> {
         Ok((claimant, entry))
     }
 
-    fn go_on(self, claimed: Result<Claimed, Error>, claimant: Claimant) -> Result<Asking<R>, R> {
+    fn go_on(
+        self,
+        claimed: Result<Claimed, Error>,
+        claimant: Claimant,
+    ) -> Result<Asking<T, E>, Result<T, E>> {
         match claimed {
             Ok(Claimed::Run(attempt, lead)) => Ok(Asking::Run(self.run(attempt, lead))),
             Ok(Claimed::Replay(ended, waited)) => Err(self.replay(&ended, waited)),
@@ -302,7 +312,7 @@ impl<R: Returns> Entry<R> {
         }
     }
 
-    fn run(self, attempt: Attempt, lead: Option<Lead>) -> Running<R> {
+    fn run(self, attempt: Attempt, lead: Option<Lead>) -> Running<T, E> {
         self.span.record("attempt", attempt.number());
         Running {
             guard: Guard::new(attempt, lead, self.runtime, self.span, self.observer),
@@ -310,7 +320,7 @@ impl<R: Returns> Entry<R> {
         }
     }
 
-    fn replay(&self, ended: &Ended, waited: Waited) -> R {
+    fn replay(&self, ended: &Ended, waited: Waited) -> Result<T, E> {
         let source = match waited {
             Waited(true) => Source::Waited,
             Waited(false) => Source::Replayed,
@@ -319,7 +329,7 @@ impl<R: Returns> Entry<R> {
             .replay(ended, source, &self.span, self.observer.as_ref())
     }
 
-    fn refuse(&self, error: Error) -> R {
+    fn refuse(&self, error: Error) -> Result<T, E> {
         self.codecs.refuse(&self.span, error)
     }
 }
@@ -340,7 +350,7 @@ fn record_refusal(span: &Span, error: &Error) {
     );
 }
 
-impl<R: Returns> Ask<R> {
+impl<T, E> Ask<T, E> {
     /// The attempt that died.
     pub fn attempt(&self) -> Attempt {
         Attempt::of_the_dead(
@@ -353,20 +363,20 @@ impl<R: Returns> Ask<R> {
     /// Goes on with what `reconcile` found out. An `Err` of its own is given to the caller, and nothing is changed.
     pub async fn answer(
         mut self,
-        answer: Result<Reconciled<R::Ok>, R::Err>,
-    ) -> Result<Asking<R>, R> {
+        answer: Result<Reconciled<T>, E>,
+    ) -> Result<Asking<T, E>, Result<T, E>> {
         let span = self.entry.span.clone();
         let claimed = match answer {
             Ok(answer) => Box::pin(self.act(answer)).instrument(span).await,
             Err(error) => {
                 span.record("outcome", "interrupted");
-                return Err(R::from_result(Err(error)));
+                return Err(Err(error));
             }
         };
         self.entry.go_on(claimed, self.claimant)
     }
 
-    async fn act(&mut self, answer: Reconciled<R::Ok>) -> Result<Claimed, Error> {
+    async fn act(&mut self, answer: Reconciled<T>) -> Result<Claimed, Error> {
         let resolution = match answer {
             Reconciled::NotDone => return self.claimant.take_over(&self.dead).await,
             Reconciled::Done(value) => {
@@ -394,28 +404,31 @@ impl<R: Returns> Ask<R> {
     }
 }
 
-impl<R: Returns> Running<R> {
+impl<T, E> Running<T, E> {
     /// The running attempt.
     pub fn attempt(&self) -> Attempt {
         self.guard.attempt.clone()
     }
 
     /// Runs the body, and keeps the lease while it runs.
-    pub fn drive<'a, F: Future<Output = R> + 'a>(
+    pub fn drive<'a, F: Future + 'a>(
         &'a mut self,
         body: F,
-    ) -> impl Future<Output = R> + use<'a, F, R> {
+    ) -> impl Future<Output = F::Output> + use<'a, F, T, E> {
         self.guard.drive(body)
     }
 
     /// Settles the record by what the body returned, and gives the caller what it is owed.
     ///
     /// The verdict is reached before the future is made, so that the future holds no more than it must.
-    pub fn finish<J>(mut self, result: R, judge: J) -> impl Future<Output = R> + use<R, J>
+    pub fn finish<J>(
+        mut self,
+        result: Result<T, E>,
+        judge: J,
+    ) -> impl Future<Output = Result<T, E>> + use<T, E, J>
     where
-        J: FnOnce(&R::Err) -> ErrorKind,
+        J: FnOnce(&E) -> ErrorKind,
     {
-        let result = result.into_result();
         let verdict = self.verdict(&result, judge);
         let ends = matches!(verdict, Some(Verdict::End(_)));
         let outcome = match verdict {
@@ -442,15 +455,15 @@ impl<R: Returns> Running<R> {
                 let number = self.guard.attempt.number();
                 observer.tell(Source::Executed, number, SystemTime::now());
             }
-            R::from_result(result)
+            result
         }
     }
 
     /// What the record is to say. None where it is left as after a crash.
     fn verdict(
         &self,
-        result: &Result<R::Ok, R::Err>,
-        judge: impl FnOnce(&R::Err) -> ErrorKind,
+        result: &Result<T, E>,
+        judge: impl FnOnce(&E) -> ErrorKind,
     ) -> Option<Verdict> {
         let attempt = &self.guard.attempt;
         let policy = &attempt.engine().policy;
@@ -485,7 +498,7 @@ impl<R: Returns> Running<R> {
     }
 
     /// Another call took over and this one's result was refused: the caller gets the stored one, if there is one.
-    async fn after_loss(&self) -> R {
+    async fn after_loss(&self) -> Result<T, E> {
         let (span, observer) = (&self.guard.span, self.guard.observer.as_ref());
         let engine = self.guard.attempt.engine();
         let call = self.guard.attempt.call();
@@ -541,8 +554,8 @@ fn ending(
 }
 
 macro_rules! opaque_debug {
-    ($($name:ident<$param:ident $(: $bound:ident)?>),*) => {$(
-        impl<$param $(: $bound)?> fmt::Debug for $name<$param> {
+    ($($name:ident<$($param:ident),*>),*) => {$(
+        impl<$($param),*> fmt::Debug for $name<$($param),*> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.debug_struct(stringify!($name)).finish_non_exhaustive()
             }
@@ -550,7 +563,7 @@ macro_rules! opaque_debug {
     )*};
 }
 
-opaque_debug!(ValueCodec<T>, ErrorCodec<E>, Running<R: Returns>, Asking<R: Returns>, Ask<R: Returns>);
+opaque_debug!(ValueCodec<T>, ErrorCodec<E>, Running<T, E>, Asking<T, E>, Ask<T, E>);
 
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -45,7 +45,9 @@ async fn mail(mailer: &Mailer, to: &str, (_, trace): (u8, Trace)) -> Result<(), 
         .await
     {
         crate::idem::__private::Result::Ok(__idem_running) => __idem_running,
-        crate::idem::__private::Result::Err(__idem_answer) => return __idem_answer,
+        crate::idem::__private::Result::Err(__idem_answer) => {
+            return crate::idem::__private::returned::<Result<(), Error>>(__idem_answer);
+        }
     };
     let __idem_result: Result<(), Error> = crate::idem::__private::drive::<
         Result<(), Error>,
@@ -66,8 +68,16 @@ async fn mail(mailer: &Mailer, to: &str, (_, trace): (u8, Trace)) -> Result<(), 
             },
         )
         .await;
-    crate::idem::__private::finish::<
+    crate::idem::__private::returned::<
         Result<(), Error>,
-    >(__idem_running, __idem_result, |_| crate::idem::__private::ErrorKind::Transient)
-        .await
+    >(
+        crate::idem::__private::finish::<
+            Result<(), Error>,
+        >(
+                __idem_running,
+                __idem_result,
+                |_| crate::idem::__private::ErrorKind::Transient,
+            )
+            .await,
+    )
 }

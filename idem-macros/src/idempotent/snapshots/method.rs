@@ -54,7 +54,11 @@ pub async fn charge(
         .await
     {
         ::idem_runtime::__private::Result::Ok(__idem_running) => __idem_running,
-        ::idem_runtime::__private::Result::Err(__idem_answer) => return __idem_answer,
+        ::idem_runtime::__private::Result::Err(__idem_answer) => {
+            return ::idem_runtime::__private::returned::<
+                Result<Receipt, ChargeError>,
+            >(__idem_answer);
+        }
     };
     let __idem_result: Result<Receipt, ChargeError> = ::idem_runtime::__private::drive::<
         Result<Receipt, ChargeError>,
@@ -75,18 +79,22 @@ pub async fn charge(
             },
         )
         .await;
-    ::idem_runtime::__private::finish::<
+    ::idem_runtime::__private::returned::<
         Result<Receipt, ChargeError>,
     >(
-            __idem_running,
-            __idem_result,
-            |__idem_error| match __idem_error {
-                ChargeError::Declined { .. } => {
-                    ::idem_runtime::__private::ErrorKind::Terminal
-                }
-                #[allow(unreachable_patterns)]
-                _ => ::idem_runtime::__private::ErrorKind::Transient,
-            },
-        )
-        .await
+        ::idem_runtime::__private::finish::<
+            Result<Receipt, ChargeError>,
+        >(
+                __idem_running,
+                __idem_result,
+                |__idem_error| match __idem_error {
+                    ChargeError::Declined { .. } => {
+                        ::idem_runtime::__private::ErrorKind::Terminal
+                    }
+                    #[allow(unreachable_patterns)]
+                    _ => ::idem_runtime::__private::ErrorKind::Transient,
+                },
+            )
+            .await,
+    )
 }

@@ -47,21 +47,21 @@ async fn charge(&self, charge: Charge) -> AppResult<Receipt> {
                 ::idem_runtime::__private::Asking::Ask(__idem_ask),
             ) => {
                 #[allow(unused_variables)]
-                let attempt = ::idem_runtime::__private::attempt_of_dead::<
-                    AppResult<Receipt>,
-                >(&__idem_ask);
+                let attempt = __idem_ask.attempt();
                 ::idem_runtime::__private::answer::<
                     AppResult<Receipt>,
                 >(__idem_ask, { self.bank.lookup(&charge.id, &attempt).await })
                     .await
             }
-            ::idem_runtime::__private::Result::Err(__idem_answer) => return __idem_answer,
+            ::idem_runtime::__private::Result::Err(__idem_answer) => {
+                return ::idem_runtime::__private::returned::<
+                    AppResult<Receipt>,
+                >(__idem_answer);
+            }
         };
     };
     #[allow(unused_variables)]
-    let attempt = ::idem_runtime::__private::attempt::<
-        AppResult<Receipt>,
-    >(&__idem_running);
+    let attempt = __idem_running.attempt();
     let __idem_result: AppResult<Receipt> = ::idem_runtime::__private::drive::<
         AppResult<Receipt>,
     >(
@@ -81,8 +81,16 @@ async fn charge(&self, charge: Charge) -> AppResult<Receipt> {
             },
         )
         .await;
-    ::idem_runtime::__private::finish::<
+    ::idem_runtime::__private::returned::<
         AppResult<Receipt>,
-    >(__idem_running, __idem_result, |_| ::idem_runtime::__private::ErrorKind::Unknown)
-        .await
+    >(
+        ::idem_runtime::__private::finish::<
+            AppResult<Receipt>,
+        >(
+                __idem_running,
+                __idem_result,
+                |_| ::idem_runtime::__private::ErrorKind::Unknown,
+            )
+            .await,
+    )
 }

@@ -58,7 +58,11 @@ async fn charge(key: String, amount: u64) -> Result<Receipt, Error> {
         .await
     {
         ::idem_runtime::__private::Result::Ok(__idem_running) => __idem_running,
-        ::idem_runtime::__private::Result::Err(__idem_answer) => return __idem_answer,
+        ::idem_runtime::__private::Result::Err(__idem_answer) => {
+            return ::idem_runtime::__private::returned::<
+                Result<Receipt, Error>,
+            >(__idem_answer);
+        }
     };
     let __idem_result: Result<Receipt, Error> = ::idem_runtime::__private::drive::<
         Result<Receipt, Error>,
@@ -79,21 +83,25 @@ async fn charge(key: String, amount: u64) -> Result<Receipt, Error> {
             },
         )
         .await;
-    ::idem_runtime::__private::finish::<
+    ::idem_runtime::__private::returned::<
         Result<Receipt, Error>,
     >(
-            __idem_running,
-            __idem_result,
-            |__idem_error| match __idem_error {
-                Error::Declined | Error::Expired => {
-                    ::idem_runtime::__private::ErrorKind::Terminal
-                }
-                Error::Http(status) if *status == 503 => {
-                    ::idem_runtime::__private::ErrorKind::Transient
-                }
-                #[allow(unreachable_patterns)]
-                _ => ::idem_runtime::__private::ErrorKind::Unknown,
-            },
-        )
-        .await
+        ::idem_runtime::__private::finish::<
+            Result<Receipt, Error>,
+        >(
+                __idem_running,
+                __idem_result,
+                |__idem_error| match __idem_error {
+                    Error::Declined | Error::Expired => {
+                        ::idem_runtime::__private::ErrorKind::Terminal
+                    }
+                    Error::Http(status) if *status == 503 => {
+                        ::idem_runtime::__private::ErrorKind::Transient
+                    }
+                    #[allow(unreachable_patterns)]
+                    _ => ::idem_runtime::__private::ErrorKind::Unknown,
+                },
+            )
+            .await,
+    )
 }

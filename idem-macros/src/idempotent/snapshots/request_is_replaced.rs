@@ -30,7 +30,11 @@ async fn order(key: &str, order: Order) -> Result<u64, Error> {
         .await
     {
         ::idem_runtime::__private::Result::Ok(__idem_running) => __idem_running,
-        ::idem_runtime::__private::Result::Err(__idem_answer) => return __idem_answer,
+        ::idem_runtime::__private::Result::Err(__idem_answer) => {
+            return ::idem_runtime::__private::returned::<
+                Result<u64, Error>,
+            >(__idem_answer);
+        }
     };
     let __idem_result: Result<u64, Error> = ::idem_runtime::__private::drive::<
         Result<u64, Error>,
@@ -51,8 +55,16 @@ async fn order(key: &str, order: Order) -> Result<u64, Error> {
             },
         )
         .await;
-    ::idem_runtime::__private::finish::<
+    ::idem_runtime::__private::returned::<
         Result<u64, Error>,
-    >(__idem_running, __idem_result, |_| ::idem_runtime::__private::ErrorKind::Transient)
-        .await
+    >(
+        ::idem_runtime::__private::finish::<
+            Result<u64, Error>,
+        >(
+                __idem_running,
+                __idem_result,
+                |_| ::idem_runtime::__private::ErrorKind::Transient,
+            )
+            .await,
+    )
 }

@@ -46,7 +46,11 @@ async fn charge(key: &str, amount: u64) -> Result<Receipt, ChargeError> {
         .await
     {
         ::idem_runtime::__private::Result::Ok(__idem_running) => __idem_running,
-        ::idem_runtime::__private::Result::Err(__idem_answer) => return __idem_answer,
+        ::idem_runtime::__private::Result::Err(__idem_answer) => {
+            return ::idem_runtime::__private::returned::<
+                Result<Receipt, ChargeError>,
+            >(__idem_answer);
+        }
     };
     let __idem_result: Result<Receipt, ChargeError> = ::idem_runtime::__private::drive::<
         Result<Receipt, ChargeError>,
@@ -67,8 +71,16 @@ async fn charge(key: &str, amount: u64) -> Result<Receipt, ChargeError> {
             },
         )
         .await;
-    ::idem_runtime::__private::finish::<
+    ::idem_runtime::__private::returned::<
         Result<Receipt, ChargeError>,
-    >(__idem_running, __idem_result, |_| ::idem_runtime::__private::ErrorKind::Transient)
-        .await
+    >(
+        ::idem_runtime::__private::finish::<
+            Result<Receipt, ChargeError>,
+        >(
+                __idem_running,
+                __idem_result,
+                |_| ::idem_runtime::__private::ErrorKind::Transient,
+            )
+            .await,
+    )
 }
