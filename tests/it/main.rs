@@ -1,1 +1,3 @@
 //! One binary for all integration tests: one link, one list.
+
+mod ui;
