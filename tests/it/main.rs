@@ -1,3 +1,4 @@
 //! One binary for all integration tests: one link, one list.
 
+mod fingerprint;
 mod ui;
