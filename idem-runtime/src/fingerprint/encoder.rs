@@ -17,7 +17,7 @@ const BULK: usize = 1024;
 /// A buffer that grew beyond this, in bytes, is not kept for the next request.
 const KEPT: usize = 64 * 1024;
 /// How deep a value may nest.
-const MAX_DEPTH: usize = 128;
+pub(super) const MAX_DEPTH: usize = 128;
 
 const UNSIGNED: u8 = 0x00;
 const NEGATIVE: u8 = 0x20;

@@ -192,6 +192,14 @@ fn an_implementation_by_hand_that_breaks_the_rules_is_found_by_looking() {
         let error = canonical(&unsorted).expect_err("it is not sorted");
         assert!(error.to_string().contains("not sorted"), "{error}");
     }
+    found(
+        |encoder| (0..100_000).for_each(|_| encoder.map(1)),
+        "128 levels",
+    );
+    found(
+        |encoder| (0..100_000).for_each(|_| encoder.array(1)),
+        "less than it had announced",
+    );
     // Sorted by encoding: the shorter name first, and a map as a key is a key as well.
     let sorted = from_fn(|encoder| {
         encoder.map(2);

@@ -134,9 +134,11 @@ struct Newtype(u64);
 struct Pair(u64, &'static str);
 
 #[derive(Fingerprint)]
+#[expect(dead_code, reason = "what is skipped is not read")]
 struct Partly(u64, #[fingerprint(skip)] f64, &'static str);
 
 #[derive(Fingerprint)]
+#[expect(dead_code, reason = "what is skipped is not read")]
 struct Lonely(#[fingerprint(skip)] &'static str);
 
 #[derive(Fingerprint)]
