@@ -2,4 +2,5 @@
 
 mod engine;
 mod outside;
+mod fingerprint;
 mod ui;
