@@ -469,7 +469,7 @@ impl Store for ToyStore {
             let answer = self.held(holder, |_| {});
             tokio::time::sleep(Duration::from_millis(4)).await;
             self.held(holder, |record| {
-                record.lease_until = record.read_at.after(lease)
+                record.lease_until = record.read_at.after(lease);
             });
             return Ok(answer);
         }
@@ -675,7 +675,6 @@ impl ToyStore {
         match self.bug {
             Some(Bug::ListIgnoresState) => filter.state = None,
             Some(Bug::ListIgnoresAge) => filter.older_than = None,
-            Some(Bug::ListShowsExpired) => {}
             Some(Bug::ListMatchesPrefix) => {
                 let name = record.identity.operation.as_str();
                 let prefix = filter.operation.take();

@@ -1,1 +1,5 @@
 //! One binary for all integration tests: one link, one list.
+
+mod memory;
+mod records;
+mod sqlite;
