@@ -1,5 +1,10 @@
 //! One binary for all integration tests: one link, one list.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a panic fails the test that it happens in"
+)]
+
 mod memory;
 mod records;
 mod sqlite;
