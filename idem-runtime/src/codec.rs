@@ -1,6 +1,7 @@
 //! How a result becomes bytes and comes back: an encoded value travels with the tag of the codec, and its version,
 //! that wrote it, so a later build knows whether it can read it.
 
+use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -33,6 +34,13 @@ pub enum Codec {
     Cbor,
 }
 
+/// A buffer that grew beyond this, in bytes, is not kept for the next result.
+const KEPT: usize = 64 * 1024;
+
+thread_local! {
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
 const JSON: &str = "json/1";
 const CBOR: &str = "cbor/1";
 
@@ -54,18 +62,27 @@ impl Codec {
         value: &T,
         limit: usize,
     ) -> Result<Payload, EncodeError> {
+        let mut bytes = BUFFER.try_with(Cell::take).unwrap_or_default();
+        bytes.clear();
         let mut buffer = Limited {
-            bytes: Vec::with_capacity(128.min(limit)),
+            bytes,
             limit,
             exceeded: false,
         };
         // The work is done by now: a panic in here must not make it look as if it had not been.
         let written = catch_unwind(AssertUnwindSafe(|| self.write(value, &mut buffer)));
         match written {
-            Ok(Ok(())) => Ok(Payload {
-                codec: self.tag().into(),
-                bytes: buffer.bytes.into(),
-            }),
+            Ok(Ok(())) => {
+                let payload = Payload {
+                    codec: self.tag().into(),
+                    bytes: buffer.bytes.as_slice().into(),
+                };
+                if buffer.bytes.capacity() <= KEPT {
+                    // A thread that is ending has no use for the buffer.
+                    let _ = BUFFER.try_with(|kept| kept.set(buffer.bytes));
+                }
+                Ok(payload)
+            }
             Ok(Err(_)) if buffer.exceeded => Err(EncodeError::TooLarge { limit }),
             Ok(Err(error)) => Err(EncodeError::Codec(error)),
             Err(_) => Err(EncodeError::Panicked),

@@ -58,7 +58,7 @@ pub(crate) struct Engine {
     pub(crate) policy: Policy,
     /// The first seals new digests; all of them are tried on stored ones.
     pub(crate) secrets: Vec<Secret>,
-    pub(crate) handover: Arc<Handover>,
+    pub(crate) handover: Handover,
 }
 
 impl<S: Store> Idem<S> {
@@ -297,7 +297,7 @@ impl<S: Store> Builder<S> {
                 store: Arc::clone(&store) as Arc<dyn Store>,
                 policy: self.policy,
                 secrets: self.secrets,
-                handover: Arc::default(),
+                handover: Handover::default(),
             }),
             store,
         }

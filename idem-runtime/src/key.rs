@@ -11,6 +11,15 @@ use crate::error::{InvalidCall, InvalidKey};
 /// The longest key, scope part and operation name, in bytes.
 pub const MAX_LEN: usize = 255;
 
+const PRINTABLE: std::ops::RangeInclusive<u8> = 0x20..=0x7e;
+
+/// Whether all of it is printable ASCII. It looks at all bytes in any case, which lets it look at many at once.
+fn is_printable(bytes: &[u8]) -> bool {
+    bytes
+        .iter()
+        .fold(true, |so_far, byte| so_far & PRINTABLE.contains(byte))
+}
+
 /// An idempotency key: 1 to 255 bytes of printable ASCII (0x20 to 0x7E), and the [`Scope`] it may carry.
 ///
 /// `Debug` shows its length alone, since keys are often guessable or secret. Cloning is cheap.
@@ -33,8 +42,9 @@ impl Key {
         if bytes.len() > MAX_LEN {
             return Err(InvalidKey::TooLong(bytes.len()));
         }
-        if let Some(at) = bytes.iter().position(|byte| !(0x20..=0x7e).contains(byte)) {
-            return Err(InvalidKey::NotPrintable(at));
+        if !is_printable(bytes) {
+            let at = bytes.iter().position(|byte| !PRINTABLE.contains(byte));
+            return Err(InvalidKey::NotPrintable(at.unwrap_or_default()));
         }
         Ok(Self {
             text: text.into(),
@@ -166,7 +176,8 @@ impl Operation {
     /// [`InvalidCall::Name`] where the name is empty, over 255 bytes or has control characters.
     pub fn new(name: impl Into<Cow<'static, str>>) -> Result<Self, InvalidCall> {
         let name = name.into();
-        if name.is_empty() || name.len() > MAX_LEN || name.chars().any(char::is_control) {
+        let is_text = is_printable(name.as_bytes()) || !name.contains(char::is_control);
+        if name.is_empty() || name.len() > MAX_LEN || !is_text {
             return Err(InvalidCall::Name);
         }
         Ok(Self(name))

@@ -1,7 +1,7 @@
 //! What a running body knows about itself.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use sha2::{Digest as _, Sha256};
@@ -12,120 +12,95 @@ use super::call::Prepared;
 use super::timing::bounded;
 use crate::error::Error;
 use crate::key::{Key, Operation, RecordId, Scope};
-use crate::record::{Holder, OnCrash, Record, Timestamp};
+use crate::record::{Grant, Holder, OnCrash, Record, Timestamp};
 use crate::store::{Fenced, Granted};
 
 /// A running attempt: what it is about, and whether it still owns its record. Cheap to clone.
 #[derive(Clone)]
-pub struct Attempt(Arc<Inner>);
-
-struct Inner {
-    engine: Arc<Engine>,
+pub struct Attempt {
     call: Arc<Prepared>,
     /// None where the body runs without protection because the store could not be reached.
-    holder: Option<Holder>,
+    grant: Option<Grant>,
     number: u32,
     first_claimed_at: Timestamp,
     on_crash: OnCrash,
-    ownership: Mutex<Ownership>,
-}
-
-/// What this process knows of its lease. It counts from *sending* the last claim or renewal that was acknowledged, so
-/// it never believes longer than the store does.
-#[derive(Debug, Clone, Copy)]
-enum Ownership {
-    Until(Instant),
-    Lost,
+    /// It is not the call's own, but the one that the call is asked about.
+    dead: bool,
 }
 
 impl Attempt {
-    pub(super) fn granted(
-        engine: Arc<Engine>,
-        call: Arc<Prepared>,
-        granted: &Granted,
-        sent_at: Instant,
-    ) -> Self {
-        let ownership = Ownership::Until(end_of_lease(sent_at, call.request.lease));
-        Self(Arc::new(Inner {
-            holder: Some(Holder {
-                id: call.request.id,
-                token: call.request.token,
-                grant: granted.grant,
-            }),
+    /// The lease counts from *sending* the claim, so this process never believes longer than the store does.
+    pub(super) fn granted(call: Arc<Prepared>, granted: &Granted, sent_at: Instant) -> Self {
+        call.progress.run(end_of_lease(sent_at, call.request.lease));
+        Self {
+            grant: Some(granted.grant),
             number: granted.attempt,
             first_claimed_at: granted.first_claimed_at,
             on_crash: granted.on_crash,
-            ownership: Mutex::new(ownership),
-            engine,
+            dead: false,
             call,
-        }))
+        }
     }
 
     /// The attempt of a body that runs although the store could not be reached.
-    pub(super) fn unprotected(engine: Arc<Engine>, call: Arc<Prepared>) -> Self {
-        Self(Arc::new(Inner {
-            holder: None,
+    pub(super) fn unprotected(call: Arc<Prepared>) -> Self {
+        Self {
+            grant: None,
             number: 1,
             first_claimed_at: SystemTime::now().into(),
             on_crash: call.request.on_crash,
-            ownership: Mutex::new(Ownership::Lost),
-            engine,
+            dead: false,
             call,
-        }))
+        }
     }
 
     /// The attempt that died, for whoever is asked what it did.
-    pub(super) fn of_the_dead(engine: Arc<Engine>, call: Arc<Prepared>, record: &Record) -> Self {
-        Self(Arc::new(Inner {
-            holder: record.token.map(|token| Holder {
-                id: record.id,
-                token,
-                grant: record.grant,
-            }),
+    pub(super) fn of_the_dead(call: Arc<Prepared>, record: &Record) -> Self {
+        Self {
+            grant: record.token.map(|_| record.grant),
             number: record.attempt,
             first_claimed_at: record.first_claimed_at,
             on_crash: record.on_crash,
-            ownership: Mutex::new(Ownership::Lost),
-            engine,
+            dead: true,
             call,
-        }))
+        }
     }
 
     /// The idempotency key.
     pub fn key(&self) -> &Key {
-        &self.0.call.request.identity.key
+        &self.call.request.identity.key
     }
 
     /// Whose key it is: the key's own scope and the call's.
     pub fn scope(&self) -> &Scope {
-        &self.0.call.request.identity.scope
+        &self.call.request.identity.scope
     }
 
     /// The name of the operation.
     pub fn operation(&self) -> &Operation {
-        &self.0.call.request.identity.operation
+        &self.call.request.identity.operation
     }
 
     /// What the record is found by in the store.
     pub fn record_id(&self) -> RecordId {
-        self.0.call.request.id
+        self.call.request.id
     }
 
     /// Which attempt this is; the first is 1, and each takeover or run after a release is one more.
     pub fn number(&self) -> u32 {
-        self.0.number
+        self.number
     }
 
     /// A number that grows with every grant of the key: a resource that refuses anything lower than the highest it has
     /// seen is safe from an owner that was paused past its lease (a fencing token). None where the body runs without
     /// protection, under `on_store_error = run`.
     pub fn fencing_token(&self) -> Option<i64> {
-        self.0.holder.map(|holder| holder.grant.number())
+        self.grant.map(Grant::number)
     }
 
     /// When the key was first claimed, by the store's clock.
     pub fn first_claimed_at(&self) -> SystemTime {
-        self.0.first_claimed_at.into()
+        self.first_claimed_at.into()
     }
 
     /// A key for a request that the body makes to another service, stable over attempts, takeovers, releases and a
@@ -136,9 +111,9 @@ impl Attempt {
     /// one after its ttl.
     pub fn downstream_key(&self, service: &str) -> String {
         let mut hasher = Sha256::new_with_prefix(b"idem/downstream/1");
-        hasher.update(self.0.call.request.id.as_bytes());
-        if self.0.call.by_fingerprint {
-            hasher.update(self.0.first_claimed_at.as_micros().to_be_bytes());
+        hasher.update(self.call.request.id.as_bytes());
+        if self.call.by_fingerprint {
+            hasher.update(self.first_claimed_at.as_micros().to_be_bytes());
         }
         hasher.update(service);
         uuid_v8(&hasher.finalize().into())
@@ -153,8 +128,8 @@ impl Attempt {
     /// # Cancel safety
     /// Dropping the future leaves the lease renewed or not.
     pub async fn renew(&self) -> Result<(), Error> {
-        match (self.0.holder, self.ownership()) {
-            (Some(holder), Ownership::Until(_)) => self.renew_as(&holder).await,
+        match (self.holder(), self.live_until()) {
+            (Some(holder), Some(_)) => self.renew_as(&holder).await,
             _ => Err(Error::LeaseLost),
         }
     }
@@ -166,16 +141,13 @@ impl Attempt {
     }
 
     async fn renew_as(&self, holder: &Holder) -> Result<(), Error> {
-        let engine = &self.0.engine;
-        let lease = self.0.call.request.lease;
+        let engine = self.engine();
+        let lease = self.call.request.lease;
         let sent_at = Instant::now();
         let limit = engine.policy.store_timeout;
         match bounded(limit, engine.store.renew(holder, lease)).await? {
             Fenced::Done => {
-                let mut ownership = self.lock();
-                if let Ownership::Until(end) = *ownership {
-                    *ownership = Ownership::Until(end.max(end_of_lease(sent_at, lease)));
-                }
+                self.call.progress.prolong(end_of_lease(sent_at, lease));
                 Ok(())
             }
             Fenced::Lost => {
@@ -186,42 +158,37 @@ impl Attempt {
     }
 
     pub(super) fn lose(&self) {
-        *self.lock() = Ownership::Lost;
+        self.call.progress.lose();
     }
 
     /// Until when the lease holds, as far as this process knows; none where it is lost.
     pub(super) fn live_until(&self) -> Option<Instant> {
-        match self.ownership() {
-            Ownership::Until(end) => Some(end),
-            Ownership::Lost => None,
+        if self.dead {
+            return None;
         }
+        self.call.progress.live_until()
     }
 
+    /// What fences its steps; none where it has no record to settle.
     pub(super) fn holder(&self) -> Option<Holder> {
-        self.0.holder
+        let grant = self.grant.filter(|_| !self.dead)?;
+        Some(Holder {
+            id: self.call.request.id,
+            token: self.call.request.token,
+            grant,
+        })
     }
 
     pub(super) fn on_crash(&self) -> OnCrash {
-        self.0.on_crash
+        self.on_crash
     }
 
     pub(super) fn call(&self) -> &Prepared {
-        &self.0.call
+        &self.call
     }
 
-    pub(super) fn engine(&self) -> &Arc<Engine> {
-        &self.0.engine
-    }
-
-    fn ownership(&self) -> Ownership {
-        *self.lock()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Ownership> {
-        self.0
-            .ownership
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn engine(&self) -> &Engine {
+        &self.call.engine
     }
 }
 

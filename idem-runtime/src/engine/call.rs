@@ -1,9 +1,13 @@
 //! What a call brings along, computed and kept before its body runs.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle as Runtime;
+
 use super::Engine;
+use super::handover::Progress;
 use crate::error::{Error, InvalidCall};
 use crate::fingerprint::{self, Fingerprint};
 use crate::key::{Identity, Key, Operation, RecordId, Scope, ToKey, ToScope};
@@ -119,7 +123,11 @@ impl Call {
     }
 
     /// What the engine needs of the call.
-    pub(super) fn prepare(self, engine: &Engine) -> Result<Prepared, Error> {
+    pub(super) fn prepare(
+        self,
+        engine: Arc<Engine>,
+        runtime: Runtime,
+    ) -> Result<Arc<Prepared>, Error> {
         let parts = self.0?;
         let lease = parts.lease.unwrap_or(engine.policy.lease);
         if parts.ttl.is_zero() {
@@ -143,7 +151,8 @@ impl Call {
         };
         let run_unprotected =
             parts.run_on_store_error || engine.policy.on_store_error == OnStoreError::Run;
-        Ok(Prepared {
+        Ok(Arc::new(Prepared {
+            wait: parts.wait.unwrap_or(engine.policy.wait),
             request: ClaimRequest {
                 id: RecordId::of(&identity),
                 identity,
@@ -154,10 +163,12 @@ impl Call {
                 on_crash: parts.on_crash,
             },
             digest: parts.digest,
-            wait: parts.wait.unwrap_or(engine.policy.wait),
             by_fingerprint,
             run_unprotected,
-        })
+            progress: Progress::default(),
+            engine,
+            runtime,
+        }))
     }
 
     /// The operation's name, for a span; empty where the call is malformed.
@@ -187,13 +198,17 @@ impl Parts {
     }
 }
 
-/// A call with everything frozen that its body could change.
+/// A call with everything frozen that its body could change, and all that its claim, its body and the calls that
+/// follow it share: one allocation.
 #[derive(Debug)]
-pub(super) struct Prepared {
+pub(crate) struct Prepared {
+    pub(super) engine: Arc<Engine>,
+    pub(super) runtime: Runtime,
     pub(super) request: ClaimRequest,
     /// The digest of the request before any sealing.
     pub(super) digest: Digest,
     pub(super) wait: Duration,
     pub(super) by_fingerprint: bool,
     pub(super) run_unprotected: bool,
+    pub(super) progress: Progress,
 }

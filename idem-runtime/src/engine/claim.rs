@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
 use super::call::Prepared;
-use super::handover::{Ended, Lead, Phase, Role, Slot};
+use super::handover::{Ended, Lead, Phase, Role};
 use super::timing::{Backoff, bounded};
 use super::{Attempt, Engine};
 use crate::error::{Error, StoreError, StoreErrorKind};
@@ -27,7 +26,7 @@ pub(super) enum Claimed {
     /// The body may run.
     Run(Attempt, Option<Lead>),
     /// Here is the outcome.
-    Replay(Arc<Ended>, Waited),
+    Replay(Ended, Waited),
     /// Somebody must say first what became of the attempt that died.
     Ask(Box<Record>),
 }
@@ -38,11 +37,11 @@ pub(super) struct Waited(pub(super) bool);
 
 /// A call on its way to its record. Dropped on the way, it gives back what it may have claimed.
 pub(super) struct Claimant {
-    engine: Arc<Engine>,
     call: Arc<Prepared>,
-    runtime: Runtime,
     /// When a duplicate stops waiting.
     deadline: Instant,
+    /// The time, until something is waited for: looking at a clock costs as much as an allocation.
+    now: Option<Instant>,
     polls: Backoff,
     waited: bool,
     /// Whether it can find out what became of an attempt that died.
@@ -63,17 +62,12 @@ enum Look {
 }
 
 impl Claimant {
-    pub(super) fn new(
-        engine: Arc<Engine>,
-        call: Arc<Prepared>,
-        runtime: Runtime,
-        can_ask: bool,
-    ) -> Self {
+    pub(super) fn new(call: Arc<Prepared>, can_ask: bool) -> Self {
+        let now = Instant::now();
         Self {
-            deadline: Instant::now() + call.wait.min(Duration::from_secs(30 * 365 * 24 * 60 * 60)),
-            engine,
+            deadline: now + call.wait.min(Duration::from_secs(30 * 365 * 24 * 60 * 60)),
+            now: Some(now),
             call,
-            runtime,
             polls: Backoff::of_polls(),
             waited: false,
             can_ask,
@@ -85,11 +79,7 @@ impl Claimant {
     /// Claims the record, waits for it, or finds its outcome.
     pub(super) async fn claim(&mut self) -> Result<Claimed, Error> {
         if self.lead.is_none() {
-            let role = self
-                .engine
-                .handover
-                .join(self.call.request.id, self.call.digest);
-            match role {
+            match self.call.engine.handover.join(&self.call) {
                 Role::Leader(lead) => self.lead = Some(lead),
                 Role::Follower(slot) => {
                     // Boxed, as everything that the first call of a key does not need.
@@ -122,14 +112,10 @@ impl Claimant {
         observed: &Observation,
         resolution: &Resolution,
     ) -> Result<bool, Error> {
-        let store = &self.engine.store;
-        let limit = self.engine.policy.store_timeout;
+        let store = &self.call.engine.store;
+        let limit = self.call.engine.policy.store_timeout;
         let resolved = bounded(limit, store.resolve(observed, resolution)).await?;
         Ok(resolved == Resolved::Done)
-    }
-
-    pub(super) fn engine(&self) -> &Arc<Engine> {
-        &self.engine
     }
 
     pub(super) fn call(&self) -> &Arc<Prepared> {
@@ -143,7 +129,7 @@ impl Claimant {
             Ok(Claimed::Run(..) | Claimed::Ask(_)) => {}
             Ok(Claimed::Replay(ended, _)) => {
                 if let Some(lead) = self.lead.take() {
-                    lead.resign(|| Phase::Ended(Arc::clone(ended)));
+                    lead.resign(|| Phase::Ended(Arc::new(ended.clone())));
                 }
             }
             Err(_) => {
@@ -156,8 +142,14 @@ impl Claimant {
     }
 
     async fn first_claim(&mut self) -> Result<Look, Error> {
-        let call = Arc::clone(&self.call);
-        match self.send(None, &call.request).await {
+        let sent = send(
+            &self.call.engine,
+            None,
+            &self.call.request,
+            &mut self.in_doubt,
+            self.now.take(),
+        );
+        match sent.await {
             Ok((claim, sent_at)) => self.look(claim, sent_at).await,
             Err(error) => self.without_store(error),
         }
@@ -185,42 +177,6 @@ impl Claimant {
         }
     }
 
-    /// Sends a claim, or a takeover of what was observed, until the store answers or patience is over.
-    async fn send(
-        &mut self,
-        observed: Option<&Observation>,
-        request: &ClaimRequest,
-    ) -> Result<(Claim, Instant), StoreError> {
-        let engine = Arc::clone(&self.engine);
-        let limit = engine.policy.store_timeout;
-        let mut retries = None;
-        loop {
-            self.in_doubt = true;
-            let sent_at = Instant::now();
-            let step = match observed {
-                None => engine.store.claim(request),
-                Some(observed) => engine.store.take_over(observed, request),
-            };
-            let error = match bounded(limit, step).await {
-                Ok(claim) => {
-                    self.in_doubt = false;
-                    return Ok((claim, sent_at));
-                }
-                Err(error) => error,
-            };
-            let (retries, give_up_at) = retries.get_or_insert_with(|| {
-                let give_up_at = sent_at + engine.policy.store_patience;
-                (Backoff::of_retries(), give_up_at)
-            });
-            let pause = retries.pause();
-            if !error.is_retryable() || Instant::now() + pause >= *give_up_at {
-                return Err(error);
-            }
-            tracing::debug!(target: "idem", error = ?error.kind(), "the claim failed, trying again");
-            Box::pin(tokio::time::sleep(pause)).await;
-        }
-    }
-
     /// What happens when no claim is to be had.
     fn without_store(&mut self, error: StoreError) -> Result<Look, Error> {
         if !self.call.run_unprotected {
@@ -235,7 +191,7 @@ impl Claimant {
         // What may have been claimed is left to its lease: giving it back would let a duplicate run beside this one.
         self.in_doubt = false;
         drop(self.lead.take());
-        let attempt = Attempt::unprotected(Arc::clone(&self.engine), Arc::clone(&self.call));
+        let attempt = Attempt::unprotected(Arc::clone(&self.call));
         Ok(Look::Claimed(Claimed::Run(attempt, None)))
     }
 
@@ -243,31 +199,25 @@ impl Claimant {
     async fn look(&mut self, claim: Claim, sent_at: Instant) -> Result<Look, Error> {
         match claim {
             Claim::Granted(granted) => {
-                let attempt = Attempt::granted(
-                    Arc::clone(&self.engine),
-                    Arc::clone(&self.call),
-                    &granted,
-                    sent_at,
-                );
-                let lead = self.lead.take();
-                if let Some(lead) = &lead {
-                    lead.tell(Phase::Running(attempt.clone()));
-                }
-                Ok(Look::Claimed(Claimed::Run(attempt, lead)))
+                let attempt = Attempt::granted(Arc::clone(&self.call), &granted, sent_at);
+                Ok(Look::Claimed(Claimed::Run(attempt, self.lead.take())))
             }
-            Claim::Existing(record) => Box::pin(self.inspect(record)).await,
+            Claim::Existing(record) => match self.replay(&record)? {
+                Some(claimed) => Ok(Look::Claimed(claimed)),
+                None => Box::pin(self.inspect(record)).await,
+            },
         }
     }
 
-    /// What a record that is there means for this call. Nothing is told of it before the fingerprints were compared.
-    async fn inspect(&mut self, record: Box<Record>) -> Result<Look, Error> {
+    /// The outcome of a record that is there, where it has one. Nothing is told of it before the fingerprints were
+    /// compared.
+    fn replay(&self, record: &Record) -> Result<Option<Claimed>, Error> {
         self.compare(&record.fingerprint)?;
-        if let Some(ended) = Ended::of(&record) {
-            return Ok(Look::Claimed(Claimed::Replay(
-                Arc::new(ended),
-                Waited(self.waited),
-            )));
-        }
+        Ok(Ended::of(record).map(|ended| Claimed::Replay(ended, Waited(self.waited))))
+    }
+
+    /// What a record of this request means for this call that has no outcome.
+    async fn inspect(&mut self, record: Box<Record>) -> Result<Look, Error> {
         match (record.state, record.on_crash) {
             (State::Running, _) if !record.is_lapsed() => Ok(Look::Wait(record)),
             (State::Running, OnCrash::Rerun) => {
@@ -308,7 +258,14 @@ impl Claimant {
     ) -> Result<Look, Error> {
         let mut request = self.call.request.clone();
         request.fingerprint = record.fingerprint;
-        let (claim, sent_at) = match self.send(observed, &request).await {
+        let sent = send(
+            &self.call.engine,
+            observed,
+            &request,
+            &mut self.in_doubt,
+            None,
+        );
+        let (claim, sent_at) = match sent.await {
             Ok(answer) => answer,
             Err(error) => return self.without_store(error),
         };
@@ -320,7 +277,7 @@ impl Claimant {
     }
 
     fn compare(&self, stored: &Digest) -> Result<(), Error> {
-        if fingerprint::matches(stored, &self.call.digest, &self.engine.secrets)? {
+        if fingerprint::matches(stored, &self.call.digest, &self.call.engine.secrets)? {
             Ok(())
         } else {
             Err(Error::KeyReused)
@@ -352,12 +309,12 @@ impl Claimant {
                 lead.tell(Phase::Elsewhere {
                     fingerprint: seen.fingerprint,
                     lapses,
-                    news_by: wake + self.engine.policy.store_timeout,
+                    news_by: wake + self.call.engine.policy.store_timeout,
                 });
             }
             tokio::time::sleep_until(wake).await;
-            let limit = self.engine.policy.store_timeout;
-            let read = bounded(limit, self.engine.store.get(&self.call.request.id)).await;
+            let limit = self.call.engine.policy.store_timeout;
+            let read = bounded(limit, self.call.engine.store.get(&self.call.request.id)).await;
             match read {
                 Ok(None) => return Ok(Look::Again),
                 Ok(Some(record)) if record.state == State::Running && !record.is_lapsed() => {
@@ -367,7 +324,12 @@ impl Claimant {
                 Ok(Some(record)) if record.is_expired() || record.state == State::Released => {
                     return Ok(Look::Again);
                 }
-                Ok(Some(record)) => return self.inspect(Box::new(record)).await,
+                Ok(Some(record)) => {
+                    return match self.replay(&record)? {
+                        Some(claimed) => Ok(Look::Claimed(claimed)),
+                        None => self.inspect(Box::new(record)).await,
+                    };
+                }
                 Err(error) if error.is_retryable() => {}
                 Err(error) => return Err(error.into()),
             }
@@ -375,10 +337,11 @@ impl Claimant {
     }
 
     /// Follows a call of this process with the same key. None: claim, as a leader or alone.
-    async fn follow(&mut self, mut slot: Arc<Slot>) -> Result<Option<Claimed>, Error> {
-        let patience = Instant::now() + self.engine.policy.store_timeout;
+    async fn follow(&mut self, mut leader: Arc<Prepared>) -> Result<Option<Claimed>, Error> {
+        self.now = None;
+        let patience = Instant::now() + self.call.engine.policy.store_timeout;
         loop {
-            let phase = slot.phase();
+            let phase = leader.progress.follow();
             let now = Instant::now();
             match phase {
                 Phase::Claiming => {
@@ -386,24 +349,29 @@ impl Claimant {
                         // The leader's claim hangs, or nobody polls it: do not hang with it.
                         return Ok(None);
                     }
-                    slot.news(patience, |phase| matches!(phase, Phase::Claiming))
+                    leader
+                        .progress
+                        .news(patience, |phase| matches!(phase, Phase::Claiming))
                         .await;
                 }
-                Phase::Running(attempt) => {
-                    if slot.digest != self.call.digest {
+                Phase::Running => {
+                    if leader.digest != self.call.digest {
                         return Err(Error::KeyReused);
                     }
-                    let Some(live_until) = attempt.live_until().filter(|end| now < *end) else {
+                    let Some(live_until) = leader.progress.live_until().filter(|end| now < *end)
+                    else {
                         return Ok(None);
                     };
                     if now >= self.deadline {
                         return Err(in_flight(live_until));
                     }
                     self.waited = true;
-                    slot.news(self.deadline.min(live_until), |phase| {
-                        matches!(phase, Phase::Running(_))
-                    })
-                    .await;
+                    leader
+                        .progress
+                        .news(self.deadline.min(live_until), |phase| {
+                            matches!(phase, Phase::Running)
+                        })
+                        .await;
                 }
                 Phase::Elsewhere {
                     fingerprint,
@@ -415,25 +383,26 @@ impl Claimant {
                         return Err(in_flight(lapses));
                     }
                     if now >= news_by {
-                        match self.rejoin(&slot) {
-                            Some(next) => slot = next,
+                        match self.rejoin(&leader) {
+                            Some(next) => leader = next,
                             None => return Ok(None),
                         }
                         continue;
                     }
                     self.waited = true;
-                    slot.news(self.deadline.min(news_by), |phase| {
+                    leader.progress.news(self.deadline.min(news_by), |phase| {
                         matches!(phase, Phase::Elsewhere { news_by: same, .. } if *same == news_by)
                     })
                     .await;
                 }
                 Phase::Ended(ended) => {
                     self.compare(&ended.fingerprint)?;
+                    let ended = Ended::clone(&ended);
                     return Ok(Some(Claimed::Replay(ended, Waited(self.waited))));
                 }
                 Phase::Alone => return Ok(None),
-                Phase::Free => match self.rejoin(&slot) {
-                    Some(next) => slot = next,
+                Phase::Free => match self.rejoin(&leader) {
+                    Some(next) => leader = next,
                     None => return Ok(None),
                 },
             }
@@ -441,12 +410,8 @@ impl Claimant {
     }
 
     /// Finds another leader than this one, or becomes it. None: claim, as a leader or alone.
-    fn rejoin(&mut self, left: &Arc<Slot>) -> Option<Arc<Slot>> {
-        match self
-            .engine
-            .handover
-            .join(self.call.request.id, self.call.digest)
-        {
+    fn rejoin(&mut self, left: &Arc<Prepared>) -> Option<Arc<Prepared>> {
+        match self.call.engine.handover.join(&self.call) {
             Role::Follower(next) if Arc::ptr_eq(&next, left) => None,
             Role::Follower(next) => Some(next),
             Role::Leader(lead) => {
@@ -457,6 +422,43 @@ impl Claimant {
     }
 }
 
+/// Sends a claim, or a takeover of what was observed, until the store answers or patience is over.
+async fn send(
+    engine: &Engine,
+    observed: Option<&Observation>,
+    request: &ClaimRequest,
+    in_doubt: &mut bool,
+    mut now: Option<Instant>,
+) -> Result<(Claim, Instant), StoreError> {
+    let limit = engine.policy.store_timeout;
+    let mut retries = None;
+    *in_doubt = true;
+    loop {
+        let sent_at = now.take().unwrap_or_else(Instant::now);
+        let step = match observed {
+            None => engine.store.claim(request),
+            Some(observed) => engine.store.take_over(observed, request),
+        };
+        let error = match bounded(limit, step).await {
+            Ok(claim) => {
+                *in_doubt = false;
+                return Ok((claim, sent_at));
+            }
+            Err(error) => error,
+        };
+        let (retries, give_up_at) = retries.get_or_insert_with(|| {
+            let give_up_at = sent_at + engine.policy.store_patience;
+            (Backoff::of_retries(), give_up_at)
+        });
+        let pause = retries.pause();
+        if !error.is_retryable() || Instant::now() + pause >= *give_up_at {
+            return Err(error);
+        }
+        tracing::debug!(target: "idem", error = ?error.kind(), "the claim failed, trying again");
+        Box::pin(tokio::time::sleep(pause)).await;
+    }
+}
+
 impl Drop for Claimant {
     fn drop(&mut self) {
         if !self.in_doubt {
@@ -464,18 +466,18 @@ impl Drop for Claimant {
         }
         // Nothing has run, so what may have been claimed is given back. It is read first, never claimed again: a claim
         // sent from here could itself be the one that is left behind.
-        let engine = Arc::clone(&self.engine);
         let call = Arc::clone(&self.call);
         let lead = self.lead.take();
-        self.runtime.spawn(async move {
-            give_back(&engine, &call).await;
+        self.call.runtime.spawn(async move {
+            give_back(&call).await;
             drop(lead);
         });
     }
 }
 
 /// Releases a claim whose answer never came, where it was granted.
-async fn give_back(engine: &Engine, call: &Prepared) {
+async fn give_back(call: &Prepared) {
+    let engine = &call.engine;
     let limit = engine.policy.store_timeout;
     let give_up_at = Instant::now() + call.request.lease;
     let mut retries = Backoff::of_retries();

@@ -9,34 +9,43 @@ use std::time::SystemTime;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::Attempt;
+use super::call::Prepared;
 use crate::key::RecordId;
 use crate::record::{Digest, Ending, Record};
 
 const SHARDS: usize = 16;
 
 /// The leaders of a handle, by record.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Handover {
-    shards: [Mutex<HashMap<RecordId, Arc<Slot>, BuildHasherDefault<IdHasher>>>; SHARDS],
+    shards: [Mutex<Leaders>; SHARDS],
 }
 
-/// A leader, as its followers see it.
-#[derive(Debug)]
-pub(super) struct Slot {
-    /// The leader's request, unsealed.
-    pub(super) digest: Digest,
-    phase: Mutex<Phase>,
+type Leaders = HashMap<RecordId, Arc<Prepared>, BuildHasherDefault<IdHasher>>;
+
+/// How far a call is, as the calls that follow it see it.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    state: Mutex<State>,
     news: Notify,
 }
 
+#[derive(Debug, Default)]
+struct State {
+    phase: Phase,
+    /// Somebody has looked: only then is there anybody to wake.
+    followed: bool,
+    live_until: Option<Instant>,
+}
+
 /// What a leader has found out so far.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) enum Phase {
     /// Its claim is under way.
+    #[default]
     Claiming,
     /// It runs the body.
-    Running(Attempt),
+    Running,
     /// Somebody else runs a body; the leader polls for its followers, too.
     Elsewhere {
         /// The stored digest of the running request.
@@ -55,7 +64,7 @@ pub(super) enum Phase {
 }
 
 /// An outcome, with what [`Provenance`](super::Provenance) tells of it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Ended {
     pub(super) ending: Ending,
     pub(super) fingerprint: Digest,
@@ -78,46 +87,38 @@ impl Ended {
 /// Whether a call leads or follows.
 pub(super) enum Role {
     Leader(Lead),
-    Follower(Arc<Slot>),
+    Follower(Arc<Prepared>),
 }
 
 impl Handover {
-    /// Joins the calls of this record.
-    pub(super) fn join(self: &Arc<Self>, id: RecordId, digest: Digest) -> Role {
+    /// Joins the calls of the same record.
+    pub(super) fn join(&self, call: &Arc<Prepared>) -> Role {
         use std::collections::hash_map::Entry;
-        match self.shard(&id).entry(id) {
+        match self.shard(&call.request.id).entry(call.request.id) {
             Entry::Occupied(entry) => Role::Follower(Arc::clone(entry.get())),
             Entry::Vacant(entry) => {
-                let slot = Arc::new(Slot {
-                    digest,
-                    phase: Mutex::new(Phase::Claiming),
-                    news: Notify::new(),
-                });
-                entry.insert(Arc::clone(&slot));
+                entry.insert(Arc::clone(call));
                 Role::Leader(Lead {
-                    handover: Arc::clone(self),
-                    id,
-                    slot,
+                    call: Arc::clone(call),
                     resigned: false,
                 })
             }
         }
     }
 
-    fn shard(
-        &self,
-        id: &RecordId,
-    ) -> MutexGuard<'_, HashMap<RecordId, Arc<Slot>, BuildHasherDefault<IdHasher>>> {
+    fn shard(&self, id: &RecordId) -> MutexGuard<'_, Leaders> {
         self.shards[usize::from(id.as_bytes()[0]) % SHARDS]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Slot {
-    /// What the leader has found out.
-    pub(super) fn phase(&self) -> Phase {
-        self.lock().clone()
+impl Progress {
+    /// What the call has found out, for one that follows it.
+    pub(super) fn follow(&self) -> Phase {
+        let mut state = self.lock();
+        state.followed = true;
+        state.phase.clone()
     }
 
     /// Waits for news, or until `deadline`; not at all where the phase is no longer as the caller saw it.
@@ -126,30 +127,62 @@ impl Slot {
         tokio::pin!(news);
         // Registered before the phase is looked at, or news in between would be missed.
         news.as_mut().enable();
-        if as_seen(&self.lock()) {
+        let as_seen = as_seen(&self.lock().phase);
+        if as_seen {
             let _ = tokio::time::timeout_at(deadline, news).await;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Phase> {
-        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The call was granted its record, and its body may run.
+    pub(super) fn run(&self, live_until: Instant) {
+        self.update(|state| {
+            state.live_until = Some(live_until);
+            state.phase = Phase::Running;
+        });
+    }
+
+    /// Until when the lease holds, as far as this process knows. None where it is lost, or was never had.
+    pub(super) fn live_until(&self) -> Option<Instant> {
+        self.lock().live_until
+    }
+
+    /// The lease was renewed. One that was lost stays lost.
+    pub(super) fn prolong(&self, live_until: Instant) {
+        let mut state = self.lock();
+        state.live_until = state.live_until.map(|until| until.max(live_until));
+    }
+
+    /// The lease was lost to another call.
+    pub(super) fn lose(&self) {
+        self.lock().live_until = None;
+    }
+
+    fn update(&self, change: impl FnOnce(&mut State)) {
+        let followed = {
+            let mut state = self.lock();
+            change(&mut state);
+            state.followed
+        };
+        if followed {
+            self.news.notify_waiters();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The leader's side. Dropped without a word, it leaves the key to its followers.
-#[derive(Debug)]
 pub(super) struct Lead {
-    handover: Arc<Handover>,
-    id: RecordId,
-    slot: Arc<Slot>,
+    call: Arc<Prepared>,
     resigned: bool,
 }
 
 impl Lead {
     /// Tells the followers how far it is.
     pub(super) fn tell(&self, phase: Phase) {
-        *self.slot.lock() = phase;
-        self.slot.news.notify_waiters();
+        self.call.progress.update(|state| state.phase = phase);
     }
 
     /// Tells the followers the last word, and leads no more.
@@ -162,10 +195,13 @@ impl Lead {
             return;
         }
         // First out of the map, so that nobody follows a leader that has said its last word.
-        self.handover.shard(&self.id).remove(&self.id);
-        if Arc::strong_count(&self.slot) > 1 {
-            self.tell(phase());
-        }
+        let id = &self.call.request.id;
+        let left = self.call.engine.handover.shard(id).remove(id);
+        self.call.progress.update(|state| {
+            // Whoever has found the leader in the map, and not looked at it yet, finds out for itself.
+            state.phase = if state.followed { phase() } else { Phase::Free };
+        });
+        drop(left);
     }
 }
 

@@ -6,7 +6,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use tokio::runtime::Handle as Runtime;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep};
 use tracing::Span;
@@ -25,7 +24,6 @@ pub(super) struct Guard {
     pub(super) span: Span,
     pub(super) observer: Option<Observer>,
     lead: Option<Lead>,
-    runtime: Runtime,
     heartbeat: Option<Heartbeat>,
     stage: Stage,
 }
@@ -44,7 +42,6 @@ impl Guard {
     pub(super) fn new(
         attempt: Attempt,
         lead: Option<Lead>,
-        runtime: Runtime,
         span: Span,
         observer: Option<Observer>,
     ) -> Self {
@@ -53,7 +50,6 @@ impl Guard {
             span,
             observer,
             lead,
-            runtime,
             heartbeat: None,
             stage: Stage::Fresh,
         }
@@ -72,12 +68,7 @@ impl Guard {
     pub(super) fn settle(&mut self, verdict: Verdict) -> Option<Settlement> {
         self.stage = Stage::Over;
         self.heartbeat = None;
-        Settlement::new(
-            self.attempt.clone(),
-            self.lead.take(),
-            verdict,
-            self.runtime.clone(),
-        )
+        Settlement::new(self.attempt.clone(), self.lead.take(), verdict)
     }
 }
 
@@ -132,7 +123,7 @@ impl<F: Future> Future for Drive<'_, F> {
         });
         if alarm.as_mut().poll(cx).is_ready() {
             *this.alarm = None;
-            guard.heartbeat = Some(Heartbeat::start(&guard.runtime, guard.attempt.clone()));
+            guard.heartbeat = Some(Heartbeat::start(guard.attempt.clone()));
         }
         Poll::Pending
     }
@@ -142,7 +133,8 @@ impl<F: Future> Future for Drive<'_, F> {
 struct Heartbeat(JoinHandle<()>);
 
 impl Heartbeat {
-    fn start(runtime: &Runtime, attempt: Attempt) -> Self {
+    fn start(attempt: Attempt) -> Self {
+        let runtime = attempt.call().runtime.clone();
         Self(runtime.spawn(async move {
             let lease = attempt.call().request.lease;
             loop {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::runtime::Handle as Runtime;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
@@ -42,7 +41,6 @@ pub(super) enum Settled {
 /// forgotten because its caller went away.
 pub(super) struct Settlement {
     work: Option<Work>,
-    runtime: Runtime,
 }
 
 struct Work {
@@ -54,12 +52,7 @@ struct Work {
 
 impl Settlement {
     /// None where there is no record to settle, because the body ran without protection.
-    pub(super) fn new(
-        attempt: Attempt,
-        lead: Option<Lead>,
-        verdict: Verdict,
-        runtime: Runtime,
-    ) -> Option<Self> {
+    pub(super) fn new(attempt: Attempt, lead: Option<Lead>, verdict: Verdict) -> Option<Self> {
         Some(Self {
             work: Some(Work {
                 holder: attempt.holder()?,
@@ -67,7 +60,6 @@ impl Settlement {
                 lead,
                 verdict,
             }),
-            runtime,
         })
     }
 
@@ -119,7 +111,8 @@ impl Settlement {
 
     fn go_on_in_background(&mut self, answer: Option<oneshot::Sender<Fenced>>) {
         if let Some(work) = self.work.take() {
-            self.runtime.spawn(work.persist(answer));
+            let runtime = work.attempt.call().runtime.clone();
+            runtime.spawn(work.persist(answer));
         }
     }
 }

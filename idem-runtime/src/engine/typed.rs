@@ -224,7 +224,6 @@ struct Entry<T, E> {
     codecs: Codecs<T, E>,
     span: Span,
     observer: Option<Observer>,
-    runtime: Runtime,
 }
 
 /// Claims the record of a call. `Err` is what the function returns without running its body.
@@ -275,11 +274,10 @@ impl<T, E> Entry<T, E> {
         let prepared = || -> Result<_, Error> {
             let engine = handle.0?;
             let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
-            let call = call.prepare(&engine)?;
-            Ok((engine, runtime, call))
+            call.prepare(engine, runtime)
         };
-        let (engine, runtime, call) = match prepared() {
-            Ok(prepared) => prepared,
+        let call = match prepared() {
+            Ok(call) => call,
             Err(error) => return Err(codecs.refuse(&span, error)),
         };
         if !span.is_disabled() {
@@ -289,9 +287,8 @@ impl<T, E> Entry<T, E> {
             codecs,
             span,
             observer: Observer::take(),
-            runtime: runtime.clone(),
         };
-        let claimant = Claimant::new(engine, Arc::new(call), runtime, can_ask);
+        let claimant = Claimant::new(call, can_ask);
         Ok((claimant, entry))
     }
 
@@ -315,7 +312,7 @@ impl<T, E> Entry<T, E> {
     fn run(self, attempt: Attempt, lead: Option<Lead>) -> Running<T, E> {
         self.span.record("attempt", attempt.number());
         Running {
-            guard: Guard::new(attempt, lead, self.runtime, self.span, self.observer),
+            guard: Guard::new(attempt, lead, self.span, self.observer),
             codecs: self.codecs,
         }
     }
@@ -353,11 +350,7 @@ fn record_refusal(span: &Span, error: &Error) {
 impl<T, E> Ask<T, E> {
     /// The attempt that died.
     pub fn attempt(&self) -> Attempt {
-        Attempt::of_the_dead(
-            Arc::clone(self.claimant.engine()),
-            Arc::clone(self.claimant.call()),
-            &self.dead,
-        )
+        Attempt::of_the_dead(Arc::clone(self.claimant.call()), &self.dead)
     }
 
     /// Goes on with what `reconcile` found out. An `Err` of its own is given to the caller, and nothing is changed.
@@ -380,7 +373,7 @@ impl<T, E> Ask<T, E> {
         let resolution = match answer {
             Reconciled::NotDone => return self.claimant.take_over(&self.dead).await,
             Reconciled::Done(value) => {
-                let policy = &self.claimant.engine().policy;
+                let policy = &self.claimant.call().engine.policy;
                 Resolution::Complete(ending(
                     (self.entry.codecs.values.encode)(
                         &value,
