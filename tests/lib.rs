@@ -1,1 +1,3 @@
-//! The tests of idem that need more than one crate. Nothing here is for use.
+//! The tests of idem that need more than one crate. What several of them use is here; nothing is for anybody else.
+
+pub mod ratio;

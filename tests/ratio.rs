@@ -4,30 +4,71 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// One contestant.
-pub(crate) struct Contestant<'a> {
+pub struct Contestant<'a> {
     name: &'a str,
     limits: Option<Limits>,
     run: Box<dyn FnMut() + 'a>,
 }
 
-/// What the ratio to the baseline must keep to, and what it should.
+/// What a contestant must keep to, and what it should.
 #[derive(Clone, Copy)]
-pub(crate) struct Limits {
-    /// It must be no more than this.
-    pub(crate) bound: f64,
-    /// It should be no more than this.
-    pub(crate) aim: f64,
+pub struct Limits {
+    unit: Unit,
+    bound: f64,
+    aim: f64,
+}
+
+#[derive(Clone, Copy)]
+enum Unit {
+    Ratio,
+    Nanoseconds,
+}
+
+impl Limits {
+    /// Limits of the ratio to the baseline.
+    pub const fn ratio(bound: f64, aim: f64) -> Self {
+        Self {
+            unit: Unit::Ratio,
+            bound,
+            aim,
+        }
+    }
+
+    /// Limits of the time itself, which are worth what the machine is worth.
+    pub const fn nanoseconds(bound: f64, aim: f64) -> Self {
+        Self {
+            unit: Unit::Nanoseconds,
+            bound,
+            aim,
+        }
+    }
+
+    fn print(&self, ratio: f64, nanoseconds: f64) -> String {
+        let (measured, decimals, unit) = match self.unit {
+            Unit::Ratio => (ratio, 2, "x"),
+            Unit::Nanoseconds => (nanoseconds, 0, " ns"),
+        };
+        let verdict = if measured <= self.aim {
+            "aim reached"
+        } else if measured <= self.bound {
+            "within bound"
+        } else {
+            "OVER BOUND"
+        };
+        let limit = |limit: f64| format!("{limit:.decimals$}{unit}");
+        format!("{:>8} {:>8}  {verdict}", limit(self.bound), limit(self.aim))
+    }
 }
 
 /// A table of contestants, the first of which is the baseline of the ratios.
-pub(crate) struct Table<'a> {
+pub struct Table<'a> {
     title: &'a str,
     contestants: Vec<Contestant<'a>>,
 }
 
 /// How much to measure.
 #[derive(Clone, Copy)]
-pub(crate) enum Effort {
+pub enum Effort {
     /// Everything once, to see that it runs: `cargo test` runs benchmarks, and says so by saying nothing.
     Check,
     /// Rounds enough for medians that stay.
@@ -36,7 +77,7 @@ pub(crate) enum Effort {
 
 impl Effort {
     /// What the command line asks for: `cargo bench` passes `--bench`.
-    pub(crate) fn from_arguments() -> Self {
+    pub fn from_arguments() -> Self {
         let asked = |flag: &str| std::env::args().any(|argument| argument == flag);
         if asked("--bench") && !asked("--test") {
             Self::Measure
@@ -63,7 +104,7 @@ impl Effort {
 
 impl<'a> Table<'a> {
     /// A table that compares with this.
-    pub(crate) fn against<T>(title: &'a str, name: &'a str, run: impl FnMut() -> T + 'a) -> Self {
+    pub fn against<T>(title: &'a str, name: &'a str, run: impl FnMut() -> T + 'a) -> Self {
         let table = Self {
             title,
             contestants: vec![],
@@ -73,7 +114,7 @@ impl<'a> Table<'a> {
 
     /// Adds a contestant.
     #[must_use]
-    pub(crate) fn with<T>(
+    pub fn with<T>(
         mut self,
         name: &'a str,
         limits: Option<Limits>,
@@ -90,7 +131,7 @@ impl<'a> Table<'a> {
     }
 
     /// Measures and prints.
-    pub(crate) fn print(mut self, effort: Effort) {
+    pub fn print(mut self, effort: Effort) {
         let calls: Vec<u32> = self
             .contestants
             .iter_mut()
@@ -107,28 +148,17 @@ impl<'a> Table<'a> {
         }
         println!("\n{}", self.title);
         println!(
-            "  {:<40} {:>10} {:>8} {:>7} {:>6}",
+            "  {:<40} {:>10} {:>8} {:>8} {:>8}",
             "", "ns", "ratio", "bound", "aim"
         );
         for (contestant, own) in self.contestants.iter().zip(&times) {
             let ratios = own.iter().zip(&times[0]).map(|(own, base)| own / base);
-            let ratio = median(ratios.collect());
-            let limits = contestant.limits.map_or_else(String::new, |limits| {
-                let verdict = if ratio <= limits.aim {
-                    "aim reached"
-                } else if ratio <= limits.bound {
-                    "within bound"
-                } else {
-                    "OVER BOUND"
-                };
-                format!("{:>7.2} {:>6.2}  {verdict}", limits.bound, limits.aim)
-            });
-            println!(
-                "  {:<40} {:>10.1} {:>7.2}x {limits}",
-                contestant.name,
-                median(own.clone()),
-                ratio,
-            );
+            let (ratio, nanoseconds) = (median(ratios.collect()), median(own.clone()));
+            let limits = contestant
+                .limits
+                .map_or_else(String::new, |limits| limits.print(ratio, nanoseconds));
+            let name = contestant.name;
+            println!("  {name:<40} {nanoseconds:>10.1} {ratio:>7.2}x {limits}");
         }
     }
 }

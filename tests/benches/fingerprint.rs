@@ -1,11 +1,9 @@
 //! What a fingerprint costs beyond the hashing of its canonical bytes, and what other ways of hashing a value cost.
 
-mod ratio;
-
 use std::hint::black_box;
 
 use idem_runtime::fingerprint::{Fingerprint, canonical, digest};
-use ratio::{Effort, Limits, Table};
+use idem_tests::ratio::{Effort, Limits, Table};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use udigest::Digestable;
@@ -74,10 +72,7 @@ fn main() {
             capture: true,
             order: 4711,
         },
-        Limits {
-            bound: 1.35,
-            aim: 1.20,
-        },
+        Limits::ratio(1.35, 1.20),
         effort,
     );
     compare(
@@ -94,10 +89,7 @@ fn main() {
                 })
                 .collect(),
         },
-        Limits {
-            bound: 1.25,
-            aim: 1.15,
-        },
+        Limits::ratio(1.25, 1.15),
         effort,
     );
     compare(
@@ -106,10 +98,7 @@ fn main() {
             name: "invoice.pdf".into(),
             body: (0..64 * 1024_u32).map(|byte| byte as u8).collect(),
         },
-        Limits {
-            bound: 1.02,
-            aim: 1.02,
-        },
+        Limits::ratio(1.02, 1.02),
         effort,
     );
 }

@@ -227,19 +227,24 @@ struct Entry<T, E> {
 }
 
 /// Claims the record of a call. `Err` is what the function returns without running its body.
-pub(crate) async fn enter<T, E>(
+///
+/// The call becomes a claimant before the future is made, so that the future does not hold the call as well.
+pub(crate) fn enter<T, E>(
     handle: Handle,
     call: Call,
     values: ValueCodec<T>,
     errors: ErrorCodec<E>,
-) -> Result<Running<T, E>, Result<T, E>> {
-    let (mut claimant, entry) = Entry::begin(handle, call, Codecs { values, errors }, false)?;
-    match claimant.claim().instrument(entry.span.clone()).await {
-        Ok(Claimed::Run(attempt, lead)) => Ok(entry.run(attempt, lead)),
-        Ok(Claimed::Replay(ended, waited)) => Err(entry.replay(&ended, waited)),
-        // Never for a call that cannot ask.
-        Ok(Claimed::Ask(_)) => Err(entry.refuse(Error::Interrupted)),
-        Err(error) => Err(entry.refuse(error)),
+) -> impl Future<Output = Result<Running<T, E>, Result<T, E>>> {
+    let begun = Entry::begin(handle, call, Codecs { values, errors }, false);
+    async move {
+        let (mut claimant, entry) = begun?;
+        match claimant.claim().instrument(entry.span.clone()).await {
+            Ok(Claimed::Run(attempt, lead)) => Ok(entry.run(attempt, lead)),
+            Ok(Claimed::Replay(ended, waited)) => Err(entry.replay(&ended, waited)),
+            // Never for a call that cannot ask.
+            Ok(Claimed::Ask(_)) => Err(entry.refuse(Error::Interrupted)),
+            Err(error) => Err(entry.refuse(error)),
+        }
     }
 }
 
@@ -429,9 +434,10 @@ impl<T, E> Running<T, E> {
             Some(Verdict::End(_) | Verdict::Release) => "executed",
             Some(Verdict::Interrupt) | None => "interrupted",
         };
-        let settlement = verdict.and_then(|verdict| self.guard.settle(verdict));
+        let mut settlement = verdict.and_then(|verdict| self.guard.settle(verdict));
         async move {
-            if let Some(mut settlement) = settlement {
+            // Borrowed: what is moved out of a capture is kept twice.
+            if let Some(settlement) = &mut settlement {
                 let settled = settlement.settle(&self.guard.span).await;
                 if ends && settled == Settled::Lost {
                     return Box::pin(self.after_loss()).await;

@@ -59,20 +59,6 @@ async fn a_body_longer_than_a_third_of_its_lease_is_renewed_at_each_third() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_running_call_keeps_less_than_a_kibibyte_beside_the_users_future() {
-    let idem = idem();
-    let bare = async || {
-        tokio::task::yield_now().await;
-        Ok::<_, Failure>(0_u32)
-    };
-    let alone = size_of_val(&bare());
-    let whole = size_of_val(&idem.run_with(call("k", 1), Handling::new(), async |_| bare().await));
-    // What was moved into `run_with` itself is there twice, as it is for any async function.
-    let extra = whole - alone;
-    assert!(extra <= 2048, "{extra} bytes");
-}
-
-#[tokio::test(start_paused = true)]
 async fn another_secret_reads_what_the_old_one_sealed_and_none_reads_nothing() {
     let store = Arc::new(MemoryStore::new());
     let effects = Effects::default();

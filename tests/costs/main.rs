@@ -1,0 +1,194 @@
+//! What a call keeps in memory, and how often it asks for some. Counted by the thread, so tests may run side by side.
+
+use std::future::{Future, pending};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use allocation_counter::measure;
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use idem_runtime::fingerprint::digest;
+use idem_runtime::record::{Ending, Grant, Holder, Observation};
+use idem_runtime::store::{
+    Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution, Resolved,
+};
+use idem_runtime::{
+    Error, Fingerprint, Idem, MemoryStore, Record, RecordId, Store, StoreError, Timestamp,
+    idempotent,
+};
+
+#[derive(Clone, Fingerprint)]
+struct Payment {
+    amount: u64,
+    currency: String,
+    customer: String,
+    description: Option<String>,
+}
+
+fn payment() -> Payment {
+    Payment {
+        amount: 129_900,
+        currency: "EUR".into(),
+        customer: "cus_NffrFeUfNV2Hib".into(),
+        description: Some("Order 4711, two pairs of shoes".into()),
+    }
+}
+
+/// How often the heap is asked for memory by the call of a fresh key: its key, what the call shares with those that
+/// follow it, two boxed steps of the store, the encoded result, and the record in the store.
+const FIRST_CALL: u64 = 6;
+/// And by a replay: its key, what it shares, one boxed step of the store, and the copy of the record.
+const REPLAY: u64 = 4;
+
+/// Bytes that a running call keeps beside the function's own future.
+const RUNNING: i64 = 1744;
+
+#[test]
+fn a_small_request_is_fingerprinted_without_an_allocation() {
+    let payment = payment();
+    digest(&payment).unwrap();
+
+    let second = measure(|| {
+        digest(&payment).unwrap();
+    });
+
+    assert_eq!(second.count_total, 0);
+}
+
+#[idempotent(key = key, ttl = "24h", name = "costs.charge", store = idem)]
+async fn charge(idem: &Idem<MemoryStore>, key: &str, payment: &Payment) -> Result<u64, Error> {
+    Ok(payment.amount)
+}
+
+#[test]
+fn a_first_call_and_a_replay_allocate_a_few_times() {
+    let runtime = runtime();
+    let _entered = runtime.enter();
+    let idem = Idem::new(MemoryStore::new());
+    let payment = payment();
+    let count = |key: &str| {
+        let allocations = measure(|| {
+            let charged = charge(&idem, key, &payment).now_or_never();
+            assert_eq!(charged.unwrap().unwrap(), 129_900);
+        });
+        allocations.count_total
+    };
+
+    let keys: Vec<String> = (0..2000).map(|number| format!("key-{number}")).collect();
+    let first: Vec<u64> = keys.iter().map(|key| count(key)).collect();
+    let replay: Vec<u64> = keys.iter().map(|key| count(key)).collect();
+
+    // A table that has to grow now and then is not what a call costs: the median is.
+    assert!(median(first.clone()) <= FIRST_CALL, "{:?}", median(first));
+    assert!(replay.iter().all(|it| *it <= REPLAY), "{replay:?}");
+}
+
+#[idempotent(key = key, ttl = "24h", name = "costs.hang", store = idem)]
+async fn hang(idem: &Idem<Grants>, key: &str, payment: Payment) -> Result<u64, Error> {
+    pending::<()>().await;
+    Ok(payment.amount)
+}
+
+/// The same without the attribute.
+async fn hang_alone(_idem: &Idem<Grants>, _key: &str, payment: Payment) -> Result<u64, Error> {
+    pending::<()>().await;
+    Ok(payment.amount)
+}
+
+/// What a running call keeps is what its future is larger by than the function's own would be, and what it holds on the
+/// heap while the body waits: the key, the call, and the timer that would begin to renew the lease. The request is the
+/// caller's. The tables of the handle are there already, and the record is the store's.
+#[test]
+fn a_running_call_keeps_a_bounded_number_of_bytes_beside_the_users_future() {
+    let runtime = runtime();
+    let _entered = runtime.enter();
+    let idem = Idem::new(Grants);
+    let key = "0190f3c2-8f6a-7000-8000-000000000000";
+    poll_once(pin!(hang(&idem, key, payment())));
+
+    let future = hang(&idem, key, payment());
+    let future_bytes = size_of_val(&future) - size_of_val(&hang_alone(&idem, key, payment()));
+    let mut future = pin!(future);
+    let on_the_heap = measure(|| poll_once(future.as_mut()));
+    let heap_bytes = on_the_heap.bytes_current;
+
+    assert!(heap_bytes > 0, "it is counted");
+    let all = future_bytes as i64 + heap_bytes;
+    assert!(
+        all <= RUNNING,
+        "{all} bytes: {future_bytes} in the future, {heap_bytes} on the heap"
+    );
+}
+
+fn poll_once<F: Future<Output: std::fmt::Debug>>(future: std::pin::Pin<&mut F>) {
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(matches!(future.poll(&mut context), Poll::Pending));
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap()
+}
+
+fn median(mut counts: Vec<u64>) -> u64 {
+    counts.sort_unstable();
+    counts[counts.len() / 2]
+}
+
+/// A store that grants whatever is claimed and keeps nothing, so that all that is kept is the call's.
+#[derive(Debug)]
+struct Grants;
+
+#[async_trait]
+impl Store for Grants {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+        Ok(Claim::Granted(Granted {
+            grant: Grant::from_number(1),
+            attempt: 1,
+            first_claimed_at: Timestamp::from_micros(0),
+            on_crash: claim.on_crash,
+        }))
+    }
+
+    async fn take_over(&self, _: &Observation, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+        self.claim(claim).await
+    }
+
+    async fn renew(&self, _: &Holder, _: Duration) -> Result<Fenced, StoreError> {
+        Ok(Fenced::Done)
+    }
+
+    async fn complete(&self, _: &Holder, _: &Ending) -> Result<Fenced, StoreError> {
+        Ok(Fenced::Done)
+    }
+
+    async fn release(&self, _: &Holder) -> Result<Fenced, StoreError> {
+        Ok(Fenced::Done)
+    }
+
+    async fn interrupt(&self, _: &Holder) -> Result<Fenced, StoreError> {
+        Ok(Fenced::Done)
+    }
+
+    async fn resolve(&self, _: &Observation, _: &Resolution) -> Result<Resolved, StoreError> {
+        Ok(Resolved::Done)
+    }
+
+    async fn get(&self, _: &RecordId) -> Result<Option<Record>, StoreError> {
+        Ok(None)
+    }
+
+    async fn list(&self, _: &Filter, _: &PageRequest) -> Result<Page, StoreError> {
+        Ok(Page {
+            records: Vec::new(),
+            next: None,
+        })
+    }
+
+    async fn purge(&self, _: u32) -> Result<Purged, StoreError> {
+        Ok(Purged::default())
+    }
+}
