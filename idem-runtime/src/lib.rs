@@ -28,4 +28,5 @@ pub use crate::policy::{OnStoreError, Policy};
 pub use crate::record::{OnCrash, Record, State, Timestamp};
 pub use crate::store::Store;
 #[cfg(feature = "macros")]
+#[doc = include_str!("idempotent.md")]
 pub use idem_macros::idempotent;

@@ -243,7 +243,7 @@ impl Idempotent {
         let params = match &self.request {
             Request::Expr(expr) => {
                 let at = Extent::of(expr);
-                return self.call_at(at, quote_spanned!(at.first=> argument), expr);
+                return self.call_at(at, &quote_spanned!(at.first=> argument), expr);
             }
             Request::Params(params) => params,
         };
@@ -282,7 +282,7 @@ impl Idempotent {
         let open = quote_spanned!(at.first=> <);
         let close = quote_spanned!(at.last=> >::#side);
         let function = quote_spanned!(at.first=> #function::<#open #ret as #p::Returns #close>);
-        self.call_at(at, function, &TokenStream::new())
+        self.call_at(at, &function, &TokenStream::new())
     }
 
     fn borrows(&self) -> TokenStream {
@@ -317,7 +317,7 @@ impl Idempotent {
             referent = &reference.elem;
         }
         let argument = quote_spanned!(at.first=> argument);
-        let argument = self.call_at(at, argument, &quote!(#borrow #shown));
+        let argument = self.call_at(at, &argument, &quote!(#borrow #shown));
         let (configured, value) = if cfg.is_empty() {
             (quote!(), argument)
         } else {
@@ -355,7 +355,7 @@ impl Idempotent {
                 first: at,
                 last: at,
             },
-            path,
+            &path,
             arguments,
         )
     }
@@ -387,7 +387,7 @@ impl Idempotent {
 
     /// A call of something in the runtime, which covers exactly this extent: the compiler tells only once what is wrong
     /// with a type in one place.
-    fn call_at(&self, at: Extent, function: TokenStream, arguments: &TokenStream) -> TokenStream {
+    fn call_at(&self, at: Extent, function: &TokenStream, arguments: &TokenStream) -> TokenStream {
         let p = self.private(at.first);
         let path = quote_spanned!(at.first=> #p::#function);
         call(at, path, arguments.clone())
