@@ -97,6 +97,7 @@ pub fn from_fn<F: Fn(&mut Encoder)>(write: F) -> FromFn<F> {
 #[derive(Clone, Copy)]
 pub struct FromFn<F>(F);
 
+#[diagnostic::do_not_recommend]
 impl<F: Fn(&mut Encoder)> Fingerprint for FromFn<F> {
     #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {

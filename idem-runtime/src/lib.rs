@@ -2,6 +2,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod codec;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod engine;
 pub mod error;
 pub mod fingerprint;
@@ -30,3 +32,7 @@ pub use crate::store::Store;
 #[cfg(feature = "macros")]
 #[doc = include_str!("idempotent.md")]
 pub use idem_macros::idempotent;
+#[cfg(feature = "memory")]
+pub use crate::store::memory::MemoryStore;
+#[cfg(feature = "sqlite")]
+pub use crate::store::sqlite::SqliteStore;

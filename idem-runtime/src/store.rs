@@ -14,8 +14,12 @@ use crate::record::{
     Digest, Ending, Grant, Holder, Observation, OnCrash, Record, State, Timestamp, Token,
 };
 
+#[cfg(any(feature = "memory", feature = "sqlite"))]
+mod cursor;
 #[cfg(feature = "memory")]
 pub mod memory;
+#[cfg(feature = "sqlite")]
+mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

@@ -1,3 +1,5 @@
 //! One binary for all integration tests: one link, one list.
 
+mod engine;
+mod outside;
 mod ui;

@@ -1,2 +1,280 @@
-//! The few commands a contributor types.
-fn main() {}
+//! The few commands a contributor types: `cargo xtask test`, `lint`, `bench`, `ci`.
+
+mod run;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use lexopt::prelude::{Long, Short, Value};
+use serde_json::Value as Json;
+use xshell::cmd;
+
+use crate::run::Run;
+
+const USAGE: &str = "\
+Usage: cargo xtask <command>
+
+  test [--embedded]   every test: unit, integration, documentation and compile-time ones, the conformance table on
+                      every store, and each example run to its end. --embedded leaves out what needs a database
+                      server; so far that is nothing
+  lint                formatting, clippy and rustdoc without a warning, idem-runtime with each feature alone
+  bench               the benchmarks, as ratios to their baselines
+  ci                  lint, then test
+";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Command {
+    Test,
+    Lint,
+    Bench,
+    Ci,
+    Help,
+}
+
+fn main() -> ExitCode {
+    match parse(std::env::args_os().skip(1)).and_then(execute) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
+    let mut args = lexopt::Parser::from_args(args);
+    let mut command = None;
+    let mut embedded = false;
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("help") | Short('h') => return Ok(Command::Help),
+            Long("embedded") => embedded = true,
+            Value(name) if command.is_none() => {
+                command = Some(match name.to_str() {
+                    Some("test") => Command::Test,
+                    Some("lint") => Command::Lint,
+                    Some("bench") => Command::Bench,
+                    Some("ci") => Command::Ci,
+                    Some("help") => Command::Help,
+                    _ => bail!("there is no command {name:?}\n\n{USAGE}"),
+                });
+            }
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    let command = command.with_context(|| format!("name a command\n\n{USAGE}"))?;
+    if embedded && command != Command::Test {
+        bail!("`--embedded` belongs to `test`\n\n{USAGE}");
+    }
+    Ok(command)
+}
+
+fn execute(command: Command) -> anyhow::Result<()> {
+    let mut run = Run::new()?;
+    match command {
+        Command::Help => print!("{USAGE}"),
+        Command::Test => test(&mut run)?,
+        Command::Lint => lint(&mut run)?,
+        Command::Bench => bench(&mut run)?,
+        Command::Ci => {
+            lint(&mut run)?;
+            test(&mut run)?;
+        }
+    }
+    run.total();
+    Ok(())
+}
+
+/// Everything is built once, with one set of features: cargo would build each package that is named alone with a set
+/// of its own. So the programs are run as they were built, not through `cargo run`.
+fn test(run: &mut Run) -> anyhow::Result<()> {
+    let cargo = run.cargo();
+    let programs = run.step("build", |sh| {
+        let built = cmd!(
+            sh,
+            "{cargo} build --workspace --all-features --lib --bins --tests --message-format=json-render-diagnostics"
+        )
+        .read()?;
+        programs(&built)
+    })?;
+    run.step("tests", |sh| {
+        Ok(cmd!(sh, "{cargo} test --workspace --all-features --quiet").run()?)
+    })?;
+    for example in programs
+        .iter()
+        .filter(|it| it.package.contains("idem-examples"))
+    {
+        run.step(&format!("example {}", example.name), |sh| {
+            let path = &example.path;
+            Ok(cmd!(sh, "{path}").quiet().run()?)
+        })?;
+    }
+    Ok(())
+}
+
+fn lint(run: &mut Run) -> anyhow::Result<()> {
+    let cargo = run.cargo();
+    run.step("formatting", |sh| {
+        Ok(cmd!(sh, "{cargo} fmt --all --check").run()?)
+    })?;
+    run.step("clippy", |sh| {
+        Ok(cmd!(
+            sh,
+            "{cargo} clippy --workspace --all-targets --all-features -- -D warnings"
+        )
+        .run()?)
+    })?;
+    run.step("clippy, no features", |sh| {
+        Ok(cmd!(
+            sh,
+            "{cargo} clippy -p idem-runtime --no-default-features -- -D warnings"
+        )
+        .run()?)
+    })?;
+    let metadata = cmd!(
+        run.shell(),
+        "{cargo} metadata --format-version 1 --no-deps --offline"
+    )
+    .quiet()
+    .read()?;
+    for feature in features(&metadata, "idem-runtime")? {
+        run.step(&format!("clippy, feature {feature} alone"), |sh| {
+            Ok(cmd!(
+                sh,
+                "{cargo} clippy -p idem-runtime --no-default-features --features {feature} -- -D warnings"
+            )
+            .run()?)
+        })?;
+    }
+    run.step("documentation", |sh| {
+        Ok(cmd!(sh, "{cargo} doc --workspace --all-features --no-deps")
+            .env("RUSTDOCFLAGS", "-D warnings")
+            .run()?)
+    })
+}
+
+fn bench(run: &mut Run) -> anyhow::Result<()> {
+    let cargo = run.cargo();
+    run.step("benchmarks", |sh| {
+        Ok(cmd!(sh, "{cargo} bench -p idem-tests").run()?)
+    })
+}
+
+/// A program that cargo built.
+struct Program {
+    package: String,
+    name: String,
+    path: String,
+}
+
+/// The programs, by name, in cargo's messages about what it built.
+fn programs(messages: &str) -> anyhow::Result<Vec<Program>> {
+    let mut programs = Vec::new();
+    for line in messages.lines() {
+        let message: Json = serde_json::from_str(line)
+            .with_context(|| format!("cargo said something that is not JSON: {line}"))?;
+        let target = &message["target"];
+        // A program's own unit tests are built from the same target.
+        let is_program = message["reason"] == "compiler-artifact"
+            && target["kind"][0] == "bin"
+            && message["profile"]["test"] == false;
+        if let (true, Some(package), Some(name), Some(path)) = (
+            is_program,
+            message["package_id"].as_str(),
+            target["name"].as_str(),
+            message["executable"].as_str(),
+        ) {
+            programs.push(Program {
+                package: package.to_owned(),
+                name: name.to_owned(),
+                path: path.to_owned(),
+            });
+        }
+    }
+    programs.sort_by(|a, b| a.name.cmp(&b.name));
+    if programs.is_empty() {
+        bail!("cargo built no program");
+    }
+    Ok(programs)
+}
+
+/// The features of a package, but `default`.
+fn features(metadata: &str, package: &str) -> anyhow::Result<Vec<String>> {
+    let metadata: Json = serde_json::from_str(metadata).context("cargo's metadata")?;
+    metadata["packages"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|it| it["name"] == package)
+        .and_then(|it| it["features"].as_object())
+        .map(|features| features.keys().filter(|it| *it != "default").cloned())
+        .map(Iterator::collect)
+        .with_context(|| format!("there is no package {package}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(args: &[&str]) -> Result<Command, String> {
+        parse(args.iter().map(Into::into)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn commands_are_found_by_name() {
+        assert_eq!(parsed(&["test"]), Ok(Command::Test));
+        assert_eq!(parsed(&["test", "--embedded"]), Ok(Command::Test));
+        assert_eq!(parsed(&["ci"]), Ok(Command::Ci));
+        assert_eq!(parsed(&["lint", "--help"]), Ok(Command::Help));
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for args in [
+            &["tset"][..],
+            &[],
+            &["test", "--embeded"],
+            &["lint", "--embedded"],
+            &["lint", "test"],
+        ] {
+            assert!(parsed(args).is_err(), "{args:?}");
+        }
+        assert!(parsed(&["tset"]).unwrap_err().contains("tset"));
+    }
+
+    #[test]
+    fn programs_are_found_among_what_was_built() {
+        let bin = |name: &str, test: bool| {
+            serde_json::json!({
+                "reason": "compiler-artifact",
+                "package_id": "path+file:///x/examples#idem-examples@0.1.0",
+                "target": { "kind": ["bin"], "name": name },
+                "profile": { "test": test },
+                "executable": format!("target/{name}"),
+            })
+            .to_string()
+        };
+        let finished = r#"{"reason":"build-finished","success":true}"#;
+        let messages = [
+            bin("b", false),
+            bin("b", true),
+            bin("a", false),
+            finished.to_owned(),
+        ];
+        let found = programs(&messages.join("\n")).unwrap();
+        let found: Vec<_> = found
+            .iter()
+            .map(|it| (it.name.as_str(), it.path.as_str()))
+            .collect();
+        assert_eq!(found, [("a", "target/a"), ("b", "target/b")]);
+        assert!(programs(finished).is_err());
+    }
+
+    #[test]
+    fn features_are_read_from_the_metadata() {
+        let metadata = r#"{"packages":[{"name":"x","features":{"default":["a"],"a":[],"b":[]}}]}"#;
+        assert_eq!(features(metadata, "x").unwrap(), ["a", "b"]);
+        assert!(features(metadata, "y").is_err());
+    }
+}

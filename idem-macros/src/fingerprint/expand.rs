@@ -79,8 +79,17 @@ fn header(model: &Model<'_>, bounded: bool) -> TokenStream {
             .extend(model.bounds.iter().cloned());
     }
     let (implemented, types, condition) = generics.split_for_impl();
+    // The compiler lists what implements a trait beside a type that does not. A type that is generic must stay listed,
+    // or the compiler would not name the type inside of it that is missing.
+    let unlisted = model
+        .generics
+        .type_params()
+        .next()
+        .is_none()
+        .then(|| quote!(#[diagnostic::do_not_recommend]));
     quote! {
         #[automatically_derived]
+        #unlisted
         #[allow(deprecated)]
         impl #implemented #private::Fingerprint for #ident #types #condition
     }
@@ -91,10 +100,7 @@ fn arm(variant: &Variant<'_>, private: &TokenStream, encoder: &Ident) -> TokenSt
     let pattern = pattern(form);
     let (head, content) = match form {
         Form::Unit => (text(&variant.name), TokenStream::new()),
-        _ => (
-            head_of_one(&variant.name),
-            written(form, private, encoder),
-        ),
+        _ => (head_of_one(&variant.name), written(form, private, encoder)),
     };
     let head = raw(private, encoder, &head);
     quote! {
@@ -160,7 +166,13 @@ fn value(field: &Field<'_>, at: usize, private: &TokenStream) -> TokenStream {
     let written = match &field.how {
         How::ByItself => quote!(#binding),
         How::Float => quote!(&#private::float(#binding)),
-        How::With(path) => quote!(&#private::with(#binding, #path)),
+        // A call in the user's stead, so that a `&String` may go to a function of `&str`.
+        How::With(path) => {
+            let field = Ident::new("__field", Span::mixed_site());
+            let encoder = Ident::new("__encoder", Span::mixed_site());
+            let call = quote!(|#field, #encoder| #path(#field, #encoder));
+            quote!(&#private::with(#binding, #call))
+        }
     };
     if field.default {
         quote!(&#private::defaulted(#binding, #written))

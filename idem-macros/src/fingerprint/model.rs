@@ -301,7 +301,7 @@ fn inferred(generics: &Generics, body: &Body<'_>, private: &TokenStream) -> Vec<
         if let How::ByItself = field.how {
             used.visit_type(field.ty);
         }
-        if field.default && Used::new(generics).is_in(field.ty) {
+        if field.default && Used::new(generics).any_in(field.ty) {
             let ty = field.ty;
             bounds.push(syn::parse_quote!(
                 #ty: ::core::default::Default + ::core::cmp::PartialEq
@@ -337,7 +337,7 @@ impl<'a> Used<'a> {
         }
     }
 
-    fn is_in(mut self, ty: &Type) -> bool {
+    fn any_in(mut self, ty: &Type) -> bool {
         self.visit_type(ty);
         !self.projections.is_empty() || self.params.iter().any(|(_, used)| *used)
     }
@@ -359,7 +359,11 @@ impl<'ast> Visit<'ast> for Used<'_> {
         }
         if let Some(qself) = &path.qself {
             let mut inner = Self {
-                params: self.params.iter().map(|(param, _)| (*param, false)).collect(),
+                params: self
+                    .params
+                    .iter()
+                    .map(|(param, _)| (*param, false))
+                    .collect(),
                 projections: vec![],
             };
             inner.visit_type(&qself.ty);

@@ -125,9 +125,15 @@ fn split(tokens: TokenStream) -> Vec<TokenStream> {
 }
 
 fn one(input: ParseStream<'_>, place: Place, options: &mut Options) -> syn::Result<()> {
-    let word = input
-        .call(Ident::parse_any)
-        .map_err(|error| syn::Error::new(error.span(), "expected an option"))?;
+    let word = input.call(Ident::parse_any).map_err(|error| {
+        syn::Error::new(
+            error.span(),
+            format!(
+                "expected an option, such as `{}`",
+                example(place.words()[0])
+            ),
+        )
+    })?;
     let text = word.to_string();
     if !place.words().contains(&text.as_str()) {
         return Err(syn::Error::new(word.span(), misplaced(&text, place)));
@@ -145,7 +151,7 @@ fn one(input: ParseStream<'_>, place: Place, options: &mut Options) -> syn::Resu
         "name" => set(&mut options.name, &word, string(input, &word)?, twice)?,
         "rename" => set(&mut options.rename, &word, string(input, &word)?, twice)?,
         "with" => {
-            let path = path(input, &word, |input| input.parse())?;
+            let path = path(input, &word, <ExprPath as syn::parse::Parse>::parse)?;
             set(&mut options.with, &word, path, twice)?;
         }
         "crate" => {
@@ -154,7 +160,14 @@ fn one(input: ParseStream<'_>, place: Place, options: &mut Options) -> syn::Resu
         }
         _ => {
             let predicates = string(input, &word)?
-                .parse_with(Punctuated::<_, Token![,]>::parse_terminated)?
+                .parse_with(Punctuated::<_, Token![,]>::parse_terminated)
+                .map_err(|error| {
+                    let message = format!(
+                        "`{text}` takes what stands after `where`, `{}`: {error}",
+                        example(&text)
+                    );
+                    syn::Error::new(error.span(), message)
+                })?
                 .into_iter()
                 .collect();
             set(&mut options.bound, &word, predicates, twice)?;
@@ -260,7 +273,8 @@ fn misplaced(word: &str, place: Place) -> String {
     let here = place.phrase();
     match (word, place) {
         ("skip", Place::Variant) => {
-            return "a variant cannot be skipped, it says which request this is; skip fields of it".into();
+            return "a variant cannot be skipped, it says which request this is; skip fields of it"
+                .into();
         }
         ("rename", Place::Type) => {
             return "a type has no name in the canonical form, so there is nothing to rename; \

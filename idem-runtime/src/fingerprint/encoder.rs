@@ -90,7 +90,10 @@ thread_local! {
 /// The digest of `["idem/1", value]`.
 #[inline]
 pub(super) fn digest<T: Fingerprint + ?Sized>(value: &T) -> Result<Digest, FingerprintError> {
-    let mut encoder = Encoder::new(Sink::Digest, BUFFER.try_with(Cell::take).unwrap_or_default());
+    let mut encoder = Encoder::new(
+        Sink::Digest,
+        BUFFER.try_with(Cell::take).unwrap_or_default(),
+    );
     value.fingerprint_after(PREFIX, &mut encoder);
     encoder.finish()
 }
@@ -557,7 +560,12 @@ impl Encoder {
 /// Copies without a call what is short, as most strings are: its two ends, which meet or overlap.
 #[inline]
 fn copy(from: &[u8], to: &mut [u8]) {
-    if from.len() > 64 || !(ends::<32>(from, to) || ends::<16>(from, to) || ends::<8>(from, to) || ends::<4>(from, to)) {
+    if from.len() > 64
+        || !(ends::<32>(from, to)
+            || ends::<16>(from, to)
+            || ends::<8>(from, to)
+            || ends::<4>(from, to))
+    {
         to.copy_from_slice(from);
     }
 }

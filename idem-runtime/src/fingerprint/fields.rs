@@ -1,25 +1,29 @@
 //! What `#[derive(Fingerprint)]` puts around a field that bears an attribute.
+//!
+//! The functions ask for what the field must be, the types do not, so that a field which does not qualify is one error.
+
+use std::fmt;
 
 use super::{Encoder, Fingerprint};
 
 /// A field under `#[fingerprint(default)]`: absent while it equals its default.
 #[derive(Debug)]
-pub struct Defaulted<'a, T: ?Sized, V> {
-    field: &'a T,
+pub struct Defaulted<V> {
+    absent: bool,
     value: V,
 }
 
 /// A field, and what writes it.
 #[inline]
-pub fn defaulted<T, V>(field: &T, value: V) -> Defaulted<'_, T, V>
-where
-    T: Default + PartialEq,
-    V: Fingerprint,
-{
-    Defaulted { field, value }
+pub fn defaulted<T: Default + PartialEq, V: Fingerprint>(field: &T, value: V) -> Defaulted<V> {
+    Defaulted {
+        absent: *field == T::default(),
+        value,
+    }
 }
 
-impl<T: Default + PartialEq, V: Fingerprint> Fingerprint for Defaulted<'_, T, V> {
+#[diagnostic::do_not_recommend]
+impl<V: Fingerprint> Fingerprint for Defaulted<V> {
     #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {
         self.value.fingerprint(encoder);
@@ -27,29 +31,53 @@ impl<T: Default + PartialEq, V: Fingerprint> Fingerprint for Defaulted<'_, T, V>
 
     #[inline]
     fn is_absent(&self) -> bool {
-        *self.field == T::default()
+        self.absent
     }
 }
 
-/// A field under `#[fingerprint(float)]`.
-#[derive(Debug)]
-pub struct Float<'a, T: ?Sized>(&'a T);
-
-/// A field of floats.
-#[inline]
-pub fn float<T: Floats + ?Sized>(field: &T) -> Float<'_, T> {
-    Float(field)
+/// A field that a function writes, and whether it is absent.
+pub struct Written<'a, T: ?Sized, F> {
+    field: &'a T,
+    absent: bool,
+    write: F,
 }
 
-impl<T: Floats + ?Sized> Fingerprint for Float<'_, T> {
+/// A field under `#[fingerprint(float)]`.
+#[inline]
+pub fn float<T: Floats + ?Sized>(field: &T) -> Written<'_, T, fn(&T, &mut Encoder)> {
+    Written {
+        field,
+        absent: field.is_none(),
+        write: T::write,
+    }
+}
+
+/// A field under `#[fingerprint(with = path)]`, and the function that writes it.
+#[inline]
+pub fn with<T: ?Sized, F: Fn(&T, &mut Encoder)>(field: &T, write: F) -> Written<'_, T, F> {
+    Written {
+        field,
+        absent: false,
+        write,
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: ?Sized, F: Fn(&T, &mut Encoder)> Fingerprint for Written<'_, T, F> {
     #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {
-        self.0.write(encoder);
+        (self.write)(self.field, encoder);
     }
 
     #[inline]
     fn is_absent(&self) -> bool {
-        self.0.is_none()
+        self.absent
+    }
+}
+
+impl<T: ?Sized, F> fmt::Debug for Written<'_, T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Written")
     }
 }
 
@@ -120,22 +148,5 @@ impl<T: Floats + ?Sized> Floats for &T {
 
     fn is_none(&self) -> bool {
         (**self).is_none()
-    }
-}
-
-/// A field under `#[fingerprint(with = path)]`.
-#[derive(Debug)]
-pub struct With<'a, T: ?Sized, F>(&'a T, F);
-
-/// A field, and the function that writes it.
-#[inline]
-pub fn with<T: ?Sized, F: Fn(&T, &mut Encoder)>(field: &T, write: F) -> With<'_, T, F> {
-    With(field, write)
-}
-
-impl<T: ?Sized, F: Fn(&T, &mut Encoder)> Fingerprint for With<'_, T, F> {
-    #[inline]
-    fn fingerprint(&self, encoder: &mut Encoder) {
-        (self.1)(self.0, encoder);
     }
 }

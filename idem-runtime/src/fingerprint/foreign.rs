@@ -14,6 +14,7 @@ use super::instant::{Text, utc};
 use super::{Encoder, Fingerprint};
 
 #[cfg(feature = "uuid")]
+#[diagnostic::do_not_recommend]
 impl Fingerprint for uuid::Uuid {
     fn fingerprint(&self, encoder: &mut Encoder) {
         encoder.bytes(self.as_bytes());
@@ -21,6 +22,7 @@ impl Fingerprint for uuid::Uuid {
 }
 
 #[cfg(feature = "url")]
+#[diagnostic::do_not_recommend]
 impl Fingerprint for url::Url {
     fn fingerprint(&self, encoder: &mut Encoder) {
         encoder.text(self.as_str());
@@ -28,6 +30,7 @@ impl Fingerprint for url::Url {
 }
 
 #[cfg(feature = "bytes")]
+#[diagnostic::do_not_recommend]
 impl Fingerprint for bytes::Bytes {
     fn fingerprint(&self, encoder: &mut Encoder) {
         encoder.bytes(self);
@@ -35,6 +38,7 @@ impl Fingerprint for bytes::Bytes {
 }
 
 #[cfg(feature = "bytes")]
+#[diagnostic::do_not_recommend]
 impl Fingerprint for bytes::BytesMut {
     fn fingerprint(&self, encoder: &mut Encoder) {
         encoder.bytes(self);
@@ -42,6 +46,7 @@ impl Fingerprint for bytes::BytesMut {
 }
 
 #[cfg(feature = "rust_decimal")]
+#[diagnostic::do_not_recommend]
 impl Fingerprint for rust_decimal::Decimal {
     fn fingerprint(&self, encoder: &mut Encoder) {
         let mantissa = self.mantissa();
@@ -85,38 +90,43 @@ mod chrono {
 
     use super::{Encoder, Fingerprint, civil, duration, utc};
 
+    #[diagnostic::do_not_recommend]
     impl<Tz: TimeZone> Fingerprint for DateTime<Tz> {
         fn fingerprint(&self, encoder: &mut Encoder) {
             utc(encoder, self.timestamp(), self.timestamp_subsec_nanos());
         }
     }
 
-    fn date(date: impl Datelike) -> Option<(i64, u32, u32)> {
+    fn date(date: &impl Datelike) -> Option<(i64, u32, u32)> {
         Some((date.year().into(), date.month(), date.day()))
     }
 
-    fn time(time: impl Timelike) -> Option<(u32, u32, u32, u32)> {
+    fn time(time: &impl Timelike) -> Option<(u32, u32, u32, u32)> {
         Some((time.hour(), time.minute(), time.second(), time.nanosecond()))
     }
 
+    #[diagnostic::do_not_recommend]
     impl Fingerprint for NaiveDate {
         fn fingerprint(&self, encoder: &mut Encoder) {
-            civil(encoder, date(*self), None);
+            civil(encoder, date(self), None);
         }
     }
 
+    #[diagnostic::do_not_recommend]
     impl Fingerprint for NaiveTime {
         fn fingerprint(&self, encoder: &mut Encoder) {
-            civil(encoder, None, time(*self));
+            civil(encoder, None, time(self));
         }
     }
 
+    #[diagnostic::do_not_recommend]
     impl Fingerprint for NaiveDateTime {
         fn fingerprint(&self, encoder: &mut Encoder) {
-            civil(encoder, date(*self), time(*self));
+            civil(encoder, date(self), time(self));
         }
     }
 
+    #[diagnostic::do_not_recommend]
     impl Fingerprint for TimeDelta {
         fn fingerprint(&self, encoder: &mut Encoder) {
             duration(encoder, self.num_seconds(), self.subsec_nanos());
@@ -130,12 +140,14 @@ mod time {
 
     use super::{Encoder, Fingerprint, civil, duration, utc};
 
+    #[diagnostic::do_not_recommend]
     impl Fingerprint for OffsetDateTime {
         fn fingerprint(&self, encoder: &mut Encoder) {
             utc(encoder, self.unix_timestamp(), self.nanosecond());
         }
     }
 
+    #[diagnostic::do_not_recommend]
     impl Fingerprint for UtcDateTime {
         fn fingerprint(&self, encoder: &mut Encoder) {
             utc(encoder, self.unix_timestamp(), self.nanosecond());
@@ -152,24 +164,28 @@ mod time {
         Some((hour.into(), minute.into(), second.into(), nanos))
     }
 
+    #[diagnostic::do_not_recommend]
     impl Fingerprint for Date {
         fn fingerprint(&self, encoder: &mut Encoder) {
             civil(encoder, date(*self), None);
         }
     }
 
+    #[diagnostic::do_not_recommend]
     impl Fingerprint for Time {
         fn fingerprint(&self, encoder: &mut Encoder) {
             civil(encoder, None, time(*self));
         }
     }
 
+    #[diagnostic::do_not_recommend]
     impl Fingerprint for PrimitiveDateTime {
         fn fingerprint(&self, encoder: &mut Encoder) {
             civil(encoder, date(self.date()), time(self.time()));
         }
     }
 
+    #[diagnostic::do_not_recommend]
     impl Fingerprint for Duration {
         fn fingerprint(&self, encoder: &mut Encoder) {
             duration(encoder, self.whole_seconds(), self.subsec_nanoseconds());
@@ -186,6 +202,7 @@ mod jiff {
     use super::{Encoder, Fingerprint, civil, duration, utc};
     use crate::error::FingerprintError;
 
+    #[diagnostic::do_not_recommend]
     impl Fingerprint for Timestamp {
         fn fingerprint(&self, encoder: &mut Encoder) {
             let (seconds, nanos) = (self.as_second(), self.subsec_nanosecond());
@@ -197,6 +214,7 @@ mod jiff {
         }
     }
 
+    #[diagnostic::do_not_recommend]
     impl Fingerprint for Zoned {
         fn fingerprint(&self, encoder: &mut Encoder) {
             encoder.array(2);
@@ -227,24 +245,28 @@ mod jiff {
         ))
     }
 
+    #[diagnostic::do_not_recommend]
     impl Fingerprint for Date {
         fn fingerprint(&self, encoder: &mut Encoder) {
             civil(encoder, date(*self), None);
         }
     }
 
+    #[diagnostic::do_not_recommend]
     impl Fingerprint for Time {
         fn fingerprint(&self, encoder: &mut Encoder) {
             civil(encoder, None, time(*self));
         }
     }
 
+    #[diagnostic::do_not_recommend]
     impl Fingerprint for DateTime {
         fn fingerprint(&self, encoder: &mut Encoder) {
             civil(encoder, date(self.date()), time(self.time()));
         }
     }
 
+    #[diagnostic::do_not_recommend]
     impl Fingerprint for SignedDuration {
         fn fingerprint(&self, encoder: &mut Encoder) {
             duration(encoder, self.as_secs(), self.subsec_nanos());

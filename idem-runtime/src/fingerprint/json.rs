@@ -25,6 +25,7 @@ impl std::fmt::Debug for Json<'_> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for Json<'_> {
     fn fingerprint(&self, encoder: &mut Encoder) {
         // The parser says whether it is JSON, in one pass and without recursion. What follows can rely on that, and
@@ -40,6 +41,7 @@ impl Fingerprint for Json<'_> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for RawValue {
     fn fingerprint(&self, encoder: &mut Encoder) {
         let mut text = Valid {
@@ -52,6 +54,7 @@ impl Fingerprint for RawValue {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for serde_json::Value {
     fn fingerprint(&self, encoder: &mut Encoder) {
         match self {
@@ -65,12 +68,14 @@ impl Fingerprint for serde_json::Value {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for serde_json::Map<String, serde_json::Value> {
     fn fingerprint(&self, encoder: &mut Encoder) {
         encoder.map_of(self);
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for serde_json::Number {
     fn fingerprint(&self, encoder: &mut Encoder) {
         if let Some(integer) = self.as_u64() {

@@ -1,4 +1,7 @@
 //! The canonical forms of the standard library's types.
+//!
+//! The compiler is told not to recommend most of them, or it would list them all beside a missing one. Those that
+//! fields are made of most often are left, since it then names the type inside that has no form.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, LinkedList, VecDeque};
@@ -15,6 +18,7 @@ use crate::error::FingerprintError;
 
 macro_rules! integers {
     ($($kind:ty: $wide:ty, $write:ident, $write_after:ident;)*) => {$(
+        #[diagnostic::do_not_recommend]
         impl Fingerprint for $kind {
             #[inline]
             fn fingerprint(&self, encoder: &mut Encoder) {
@@ -41,18 +45,21 @@ integers! {
     isize: i64, i64, i64_after;
 }
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for u128 {
     fn fingerprint(&self, encoder: &mut Encoder) {
         encoder.u128(*self);
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for i128 {
     fn fingerprint(&self, encoder: &mut Encoder) {
         encoder.i128(*self);
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for u8 {
     #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {
@@ -72,6 +79,7 @@ impl Fingerprint for u8 {
 
 macro_rules! non_zero {
     ($($kind:ty),*) => {$(
+        #[diagnostic::do_not_recommend]
         impl Fingerprint for NonZero<$kind> {
             #[inline]
             fn fingerprint(&self, encoder: &mut Encoder) {
@@ -85,6 +93,7 @@ non_zero!(
     u8, u16, u32, u64, usize, u128, i8, i16, i32, i64, isize, i128
 );
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for bool {
     #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {
@@ -92,6 +101,7 @@ impl Fingerprint for bool {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for str {
     #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {
@@ -104,6 +114,7 @@ impl Fingerprint for str {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for String {
     #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {
@@ -116,6 +127,7 @@ impl Fingerprint for String {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for char {
     #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {
@@ -125,6 +137,7 @@ impl Fingerprint for char {
 
 macro_rules! transparent {
     ($($kind:ident),*) => {$(
+        #[diagnostic::do_not_recommend]
         impl<T: Fingerprint> Fingerprint for $kind<T> {
             #[inline]
             fn fingerprint(&self, encoder: &mut Encoder) {
@@ -143,6 +156,7 @@ transparent!(Wrapping, Saturating);
 
 macro_rules! pointers {
     ($($kind:ty),*) => {$(
+        #[diagnostic::do_not_recommend]
         impl<T: Fingerprint + ?Sized> Fingerprint for $kind {
             #[inline]
             fn fingerprint(&self, encoder: &mut Encoder) {
@@ -157,8 +171,21 @@ macro_rules! pointers {
     )*};
 }
 
-pointers!(&T, &mut T, Box<T>, Rc<T>, Arc<T>);
+pointers!(&T, &mut T, Rc<T>, Arc<T>);
 
+impl<T: Fingerprint + ?Sized> Fingerprint for Box<T> {
+    #[inline]
+    fn fingerprint(&self, encoder: &mut Encoder) {
+        encoder.nested(|encoder| (**self).fingerprint(encoder));
+    }
+
+    #[inline]
+    fn is_absent(&self) -> bool {
+        (**self).is_absent()
+    }
+}
+
+#[diagnostic::do_not_recommend]
 impl<T: Fingerprint + ToOwned + ?Sized> Fingerprint for Cow<'_, T> {
     #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {
@@ -199,6 +226,7 @@ impl<T: Fingerprint> Fingerprint for Option<T> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Fingerprint, E: Fingerprint> Fingerprint for Result<T, E> {
     fn fingerprint(&self, encoder: &mut Encoder) {
         encoder.map(1);
@@ -215,12 +243,14 @@ impl<T: Fingerprint, E: Fingerprint> Fingerprint for Result<T, E> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for Infallible {
     fn fingerprint(&self, _encoder: &mut Encoder) {
         match *self {}
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: ?Sized> Fingerprint for PhantomData<T> {
     #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {
@@ -233,6 +263,7 @@ impl<T: ?Sized> Fingerprint for PhantomData<T> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for () {
     #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {
@@ -242,6 +273,7 @@ impl Fingerprint for () {
 
 macro_rules! tuples {
     ($($len:literal: $($name:ident $place:tt),+;)*) => {$(
+        #[diagnostic::do_not_recommend]
         impl<$($name: Fingerprint),+> Fingerprint for ($($name,)+) {
             #[inline]
             fn fingerprint(&self, encoder: &mut Encoder) {
@@ -267,6 +299,7 @@ tuples! {
     12: A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10, L 11;
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Fingerprint> Fingerprint for [T] {
     #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {
@@ -274,6 +307,7 @@ impl<T: Fingerprint> Fingerprint for [T] {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Fingerprint, const N: usize> Fingerprint for [T; N] {
     #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {
@@ -290,6 +324,7 @@ impl<T: Fingerprint> Fingerprint for Vec<T> {
 
 macro_rules! sequences {
     ($($kind:ident),*) => {$(
+        #[diagnostic::do_not_recommend]
         impl<T: Fingerprint> Fingerprint for $kind<T> {
             fn fingerprint(&self, encoder: &mut Encoder) {
                 encoder.array(self.len());
@@ -307,24 +342,28 @@ impl<K: Fingerprint, V: Fingerprint, S> Fingerprint for HashMap<K, V, S> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<K: Fingerprint, V: Fingerprint> Fingerprint for BTreeMap<K, V> {
     fn fingerprint(&self, encoder: &mut Encoder) {
         encoder.map_of(self);
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Fingerprint, S> Fingerprint for HashSet<T, S> {
     fn fingerprint(&self, encoder: &mut Encoder) {
         encoder.set_of(self);
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Fingerprint> Fingerprint for BTreeSet<T> {
     fn fingerprint(&self, encoder: &mut Encoder) {
         encoder.set_of(self);
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for Duration {
     fn fingerprint(&self, encoder: &mut Encoder) {
         encoder.array(2);
@@ -333,6 +372,7 @@ impl Fingerprint for Duration {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for SystemTime {
     fn fingerprint(&self, encoder: &mut Encoder) {
         let seconds = |distance: Duration| i64::try_from(distance.as_secs()).ok();
@@ -355,6 +395,7 @@ impl Fingerprint for SystemTime {
 
 macro_rules! printed {
     ($($kind:ty),*) => {$(
+        #[diagnostic::do_not_recommend]
         impl Fingerprint for $kind {
             fn fingerprint(&self, encoder: &mut Encoder) {
                 encoder.text(&self.to_string());
@@ -365,6 +406,7 @@ macro_rules! printed {
 
 printed!(Ipv4Addr, Ipv6Addr, SocketAddrV4);
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for IpAddr {
     fn fingerprint(&self, encoder: &mut Encoder) {
         match self {
@@ -374,6 +416,7 @@ impl Fingerprint for IpAddr {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for SocketAddr {
     fn fingerprint(&self, encoder: &mut Encoder) {
         match self {
@@ -383,6 +426,7 @@ impl Fingerprint for SocketAddr {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Fingerprint for SocketAddrV6 {
     fn fingerprint(&self, encoder: &mut Encoder) {
         // Its text has no place for the flow.

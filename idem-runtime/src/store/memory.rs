@@ -1,1 +1,618 @@
+//! Records in the memory of one process: the reference implementation, for tests and for services that run alone.
 
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::fmt;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use crate::error::{StoreError, StoreErrorKind};
+use crate::key::RecordId;
+use crate::record::{Ending, Grant, Holder, Observation, OnCrash, Record, State, Timestamp};
+use crate::store::{
+    Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution, Resolved,
+    Store, cursor,
+};
+
+/// Records in the memory of this process. They are lost with it.
+///
+/// It holds a bounded number of records. When it is full, a claim of a new key first drops records that have expired;
+/// where none has, it fails with [`StoreErrorKind::Full`]. Nothing that has not expired is ever dropped.
+///
+/// Its clock is the wall time at its making plus the tokio time that has gone by since, so it never goes back, and
+/// follows `tokio::time::pause` and `advance` in tests.
+pub struct MemoryStore {
+    shards: Box<[Mutex<Shard>]>,
+    capacity: usize,
+    len: AtomicUsize,
+    /// Which shard the next purge begins with, so that small purges come round to all of them.
+    purge_from: AtomicUsize,
+    made_at: Timestamp,
+    made: Instant,
+}
+
+/// A power of two not over 256: the first byte of a record's id picks its shard, so shards follow the order of ids.
+const SHARDS: usize = 64;
+const DEFAULT_CAPACITY: usize = 1_000_000;
+
+impl MemoryStore {
+    /// An empty store for up to a million records.
+    pub fn new() -> Self {
+        Self::with_capacity(DEFAULT_CAPACITY)
+    }
+
+    /// An empty store for up to this many records. Memory is taken as records come.
+    pub fn with_capacity(records: usize) -> Self {
+        let seeds = (rand::random(), rand::random());
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(seeds))).collect(),
+            capacity: records,
+            len: AtomicUsize::new(0),
+            purge_from: AtomicUsize::new(0),
+            made_at: SystemTime::now().into(),
+            made: Instant::now(),
+        }
+    }
+
+    /// How many records there are, expired ones that nobody has purged yet included.
+    pub fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// Whether there are no records.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn now(&self) -> Timestamp {
+        self.made_at
+            .after(Instant::now().saturating_duration_since(self.made))
+    }
+
+    fn shard(&self, id: &RecordId) -> MutexGuard<'_, Shard> {
+        self.lock(shard_of(id))
+    }
+
+    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        // Nothing that is done under the lock can panic half way, so a poisoned shard is as good as any.
+        self.shards[shard]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn claim_in<'a>(
+        &'a self,
+        mut shard: MutexGuard<'a, Shard>,
+        claim: &ClaimRequest,
+    ) -> Result<Claim, StoreError> {
+        let now = self.now();
+        if let Some(answer) = shard.claim_present(claim, now) {
+            return Ok(answer);
+        }
+        if !self.take_place() {
+            // Two shards are never locked at once, so this one is given up while the others are searched, and what
+            // the claim found there may have changed by the time it comes back.
+            drop(shard);
+            if !self.make_room(shard_of(&claim.id)) {
+                return Err(StoreError::new(
+                    StoreErrorKind::Full,
+                    format!(
+                        "the memory store holds {} records and none has expired, give it a larger capacity or keep \
+                         records for a shorter time",
+                        self.capacity
+                    ),
+                ));
+            }
+            shard = self.shard(&claim.id);
+            if let Some(answer) = shard.claim_present(claim, self.now()) {
+                self.len.fetch_sub(1, Ordering::Relaxed);
+                return Ok(answer);
+            }
+        }
+        Ok(shard.claim_absent(claim, now))
+    }
+
+    /// Counts one more record, where there is a place for it.
+    fn take_place(&self) -> bool {
+        if self.len.fetch_add(1, Ordering::Relaxed) < self.capacity {
+            return true;
+        }
+        self.len.fetch_sub(1, Ordering::Relaxed);
+        false
+    }
+
+    /// Drops expired records until there is a place, beginning with this shard, and takes the place.
+    fn make_room(&self, first: usize) -> bool {
+        let now = self.now();
+        (0..SHARDS).any(|offset| {
+            loop {
+                let mut budget = 64;
+                let purged = self.lock((first + offset) % SHARDS).purge(now, &mut budget);
+                self.len
+                    .fetch_sub(purged.removed as usize, Ordering::Relaxed);
+                if self.take_place() {
+                    return true;
+                }
+                if budget > 0 {
+                    return false;
+                }
+            }
+        })
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("records", &self.len())
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+        self.claim_in(self.shard(&claim.id), claim)
+    }
+
+    async fn take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Claim, StoreError> {
+        let mut shard = self.shard(&claim.id);
+        match shard.take_over(observed, claim, self.now()) {
+            Some(answer) => Ok(answer),
+            None => self.claim_in(shard, claim),
+        }
+    }
+
+    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
+        Ok(self.shard(&holder.id).held(holder, self.now(), |record| {
+            record.state = State::Running;
+            record.lease_until = record.read_at.after(lease);
+        }))
+    }
+
+    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
+        let now = self.now();
+        let mut shard = self.shard(&holder.id);
+        if let Some(record) = shard.live(&holder.id, now)
+            && record.state.is_ended()
+            && is_of(record, holder)
+        {
+            return Ok(Fenced::Done);
+        }
+        Ok(shard.held(holder, now, |record| end(record, ending)))
+    }
+
+    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        Ok(self.shard(&holder.id).held(holder, self.now(), give_back))
+    }
+
+    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        Ok(self.shard(&holder.id).held(holder, self.now(), |record| {
+            record.state = State::Interrupted;
+        }))
+    }
+
+    async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        let mut shard = self.shard(&observed.id);
+        let resolved = shard.resolve(observed, resolution, self.now());
+        if resolved == Resolved::Done && *resolution == Resolution::Erase {
+            self.len.fetch_sub(1, Ordering::Relaxed);
+        }
+        Ok(resolved)
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        Ok(self.shard(id).live(id, self.now()).cloned())
+    }
+
+    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
+        let (after, limit) = cursor::read(page)?;
+        let mut records = Vec::new();
+        for shard in after.as_ref().map_or(0, shard_of)..SHARDS {
+            let now = self.now();
+            let mut shard = self.lock(shard);
+            let mut matching: Vec<&Record> = shard
+                .slots
+                .values_mut()
+                .filter_map(|slot| slot.at(now))
+                .map(|record| &*record)
+                .filter(|record| after.is_none_or(|id| record.id > id) && filter.matches(record))
+                .collect();
+            matching.sort_unstable_by_key(|record| record.id);
+            // One more than asked for tells whether there is a next page.
+            let missing = limit + 1 - records.len();
+            records.extend(matching.into_iter().take(missing).cloned());
+            if records.len() > limit {
+                break;
+            }
+        }
+        let more = records.len() > limit;
+        records.truncate(limit);
+        let next = records
+            .last()
+            .filter(|_| more)
+            .map(|record| cursor::after(&record.id));
+        Ok(Page { records, next })
+    }
+
+    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+        let mut budget = limit;
+        let mut total = Purged::default();
+        let first = self.purge_from.load(Ordering::Relaxed);
+        for offset in 0..SHARDS {
+            let shard = (first + offset) % SHARDS;
+            let purged = self.lock(shard).purge(self.now(), &mut budget);
+            self.len
+                .fetch_sub(purged.removed as usize, Ordering::Relaxed);
+            total.removed += purged.removed;
+            total.abandoned += purged.abandoned;
+            total.interrupted += purged.interrupted;
+            if budget == 0 {
+                self.purge_from.store(shard, Ordering::Relaxed);
+                total.more = true;
+                break;
+            }
+        }
+        Ok(total)
+    }
+}
+
+fn shard_of(id: &RecordId) -> usize {
+    usize::from(id.as_bytes()[0]) / (256 / SHARDS)
+}
+
+struct Shard {
+    slots: HashMap<RecordId, Slot, Seeded>,
+    /// When to look at which record again, soonest first. An entry that its slot does not name is stale.
+    queue: Queue,
+    /// The highest grant of a record that was dropped: a record of the same key begins above it.
+    dropped: Option<Grant>,
+}
+
+type Queue = BinaryHeap<Reverse<(Timestamp, RecordId)>>;
+
+struct Slot {
+    record: Record,
+    /// The record's entry in the queue; never later than the record may expire.
+    queued: Option<Timestamp>,
+}
+
+impl Slot {
+    /// The record as it is now, unless it has expired.
+    fn at(&mut self, now: Timestamp) -> Option<&mut Record> {
+        self.record.read_at = now;
+        (!self.record.is_expired()).then_some(&mut self.record)
+    }
+}
+
+impl Shard {
+    fn new(seeds: (u64, u64)) -> Self {
+        Self {
+            slots: HashMap::with_hasher(Seeded(seeds.0, seeds.1)),
+            queue: BinaryHeap::new(),
+            dropped: None,
+        }
+    }
+
+    fn live(&mut self, id: &RecordId, now: Timestamp) -> Option<&mut Record> {
+        self.slots.get_mut(id)?.at(now)
+    }
+
+    /// The whole claim, unless there is no record yet; an expired one is replaced.
+    fn claim_present(&mut self, claim: &ClaimRequest, now: Timestamp) -> Option<Claim> {
+        let slot = self.slots.get_mut(&claim.id)?;
+        let previous = slot.record.grant;
+        let granted = match slot.at(now) {
+            None => {
+                slot.record = fresh(claim, Some(previous), now);
+                granted(&slot.record)
+            }
+            Some(record) if is_own_claim(record, claim) => begin_again(record, claim),
+            Some(record)
+                if record.state == State::Released && record.fingerprint == claim.fingerprint =>
+            {
+                regrant(record, claim)
+            }
+            Some(record) => return Some(Claim::Existing(Box::new(record.clone()))),
+        };
+        enqueue(&mut self.queue, slot);
+        Some(Claim::Granted(granted))
+    }
+
+    fn claim_absent(&mut self, claim: &ClaimRequest, now: Timestamp) -> Claim {
+        let record = fresh(claim, self.dropped, now);
+        let granted = granted(&record);
+        let mut slot = Slot {
+            record,
+            queued: None,
+        };
+        enqueue_fresh(&mut self.queue, &mut slot);
+        self.slots.insert(claim.id, slot);
+        Claim::Granted(granted)
+    }
+
+    /// None where there is no record any more.
+    fn take_over(
+        &mut self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+        now: Timestamp,
+    ) -> Option<Claim> {
+        let slot = self.slots.get_mut(&claim.id)?;
+        let record = slot.at(now)?;
+        let granted = if is_own_claim(record, claim) {
+            begin_again(record, claim)
+        } else if is_unsettled(record)
+            && record.observation() == *observed
+            && record.on_crash != OnCrash::Refuse
+            && record.fingerprint == claim.fingerprint
+        {
+            regrant(record, claim)
+        } else {
+            return Some(Claim::Existing(Box::new(record.clone())));
+        };
+        enqueue(&mut self.queue, slot);
+        Some(Claim::Granted(granted))
+    }
+
+    /// Takes a step that only the holder may take.
+    fn held(&mut self, holder: &Holder, now: Timestamp, step: impl FnOnce(&mut Record)) -> Fenced {
+        let Some(slot) = self.slots.get_mut(&holder.id) else {
+            return Fenced::Lost;
+        };
+        match slot.at(now) {
+            Some(record) if is_of(record, holder) && !record.state.is_ended() => step(record),
+            _ => return Fenced::Lost,
+        }
+        enqueue(&mut self.queue, slot);
+        Fenced::Done
+    }
+
+    fn resolve(
+        &mut self,
+        observed: &Observation,
+        resolution: &Resolution,
+        now: Timestamp,
+    ) -> Resolved {
+        let Some(slot) = self.slots.get_mut(&observed.id) else {
+            return Resolved::Stale;
+        };
+        let Some(record) = slot.at(now).filter(|it| it.observation() == *observed) else {
+            return Resolved::Stale;
+        };
+        let settles = match resolution {
+            Resolution::Erase => record.state != State::Running || record.is_lapsed(),
+            _ => is_unsettled(record),
+        };
+        if !settles {
+            return Resolved::Stale;
+        }
+        match resolution {
+            Resolution::Erase => {
+                self.dropped = self.dropped.max(Some(record.grant));
+                self.slots.remove(&observed.id);
+                self.drop_stale_entries();
+                return Resolved::Done;
+            }
+            Resolution::Complete(ending) => {
+                end(record, ending);
+                fence_off(record);
+            }
+            Resolution::Release => {
+                give_back(record);
+                fence_off(record);
+            }
+            Resolution::Interrupt => record.state = State::Interrupted,
+        }
+        enqueue(&mut self.queue, slot);
+        Resolved::Done
+    }
+
+    fn purge(&mut self, now: Timestamp, budget: &mut u32) -> Purged {
+        let mut purged = Purged::default();
+        while *budget > 0
+            && let Some(Reverse((due, id))) = self.queue.peek().copied()
+            && due <= now
+        {
+            self.queue.pop();
+            *budget -= 1;
+            let Some(slot) = self.slots.get_mut(&id).filter(|it| it.queued == Some(due)) else {
+                continue;
+            };
+            slot.queued = None;
+            let Some(record) = slot.at(now) else {
+                purged.removed += 1;
+                purged.abandoned += u64::from(slot.record.state == State::Running);
+                self.dropped = self.dropped.max(Some(slot.record.grant));
+                self.slots.remove(&id);
+                continue;
+            };
+            if record.state == State::Running
+                && record.on_crash != OnCrash::Rerun
+                && record.lease_until.after(record.retention) <= now
+            {
+                record.state = State::Interrupted;
+                purged.interrupted += 1;
+            }
+            enqueue(&mut self.queue, slot);
+        }
+        purged
+    }
+
+    /// Erasing leaves an entry behind until its time comes; a program that erases a lot must not pile them up.
+    fn drop_stale_entries(&mut self) {
+        if self.queue.len() > 64 + 2 * self.slots.len() {
+            let slots = &self.slots;
+            self.queue.retain(|Reverse((due, id))| {
+                slots.get(id).is_some_and(|slot| slot.queued == Some(*due))
+            });
+        }
+    }
+}
+
+/// Sees to it that the record is looked at no later than it may expire. Most come with a queue entry that is early
+/// enough, so this is one comparison.
+fn enqueue(queue: &mut Queue, slot: &mut Slot) {
+    let record = &slot.record;
+    let due = match record.state {
+        State::Interrupted => return,
+        State::Running => record.lease_until.after(record.retention),
+        _ => record
+            .ended_at
+            .unwrap_or(record.read_at)
+            .after(record.retention),
+    };
+    enqueue_at(queue, slot, due);
+}
+
+/// The first entry of a record is for the case that it ends at once, so that ending it needs no other. Records of one
+/// retention come in the order of their time, which makes this an append.
+fn enqueue_fresh(queue: &mut Queue, slot: &mut Slot) {
+    let due = slot.record.read_at.after(slot.record.retention);
+    enqueue_at(queue, slot, due);
+}
+
+fn enqueue_at(queue: &mut Queue, slot: &mut Slot, due: Timestamp) {
+    if slot.queued.is_none_or(|queued| due < queued) {
+        slot.queued = Some(due);
+        queue.push(Reverse((due, slot.record.id)));
+    }
+}
+
+fn fresh(claim: &ClaimRequest, previous: Option<Grant>, now: Timestamp) -> Record {
+    Record {
+        id: claim.id,
+        identity: claim.identity.clone(),
+        fingerprint: claim.fingerprint,
+        state: State::Running,
+        payload: None,
+        token: Some(claim.token),
+        grant: Grant::next(previous, now),
+        attempt: 1,
+        lease_until: now.after(claim.lease),
+        retention: claim.retention,
+        on_crash: claim.on_crash,
+        first_claimed_at: now,
+        ended_at: None,
+        read_at: now,
+    }
+}
+
+fn granted(record: &Record) -> Granted {
+    Granted {
+        grant: record.grant,
+        attempt: record.attempt,
+        first_claimed_at: record.first_claimed_at,
+        on_crash: record.on_crash,
+    }
+}
+
+/// A claim that was repeated.
+fn begin_again(record: &mut Record, claim: &ClaimRequest) -> Granted {
+    record.lease_until = record.read_at.after(claim.lease);
+    granted(record)
+}
+
+/// The next attempt, of a record that was given back or whose owner is silent.
+fn regrant(record: &mut Record, claim: &ClaimRequest) -> Granted {
+    record.state = State::Running;
+    record.token = Some(claim.token);
+    record.grant = Grant::next(Some(record.grant), record.read_at);
+    record.attempt = record.attempt.saturating_add(1);
+    record.lease_until = record.read_at.after(claim.lease);
+    record.retention = claim.retention;
+    record.ended_at = None;
+    granted(record)
+}
+
+fn end(record: &mut Record, ending: &Ending) {
+    record.state = ending.state();
+    record.payload = ending.payload().cloned();
+    record.ended_at = Some(record.read_at);
+}
+
+fn give_back(record: &mut Record) {
+    record.state = State::Released;
+    record.token = None;
+    record.ended_at = Some(record.read_at);
+}
+
+fn fence_off(record: &mut Record) {
+    record.token = None;
+    record.grant = Grant::next(Some(record.grant), record.read_at);
+}
+
+fn is_own_claim(record: &Record, claim: &ClaimRequest) -> bool {
+    record.state == State::Running
+        && record.token == Some(claim.token)
+        && record.fingerprint == claim.fingerprint
+}
+
+fn is_of(record: &Record, holder: &Holder) -> bool {
+    record.token == Some(holder.token) && record.grant == holder.grant
+}
+
+/// Whether nobody owns it and nobody knows how it ended.
+fn is_unsettled(record: &Record) -> bool {
+    record.state == State::Interrupted || record.is_lapsed()
+}
+
+/// Ids are uniform already, so two words of one are folded with a secret: without it, whoever chooses keys could
+/// choose ids that fall into one bucket.
+#[derive(Clone, Copy)]
+struct Seeded(u64, u64);
+
+impl BuildHasher for Seeded {
+    type Hasher = Fold;
+
+    fn build_hasher(&self) -> Fold {
+        Fold {
+            seeds: *self,
+            hash: 0,
+        }
+    }
+}
+
+struct Fold {
+    seeds: Seeded,
+    hash: u64,
+}
+
+impl Hasher for Fold {
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some((head, rest)) = bytes.split_first_chunk::<16>() {
+            let words = u128::from_ne_bytes(*head);
+            let left = (words as u64) ^ self.seeds.0;
+            let right = ((words >> 64) as u64) ^ self.seeds.1;
+            let product = u128::from(left) * u128::from(right);
+            self.hash ^= (product as u64) ^ ((product >> 64) as u64) ^ rest.len() as u64;
+        }
+    }
+
+    /// The length that goes before the bytes of an array says nothing about an id.
+    fn write_usize(&mut self, _: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.hash
+    }
+}

@@ -1,1 +1,548 @@
+//! Records in a SQLite file: the embedded default, shared by any number of processes on one machine.
 
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::error::DatabaseError;
+use sqlx::sqlite::{
+    SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow,
+    SqliteSynchronous,
+};
+use sqlx::{SqlStr, Sqlite, SqlitePool};
+use tokio::sync::Mutex;
+
+use crate::error::{StoreError, StoreErrorKind};
+use crate::key::RecordId;
+use crate::record::{Ending, Holder, Observation, Record, State, micros};
+use crate::store::{
+    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, Resolution, Resolved, Store,
+    cursor, sql,
+};
+
+mod migrate;
+mod statements;
+
+use statements::Statements;
+
+/// Records in a SQLite file. Several processes may share one; cloning is cheap and shares the connections.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use idem_runtime::SqliteStore;
+///
+/// let store = SqliteStore::open("idem.db").await?;
+/// # Ok(()) }
+/// ```
+///
+/// # Durability
+///
+/// [`open`](Self::open) writes with `synchronous = FULL`: a result that was acknowledged survives a power loss. With
+/// `NORMAL`, which is several times as fast, a power loss (not a crash of the process) may take back the last results,
+/// and their calls run again. To choose it, make the pool from [`connect_options`](Self::connect_options):
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use idem_runtime::SqliteStore;
+/// use sqlx::sqlite::{SqlitePoolOptions, SqliteSynchronous};
+///
+/// let options = SqliteStore::connect_options("idem.db").synchronous(SqliteSynchronous::Normal);
+/// let pool = SqlitePoolOptions::new()
+///     .test_before_acquire(false)
+///     .connect_with(options)
+///     .await?;
+/// let store = SqliteStore::new(pool);
+/// store.migrate().await?;
+/// # Ok(()) }
+/// ```
+///
+/// # Concurrency
+///
+/// A replay is one read and never waits for a writer, provided the pool has more than one connection. Writers of one
+/// store queue up fairly inside the process. Those of different processes wait for each other as long as
+/// `busy_timeout` says, and are tried again a few times.
+///
+/// # Clock
+///
+/// Time is SQLite's own, inside the statement, in steps of a millisecond. Processes that share a file share the
+/// machine's clock; a clock that is put back makes leases and retentions last longer by as much.
+#[derive(Debug, Clone)]
+pub struct SqliteStore {
+    pool: SqlitePool,
+    statements: Arc<Statements>,
+    /// SQLite has one writer at a time and lets the others poll; those of this store wait here instead, in order.
+    writer: Arc<Mutex<()>>,
+}
+
+/// The table's name where nobody chose another.
+const DEFAULT_TABLE: &str = "idem_records";
+/// How often a step is tried that another process's writer kept out for the whole `busy_timeout`. Such a step has
+/// changed nothing, so trying it again is safe.
+const TRIES: u32 = 5;
+/// How often a claim looks again at a record that changed between its read and its write.
+const ROUNDS: u32 = 16;
+
+impl SqliteStore {
+    /// Opens a file, makes it where there is none, and [migrates](Self::migrate) it.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Unavailable`] where the file cannot be opened, [`Corrupt`](StoreErrorKind::Corrupt) where it
+    /// is not a database, [`ReadOnly`](StoreErrorKind::ReadOnly) where it cannot be written, and those of
+    /// [`migrate`](Self::migrate).
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let options = Self::connect_options(path);
+        let pool = SqlitePoolOptions::new()
+            .max_connections(5)
+            .acquire_timeout(Duration::from_secs(5))
+            .test_before_acquire(false);
+        // Turning on the write-ahead log takes a lock that SQLite does not wait for, and ten processes may start at
+        // once.
+        let pool = retry_busy(|| pool.clone().connect_with(options.clone()))
+            .await
+            .map_err(error)?;
+        let store = Self::new(pool);
+        store.migrate().await?;
+        Ok(store)
+    }
+
+    /// The settings that [`open`](Self::open) uses: the file is made where there is none, with a write-ahead log,
+    /// `synchronous = FULL`, and a `busy_timeout` of a second (the store tries again a few times).
+    pub fn connect_options(path: impl AsRef<Path>) -> SqliteConnectOptions {
+        SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(Duration::from_secs(1))
+    }
+
+    /// A store on the connections of a pool that the caller made. It does nothing until it is used; call
+    /// [`migrate`](Self::migrate) first.
+    ///
+    /// The write-ahead log, `synchronous` and `busy_timeout` are as the pool sets them. A pool that leaves
+    /// `test_before_acquire` on pays for it before each step.
+    pub fn new(pool: SqlitePool) -> Self {
+        Self {
+            pool,
+            statements: Arc::new(Statements::new(DEFAULT_TABLE)),
+            writer: Arc::default(),
+        }
+    }
+
+    /// The same store on a table of this name instead of `idem_records`. Its index, its trigger and two further tables
+    /// are named after it.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Schema`] where the name is not 1 to 48 ASCII letters, digits and underscores, begins with a
+    /// digit, or is reserved.
+    pub fn with_table(mut self, name: &str) -> Result<Self, StoreError> {
+        self.statements = Arc::new(Statements::new(sql::table_name(name)?));
+        Ok(self)
+    }
+
+    /// Makes the tables, or brings them up to date. Safe to call at every start, and from many processes at once.
+    /// What was applied is kept in a table of its own (`idem_records_migrations`), apart from the application's own
+    /// migrations. The SQL is in `migrations/sqlite` of this crate.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Schema`] where a later version of this crate made the tables, and those of any write.
+    ///
+    /// # Cancel safety
+    /// Dropped, it leaves each migration applied or not applied; call it again.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        let _turn = self.writer.lock().await;
+        migrate::run(&self.pool, &self.statements.table).await
+    }
+
+    async fn read<'q>(&self, query: Query<'q>) -> Result<Vec<SqliteRow>, StoreError> {
+        retry_busy(|| query.build().fetch_all(&self.pool))
+            .await
+            .map_err(error)
+    }
+
+    /// Runs a statement that writes, and gives the rows it returns. The statement is driven to its end even where one
+    /// row is enough: SQLite commits after the last row, and a row alone would acknowledge what a full disk may yet
+    /// undo.
+    async fn write<'q>(&self, query: Query<'q>) -> Result<Vec<SqliteRow>, StoreError> {
+        let _turn = self.writer.lock().await;
+        self.read(query).await
+    }
+
+    /// Runs a statement that writes one row, and tells whether it did.
+    async fn write_one<'q>(&self, query: Query<'q>) -> Result<bool, StoreError> {
+        let _turn = self.writer.lock().await;
+        let done = retry_busy(|| query.build().execute(&self.pool))
+            .await
+            .map_err(error)?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    fn query<'q>(&'q self, statement: &'q SqlStr) -> Query<'q> {
+        Query {
+            statement,
+            values: Vec::new(),
+        }
+    }
+
+    async fn fenced<'q>(&self, query: Query<'q>) -> Result<Fenced, StoreError> {
+        Ok(if self.write_one(query).await? {
+            Fenced::Done
+        } else {
+            Fenced::Lost
+        })
+    }
+
+    async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
+        if let Some(record) = self.get(&claim.id).await? {
+            let may_be_granted = record.fingerprint == claim.fingerprint
+                && (record.state == State::Released
+                    || record.state == State::Running && record.token == Some(claim.token));
+            if !may_be_granted {
+                return Ok(Some(Claim::Existing(Box::new(record))));
+            }
+        }
+        let query = self
+            .query(&self.statements.claim)
+            .bytes(claim.id.as_bytes())
+            .text(claim.identity.scope.as_str())
+            .text(claim.identity.operation.as_str())
+            .text(claim.identity.key.as_str())
+            .bytes(claim.fingerprint.as_bytes())
+            .bytes(claim.token.as_bytes())
+            .number(sql::span(claim.lease))
+            .number(sql::span(claim.retention))
+            .text(claim.on_crash.as_str());
+        granted(&self.write(query).await?)
+    }
+
+    async fn try_take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Option<Claim>, StoreError> {
+        let query = self
+            .query(&self.statements.take_over)
+            .observation(observed)
+            .bytes(claim.token.as_bytes())
+            .bytes(claim.fingerprint.as_bytes())
+            .number(sql::span(claim.lease))
+            .number(sql::span(claim.retention))
+            .bytes(claim.id.as_bytes());
+        if let Some(granted) = granted(&self.write(query).await?)? {
+            return Ok(Some(granted));
+        }
+        Ok(self
+            .get(&claim.id)
+            .await?
+            .map(|record| Claim::Existing(Box::new(record))))
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+        for _ in 0..ROUNDS {
+            if let Some(answer) = self.try_claim(claim).await? {
+                return Ok(answer);
+            }
+        }
+        Err(StoreError::new(
+            StoreErrorKind::Conflict,
+            "the record changed at each look, try again",
+        ))
+    }
+
+    async fn take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Claim, StoreError> {
+        match self.try_take_over(observed, claim).await? {
+            Some(answer) => Ok(answer),
+            None => self.claim(claim).await,
+        }
+    }
+
+    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
+        let query = self.query(&self.statements.renew).holder(holder);
+        self.fenced(query.number(sql::span(lease))).await
+    }
+
+    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
+        let query = self.query(&self.statements.complete).holder(holder);
+        if self.write_one(query.ending(ending)).await? {
+            return Ok(Fenced::Done);
+        }
+        let repeated = self.get(&holder.id).await?.is_some_and(|record| {
+            record.state.is_ended()
+                && record.token == Some(holder.token)
+                && record.grant == holder.grant
+        });
+        Ok(if repeated { Fenced::Done } else { Fenced::Lost })
+    }
+
+    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        let query = self.query(&self.statements.release).holder(holder);
+        self.fenced(query).await
+    }
+
+    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        let query = self.query(&self.statements.interrupt).holder(holder);
+        self.fenced(query).await
+    }
+
+    async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        let statement = match resolution {
+            Resolution::Complete(_) => &self.statements.resolve_complete,
+            Resolution::Release => &self.statements.resolve_release,
+            Resolution::Interrupt => &self.statements.resolve_interrupt,
+            Resolution::Erase => &self.statements.resolve_erase,
+        };
+        let mut query = self.query(statement).observation(observed);
+        if let Resolution::Complete(ending) = resolution {
+            query = query.ending(ending);
+        }
+        Ok(if self.write_one(query).await? {
+            Resolved::Done
+        } else {
+            Resolved::Stale
+        })
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        let query = self.query(&self.statements.get).bytes(id.as_bytes());
+        let rows = self.read(query).await?;
+        let record = rows.first().map(sql::record).transpose()?;
+        Ok(record.filter(|record| !record.is_expired()))
+    }
+
+    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
+        let (after, limit) = cursor::read(page)?;
+        let query = self
+            .query(&self.statements.list)
+            .bytes(after.as_ref().map_or(&[], |id| id.as_bytes()))
+            .value(
+                filter
+                    .state
+                    .map_or(Bound::Null, |it| Bound::Text(it.as_str())),
+            )
+            .value(filter.operation.as_deref().map_or(Bound::Null, Bound::Text))
+            .number(filter.lapsed.into())
+            .value(
+                filter
+                    .older_than
+                    .map_or(Bound::Null, |age| Bound::Number(micros(age))),
+            )
+            .number(limit as i64 + 1);
+        let rows = self.read(query).await?;
+        let records = rows
+            .iter()
+            .take(limit)
+            .map(sql::record)
+            .collect::<Result<Vec<_>, _>>()?;
+        let next = records
+            .last()
+            .filter(|_| rows.len() > limit)
+            .map(|record| cursor::after(&record.id));
+        Ok(Page { records, next })
+    }
+
+    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+        // Most of the time there is nothing to do, and looking does not keep writers waiting.
+        let rows = self.read(self.query(&self.statements.due)).await?;
+        if rows.first().map(flag).transpose()? != Some(true) {
+            return Ok(Purged::default());
+        }
+        let purge = self.query(&self.statements.purge).number(limit.into());
+        let deleted = states(&self.write(purge).await?)?;
+        let rest = limit.saturating_sub(deleted.len() as u32);
+        let mut kept = Vec::new();
+        if rest > 0 {
+            let requeue = self.query(&self.statements.requeue).number(rest.into());
+            kept = states(&self.write(requeue).await?)?;
+        }
+        let count =
+            |states: &[State], state| states.iter().filter(|it| **it == state).count() as u64;
+        Ok(Purged {
+            removed: deleted.len() as u64,
+            abandoned: count(&deleted, State::Running),
+            interrupted: count(&kept, State::Interrupted),
+            more: deleted.len() + kept.len() >= limit as usize,
+        })
+    }
+}
+
+/// A statement and the values for its parameters, which can be bound anew for each try.
+struct Query<'q> {
+    statement: &'q SqlStr,
+    values: Vec<Bound<'q>>,
+}
+
+#[derive(Clone, Copy)]
+enum Bound<'q> {
+    Null,
+    Number(i64),
+    Text(&'q str),
+    Bytes(&'q [u8]),
+}
+
+impl<'q> Query<'q> {
+    fn value(mut self, value: Bound<'q>) -> Self {
+        self.values.push(value);
+        self
+    }
+
+    fn number(self, value: i64) -> Self {
+        self.value(Bound::Number(value))
+    }
+
+    fn text(self, value: &'q str) -> Self {
+        self.value(Bound::Text(value))
+    }
+
+    fn bytes(self, value: &'q [u8]) -> Self {
+        self.value(Bound::Bytes(value))
+    }
+
+    fn holder(self, holder: &'q Holder) -> Self {
+        self.bytes(holder.id.as_bytes())
+            .bytes(holder.token.as_bytes())
+            .number(holder.grant.number())
+    }
+
+    fn observation(self, observed: &'q Observation) -> Self {
+        let token = observed.token.as_ref();
+        self.bytes(observed.id.as_bytes())
+            .text(observed.state.as_str())
+            .value(token.map_or(Bound::Null, |token| Bound::Bytes(token.as_bytes())))
+            .number(observed.grant.number())
+            .number(observed.lease_until.as_micros())
+    }
+
+    fn ending(self, ending: &'q Ending) -> Self {
+        let query = self.text(ending.state().as_str());
+        match ending.payload() {
+            Some(payload) => query.text(&payload.codec).bytes(&payload.bytes),
+            None => query.value(Bound::Null).value(Bound::Null),
+        }
+    }
+
+    fn build(&self) -> sqlx::query::Query<'q, Sqlite, SqliteArguments> {
+        self.values.iter().fold(
+            sqlx::query(self.statement.clone()),
+            |query, value| match *value {
+                Bound::Null => query.bind(None::<i64>),
+                Bound::Number(number) => query.bind(number),
+                Bound::Text(text) => query.bind(text),
+                Bound::Bytes(bytes) => query.bind(bytes),
+            },
+        )
+    }
+}
+
+fn granted(rows: &[SqliteRow]) -> Result<Option<Claim>, StoreError> {
+    rows.first()
+        .map(|row| sql::granted(row).map(Claim::Granted))
+        .transpose()
+}
+
+fn flag(row: &SqliteRow) -> Result<bool, StoreError> {
+    sqlx::Row::try_get(row, 0).map_err(error)
+}
+
+fn states(rows: &[SqliteRow]) -> Result<Vec<State>, StoreError> {
+    rows.iter().map(sql::state).collect()
+}
+
+/// Tries a step again that gave up because another process was writing.
+async fn retry_busy<T, F>(mut step: impl FnMut() -> F) -> Result<T, sqlx::Error>
+where
+    F: Future<Output = Result<T, sqlx::Error>>,
+{
+    let mut tries = 1;
+    loop {
+        match step().await {
+            Err(error) if tries < TRIES && is_busy(&error) => {
+                // Whoever was kept out together does not come back together.
+                let pause = rand::random::<u64>() % (10 << tries);
+                tokio::time::sleep(Duration::from_millis(1 + pause)).await;
+                tries += 1;
+            }
+            done => return done,
+        }
+    }
+}
+
+const SQLITE_BUSY: i32 = 5;
+
+fn is_busy(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(answer) if primary_code(&**answer) == Some(SQLITE_BUSY))
+}
+
+/// The result code without its extension, see <https://www.sqlite.org/rescode.html>.
+fn primary_code(answer: &dyn DatabaseError) -> Option<i32> {
+    answer
+        .code()?
+        .parse::<i32>()
+        .ok()
+        .map(|extended| extended & 0xff)
+}
+
+fn error(source: sqlx::Error) -> StoreError {
+    use StoreErrorKind::{Conflict, Corrupt, Denied, Full, Other, ReadOnly, Schema, Unavailable};
+    sql::error(source, |answer| match primary_code(answer) {
+        Some(1) if is_about_schema(answer.message()) => (
+            Schema,
+            "a table or column of the store is missing, run `migrate()`",
+        ),
+        Some(3 | 23) => (
+            Denied,
+            "access to the database file was denied, check its permissions",
+        ),
+        Some(SQLITE_BUSY) => (
+            Conflict,
+            "another process kept the database locked for too long, try again",
+        ),
+        Some(6 | 9 | 15 | 17) => (
+            Conflict,
+            "the database was busy with something else, try again",
+        ),
+        Some(8) => (
+            ReadOnly,
+            "the database cannot be written, check the permissions of its file and directory",
+        ),
+        Some(10) => (
+            Other,
+            "reading or writing the database file failed, check the disk",
+        ),
+        Some(11) => (
+            Corrupt,
+            "the database file is damaged, restore it or repair it with the sqlite3 `.recover` command",
+        ),
+        Some(13) => (Full, "the disk or the database is full, make room"),
+        Some(14) => (
+            Unavailable,
+            "the database file cannot be opened, check that its directory exists and can be written",
+        ),
+        Some(18) => (
+            Other,
+            "the result is larger than SQLite stores, lower the limit on results",
+        ),
+        Some(26) => (
+            Corrupt,
+            "the file is not a SQLite database, give another path",
+        ),
+        _ => (Other, "the database refused the statement"),
+    })
+}
+
+fn is_about_schema(message: &str) -> bool {
+    ["no such table", "no such column", "has no column named"]
+        .iter()
+        .any(|it| message.contains(it))
+}

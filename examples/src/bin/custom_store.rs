@@ -1,0 +1,385 @@
+//! A store of one's own: a `BTreeMap` behind a mutex, and the table of cases that tells whether it keeps the contract.
+//!
+//! A store moves records from state to state, each step atomic, and by its own clock. Here a step is one method under
+//! one lock, which makes the atomic part easy. The contract that it follows is written on `idem_runtime::Store`.
+//!
+//! Run it with `cargo run --bin custom_store`.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use idem_runtime::error::{StoreError, StoreErrorKind};
+use idem_runtime::record::{Ending, Grant, Holder, Observation};
+use idem_runtime::store::{
+    Claim, ClaimRequest, Cursor, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution,
+    Resolved,
+};
+use idem_runtime::{
+    Call, Error, Idem, OnCrash, Record, RecordId, State, Store, Timestamp, conformance,
+};
+
+// ------------------------------------------------------------------------------------------------------- the store
+
+#[derive(Debug, Default)]
+struct ShelfStore(Mutex<Shelf>);
+
+#[derive(Debug, Default)]
+struct Shelf {
+    records: BTreeMap<RecordId, Record>,
+    /// The highest number given to anybody, so that numbers never go back, not even for a key whose record is gone.
+    last_grant: Option<Grant>,
+    /// The time of this step. The system's clock may be put back; this one stands still then.
+    now: Option<Timestamp>,
+}
+
+impl ShelfStore {
+    /// Begins a step, which lasts as long as the guard.
+    fn step(&self) -> MutexGuard<'_, Shelf> {
+        let mut shelf = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shelf.now = shelf.now.max(Some(SystemTime::now().into()));
+        shelf
+    }
+}
+
+impl Shelf {
+    fn now(&self) -> Timestamp {
+        self.now.unwrap_or(Timestamp::from_micros(0))
+    }
+
+    /// The record as of now. One that has expired counts as absent, whether it was purged or not.
+    fn record(&mut self, id: &RecordId) -> Option<&mut Record> {
+        let now = self.now();
+        let record = self.records.get_mut(id)?;
+        record.read_at = now;
+        (!record.is_expired()).then_some(record)
+    }
+
+    /// The record, if this holder may still change it.
+    fn held(&mut self, holder: &Holder) -> Option<&mut Record> {
+        self.record(&holder.id)
+            .filter(|it| is_of(it, holder) && !it.state.is_ended())
+    }
+
+    fn next_grant(&mut self) -> Grant {
+        let next = Grant::next(self.last_grant, self.now());
+        self.last_grant = Some(next);
+        next
+    }
+
+    fn claim(&mut self, claim: &ClaimRequest) -> Claim {
+        let now = self.now();
+        match self.record(&claim.id) {
+            None => self.begin(claim),
+            Some(record) if is_same_claim(record, claim) => {
+                record.lease_until = now.after(claim.lease);
+                granted(record)
+            }
+            Some(record)
+                if record.state == State::Released && record.fingerprint == claim.fingerprint =>
+            {
+                self.begin_next_attempt(claim)
+            }
+            Some(record) => existing(record),
+        }
+    }
+
+    fn begin(&mut self, claim: &ClaimRequest) -> Claim {
+        let now = self.now();
+        let record = Record {
+            id: claim.id,
+            identity: claim.identity.clone(),
+            fingerprint: claim.fingerprint,
+            state: State::Running,
+            payload: None,
+            token: Some(claim.token),
+            grant: self.next_grant(),
+            attempt: 1,
+            lease_until: now.after(claim.lease),
+            retention: claim.retention,
+            on_crash: claim.on_crash,
+            first_claimed_at: now,
+            ended_at: None,
+            read_at: now,
+        };
+        let answer = granted(&record);
+        self.records.insert(claim.id, record);
+        answer
+    }
+
+    /// Fingerprint, `on_crash` and the time of the first claim stay as they are.
+    fn begin_next_attempt(&mut self, claim: &ClaimRequest) -> Claim {
+        let grant = self.next_grant();
+        let Some(record) = self.record(&claim.id) else {
+            return self.begin(claim);
+        };
+        record.state = State::Running;
+        record.token = Some(claim.token);
+        record.grant = grant;
+        record.attempt = record.attempt.saturating_add(1);
+        record.lease_until = record.read_at.after(claim.lease);
+        record.retention = claim.retention;
+        record.ended_at = None;
+        granted(record)
+    }
+}
+
+#[async_trait]
+impl Store for ShelfStore {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+        Ok(self.step().claim(claim))
+    }
+
+    async fn take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Claim, StoreError> {
+        let mut shelf = self.step();
+        let Some(record) = shelf.record(&claim.id) else {
+            return Ok(shelf.claim(claim));
+        };
+        if is_same_claim(record, claim) {
+            return Ok(shelf.claim(claim));
+        }
+        // Whoever acts on what they saw must still see it: a heartbeat in between changes the observation.
+        let may = record.observation() == *observed
+            && is_unsettled(record)
+            && record.on_crash != OnCrash::Refuse
+            && record.fingerprint == claim.fingerprint;
+        if !may {
+            return Ok(existing(record));
+        }
+        Ok(shelf.begin_next_attempt(claim))
+    }
+
+    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
+        Ok(fenced(self.step().held(holder), |record| {
+            record.state = State::Running;
+            record.lease_until = record.read_at.after(lease);
+        }))
+    }
+
+    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
+        let mut shelf = self.step();
+        // The first acknowledgement was lost on its way.
+        if let Some(record) = shelf.record(&holder.id)
+            && record.state.is_ended()
+            && is_of(record, holder)
+        {
+            return Ok(Fenced::Done);
+        }
+        Ok(fenced(shelf.held(holder), |record| end(record, ending)))
+    }
+
+    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        Ok(fenced(self.step().held(holder), release))
+    }
+
+    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        Ok(fenced(self.step().held(holder), |record| {
+            record.state = State::Interrupted;
+        }))
+    }
+
+    async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        let mut shelf = self.step();
+        let grant = shelf.next_grant();
+        let Some(record) = shelf
+            .record(&observed.id)
+            .filter(|it| it.observation() == *observed)
+        else {
+            return Ok(Resolved::Stale);
+        };
+        let is_settled = matches!(record.state, State::Released) || record.state.is_ended();
+        if !is_unsettled(record) && !(is_settled && *resolution == Resolution::Erase) {
+            return Ok(Resolved::Stale);
+        }
+        match resolution {
+            Resolution::Complete(ending) => end(record, ending),
+            Resolution::Release => release(record),
+            Resolution::Interrupt => record.state = State::Interrupted,
+            Resolution::Erase => drop(shelf.records.remove(&observed.id)),
+        }
+        // A paused owner must find that its time is over; under INTERRUPTED alone it may still say how it went.
+        if let (Resolution::Complete(_) | Resolution::Release, Some(record)) =
+            (resolution, shelf.record(&observed.id))
+        {
+            record.token = None;
+            record.grant = grant;
+        }
+        Ok(Resolved::Done)
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        Ok(self.step().record(id).cloned())
+    }
+
+    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
+        let after = page.after.as_ref().map(id_of).transpose()?;
+        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut shelf = self.step();
+        let now = shelf.now();
+        let mut records = Vec::new();
+        for record in shelf.records.range_mut((begin, Bound::Unbounded)) {
+            record.1.read_at = now;
+            if !record.1.is_expired() && filter.matches(record.1) {
+                // One more than asked for tells that there is another page.
+                if records.len() == page.limit as usize {
+                    let last: Option<&Record> = records.last();
+                    let next = last.map(|record| cursor_behind(&record.id));
+                    return Ok(Page { records, next });
+                }
+                records.push(record.1.clone());
+            }
+        }
+        Ok(Page {
+            records,
+            next: None,
+        })
+    }
+
+    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+        let mut shelf = self.step();
+        let now = shelf.now();
+        let mut purged = Purged::default();
+        let mut left = limit;
+        shelf.records.retain(|_, record| {
+            record.read_at = now;
+            let unknown = record.state == State::Running
+                && record.on_crash != OnCrash::Rerun
+                && record.lease_until.after(record.retention) <= now;
+            if !record.is_expired() && !unknown {
+                return true;
+            }
+            let Some(rest) = left.checked_sub(1) else {
+                purged.more = true;
+                return true;
+            };
+            left = rest;
+            if unknown {
+                record.state = State::Interrupted;
+                purged.interrupted += 1;
+                return true;
+            }
+            purged.removed += 1;
+            purged.abandoned += u64::from(record.state == State::Running);
+            false
+        });
+        Ok(purged)
+    }
+}
+
+fn is_of(record: &Record, holder: &Holder) -> bool {
+    record.token == Some(holder.token) && record.grant == holder.grant
+}
+
+/// Whether this is the very claim that made the record run: repeated, for its answer was lost.
+fn is_same_claim(record: &Record, claim: &ClaimRequest) -> bool {
+    record.state == State::Running
+        && record.token == Some(claim.token)
+        && record.fingerprint == claim.fingerprint
+}
+
+/// Whether nobody owns it, and nobody knows how it went.
+fn is_unsettled(record: &Record) -> bool {
+    record.state == State::Interrupted || record.is_lapsed()
+}
+
+fn granted(record: &Record) -> Claim {
+    Claim::Granted(Granted {
+        grant: record.grant,
+        attempt: record.attempt,
+        first_claimed_at: record.first_claimed_at,
+        on_crash: record.on_crash,
+    })
+}
+
+fn existing(record: &Record) -> Claim {
+    Claim::Existing(Box::new(record.clone()))
+}
+
+fn fenced(record: Option<&mut Record>, step: impl FnOnce(&mut Record)) -> Fenced {
+    match record {
+        Some(record) => {
+            step(record);
+            Fenced::Done
+        }
+        None => Fenced::Lost,
+    }
+}
+
+fn end(record: &mut Record, ending: &Ending) {
+    record.state = ending.state();
+    record.payload = ending.payload().cloned();
+    record.ended_at = Some(record.read_at);
+}
+
+fn release(record: &mut Record) {
+    record.state = State::Released;
+    record.token = None;
+    record.ended_at = Some(record.read_at);
+}
+
+/// A cursor is the id of the last record of a page, in hex.
+fn cursor_behind(id: &RecordId) -> Cursor {
+    let hex: String = id.as_bytes().iter().map(|it| format!("{it:02x}")).collect();
+    Cursor::new(hex)
+}
+
+fn id_of(cursor: &Cursor) -> Result<RecordId, StoreError> {
+    let text = cursor.as_str();
+    let byte = |at: usize| u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = (0..32).map(byte).collect();
+    match bytes.and_then(|it| it.try_into().ok()) {
+        Some(bytes) if text.len() == 64 => Ok(RecordId::from_bytes(bytes)),
+        _ => Err(StoreError::new(
+            StoreErrorKind::Other,
+            "this cursor is not of this store",
+        )),
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------- its report
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let store = Arc::new(ShelfStore::default());
+
+    // The cases make their own records and do not mind each other, so they may all run at once.
+    let running: Vec<_> = conformance::cases()
+        .iter()
+        .map(|case| (case, tokio::spawn(case.run(store.clone()))))
+        .collect();
+    let (mut passed, total) = (0, running.len());
+    for (case, outcome) in running {
+        match outcome.await? {
+            Ok(()) => {
+                passed += 1;
+                println!("ok      {}", case.name());
+            }
+            Err(violation) => println!("BROKEN  {violation}"),
+        }
+    }
+    println!("\n{passed} of {total} rules are kept.");
+    anyhow::ensure!(passed == total, "the store breaks the contract");
+
+    // Handles take any store, behind an `Arc` as well.
+    let idem = Idem::new(store);
+    let call = || Call::new("greet", "key-1", "request", Duration::from_secs(60));
+    let first: String = idem
+        .run(call(), async || Ok::<_, Error>("hello".to_owned()))
+        .await?;
+    let again: String = idem
+        .run(call(), async || Ok::<_, Error>("good bye".to_owned()))
+        .await?;
+    println!("A call said {first:?}, and its retry {again:?}.");
+    anyhow::ensure!(first == "hello" && again == first);
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! A duplicate filter: a job that may be started any number of times a night, and sends each mail once.
+//!
+//! There is no key that a caller could send along, so `key = fingerprint` makes one of the mail itself: the same mail
+//! within a night is a duplicate, and the same mail in the next night, when the record has expired, is a new one.
+//!
+//! A night passes at once here, for tokio's clock is paused and jumps ahead when all tasks sleep. The memory store goes
+//! by that clock, too.
+//!
+//! Run it with `cargo run --bin nightly_mail`.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::ensure;
+use idem_examples::Table;
+use idem_runtime::{Error, Fingerprint, Idem, MemoryStore, Source, idempotent, with_provenance};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+/// A mail to be sent. Two that are equal in all of this are one and the same mail.
+#[derive(Clone, Fingerprint)]
+struct Reminder {
+    to: String,
+    invoice: u64,
+    cents: u64,
+}
+
+struct Mailer {
+    idem: Idem<MemoryStore>,
+    outbox: Mutex<Vec<Reminder>>,
+}
+
+impl Mailer {
+    /// Sends a mail, unless it was sent within the last 20 hours. Whoever finds it being sent waits for that.
+    #[idempotent(
+        key = fingerprint,
+        ttl = "20h",
+        wait = "1m",
+        name = "reminders.send",
+        store = self.idem,
+    )]
+    async fn send(&self, reminder: &Reminder) -> Result<(), Error> {
+        // The mail server takes a second for each.
+        sleep(Duration::from_secs(1)).await;
+        lock(&self.outbox).push(reminder.clone());
+        Ok(())
+    }
+
+    /// The job: goes over everything that is to be sent, and knows nothing of earlier runs. Tells how many it sent.
+    async fn run(&self, reminders: &[Reminder]) -> Result<usize, Error> {
+        let mut sent = 0;
+        for reminder in reminders {
+            let (done, provenance) = with_provenance(self.send(reminder)).await;
+            done?;
+            sent += usize::from(provenance.is_some_and(|it| it.source == Source::Executed));
+        }
+        Ok(sent)
+    }
+}
+
+#[tokio::main(flavor = "current_thread", start_paused = true)]
+async fn main() -> anyhow::Result<()> {
+    let mailer = Mailer {
+        idem: Idem::new(MemoryStore::new()),
+        outbox: Mutex::default(),
+    };
+    let mut reminders: Vec<Reminder> = (1..=50)
+        .map(|invoice| Reminder {
+            to: format!("customer-{invoice}@shop.example"),
+            invoice,
+            cents: invoice * 100,
+        })
+        .collect();
+    let midnight = Instant::now();
+    let at = |hours: u64, minutes: u64| midnight + Duration::from_secs(hours * 3600 + minutes * 60);
+    let story = Story::begin(&mailer);
+
+    // A deploy stops the job in the middle of the 21st mail.
+    sleep_until(at(1, 0)).await;
+    let run = timeout(Duration::from_millis(20_500), mailer.run(&reminders)).await;
+    ensure!(run.is_err(), "the job was to be stopped");
+    story.tell(
+        "first night, 01:00",
+        "the job is stopped after 20 mails",
+        20,
+    )?;
+
+    // Started again, it knows nothing of that.
+    sleep_until(at(1, 5)).await;
+    let sent = mailer.run(&reminders).await?;
+    story.tell("first night, 01:05", "it is started again", 50)?;
+    ensure!(sent == 30);
+
+    sleep_until(at(2, 0)).await;
+    let sent = mailer.run(&reminders).await?;
+    story.tell("first night, 02:00", "and again, by mistake", 50)?;
+    ensure!(sent == 0);
+
+    // Another amount makes another mail.
+    reminders[6].cents += 2_50;
+    sleep_until(at(3, 0)).await;
+    let sent = mailer.run(&reminders).await?;
+    story.tell("first night, 03:00", "one invoice was changed", 51)?;
+    ensure!(sent == 1);
+
+    // Two schedulers are one too many.
+    sleep_until(at(25, 0)).await;
+    let (one, other) = tokio::join!(mailer.run(&reminders), mailer.run(&reminders));
+    story.tell("second night, 01:00", "it is started twice at once", 101)?;
+    ensure!(one? + other? == 50);
+
+    println!("\nEach mail once a night, however often the job was started.");
+    Ok(())
+}
+
+/// The table, with the count that each line must come to.
+struct Story<'a> {
+    mailer: &'a Mailer,
+    table: Table<4>,
+    before: Mutex<usize>,
+}
+
+impl<'a> Story<'a> {
+    fn begin(mailer: &'a Mailer) -> Self {
+        Self {
+            mailer,
+            table: Table::new([
+                ("when", 19),
+                ("what happened", 33),
+                ("mails sent", 10),
+                ("in total", 8),
+            ]),
+            before: Mutex::new(0),
+        }
+    }
+
+    fn tell(&self, when: &str, happened: &str, must: usize) -> anyhow::Result<()> {
+        let total = lock(&self.mailer.outbox).len();
+        let before = std::mem::replace(&mut *lock(&self.before), total);
+        let (sent, count) = ((total - before).to_string(), total.to_string());
+        self.table.line([when, happened, &sent, &count]);
+        ensure!(total == must, "{when}: there must be {must} mails");
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

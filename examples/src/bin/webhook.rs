@@ -1,0 +1,397 @@
+//! At most once: a handler of webhooks that does what must not happen twice.
+//!
+//! A shop sends a parcel when its payment provider reports an order as paid. The provider repeats a webhook until it
+//! gets an answer, and the warehouse that sends the parcels takes no idempotency key: whoever asks it twice sends two.
+//! So after a crash in the middle nobody may simply try again. Two ways out are shown:
+//!
+//! - `on_crash = refuse`: the key is interrupted, until a person has looked and says what happened;
+//! - `on_crash = reconcile(...)`: the next call asks the warehouse first.
+//!
+//! Run it with `cargo run --bin webhook`.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use idem_examples::Table;
+use idem_runtime::record::Record;
+use idem_runtime::store::{Filter, PageRequest, Resolved};
+use idem_runtime::{
+    Error, Fingerprint, Idem, Provenance, Reconciled, Scope, Source, SqliteStore, State,
+    idempotent, with_provenance,
+};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+// ---------------------------------------------------------------------------------------------- what is asked and told
+
+/// An order was paid: what the provider sends, and sends again.
+#[derive(Clone, Fingerprint)]
+struct Paid {
+    event: String,
+    order: u64,
+}
+
+/// What the provider is told.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Shipped {
+    parcel: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ShipError {
+    /// Said at the door: nothing was sent.
+    #[error("the warehouse is closed")]
+    Closed,
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+}
+
+// ----------------------------------------------------------------------------------------------------- the service
+
+struct Shop {
+    idem: Idem<SqliteStore>,
+    warehouse: Warehouse,
+}
+
+impl Shop {
+    /// Sends the parcel of an order. When nobody knows whether it was sent, a person finds out.
+    #[idempotent(
+        key = paid.event,
+        ttl = "30d",
+        name = "orders.ship",
+        store = self.idem,
+        on_crash = refuse,
+        retry_err = ShipError::Closed,
+    )]
+    async fn ship(&self, paid: &Paid) -> Result<Shipped, ShipError> {
+        let parcel = self.warehouse.send(paid.order).await?;
+        Ok(Shipped { parcel })
+    }
+
+    /// The same, where the warehouse can be asked whether it was sent.
+    #[idempotent(
+        key = paid.event,
+        ttl = "30d",
+        name = "orders.ship_or_look",
+        store = self.idem,
+        on_crash = reconcile(self.look_up(paid)),
+        retry_err = ShipError::Closed,
+    )]
+    async fn ship_or_look(&self, paid: &Paid) -> Result<Shipped, ShipError> {
+        let parcel = self.warehouse.send(paid.order).await?;
+        Ok(Shipped { parcel })
+    }
+
+    /// What became of an earlier attempt that died. Asked only when there is one.
+    async fn look_up(&self, paid: &Paid) -> Result<Reconciled<Shipped>, ShipError> {
+        Ok(match self.warehouse.parcel_of(paid.order) {
+            Some(parcel) => Reconciled::Done(Shipped { parcel }),
+            // The warehouse is certain. Where it were not, the answer would be `Reconciled::Unknown`.
+            None => Reconciled::NotDone,
+        })
+    }
+}
+
+/// Sends a parcel for each request, and two for two.
+#[derive(Default)]
+struct Warehouse {
+    /// The order of each parcel; a parcel's number is its place here.
+    parcels: Mutex<Vec<u64>>,
+    mood: Mutex<Mood>,
+    /// Somebody waits for an answer that will never come.
+    stuck: Notify,
+}
+
+#[derive(Default, Clone, Copy, PartialEq)]
+enum Mood {
+    #[default]
+    Fine,
+    Closed,
+    /// The request is lost on its way.
+    LosesRequests,
+    /// The parcel is sent, and the answer lost on its way.
+    LosesAnswers,
+}
+
+impl Warehouse {
+    async fn send(&self, order: u64) -> Result<u64, ShipError> {
+        let mood = *locked(&self.mood);
+        if mood == Mood::Closed {
+            return Err(ShipError::Closed);
+        }
+        if mood == Mood::LosesRequests {
+            self.never_answer().await;
+        }
+        let parcel = {
+            let mut parcels = locked(&self.parcels);
+            parcels.push(order);
+            parcels.len() as u64
+        };
+        if mood == Mood::LosesAnswers {
+            self.never_answer().await;
+        }
+        Ok(parcel)
+    }
+
+    async fn never_answer(&self) {
+        self.stuck.notify_one();
+        std::future::pending().await
+    }
+
+    fn parcel_of(&self, order: u64) -> Option<u64> {
+        let parcels = locked(&self.parcels);
+        let at = parcels.iter().position(|it| *it == order)?;
+        Some(at as u64 + 1)
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------- the story
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let store = SqliteStore::open(folder.path().join("webhook.sqlite")).await?;
+    let shop = Arc::new(Shop {
+        idem: Idem::new(store),
+        warehouse: Warehouse::default(),
+    });
+    let story = Story::begin(&shop, "on_crash = refuse: a person decides");
+
+    let order_1 = paid(1);
+    let sent = shop.receive(&order_1).await;
+    story.tell("order 1 is paid", &sent, 1)?;
+    let repeated = shop.receive(&order_1).await;
+    story.tell("the provider repeats it", &repeated, 1)?;
+    ensure!(repeated.source() == Some(Source::Replayed));
+
+    // Closed doors prove that nothing was sent (`retry_err`), so a repetition may try again.
+    let order_2 = paid(2);
+    shop.warehouse_is(Mood::Closed);
+    let closed = shop.receive(&order_2).await;
+    story.tell("order 2 is paid, at closed doors", &closed, 1)?;
+    shop.warehouse_is(Mood::Fine);
+    let opened = shop.receive(&order_2).await;
+    story.tell("the provider repeats it", &opened, 2)?;
+    ensure!(opened.source() == Some(Source::Executed));
+
+    // The provider hangs up while the warehouse is being asked. Web frameworks drop the handler then, wherever it is.
+    let (order_3, order_4) = (paid(3), paid(4));
+    shop.cut_off(&order_3, Mood::LosesAnswers, Handler::Refuse)
+        .await?;
+    story.note("order 3: cut off when it was sent", "nothing", 3)?;
+    shop.cut_off(&order_4, Mood::LosesRequests, Handler::Refuse)
+        .await?;
+    story.note("order 4: cut off before it was sent", "nothing", 3)?;
+    for (did, order) in [("order 3 again", &order_3), ("order 4 again", &order_4)] {
+        let refused = shop.receive(order).await;
+        story.tell(did, &refused, 3)?;
+        ensure!(matches!(
+            refused.result,
+            Err(ShipError::Idempotency(Error::Interrupted))
+        ));
+    }
+
+    // A person on call sees what was interrupted, looks into the warehouse, and says what happened. What they say takes
+    // effect only while the record is still as they saw it.
+    let interrupted = shop.interrupted().await?;
+    ensure!(interrupted.len() == 2);
+    for record in interrupted {
+        let event = record.identity.key.as_str();
+        let order = event.trim_start_matches("evt_").parse()?;
+        let (records, seen) = (shop.idem.records(), record.observation());
+        let (decided, resolved) = match shop.warehouse.parcel_of(order) {
+            Some(parcel) => (
+                format!("\"it went out as parcel {parcel}\": complete"),
+                records.complete(&seen, &Shipped { parcel }).await?,
+            ),
+            None => (
+                "\"nothing went out\": release".to_owned(),
+                records.release(&seen).await?,
+            ),
+        };
+        story.note(&format!("a person looks at {event}"), &decided, 3)?;
+        ensure!(resolved == Resolved::Done);
+    }
+    let answered = shop.receive(&order_3).await;
+    story.tell("order 3 again", &answered, 3)?;
+    ensure!(answered.source() == Some(Source::Replayed));
+    let sent = shop.receive(&order_4).await;
+    story.tell("order 4 again", &sent, 4)?;
+    ensure!(sent.source() == Some(Source::Executed));
+
+    println!();
+    let story = Story::begin(
+        &shop,
+        "on_crash = reconcile(self.look_up(paid)): the warehouse is asked",
+    );
+
+    let (order_5, order_6) = (paid(5), paid(6));
+    shop.cut_off(&order_5, Mood::LosesAnswers, Handler::Reconcile)
+        .await?;
+    story.note("order 5: cut off when it was sent", "nothing", 5)?;
+    let found = shop.receive_or_look(&order_5).await;
+    story.tell("order 5 again", &found, 5)?;
+    ensure!(found.source() == Some(Source::Replayed));
+
+    shop.cut_off(&order_6, Mood::LosesRequests, Handler::Reconcile)
+        .await?;
+    story.note("order 6: cut off before it was sent", "nothing", 5)?;
+    let sent = shop.receive_or_look(&order_6).await;
+    story.tell("order 6 again", &sent, 6)?;
+    ensure!(sent.source() == Some(Source::Executed));
+
+    let mut orders = locked(&shop.warehouse.parcels).clone();
+    orders.sort_unstable();
+    println!("\nOne parcel for each of the orders {orders:?}.");
+    ensure!(orders == [1, 2, 3, 4, 5, 6]);
+    Ok(())
+}
+
+// --------------------------------------------------------------------------------------- how the story is acted out
+
+fn paid(order: u64) -> Paid {
+    Paid {
+        event: format!("evt_{order}"),
+        order,
+    }
+}
+
+/// Which of the two handlers a webhook goes to.
+#[derive(Clone, Copy)]
+enum Handler {
+    Refuse,
+    Reconcile,
+}
+
+impl Shop {
+    async fn receive(&self, paid: &Paid) -> Answer {
+        let (result, provenance) = with_provenance(self.ship(paid)).await;
+        Answer { result, provenance }
+    }
+
+    async fn receive_or_look(&self, paid: &Paid) -> Answer {
+        let (result, provenance) = with_provenance(self.ship_or_look(paid)).await;
+        Answer { result, provenance }
+    }
+
+    fn warehouse_is(&self, mood: Mood) {
+        *locked(&self.warehouse.mood) = mood;
+    }
+
+    /// A webhook whose handler is dropped while it waits for the warehouse.
+    async fn cut_off(self: &Arc<Self>, paid: &Paid, mood: Mood, by: Handler) -> anyhow::Result<()> {
+        self.warehouse_is(mood);
+        let (shop, webhook) = (Arc::clone(self), paid.clone());
+        let handler = tokio::spawn(async move {
+            match by {
+                Handler::Refuse => shop.ship(&webhook).await,
+                Handler::Reconcile => shop.ship_or_look(&webhook).await,
+            }
+        });
+        self.warehouse.stuck.notified().await;
+        handler.abort();
+        let ended = handler.await.err().context("it got an answer")?;
+        ensure!(ended.is_cancelled());
+        self.warehouse_is(Mood::Fine);
+
+        // The key is marked in the background, as nobody is left who could wait for it.
+        let operation = match by {
+            Handler::Refuse => "orders.ship",
+            Handler::Reconcile => "orders.ship_or_look",
+        };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let (key, scope) = (&paid.event, &Scope::none());
+            let record = self.idem.records().find(operation, key, scope).await?;
+            if record.is_some_and(|it| it.state == State::Interrupted) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "the key was never interrupted");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn interrupted(&self) -> anyhow::Result<Vec<Record>> {
+        let filter = Filter {
+            state: Some(State::Interrupted),
+            operation: Some("orders.ship".to_owned()),
+            ..Filter::default()
+        };
+        let first_page = PageRequest {
+            limit: 10,
+            after: None,
+        };
+        let mut found = self
+            .idem
+            .records()
+            .list(&filter, &first_page)
+            .await?
+            .records;
+        found.sort_by_key(|record| record.first_claimed_at);
+        Ok(found)
+    }
+}
+
+/// What the provider got, and where it came from.
+struct Answer {
+    result: Result<Shipped, ShipError>,
+    provenance: Option<Provenance>,
+}
+
+impl Answer {
+    fn source(&self) -> Option<Source> {
+        self.provenance.as_ref().map(|it| it.source)
+    }
+}
+
+/// The table, with the count that each line must come to.
+struct Story<'a> {
+    shop: &'a Shop,
+    table: Table<4>,
+}
+
+impl<'a> Story<'a> {
+    fn begin(shop: &'a Shop, title: &str) -> Self {
+        println!("{title}\n");
+        Self {
+            shop,
+            table: Table::new([
+                ("what happened", 37),
+                ("what came of it", 35),
+                ("how", 8),
+                ("parcels", 7),
+            ]),
+        }
+    }
+
+    fn tell(&self, did: &str, got: &Answer, parcels: usize) -> anyhow::Result<()> {
+        let told = match &got.result {
+            Ok(Shipped { parcel }) => format!("parcel {parcel}"),
+            Err(ShipError::Closed) => "closed".to_owned(),
+            Err(ShipError::Idempotency(error)) => format!("{error:?}"),
+        };
+        let how = match got.source() {
+            Some(Source::Executed) => "executed",
+            Some(Source::Replayed) => "replayed",
+            Some(Source::Waited) => "waited",
+            None => "refused",
+        };
+        self.line([did, &told, how], parcels)
+    }
+
+    fn note(&self, did: &str, told: &str, parcels: usize) -> anyhow::Result<()> {
+        self.line([did, told, ""], parcels)
+    }
+
+    fn line(&self, [did, told, how]: [&str; 3], parcels: usize) -> anyhow::Result<()> {
+        let sent = locked(&self.shop.warehouse.parcels).len();
+        self.table.line([did, told, how, &sent.to_string()]);
+        ensure!(sent == parcels, "{did}: there must be {parcels} parcels");
+        Ok(())
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,309 @@
+//! The case table that every store must pass, for the stores of this crate and for those of others.
+//!
+//! Each [`Case`] proves one rule of the [contract of `Store`](crate::store::Store#contract). A case makes its own fresh
+//! records and cleans nothing up, so the table runs on a store that is shared, already used, and emptied by nobody. It
+//! waits for real time where a lease must run out, in short leases polled to a deadline: give it a runtime whose clock
+//! is the store's, and a multi-threaded one where the store's work allows it.
+//!
+//! ```
+//! # #[cfg(feature = "memory")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
+//!
+//! use idem_runtime::{MemoryStore, conformance};
+//!
+//! # tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
+//! let store = Arc::new(MemoryStore::new());
+//! let passed = conformance::run_all(store).await?;
+//! assert_eq!(passed, conformance::cases().len());
+//! # Ok(()) })
+//! # }
+//! # #[cfg(not(feature = "memory"))]
+//! # fn main() {}
+//! ```
+//!
+//! A test runner that lists each case by itself goes over [`cases`] and calls [`Case::run`].
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::store::Store;
+
+pub mod faults;
+
+mod claiming;
+mod fencing;
+mod interruption;
+mod keeping;
+mod kit;
+mod listing;
+mod purging;
+mod resolving;
+mod takeover;
+
+use kit::{Outcome, Subject};
+
+/// After how long a case that has not come to an end counts as failed. None takes more than a few seconds.
+const CASE_LIMIT: Duration = Duration::from_secs(60);
+/// How many cases [`run_all`] runs at once.
+const AT_ONCE: usize = 8;
+
+type Run = fn(Subject) -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// One rule, and a proof of it.
+#[derive(Clone, Copy)]
+pub struct Case {
+    name: &'static str,
+    rule: &'static str,
+    run: Run,
+}
+
+impl Case {
+    /// A name in `snake_case`, unique in the table.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The rule that a store breaks where this case fails.
+    pub fn rule(&self) -> &'static str {
+        self.rule
+    }
+
+    /// Runs the case on a store. Needs a tokio runtime with timers.
+    ///
+    /// # Errors
+    /// [`Violation`] where the store breaks the rule, answers with an error, or takes longer than a minute.
+    ///
+    /// # Cancel safety
+    /// Dropped, it leaves its own records in the store, which no other case minds.
+    pub async fn run(&self, store: Arc<dyn Store>) -> Result<(), Violation> {
+        let outcome = tokio::time::timeout(CASE_LIMIT, (self.run)(Subject::new(store))).await;
+        let seen = match outcome {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(seen)) => seen,
+            Err(_) => format!("it had not come to an end after {CASE_LIMIT:?}"),
+        };
+        Err(self.violation(seen))
+    }
+
+    fn violation(&self, seen: String) -> Violation {
+        Violation {
+            case: self.name,
+            rule: self.rule,
+            seen,
+        }
+    }
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Case({}: {})", self.name, self.rule)
+    }
+}
+
+/// A rule that a store breaks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{case}: {rule}; seen: {seen}")]
+pub struct Violation {
+    /// The name of the case.
+    pub case: &'static str,
+    /// The rule.
+    pub rule: &'static str,
+    /// What the store did instead.
+    pub seen: String,
+}
+
+/// The rules that a store breaks, one a line. `Debug` shows the same text, so that `unwrap` in a test reads well.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Failed {
+    /// How many cases passed.
+    pub passed: usize,
+    /// Those that did not.
+    pub violations: Vec<Violation>,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let total = self.passed + self.violations.len();
+        write!(f, "{} of {total} cases failed", self.violations.len())?;
+        for violation in &self.violations {
+            write!(f, "\n  {violation}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+/// Runs all cases on a store, some of them at the same time, and tells how many there were. Needs a tokio runtime with
+/// timers. A panic inside the store fails the case in which it happens.
+///
+/// # Errors
+/// [`Failed`] with each rule that the store breaks.
+///
+/// # Cancel safety
+/// As [`Case::run`].
+pub async fn run_all(store: Arc<dyn Store>) -> Result<usize, Failed> {
+    let turns = Arc::new(Semaphore::new(AT_ONCE));
+    let mut running = JoinSet::new();
+    let mut cases_of = std::collections::HashMap::new();
+    for case in cases() {
+        let (turns, store) = (Arc::clone(&turns), Arc::clone(&store));
+        let task = running.spawn(async move {
+            let _turn = turns.acquire().await;
+            case.run(store).await
+        });
+        cases_of.insert(task.id(), case);
+    }
+    let mut failed = Failed {
+        passed: 0,
+        violations: Vec::new(),
+    };
+    while let Some(done) = running.join_next().await {
+        match done {
+            Ok(Ok(())) => failed.passed += 1,
+            Ok(Err(violation)) => failed.violations.push(violation),
+            Err(panicked) => failed.violations.extend(
+                cases_of
+                    .get(&panicked.id())
+                    .map(|case| case.violation(format!("it panicked: {panicked}"))),
+            ),
+        }
+    }
+    if failed.violations.is_empty() {
+        return Ok(failed.passed);
+    }
+    failed.violations.sort_by_key(|violation| violation.case);
+    Err(failed)
+}
+
+/// The case of this name.
+pub fn case(name: &str) -> Option<&'static Case> {
+    cases().iter().find(|case| case.name == name)
+}
+
+/// The whole table.
+pub fn cases() -> &'static [Case] {
+    CASES
+}
+
+macro_rules! table {
+    ($($module:ident { $($name:ident: $rule:literal,)* })*) => {
+        &[$($(Case {
+            name: stringify!($name),
+            rule: $rule,
+            run: |store| Box::pin($module::$name(store)),
+        },)*)*]
+    };
+}
+
+const CASES: &[Case] = table! {
+    claiming {
+        claim_is_exclusive: "of claims of one fresh record at the same moment exactly one is granted, and all others are told whose it is",
+        claim_keeps_what_it_was_given: "a first claim is RUNNING, attempt 1, with the token, fingerprint, identity and durations that it brought",
+        claim_of_a_running_record_writes_nothing: "a claim of a record that another owns reports it as it stands and writes nothing",
+        repeated_claim_keeps_its_grant: "a claim repeated after a lost acknowledgement is granted with the same grant and attempt, its lease begun anew",
+        repeated_claims_at_once_are_one: "a claim repeated while the first is under way is the same claim",
+        repeated_claim_compares_the_fingerprint: "a claim with the owner's token and another fingerprint is not granted",
+        claim_never_takes_over: "a claim of a lapsed record reports it as it stands and writes nothing",
+        delayed_claim_revives_no_token: "a claim that arrives after its owner was taken over gives the lost grant no power",
+        released_is_claimed_again: "a claim of a RELEASED record is granted: new token and grant, attempt + 1, lease and retention of the claim; on_crash and the time of the first claim stay",
+        released_is_claimed_once: "of claims of one RELEASED record at the same moment exactly one is granted",
+        released_compares_the_fingerprint: "a claim of a RELEASED record with another fingerprint is not granted and writes nothing",
+        ended_is_never_granted: "a claim of an ended record reports it with its outcome, also to its own owner",
+        expired_outcome_is_absent: "an ended record is absent for every method once its retention is over, and a claim begins anew",
+        abandoned_run_is_absent: "a RUNNING record under rerun is absent once its lease ended longer than its retention ago",
+        unknown_outcome_never_expires: "a RUNNING record under refuse or reconcile never becomes absent by itself",
+        grants_never_go_back: "each grant of a key is higher than the one before, also across release, takeover, erasure and expiry",
+        grant_is_at_least_the_clock: "a grant is not below the time of the claim in microseconds by the store's clock",
+    }
+    fencing {
+        renew_begins_the_lease_anew: "renewing lets the lease run from now on and changes nothing else",
+        lapsed_owner_is_accepted: "a lease that ran out does not by itself refuse its owner",
+        stale_owner_is_refused: "after a takeover the former owner can neither renew, complete, release nor interrupt, and nothing is written",
+        grant_is_compared: "the right token with another grant is refused, and nothing is written",
+        token_is_compared: "the right grant with another token is refused, and nothing is written",
+        released_bears_no_token: "after a release its owner is refused",
+        absent_refuses_every_owner: "where there is no record every owner is refused, and none is made",
+        completion_keeps_its_outcome: "a completion ends the record with its state and its value, keeping token and grant",
+        repeated_completion_finds_itself: "a completion repeated after a lost acknowledgement answers done and writes nothing",
+        outcome_is_immutable: "nothing changes an ended record",
+        interrupted_accepts_its_owner: "an INTERRUPTED record that nobody resolved still accepts its owner's completion, renewal and release",
+        interruption_is_repeatable: "interrupting keeps token and grant, and answers done again",
+    }
+    takeover {
+        takeover_needs_a_lapsed_lease: "a record whose lease runs is not taken over, and nothing is written",
+        takeover_begins_the_next_attempt: "a takeover gives new token and grant, attempt + 1, lease and retention of the claim; on_crash and the time of the first claim stay",
+        takeover_is_won_once: "of takeovers of one observation at the same moment exactly one is granted",
+        takeover_sees_a_heartbeat: "a heartbeat between observing and taking over refuses the takeover, even if that lease has lapsed too",
+        takeover_sees_an_interruption: "an interruption between observing and taking over refuses the takeover",
+        takeover_compares_all_of_the_observation: "a takeover is refused where state, token, grant or lease end differ from what was observed",
+        takeover_of_interrupted: "an INTERRUPTED record under rerun or reconcile can be taken over",
+        takeover_of_refuse_is_refused: "a record under refuse is never taken over",
+        takeover_compares_the_fingerprint: "a takeover with another fingerprint is refused, and nothing is written",
+        repeated_takeover_keeps_its_grant: "a takeover repeated after a lost acknowledgement is granted with the same grant, its lease begun anew",
+        delayed_takeover_is_refused: "a takeover that arrives again after somebody else took over is refused",
+        takeover_of_nothing_claims: "a takeover of a record that is gone behaves like a claim",
+        takeover_of_settled_is_refused: "a released or ended record is not taken over",
+    }
+    resolving {
+        resolved_as_done: "resolving as done ends the record with that outcome, without token, and fences its owner off by a new grant",
+        resolved_as_not_done: "resolving as not done releases the record and fences its owner off by a new grant",
+        resolved_as_unknown: "resolving as unknown interrupts the record and leaves its owner token and grant",
+        resolving_needs_a_silent_owner: "a record whose lease runs cannot be resolved nor erased",
+        resolving_sees_a_heartbeat: "a heartbeat between observing and resolving refuses the resolution, even if that lease has lapsed too",
+        resolving_sees_an_interruption: "an interruption between observing and resolving refuses the resolution",
+        resolving_sees_a_completion: "a completion between observing and releasing by hand refuses the release",
+        resolving_compares_all_of_the_observation: "a resolution is refused where state, token, grant or lease end differ from what was observed",
+        settled_is_not_resolved: "a released or ended record can be erased and not resolved otherwise",
+        erased_is_absent: "an erased record is absent, and its owner refused",
+        resolving_nothing: "resolving a record that is gone answers stale and makes none",
+        resolving_against_takeover: "of a takeover and a resolution of one observation at the same moment exactly one takes effect",
+    }
+    purging {
+        purge_removes_what_expired: "purging removes, and counts, what ended or was released longer than its retention ago, and runs under rerun silent for as long",
+        purge_keeps_what_has_not_expired: "purging removes nothing whose time has not come",
+        purge_looks_at_the_lease_again: "purging spares a record whose lease was renewed since its claim",
+        purge_against_renew: "of a purge and a renewal at the same moment one comes first: a renewal that was acknowledged keeps the record",
+        purge_counts_retention_from_the_outcome: "retention begins with the outcome, however long the body ran",
+        purge_interrupts_what_is_unknown: "purging marks INTERRUPTED, and never removes, runs under refuse and reconcile silent for longer than lease and retention",
+        purge_finds_what_was_resolved_late: "a record that was INTERRUPTED and ended later is purged when its retention is over",
+        purge_is_bounded: "one purge changes at most as many records as it was allowed, and says that there is more",
+    }
+    listing {
+        list_by_operation: "listing by operation gives the records of exactly that operation",
+        list_by_state: "listing by state gives the records in exactly that state",
+        list_lapsed: "listing lapsed records gives RUNNING ones whose lease is over",
+        list_by_age: "listing by age gives records first claimed at least that long ago",
+        list_in_pages: "a record that is there all the time is on exactly one page, whatever comes and goes meanwhile",
+        list_hides_what_expired: "an expired record is on no page",
+    }
+    keeping {
+        every_key_byte_is_kept: "every printable ASCII byte in a key is kept, case and blanks included",
+        long_identities_are_kept: "key, operation and each part of a scope of 255 bytes are kept",
+        scopes_are_kept_in_unicode: "scope and operation are kept in any script",
+        split_identities_differ: "identities that differ only in where their parts are split have records of their own",
+        payloads_are_kept: "payloads are kept byte for byte, from none to 1 MiB",
+        codec_tags_are_kept: "the tag of a codec is kept as it is",
+        endless_durations_are_kept: "the longest lease and retention neither overflow nor lapse",
+    }
+    interruption {
+        lost_answer_of_a_claim: "a claim that committed and failed to say so is found by repeating it, and one that failed before is made by it",
+        lost_answer_of_a_takeover: "a takeover that committed and failed to say so is found by repeating it",
+        lost_answer_of_a_completion: "a completion that committed and failed to say so is found by repeating it",
+        dropped_claim: "a claim that is dropped half way is done or not done, and the store goes on working",
+        dropped_takeover: "a takeover that is dropped half way is done or not done",
+        dropped_completion: "a completion that is dropped half way is done or not done",
+    }
+};

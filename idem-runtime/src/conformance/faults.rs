@@ -1,0 +1,360 @@
+//! A store that fails or hangs on cue, before or after the step of the store behind it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use crate::error::{StoreError, StoreErrorKind};
+use crate::key::RecordId;
+use crate::record::{Ending, Holder, Observation, Record};
+use crate::store::{
+    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, Resolution, Resolved, Store,
+};
+
+/// A step of a [`Store`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each is the method of its name")]
+pub enum Op {
+    Claim,
+    TakeOver,
+    Renew,
+    Complete,
+    Release,
+    Interrupt,
+    Resolve,
+    Get,
+    List,
+    Purge,
+}
+
+impl Op {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Claim,
+        Self::TakeOver,
+        Self::Renew,
+        Self::Complete,
+        Self::Release,
+        Self::Interrupt,
+        Self::Resolve,
+        Self::Get,
+        Self::List,
+        Self::Purge,
+    ];
+}
+
+/// What happens to a call.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Nothing: the call goes through.
+    None,
+    /// An error of this kind, and the step is not taken.
+    FailBefore(StoreErrorKind),
+    /// The step is taken, then an error of this kind: a lost acknowledgement.
+    FailAfter(StoreErrorKind),
+    /// The call never comes back, and the step is not taken.
+    HangBefore,
+    /// The step is taken, and the call never comes back.
+    HangAfter,
+    /// The call waits at the gate, then the step is taken.
+    HoldBefore(Gate),
+    /// The step is taken, and the call waits at the gate before it says so.
+    HoldAfter(Gate),
+}
+
+/// A store that does what it is told to the calls that come, in order, and otherwise what the store behind it does.
+///
+/// Clones share their plan and their counts, so a test keeps one and hands the other to what it tests. There are no
+/// timers in it: what hangs hangs until it is dropped, what is held is held until its [`Gate`] opens.
+///
+/// ```
+/// # #[cfg(feature = "memory")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// use idem_runtime::conformance::faults::{FaultStore, Op};
+/// use idem_runtime::{MemoryStore, Store};
+///
+/// let faults = FaultStore::new(MemoryStore::new());
+/// faults.fail_before(Op::Purge, 1);
+/// assert!(faults.purge(100).await.is_err());
+/// assert!(faults.purge(100).await.is_ok());
+/// assert_eq!(faults.count(Op::Purge), 2);
+/// # Ok(()) })
+/// # }
+/// # #[cfg(not(feature = "memory"))]
+/// # fn main() {}
+/// ```
+#[derive(Debug)]
+pub struct FaultStore<S> {
+    inner: Arc<Inner<S>>,
+}
+
+#[derive(Debug)]
+struct Inner<S> {
+    store: S,
+    ops: Mutex<[Script; Op::ALL.len()]>,
+}
+
+#[derive(Debug, Default)]
+struct Script {
+    next: VecDeque<Fault>,
+    always: Option<Fault>,
+    count: u64,
+}
+
+impl<S> Clone for FaultStore<S> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+        }
+    }
+}
+
+impl<S> FaultStore<S> {
+    /// A store in front of this one, without faults.
+    pub fn new(store: S) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                store,
+                ops: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The store behind it, untouched by faults and counts.
+    pub fn inner(&self) -> &S {
+        &self.inner.store
+    }
+
+    /// Plans what happens to the next call of this step for which nothing is planned yet.
+    pub fn next(&self, op: Op, fault: Fault) {
+        self.scripts()[op as usize].next.push_back(fault);
+    }
+
+    /// Plans what happens to every call of this step that comes after the planned ones, until [`reset`](Self::reset).
+    pub fn always(&self, op: Op, fault: Fault) {
+        self.scripts()[op as usize].always = Some(fault);
+    }
+
+    /// Lets every step fail as [`Unavailable`](StoreErrorKind::Unavailable), untaken, until [`reset`](Self::reset).
+    pub fn outage(&self) {
+        for op in Op::ALL {
+            self.always(op, Fault::FailBefore(StoreErrorKind::Unavailable));
+        }
+    }
+
+    /// Lets the next so many calls of this step fail as [`Unavailable`](StoreErrorKind::Unavailable), untaken.
+    pub fn fail_before(&self, op: Op, calls: usize) {
+        self.plan(op, calls, &Fault::FailBefore(StoreErrorKind::Unavailable));
+    }
+
+    /// Lets the next so many calls of this step fail as [`Unavailable`](StoreErrorKind::Unavailable) after it was taken.
+    pub fn fail_after(&self, op: Op, calls: usize) {
+        self.plan(op, calls, &Fault::FailAfter(StoreErrorKind::Unavailable));
+    }
+
+    /// Lets the next so many calls of this step hang, untaken.
+    pub fn hang_before(&self, op: Op, calls: usize) {
+        self.plan(op, calls, &Fault::HangBefore);
+    }
+
+    /// Lets the next so many calls of this step hang after it was taken.
+    pub fn hang_after(&self, op: Op, calls: usize) {
+        self.plan(op, calls, &Fault::HangAfter);
+    }
+
+    /// Holds the next call of this step before it is taken, until the gate opens.
+    pub fn hold_before(&self, op: Op) -> Gate {
+        let gate = Gate::new();
+        self.next(op, Fault::HoldBefore(gate.clone()));
+        gate
+    }
+
+    /// Holds the next call of this step after it was taken, until the gate opens.
+    pub fn hold_after(&self, op: Op) -> Gate {
+        let gate = Gate::new();
+        self.next(op, Fault::HoldAfter(gate.clone()));
+        gate
+    }
+
+    /// How many calls of this step have begun since the last [`reset`](Self::reset).
+    pub fn count(&self, op: Op) -> u64 {
+        self.scripts()[op as usize].count
+    }
+
+    /// How many calls of any step have begun since the last [`reset`](Self::reset).
+    pub fn total(&self) -> u64 {
+        self.scripts().iter().map(|script| script.count).sum()
+    }
+
+    /// Forgets plans and counts. Calls that hang or are held stay so.
+    pub fn reset(&self) {
+        *self.scripts() = Default::default();
+    }
+
+    fn plan(&self, op: Op, calls: usize, fault: &Fault) {
+        for _ in 0..calls {
+            self.next(op, fault.clone());
+        }
+    }
+
+    fn scripts(&self) -> MutexGuard<'_, [Script; Op::ALL.len()]> {
+        self.inner
+            .ops
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, op: Op) -> Fault {
+        let script = &mut self.scripts()[op as usize];
+        script.count += 1;
+        script
+            .next
+            .pop_front()
+            .or_else(|| script.always.clone())
+            .unwrap_or(Fault::None)
+    }
+
+    async fn step<T>(
+        &self,
+        op: Op,
+        step: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        match self.begin(op) {
+            Fault::None => step.await,
+            Fault::FailBefore(kind) => Err(planned(kind)),
+            Fault::FailAfter(kind) => {
+                step.await?;
+                Err(planned(kind))
+            }
+            Fault::HangBefore => std::future::pending().await,
+            Fault::HangAfter => {
+                step.await?;
+                std::future::pending().await
+            }
+            Fault::HoldBefore(gate) => {
+                gate.pass().await;
+                step.await
+            }
+            Fault::HoldAfter(gate) => {
+                let answer = step.await;
+                gate.pass().await;
+                answer
+            }
+        }
+    }
+}
+
+fn planned(kind: StoreErrorKind) -> StoreError {
+    StoreError::new(kind, "a planned fault")
+}
+
+/// Where a call is held. Clones are the same gate.
+#[derive(Debug, Clone)]
+pub struct Gate {
+    state: Arc<watch::Sender<GateState>>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct GateState {
+    reached: bool,
+    open: bool,
+}
+
+impl Gate {
+    /// A closed gate.
+    pub fn new() -> Self {
+        Self {
+            state: Arc::new(watch::Sender::new(GateState::default())),
+        }
+    }
+
+    /// Waits until a call has come to the gate.
+    ///
+    /// # Cancel safety
+    /// It may be dropped and called again.
+    pub async fn reached(&self) {
+        self.until(|state| state.reached).await;
+    }
+
+    /// Lets through the call that waits, and each that comes.
+    pub fn open(&self) {
+        self.state.send_modify(|state| state.open = true);
+    }
+
+    async fn pass(&self) {
+        self.state.send_modify(|state| state.reached = true);
+        self.until(|state| state.open).await;
+    }
+
+    async fn until(&self, holds: impl Fn(&GateState) -> bool) {
+        // The sender is in `self`, so the wait ends by its condition alone.
+        let _ = self.state.subscribe().wait_for(|state| holds(state)).await;
+    }
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[async_trait]
+impl<S: Store> Store for FaultStore<S> {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+        self.step(Op::Claim, self.inner().claim(claim)).await
+    }
+
+    async fn take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Claim, StoreError> {
+        let step = self.inner().take_over(observed, claim);
+        self.step(Op::TakeOver, step).await
+    }
+
+    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
+        self.step(Op::Renew, self.inner().renew(holder, lease))
+            .await
+    }
+
+    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
+        let step = self.inner().complete(holder, ending);
+        self.step(Op::Complete, step).await
+    }
+
+    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        self.step(Op::Release, self.inner().release(holder)).await
+    }
+
+    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        let step = self.inner().interrupt(holder);
+        self.step(Op::Interrupt, step).await
+    }
+
+    async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        let step = self.inner().resolve(observed, resolution);
+        self.step(Op::Resolve, step).await
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        self.step(Op::Get, self.inner().get(id)).await
+    }
+
+    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
+        self.step(Op::List, self.inner().list(filter, page)).await
+    }
+
+    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+        self.step(Op::Purge, self.inner().purge(limit)).await
+    }
+}

@@ -1,0 +1,248 @@
+//! Steps that only the holder may take.
+
+use super::kit::*;
+use crate::record::{Ending, Grant, Holder, OnCrash, Record, State, Token};
+use crate::store::{ClaimRequest, Fenced, Resolution};
+
+fn accepted(step: &str, answer: Fenced) -> Outcome {
+    ensure!(answer == Fenced::Done, "{step} was refused");
+    Ok(())
+}
+
+pub(super) async fn renew_begins_the_lease_anew(store: Subject) -> Outcome {
+    let claim = ClaimRequest {
+        lease: SHORT,
+        ..fresh()
+    };
+    let owner = store.own(&claim).await?;
+    let before = store.record(&claim.id).await?;
+    accepted("renew", store.renew(&owner, LONG).await?)?;
+    let after = store.record(&claim.id).await?;
+    ensure!(
+        after.lease_until >= before.read_at.after(LONG)
+            && after.lease_until <= after.read_at.after(LONG),
+        "the lease of {LONG:?} runs until {:?}, read at {:?}",
+        after.lease_until,
+        after.read_at
+    );
+    let expected = Record {
+        lease_until: after.lease_until,
+        ..before
+    };
+    ensure!(same(&after, &expected), "{after:?} instead of {expected:?}");
+
+    // A shorter lease counts as well: it begins now, and is not added to what is left.
+    accepted("renew", store.renew(&owner, SHORT).await?)?;
+    store.lapsed(&claim.id).await?;
+    Ok(())
+}
+
+pub(super) async fn lapsed_owner_is_accepted(store: Subject) -> Outcome {
+    for on_crash in [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile] {
+        let late = store.silent(on_crash).await?.holder;
+        accepted("renew", store.renew(&late, LONG).await?)?;
+        let late = store.silent(on_crash).await?.holder;
+        accepted("complete", store.complete(&late, &ending()).await?)?;
+        let late = store.silent(on_crash).await?.holder;
+        accepted("release", store.release(&late).await?)?;
+        let late = store.silent(on_crash).await?.holder;
+        accepted("interrupt", store.interrupt(&late).await?)?;
+    }
+    Ok(())
+}
+
+pub(super) async fn stale_owner_is_refused(store: Subject) -> Outcome {
+    let silent = store.silent(OnCrash::Rerun).await?;
+    let successor = other(&silent.claim);
+    let taken = store.taken(&silent.observation(), &successor).await?;
+    store.refuses(&silent.holder).await?;
+
+    let successor = holder(&successor, &taken);
+    accepted("complete", store.complete(&successor, &ending()).await?)?;
+    store.refuses(&silent.holder).await
+}
+
+pub(super) async fn grant_is_compared(store: Subject) -> Outcome {
+    let owner = store.own(&fresh()).await?;
+    for number in [owner.grant.number() - 1, owner.grant.number() + 1] {
+        let stale = Holder {
+            grant: Grant::from_number(number),
+            ..owner
+        };
+        store.refuses(&stale).await?;
+    }
+    accepted("complete", store.complete(&owner, &ending()).await?)?;
+    let stale = Holder {
+        grant: Grant::from_number(owner.grant.number() - 1),
+        ..owner
+    };
+    store.refuses(&stale).await
+}
+
+pub(super) async fn token_is_compared(store: Subject) -> Outcome {
+    let owner = store.own(&fresh()).await?;
+    let stranger = Holder {
+        token: Token::random(),
+        ..owner
+    };
+    store.refuses(&stranger).await?;
+    accepted("complete", store.complete(&owner, &ending()).await?)?;
+    store.refuses(&stranger).await
+}
+
+pub(super) async fn released_bears_no_token(store: Subject) -> Outcome {
+    let claim = fresh();
+    let owner = store.own(&claim).await?;
+    accepted("release", store.release(&owner).await?)?;
+    let record = store.record(&claim.id).await?;
+    ensure!(
+        record.state == State::Released && record.token.is_none(),
+        "released as {record:?}"
+    );
+    store.refuses(&owner).await
+}
+
+pub(super) async fn absent_refuses_every_owner(store: Subject) -> Outcome {
+    let nobody = Holder {
+        id: fresh().id,
+        token: Token::random(),
+        grant: Grant::from_number(1),
+    };
+    store.refuses(&nobody).await
+}
+
+pub(super) async fn completion_keeps_its_outcome(store: Subject) -> Outcome {
+    let endings = [
+        Ending::Completed(payload(b"[1]")),
+        Ending::Failed(payload(b"\"declined\"")),
+        Ending::Unrecorded,
+    ];
+    for ending in endings {
+        let claim = fresh();
+        let owner = store.own(&claim).await?;
+        let before = store.record(&claim.id).await?;
+        accepted("complete", store.complete(&owner, &ending).await?)?;
+        let after = store.record(&claim.id).await?;
+        let expected = Record {
+            state: ending.state(),
+            payload: ending.payload().cloned(),
+            ended_at: after.ended_at,
+            ..before.clone()
+        };
+        ensure!(same(&after, &expected), "{after:?} instead of {expected:?}");
+        ensure!(
+            after
+                .ended_at
+                .is_some_and(|at| before.read_at <= at && at <= after.read_at),
+            "ended at {:?}, between {:?} and {:?}",
+            after.ended_at,
+            before.read_at,
+            after.read_at
+        );
+    }
+    Ok(())
+}
+
+pub(super) async fn repeated_completion_finds_itself(store: Subject) -> Outcome {
+    for ending in [ending(), Ending::Failed(payload(b"{}")), Ending::Unrecorded] {
+        let claim = fresh();
+        let owner = store.own(&claim).await?;
+        accepted("complete", store.complete(&owner, &ending).await?)?;
+        let ended = store.record(&claim.id).await?;
+        accepted("its repetition", store.complete(&owner, &ending).await?)?;
+        store.unchanged(&ended).await?;
+        // It is recognised by its grant, so what it brings now cannot replace what was answered first.
+        let otherwise = Ending::Completed(payload(b"\"something else\""));
+        accepted("its repetition", store.complete(&owner, &otherwise).await?)?;
+        store.unchanged(&ended).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn outcome_is_immutable(store: Subject) -> Outcome {
+    for ending in [ending(), Ending::Failed(payload(b"{}")), Ending::Unrecorded] {
+        let claim = ClaimRequest {
+            lease: SHORT,
+            ..fresh()
+        };
+        let owner = store.own(&claim).await?;
+        accepted("complete", store.complete(&owner, &ending).await?)?;
+        // Not even after its lease, by anybody who looks at it closely.
+        let lease_until = store.record(&claim.id).await?.lease_until;
+        let ended = store.passes(lease_until, &claim.id).await?;
+        for (step, answer) in [
+            ("renew", store.renew(&owner, LONG).await?),
+            ("release", store.release(&owner).await?),
+            ("interrupt", store.interrupt(&owner).await?),
+        ] {
+            ensure!(answer == Fenced::Lost, "{step} was accepted");
+            store.unchanged(&ended).await?;
+        }
+        store.denied(&claim).await?;
+        store.denied(&other(&claim)).await?;
+        let observed = ended.observation();
+        store.not_taken(&observed, &claim).await?;
+        store.not_taken(&observed, &other(&claim)).await?;
+        for resolution in resolutions() {
+            if resolution != Resolution::Erase {
+                store.stale(&observed, &resolution).await?;
+            }
+        }
+        store.purge(100).await?;
+        store.unchanged(&ended).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn interrupted_accepts_its_owner(store: Subject) -> Outcome {
+    for on_crash in [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile] {
+        let claim = ClaimRequest {
+            on_crash,
+            ..fresh()
+        };
+        let owner = store.own(&claim).await?;
+        accepted("interrupt", store.interrupt(&owner).await?)?;
+        accepted("renew", store.renew(&owner, LONG).await?)?;
+        let record = store.record(&claim.id).await?;
+        ensure!(
+            record.state == State::Running && record.token == Some(owner.token),
+            "a renewal left it as {record:?}"
+        );
+        accepted("interrupt", store.interrupt(&owner).await?)?;
+        accepted("complete", store.complete(&owner, &ending()).await?)?;
+        let record = store.record(&claim.id).await?;
+        ensure!(record.ending() == Some(ending()), "ended as {record:?}");
+
+        let claim = ClaimRequest {
+            on_crash,
+            ..fresh()
+        };
+        let owner = store.own(&claim).await?;
+        accepted("interrupt", store.interrupt(&owner).await?)?;
+        accepted("release", store.release(&owner).await?)?;
+        let record = store.record(&claim.id).await?;
+        ensure!(record.state == State::Released, "released as {record:?}");
+    }
+    Ok(())
+}
+
+pub(super) async fn interruption_is_repeatable(store: Subject) -> Outcome {
+    let claim = fresh();
+    let owner = store.own(&claim).await?;
+    let before = store.record(&claim.id).await?;
+    accepted("interrupt", store.interrupt(&owner).await?)?;
+    let interrupted = store.record(&claim.id).await?;
+    let expected = Record {
+        state: State::Interrupted,
+        ..before
+    };
+    ensure!(
+        same(&interrupted, &expected),
+        "{interrupted:?} instead of {expected:?}"
+    );
+    accepted("its repetition", store.interrupt(&owner).await?)?;
+    store.unchanged(&interrupted).await?;
+    store.denied(&claim).await?;
+    store.denied(&other(&claim)).await?;
+    Ok(())
+}

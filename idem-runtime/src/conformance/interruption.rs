@@ -1,0 +1,181 @@
+//! Answers that are lost, and futures that are dropped half way.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use super::faults::{FaultStore, Op};
+use super::kit::*;
+use crate::record::{OnCrash, State};
+use crate::store::{Claim, ClaimRequest, Fenced, Store};
+
+/// How many times a future is polled before it is dropped, at most. A step of a store that talks to another thread or
+/// machine takes a handful.
+const POLLS: u32 = 12;
+
+/// Polls the future so many times, as it asks for it, and drops it there.
+async fn dropped_after<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(move |context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+pub(super) async fn lost_answer_of_a_claim(store: Subject) -> Outcome {
+    let faults = FaultStore::new(store.store());
+    let claim = fresh();
+    faults.fail_before(Op::Claim, 1);
+    ensure!(faults.claim(&claim).await.is_err(), "the fault was lost");
+    let none = store.get(&claim.id).await?;
+    ensure!(none.is_none(), "there is {none:?} before any claim");
+
+    faults.fail_after(Op::Claim, 1);
+    ensure!(faults.claim(&claim).await.is_err(), "the fault was lost");
+    let record = store.record(&claim.id).await?;
+    ensure!(
+        record.state == State::Running && record.token == Some(claim.token),
+        "claimed as {record:?}"
+    );
+    let granted = store.granted(&claim).await?;
+    ensure!(
+        granted.grant == record.grant && granted.attempt == 1,
+        "{granted:?} repeats {record:?}"
+    );
+    Ok(())
+}
+
+pub(super) async fn lost_answer_of_a_takeover(store: Subject) -> Outcome {
+    let faults = FaultStore::new(store.store());
+    let silent = store.silent(OnCrash::Rerun).await?;
+    let successor = other(&silent.claim);
+    faults.fail_after(Op::TakeOver, 1);
+    let lost = faults.take_over(&silent.observation(), &successor).await;
+    ensure!(lost.is_err(), "the fault was lost");
+    let record = store.record(&successor.id).await?;
+    let granted = store.taken(&silent.observation(), &successor).await?;
+    ensure!(
+        granted.grant == record.grant && granted.attempt == 2,
+        "{granted:?} repeats {record:?}"
+    );
+    store.refuses(&silent.holder).await
+}
+
+pub(super) async fn lost_answer_of_a_completion(store: Subject) -> Outcome {
+    let faults = FaultStore::new(store.store());
+    let claim = fresh();
+    let owner = store.own(&claim).await?;
+    faults.fail_after(Op::Complete, 1);
+    let lost = faults.complete(&owner, &ending()).await;
+    ensure!(lost.is_err(), "the fault was lost");
+    let ended = store.record(&claim.id).await?;
+    let repeated = store.complete(&owner, &ending()).await?;
+    ensure!(
+        repeated == Fenced::Done,
+        "the repeated completion was refused"
+    );
+    store.unchanged(&ended).await?;
+    // Others are told the outcome, and not that it is theirs.
+    let record = store.denied(&other(&claim)).await?;
+    ensure!(record.ending() == Some(ending()), "ended as {record:?}");
+    Ok(())
+}
+
+pub(super) async fn dropped_claim(store: Subject) -> Outcome {
+    for polls in (0..=POLLS).chain(0..=POLLS) {
+        let claim = fresh();
+        let inner = store.store();
+        let answer = dropped_after(polls, inner.claim(&claim)).await;
+        if let Some(record) = store.get(&claim.id).await? {
+            ensure!(
+                record.state == State::Running
+                    && record.token == Some(claim.token)
+                    && record.attempt == 1,
+                "dropped after {polls} polls, it left {record:?}"
+            );
+        } else {
+            ensure!(
+                !matches!(answer, Some(Ok(Claim::Granted(_)))),
+                "a granted claim left nothing"
+            );
+        }
+        let granted = store.granted(&claim).await?;
+        ensure!(
+            granted.attempt == 1,
+            "repeated after {polls} polls, it was granted as {granted:?}"
+        );
+    }
+    Ok(())
+}
+
+pub(super) async fn dropped_takeover(store: Subject) -> Outcome {
+    let mut silent = store.silent(OnCrash::Rerun).await?;
+    for polls in 0..=POLLS {
+        let mut observed = silent.observation();
+        let successor = ClaimRequest {
+            lease: SHORT,
+            ..other(&silent.claim)
+        };
+        let inner = store.store();
+        dropped_after(polls, inner.take_over(&observed, &successor)).await;
+        let granted = loop {
+            match store.take_over(&observed, &successor).await? {
+                Claim::Granted(granted) => break granted,
+                // What was dropped in the round before may come through only now, and begins that lease anew.
+                Claim::Existing(record) if record.token == Some(silent.holder.token) => {
+                    observed = store.lapsed(&record.id).await?.observation();
+                }
+                Claim::Existing(record) => return Err(format!("{record:?} is in the way")),
+            }
+        };
+        ensure!(
+            granted.attempt == silent.record.attempt + 1,
+            "repeated after {polls} polls, it was granted as {granted:?} after {:?}",
+            silent.record
+        );
+        // Not that nothing changes: what was dropped may still come through, and begin this lease anew.
+        let former = store.renew(&silent.holder, LONG).await?;
+        ensure!(former == Fenced::Lost, "its former owner was accepted");
+        silent = Silent {
+            holder: holder(&successor, &granted),
+            record: store.lapsed(&successor.id).await?,
+            claim: successor,
+        };
+    }
+    Ok(())
+}
+
+pub(super) async fn dropped_completion(store: Subject) -> Outcome {
+    for polls in 0..=POLLS {
+        let claim = fresh();
+        let owner = store.own(&claim).await?;
+        let (inner, ending) = (store.store(), ending());
+        dropped_after(polls, inner.complete(&owner, &ending)).await;
+        let record = store.record(&claim.id).await?;
+        ensure!(
+            record.state == State::Running && record.payload.is_none()
+                || record.ending().as_ref() == Some(&ending),
+            "dropped after {polls} polls, it left {record:?}"
+        );
+        let repeated = store.complete(&owner, &ending).await?;
+        ensure!(
+            repeated == Fenced::Done,
+            "repeated after {polls} polls, it was refused"
+        );
+        let record = store.record(&claim.id).await?;
+        ensure!(
+            record.ending().as_ref() == Some(&ending),
+            "ended as {record:?}"
+        );
+    }
+    Ok(())
+}

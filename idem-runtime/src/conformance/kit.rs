@@ -1,0 +1,458 @@
+//! What the cases share: fresh records, a store whose failures are findings, and waiting for the store's clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::error::StoreError;
+use crate::key::{Identity, Key, Operation, RecordId, Scope};
+use crate::record::{
+    Digest, Ending, Grant, Holder, Observation, OnCrash, Payload, Record, State, Timestamp, Token,
+};
+use crate::store::{
+    Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution, Resolved,
+    Store,
+};
+
+/// What a case found: nothing wrong, or what it saw instead of what the rule asks for.
+pub(super) type Outcome = Result<(), String>;
+
+/// A lease or retention that outlives every case.
+pub(super) const LONG: Duration = Duration::from_secs(3600);
+/// A lease or retention that a case waits for. Nothing relies on its still running.
+pub(super) const SHORT: Duration = Duration::from_millis(20);
+/// How long a case waits for something that must come.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+macro_rules! ensure {
+    ($holds:expr, $($seen:tt)+) => {
+        if !$holds {
+            return Err(format!($($seen)+));
+        }
+    };
+}
+pub(super) use ensure;
+
+/// A store under test. Each method turns an error into what was seen.
+#[derive(Clone)]
+pub(super) struct Subject {
+    store: Arc<dyn Store>,
+}
+
+impl Subject {
+    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+        Self { store }
+    }
+
+    pub(super) fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store)
+    }
+
+    pub(super) async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, String> {
+        self.store.claim(claim).await.map_err(failed("claim"))
+    }
+
+    /// A claim that must be granted.
+    pub(super) async fn granted(&self, claim: &ClaimRequest) -> Result<Granted, String> {
+        grant_of(self.claim(claim).await?)
+    }
+
+    /// A claim that must be granted, and whom it makes the owner.
+    pub(super) async fn own(&self, claim: &ClaimRequest) -> Result<Holder, String> {
+        Ok(holder(claim, &self.granted(claim).await?))
+    }
+
+    /// A claim that must not be granted, nor write anything.
+    pub(super) async fn denied(&self, claim: &ClaimRequest) -> Result<Record, String> {
+        let before = self.record(&claim.id).await?;
+        let answer = self.claim(claim).await?;
+        self.denied_answer(&before, answer).await
+    }
+
+    pub(super) async fn take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Claim, String> {
+        let answer = self.store.take_over(observed, claim).await;
+        answer.map_err(failed("take_over"))
+    }
+
+    /// A takeover that must be granted.
+    pub(super) async fn taken(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Granted, String> {
+        grant_of(self.take_over(observed, claim).await?)
+    }
+
+    /// A takeover that must not be granted, nor write anything.
+    pub(super) async fn not_taken(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Record, String> {
+        let before = self.record(&claim.id).await?;
+        let answer = self.take_over(observed, claim).await?;
+        self.denied_answer(&before, answer).await
+    }
+
+    async fn denied_answer(&self, before: &Record, answer: Claim) -> Result<Record, String> {
+        let record = match answer {
+            Claim::Existing(record) => *record,
+            Claim::Granted(granted) => return Err(format!("it was granted: {granted:?}")),
+        };
+        ensure!(
+            same(&record, before),
+            "it reported {record:?} where {before:?} is stored"
+        );
+        self.unchanged(before).await?;
+        Ok(record)
+    }
+
+    pub(super) async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, String> {
+        let answer = self.store.renew(holder, lease).await;
+        answer.map_err(failed("renew"))
+    }
+
+    pub(super) async fn complete(
+        &self,
+        holder: &Holder,
+        ending: &Ending,
+    ) -> Result<Fenced, String> {
+        let answer = self.store.complete(holder, ending).await;
+        answer.map_err(failed("complete"))
+    }
+
+    pub(super) async fn release(&self, holder: &Holder) -> Result<Fenced, String> {
+        let answer = self.store.release(holder).await;
+        answer.map_err(failed("release"))
+    }
+
+    pub(super) async fn interrupt(&self, holder: &Holder) -> Result<Fenced, String> {
+        let answer = self.store.interrupt(holder).await;
+        answer.map_err(failed("interrupt"))
+    }
+
+    pub(super) async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<Resolved, String> {
+        let answer = self.store.resolve(observed, resolution).await;
+        answer.map_err(failed("resolve"))
+    }
+
+    pub(super) async fn get(&self, id: &RecordId) -> Result<Option<Record>, String> {
+        self.store.get(id).await.map_err(failed("get"))
+    }
+
+    pub(super) async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, String> {
+        let answer = self.store.list(filter, page).await;
+        answer.map_err(failed("list"))
+    }
+
+    pub(super) async fn purge(&self, limit: u32) -> Result<Purged, String> {
+        self.store.purge(limit).await.map_err(failed("purge"))
+    }
+
+    /// A record that must be there.
+    pub(super) async fn record(&self, id: &RecordId) -> Result<Record, String> {
+        self.get(id)
+            .await?
+            .ok_or_else(|| "there is no record".to_owned())
+    }
+
+    pub(super) async fn unchanged(&self, before: &Record) -> Outcome {
+        let after = self.record(&before.id).await?;
+        ensure!(same(&after, before), "{before:?} was changed to {after:?}");
+        Ok(())
+    }
+
+    /// Every step of an owner must be refused and write nothing.
+    pub(super) async fn refuses(&self, holder: &Holder) -> Outcome {
+        let before = self.get(&holder.id).await?;
+        let answers = [
+            ("renew", self.renew(holder, LONG).await?),
+            ("complete", self.complete(holder, &ending()).await?),
+            ("release", self.release(holder).await?),
+            ("interrupt", self.interrupt(holder).await?),
+        ];
+        for (step, answer) in answers {
+            ensure!(answer == Fenced::Lost, "{step} was accepted");
+        }
+        match before {
+            Some(before) => self.unchanged(&before).await,
+            None => {
+                let after = self.get(&holder.id).await?;
+                ensure!(after.is_none(), "a record came into being: {after:?}");
+                Ok(())
+            }
+        }
+    }
+
+    /// Every resolution must be refused and write nothing.
+    pub(super) async fn stays_unresolved(&self, observed: &Observation) -> Outcome {
+        for resolution in resolutions() {
+            self.stale(observed, &resolution).await?;
+        }
+        Ok(())
+    }
+
+    /// A resolution that must be refused and write nothing.
+    pub(super) async fn stale(&self, observed: &Observation, resolution: &Resolution) -> Outcome {
+        let before = self.record(&observed.id).await?;
+        let answer = self.resolve(observed, resolution).await?;
+        ensure!(answer == Resolved::Stale, "{resolution:?} took effect");
+        self.unchanged(&before).await
+    }
+
+    /// Waits until the lease of this record is over.
+    pub(super) async fn lapsed(&self, id: &RecordId) -> Result<Record, String> {
+        let mut patience = Patience::new("the lease never ran out");
+        loop {
+            if let Some(record) = self.get(id).await?.filter(Record::is_lapsed) {
+                return Ok(record);
+            }
+            patience.wait().await?;
+        }
+    }
+
+    /// Waits until this record is gone, purging nothing.
+    pub(super) async fn absent(&self, id: &RecordId) -> Outcome {
+        let mut patience = Patience::new("the record never became absent");
+        while self.get(id).await?.is_some() {
+            patience.wait().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the store's clock, as this record shows it, has passed a point.
+    pub(super) async fn passes(&self, at: Timestamp, id: &RecordId) -> Result<Record, String> {
+        let mut patience = Patience::new("the store's clock stands still");
+        loop {
+            let record = self.record(id).await?;
+            if record.read_at > at {
+                return Ok(record);
+            }
+            patience.wait().await?;
+        }
+    }
+
+    /// A record that was claimed with a short lease, which is over. Its retention is long.
+    pub(super) async fn silent(&self, on_crash: OnCrash) -> Result<Silent, String> {
+        let claim = ClaimRequest {
+            lease: SHORT,
+            on_crash,
+            ..fresh()
+        };
+        let holder = self.own(&claim).await?;
+        let record = self.lapsed(&claim.id).await?;
+        Ok(Silent {
+            claim,
+            holder,
+            record,
+        })
+    }
+}
+
+/// Waiting, in short pauses, for something that must come.
+pub(super) struct Patience {
+    begun: Instant,
+    otherwise: &'static str,
+}
+
+impl Patience {
+    /// What was seen where it does not come.
+    pub(super) fn new(otherwise: &'static str) -> Self {
+        Self {
+            begun: Instant::now(),
+            otherwise,
+        }
+    }
+
+    pub(super) async fn wait(&mut self) -> Outcome {
+        ensure!(self.begun.elapsed() < DEADLINE, "{}", self.otherwise);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        Ok(())
+    }
+}
+
+/// A record whose owner is silent.
+pub(super) struct Silent {
+    pub(super) claim: ClaimRequest,
+    pub(super) holder: Holder,
+    pub(super) record: Record,
+}
+
+impl Silent {
+    pub(super) fn observation(&self) -> Observation {
+        self.record.observation()
+    }
+}
+
+fn failed(step: &'static str) -> impl FnOnce(StoreError) -> String {
+    move |error| match std::error::Error::source(&error) {
+        None => format!("{step} failed: {error}"),
+        Some(source) => format!("{step} failed: {error}: {source}"),
+    }
+}
+
+pub(super) fn grant_of(answer: Claim) -> Result<Granted, String> {
+    match answer {
+        Claim::Granted(granted) => Ok(granted),
+        Claim::Existing(record) => Err(format!("it was not granted, {record:?} is in the way")),
+    }
+}
+
+pub(super) fn holder(claim: &ClaimRequest, granted: &Granted) -> Holder {
+    Holder {
+        id: claim.id,
+        token: claim.token,
+        grant: granted.grant,
+    }
+}
+
+/// A claim of a record that nobody else ever claims.
+pub(super) fn fresh() -> ClaimRequest {
+    about(Identity {
+        scope: Scope::none(),
+        operation: operation("conformance"),
+        key: unique_key(),
+    })
+}
+
+/// A claim of the record about this.
+pub(super) fn about(identity: Identity) -> ClaimRequest {
+    ClaimRequest {
+        id: RecordId::of(&identity),
+        identity,
+        fingerprint: digest(1),
+        token: Token::random(),
+        lease: LONG,
+        retention: LONG,
+        on_crash: OnCrash::Rerun,
+    }
+}
+
+/// Another caller's claim of the same record, for the same request.
+pub(super) fn other(claim: &ClaimRequest) -> ClaimRequest {
+    ClaimRequest {
+        token: Token::random(),
+        ..claim.clone()
+    }
+}
+
+pub(super) fn digest(seed: u8) -> Digest {
+    Digest::new(1, [0; 4], &[seed; 32])
+}
+
+pub(super) fn operation(name: &str) -> Operation {
+    // Every name in these cases is a valid one.
+    Operation::new(name.to_owned()).unwrap_or_else(|error| unreachable!("{name}: {error}"))
+}
+
+pub(super) fn key(text: &str) -> Key {
+    Key::new(text).unwrap_or_else(|error| unreachable!("{text}: {error}"))
+}
+
+/// Text that no other case, run or process uses.
+pub(super) fn unique() -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("{:016x}-{count}", rand::random::<u64>())
+}
+
+fn unique_key() -> Key {
+    key(&unique())
+}
+
+pub(super) fn payload(bytes: &[u8]) -> Payload {
+    Payload {
+        codec: "json/1".into(),
+        bytes: bytes.into(),
+    }
+}
+
+pub(super) fn ending() -> Ending {
+    Ending::Completed(payload(b"{\"done\":true}"))
+}
+
+pub(super) fn resolutions() -> [Resolution; 4] {
+    [
+        Resolution::Complete(Ending::Completed(payload(b"\"by hand\""))),
+        Resolution::Release,
+        Resolution::Interrupt,
+        Resolution::Erase,
+    ]
+}
+
+/// The observation with one part changed, each in turn.
+pub(super) fn near_misses(observed: &Observation) -> Vec<Observation> {
+    let state = match observed.state {
+        State::Running => State::Interrupted,
+        _ => State::Running,
+    };
+    vec![
+        Observation { state, ..*observed },
+        Observation {
+            token: Some(Token::random()),
+            ..*observed
+        },
+        Observation {
+            token: None,
+            ..*observed
+        },
+        Observation {
+            grant: Grant::from_number(observed.grant.number() - 1),
+            ..*observed
+        },
+        Observation {
+            grant: Grant::from_number(observed.grant.number() + 1),
+            ..*observed
+        },
+        Observation {
+            lease_until: Timestamp::from_micros(observed.lease_until.as_micros() - 1000),
+            ..*observed
+        },
+        Observation {
+            lease_until: Timestamp::from_micros(observed.lease_until.as_micros() + 1000),
+            ..*observed
+        },
+    ]
+}
+
+/// Whether two readings show the same record.
+pub(super) fn same(left: &Record, right: &Record) -> bool {
+    Record {
+        read_at: right.read_at,
+        ..left.clone()
+    } == *right
+}
+
+/// Runs so many tasks that all begin at the same moment, and gives their answers.
+pub(super) async fn at_once<T, F>(tasks: usize, task: impl Fn(usize) -> F) -> Result<Vec<T>, String>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, String>> + Send + 'static,
+{
+    let barrier = Arc::new(Barrier::new(tasks));
+    let mut running = JoinSet::new();
+    for number in 0..tasks {
+        let (barrier, task) = (Arc::clone(&barrier), task(number));
+        running.spawn(async move {
+            barrier.wait().await;
+            task.await
+        });
+    }
+    let mut answers = Vec::with_capacity(tasks);
+    while let Some(done) = running.join_next().await {
+        answers.push(done.map_err(|error| format!("a task panicked: {error}"))??);
+    }
+    Ok(answers)
+}

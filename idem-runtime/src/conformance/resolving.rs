@@ -1,0 +1,267 @@
+//! Records that are settled by hand, or by what reconciliation answered.
+
+use std::time::Duration;
+
+use super::kit::*;
+use crate::record::{Ending, OnCrash, Record, State};
+use crate::store::{Claim, ClaimRequest, Fenced, Resolution, Resolved};
+
+async fn resolved(store: &Subject, record: &Record, resolution: &Resolution) -> Outcome {
+    let answer = store.resolve(&record.observation(), resolution).await?;
+    ensure!(
+        answer == Resolved::Done,
+        "{resolution:?} of {record:?} was refused"
+    );
+    Ok(())
+}
+
+/// One that lapsed and one that is interrupted, under each policy.
+async fn unsettled(store: &Subject) -> Result<Vec<Silent>, String> {
+    let mut found = Vec::new();
+    for on_crash in [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile] {
+        found.push(store.silent(on_crash).await?);
+        let claim = ClaimRequest {
+            on_crash,
+            ..fresh()
+        };
+        let holder = store.own(&claim).await?;
+        store.interrupt(&holder).await?;
+        let record = store.record(&claim.id).await?;
+        found.push(Silent {
+            claim,
+            holder,
+            record,
+        });
+    }
+    Ok(found)
+}
+
+pub(super) async fn resolved_as_done(store: Subject) -> Outcome {
+    let endings = [
+        ending(),
+        Ending::Failed(payload(b"\"no\"")),
+        Ending::Unrecorded,
+    ];
+    for (silent, ending) in unsettled(&store).await?.iter().zip(endings.iter().cycle()) {
+        let before = &silent.record;
+        resolved(&store, before, &Resolution::Complete(ending.clone())).await?;
+        let after = store.record(&before.id).await?;
+        let expected = Record {
+            state: ending.state(),
+            payload: ending.payload().cloned(),
+            token: None,
+            grant: after.grant,
+            ended_at: after.ended_at,
+            ..before.clone()
+        };
+        ensure!(same(&after, &expected), "{after:?} instead of {expected:?}");
+        ensure!(
+            after.grant > before.grant && after.ended_at.is_some_and(|at| at >= before.read_at),
+            "resolved as {after:?}"
+        );
+        store.refuses(&silent.holder).await?;
+        store.denied(&other(&silent.claim)).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn resolved_as_not_done(store: Subject) -> Outcome {
+    for silent in unsettled(&store).await? {
+        let before = &silent.record;
+        resolved(&store, before, &Resolution::Release).await?;
+        let after = store.record(&before.id).await?;
+        let expected = Record {
+            state: State::Released,
+            token: None,
+            grant: after.grant,
+            ended_at: after.ended_at,
+            ..before.clone()
+        };
+        ensure!(same(&after, &expected), "{after:?} instead of {expected:?}");
+        ensure!(
+            after.grant > before.grant && after.ended_at.is_some(),
+            "resolved as {after:?}"
+        );
+        store.refuses(&silent.holder).await?;
+        let next = store.granted(&other(&silent.claim)).await?;
+        ensure!(
+            next.attempt == 2 && next.grant > after.grant,
+            "claimed again as {next:?}"
+        );
+        store.refuses(&silent.holder).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn resolved_as_unknown(store: Subject) -> Outcome {
+    for silent in unsettled(&store).await? {
+        let before = &silent.record;
+        resolved(&store, before, &Resolution::Interrupt).await?;
+        let after = store.record(&before.id).await?;
+        let expected = Record {
+            state: State::Interrupted,
+            ..before.clone()
+        };
+        ensure!(same(&after, &expected), "{after:?} instead of {expected:?}");
+        let done = store.complete(&silent.holder, &ending()).await?;
+        ensure!(done == Fenced::Done, "its owner was refused afterwards");
+    }
+    Ok(())
+}
+
+pub(super) async fn resolving_needs_a_silent_owner(store: Subject) -> Outcome {
+    for on_crash in [OnCrash::Rerun, OnCrash::Refuse] {
+        let claim = ClaimRequest {
+            on_crash,
+            ..fresh()
+        };
+        store.own(&claim).await?;
+        let observed = store.record(&claim.id).await?.observation();
+        store.stays_unresolved(&observed).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn resolving_sees_a_heartbeat(store: Subject) -> Outcome {
+    let silent = store.silent(OnCrash::Refuse).await?;
+    let observed = silent.observation();
+    store.renew(&silent.holder, SHORT).await?;
+    store.lapsed(&silent.claim.id).await?;
+    store.stays_unresolved(&observed).await?;
+    store.renew(&silent.holder, LONG).await?;
+    store.stays_unresolved(&observed).await
+}
+
+pub(super) async fn resolving_sees_an_interruption(store: Subject) -> Outcome {
+    let silent = store.silent(OnCrash::Reconcile).await?;
+    store.interrupt(&silent.holder).await?;
+    store.stays_unresolved(&silent.observation()).await?;
+
+    // The other way round: whoever saw it interrupted does not see that its owner came back and fell silent again.
+    let observed = store.record(&silent.claim.id).await?.observation();
+    store.renew(&silent.holder, SHORT).await?;
+    store.lapsed(&silent.claim.id).await?;
+    store.stays_unresolved(&observed).await
+}
+
+pub(super) async fn resolving_sees_a_completion(store: Subject) -> Outcome {
+    let silent = store.silent(OnCrash::Refuse).await?;
+    store.complete(&silent.holder, &ending()).await?;
+    store.stays_unresolved(&silent.observation()).await?;
+    let record = store.record(&silent.claim.id).await?;
+    ensure!(record.ending() == Some(ending()), "ended as {record:?}");
+
+    // Nor does a release that comes late touch what a second resolution did meanwhile.
+    let silent = store.silent(OnCrash::Refuse).await?;
+    resolved(&store, &silent.record, &Resolution::Complete(ending())).await?;
+    store.stays_unresolved(&silent.observation()).await
+}
+
+pub(super) async fn resolving_compares_all_of_the_observation(store: Subject) -> Outcome {
+    for silent in unsettled(&store).await? {
+        for observed in near_misses(&silent.observation()) {
+            store.stays_unresolved(&observed).await?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn settled_is_not_resolved(store: Subject) -> Outcome {
+    for ended in [true, false] {
+        let claim = fresh();
+        let owner = store.own(&claim).await?;
+        if ended {
+            store.complete(&owner, &ending()).await?;
+        } else {
+            store.release(&owner).await?;
+        }
+        let record = store.record(&claim.id).await?;
+        for resolution in resolutions() {
+            if resolution != Resolution::Erase {
+                store.stale(&record.observation(), &resolution).await?;
+            }
+        }
+        for observed in near_misses(&record.observation()) {
+            if observed != record.observation() {
+                store.stale(&observed, &Resolution::Erase).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn erased_is_absent(store: Subject) -> Outcome {
+    let mut settled = unsettled(&store).await?;
+    for ending in [
+        Some(ending()),
+        Some(Ending::Failed(payload(b"{}"))),
+        Some(Ending::Unrecorded),
+        None,
+    ] {
+        let claim = fresh();
+        let holder = store.own(&claim).await?;
+        match &ending {
+            Some(ending) => store.complete(&holder, ending).await?,
+            None => store.release(&holder).await?,
+        };
+        let record = store.record(&claim.id).await?;
+        settled.push(Silent {
+            claim,
+            holder,
+            record,
+        });
+    }
+    for gone in settled {
+        resolved(&store, &gone.record, &Resolution::Erase).await?;
+        let left = store.get(&gone.claim.id).await?;
+        ensure!(left.is_none(), "erased and still there: {left:?}");
+        store.refuses(&gone.holder).await?;
+        let anew = store.granted(&other(&gone.claim)).await?;
+        ensure!(
+            anew.attempt == 1 && anew.grant > gone.record.grant,
+            "{anew:?} after {:?}",
+            gone.record
+        );
+    }
+    Ok(())
+}
+
+pub(super) async fn resolving_nothing(store: Subject) -> Outcome {
+    let silent = store.silent(OnCrash::Rerun).await?;
+    resolved(&store, &silent.record, &Resolution::Erase).await?;
+    for resolution in resolutions() {
+        let answer = store.resolve(&silent.observation(), &resolution).await?;
+        ensure!(answer == Resolved::Stale, "{resolution:?} took effect");
+        let left = store.get(&silent.claim.id).await?;
+        ensure!(left.is_none(), "a record came into being: {left:?}");
+    }
+    Ok(())
+}
+
+pub(super) async fn resolving_against_takeover(store: Subject) -> Outcome {
+    for _ in 0..10 {
+        let silent = store.silent(OnCrash::Reconcile).await?;
+        let observed = silent.observation();
+        let effects = at_once(8, |number| {
+            // A lease of no length: what was taken over looks silent at once.
+            let claim = ClaimRequest {
+                lease: Duration::ZERO,
+                ..other(&silent.claim)
+            };
+            let store = store.clone();
+            async move {
+                Ok(if number % 2 == 0 {
+                    let answer = store.resolve(&observed, &Resolution::Release).await?;
+                    answer == Resolved::Done
+                } else {
+                    let answer = store.take_over(&observed, &claim).await?;
+                    matches!(answer, Claim::Granted(_))
+                })
+            }
+        })
+        .await?;
+        let effective = effects.into_iter().filter(|effect| *effect).count();
+        ensure!(effective == 1, "{effective} of 8 took effect");
+    }
+    Ok(())
+}

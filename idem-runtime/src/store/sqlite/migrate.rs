@@ -1,0 +1,69 @@
+//! The versions of the tables, and how a file gets from one to the next.
+
+use sqlx::{AssertSqlSafe, SqlitePool};
+
+use super::{DEFAULT_TABLE, error, retry_busy};
+use crate::error::{StoreError, StoreErrorKind};
+
+/// Never edited once released; a change is a further one. The table's default name is replaced throughout.
+const MIGRATIONS: &[&str] = &[include_str!("../../../migrations/sqlite/0001_records.sql")];
+
+pub(super) async fn run(pool: &SqlitePool, table: &str) -> Result<(), StoreError> {
+    let applied = match applied(pool, table).await {
+        Ok(applied) => applied,
+        Err(error) if error.kind() == StoreErrorKind::Schema => 0,
+        Err(error) => return Err(error),
+    };
+    if applied > MIGRATIONS.len() {
+        return Err(StoreError::new(
+            StoreErrorKind::Schema,
+            format!(
+                "the tables are of version {applied}, made by a later release, and this one knows {} at most: update it",
+                MIGRATIONS.len()
+            ),
+        ));
+    }
+    for version in applied..MIGRATIONS.len() {
+        retry_busy(|| apply(pool, table, version))
+            .await
+            .map_err(error)?;
+    }
+    Ok(())
+}
+
+async fn applied(pool: &SqlitePool, table: &str) -> Result<usize, StoreError> {
+    let statement = format!("SELECT count(*) FROM \"{table}_migrations\"");
+    retry_busy(|| sqlx::query_scalar(AssertSqlSafe(statement.clone())).fetch_one(pool))
+        .await
+        .map(|count: i64| count as usize)
+        .map_err(error)
+}
+
+/// Ten processes may start at once and all find the same version missing. The first takes the write lock before it
+/// looks, and the others find its row when they get theirs.
+async fn apply(pool: &SqlitePool, table: &str, version: usize) -> Result<(), sqlx::Error> {
+    let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
+    let log = format!(
+        "CREATE TABLE IF NOT EXISTS \"{table}_migrations\" \
+         (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL) STRICT"
+    );
+    sqlx::query(AssertSqlSafe(log))
+        .execute(&mut *transaction)
+        .await?;
+    let enter = format!(
+        "INSERT INTO \"{table}_migrations\" (version, applied_at) VALUES (?1, unixepoch() * 1000000) \
+         ON CONFLICT (version) DO NOTHING"
+    );
+    let entered = sqlx::query(AssertSqlSafe(enter))
+        .bind(version as i64 + 1)
+        .execute(&mut *transaction)
+        .await?
+        .rows_affected();
+    if entered > 0 {
+        let statements = MIGRATIONS[version].replace(DEFAULT_TABLE, table);
+        sqlx::raw_sql(AssertSqlSafe(statements))
+            .execute(&mut *transaction)
+            .await?;
+    }
+    transaction.commit().await
+}

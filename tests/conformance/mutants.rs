@@ -1,0 +1,279 @@
+//! A case that cannot fail proves nothing: each bug is caught by the case that is about it, and each case catches one.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use idem_runtime::conformance;
+use libtest_mimic::Trial;
+use tokio::runtime::Runtime;
+
+use crate::toy::{Bug, ToyStore};
+
+const CAUGHT: &[(Bug, &[&str])] = &[
+    (
+        Bug::ClaimIsReadThenWrite,
+        &[
+            "claim_is_exclusive",
+            "released_is_claimed_once",
+            "repeated_claims_at_once_are_one",
+        ],
+    ),
+    (
+        Bug::ClaimForgetsTheIdentity,
+        &["claim_keeps_what_it_was_given"],
+    ),
+    (
+        Bug::ClaimOverwritesTheLease,
+        &["claim_of_a_running_record_writes_nothing"],
+    ),
+    (
+        Bug::RepeatedClaimIsStranger,
+        &[
+            "repeated_claim_keeps_its_grant",
+            "lost_answer_of_a_claim",
+            "dropped_claim",
+        ],
+    ),
+    (
+        Bug::RepeatedClaimGetsNewGrant,
+        &[
+            "repeated_claim_keeps_its_grant",
+            "repeated_claims_at_once_are_one",
+            "lost_answer_of_a_claim",
+        ],
+    ),
+    (
+        Bug::RepeatedClaimKeepsOldLease,
+        &["repeated_claim_keeps_its_grant"],
+    ),
+    (
+        Bug::RepeatedClaimIgnoresFingerprint,
+        &["repeated_claim_compares_the_fingerprint"],
+    ),
+    (Bug::ClaimTakesOver, &["claim_never_takes_over"]),
+    (
+        Bug::LateClaimGetsTheOldGrant,
+        &["delayed_claim_revives_no_token"],
+    ),
+    (
+        Bug::ReleasedIsNotClaimed,
+        &["released_is_claimed_again", "released_is_claimed_once"],
+    ),
+    (Bug::ReleasedBeginsAtOne, &["released_is_claimed_again"]),
+    (Bug::ReleasedTakesNewOnCrash, &["released_is_claimed_again"]),
+    (
+        Bug::ReleasedIgnoresFingerprint,
+        &["released_compares_the_fingerprint"],
+    ),
+    (
+        Bug::EndedIsGrantedToItsOwner,
+        &["ended_is_never_granted", "outcome_is_immutable"],
+    ),
+    (
+        Bug::ExpiredIsStillThere,
+        &[
+            "expired_outcome_is_absent",
+            "purge_finds_what_was_resolved_late",
+        ],
+    ),
+    (
+        Bug::AbandonedIsStillThere,
+        &["abandoned_run_is_absent", "list_hides_what_expired"],
+    ),
+    (
+        Bug::UnknownExpires,
+        &[
+            "unknown_outcome_never_expires",
+            "purge_interrupts_what_is_unknown",
+        ],
+    ),
+    (Bug::GrantIsCounter, &["grant_is_at_least_the_clock"]),
+    (Bug::GrantForgetsTheErased, &["grants_never_go_back"]),
+    (Bug::RenewAddsToTheLease, &["renew_begins_the_lease_anew"]),
+    (Bug::LapsedOwnerIsRefused, &["lapsed_owner_is_accepted"]),
+    (Bug::TokenIsIgnored, &["token_is_compared"]),
+    (Bug::GrantIsIgnored, &["grant_is_compared"]),
+    (Bug::FormerOwnerIsAccepted, &["stale_owner_is_refused"]),
+    (Bug::ReleaseKeepsToken, &["released_bears_no_token"]),
+    (Bug::AbsentIsAccepted, &["absent_refuses_every_owner"]),
+    (Bug::EndingLosesItsKind, &["completion_keeps_its_outcome"]),
+    (
+        Bug::RepeatedCompletionIsLost,
+        &[
+            "repeated_completion_finds_itself",
+            "lost_answer_of_a_completion",
+        ],
+    ),
+    (
+        Bug::RepeatedCompletionOverwrites,
+        &["repeated_completion_finds_itself"],
+    ),
+    (Bug::EndedIsReleased, &["outcome_is_immutable"]),
+    (
+        Bug::InterruptedRefusesItsOwner,
+        &["interrupted_accepts_its_owner", "resolved_as_unknown"],
+    ),
+    (Bug::InterruptDropsToken, &["interruption_is_repeatable"]),
+    (Bug::TakeoverOfLiveLease, &["takeover_needs_a_lapsed_lease"]),
+    (
+        Bug::TakeoverKeepsAttempt,
+        &["takeover_begins_the_next_attempt"],
+    ),
+    (
+        Bug::TakeoverIgnoresObservation,
+        &[
+            "takeover_is_won_once",
+            "takeover_sees_a_heartbeat",
+            "takeover_compares_all_of_the_observation",
+            "delayed_takeover_is_refused",
+        ],
+    ),
+    (
+        Bug::TakeoverIgnoresLeaseEnd,
+        &[
+            "takeover_sees_a_heartbeat",
+            "takeover_compares_all_of_the_observation",
+        ],
+    ),
+    (
+        Bug::TakeoverIgnoresState,
+        &[
+            "takeover_sees_an_interruption",
+            "takeover_compares_all_of_the_observation",
+        ],
+    ),
+    (
+        Bug::TakeoverRefusesInterrupted,
+        &["takeover_of_interrupted"],
+    ),
+    (Bug::TakeoverOfRefuse, &["takeover_of_refuse_is_refused"]),
+    (
+        Bug::TakeoverIgnoresFingerprint,
+        &["takeover_compares_the_fingerprint"],
+    ),
+    (
+        Bug::RepeatedTakeoverIsStranger,
+        &[
+            "repeated_takeover_keeps_its_grant",
+            "lost_answer_of_a_takeover",
+            "dropped_takeover",
+        ],
+    ),
+    (Bug::TakeoverOfNothingFails, &["takeover_of_nothing_claims"]),
+    (Bug::TakeoverOfReleased, &["takeover_of_settled_is_refused"]),
+    (
+        Bug::ResolvedKeepsToken,
+        &["resolved_as_done", "resolved_as_not_done"],
+    ),
+    (
+        Bug::ResolvedKeepsGrant,
+        &["resolved_as_done", "resolved_as_not_done"],
+    ),
+    (Bug::ResolvedUnknownDropsToken, &["resolved_as_unknown"]),
+    (Bug::ResolvesLiveLease, &["resolving_needs_a_silent_owner"]),
+    (
+        Bug::ResolveIgnoresObservation,
+        &[
+            "resolving_sees_a_heartbeat",
+            "resolving_compares_all_of_the_observation",
+            "resolving_against_takeover",
+        ],
+    ),
+    (
+        Bug::ResolveIgnoresLeaseEnd,
+        &[
+            "resolving_sees_a_heartbeat",
+            "resolving_compares_all_of_the_observation",
+        ],
+    ),
+    (
+        Bug::ResolveIgnoresState,
+        &[
+            "resolving_sees_an_interruption",
+            "resolving_sees_a_completion",
+        ],
+    ),
+    (
+        Bug::ResolvesEnded,
+        &["settled_is_not_resolved", "outcome_is_immutable"],
+    ),
+    (
+        Bug::EraseDoesNothing,
+        &["erased_is_absent", "resolving_nothing"],
+    ),
+    (Bug::PurgeCountsNothing, &["purge_removes_what_expired"]),
+    (
+        Bug::PurgeTrustsTheClaim,
+        &["purge_looks_at_the_lease_again", "purge_against_renew"],
+    ),
+    (
+        Bug::PurgeCountsFromTheClaim,
+        &["purge_counts_retention_from_the_outcome"],
+    ),
+    (
+        Bug::PurgeDeletesUnknown,
+        &["purge_interrupts_what_is_unknown"],
+    ),
+    (
+        Bug::PurgeForgetsResolved,
+        &["purge_finds_what_was_resolved_late"],
+    ),
+    (Bug::PurgeIsUnbounded, &["purge_is_bounded"]),
+    (
+        Bug::PurgeTakesReleased,
+        &["purge_keeps_what_has_not_expired"],
+    ),
+    (Bug::ListMatchesPrefix, &["list_by_operation"]),
+    (Bug::ListIgnoresState, &["list_by_state"]),
+    (Bug::ListLapsedTakesEnded, &["list_lapsed"]),
+    (Bug::ListIgnoresAge, &["list_by_age"]),
+    (Bug::ListPagesByOffset, &["list_in_pages"]),
+    (Bug::ListShowsExpired, &["list_hides_what_expired"]),
+    (Bug::KeyIsTrimmed, &["every_key_byte_is_kept"]),
+    (Bug::KeyIsFolded, &["every_key_byte_is_kept"]),
+    (Bug::IdentityIsCut, &["long_identities_are_kept"]),
+    (Bug::ScopeIsAscii, &["scopes_are_kept_in_unicode"]),
+    (Bug::IdIsCut, &["split_identities_differ"]),
+    (Bug::PayloadIsText, &["payloads_are_kept"]),
+    (Bug::PayloadEmptyIsNone, &["payloads_are_kept"]),
+    (Bug::CodecIsTrimmed, &["codec_tags_are_kept"]),
+    (Bug::DurationsWrap, &["endless_durations_are_kept"]),
+    (Bug::DropLosesHalf, &["dropped_completion"]),
+];
+
+pub(crate) fn trials(runtime: &Arc<Runtime>) -> Vec<Trial> {
+    let mut trials = vec![Trial::test("mutants::every_case_catches_one", || {
+        let catching: BTreeSet<&str> = CAUGHT
+            .iter()
+            .flat_map(|(_, cases)| *cases)
+            .copied()
+            .collect();
+        let idle: Vec<_> = conformance::cases()
+            .iter()
+            .map(conformance::Case::name)
+            .filter(|name| !catching.contains(name))
+            .collect();
+        if idle.is_empty() {
+            return Ok(());
+        }
+        Err(format!("no bug is caught by {idle:?}").into())
+    })];
+    for (bug, cases) in CAUGHT {
+        for name in *cases {
+            let runtime = Arc::clone(runtime);
+            trials.push(Trial::test(
+                format!("mutants::{bug:?}::{name}"),
+                move || {
+                    let case = conformance::case(name).ok_or("there is no such case")?;
+                    let store = Arc::new(ToyStore::new(Some(*bug)));
+                    match runtime.block_on(case.run(store)) {
+                        Err(violation) if violation.case == *name => Ok(()),
+                        Err(other) => Err(other.into()),
+                        Ok(()) => Err("the bug went unnoticed".into()),
+                    }
+                },
+            ));
+        }
+    }
+    trials
+}

@@ -1,0 +1,701 @@
+//! A third store, as plain as the contract allows, that can be given one bug at a time.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use idem_runtime::record::{
+    Ending, Grant, Holder, Observation, OnCrash, Payload, Record, State, Timestamp,
+};
+use idem_runtime::store::{
+    Claim, ClaimRequest, Cursor, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution,
+    Resolved,
+};
+use idem_runtime::{RecordId, Store, StoreError};
+
+/// A way to break the contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bug {
+    ClaimIsReadThenWrite,
+    ClaimForgetsTheIdentity,
+    ClaimOverwritesTheLease,
+    RepeatedClaimIsStranger,
+    RepeatedClaimGetsNewGrant,
+    RepeatedClaimKeepsOldLease,
+    RepeatedClaimIgnoresFingerprint,
+    ClaimTakesOver,
+    LateClaimGetsTheOldGrant,
+    ReleasedIsNotClaimed,
+    ReleasedBeginsAtOne,
+    ReleasedTakesNewOnCrash,
+    ReleasedIgnoresFingerprint,
+    EndedIsGrantedToItsOwner,
+    ExpiredIsStillThere,
+    AbandonedIsStillThere,
+    UnknownExpires,
+    GrantIsCounter,
+    GrantForgetsTheErased,
+    RenewAddsToTheLease,
+    LapsedOwnerIsRefused,
+    TokenIsIgnored,
+    GrantIsIgnored,
+    FormerOwnerIsAccepted,
+    ReleaseKeepsToken,
+    AbsentIsAccepted,
+    EndingLosesItsKind,
+    RepeatedCompletionIsLost,
+    RepeatedCompletionOverwrites,
+    EndedIsReleased,
+    InterruptedRefusesItsOwner,
+    InterruptDropsToken,
+    TakeoverOfLiveLease,
+    TakeoverKeepsAttempt,
+    TakeoverIgnoresObservation,
+    TakeoverIgnoresLeaseEnd,
+    TakeoverIgnoresState,
+    TakeoverRefusesInterrupted,
+    TakeoverOfRefuse,
+    TakeoverIgnoresFingerprint,
+    RepeatedTakeoverIsStranger,
+    TakeoverOfNothingFails,
+    TakeoverOfReleased,
+    ResolvedKeepsToken,
+    ResolvedKeepsGrant,
+    ResolvedUnknownDropsToken,
+    ResolvesLiveLease,
+    ResolveIgnoresObservation,
+    ResolveIgnoresLeaseEnd,
+    ResolveIgnoresState,
+    ResolvesEnded,
+    EraseDoesNothing,
+    PurgeCountsNothing,
+    PurgeTrustsTheClaim,
+    RenewAnswersFromItsRead,
+    PurgeCountsFromTheClaim,
+    PurgeDeletesUnknown,
+    PurgeForgetsResolved,
+    PurgeIsUnbounded,
+    PurgeTakesReleased,
+    ListMatchesPrefix,
+    ListIgnoresState,
+    ListLapsedTakesEnded,
+    ListIgnoresAge,
+    ListPagesByOffset,
+    ListShowsExpired,
+    KeyIsTrimmed,
+    KeyIsFolded,
+    IdentityIsCut,
+    ScopeIsAscii,
+    IdIsCut,
+    PayloadIsText,
+    PayloadEmptyIsNone,
+    CodecIsTrimmed,
+    DurationsWrap,
+    DropLosesHalf,
+}
+
+/// All records behind one lock.
+#[derive(Debug)]
+pub(crate) struct ToyStore {
+    bug: Option<Bug>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    records: BTreeMap<RecordId, Record>,
+    /// When the claim alone says that a record may go.
+    planned: BTreeMap<RecordId, Timestamp>,
+    /// The highest grant of all.
+    highest: Option<Grant>,
+    counter: i64,
+    /// The grants of tokens that were taken over or released, for some of the bugs.
+    former: BTreeMap<(RecordId, [u8; 16]), Grant>,
+}
+
+impl ToyStore {
+    pub(crate) fn new(bug: Option<Bug>) -> Self {
+        Self {
+            bug,
+            inner: Mutex::default(),
+        }
+    }
+
+    fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn expired(&self, record: &Record) -> bool {
+        let unknown = record.state == State::Running && record.on_crash != OnCrash::Rerun;
+        if self.has(Bug::UnknownExpires) && unknown {
+            return record.lease_until.after(record.retention) <= record.read_at;
+        }
+        record.is_expired()
+            && !(self.has(Bug::ExpiredIsStillThere) && record.state.is_ended())
+            && !(self.has(Bug::AbandonedIsStillThere) && record.state == State::Running)
+    }
+
+    /// The record as it is now; none where it has expired.
+    fn live<'a>(&self, inner: &'a mut Inner, id: &RecordId) -> Option<&'a mut Record> {
+        let record = inner.records.get_mut(&self.id(id))?;
+        record.read_at = SystemTime::now().into();
+        (!self.expired(record)).then_some(record)
+    }
+
+    /// Where a record is kept.
+    fn id(&self, id: &RecordId) -> RecordId {
+        match self.bug {
+            Some(Bug::IdIsCut) => RecordId::from_bytes([id.as_bytes()[0] & 1; 32]),
+            _ => *id,
+        }
+    }
+
+    fn grant(&self, inner: &mut Inner, previous: Option<Grant>, now: Timestamp) -> Grant {
+        if self.has(Bug::GrantIsCounter) {
+            inner.counter += 1;
+            return Grant::from_number(inner.counter);
+        }
+        if self.has(Bug::GrantForgetsTheErased) {
+            // In milliseconds, as a real clock may tick.
+            let ticks = Timestamp::from_micros(now.as_micros() / 20_000 * 20_000 + 20_000);
+            return Grant::next(previous, ticks);
+        }
+        let grant = Grant::next(previous.max(inner.highest), now);
+        inner.highest = Some(grant);
+        grant
+    }
+
+    fn span(&self, duration: Duration) -> Duration {
+        if self.has(Bug::DurationsWrap) {
+            return Duration::from_micros(u64::from(duration.as_micros() as u32));
+        }
+        duration
+    }
+
+    fn begin(&self, inner: &mut Inner, claim: &ClaimRequest) -> Claim {
+        let now: Timestamp = SystemTime::now().into();
+        let previous = inner
+            .records
+            .get(&self.id(&claim.id))
+            .map(|record| record.grant);
+        let grant = self.grant(inner, previous, now);
+        let record = Record {
+            id: claim.id,
+            identity: self.identity(claim),
+            fingerprint: claim.fingerprint,
+            state: State::Running,
+            payload: None,
+            token: Some(claim.token),
+            grant,
+            attempt: 1,
+            lease_until: now.after(self.span(claim.lease)),
+            retention: self.span(claim.retention),
+            on_crash: claim.on_crash,
+            first_claimed_at: now,
+            ended_at: None,
+            read_at: now,
+        };
+        inner
+            .planned
+            .insert(claim.id, record.lease_until.after(record.retention));
+        let granted = granted(&record);
+        inner.records.insert(self.id(&claim.id), record);
+        Claim::Granted(granted)
+    }
+
+    fn identity(&self, claim: &ClaimRequest) -> idem_runtime::Identity {
+        use idem_runtime::{Key, Operation, Scope};
+        let mut identity = claim.identity.clone();
+        let text = identity.key.as_str().to_owned();
+        match self.bug {
+            Some(Bug::KeyIsTrimmed) if !text.trim().is_empty() => {
+                identity.key = Key::new(text.trim()).unwrap();
+            }
+            Some(Bug::KeyIsFolded) => identity.key = Key::new(text.to_lowercase()).unwrap(),
+            Some(Bug::IdentityIsCut) => {
+                identity.key = Key::new(text[..text.len().min(191)].to_owned()).unwrap();
+            }
+            Some(Bug::ScopeIsAscii) => {
+                let plain = identity
+                    .scope
+                    .as_str()
+                    .replace(|it: char| !it.is_ascii(), "?");
+                identity.scope = Scope::from_stored(&plain);
+            }
+            Some(Bug::ClaimForgetsTheIdentity) => {
+                identity.operation = Operation::new("unknown").unwrap();
+            }
+            _ => {}
+        }
+        identity
+    }
+
+    fn regrant(&self, inner: &mut Inner, claim: &ClaimRequest, takeover: bool) -> Claim {
+        let before = inner.records[&self.id(&claim.id)].clone();
+        if let Some(token) = before.token {
+            inner
+                .former
+                .insert((claim.id, *token.as_bytes()), before.grant);
+        }
+        let late = inner
+            .former
+            .get(&(claim.id, *claim.token.as_bytes()))
+            .copied();
+        let mut grant = self.grant(inner, Some(before.grant), before.read_at);
+        if self.has(Bug::LateClaimGetsTheOldGrant) {
+            grant = late.unwrap_or(grant);
+        }
+        let mut record = Record {
+            state: State::Running,
+            token: Some(claim.token),
+            grant,
+            attempt: before.attempt + 1,
+            lease_until: before.read_at.after(self.span(claim.lease)),
+            retention: self.span(claim.retention),
+            ended_at: None,
+            ..before
+        };
+        match self.bug {
+            Some(Bug::ReleasedBeginsAtOne) if !takeover => record.attempt = 1,
+            Some(Bug::ReleasedTakesNewOnCrash) if !takeover => record.on_crash = claim.on_crash,
+            Some(Bug::TakeoverKeepsAttempt) if takeover => record.attempt = before.attempt,
+            _ => {}
+        }
+        let granted = granted(&record);
+        inner
+            .planned
+            .insert(claim.id, record.lease_until.after(record.retention));
+        inner.records.insert(self.id(&claim.id), record);
+        Claim::Granted(granted)
+    }
+
+    fn is_own(&self, record: &Record, claim: &ClaimRequest, fingerprints: Bug) -> bool {
+        record.state == State::Running
+            && record.token == Some(claim.token)
+            && (self.has(fingerprints) || record.fingerprint == claim.fingerprint)
+    }
+
+    fn claim_locked(&self, inner: &mut Inner, claim: &ClaimRequest) -> Claim {
+        let Some(record) = self.live(inner, &claim.id) else {
+            return self.begin(inner, claim);
+        };
+        if self.is_own(record, claim, Bug::RepeatedClaimIgnoresFingerprint)
+            && !self.has(Bug::RepeatedClaimIsStranger)
+        {
+            if self.has(Bug::RepeatedClaimGetsNewGrant) {
+                record.grant = Grant::next(Some(record.grant), record.read_at);
+            }
+            if !self.has(Bug::RepeatedClaimKeepsOldLease) {
+                record.lease_until = record.read_at.after(self.span(claim.lease));
+            }
+            return Claim::Granted(granted(record));
+        }
+        if self.has(Bug::EndedIsGrantedToItsOwner)
+            && record.state.is_ended()
+            && record.token == Some(claim.token)
+        {
+            return Claim::Granted(granted(record));
+        }
+        let known = record.fingerprint == claim.fingerprint;
+        let free = record.state == State::Released
+            && (known || self.has(Bug::ReleasedIgnoresFingerprint))
+            && !self.has(Bug::ReleasedIsNotClaimed);
+        let taken = self.has(Bug::ClaimTakesOver) && known && record.is_lapsed();
+        if free || taken {
+            return self.regrant(inner, claim, taken);
+        }
+        if self.has(Bug::ClaimOverwritesTheLease) && record.state == State::Running {
+            record.lease_until = record.read_at.after(claim.lease);
+        }
+        Claim::Existing(Box::new(record.clone()))
+    }
+
+    fn unsettled(&self, record: &Record, live_too: Bug) -> bool {
+        record.state == State::Interrupted
+            || record.is_lapsed()
+            || record.state == State::Running && self.has(live_too)
+    }
+
+    fn observed(&self, record: &Record, observed: &Observation, bugs: [Bug; 3]) -> bool {
+        let [all, lease_end, state] = bugs;
+        let seen = Observation {
+            lease_until: if self.has(lease_end) {
+                observed.lease_until
+            } else {
+                record.lease_until
+            },
+            state: if self.has(state) {
+                observed.state
+            } else {
+                record.state
+            },
+            ..record.observation()
+        };
+        self.has(all) || seen == *observed
+    }
+
+    fn held(&self, holder: &Holder, step: impl FnOnce(&mut Record)) -> Fenced {
+        let mut inner = self.lock();
+        let former = inner
+            .former
+            .get(&(holder.id, *holder.token.as_bytes()))
+            .copied();
+        let Some(record) = self.live(&mut inner, &holder.id) else {
+            return match self.has(Bug::AbsentIsAccepted) {
+                true => Fenced::Done,
+                false => Fenced::Lost,
+            };
+        };
+        if self.has(Bug::FormerOwnerIsAccepted) && former == Some(holder.grant) {
+            step(record);
+            return Fenced::Done;
+        }
+        let is_of = (record.token == Some(holder.token)
+            || self.has(Bug::TokenIsIgnored) && record.token.is_some())
+            && (record.grant == holder.grant || self.has(Bug::GrantIsIgnored));
+        let open = match record.state {
+            State::Running => !(self.has(Bug::LapsedOwnerIsRefused) && record.is_lapsed()),
+            State::Interrupted => !self.has(Bug::InterruptedRefusesItsOwner),
+            State::Released => self.has(Bug::ReleaseKeepsToken),
+            _ => false,
+        };
+        if !is_of || !open {
+            return Fenced::Lost;
+        }
+        step(record);
+        Fenced::Done
+    }
+
+    fn end(&self, record: &mut Record, ending: &Ending) {
+        record.state = match ending {
+            Ending::Failed(_) if self.has(Bug::EndingLosesItsKind) => State::Completed,
+            _ => ending.state(),
+        };
+        record.payload = ending.payload().map(|payload| self.payload(payload));
+        record.ended_at = Some(record.read_at);
+    }
+
+    fn payload(&self, payload: &Payload) -> Payload {
+        let mut kept = payload.clone();
+        match self.bug {
+            Some(Bug::PayloadIsText) => {
+                kept.bytes = String::from_utf8_lossy(&payload.bytes)
+                    .into_owned()
+                    .into_bytes()
+                    .into();
+            }
+            Some(Bug::PayloadEmptyIsNone) if payload.bytes.is_empty() => {
+                kept.bytes = b"null".as_slice().into();
+            }
+            Some(Bug::CodecIsTrimmed) => kept.codec = kept.codec.trim().to_lowercase().into(),
+            _ => {}
+        }
+        kept
+    }
+}
+
+fn granted(record: &Record) -> Granted {
+    Granted {
+        grant: record.grant,
+        attempt: record.attempt,
+        first_claimed_at: record.first_claimed_at,
+        on_crash: record.on_crash,
+    }
+}
+
+#[async_trait]
+impl Store for ToyStore {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+        if self.has(Bug::ClaimIsReadThenWrite) {
+            let seen = self.live(&mut self.lock(), &claim.id).cloned();
+            tokio::task::yield_now().await;
+            return Ok(match seen {
+                None => self.begin(&mut self.lock(), claim),
+                Some(record) if record.state == State::Released => {
+                    self.regrant(&mut self.lock(), claim, false)
+                }
+                Some(_) => self.claim_locked(&mut self.lock(), claim),
+            });
+        }
+        Ok(self.claim_locked(&mut self.lock(), claim))
+    }
+
+    async fn take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Claim, StoreError> {
+        let mut inner = self.lock();
+        let Some(record) = self.live(&mut inner, &claim.id) else {
+            if self.has(Bug::TakeoverOfNothingFails) {
+                return Err(StoreError::new(
+                    idem_runtime::StoreErrorKind::Other,
+                    "there is nothing to take over",
+                ));
+            }
+            return Ok(self.claim_locked(&mut inner, claim));
+        };
+        if self.is_own(record, claim, Bug::TakeoverIgnoresFingerprint)
+            && !self.has(Bug::RepeatedTakeoverIsStranger)
+        {
+            record.lease_until = record.read_at.after(self.span(claim.lease));
+            return Ok(Claim::Granted(granted(record)));
+        }
+        let bugs = [
+            Bug::TakeoverIgnoresObservation,
+            Bug::TakeoverIgnoresLeaseEnd,
+            Bug::TakeoverIgnoresState,
+        ];
+        let may = (self.unsettled(record, Bug::TakeoverOfLiveLease)
+            || record.state == State::Released && self.has(Bug::TakeoverOfReleased))
+            && self.observed(record, observed, bugs)
+            && (record.on_crash != OnCrash::Refuse || self.has(Bug::TakeoverOfRefuse))
+            && (record.fingerprint == claim.fingerprint
+                || self.has(Bug::TakeoverIgnoresFingerprint))
+            && !(self.has(Bug::TakeoverRefusesInterrupted) && record.state == State::Interrupted);
+        if may {
+            return Ok(self.regrant(&mut inner, claim, true));
+        }
+        Ok(Claim::Existing(Box::new(record.clone())))
+    }
+
+    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
+        if self.has(Bug::RenewAnswersFromItsRead) {
+            let answer = self.held(holder, |_| {});
+            tokio::time::sleep(Duration::from_millis(4)).await;
+            self.held(holder, |record| {
+                record.lease_until = record.read_at.after(lease)
+            });
+            return Ok(answer);
+        }
+        Ok(self.held(holder, |record| {
+            record.state = State::Running;
+            let from = match self.has(Bug::RenewAddsToTheLease) {
+                true => record.lease_until.max(record.read_at),
+                false => record.read_at,
+            };
+            record.lease_until = from.after(self.span(lease));
+        }))
+    }
+
+    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
+        if self.has(Bug::DropLosesHalf) {
+            // Two steps with a pause between them: whoever drops it there leaves a half.
+            self.held(holder, |record| self.end(record, &Ending::Unrecorded));
+            tokio::task::yield_now().await;
+            let mut inner = self.lock();
+            if let Some(record) = self.live(&mut inner, &holder.id)
+                && record.token == Some(holder.token)
+                && record.grant == holder.grant
+                && record.state == State::Unrecorded
+            {
+                self.end(record, ending);
+                return Ok(Fenced::Done);
+            }
+        }
+        {
+            let mut inner = self.lock();
+            if let Some(record) = self.live(&mut inner, &holder.id)
+                && record.state.is_ended()
+                && (record.token == Some(holder.token) || self.has(Bug::TokenIsIgnored))
+                && (record.grant == holder.grant || self.has(Bug::GrantIsIgnored))
+                && !self.has(Bug::RepeatedCompletionIsLost)
+            {
+                if self.has(Bug::RepeatedCompletionOverwrites) {
+                    self.end(record, ending);
+                }
+                return Ok(Fenced::Done);
+            }
+        }
+        Ok(self.held(holder, |record| self.end(record, ending)))
+    }
+
+    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        if self.has(Bug::EndedIsReleased)
+            && let Some(record) = self.live(&mut self.lock(), &holder.id)
+            && record.state.is_ended()
+        {
+            record.state = State::Released;
+            return Ok(Fenced::Done);
+        }
+        Ok(self.held(holder, |record| {
+            record.state = State::Released;
+            record.ended_at = Some(record.read_at);
+            if !self.has(Bug::ReleaseKeepsToken) {
+                record.token = None;
+            }
+        }))
+    }
+
+    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        Ok(self.held(holder, |record| {
+            record.state = State::Interrupted;
+            if self.has(Bug::InterruptDropsToken) {
+                record.token = None;
+            }
+        }))
+    }
+
+    async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        let mut inner = self.lock();
+        let Some(record) = self.live(&mut inner, &observed.id) else {
+            return Ok(Resolved::Stale);
+        };
+        let bugs = [
+            Bug::ResolveIgnoresObservation,
+            Bug::ResolveIgnoresLeaseEnd,
+            Bug::ResolveIgnoresState,
+        ];
+        let settles = self.unsettled(record, Bug::ResolvesLiveLease)
+            || *resolution == Resolution::Erase && record.state != State::Running
+            || self.has(Bug::ResolvesEnded) && record.state.is_ended();
+        if !settles || !self.observed(record, observed, bugs) {
+            return Ok(Resolved::Stale);
+        }
+        let mut grant = record.grant;
+        if !self.has(Bug::ResolvedKeepsGrant) {
+            grant = Grant::next(Some(grant), record.read_at);
+        }
+        let token = record.token.filter(|_| self.has(Bug::ResolvedKeepsToken));
+        match resolution {
+            Resolution::Complete(ending) => {
+                self.end(record, ending);
+                (record.grant, record.token) = (grant, token);
+            }
+            Resolution::Release => {
+                record.state = State::Released;
+                record.ended_at = Some(record.read_at);
+                (record.grant, record.token) = (grant, token);
+            }
+            Resolution::Interrupt => {
+                record.state = State::Interrupted;
+                if self.has(Bug::ResolvedUnknownDropsToken) {
+                    record.token = None;
+                }
+            }
+            Resolution::Erase if self.has(Bug::EraseDoesNothing) => {}
+            Resolution::Erase => {
+                inner.records.remove(&self.id(&observed.id));
+            }
+        }
+        Ok(Resolved::Done)
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        Ok(self.live(&mut self.lock(), id).cloned())
+    }
+
+    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
+        let mut inner = self.lock();
+        let ids: Vec<RecordId> = inner.records.keys().copied().collect();
+        let mut matching = Vec::new();
+        for id in ids {
+            let shown = match self.live(&mut inner, &id).cloned() {
+                None if self.has(Bug::ListShowsExpired) => inner.records.get(&id).cloned(),
+                live => live,
+            };
+            matching.extend(shown.filter(|record| self.matches(filter, record)));
+        }
+        let from = match &page.after {
+            None => 0,
+            Some(cursor) if self.has(Bug::ListPagesByOffset) => cursor.as_str().parse().unwrap(),
+            Some(cursor) => matching
+                .iter()
+                .position(|record| hex(record).as_str() > cursor.as_str())
+                .unwrap_or(matching.len()),
+        };
+        let limit = page.limit as usize;
+        let more = matching.len() - from.min(matching.len()) > limit;
+        let records: Vec<Record> = matching.into_iter().skip(from).take(limit).collect();
+        let next = records.last().filter(|_| more).map(|last| {
+            Cursor::new(match self.has(Bug::ListPagesByOffset) {
+                true => (from + limit).to_string(),
+                false => hex(last),
+            })
+        });
+        Ok(Page { records, next })
+    }
+
+    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+        let mut inner = self.lock();
+        let mut purged = Purged::default();
+        let ids: Vec<RecordId> = inner.records.keys().copied().collect();
+        for id in ids {
+            let planned = inner.planned.get(&id).copied();
+            let expired = self.live(&mut inner, &id).is_none();
+            let record = inner.records.get_mut(&id).unwrap();
+            let due = planned.is_some_and(|at| at <= record.read_at);
+            let early = match self.bug {
+                Some(Bug::PurgeTrustsTheClaim) => due && record.state == State::Running,
+                Some(Bug::PurgeCountsFromTheClaim) => due && record.state.is_ended(),
+                Some(Bug::PurgeDeletesUnknown) => due && record.on_crash != OnCrash::Rerun,
+                Some(Bug::PurgeTakesReleased) => record.state == State::Released,
+                _ => false,
+            };
+            let stays = self.has(Bug::PurgeForgetsResolved)
+                && record.state.is_ended()
+                && record.on_crash == OnCrash::Refuse
+                && record.ended_at > planned;
+            let overdue = record.state == State::Running
+                && record.on_crash != OnCrash::Rerun
+                && record.lease_until.after(record.retention) <= record.read_at;
+            if expired && !stays || early {
+                purged.abandoned += u64::from(record.state == State::Running);
+                purged.removed += 1;
+                inner.records.remove(&id);
+            } else if overdue && !self.has(Bug::UnknownExpires) {
+                record.state = State::Interrupted;
+                purged.interrupted += 1;
+            }
+            let done = purged.removed + purged.interrupted;
+            if done == u64::from(limit) && !self.has(Bug::PurgeIsUnbounded) {
+                purged.more = true;
+                break;
+            }
+        }
+        if self.has(Bug::PurgeCountsNothing) {
+            (purged.removed, purged.abandoned) = (0, 0);
+        }
+        Ok(purged)
+    }
+}
+
+impl ToyStore {
+    fn matches(&self, filter: &Filter, record: &Record) -> bool {
+        let mut filter = filter.clone();
+        match self.bug {
+            Some(Bug::ListIgnoresState) => filter.state = None,
+            Some(Bug::ListIgnoresAge) => filter.older_than = None,
+            Some(Bug::ListShowsExpired) => {}
+            Some(Bug::ListMatchesPrefix) => {
+                let name = record.identity.operation.as_str();
+                let prefix = filter.operation.take();
+                return prefix.is_none_or(|it| name.starts_with(&it)) && filter.matches(record);
+            }
+            Some(Bug::ListLapsedTakesEnded) if filter.lapsed => {
+                filter.lapsed = false;
+                return record.lease_until <= record.read_at && filter.matches(record);
+            }
+            _ => {}
+        }
+        filter.matches(record)
+    }
+}
+
+fn hex(record: &Record) -> String {
+    record
+        .id
+        .as_bytes()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}

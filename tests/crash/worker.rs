@@ -1,0 +1,171 @@
+//! A process that charges as fast as it can until it is killed, and says what each call answered.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use idem_runtime::{Error, Idem, SqliteStore, idempotent};
+use rand::RngExt;
+use sqlx::SqlitePool;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+
+/// How long a key is in use before all workers move on to the next.
+const KEY_LIFE: u64 = 60;
+/// How many keys are in use at a time, under each mode.
+const KEYS_AT_ONCE: u64 = 4;
+/// How many calls a worker has under way.
+const CALLS_AT_ONCE: usize = 3;
+
+#[derive(Debug)]
+pub(crate) struct Orders {
+    pub(crate) store: PathBuf,
+    /// When the first worker began, in milliseconds of the wall clock: all of them use the same keys at the same time.
+    pub(crate) begun_at: u64,
+}
+
+/// What the gateway and the ledger can answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ChargeError {
+    #[error("the gateway did not answer, and did nothing")]
+    TimedOut,
+    #[error("the ledger could not be written")]
+    Ledger(#[from] sqlx::Error),
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+}
+
+/// A service with a ledger, which is the witness of what it did.
+#[derive(Debug, Clone)]
+pub(crate) struct Service {
+    idem: Idem<SqliteStore>,
+    ledger: SqlitePool,
+}
+
+impl Service {
+    pub(crate) async fn open(store: &Path) -> anyhow::Result<Self> {
+        Ok(Self {
+            idem: Idem::new(SqliteStore::open(store).await?),
+            ledger: open_ledger(store).await?,
+        })
+    }
+
+    pub(crate) fn idem(&self) -> &Idem<SqliteStore> {
+        &self.idem
+    }
+
+    pub(crate) fn ledger(&self) -> &SqlitePool {
+        &self.ledger
+    }
+
+    /// At least once.
+    #[idempotent(key = key, ttl = "24h", name = "crash.rerun", store = self.idem, lease = "400ms")]
+    pub(crate) async fn rerun(&self, key: &str) -> Result<String, ChargeError> {
+        self.charge("rerun", key).await
+    }
+
+    /// At most once.
+    #[idempotent(key = key, ttl = "24h", name = "crash.refuse", store = self.idem, lease = "400ms",
+                 on_crash = refuse, retry_err = ChargeError::TimedOut)]
+    pub(crate) async fn refuse(&self, key: &str) -> Result<String, ChargeError> {
+        self.charge("refuse", key).await
+    }
+
+    /// Takes a moment before the effect and one after it, so that kills hit both sides of it.
+    async fn charge(&self, mode: &str, key: &str) -> Result<String, ChargeError> {
+        let (before, after, timed_out) = {
+            let mut rng = rand::rng();
+            (
+                rng.random_range(0..6),
+                rng.random_range(0..6),
+                rng.random_bool(0.1),
+            )
+        };
+        tokio::time::sleep(Duration::from_millis(before)).await;
+        if timed_out {
+            return Err(ChargeError::TimedOut);
+        }
+        // Another one each time, so that two runs never look like one.
+        let receipt = format!("{:016x}", rand::random::<u64>());
+        sqlx::query("INSERT INTO ledger (mode, key, receipt) VALUES (?, ?, ?)")
+            .bind(mode)
+            .bind(key)
+            .bind(&receipt)
+            .execute(&self.ledger)
+            .await?;
+        tokio::time::sleep(Duration::from_millis(after)).await;
+        Ok(receipt)
+    }
+}
+
+/// Makes the file, the table of records and the ledger.
+pub(crate) async fn prepare(store: &Path) -> anyhow::Result<()> {
+    SqliteStore::open(store).await?;
+    sqlx::query("CREATE TABLE ledger (mode TEXT NOT NULL, key TEXT NOT NULL, receipt TEXT NOT NULL)")
+        .execute(&open_ledger(store).await?)
+        .await?;
+    Ok(())
+}
+
+/// The ledger is as durable as the records: in the same file, in transactions of its own.
+async fn open_ledger(store: &Path) -> anyhow::Result<SqlitePool> {
+    let options = SqliteConnectOptions::new()
+        .filename(store)
+        .journal_mode(SqliteJournalMode::Wal)
+        .busy_timeout(Duration::from_secs(30));
+    Ok(SqlitePoolOptions::new()
+        .max_connections(2)
+        .connect_with(options)
+        .await?)
+}
+
+/// Milliseconds of the wall clock.
+pub(crate) fn wall_clock() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
+}
+
+pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
+    let service = Service::open(&orders.store).await?;
+    let calls = (0..CALLS_AT_ONCE).map(|_| {
+        let service = service.clone();
+        tokio::spawn(async move {
+            loop {
+                let age = wall_clock().saturating_sub(orders.begun_at);
+                let number = age / KEY_LIFE + rand::rng().random_range(0..KEYS_AT_ONCE);
+                let key = format!("key-{number}");
+                let (mode, answer) = if rand::random() {
+                    ("rerun", service.rerun(&key).await)
+                } else {
+                    ("refuse", service.refuse(&key).await)
+                };
+                say(mode, &key, &answer);
+                if matches!(answer, Err(ChargeError::Idempotency(_))) {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            }
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await?;
+    }
+    Ok(())
+}
+
+/// One line in one write, so that a kill cuts it off or leaves it whole.
+fn say(mode: &str, key: &str, answer: &Result<String, ChargeError>) {
+    let answer = match answer {
+        Ok(receipt) => format!("ok {receipt}"),
+        Err(ChargeError::TimedOut) => "error timed-out".to_owned(),
+        Err(ChargeError::Ledger(error)) => format!("error ledger: {error}"),
+        Err(ChargeError::Idempotency(error)) => match error {
+            Error::InFlight { .. } => "error in-flight".to_owned(),
+            Error::Interrupted => "error interrupted".to_owned(),
+            Error::LeaseLost => "error lease-lost".to_owned(),
+            other => format!("unexpected {other:?}"),
+        },
+    };
+    let line = format!("{mode} {key} {answer}\n");
+    // The supervisor is gone when it no longer listens; it will end this process.
+    let _ = std::io::stdout().lock().write_all(line.as_bytes());
+}

@@ -1,0 +1,18 @@
+//! Options that leave nothing for one another to do.
+
+use idem_runtime::Fingerprint;
+use idem_runtime::fingerprint::Encoder;
+
+fn cents(amount: &f64, encoder: &mut Encoder) {
+    encoder.i64((amount * 100.0) as i64);
+}
+
+#[derive(Fingerprint)]
+struct Charge {
+    #[fingerprint(skip, rename = "sum")]
+    amount: u64,
+    #[fingerprint(with = cents, float)]
+    fee: f64,
+}
+
+fn main() {}

@@ -1,0 +1,19 @@
+//! All that is wrong is told at once, and nothing else: the type still counts as having a form.
+
+use idem_runtime::Fingerprint;
+use idem_runtime::fingerprint::digest;
+
+#[derive(Fingerprint)]
+#[fingerprint(nam = "charge")]
+struct Charge {
+    rate: f64,
+    #[fingerprint(skip, rename = "sum")]
+    amount: u64,
+    #[fingerprint(rename = "currency")]
+    unit: String,
+    currency: String,
+}
+
+fn main() {
+    let _ = |charge: Charge| digest(&charge);
+}

@@ -1,0 +1,15 @@
+//! The same option twice on one place.
+
+use idem_runtime::Fingerprint;
+
+#[derive(Fingerprint)]
+#[fingerprint(name = "charge")]
+#[fingerprint(name = "charges")]
+struct Charge {
+    #[fingerprint(rename = "sum", rename = "total")]
+    amount: u64,
+    #[fingerprint(skip, skip)]
+    trace: String,
+}
+
+fn main() {}

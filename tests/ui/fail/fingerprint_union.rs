@@ -1,0 +1,11 @@
+//! A union does not say what it holds.
+
+use idem_runtime::Fingerprint;
+
+#[derive(Fingerprint)]
+union Bits {
+    number: u32,
+    bytes: [u8; 4],
+}
+
+fn main() {}

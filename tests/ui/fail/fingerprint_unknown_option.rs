@@ -1,0 +1,21 @@
+//! Words that mean nothing here: a slip gets the word that was meant, a stranger the list.
+
+use idem_runtime::Fingerprint;
+
+#[derive(Fingerprint)]
+#[fingerprint(nmae = "charge")]
+struct Charge {
+    #[fingerprint(skp)]
+    trace: String,
+    #[fingerprint(flatten)]
+    details: String,
+}
+
+#[derive(Fingerprint)]
+#[fingerprint(rename_all = "camelCase")]
+enum Event {
+    #[fingerprint(renam = "charged")]
+    Charged,
+}
+
+fn main() {}

@@ -1,0 +1,15 @@
+//! What `with` names takes the field and the encoder.
+
+use idem_runtime::Fingerprint;
+
+fn rounded(amount: &u64) -> u64 {
+    amount / 100
+}
+
+#[derive(Fingerprint)]
+struct Charge {
+    #[fingerprint(with = rounded)]
+    amount: u64,
+}
+
+fn main() {}

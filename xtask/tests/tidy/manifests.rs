@@ -1,0 +1,119 @@
+//! What every manifest has in common.
+
+use toml::{Table, Value};
+
+use crate::{File, check, repository};
+
+#[test]
+fn members_inherit_the_lints_and_every_dependency() {
+    let files = repository();
+    let manifests = files
+        .iter()
+        .filter(|it| it.path.ends_with("/Cargo.toml"))
+        .collect::<Vec<_>>();
+    assert!(manifests.len() >= 5, "a manifest for each member");
+    check(manifests, departures);
+}
+
+#[test]
+fn a_member_that_goes_its_own_way_is_found() {
+    let good = "[package]\nname = 'a'\nedition.workspace = true\nrust-version.workspace = true\n\
+                license.workspace = true\n[lints]\nworkspace = true\n";
+    let wrong = |more: &str| departures(&File::new("a/Cargo.toml", &format!("{good}{more}")));
+    assert_eq!(wrong(""), [""; 0]);
+    assert_eq!(
+        wrong("[dependencies]\nb = { workspace = true, features = ['c'] }"),
+        [""; 0]
+    );
+    assert_eq!(wrong("[dependencies]\nb.workspace = true"), [""; 0]);
+
+    assert_eq!(wrong("[dependencies]\nb = '1'").len(), 1);
+    assert_eq!(wrong("[dev-dependencies]\nb = { path = '../b' }").len(), 1);
+    assert_eq!(
+        wrong("[build-dependencies]\nb = { version = '1', optional = true }").len(),
+        1
+    );
+    assert_eq!(wrong("[target.'cfg(unix)'.dependencies]\nb = '1'").len(), 1);
+    assert_eq!(
+        departures(&File::new("a/Cargo.toml", "[package]\nname = 'a'")).len(),
+        4
+    );
+    assert_eq!(departures(&File::new("a/Cargo.toml", "[package")).len(), 1);
+}
+
+fn departures(file: &File) -> Vec<String> {
+    let manifest: Table = match file.text.parse() {
+        Ok(manifest) => manifest,
+        Err(error) => return vec![error.to_string()],
+    };
+    let mut wrong = Vec::new();
+    if !manifest.get("lints").is_some_and(inherited) {
+        wrong.push("does not inherit the lints of the workspace".to_owned());
+    }
+    for field in ["edition", "rust-version", "license"] {
+        if !manifest["package"].get(field).is_some_and(inherited) {
+            wrong.push(format!("does not inherit `{field}`"));
+        }
+    }
+    own_versions(&manifest, &mut wrong);
+    wrong
+}
+
+fn own_versions(table: &Table, wrong: &mut Vec<String>) {
+    for (name, value) in table {
+        let Value::Table(value) = value else { continue };
+        if name.ends_with("dependencies") {
+            for (dependency, how) in value {
+                if !inherited(how) {
+                    wrong.push(format!(
+                        "`{dependency}` has a version of its own: write it into `[workspace.dependencies]`"
+                    ));
+                }
+            }
+        } else {
+            own_versions(value, wrong);
+        }
+    }
+}
+
+fn inherited(value: &Value) -> bool {
+    value.get("workspace").and_then(Value::as_bool) == Some(true)
+}
+
+#[test]
+fn the_workspace_table_has_nothing_that_nobody_uses() {
+    let files = repository();
+    let root = files.iter().find(|it| it.path == "Cargo.toml").unwrap();
+    let members = files.iter().filter(|it| it.path.ends_with("/Cargo.toml"));
+    let members: Vec<_> = members.collect();
+    assert_eq!(unused(root, &members), [""; 0]);
+
+    let root = File::new("Cargo.toml", "[workspace.dependencies]\na = '1'\nb = '1'\n");
+    let member = File::new("m/Cargo.toml", "[dev-dependencies]\na.workspace = true\n");
+    assert_eq!(unused(&root, &[&member]), ["b"]);
+}
+
+fn unused(root: &File, members: &[&File]) -> Vec<String> {
+    let root: Table = root.text.parse().unwrap();
+    let mut used = Vec::new();
+    for member in members {
+        used_by(&member.text.parse().unwrap(), &mut used);
+    }
+    let offered = root["workspace"]["dependencies"].as_table().unwrap();
+    offered
+        .keys()
+        .filter(|name| !used.contains(name))
+        .cloned()
+        .collect()
+}
+
+fn used_by(table: &Table, used: &mut Vec<String>) {
+    for (name, value) in table {
+        let Value::Table(value) = value else { continue };
+        if name.ends_with("dependencies") {
+            used.extend(value.keys().cloned());
+        } else {
+            used_by(value, used);
+        }
+    }
+}
