@@ -30,6 +30,7 @@ pub use crate::policy::{OnStoreError, Policy};
 pub use crate::record::{OnCrash, Record, State, Timestamp};
 pub use crate::store::Store;
 #[cfg(feature = "macros")]
+#[doc = include_str!("idempotent.md")]
 pub use idem_macros::idempotent;
 #[cfg(feature = "memory")]
 pub use crate::store::memory::MemoryStore;

@@ -31,7 +31,7 @@ impl Function {
     /// The error says what stands there instead of a function.
     pub(super) fn parse(item: TokenStream, errors: &mut Errors) -> syn::Result<Self> {
         let mut function: Self =
-            syn::parse2(item.clone()).map_err(|error| not_a_function(item, error))?;
+            syn::parse2(item.clone()).map_err(|error| not_a_function(item, &error))?;
         function.attrs.retain(|attr| {
             let again = attr
                 .path()
@@ -348,7 +348,7 @@ fn inner_attributes(input: ParseStream) -> syn::Result<(Vec<Attribute>, TokenStr
 }
 
 /// What to say of an item that cannot be parsed as a function with a body.
-fn not_a_function(item: TokenStream, error: syn::Error) -> syn::Error {
+fn not_a_function(item: TokenStream, error: &syn::Error) -> syn::Error {
     const ONLY: &str = "`#[idempotent]` belongs on an async function with a body";
     if let Ok(function) = syn::parse2::<syn::TraitItemFn>(item.clone())
         && function.default.is_none()
