@@ -9,7 +9,7 @@
 }
 async fn charge(key: &str) -> Result<u64, Error> {
     #[allow(unused_variables)]
-    let attempt: ::idem_runtime::Attempt = ::core::option::Option::unwrap(
+    let attempt: ::idem_runtime::__private::Attempt = ::core::option::Option::unwrap(
         ::core::option::Option::None,
     );
     { Ok(attempt.number()) }
