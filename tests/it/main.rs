@@ -1,5 +1,6 @@
 //! One binary for all integration tests: one link, one list.
 
+mod attribute;
 mod engine;
 mod outside;
 mod ui;
