@@ -61,3 +61,25 @@ pub(crate) fn text(text: &str) -> Vec<u8> {
     bytes.extend(text.as_bytes());
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::text;
+
+    #[test]
+    fn the_head_of_a_text_is_the_shortest() {
+        for (len, head) in [
+            (0, &[0x60][..]),
+            (23, &[0x77]),
+            (24, &[0x78, 24]),
+            (255, &[0x78, 255]),
+            (256, &[0x79, 1, 0]),
+            (65_535, &[0x79, 255, 255]),
+            (65_536, &[0x7a, 0, 1, 0, 0]),
+        ] {
+            let encoded = text(&"x".repeat(len));
+            assert_eq!(encoded[..head.len()], *head);
+            assert_eq!(encoded.len(), head.len() + len);
+        }
+    }
+}

@@ -127,9 +127,12 @@ impl<S: Store + ?Sized> Idem<S> {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Error> {
     /// let idem = Idem::new(MemoryStore::new());
-    /// let call = || Call::new("greet", "key-1", "request", Duration::from_secs(3600));
-    /// let first: String = idem.run(call(), async || Ok::<_, Error>("hello".to_owned())).await?;
-    /// let again: String = idem.run(call(), async || unreachable!("replayed")).await?;
+    /// let greet = async |name: &str| -> Result<String, Error> {
+    ///     let call = Call::new("greet", "key-1", name, Duration::from_secs(3600));
+    ///     idem.run(call, async || Ok(format!("hello, {name}"))).await
+    /// };
+    /// let first = greet("ann").await?;
+    /// let again = greet("ann").await?; // replayed
     /// assert_eq!(first, again);
     /// # Ok(())
     /// # }

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// One contestant.
-pub struct Contestant<'a> {
+pub(crate) struct Contestant<'a> {
     name: &'a str,
     limits: Option<Limits>,
     run: Box<dyn FnMut() + 'a>,
@@ -12,22 +12,22 @@ pub struct Contestant<'a> {
 
 /// What the ratio to the baseline must keep to, and what it should.
 #[derive(Clone, Copy)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// It must be no more than this.
-    pub bound: f64,
+    pub(crate) bound: f64,
     /// It should be no more than this.
-    pub aim: f64,
+    pub(crate) aim: f64,
 }
 
 /// A table of contestants, the first of which is the baseline of the ratios.
-pub struct Table<'a> {
+pub(crate) struct Table<'a> {
     title: &'a str,
     contestants: Vec<Contestant<'a>>,
 }
 
 /// How much to measure.
 #[derive(Clone, Copy)]
-pub enum Effort {
+pub(crate) enum Effort {
     /// Everything once, to see that it runs: `cargo test` runs benchmarks, and says so by saying nothing.
     Check,
     /// Rounds enough for medians that stay.
@@ -36,7 +36,7 @@ pub enum Effort {
 
 impl Effort {
     /// What the command line asks for: `cargo bench` passes `--bench`.
-    pub fn from_arguments() -> Self {
+    pub(crate) fn from_arguments() -> Self {
         let asked = |flag: &str| std::env::args().any(|argument| argument == flag);
         if asked("--bench") && !asked("--test") {
             Self::Measure
@@ -63,7 +63,7 @@ impl Effort {
 
 impl<'a> Table<'a> {
     /// A table that compares with this.
-    pub fn against<T>(title: &'a str, name: &'a str, run: impl FnMut() -> T + 'a) -> Self {
+    pub(crate) fn against<T>(title: &'a str, name: &'a str, run: impl FnMut() -> T + 'a) -> Self {
         let table = Self {
             title,
             contestants: vec![],
@@ -73,7 +73,7 @@ impl<'a> Table<'a> {
 
     /// Adds a contestant.
     #[must_use]
-    pub fn with<T>(
+    pub(crate) fn with<T>(
         mut self,
         name: &'a str,
         limits: Option<Limits>,
@@ -90,7 +90,7 @@ impl<'a> Table<'a> {
     }
 
     /// Measures and prints.
-    pub fn print(mut self, effort: Effort) {
+    pub(crate) fn print(mut self, effort: Effort) {
         let calls: Vec<u32> = self
             .contestants
             .iter_mut()

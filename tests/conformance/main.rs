@@ -1,4 +1,8 @@
 //! The case table, run on each store and on what may stand in front of one, and the proof that each case can fail.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a panic fails the case that it happens in"
+)]
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -14,86 +14,7 @@ use idem_runtime::store::{
 };
 use idem_runtime::{RecordId, Store, StoreError};
 
-/// A way to break the contract.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bug {
-    ClaimIsReadThenWrite,
-    ClaimForgetsTheIdentity,
-    ClaimOverwritesTheLease,
-    RepeatedClaimIsStranger,
-    RepeatedClaimGetsNewGrant,
-    RepeatedClaimKeepsOldLease,
-    RepeatedClaimIgnoresFingerprint,
-    ClaimTakesOver,
-    LateClaimGetsTheOldGrant,
-    ReleasedIsNotClaimed,
-    ReleasedBeginsAtOne,
-    ReleasedTakesNewOnCrash,
-    ReleasedIgnoresFingerprint,
-    EndedIsGrantedToItsOwner,
-    ExpiredIsStillThere,
-    AbandonedIsStillThere,
-    UnknownExpires,
-    GrantIsCounter,
-    GrantForgetsTheErased,
-    RenewAddsToTheLease,
-    LapsedOwnerIsRefused,
-    TokenIsIgnored,
-    GrantIsIgnored,
-    FormerOwnerIsAccepted,
-    ReleaseKeepsToken,
-    AbsentIsAccepted,
-    EndingLosesItsKind,
-    RepeatedCompletionIsLost,
-    RepeatedCompletionOverwrites,
-    EndedIsReleased,
-    InterruptedRefusesItsOwner,
-    InterruptDropsToken,
-    TakeoverOfLiveLease,
-    TakeoverKeepsAttempt,
-    TakeoverIgnoresObservation,
-    TakeoverIgnoresLeaseEnd,
-    TakeoverIgnoresState,
-    TakeoverRefusesInterrupted,
-    TakeoverOfRefuse,
-    TakeoverIgnoresFingerprint,
-    RepeatedTakeoverIsStranger,
-    TakeoverOfNothingFails,
-    TakeoverOfReleased,
-    ResolvedKeepsToken,
-    ResolvedKeepsGrant,
-    ResolvedUnknownDropsToken,
-    ResolvesLiveLease,
-    ResolveIgnoresObservation,
-    ResolveIgnoresLeaseEnd,
-    ResolveIgnoresState,
-    ResolvesEnded,
-    EraseDoesNothing,
-    PurgeCountsNothing,
-    PurgeTrustsTheClaim,
-    RenewAnswersFromItsRead,
-    PurgeCountsFromTheClaim,
-    PurgeDeletesUnknown,
-    PurgeForgetsResolved,
-    PurgeIsUnbounded,
-    PurgeTakesReleased,
-    ListMatchesPrefix,
-    ListIgnoresState,
-    ListLapsedTakesEnded,
-    ListIgnoresAge,
-    ListPagesByOffset,
-    ListShowsExpired,
-    KeyIsTrimmed,
-    KeyIsFolded,
-    IdentityIsCut,
-    ScopeIsAscii,
-    IdIsCut,
-    PayloadIsText,
-    PayloadEmptyIsNone,
-    CodecIsTrimmed,
-    DurationsWrap,
-    DropLosesHalf,
-}
+use crate::mutants::Bug;
 
 /// All records behind one lock.
 #[derive(Debug)]
@@ -469,7 +390,7 @@ impl Store for ToyStore {
             let answer = self.held(holder, |_| {});
             tokio::time::sleep(Duration::from_millis(4)).await;
             self.held(holder, |record| {
-                record.lease_until = record.read_at.after(lease)
+                record.lease_until = record.read_at.after(lease);
             });
             return Ok(answer);
         }
@@ -675,7 +596,6 @@ impl ToyStore {
         match self.bug {
             Some(Bug::ListIgnoresState) => filter.state = None,
             Some(Bug::ListIgnoresAge) => filter.older_than = None,
-            Some(Bug::ListShowsExpired) => {}
             Some(Bug::ListMatchesPrefix) => {
                 let name = record.identity.operation.as_str();
                 let prefix = filter.operation.take();

@@ -1,6 +1,15 @@
 //! One binary for all integration tests: one link, one list.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a panic fails the test that it happens in"
+)]
+
 mod attribute;
 mod engine;
+mod fingerprint;
+mod memory;
 mod outside;
+mod records;
+mod sqlite;
 mod ui;

@@ -1,11 +1,12 @@
 //! Checks that what was written is one canonical item: a hand-written `Fingerprint` can announce more entries than it
 //! writes, or write them out of order.
 
+use super::encoder::MAX_DEPTH;
 use crate::error::FingerprintError;
 
 /// Whether the bytes are exactly one well-formed item, every map of it sorted and without duplicates.
 pub(super) fn one_item(bytes: &[u8]) -> Result<(), FingerprintError> {
-    let rest = item(bytes)?;
+    let rest = item(bytes, MAX_DEPTH)?;
     if rest.is_empty() {
         Ok(())
     } else {
@@ -18,12 +19,15 @@ pub(super) fn one_item(bytes: &[u8]) -> Result<(), FingerprintError> {
 /// An item or items that are still due.
 enum Due {
     Items(u64),
-    /// Entries of a map: how many, the key before, and where the next key begins.
+    /// Entries of a map, whose key before this is kept beside.
     Entries(u64),
 }
 
-/// What follows the first item. Items nest as deep as they like: the work is kept on the heap.
-fn item(mut bytes: &[u8]) -> Result<&[u8], FingerprintError> {
+/// What follows the first item. What nests is kept on the heap, but for keys inside of keys.
+fn item(mut bytes: &[u8], depth: usize) -> Result<&[u8], FingerprintError> {
+    let depth = depth
+        .checked_sub(1)
+        .ok_or_else(|| FingerprintError::new("the keys of a map nest more than 128 levels deep"))?;
     let short =
         || FingerprintError::new("a hand-written `Fingerprint` wrote less than it had announced");
     let unsorted = || {
@@ -49,7 +53,7 @@ fn item(mut bytes: &[u8]) -> Result<&[u8], FingerprintError> {
             Due::Items(left) => *left -= 1,
             Due::Entries(left) => {
                 *left -= 1;
-                let rest = item(bytes)?;
+                let rest = item(bytes, depth)?;
                 let key = &bytes[..bytes.len() - rest.len()];
                 if let Some(before) = keys.last_mut() {
                     if !before.is_empty() && *before >= key {

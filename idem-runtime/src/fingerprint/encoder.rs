@@ -17,7 +17,7 @@ const BULK: usize = 1024;
 /// A buffer that grew beyond this, in bytes, is not kept for the next request.
 const KEPT: usize = 64 * 1024;
 /// How deep a value may nest.
-const MAX_DEPTH: usize = 128;
+pub(super) const MAX_DEPTH: usize = 128;
 
 const UNSIGNED: u8 = 0x00;
 const NEGATIVE: u8 = 0x20;
@@ -487,19 +487,22 @@ impl Encoder {
         let size = if argument < 24 {
             room[0] = major | argument as u8;
             1
+        } else if let Ok(argument) = u8::try_from(argument) {
+            room[0] = major | 24;
+            room[1] = argument;
+            2
+        } else if let Ok(argument) = u16::try_from(argument) {
+            room[0] = major | 25;
+            room[1..3].copy_from_slice(&argument.to_be_bytes());
+            3
+        } else if let Ok(argument) = u32::try_from(argument) {
+            room[0] = major | 26;
+            room[1..5].copy_from_slice(&argument.to_be_bytes());
+            5
         } else {
-            // Bytes of the argument, as a power of two: 1, 2, 4 or 8.
-            let power = match argument {
-                0..=0xff => 0_u32,
-                0x100..=0xffff => 1,
-                0x1_0000..=0xffff_ffff => 2,
-                _ => 3,
-            };
-            let size = 1 << power;
-            room[0] = major | (24 + power) as u8;
-            // All eight are written, the argument's own first; the rest is overwritten by what follows.
-            room[1..9].copy_from_slice(&(argument << (64 - 8 * size)).to_be_bytes());
-            1 + size as usize
+            room[0] = major | 27;
+            room[1..9].copy_from_slice(&argument.to_be_bytes());
+            9
         };
         self.len += prefix.len() + size;
     }

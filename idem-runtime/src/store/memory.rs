@@ -292,7 +292,8 @@ struct Shard {
 type Queue = BinaryHeap<Reverse<(Timestamp, RecordId)>>;
 
 struct Slot {
-    record: Record,
+    /// Apart from the map, which moves its slots when it grows.
+    record: Box<Record>,
     /// The record's entry in the queue; never later than the record may expire.
     queued: Option<Timestamp>,
 }
@@ -301,7 +302,7 @@ impl Slot {
     /// The record as it is now, unless it has expired.
     fn at(&mut self, now: Timestamp) -> Option<&mut Record> {
         self.record.read_at = now;
-        (!self.record.is_expired()).then_some(&mut self.record)
+        (!self.record.is_expired()).then_some(&mut *self.record)
     }
 }
 
@@ -324,7 +325,7 @@ impl Shard {
         let previous = slot.record.grant;
         let granted = match slot.at(now) {
             None => {
-                slot.record = fresh(claim, Some(previous), now);
+                *slot.record = fresh(claim, Some(previous), now);
                 granted(&slot.record)
             }
             Some(record) if is_own_claim(record, claim) => begin_again(record, claim),
@@ -340,7 +341,7 @@ impl Shard {
     }
 
     fn claim_absent(&mut self, claim: &ClaimRequest, now: Timestamp) -> Claim {
-        let record = fresh(claim, self.dropped, now);
+        let record = Box::new(fresh(claim, self.dropped, now));
         let granted = granted(&record);
         let mut slot = Slot {
             record,

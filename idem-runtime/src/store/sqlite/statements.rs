@@ -161,3 +161,67 @@ fn sql(text: String) -> SqlStr {
     // Nothing but the checked name of the table is put into it. Shared text makes the copy for each use cheap.
     AssertSqlSafe(std::sync::Arc::<str>::from(text)).into_sql_str()
 }
+
+#[cfg(test)]
+mod tests {
+    use sqlx::Row;
+    use sqlx::sqlite::SqlitePoolOptions;
+
+    use super::*;
+    use crate::store::sqlite::SqliteStore;
+
+    /// The plan of each statement that must not look at every row.
+    #[test]
+    fn statements_find_their_rows_by_an_index() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let pool = SqlitePoolOptions::new()
+                .max_connections(1)
+                .connect("sqlite::memory:")
+                .await
+                .unwrap();
+            SqliteStore::new(pool.clone()).migrate().await.unwrap();
+            let statements = Statements::new("idem_records");
+            let plan = async |statement: &SqlStr| {
+                let explain = format!("EXPLAIN QUERY PLAN {}", statement.as_str());
+                let rows = sqlx::query(AssertSqlSafe(explain))
+                    .fetch_all(&pool)
+                    .await
+                    .unwrap();
+                let lines = rows.iter().map(|row| row.get::<String, _>(3));
+                lines.collect::<Vec<_>>().join("\n")
+            };
+            for statement in [&statements.due, &statements.purge, &statements.requeue] {
+                let plan = plan(statement).await;
+                assert!(
+                    plan.contains("INDEX idem_records_purge (purge_after<?)"),
+                    "{plan}"
+                );
+                assert!(!plan.contains("SCAN idem_records"), "{plan}");
+                assert!(!plan.contains("SCAN r"), "{plan}");
+            }
+            for statement in [
+                &statements.get,
+                &statements.take_over,
+                &statements.renew,
+                &statements.complete,
+                &statements.release,
+                &statements.interrupt,
+                &statements.resolve_complete,
+                &statements.resolve_release,
+                &statements.resolve_interrupt,
+                &statements.resolve_erase,
+                &statements.list,
+            ] {
+                let plan = plan(statement).await;
+                assert!(
+                    plan.contains("INDEX sqlite_autoindex_idem_records_1 (id"),
+                    "{plan}"
+                );
+            }
+        });
+    }
+}

@@ -1,0 +1,175 @@
+//! Wrong answers that other ways of hashing a value give: here each pair differs, or agrees, as it must.
+
+use std::collections::HashMap;
+
+use idem_runtime::Fingerprint;
+use idem_runtime::fingerprint::json;
+use serde_json::json as value;
+
+use super::{differ, same};
+
+#[test]
+fn neighbours_do_not_run_into_one_another() {
+    differ(&("ab", "c"), &("a", "bc"));
+    differ(&["ab"].as_slice(), &["a", "b"].as_slice());
+    differ(
+        &(vec![1_u16], vec![2_u16]),
+        &(vec![1_u16, 2], Vec::<u16>::new()),
+    );
+}
+
+#[test]
+fn the_order_of_variants_and_fields_means_nothing_and_their_names_everything() {
+    mod before {
+        #[derive(idem_runtime::Fingerprint)]
+        pub(super) enum Method {
+            Card(u64),
+            #[expect(dead_code, reason = "its place is what matters")]
+            Bank(u64),
+        }
+
+        #[derive(idem_runtime::Fingerprint)]
+        pub(super) struct Charge {
+            pub(super) amount: u64,
+            pub(super) fee: u64,
+        }
+    }
+    mod after {
+        #[derive(idem_runtime::Fingerprint)]
+        pub(super) enum Method {
+            Bank(u64),
+            Card(u64),
+        }
+
+        #[derive(idem_runtime::Fingerprint)]
+        pub(super) struct Charge {
+            pub(super) fee: u64,
+            pub(super) amount: u64,
+        }
+    }
+    differ(&before::Method::Card(1), &after::Method::Bank(1));
+    same(&before::Method::Card(1), &after::Method::Card(1));
+    let (amount, fee) = (1, 2);
+    same(
+        &before::Charge { amount, fee },
+        &after::Charge { fee, amount },
+    );
+    differ(
+        &before::Charge { amount, fee },
+        &after::Charge { fee: 1, amount: 2 },
+    );
+}
+
+#[test]
+fn numbers_keep_every_digit() {
+    differ(&((1_u64 << 53) + 1), &(1_u64 << 53));
+    differ(&json(b"9007199254740993"), &json(b"9007199254740992"));
+    differ(
+        &json(b"18446744073709551616"),
+        &json(b"18446744073709551617"),
+    );
+    differ(
+        &json(b"0.1"),
+        &json(b"0.1000000000000000055511151231257827"),
+    );
+    same(&json(b"1"), &json(b"1.0"));
+    same(&json(b"1"), &json(b"1e0"));
+    same(&json(b"100"), &json(b"1e2"));
+    same(&value!(100.0), &json(b"1e2"));
+    same(&json(b"-0.0"), &0_u8);
+}
+
+#[test]
+fn the_order_of_a_hash_map_means_nothing() {
+    let entries = || (0..100_u32).map(|number| (number.to_string(), number));
+    // Each map has a seed of its own.
+    let one: HashMap<_, _> = entries().collect();
+    let other: HashMap<_, _> = entries().rev().collect();
+    assert_ne!(
+        one.keys().collect::<Vec<_>>(),
+        other.keys().collect::<Vec<_>>(),
+        "the maps are in different orders"
+    );
+    same(&one, &other);
+}
+
+#[test]
+fn things_of_different_kinds_never_coincide() {
+    differ(&0_u64, &"");
+    differ(&97_u8, &"a");
+    differ(&"1", &1_u64);
+    differ(&false, &0_u64);
+    differ(&"a", &b"a".as_slice());
+    differ(&None::<u64>, &0_u64);
+    differ(&None::<u64>, &"");
+    differ(&None::<u64>, &());
+    differ(&(), &value!({}));
+    differ(&vec![1_u8], &vec![1_u16]);
+    differ(&[("a", 1_u64)], &HashMap::from([("a", 1_u64)]));
+    differ(&"null", &json(b"null"));
+}
+
+#[test]
+fn nothing_inside_something_is_not_nothing() {
+    let nothing: Option<Option<Option<u64>>> = None;
+    let all = [
+        super::bytes(&nothing),
+        super::bytes(&Some(None::<Option<u64>>)),
+        super::bytes(&Some(Some(None::<u64>))),
+        super::bytes(&Some(Some(Some(0_u64)))),
+    ];
+    for (at, one) in all.iter().enumerate() {
+        for other in &all[at + 1..] {
+            assert_ne!(one, other);
+        }
+    }
+    differ(&Some(serde_json::Value::Null), &None::<serde_json::Value>);
+    differ(&Some(json(b"null")), &None::<u64>);
+    differ(&Some(Some(serde_json::Value::Null)), &Some(None::<u64>));
+}
+
+#[test]
+fn an_absent_field_is_not_a_null_one() {
+    #[derive(Fingerprint)]
+    struct Before {
+        amount: u64,
+    }
+    #[derive(Fingerprint)]
+    struct After {
+        amount: u64,
+        note: Option<Option<String>>,
+    }
+    let amount = 1;
+    let with = |note| After { amount, note };
+    same(&Before { amount }, &with(None));
+    differ(&with(None), &with(Some(None)));
+    differ(&with(Some(None)), &with(Some(Some(String::new()))));
+    same(
+        &with(Some(Some("a".into()))),
+        &value!({"amount": 1, "note": "a"}),
+    );
+    // What a hand-written JSON says is taken at its word.
+    differ(
+        &json(br#"{"amount": 1}"#),
+        &json(br#"{"amount": 1, "note": null}"#),
+    );
+}
+
+#[test]
+fn types_of_one_shape_are_told_apart_where_they_are_named() {
+    #[derive(Fingerprint)]
+    struct Plain(Option<u64>);
+    #[derive(Fingerprint)]
+    #[fingerprint(name = "charge")]
+    struct Charge(Option<u64>);
+    #[derive(Fingerprint)]
+    #[fingerprint(name = "refund")]
+    struct Refund(Option<u64>);
+    differ(&Charge(Some(1)), &Refund(Some(1)));
+    differ(&Charge(Some(1)), &Plain(Some(1)));
+    same(&Charge(Some(1)), &value!({"charge": 1}));
+    // A newtype is absent where its field is; one that is named never is.
+    assert!(Plain(None).is_absent());
+    assert!(!Charge(None).is_absent());
+    same(&Charge(None), &value!({"charge": null}));
+}

@@ -1,0 +1,54 @@
+//! Claims and endings for the tests of stores.
+
+use std::time::Duration;
+
+use idem_runtime::record::{Digest, Ending, Holder, Payload, Token};
+use idem_runtime::store::{Claim, ClaimRequest};
+use idem_runtime::{Identity, Key, OnCrash, Operation, RecordId, Scope, Store, StoreError};
+
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+
+/// A claim of the record with this key, for an hour, to be kept for another.
+pub(crate) fn claim(key: &str) -> ClaimRequest {
+    let identity = Identity {
+        scope: Scope::none(),
+        operation: Operation::new("tests").unwrap(),
+        key: Key::new(key).unwrap(),
+    };
+    ClaimRequest {
+        id: RecordId::of(&identity),
+        identity,
+        fingerprint: Digest::new(1, [0; 4], &[7; 32]),
+        token: Token::random(),
+        lease: HOUR,
+        retention: HOUR,
+        on_crash: OnCrash::Rerun,
+    }
+}
+
+pub(crate) fn ending(bytes: &[u8]) -> Ending {
+    Ending::Completed(Payload {
+        codec: "json/1".into(),
+        bytes: bytes.into(),
+    })
+}
+
+/// A claim that must be granted.
+pub(crate) async fn own(store: &impl Store, claim: &ClaimRequest) -> Holder {
+    match store.claim(claim).await.unwrap() {
+        Claim::Granted(granted) => Holder {
+            id: claim.id,
+            token: claim.token,
+            grant: granted.grant,
+        },
+        Claim::Existing(record) => panic!("{record:?} is in the way"),
+    }
+}
+
+/// The error and what caused it, as a log would show them.
+pub(crate) fn told(error: &StoreError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
