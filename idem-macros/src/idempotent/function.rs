@@ -60,7 +60,7 @@ impl Function {
         if self.is_main() || options.tx.is_some() {
             // What the body calls through the connection would be unknown, and so would be told.
             function.attrs.push(parse_quote!(#[allow(unused)]));
-            function.body = braced(&self.body, quote!(::core::panic!()));
+            function.body = braced(&self.body, quote!(loop {}));
         } else if let Some(attempt) = &options.attempt
             && !self.has_argument(&attempt.value)
         {

@@ -21,7 +21,9 @@ fn check(options: &str, item: &str, expected: &ExpectFile) {
             prettyplease::unparse(&method)
         }
     };
-    expected.assert_eq(&text);
+    expected.assert_eq(&format!(
+        "//! The expansion that the test of this name in `snapshots.rs` asks for.\n\n{text}"
+    ));
 }
 
 #[test]

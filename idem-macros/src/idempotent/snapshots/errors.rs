@@ -1,3 +1,5 @@
+//! The expansion that the test of this name in `snapshots.rs` asks for.
+
 ::core::compile_error! {
     "unknown option `kye`, did you mean `key`?"
 }
