@@ -136,7 +136,7 @@ impl Warehouse {
 
     async fn never_answer(&self) {
         self.stuck.notify_one();
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     fn parcel_of(&self, order: u64) -> Option<u64> {
