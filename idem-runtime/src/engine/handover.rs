@@ -18,8 +18,10 @@ const SHARDS: usize = 16;
 /// The leaders of a handle, by record.
 #[derive(Debug, Default)]
 pub(crate) struct Handover {
-    shards: [Mutex<HashMap<RecordId, Arc<Slot>, BuildHasherDefault<IdHasher>>>; SHARDS],
+    shards: [Mutex<Leaders>; SHARDS],
 }
+
+type Leaders = HashMap<RecordId, Arc<Slot>, BuildHasherDefault<IdHasher>>;
 
 /// A leader, as its followers see it.
 #[derive(Debug)]
@@ -104,10 +106,7 @@ impl Handover {
         }
     }
 
-    fn shard(
-        &self,
-        id: &RecordId,
-    ) -> MutexGuard<'_, HashMap<RecordId, Arc<Slot>, BuildHasherDefault<IdHasher>>> {
+    fn shard(&self, id: &RecordId) -> MutexGuard<'_, Leaders> {
         self.shards[usize::from(id.as_bytes()[0]) % SHARDS]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -84,11 +84,10 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         let verdict = match (self.stage, self.attempt.on_crash()) {
-            (Stage::Over, _) => return,
+            // Under `rerun` the record stays as it is until its lease is over, as after a crash of the process: what
+            // the body has begun may still be going on somewhere.
+            (Stage::Over, _) | (Stage::Started, OnCrash::Rerun) => return,
             (Stage::Fresh, _) => Verdict::Release,
-            // The record stays as it is until its lease is over, as after a crash of the process: what the body has
-            // begun may still be going on somewhere.
-            (Stage::Started, OnCrash::Rerun) => return,
             (Stage::Started, OnCrash::Refuse | OnCrash::Reconcile) => Verdict::Interrupt,
         };
         // Dropped, a settlement goes on in the background.

@@ -33,6 +33,9 @@ pub trait Returns: Sized {
     /// The error.
     type Err;
     /// As the `Result` that it is.
+    ///
+    /// # Errors
+    /// Its own.
     fn into_result(self) -> Result<Self::Ok, Self::Err>;
     /// Out of the `Result` that it is.
     fn from_result(result: Result<Self::Ok, Self::Err>) -> Self;
@@ -361,6 +364,9 @@ impl<T, E> Ask<T, E> {
     }
 
     /// Goes on with what `reconcile` found out. An `Err` of its own is given to the caller, and nothing is changed.
+    ///
+    /// # Errors
+    /// What the function returns without running its body.
     pub async fn answer(
         mut self,
         answer: Result<Reconciled<T>, E>,
@@ -421,6 +427,9 @@ impl<T, E> Running<T, E> {
     /// Settles the record by what the body returned, and gives the caller what it is owed.
     ///
     /// The verdict is reached before the future is made, so that the future holds no more than it must.
+    ///
+    /// # Errors
+    /// What the function returns.
     pub fn finish<J>(
         mut self,
         result: Result<T, E>,
