@@ -55,7 +55,7 @@ impl<E: StoredValue> StoredError for E {}
 // that one that is no `Result` is told so there, and the compiler finds it to be the same complaint every time. What
 // passes between the steps knows `T` and `E` alone, and complains about nothing.
 
-/// [`typed::enter`].
+/// `typed::enter`.
 pub fn enter<R: Returns>(
     handle: Handle,
     call: Call,
@@ -65,7 +65,7 @@ pub fn enter<R: Returns>(
     typed::enter(handle, call, values, errors)
 }
 
-/// [`typed::enter_asking`].
+/// `typed::enter_asking`.
 pub fn enter_asking<R: Returns>(
     handle: Handle,
     call: Call,

@@ -5,6 +5,7 @@
     reason = "a panic fails the test that it happens in"
 )]
 
+mod attribute;
 mod engine;
 mod fingerprint;
 mod memory;
