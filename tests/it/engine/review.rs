@@ -1,0 +1,76 @@
+//! Traces that are rare: durations without end, bodies that act before they are futures, keys that everybody wants.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use idem_runtime::conformance::faults::{FaultStore, Op};
+use idem_runtime::{Idem, MemoryStore, Scope, State};
+
+use super::{Effects, Failure, LEASE, call, idem};
+
+async fn state(idem: &Idem<FaultStore<MemoryStore>>) -> Option<State> {
+    let none = Scope::none();
+    let record = idem.records().find("test.operation", "k", &none).await;
+    record.unwrap().map(|record| record.state)
+}
+
+#[tokio::test(start_paused = true)]
+async fn durations_without_end_survive_a_store_that_fails() {
+    let faults = FaultStore::new(MemoryStore::new());
+    let endless = Idem::builder(faults.clone())
+        .lease(Duration::MAX)
+        .store_timeout(Duration::MAX)
+        .store_patience(Duration::MAX)
+        .build();
+    let effects = Effects::default();
+
+    // A claim that failed, one that is followed, one that is waited for, and one whose grant is given back.
+    faults.fail_before(Op::Claim, 1);
+    let gate = faults.hold_before(Op::Claim);
+    let leader = effects.run(&endless, call("k", 1));
+    let follower = effects.run(&endless, call("k", 1).wait(LEASE));
+    let opened = async {
+        gate.reached().await;
+        gate.open();
+    };
+    let (leader, follower, ()) = tokio::join!(leader, follower, opened);
+    assert_eq!((leader.unwrap(), follower.unwrap()), (1, 1));
+
+    let elsewhere = Idem::builder(faults.clone())
+        .store_timeout(Duration::MAX)
+        .build();
+    let running = endless.run(call("l", 1), async || {
+        let waiting = effects.run(&elsewhere, call("l", 1).wait(LEASE));
+        assert!(waiting.await.is_err(), "in flight");
+        Ok::<_, Failure>(effects.happen())
+    });
+    assert!(running.await.is_ok());
+
+    faults.hang_after(Op::Claim, 1);
+    let mut cancelled = Box::pin(effects.run(&endless, call("m", 1)));
+    assert!(cancelled.as_mut().now_or_never().is_none());
+    drop(cancelled);
+    tokio::task::yield_now().await;
+    assert_eq!(faults.count(Op::Release), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outcome_under_a_lease_without_end_is_recorded_when_the_store_is_back() {
+    let idem = Idem::new(FaultStore::new(MemoryStore::new()));
+    let effects = Effects::default();
+    idem.store().fail_before(Op::Complete, 3);
+    let endless = call("k", 1).lease(Duration::MAX);
+    assert_eq!(effects.run(&idem, endless).await.unwrap(), 1);
+    assert_eq!(state(&idem).await, Some(State::Completed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_purger_whose_interval_has_no_end_waits_for_it() {
+    let idem = idem();
+    let _purger = idem.start_purger(Duration::MAX).unwrap();
+    tokio::task::yield_now().await;
+    let alive = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
+    assert_eq!(alive, 1);
+}
