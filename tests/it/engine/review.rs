@@ -1,12 +1,15 @@
 //! Traces that are rare: durations without end, bodies that act before they are futures, keys that everybody wants.
 
+use std::cell::RefCell;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use idem_runtime::conformance::faults::{FaultStore, Op};
-use idem_runtime::{Idem, MemoryStore, Scope, State};
+use idem_runtime::conformance::faults::{Fault, FaultStore, Gate, Op};
+use idem_runtime::{Error, Handling, Idem, MemoryStore, OnCrash, Scope, State, StoreErrorKind};
 
-use super::{Effects, Failure, LEASE, call, idem};
+use super::{Effects, Failure, LEASE, call, idem, refusal};
 
 async fn state(idem: &Idem<FaultStore<MemoryStore>>) -> Option<State> {
     let none = Scope::none();
@@ -73,4 +76,23 @@ async fn a_purger_whose_interval_has_no_end_waits_for_it() {
         .metrics()
         .num_alive_tasks();
     assert_eq!(alive, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_body_does_before_it_is_a_future_counts_as_done() {
+    let (idem, effects) = (
+        Idem::new(FaultStore::new(MemoryStore::new())),
+        Effects::default(),
+    );
+    let eager = idem.run_with(
+        call("k", 1).on_crash(OnCrash::Refuse),
+        Handling::new(),
+        |_| {
+            assert_eq!(effects.happen(), 0, "a panic behind the effect");
+            std::future::ready(Ok::<_, Failure>(0))
+        },
+    );
+    assert!(AssertUnwindSafe(eager).catch_unwind().await.is_err());
+    tokio::task::yield_now().await;
+    assert_eq!(state(&idem).await, Some(State::Interrupted));
 }
