@@ -205,11 +205,9 @@ impl Work {
         if fenced == Fenced::Lost {
             self.attempt.lose();
         }
-        let Some(lead) = self.lead.take() else {
-            return;
-        };
-        match (fenced, self.verdict) {
-            (Fenced::Done, Verdict::End(ending)) => lead.resign(|| {
+        let over = !matches!(self.verdict, Verdict::Interrupt);
+        match (self.lead.take(), fenced, self.verdict) {
+            (Some(lead), Fenced::Done, Verdict::End(ending)) => lead.resign(|| {
                 Phase::Ended(Arc::new(Ended {
                     ending,
                     fingerprint: self.attempt.call().request.fingerprint,
@@ -217,7 +215,12 @@ impl Work {
                     at: SystemTime::now(),
                 }))
             }),
-            _ => drop(lead),
+            (lead, ..) => drop(lead),
+        }
+        if over {
+            // Whatever the body left running must not take the record for its own any more. Said after the followers
+            // were woken: those who see it before would ask the store.
+            self.attempt.lose();
         }
     }
 }

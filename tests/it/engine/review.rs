@@ -96,3 +96,19 @@ async fn what_a_body_does_before_it_is_a_future_counts_as_done() {
     tokio::task::yield_now().await;
     assert_eq!(state(&idem).await, Some(State::Interrupted));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_gave_its_key_back_no_longer_believes_to_own_it() {
+    let (idem, effects) = (idem(), Effects::default());
+    let mut kept = None;
+    let failed = idem.run_with(call("k", 1), Handling::new(), async |attempt| {
+        kept = Some(attempt);
+        Err::<u32, _>(Failure::TimedOut)
+    });
+    assert!(failed.await.is_err());
+    let next = idem.run(call("k", 1), async || {
+        assert!(!kept.unwrap().is_live(), "another call runs the body now");
+        Ok::<_, Failure>(effects.happen())
+    });
+    assert_eq!(next.await.unwrap(), 1);
+}
