@@ -169,7 +169,11 @@ impl Claimant {
         loop {
             look = match look {
                 Look::Claimed(claimed) => return Ok(claimed),
-                Look::Wait(record) => self.wait_for(&record).await?,
+                Look::Wait(record) => {
+                    // A call that waits is bounded by its deadline and slowed down by its pauses.
+                    rounds = 0;
+                    self.wait_for(&record).await?
+                }
                 Look::Again => {
                     rounds += 1;
                     if rounds > MAX_ROUNDS {
@@ -496,7 +500,8 @@ async fn give_back(engine: &Engine, call: &Prepared) {
             Err(error) => Err(error),
         };
         let pause = retries.pause();
-        if released.is_ok() || Instant::now() + pause >= give_up_at {
+        let mendable = released.is_err_and(|error| error.is_retryable());
+        if !mendable || Instant::now() + pause >= give_up_at {
             return;
         }
         tokio::time::sleep(pause).await;

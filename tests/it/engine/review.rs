@@ -112,3 +112,51 @@ async fn an_attempt_that_gave_its_key_back_no_longer_believes_to_own_it() {
     });
     assert_eq!(next.await.unwrap(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_outlasts_any_number_of_others_that_fail() {
+    let store = Arc::new(MemoryStore::new());
+    let one = Idem::new(store.clone());
+    let two = Idem::new(FaultStore::new(store));
+    let effects = Effects::default();
+    // Each time the key is free, the one that waits is held up until the other service has claimed it again.
+    let others = async {
+        let mut held: Option<Gate> = None;
+        for _ in 0..100 {
+            let gate = RefCell::new(None);
+            let failed = one.run(call("k", 1), async || {
+                if let Some(held) = held.take() {
+                    held.open();
+                }
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                *gate.borrow_mut() = Some(two.store().hold_before(Op::Claim));
+                Err::<u32, _>(Failure::TimedOut)
+            });
+            assert!(matches!(failed.await, Err(Failure::TimedOut)));
+            let gate = gate.into_inner().unwrap();
+            let held_up = tokio::time::timeout(LEASE, gate.reached()).await;
+            assert!(held_up.is_ok(), "the one that waits has given up");
+            held = Some(gate);
+        }
+        held.unwrap().open();
+    };
+    let patient = effects.run(&two, call("k", 1).wait(LEASE * 20));
+    let ((), waited) = tokio::join!(others, patient);
+    assert_eq!(waited.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_nothing_but_a_person_can_mend_is_not_looked_after() {
+    let (idem, effects) = (
+        Idem::new(FaultStore::new(MemoryStore::new())),
+        Effects::default(),
+    );
+    for op in [Op::Claim, Op::Get] {
+        idem.store()
+            .always(op, Fault::FailBefore(StoreErrorKind::Schema));
+    }
+    let error = refusal(effects.run(&idem, call("k", 1)).await);
+    assert!(matches!(error, Error::Store(_)));
+    tokio::time::sleep(LEASE * 2).await;
+    assert_eq!(idem.store().count(Op::Get), 1, "whether it was granted");
+}
