@@ -160,3 +160,33 @@ async fn a_claim_that_nothing_but_a_person_can_mend_is_not_looked_after() {
     tokio::time::sleep(LEASE * 2).await;
     assert_eq!(idem.store().count(Op::Get), 1, "whether it was granted");
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_error_never_says_what_its_source_says() {
+    struct Unspeakable;
+    impl serde::Serialize for Unspeakable {
+        fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            Err(serde::ser::Error::custom("no"))
+        }
+    }
+    let (idem, effects) = (idem(), Effects::default());
+    let _ = idem
+        .run(call("k", 1).on_crash(OnCrash::Refuse), async || {
+            effects.happen();
+            Err::<u32, _>(Failure::Lost)
+        })
+        .await;
+    let none = Scope::none();
+    let found = idem.records().find("test.operation", "k", &none).await;
+    let seen = found.unwrap().unwrap().observation();
+    let error = idem.records().complete(&seen, &Unspeakable).await;
+    let mut error: Option<&dyn std::error::Error> = Some(error.as_ref().unwrap_err());
+    let mut said = Vec::new();
+    while let Some(told) = error {
+        let text = told.to_string();
+        assert!(!said.contains(&text), "{text} behind {said:?}");
+        said.push(text);
+        error = told.source();
+    }
+    assert!(said.len() > 1, "{said:?}");
+}
