@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::Engine;
 use super::call::Prepared;
-use super::timing::bounded;
+use super::timing::{bounded, later};
 use crate::error::Error;
 use crate::key::{Key, Operation, RecordId, Scope};
 use crate::record::{Holder, OnCrash, Record, Timestamp};
@@ -45,7 +45,7 @@ impl Attempt {
         granted: &Granted,
         sent_at: Instant,
     ) -> Self {
-        let ownership = Ownership::Until(end_of_lease(sent_at, call.request.lease));
+        let ownership = Ownership::Until(later(sent_at, call.request.lease));
         Self(Arc::new(Inner {
             holder: Some(Holder {
                 id: call.request.id,
@@ -174,7 +174,7 @@ impl Attempt {
             Fenced::Done => {
                 let mut ownership = self.lock();
                 if let Ownership::Until(end) = *ownership {
-                    *ownership = Ownership::Until(end.max(end_of_lease(sent_at, lease)));
+                    *ownership = Ownership::Until(end.max(later(sent_at, lease)));
                 }
                 Ok(())
             }
@@ -234,12 +234,6 @@ impl fmt::Debug for Attempt {
             .field("fencing_token", &self.fencing_token())
             .finish_non_exhaustive()
     }
-}
-
-/// The end of a lease; decades away where it would be past what the clock can show.
-fn end_of_lease(sent_at: Instant, lease: Duration) -> Instant {
-    const DECADES: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
-    sent_at + lease.min(DECADES)
 }
 
 /// The first 122 bits of a hash as a UUID of version 8, RFC 9562 §5.8.

@@ -59,6 +59,11 @@ impl Guard {
         }
     }
 
+    /// The body is about to be called: from here on it may have done anything.
+    pub(super) fn begin(&mut self) {
+        self.stage = Stage::Started;
+    }
+
     /// Runs the body in place.
     pub(super) fn drive<F: Future>(&mut self, body: F) -> Drive<'_, F> {
         Drive {
@@ -113,7 +118,7 @@ impl<F: Future> Future for Drive<'_, F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
         let guard = this.guard;
-        guard.stage = Stage::Started;
+        guard.begin();
         let polled = {
             let _entered = guard.span.enter();
             this.body.poll(cx)

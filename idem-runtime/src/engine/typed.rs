@@ -416,6 +416,11 @@ impl<T, E> Running<T, E> {
         self.guard.attempt.clone()
     }
 
+    /// The body is about to be called, and may act before it gives its future.
+    pub(super) fn begin(&mut self) {
+        self.guard.begin();
+    }
+
     /// Runs the body, and keeps the lease while it runs.
     pub fn drive<'a, F: Future + 'a>(
         &'a mut self,

@@ -1,0 +1,192 @@
+//! Traces that are rare: durations without end, bodies that act before they are futures, keys that everybody wants.
+
+use std::cell::RefCell;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use idem_runtime::conformance::faults::{Fault, FaultStore, Gate, Op};
+use idem_runtime::{Error, Handling, Idem, MemoryStore, OnCrash, Scope, State, StoreErrorKind};
+
+use super::{Effects, Failure, LEASE, call, idem, refusal};
+
+async fn state(idem: &Idem<FaultStore<MemoryStore>>) -> Option<State> {
+    let none = Scope::none();
+    let record = idem.records().find("test.operation", "k", &none).await;
+    record.unwrap().map(|record| record.state)
+}
+
+#[tokio::test(start_paused = true)]
+async fn durations_without_end_survive_a_store_that_fails() {
+    let faults = FaultStore::new(MemoryStore::new());
+    let endless = Idem::builder(faults.clone())
+        .lease(Duration::MAX)
+        .store_timeout(Duration::MAX)
+        .store_patience(Duration::MAX)
+        .build();
+    let effects = Effects::default();
+
+    // A claim that failed, one that is followed, one that is waited for, and one whose grant is given back.
+    faults.fail_before(Op::Claim, 1);
+    let gate = faults.hold_before(Op::Claim);
+    let leader = effects.run(&endless, call("k", 1));
+    let follower = effects.run(&endless, call("k", 1).wait(LEASE));
+    let opened = async {
+        gate.reached().await;
+        gate.open();
+    };
+    let (leader, follower, ()) = tokio::join!(leader, follower, opened);
+    assert_eq!((leader.unwrap(), follower.unwrap()), (1, 1));
+
+    let elsewhere = Idem::builder(faults.clone())
+        .store_timeout(Duration::MAX)
+        .build();
+    let running = endless.run(call("l", 1), async || {
+        let waiting = effects.run(&elsewhere, call("l", 1).wait(LEASE));
+        assert!(waiting.await.is_err(), "in flight");
+        Ok::<_, Failure>(effects.happen())
+    });
+    assert!(running.await.is_ok());
+
+    faults.hang_after(Op::Claim, 1);
+    let mut cancelled = Box::pin(effects.run(&endless, call("m", 1)));
+    assert!(cancelled.as_mut().now_or_never().is_none());
+    drop(cancelled);
+    tokio::task::yield_now().await;
+    assert_eq!(faults.count(Op::Release), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outcome_under_a_lease_without_end_is_recorded_when_the_store_is_back() {
+    let idem = Idem::new(FaultStore::new(MemoryStore::new()));
+    let effects = Effects::default();
+    idem.store().fail_before(Op::Complete, 3);
+    let endless = call("k", 1).lease(Duration::MAX);
+    assert_eq!(effects.run(&idem, endless).await.unwrap(), 1);
+    assert_eq!(state(&idem).await, Some(State::Completed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_purger_whose_interval_has_no_end_waits_for_it() {
+    let idem = idem();
+    let _purger = idem.start_purger(Duration::MAX).unwrap();
+    tokio::task::yield_now().await;
+    let alive = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
+    assert_eq!(alive, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_body_does_before_it_is_a_future_counts_as_done() {
+    let (idem, effects) = (
+        Idem::new(FaultStore::new(MemoryStore::new())),
+        Effects::default(),
+    );
+    let eager = idem.run_with(
+        call("k", 1).on_crash(OnCrash::Refuse),
+        Handling::new(),
+        |_| {
+            assert_eq!(effects.happen(), 0, "a panic behind the effect");
+            std::future::ready(Ok::<_, Failure>(0))
+        },
+    );
+    assert!(AssertUnwindSafe(eager).catch_unwind().await.is_err());
+    tokio::task::yield_now().await;
+    assert_eq!(state(&idem).await, Some(State::Interrupted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_gave_its_key_back_no_longer_believes_to_own_it() {
+    let (idem, effects) = (idem(), Effects::default());
+    let mut kept = None;
+    let failed = idem.run_with(call("k", 1), Handling::new(), async |attempt| {
+        kept = Some(attempt);
+        Err::<u32, _>(Failure::TimedOut)
+    });
+    assert!(failed.await.is_err());
+    let next = idem.run(call("k", 1), async || {
+        assert!(!kept.unwrap().is_live(), "another call runs the body now");
+        Ok::<_, Failure>(effects.happen())
+    });
+    assert_eq!(next.await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_outlasts_any_number_of_others_that_fail() {
+    let store = Arc::new(MemoryStore::new());
+    let one = Idem::new(store.clone());
+    let two = Idem::new(FaultStore::new(store));
+    let effects = Effects::default();
+    // Each time the key is free, the one that waits is held up until the other service has claimed it again.
+    let others = async {
+        let mut held: Option<Gate> = None;
+        for _ in 0..100 {
+            let gate = RefCell::new(None);
+            let failed = one.run(call("k", 1), async || {
+                if let Some(held) = held.take() {
+                    held.open();
+                }
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                *gate.borrow_mut() = Some(two.store().hold_before(Op::Claim));
+                Err::<u32, _>(Failure::TimedOut)
+            });
+            assert!(matches!(failed.await, Err(Failure::TimedOut)));
+            let gate = gate.into_inner().unwrap();
+            let held_up = tokio::time::timeout(LEASE, gate.reached()).await;
+            assert!(held_up.is_ok(), "the one that waits has given up");
+            held = Some(gate);
+        }
+        held.unwrap().open();
+    };
+    let patient = effects.run(&two, call("k", 1).wait(LEASE * 20));
+    let ((), waited) = tokio::join!(others, patient);
+    assert_eq!(waited.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_nothing_but_a_person_can_mend_is_not_looked_after() {
+    let (idem, effects) = (
+        Idem::new(FaultStore::new(MemoryStore::new())),
+        Effects::default(),
+    );
+    for op in [Op::Claim, Op::Get] {
+        idem.store()
+            .always(op, Fault::FailBefore(StoreErrorKind::Schema));
+    }
+    let error = refusal(effects.run(&idem, call("k", 1)).await);
+    assert!(matches!(error, Error::Store(_)));
+    tokio::time::sleep(LEASE * 2).await;
+    assert_eq!(idem.store().count(Op::Get), 1, "whether it was granted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_never_says_what_its_source_says() {
+    struct Unspeakable;
+    impl serde::Serialize for Unspeakable {
+        fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            Err(serde::ser::Error::custom("no"))
+        }
+    }
+    let (idem, effects) = (idem(), Effects::default());
+    let _ = idem
+        .run(call("k", 1).on_crash(OnCrash::Refuse), async || {
+            effects.happen();
+            Err::<u32, _>(Failure::Lost)
+        })
+        .await;
+    let none = Scope::none();
+    let found = idem.records().find("test.operation", "k", &none).await;
+    let seen = found.unwrap().unwrap().observation();
+    let error = idem.records().complete(&seen, &Unspeakable).await;
+    let mut error: Option<&dyn std::error::Error> = Some(error.as_ref().unwrap_err());
+    let mut said = Vec::new();
+    while let Some(told) = error {
+        let text = told.to_string();
+        assert!(!said.contains(&text), "{text} behind {said:?}");
+        said.push(text);
+        error = told.source();
+    }
+    assert!(said.len() > 1, "{said:?}");
+}
