@@ -7,6 +7,7 @@
 
 mod engine;
 mod fingerprint;
+mod idempotent;
 mod memory;
 mod outside;
 mod records;
