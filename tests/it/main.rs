@@ -8,6 +8,7 @@
 mod attribute;
 mod engine;
 mod fingerprint;
+mod idempotent;
 mod memory;
 mod outside;
 mod records;

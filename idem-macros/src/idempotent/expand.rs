@@ -1,7 +1,7 @@
 //! The function that takes the place of the annotated one: the same signature, one call to enter, the body in place,
 //! one call to finish. What any of it does is the runtime's business.
 
-use proc_macro2::{Delimiter, Group, Span, TokenStream};
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::Type;
 
@@ -126,9 +126,9 @@ impl Idempotent {
         let [running, result, never] =
             ["running", "result", "never"].map(|name| local(&format!("__idem_{name}")));
         let attempt = self.attempt.as_ref().map(|attempt| {
-            // One that only the question asks for is in use.
-            let allow = matches!(&self.after_crash, AfterCrash::Reconcile(expr) if mentions(expr.clone(), attempt))
-                .then(|| quote!(#[allow(unused_variables)]));
+            // One that only the question or a guard asks for is in use.
+            let asked = matches!(&self.after_crash, AfterCrash::Reconcile(expr) if mentions(expr.clone(), attempt));
+            let allow = (asked || self.judged_by(attempt)).then(|| quote!(#[allow(unused_variables)]));
             quote!(#allow let #attempt = #running.attempt();)
         });
         let opens = self
@@ -189,7 +189,20 @@ impl Idempotent {
             quote!(#closure #arms)
         };
         let finish = self.awaited_step("finish", &quote!(#running, #result, #judge));
-        self.step("returned", &finish)
+        let returned = self.step("returned", &finish);
+        // The body has moved the one that it was given.
+        let attempt = self
+            .attempt
+            .as_ref()
+            .filter(|attempt| self.judged_by(attempt));
+        let attempt = attempt.map(|attempt| quote!(let #attempt = #running.attempt();));
+        quote!(#attempt #returned)
+    }
+
+    /// Whether a guard looks at this name.
+    fn judged_by(&self, name: &Ident) -> bool {
+        let patterns = self.replay_err.iter().chain(&self.retry_err);
+        patterns.cloned().any(|pattern| mentions(pattern, name))
     }
 
     /// The call with all that the options say of it.

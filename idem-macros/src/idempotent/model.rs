@@ -140,12 +140,7 @@ impl Idempotent {
             store: options.store.map(|store| Store {
                 expected: matches!(
                     bare(&store.value),
-                    Expr::Path(_)
-                        | Expr::Field(_)
-                        | Expr::Reference(_)
-                        | Expr::Unary(_)
-                        | Expr::Call(_)
-                        | Expr::MethodCall(_)
+                    Expr::Path(_) | Expr::Field(_) | Expr::Reference(_) | Expr::Unary(_)
                 ),
                 borrow: renamed(borrow(store.value)),
             }),
