@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::fingerprint::Secret;
-use idem_runtime::{Error, Handling, Idem, MemoryStore, Scope, Store};
+use idem_runtime::{Error, Handling, Idem, MemoryStore, OnCrash, Scope, Store};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing_subscriber::Layer;
@@ -213,6 +214,13 @@ async fn each_call_is_a_span_with_its_outcome_and_without_anything_secret() {
     );
     let secret = |request| call("secret-key", request).scope("secret-scope");
 
+    // Another test may be registering the span at this very moment, as one that nobody listens to.
+    while log.outcomes().is_empty() {
+        effects.run(&idem, call("warm", 1)).await.unwrap();
+        tracing::callsite::rebuild_interest_cache();
+    }
+    log.0.lock().unwrap().clear();
+
     effects.run(&idem, secret(1)).await.unwrap();
     effects.run(&idem, secret(1)).await.unwrap();
     refusal(effects.run(&idem, secret(2)).await);
@@ -237,6 +245,63 @@ async fn each_call_is_a_span_with_its_outcome_and_without_anything_secret() {
     let text = log.text();
     assert!(text.contains("operation=test.operation") && text.contains("attempt=1"));
     assert!(!text.contains("secret"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rarer_outcomes_have_their_words_too() {
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(log.clone()));
+    let store = Arc::new(MemoryStore::new());
+    let (idem, other) = (
+        Idem::builder(store.clone()).max_result_bytes(8).build(),
+        Idem::new(store),
+    );
+    let effects = Effects::default();
+    while log.outcomes().is_empty() {
+        effects.run(&idem, call("warm", 1)).await.unwrap();
+        tracing::callsite::rebuild_interest_cache();
+    }
+    log.0.lock().unwrap().clear();
+
+    let long = || {
+        idem.run(call("long", 1), async || {
+            Ok::<_, Failure>("over the limit".to_owned())
+        })
+    };
+    long().await.unwrap();
+    assert!(long().await.is_err());
+    assert_eq!(log.outcomes(), ["unrecorded", "unrecorded"]);
+    log.0.lock().unwrap().clear();
+
+    let refuse = || call("refuse", 1).on_crash(OnCrash::Refuse);
+    let lost = idem.run(refuse(), async || Err::<u32, _>(Failure::Lost));
+    assert!(lost.await.is_err());
+    refusal(effects.run(&idem, refuse()).await);
+    assert_eq!(log.outcomes(), ["interrupted", "interrupted"]);
+    log.0.lock().unwrap().clear();
+
+    let owner = idem.run(call("k", 1), async || {
+        refusal(effects.run(&idem, call("k", 1)).await);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok::<_, Failure>(effects.happen())
+    });
+    let waiter = effects.run(&idem, call("k", 1).wait(LEASE));
+    let (owner, waiter) = tokio::join!(owner, waiter);
+    assert_eq!(owner.unwrap(), waiter.unwrap());
+    assert_eq!(log.outcomes(), ["in_flight", "executed", "waited"]);
+    log.0.lock().unwrap().clear();
+
+    let mut overtaker = Box::pin(other.run(call("slow", 1), async || {
+        std::future::pending::<Result<u32, Failure>>().await
+    }));
+    let overtaken = idem.run(call("slow", 1), async || {
+        // As a process that was paused: no heartbeat runs.
+        tokio::time::advance(LEASE).await;
+        assert!(overtaker.as_mut().now_or_never().is_none());
+        Ok::<_, Failure>(effects.happen())
+    });
+    refusal(overtaken.await);
+    assert_eq!(log.outcomes(), ["lease_lost"]);
 }
 
 #[tokio::test(start_paused = true)]
