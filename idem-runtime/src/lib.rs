@@ -29,9 +29,9 @@ pub use crate::key::{Identity, Key, Operation, RecordId, Scope, ToKey, ToScope};
 pub use crate::policy::{OnStoreError, Policy};
 pub use crate::record::{OnCrash, Record, State, Timestamp};
 pub use crate::store::Store;
+#[cfg(feature = "macros")]
+pub use idem_macros::idempotent;
 #[cfg(feature = "memory")]
 pub use crate::store::memory::MemoryStore;
 #[cfg(feature = "sqlite")]
 pub use crate::store::sqlite::SqliteStore;
-#[cfg(feature = "macros")]
-pub use idem_macros::idempotent;
