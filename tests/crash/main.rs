@@ -142,7 +142,11 @@ async fn supervise(kills: u32, workers: usize, limit: Duration) -> anyhow::Resul
 }
 
 impl Worker {
-    fn start(store: &Path, begun_at: u64, answers: &Arc<Mutex<Answers>>) -> anyhow::Result<Self> {
+    fn start(
+        store: &Path,
+        begun_at: u64,
+        answers: &Arc<Mutex<Answers>>,
+    ) -> anyhow::Result<Self> {
         let mut process = Command::new(std::env::current_exe()?)
             .arg("work")
             .arg(store)

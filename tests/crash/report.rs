@@ -80,10 +80,7 @@ pub(crate) async fn judge(store: &Path, answers: Answers) -> anyhow::Result<Repo
         .iter()
         .map(|row| ((row.get("mode"), row.get("key")), row.get("effects")))
         .collect();
-    let mut keys: Vec<_> = ledger_before
-        .keys()
-        .chain(answers.receipts.keys())
-        .collect();
+    let mut keys: Vec<_> = ledger_before.keys().chain(answers.receipts.keys()).collect();
     keys.sort();
     keys.dedup();
 
@@ -134,7 +131,11 @@ pub(crate) async fn judge(store: &Path, answers: Answers) -> anyhow::Result<Repo
 }
 
 /// Calls a key until it gives a receipt or is interrupted: leases of the dead have to run out first.
-async fn call_to_its_end(service: &Service, mode: &str, key: &str) -> Result<String, ChargeError> {
+async fn call_to_its_end(
+    service: &Service,
+    mode: &str,
+    key: &str,
+) -> Result<String, ChargeError> {
     let began = Instant::now();
     loop {
         let answer = match mode {
@@ -157,19 +158,13 @@ impl Report {
     /// Whether everything was as promised.
     pub(crate) fn verdict(&self) -> anyhow::Result<()> {
         if let Some(line) = self.unexpected.first() {
-            bail!(
-                "{} unexpected answers, such as: {line}",
-                self.unexpected.len()
-            );
+            bail!("{} unexpected answers, such as: {line}", self.unexpected.len());
         }
         for (name, mode) in &self.modes {
             ensure!(mode.answered > 0, "{name}: no call was answered");
             ensure!(mode.lost_outcomes == 0, "{name}: lost outcomes");
             ensure!(mode.stuck == 0, "{name}: stuck keys");
-            ensure!(
-                mode.without_effect == 0,
-                "{name}: receipts without an effect"
-            );
+            ensure!(mode.without_effect == 0, "{name}: receipts without an effect");
             ensure!(
                 mode.double_effects == 0 || *name == "rerun",
                 "{name}: double effects under at most once",

@@ -101,11 +101,9 @@ impl Service {
 /// Makes the file, the table of records and the ledger.
 pub(crate) async fn prepare(store: &Path) -> anyhow::Result<()> {
     SqliteStore::open(store).await?;
-    sqlx::query(
-        "CREATE TABLE ledger (mode TEXT NOT NULL, key TEXT NOT NULL, receipt TEXT NOT NULL)",
-    )
-    .execute(&open_ledger(store).await?)
-    .await?;
+    sqlx::query("CREATE TABLE ledger (mode TEXT NOT NULL, key TEXT NOT NULL, receipt TEXT NOT NULL)")
+        .execute(&open_ledger(store).await?)
+        .await?;
     Ok(())
 }
 

@@ -190,3 +190,81 @@ async fn an_error_never_says_what_its_source_says() {
     }
     assert!(said.len() > 1, "{said:?}");
 }
+
+/// Three services on one store whose answers get lost, each call cut off at a time of its own.
+#[tokio::test(start_paused = true)]
+async fn in_a_storm_of_faults_and_cancellations_an_answer_once_given_stays() {
+    for seed in 0..100_u32 {
+        let store = Arc::new(MemoryStore::new());
+        let services: Vec<_> = (0..3)
+            .map(|_| Idem::new(FaultStore::new(store.clone())))
+            .collect();
+        let effects = Effects::default();
+        let on_crash = if seed % 2 == 0 {
+            OnCrash::Rerun
+        } else {
+            OnCrash::Refuse
+        };
+        let mut dice = seed.wrapping_mul(0x9e37_79b9) | 1;
+        let mut roll = move |sides: u32| {
+            dice ^= dice << 13;
+            dice ^= dice >> 17;
+            dice ^= dice << 5;
+            dice % sides
+        };
+        for service in &services {
+            for op in [Op::Claim, Op::TakeOver, Op::Complete, Op::Release, Op::Get] {
+                for _ in 0..6 {
+                    let fault = match roll(8) {
+                        0 => Fault::FailBefore(StoreErrorKind::Unavailable),
+                        1 => Fault::FailAfter(StoreErrorKind::Unavailable),
+                        2 => Fault::HangAfter,
+                        _ => Fault::None,
+                    };
+                    service.store().next(op, fault);
+                }
+            }
+        }
+        let calls = (0..12).map(|number| {
+            let service = &services[number % 3];
+            let (begins, lasts, cut) = (roll(20_000), roll(40_000), roll(100_000));
+            let fails = roll(4) == 0;
+            let ms = |ms: u32| Duration::from_millis(ms.into());
+            let effects = &effects;
+            async move {
+                tokio::time::sleep(ms(begins)).await;
+                let call = call("k", 1).on_crash(on_crash).wait(LEASE * 4);
+                let handling =
+                    Handling::new().retry_err(|error| matches!(error, Failure::TimedOut));
+                let run = service.run_with(call, handling, async |_| {
+                    let done = (!fails).then(|| effects.happen());
+                    tokio::time::sleep(ms(lasts)).await;
+                    done.ok_or(Failure::TimedOut)
+                });
+                tokio::time::timeout(ms(cut), run).await.ok()
+            }
+        });
+        let answers = futures_util::future::join_all(calls).await;
+        tokio::time::sleep(LEASE * 4).await;
+        let last = effects
+            .run(&Idem::new(store), call("k", 1).on_crash(on_crash))
+            .await;
+        let given: Vec<u32> = answers
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok)
+            .collect();
+        if let Ok(last) = last {
+            assert!(
+                given.iter().all(|it| *it == last),
+                "seed {seed}: {given:?}, then {last}"
+            );
+        } else {
+            assert!(given.is_empty(), "seed {seed}: {given:?}, then {last:?}");
+        }
+        assert!(
+            on_crash == OnCrash::Rerun || effects.count() <= 1,
+            "seed {seed}"
+        );
+    }
+}
