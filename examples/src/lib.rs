@@ -9,22 +9,17 @@ pub struct Table<const N: usize> {
 impl<const N: usize> Table<N> {
     /// A table with these columns, each as wide as its longest cell.
     pub fn new(columns: [(&str, usize); N]) -> Self {
-        let table = Self {
-            widths: columns.map(|(_, width)| width),
-        };
-        table.print(columns.map(|(name, _)| name.to_owned()));
-        let rules = table.widths.map(|width| "─".repeat(width));
-        table.print(rules);
+        let widths = columns.map(|(_, width)| width);
+        let table = Self { widths };
+        table.line(columns.map(|(name, _)| name));
+        let rules = widths.map(|width| "─".repeat(width));
+        table.line(rules.each_ref().map(String::as_str));
         table
     }
 
-    /// Prints a line.
+    /// Prints a line; numbers stand at the right.
     pub fn line(&self, cells: [&str; N]) {
-        self.print(cells.map(str::to_owned));
-    }
-
-    fn print(&self, cells: [String; N]) {
-        let line: Vec<String> = cells
+        let cells: Vec<String> = cells
             .iter()
             .zip(self.widths)
             .map(|(cell, width)| match cell.parse::<u64>() {
@@ -32,6 +27,6 @@ impl<const N: usize> Table<N> {
                 Err(_) => format!("{cell:<width$}"),
             })
             .collect();
-        println!("{}", line.join("  ").trim_end());
+        println!("{}", cells.join("  ").trim_end());
     }
 }

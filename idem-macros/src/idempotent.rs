@@ -5,6 +5,7 @@ mod duration;
 mod expand;
 mod function;
 mod model;
+mod params;
 mod parse;
 #[cfg(test)]
 mod snapshots;
@@ -18,7 +19,7 @@ use self::model::Idempotent;
 use self::parse::Options;
 
 /// The function that takes the place of `item`, or the errors and `item`.
-pub(crate) fn expand(options: TokenStream, item: TokenStream) -> TokenStream {
+pub(crate) fn expand(options: TokenStream, item: &TokenStream) -> TokenStream {
     let mut errors = Errors::default();
     let options = Options::parse(options, &mut errors);
     let function = match Function::parse(item.clone(), &mut errors) {
@@ -32,7 +33,7 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> TokenStream {
     let plain = function.without_macro(&options);
     match Idempotent::check(options, function, &mut errors) {
         Some(idempotent) if errors.is_empty() => idempotent.expand(),
-        _ => errors.beside(plain),
+        _ => errors.beside(&plain),
     }
 }
 
@@ -62,7 +63,7 @@ impl Errors {
         self.0.is_none()
     }
 
-    fn beside(self, item: TokenStream) -> TokenStream {
+    fn beside(self, item: &TokenStream) -> TokenStream {
         let errors = self.0.map(|error| error.to_compile_error());
         quote!(#errors #item)
     }

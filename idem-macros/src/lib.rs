@@ -14,7 +14,7 @@ pub fn idempotent(
     options: proc_macro::TokenStream,
     item: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
-    idempotent::expand(options.into(), item.into()).into()
+    idempotent::expand(options.into(), &item.into()).into()
 }
 
 /// Derives `idem_runtime::Fingerprint`, the canonical form of a request.

@@ -1,4 +1,90 @@
-//! Makes async service functions idempotent: claim, execute, store, replay.
+//! Makes async service functions idempotent.
+//!
+//! A lost reply forces a retry, and a retry without idempotency is a double charge. With this crate the first call of a
+//! key claims it in a store, runs its body and stores what it returned; every later call with that key gets the stored
+//! result back, whether it comes from a retry, a double click, a race or after a crash.
+//!
+#![cfg_attr(
+    all(feature = "macros", feature = "memory"),
+    doc = r#"
+# Quick start
+
+```
+use idem_runtime::{Error, Fingerprint, Idem, MemoryStore, idempotent};
+use serde::{Deserialize, Serialize};
+
+#[derive(Fingerprint, Serialize, Deserialize)]
+struct Charge { customer: String, cents: u64 }
+
+#[idempotent(key = key, ttl = "24h", name = "charges.create", store = idem)]
+async fn charge(idem: &Idem<MemoryStore>, key: &str, charge: Charge) -> Result<String, Error> {
+    Ok(format!("receipt for {} cents", charge.cents))
+}
+
+# #[tokio::main(flavor = "current_thread")]
+# async fn main() -> Result<(), Error> {
+let idem = Idem::new(MemoryStore::new());
+let order = || Charge { customer: "ann".into(), cents: 500 };
+let first = charge(&idem, "order-1", order()).await?;
+let retry = charge(&idem, "order-1", order()).await?; // replayed
+assert_eq!(first, retry);
+
+let reused = charge(&idem, "order-1", Charge { cents: 900, ..order() }).await;
+assert!(matches!(reused, Err(Error::KeyReused)));
+# Ok(())
+# }
+```
+"#
+)]
+//!
+//! # What is guaranteed
+//!
+//! | mode | written as | crash, cancellation or panic in the body | `Err` that nothing names | the owner is paused past its lease, then goes on |
+//! | --- | --- | --- | --- | --- |
+//! | leased, rerun (default) | – | once the lease is over the next call runs the body again: **at least once**; a downstream key makes that safe | released: the next call runs it again | if somebody took over, its completion is refused and its caller gets the stored result or `LeaseLost`; the effect may have happened twice |
+//! | leased, refuse | `on_crash = refuse` | `Interrupted` until a person resolves it: **at most once**, paused owners included | unknown, so `Interrupted` too, unless `retry_err = PATTERN` says that this error proves nothing was done | its completion is accepted: nobody else has run |
+//! | leased, reconcile | `on_crash = reconcile(EXPR)` | EXPR is asked what happened: done with this value / not done / unknown (`Interrupted`) | asked likewise by the next call | as rerun: an owner that acts after EXPR answered "not done" doubles the effect; only `refuse` is safe from that |
+//!
+//! The body is never cancelled by the toolkit; [`Attempt::is_live`] turns false when the lease is lost.
+//!
+//! # What is not
+//!
+//! - *Exactly once* for effects outside of the store. Under `rerun` a crash between an effect and its record runs the
+//!   effect again. Send [`Attempt::downstream_key`] along with it, so that the other side can tell.
+//! - Anything after the `ttl`: the same key is a new one then.
+//! - Protection from a body that outlives its lease without the runtime being able to renew it, because its process was
+//!   paused or its thread was blocked. Check [`Attempt::fencing_token`] at the resource, or use `refuse`.
+//! - That all copies of a result are equal when the store was out of reach at completion. The caller is given its own
+//!   value then, with a warning event, only while its lease still holds; after that it gets [`Error::LeaseLost`].
+//! - Secrecy of what is stored: results are kept as they are encoded. Only the request is kept as a hash, and an HMAC
+//!   when the handle carries a [`Secret`](fingerprint::Secret).
+//!
+//! # Where to go
+//!
+//! - `#[idempotent]` (feature `macros`): all options. [`Idem::run`]: the same without the macro.
+//! - [`Fingerprint`]: how a request becomes a hash, and how other languages compute the same.
+//! - [`Error`]: what each answer means to a caller. [`Idem::records`]: what a person on call looks at.
+//! - [`Store`]: the contract, for a store of your own; `conformance` (feature) holds it to it.
+//!
+//! # Events
+//!
+//! Each call is one `tracing` span `idempotent` at level INFO and target `idem`, with `operation`, `record` (the first
+//! eight bytes of its id in hex), `attempt` and `outcome`: `executed`, `replayed`, `waited`, `in_flight`, `key_reused`,
+//! `interrupted`, `lease_lost`, `store_error`, `unrecorded`, `decode` or `invalid`. No span or event has a raw key, a
+//! scope or a stored value.
+//!
+//! # Features
+//!
+//! | feature | what it gives | default |
+//! | --- | --- | --- |
+//! | `macros` | `#[idempotent]`, `#[derive(Fingerprint)]` | yes |
+//! | `memory` | `MemoryStore`: tests, single processes | yes |
+//! | `sqlite` | `SqliteStore`: one file, several processes | |
+//! | `cbor` | `Codec::Cbor` for stored results, instead of JSON | |
+//! | `conformance` | the case table that every store must pass, and a store that injects faults | |
+//! | `bytes`, `chrono`, `jiff`, `rust_decimal`, `time`, `url`, `uuid` | `Fingerprint` for the types of that crate; `uuid` also makes keys | |
+//!
+//! Bodies run on a tokio runtime with its timer enabled, where leases are renewed.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod codec;
@@ -34,4 +120,5 @@ pub use crate::store::memory::MemoryStore;
 #[cfg(feature = "sqlite")]
 pub use crate::store::sqlite::SqliteStore;
 #[cfg(feature = "macros")]
+#[doc = include_str!("idempotent.md")]
 pub use idem_macros::idempotent;

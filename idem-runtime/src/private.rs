@@ -51,27 +51,30 @@ pub trait StoredError: StoredValue {}
 #[diagnostic::do_not_recommend]
 impl<E: StoredValue> StoredError for E {}
 
+/// The next step, or what the function returns without it.
+type OrAnswer<R, Step> = Result<Step, Result<<R as Returns>::Ok, <R as Returns>::Err>>;
+
 // The steps of the protocol, as functions of the return type `R`. Generated code names it where the user wrote it, so
 // that one that is no `Result` is told so there, and the compiler finds it to be the same complaint every time. What
 // passes between the steps knows `T` and `E` alone, and complains about nothing.
 
-/// [`typed::enter`].
+/// `typed::enter`.
 pub fn enter<R: Returns>(
     handle: Handle,
     call: Call,
     values: ValueCodec<R::Ok>,
     errors: ErrorCodec<R::Err>,
-) -> impl Future<Output = Result<Running<R::Ok, R::Err>, Result<R::Ok, R::Err>>> {
+) -> impl Future<Output = OrAnswer<R, Running<R::Ok, R::Err>>> {
     typed::enter(handle, call, values, errors)
 }
 
-/// [`typed::enter_asking`].
+/// `typed::enter_asking`.
 pub fn enter_asking<R: Returns>(
     handle: Handle,
     call: Call,
     values: ValueCodec<R::Ok>,
     errors: ErrorCodec<R::Err>,
-) -> impl Future<Output = Result<Asking<R::Ok, R::Err>, Result<R::Ok, R::Err>>> {
+) -> impl Future<Output = OrAnswer<R, Asking<R::Ok, R::Err>>> {
     typed::enter_asking(handle, call, values, errors)
 }
 
@@ -79,7 +82,7 @@ pub fn enter_asking<R: Returns>(
 pub fn answer<R: Returns>(
     ask: Ask<R::Ok, R::Err>,
     answer: Result<Reconciled<R::Ok>, R::Err>,
-) -> impl Future<Output = Result<Asking<R::Ok, R::Err>, Result<R::Ok, R::Err>>> {
+) -> impl Future<Output = OrAnswer<R, Asking<R::Ok, R::Err>>> {
     ask.answer(answer)
 }
 
@@ -178,7 +181,7 @@ mod tests {
     }
 
     async fn in_a_block() -> bool {
-        async { async { named!("in_a_block") }.await }.await
+        async { named!("in_a_block") }.await
     }
 
     async fn boxed() -> bool {

@@ -8,6 +8,7 @@ use idem_runtime::{Error, Idem, SqliteStore, idempotent};
 use rand::RngExt;
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+use tokio::task::JoinSet;
 
 /// How long a key is in use before all workers move on to the next.
 const KEY_LIFE: u64 = 60;
@@ -129,9 +130,10 @@ pub(crate) fn wall_clock() -> u64 {
 
 pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
     let service = Service::open(&orders.store).await?;
-    let calls = (0..CALLS_AT_ONCE).map(|_| {
+    let mut calls: JoinSet<()> = JoinSet::new();
+    for _ in 0..CALLS_AT_ONCE {
         let service = service.clone();
-        tokio::spawn(async move {
+        calls.spawn(async move {
             loop {
                 let age = wall_clock().saturating_sub(orders.begun_at);
                 let number = age / KEY_LIFE + rand::rng().random_range(0..KEYS_AT_ONCE);
@@ -146,12 +148,11 @@ pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
             }
-        })
-    });
-    for call in calls.collect::<Vec<_>>() {
-        call.await?;
+        });
     }
-    Ok(())
+    // They go on until this process is killed; that one ends can only be a panic.
+    calls.join_next().await.transpose()?;
+    anyhow::bail!("a worker's calls ended by themselves")
 }
 
 /// One line in one write, so that a kill cuts it off or leaves it whole.

@@ -6,6 +6,7 @@ mod errors;
 mod faults;
 mod handle;
 mod lifecycle;
+mod review;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -5,8 +5,10 @@
     reason = "a panic fails the test that it happens in"
 )]
 
+mod attribute;
 mod engine;
 mod fingerprint;
+mod idempotent;
 mod memory;
 mod outside;
 mod records;

@@ -16,8 +16,8 @@ const USAGE: &str = "\
 Usage: cargo xtask <command>
 
   test [--embedded]   every test: unit, integration, documentation and compile-time ones, the conformance table on
-                      every store, and each example run to its end. --embedded leaves out what needs a database
-                      server; so far that is nothing
+                      every store, each example run to its end, and a short round of killing processes. --embedded
+                      leaves out what needs a database server; so far that is nothing
   lint                formatting, clippy and rustdoc without a warning, idem-runtime with each feature alone
   bench               the benchmarks, as ratios to their baselines
   ci                  lint, then test
@@ -99,18 +99,28 @@ fn test(run: &mut Run) -> anyhow::Result<()> {
         programs(&built)
     })?;
     run.step("tests", |sh| {
-        Ok(cmd!(sh, "{cargo} test --workspace --all-features --quiet").run()?)
+        Ok(cmd!(sh, "{cargo} test --workspace --all-features").run()?)
     })?;
-    for example in programs
-        .iter()
-        .filter(|it| it.package.contains("idem-examples"))
-    {
-        run.step(&format!("example {}", example.name), |sh| {
-            let path = &example.path;
+    for program in programs.iter().filter(|it| it.is_of("idem-examples")) {
+        run.step(&format!("example {}", program.name), |sh| {
+            let path = &program.path;
             Ok(cmd!(sh, "{path}").quiet().run()?)
         })?;
     }
-    Ok(())
+    crash_round(run, &programs)
+}
+
+/// A short round of killing processes while they charge against one file; the long one is
+/// `cargo run -p idem-tests --bin crash`.
+fn crash_round(run: &mut Run, programs: &[Program]) -> anyhow::Result<()> {
+    let crash = programs
+        .iter()
+        .find(|it| it.is_of("idem-tests") && it.name == "crash")
+        .context("idem-tests has no program `crash`")?;
+    run.step("crash", |sh| {
+        let path = &crash.path;
+        Ok(cmd!(sh, "{path} --kills 50 --seconds 60").run()?)
+    })
 }
 
 fn lint(run: &mut Run) -> anyhow::Result<()> {
@@ -166,6 +176,16 @@ struct Program {
     package: String,
     name: String,
     path: String,
+}
+
+impl Program {
+    /// Whether it belongs to this package of the workspace.
+    fn is_of(&self, package: &str) -> bool {
+        // Such as `path+file:///…/examples#idem-examples@0.1.0`.
+        self.package
+            .split(['#', '@', '/'])
+            .any(|part| part == package)
+    }
 }
 
 /// The programs, by name, in cargo's messages about what it built.
@@ -262,12 +282,13 @@ mod tests {
             bin("a", false),
             finished.to_owned(),
         ];
-        let found = programs(&messages.join("\n")).unwrap();
-        let found: Vec<_> = found
+        let built = programs(&messages.join("\n")).unwrap();
+        let found: Vec<_> = built
             .iter()
             .map(|it| (it.name.as_str(), it.path.as_str()))
             .collect();
         assert_eq!(found, [("a", "target/a"), ("b", "target/b")]);
+        assert!(built[0].is_of("idem-examples") && !built[0].is_of("idem-tests"));
         assert!(programs(finished).is_err());
     }
 

@@ -17,8 +17,9 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new() -> anyhow::Result<Self> {
         let shell = Shell::new()?;
+        let own = std::env::var_os("CARGO_MANIFEST_DIR").context("run this as `cargo xtask`")?;
         shell.change_dir(
-            Path::new(env!("CARGO_MANIFEST_DIR"))
+            Path::new(&own)
                 .parent()
                 .context("xtask lies in the repository")?,
         );

@@ -197,22 +197,26 @@ impl Store for ShelfStore {
         else {
             return Ok(Resolved::Stale);
         };
-        let is_settled = matches!(record.state, State::Released) || record.state.is_ended();
-        if !is_unsettled(record) && !(is_settled && *resolution == Resolution::Erase) {
+        let may = match resolution {
+            // What has ended or was given back can be forgotten, and nothing else be done to it.
+            Resolution::Erase => record.state != State::Running || record.is_lapsed(),
+            _ => is_unsettled(record),
+        };
+        if !may {
             return Ok(Resolved::Stale);
         }
         match resolution {
-            Resolution::Complete(ending) => end(record, ending),
-            Resolution::Release => release(record),
+            Resolution::Complete(ending) => {
+                end(record, ending);
+                fence_off(record, grant);
+            }
+            Resolution::Release => {
+                release(record);
+                fence_off(record, grant);
+            }
+            // Nobody knows how it went; its owner may still say so.
             Resolution::Interrupt => record.state = State::Interrupted,
             Resolution::Erase => drop(shelf.records.remove(&observed.id)),
-        }
-        // A paused owner must find that its time is over; under INTERRUPTED alone it may still say how it went.
-        if let (Resolution::Complete(_) | Resolution::Release, Some(record)) =
-            (resolution, shelf.record(&observed.id))
-        {
-            record.token = None;
-            record.grant = grant;
         }
         Ok(Resolved::Done)
     }
@@ -227,16 +231,16 @@ impl Store for ShelfStore {
         let mut shelf = self.step();
         let now = shelf.now();
         let mut records = Vec::new();
-        for record in shelf.records.range_mut((begin, Bound::Unbounded)) {
-            record.1.read_at = now;
-            if !record.1.is_expired() && filter.matches(record.1) {
+        for (_, record) in shelf.records.range_mut((begin, Bound::Unbounded)) {
+            record.read_at = now;
+            if !record.is_expired() && filter.matches(record) {
                 // One more than asked for tells that there is another page.
                 if records.len() == page.limit as usize {
                     let last: Option<&Record> = records.last();
                     let next = last.map(|record| cursor_behind(&record.id));
                     return Ok(Page { records, next });
                 }
-                records.push(record.1.clone());
+                records.push(record.clone());
             }
         }
         Ok(Page {
@@ -325,6 +329,12 @@ fn release(record: &mut Record) {
     record.state = State::Released;
     record.token = None;
     record.ended_at = Some(record.read_at);
+}
+
+/// Somebody else has said how it went, and an owner that was only paused must find out.
+fn fence_off(record: &mut Record, grant: Grant) {
+    record.token = None;
+    record.grant = grant;
 }
 
 /// A cursor is the id of the last record of a page, in hex.

@@ -17,8 +17,8 @@ use idem_examples::Table;
 use idem_runtime::record::Record;
 use idem_runtime::store::{Filter, PageRequest, Resolved};
 use idem_runtime::{
-    Error, Fingerprint, Idem, Provenance, Reconciled, Scope, Source, SqliteStore, State,
-    idempotent, with_provenance,
+    Error, Fingerprint, Idem, Provenance, Reconciled, Source, SqliteStore, State, idempotent,
+    with_provenance,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -136,7 +136,7 @@ impl Warehouse {
 
     async fn never_answer(&self) {
         self.stuck.notify_one();
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     fn parcel_of(&self, order: u64) -> Option<u64> {
@@ -159,19 +159,19 @@ async fn main() -> anyhow::Result<()> {
     let story = Story::begin(&shop, "on_crash = refuse: a person decides");
 
     let order_1 = paid(1);
-    let sent = shop.receive(&order_1).await;
+    let sent = shop.receive(&order_1, Handler::Refuse).await;
     story.tell("order 1 is paid", &sent, 1)?;
-    let repeated = shop.receive(&order_1).await;
+    let repeated = shop.receive(&order_1, Handler::Refuse).await;
     story.tell("the provider repeats it", &repeated, 1)?;
     ensure!(repeated.source() == Some(Source::Replayed));
 
     // Closed doors prove that nothing was sent (`retry_err`), so a repetition may try again.
     let order_2 = paid(2);
     shop.warehouse_is(Mood::Closed);
-    let closed = shop.receive(&order_2).await;
+    let closed = shop.receive(&order_2, Handler::Refuse).await;
     story.tell("order 2 is paid, at closed doors", &closed, 1)?;
     shop.warehouse_is(Mood::Fine);
-    let opened = shop.receive(&order_2).await;
+    let opened = shop.receive(&order_2, Handler::Refuse).await;
     story.tell("the provider repeats it", &opened, 2)?;
     ensure!(opened.source() == Some(Source::Executed));
 
@@ -184,7 +184,7 @@ async fn main() -> anyhow::Result<()> {
         .await?;
     story.note("order 4: cut off before it was sent", "nothing", 3)?;
     for (did, order) in [("order 3 again", &order_3), ("order 4 again", &order_4)] {
-        let refused = shop.receive(order).await;
+        let refused = shop.receive(order, Handler::Refuse).await;
         story.tell(did, &refused, 3)?;
         ensure!(matches!(
             refused.result,
@@ -213,10 +213,10 @@ async fn main() -> anyhow::Result<()> {
         story.note(&format!("a person looks at {event}"), &decided, 3)?;
         ensure!(resolved == Resolved::Done);
     }
-    let answered = shop.receive(&order_3).await;
+    let answered = shop.receive(&order_3, Handler::Refuse).await;
     story.tell("order 3 again", &answered, 3)?;
     ensure!(answered.source() == Some(Source::Replayed));
-    let sent = shop.receive(&order_4).await;
+    let sent = shop.receive(&order_4, Handler::Refuse).await;
     story.tell("order 4 again", &sent, 4)?;
     ensure!(sent.source() == Some(Source::Executed));
 
@@ -230,14 +230,14 @@ async fn main() -> anyhow::Result<()> {
     shop.cut_off(&order_5, Mood::LosesAnswers, Handler::Reconcile)
         .await?;
     story.note("order 5: cut off when it was sent", "nothing", 5)?;
-    let found = shop.receive_or_look(&order_5).await;
+    let found = shop.receive(&order_5, Handler::Reconcile).await;
     story.tell("order 5 again", &found, 5)?;
     ensure!(found.source() == Some(Source::Replayed));
 
     shop.cut_off(&order_6, Mood::LosesRequests, Handler::Reconcile)
         .await?;
     story.note("order 6: cut off before it was sent", "nothing", 5)?;
-    let sent = shop.receive_or_look(&order_6).await;
+    let sent = shop.receive(&order_6, Handler::Reconcile).await;
     story.tell("order 6 again", &sent, 6)?;
     ensure!(sent.source() == Some(Source::Executed));
 
@@ -265,14 +265,29 @@ enum Handler {
 }
 
 impl Shop {
-    async fn receive(&self, paid: &Paid) -> Answer {
-        let (result, provenance) = with_provenance(self.ship(paid)).await;
-        Answer { result, provenance }
+    async fn handle(&self, paid: &Paid, by: Handler) -> Result<Shipped, ShipError> {
+        match by {
+            Handler::Refuse => self.ship(paid).await,
+            Handler::Reconcile => self.ship_or_look(paid).await,
+        }
     }
 
-    async fn receive_or_look(&self, paid: &Paid) -> Answer {
-        let (result, provenance) = with_provenance(self.ship_or_look(paid)).await;
-        Answer { result, provenance }
+    /// Gives a webhook to its handler, as often as it is told to come back: a handler that was dropped is still in
+    /// flight for the moment that it takes to interrupt its key.
+    async fn receive(&self, paid: &Paid, by: Handler) -> Answer {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let (result, provenance) = with_provenance(self.handle(paid, by)).await;
+            match result {
+                Err(ShipError::Idempotency(Error::InFlight { retry_after }))
+                    if Instant::now() < deadline =>
+                {
+                    // Impatient: this is a story.
+                    tokio::time::sleep(retry_after / 100).await;
+                }
+                result => return Answer { result, provenance },
+            }
+        }
     }
 
     fn warehouse_is(&self, mood: Mood) {
@@ -282,34 +297,14 @@ impl Shop {
     /// A webhook whose handler is dropped while it waits for the warehouse.
     async fn cut_off(self: &Arc<Self>, paid: &Paid, mood: Mood, by: Handler) -> anyhow::Result<()> {
         self.warehouse_is(mood);
-        let (shop, webhook) = (Arc::clone(self), paid.clone());
-        let handler = tokio::spawn(async move {
-            match by {
-                Handler::Refuse => shop.ship(&webhook).await,
-                Handler::Reconcile => shop.ship_or_look(&webhook).await,
-            }
-        });
+        let (shop, paid) = (Arc::clone(self), paid.clone());
+        let handler = tokio::spawn(async move { shop.handle(&paid, by).await });
         self.warehouse.stuck.notified().await;
         handler.abort();
         let ended = handler.await.err().context("it got an answer")?;
         ensure!(ended.is_cancelled());
         self.warehouse_is(Mood::Fine);
-
-        // The key is marked in the background, as nobody is left who could wait for it.
-        let operation = match by {
-            Handler::Refuse => "orders.ship",
-            Handler::Reconcile => "orders.ship_or_look",
-        };
-        let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
-            let (key, scope) = (&paid.event, &Scope::none());
-            let record = self.idem.records().find(operation, key, scope).await?;
-            if record.is_some_and(|it| it.state == State::Interrupted) {
-                return Ok(());
-            }
-            ensure!(Instant::now() < deadline, "the key was never interrupted");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        Ok(())
     }
 
     async fn interrupted(&self) -> anyhow::Result<Vec<Record>> {

@@ -1,12 +1,12 @@
 //! The function that takes the place of the annotated one: the same signature, one call to enter, the body in place,
 //! one call to finish. What any of it does is the runtime's business.
 
-use proc_macro2::{Delimiter, Group, Span, TokenStream};
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::Type;
 
 use super::model::{AfterCrash, Idempotent, Opened, Param, Request, Store, private};
-use super::tokens::{Extent, call, local, mentions, result_arguments, shown_at};
+use super::tokens::{Extent, call, is_called_result, local, mentions, result_arguments, shown_at};
 use crate::canonical::{Entry, encode_map};
 
 /// What the user wrote in the attribute is lint-free by rules for whole expressions, which these are parts of.
@@ -126,9 +126,9 @@ impl Idempotent {
         let [running, result, never] =
             ["running", "result", "never"].map(|name| local(&format!("__idem_{name}")));
         let attempt = self.attempt.as_ref().map(|attempt| {
-            // One that only the question asks for is in use.
-            let allow = matches!(&self.after_crash, AfterCrash::Reconcile(expr) if mentions(expr.clone(), attempt))
-                .then(|| quote!(#[allow(unused_variables)]));
+            // One that only the question or a guard asks for is in use.
+            let asked = matches!(&self.after_crash, AfterCrash::Reconcile(expr) if mentions(expr.clone(), attempt));
+            let allow = (asked || self.judged_by(attempt)).then(|| quote!(#[allow(unused_variables)]));
             quote!(#allow let #attempt = #running.attempt();)
         });
         let opens = self
@@ -189,7 +189,20 @@ impl Idempotent {
             quote!(#closure #arms)
         };
         let finish = self.awaited_step("finish", &quote!(#running, #result, #judge));
-        self.step("returned", &finish)
+        let returned = self.step("returned", &finish);
+        // The body has moved the one that it was given.
+        let attempt = self
+            .attempt
+            .as_ref()
+            .filter(|attempt| self.judged_by(attempt));
+        let attempt = attempt.map(|attempt| quote!(let #attempt = #running.attempt();));
+        quote!(#attempt #returned)
+    }
+
+    /// Whether a guard looks at this name.
+    fn judged_by(&self, name: &Ident) -> bool {
+        let patterns = self.replay_err.iter().chain(&self.retry_err);
+        patterns.cloned().any(|pattern| mentions(pattern, name))
     }
 
     /// The call with all that the options say of it.
@@ -243,7 +256,7 @@ impl Idempotent {
         let params = match &self.request {
             Request::Expr(expr) => {
                 let at = Extent::of(expr);
-                return self.call_at(at, quote_spanned!(at.first=> argument), expr);
+                return self.call_at(at, &quote_spanned!(at.first=> argument), expr);
             }
             Request::Params(params) => params,
         };
@@ -276,13 +289,13 @@ impl Idempotent {
 
     fn codec(&self, function: &str, side: &str, at: Extent) -> TokenStream {
         let p = self.private(at.first);
-        let ret = shown_at(self.step_span(), self.ret.to_token_stream());
+        let ret = self.shown_ret();
         let function = format_ident!("{function}", span = at.first);
         let side = format_ident!("{side}", span = at.last);
         let open = quote_spanned!(at.first=> <);
         let close = quote_spanned!(at.last=> >::#side);
         let function = quote_spanned!(at.first=> #function::<#open #ret as #p::Returns #close>);
-        self.call_at(at, function, &TokenStream::new())
+        self.call_at(at, &function, &TokenStream::new())
     }
 
     fn borrows(&self) -> TokenStream {
@@ -317,7 +330,7 @@ impl Idempotent {
             referent = &reference.elem;
         }
         let argument = quote_spanned!(at.first=> argument);
-        let argument = self.call_at(at, argument, &quote!(#borrow #shown));
+        let argument = self.call_at(at, &argument, &quote!(#borrow #shown));
         let (configured, value) = if cfg.is_empty() {
             (quote!(), argument)
         } else {
@@ -343,19 +356,19 @@ impl Idempotent {
 
     /// A step of the protocol, which is a function of the runtime with the return type for its parameter.
     ///
-    /// All of it is shown at one token of the return type: should that be no `Result`, the compiler finds the same
+    /// Should that be no `Result`, all of it is shown at one token of the type: the compiler then finds the same
     /// complaint at the same place every time, and tells it once.
     fn step(&self, function: &str, arguments: &TokenStream) -> TokenStream {
         let at = self.step_span();
         let function = format_ident!("{function}", span = at);
-        let ret = shown_at(at, self.ret.to_token_stream());
+        let ret = self.shown_ret();
         let path = quote_spanned!(at=> #function::<#ret>);
         self.call_at(
             Extent {
                 first: at,
                 last: at,
             },
-            path,
+            &path,
             arguments,
         )
     }
@@ -365,13 +378,29 @@ impl Idempotent {
         quote_spanned!(self.step_span()=> #step.await)
     }
 
+    /// The return type for the places where only a `Result` will do.
+    fn shown_ret(&self) -> TokenStream {
+        let ret = self.ret.to_token_stream();
+        if is_called_result(&self.ret) {
+            ret
+        } else {
+            shown_at(self.step_span(), ret)
+        }
+    }
+
+    /// Where steps are shown: with the attribute if there is nothing to complain about, so that lints about what a
+    /// user writes see nothing of them.
     fn step_span(&self) -> Span {
-        Extent::of(&self.ret).first
+        if is_called_result(&self.ret) {
+            Span::call_site()
+        } else {
+            Extent::of(&self.ret).first
+        }
     }
 
     /// A call of something in the runtime, which covers exactly this extent: the compiler tells only once what is wrong
     /// with a type in one place.
-    fn call_at(&self, at: Extent, function: TokenStream, arguments: &TokenStream) -> TokenStream {
+    fn call_at(&self, at: Extent, function: &TokenStream, arguments: &TokenStream) -> TokenStream {
         let p = self.private(at.first);
         let path = quote_spanned!(at.first=> #p::#function);
         call(at, path, arguments.clone())

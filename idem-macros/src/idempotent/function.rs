@@ -31,7 +31,7 @@ impl Function {
     /// The error says what stands there instead of a function.
     pub(super) fn parse(item: TokenStream, errors: &mut Errors) -> syn::Result<Self> {
         let mut function: Self =
-            syn::parse2(item.clone()).map_err(|error| not_a_function(item, error))?;
+            syn::parse2(item.clone()).map_err(|error| not_a_function(item, &error))?;
         function.attrs.retain(|attr| {
             let again = attr
                 .path()
@@ -60,7 +60,7 @@ impl Function {
         if self.is_main() || options.tx.is_some() {
             // What the body calls through the connection would be unknown, and so would be told.
             function.attrs.push(parse_quote!(#[allow(unused)]));
-            function.body = braced(&self.body, quote!(::core::unimplemented!()));
+            function.body = braced(&self.body, quote!(loop {}));
         } else if let Some(attempt) = &options.attempt
             && !self.has_argument(&attempt.value)
         {
@@ -74,7 +74,7 @@ impl Function {
                 body,
                 quote! {
                     #[allow(unused_variables)]
-                    let #attempt: #krate::Attempt =
+                    let #attempt: #krate::__private::Attempt =
                         ::core::option::Option::unwrap(::core::option::Option::None);
                     #body
                 },
@@ -348,7 +348,7 @@ fn inner_attributes(input: ParseStream) -> syn::Result<(Vec<Attribute>, TokenStr
 }
 
 /// What to say of an item that cannot be parsed as a function with a body.
-fn not_a_function(item: TokenStream, error: syn::Error) -> syn::Error {
+fn not_a_function(item: TokenStream, error: &syn::Error) -> syn::Error {
     const ONLY: &str = "`#[idempotent]` belongs on an async function with a body";
     if let Ok(function) = syn::parse2::<syn::TraitItemFn>(item.clone())
         && function.default.is_none()

@@ -11,8 +11,8 @@ fn parse(tokens: &str) -> TokenStream {
 }
 
 /// Expands a function, or a method where it stands in braces of its own.
-fn check(options: &str, item: &str, expected: ExpectFile) {
-    let expanded = expand(parse(options), parse(item));
+fn check(options: &str, item: &str, expected: &ExpectFile) {
+    let expanded = expand(parse(options), &parse(item));
     let as_function = syn::parse2::<syn::File>(expanded.clone());
     let text = match as_function {
         Ok(file) => prettyplease::unparse(&file),
@@ -21,7 +21,9 @@ fn check(options: &str, item: &str, expected: ExpectFile) {
             prettyplease::unparse(&method)
         }
     };
-    expected.assert_eq(&text);
+    expected.assert_eq(&format!(
+        "//! The expansion that the test of this name in `snapshots.rs` asks for.\n\n{text}"
+    ));
 }
 
 #[test]
@@ -29,7 +31,7 @@ fn the_least() {
     check(
         r#"key = key, ttl = "24h""#,
         "async fn charge(key: &str, amount: u64) -> Result<Receipt, ChargeError> { pay(amount).await }",
-        expect_file!["snapshots/the_least.rs"],
+        &expect_file!["snapshots/the_least.rs"],
     );
 }
 
@@ -42,7 +44,7 @@ fn method() {
         pub async fn charge(&self, tenant: &str, key: &Key, charge: Charge) -> Result<Receipt, ChargeError> {
             self.bank.pay(charge).await
         }",
-        expect_file!["snapshots/method.rs"],
+        &expect_file!["snapshots/method.rs"],
     );
 }
 
@@ -52,7 +54,7 @@ fn refuse() {
         r#"key = key, ttl = TTL, lease = "90s", wait = "0ms", on_crash = refuse, on_store_error = run,
            replay_err = Error::Declined | Error::Expired, retry_err = Error::Http(status) if *status == 503"#,
         "async fn charge(key: String, amount: u64) -> Result<Receipt, Error> { pay(key, amount).await }",
-        expect_file!["snapshots/refuse.rs"],
+        &expect_file!["snapshots/refuse.rs"],
     );
 }
 
@@ -64,7 +66,7 @@ fn reconcile() {
         "async fn charge(&self, charge: Charge) -> AppResult<Receipt> {
             self.bank.pay(charge, attempt.downstream_key(\"bank\")).await
         }",
-        expect_file!["snapshots/reconcile.rs"],
+        &expect_file!["snapshots/reconcile.rs"],
     );
 }
 
@@ -75,7 +77,7 @@ fn key_is_the_request() {
         "async fn mail(mailer: &Mailer, to: &str, (_, trace): (u8, Trace)) -> Result<(), Error> {
             mailer.send(to, trace).await
         }",
-        expect_file!["snapshots/key_is_the_request.rs"],
+        &expect_file!["snapshots/key_is_the_request.rs"],
     );
 }
 
@@ -84,7 +86,7 @@ fn request_is_replaced() {
     check(
         r#"key = key, ttl = "1d", fingerprint = (&order.lines, order.total())"#,
         "async fn order(key: &str, order: Order) -> Result<u64, Error> { place(order).await }",
-        expect_file!["snapshots/request_is_replaced.rs"],
+        &expect_file!["snapshots/request_is_replaced.rs"],
     );
 }
 
@@ -104,7 +106,7 @@ fn patterns() {
             id.push('!');
             Ok(count + x + y)
         }",
-        expect_file!["snapshots/patterns.rs"],
+        &expect_file!["snapshots/patterns.rs"],
     );
 }
 
@@ -120,7 +122,7 @@ fn configured() {
             #![allow(non_snake_case)]
             Ok(r#type)
         }"#,
-        expect_file!["snapshots/configured.rs"],
+        &expect_file!["snapshots/configured.rs"],
     );
 }
 
@@ -162,7 +164,7 @@ fn async_trait() {
                 __ret
             })
         }",
-        expect_file!["snapshots/async_trait.rs"],
+        &expect_file!["snapshots/async_trait.rs"],
     );
 }
 
@@ -173,7 +175,7 @@ fn errors() {
         "#[idempotent(key = key, ttl = \"1d\")] async fn charge(key: &str) -> Result<u64, Error> {
             Ok(attempt.number())
         }",
-        expect_file!["snapshots/errors.rs"],
+        &expect_file!["snapshots/errors.rs"],
     );
 }
 
@@ -187,7 +189,7 @@ fn a_body_that_is_being_typed_is_left_as_it_is() {
         r#"key = key, ttl = "24h", name = "charge""#,
         r#"key = key, ttl = "24 ""#,
     ] {
-        let expanded = expand(parse(options), parse(&item)).to_string();
+        let expanded = expand(parse(options), &parse(&item)).to_string();
         assert!(expanded.contains(&parse(&body).to_string()), "{expanded}");
     }
 }
@@ -215,7 +217,7 @@ fn options_that_are_being_typed_are_told_one_by_one() {
             assert!(options.ends_with('('), "{options}");
             continue;
         };
-        let expanded = expand(tokens, parse(item)).to_string();
+        let expanded = expand(tokens, &parse(item)).to_string();
         assert_eq!(
             expanded.matches("compile_error").count(),
             errors,

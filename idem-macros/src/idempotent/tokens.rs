@@ -3,7 +3,7 @@
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::visit_mut::{self, VisitMut};
-use syn::{Expr, GenericArgument, Pat, PathArguments, Type};
+use syn::{Expr, GenericArgument, Pat, PathArguments, PathSegment, Type};
 
 /// The name of a local that no other code can mean.
 pub(super) fn local(name: &str) -> Ident {
@@ -136,26 +136,36 @@ pub(super) fn rename_self(tokens: TokenStream, name: &Ident) -> TokenStream {
         .collect()
 }
 
-/// `T` and `E` of `Result<T, E>`, or of whatever alias of it takes types and is called so.
-pub(super) fn result_arguments(mut ty: &Type) -> Vec<&Type> {
+/// The last segment of a type that is called `Result`, `AppResult` or the like.
+fn result_segment(mut ty: &Type) -> Option<&PathSegment> {
     while let Type::Group(group) = ty {
         ty = &group.elem;
     }
-    let Type::Path(path) = ty else { return vec![] };
-    match path.path.segments.last() {
-        Some(segment) if segment.ident.to_string().ends_with("Result") => {
-            match &segment.arguments {
-                PathArguments::AngleBracketed(arguments) => arguments
-                    .args
-                    .iter()
-                    .filter_map(|argument| match argument {
-                        GenericArgument::Type(ty) => Some(ty),
-                        _ => None,
-                    })
-                    .collect(),
-                _ => vec![],
-            }
-        }
+    let Type::Path(path) = ty else { return None };
+    let segment = path.path.segments.last()?;
+    segment
+        .ident
+        .to_string()
+        .ends_with("Result")
+        .then_some(segment)
+}
+
+/// Whether a type has the name of a `Result`, or of an alias of it.
+pub(super) fn is_called_result(ty: &Type) -> bool {
+    result_segment(ty).is_some()
+}
+
+/// `T` and `E` of `Result<T, E>`, or of whatever alias of it takes types and is called so.
+pub(super) fn result_arguments(ty: &Type) -> Vec<&Type> {
+    match result_segment(ty).map(|segment| &segment.arguments) {
+        Some(PathArguments::AngleBracketed(arguments)) => arguments
+            .args
+            .iter()
+            .filter_map(|argument| match argument {
+                GenericArgument::Type(ty) => Some(ty),
+                _ => None,
+            })
+            .collect(),
         _ => vec![],
     }
 }

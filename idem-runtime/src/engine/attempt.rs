@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::Engine;
 use super::call::Prepared;
-use super::timing::bounded;
+use super::timing::{bounded, later};
 use crate::error::Error;
 use crate::key::{Key, Operation, RecordId, Scope};
 use crate::record::{Grant, Holder, OnCrash, Record, Timestamp};
@@ -31,7 +31,7 @@ pub struct Attempt {
 impl Attempt {
     /// The lease counts from *sending* the claim, so this process never believes longer than the store does.
     pub(super) fn granted(call: Arc<Prepared>, granted: &Granted, sent_at: Instant) -> Self {
-        call.progress.run(end_of_lease(sent_at, call.request.lease));
+        call.progress.run(later(sent_at, call.request.lease));
         Self {
             grant: Some(granted.grant),
             number: granted.attempt,
@@ -147,7 +147,7 @@ impl Attempt {
         let limit = engine.policy.store_timeout;
         match bounded(limit, engine.store.renew(holder, lease)).await? {
             Fenced::Done => {
-                self.call.progress.prolong(end_of_lease(sent_at, lease));
+                self.call.progress.prolong(later(sent_at, lease));
                 Ok(())
             }
             Fenced::Lost => {
@@ -201,12 +201,6 @@ impl fmt::Debug for Attempt {
             .field("fencing_token", &self.fencing_token())
             .finish_non_exhaustive()
     }
-}
-
-/// The end of a lease; decades away where it would be past what the clock can show.
-fn end_of_lease(sent_at: Instant, lease: Duration) -> Instant {
-    const DECADES: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
-    sent_at + lease.min(DECADES)
 }
 
 /// The first 122 bits of a hash as a UUID of version 8, RFC 9562 §5.8.

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::call::Prepared;
 use super::handover::{Ended, Lead, Phase, Role};
-use super::timing::{Backoff, bounded};
+use super::timing::{Backoff, bounded, later};
 use super::{Attempt, Engine};
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::fingerprint;
@@ -65,7 +65,7 @@ impl Claimant {
     pub(super) fn new(call: Arc<Prepared>, can_ask: bool) -> Self {
         let now = Instant::now();
         Self {
-            deadline: now + call.wait.min(Duration::from_secs(30 * 365 * 24 * 60 * 60)),
+            deadline: later(now, call.wait),
             now: Some(now),
             call,
             polls: Backoff::of_polls(),
@@ -161,7 +161,11 @@ impl Claimant {
         loop {
             look = match look {
                 Look::Claimed(claimed) => return Ok(claimed),
-                Look::Wait(record) => self.wait_for(&record).await?,
+                Look::Wait(record) => {
+                    // A call that waits is bounded by its deadline and slowed down by its pauses.
+                    rounds = 0;
+                    self.wait_for(&record).await?
+                }
                 Look::Again => {
                     rounds += 1;
                     if rounds > MAX_ROUNDS {
@@ -289,7 +293,7 @@ impl Claimant {
         let mut seen = record.clone();
         loop {
             let now = Instant::now();
-            let lapses = now + seen.lease_until.since(seen.read_at);
+            let lapses = later(now, seen.lease_until.since(seen.read_at));
             if now >= self.deadline {
                 if let Some(lead) = self.lead.take() {
                     // Those who do not wait have their answer, too; those who do look for another leader.
@@ -309,7 +313,7 @@ impl Claimant {
                 lead.tell(Phase::Elsewhere {
                     fingerprint: seen.fingerprint,
                     lapses,
-                    news_by: wake + self.call.engine.policy.store_timeout,
+                    news_by: later(wake, self.call.engine.policy.store_timeout),
                 });
             }
             tokio::time::sleep_until(wake).await;
@@ -339,7 +343,7 @@ impl Claimant {
     /// Follows a call of this process with the same key. None: claim, as a leader or alone.
     async fn follow(&mut self, mut leader: Arc<Prepared>) -> Result<Option<Claimed>, Error> {
         self.now = None;
-        let patience = Instant::now() + self.call.engine.policy.store_timeout;
+        let patience = later(Instant::now(), self.call.engine.policy.store_timeout);
         loop {
             let phase = leader.progress.follow();
             let now = Instant::now();
@@ -447,7 +451,7 @@ async fn send(
             Err(error) => error,
         };
         let (retries, give_up_at) = retries.get_or_insert_with(|| {
-            let give_up_at = sent_at + engine.policy.store_patience;
+            let give_up_at = later(sent_at, engine.policy.store_patience);
             (Backoff::of_retries(), give_up_at)
         });
         let pause = retries.pause();
@@ -479,7 +483,7 @@ impl Drop for Claimant {
 async fn give_back(call: &Prepared) {
     let engine = &call.engine;
     let limit = engine.policy.store_timeout;
-    let give_up_at = Instant::now() + call.request.lease;
+    let give_up_at = later(Instant::now(), call.request.lease);
     let mut retries = Backoff::of_retries();
     loop {
         let read = bounded(limit, engine.store.get(&call.request.id)).await;
@@ -498,7 +502,8 @@ async fn give_back(call: &Prepared) {
             Err(error) => Err(error),
         };
         let pause = retries.pause();
-        if released.is_ok() || Instant::now() + pause >= give_up_at {
+        let mendable = released.is_err_and(|error| error.is_retryable());
+        if !mendable || Instant::now() + pause >= give_up_at {
             return;
         }
         tokio::time::sleep(pause).await;

@@ -142,6 +142,7 @@ where
     };
     let attempt = running.attempt();
     let on_crash = attempt.call().request.on_crash;
+    running.begin();
     let result = running.drive(body(attempt)).await;
     running
         .finish(result, |error| judge.kind_of(error, on_crash))

@@ -7,6 +7,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::task::AbortHandle;
 
 use super::Engine;
+use super::timing::DECADES;
 use crate::error::{Error, StoreError};
 use crate::store::Purged;
 
@@ -27,7 +28,10 @@ impl Purger {
         let task = runtime.spawn(async move {
             loop {
                 // Jittered, so that the processes of a service do not purge in step.
-                tokio::time::sleep(interval.mul_f64(0.8 + 0.4 * rand::random::<f64>())).await;
+                let pause = interval
+                    .min(DECADES)
+                    .mul_f64(0.8 + 0.4 * rand::random::<f64>());
+                tokio::time::sleep(pause).await;
                 match purge(&engine).await {
                     Ok(purged) => report(&purged),
                     Err(error) => tracing::warn!(

@@ -127,11 +127,12 @@ impl<'a> Records<'a> {
                 EncodeError::TooLarge { .. } => {
                     StoreError::new(StoreErrorKind::Full, error.to_string()).into()
                 }
-                EncodeError::Codec(_) | EncodeError::Panicked => {
-                    StoreError::new(StoreErrorKind::Other, error.to_string())
-                        .with_source(error)
-                        .into()
-                }
+                EncodeError::Codec(_) | EncodeError::Panicked => StoreError::new(
+                    StoreErrorKind::Other,
+                    "the value cannot be stored, nothing was changed",
+                )
+                .with_source(error)
+                .into(),
             })
     }
 

@@ -55,6 +55,11 @@ impl Guard {
         }
     }
 
+    /// The body is about to be called: from here on it may have done anything.
+    pub(super) fn begin(&mut self) {
+        self.stage = Stage::Started;
+    }
+
     /// Runs the body in place.
     pub(super) fn drive<F: Future>(&mut self, body: F) -> Drive<'_, F> {
         Drive {
@@ -75,11 +80,10 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         let verdict = match (self.stage, self.attempt.on_crash()) {
-            (Stage::Over, _) => return,
+            // Under `rerun` the record stays as it is until its lease is over, as after a crash of the process: what
+            // the body has begun may still be going on somewhere.
+            (Stage::Over, _) | (Stage::Started, OnCrash::Rerun) => return,
             (Stage::Fresh, _) => Verdict::Release,
-            // The record stays as it is until its lease is over, as after a crash of the process: what the body has
-            // begun may still be going on somewhere.
-            (Stage::Started, OnCrash::Rerun) => return,
             (Stage::Started, OnCrash::Refuse | OnCrash::Reconcile) => Verdict::Interrupt,
         };
         // Dropped, a settlement goes on in the background.
@@ -105,7 +109,7 @@ impl<F: Future> Future for Drive<'_, F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
         let guard = this.guard;
-        guard.stage = Stage::Started;
+        guard.begin();
         let polled = {
             let _entered = guard.span.enter();
             this.body.poll(cx)

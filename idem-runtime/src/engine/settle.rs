@@ -9,7 +9,7 @@ use tracing::{Instrument, Span};
 
 use super::Attempt;
 use super::handover::{Ended, Lead, Phase};
-use super::timing::{Backoff, bounded};
+use super::timing::{Backoff, bounded, later};
 use crate::error::StoreError;
 use crate::policy::Policy;
 use crate::record::{Ending, Holder};
@@ -72,7 +72,7 @@ impl Settlement {
         };
         let policy = &work.attempt.engine().policy;
         let now = Instant::now();
-        let until = now + patience(policy, work.attempt.live_until(), now);
+        let until = later(now, patience(policy, work.attempt.live_until(), now));
         let limit = policy.store_timeout.min(until - now);
         match bounded(limit, work.step()).instrument(span.clone()).await {
             Ok(fenced) => {
@@ -163,8 +163,8 @@ impl Work {
         let policy = &self.attempt.engine().policy;
         let lease = self.attempt.call().request.lease;
         let now = Instant::now();
-        let give_up_at =
-            self.attempt.live_until().unwrap_or(now).max(now) + lease.max(policy.store_patience);
+        let lapses = self.attempt.live_until().unwrap_or(now).max(now);
+        let give_up_at = later(lapses, lease.max(policy.store_patience));
         let mut retries = Backoff::of_retries();
         loop {
             let error = match bounded(policy.store_timeout, self.step()).await {
@@ -198,11 +198,9 @@ impl Work {
         if fenced == Fenced::Lost {
             self.attempt.lose();
         }
-        let Some(lead) = self.lead.take() else {
-            return;
-        };
-        match (fenced, self.verdict) {
-            (Fenced::Done, Verdict::End(ending)) => lead.resign(|| {
+        let over = !matches!(self.verdict, Verdict::Interrupt);
+        match (self.lead.take(), fenced, self.verdict) {
+            (Some(lead), Fenced::Done, Verdict::End(ending)) => lead.resign(|| {
                 Phase::Ended(Arc::new(Ended {
                     ending,
                     fingerprint: self.attempt.call().request.fingerprint,
@@ -210,7 +208,12 @@ impl Work {
                     at: SystemTime::now(),
                 }))
             }),
-            _ => drop(lead),
+            (lead, ..) => drop(lead),
+        }
+        if over {
+            // Whatever the body left running must not take the record for its own any more. Said after the followers
+            // were woken: those who see it before would ask the store.
+            self.attempt.lose();
         }
     }
 }

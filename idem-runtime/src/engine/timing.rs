@@ -5,6 +5,8 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::error::{StoreError, StoreErrorKind};
 
 /// Pauses between tries: each about twice as long as the one before, up to a cap, and jittered by half so that those
@@ -36,6 +38,14 @@ impl Backoff {
         self.next = (full * 2).min(self.cap);
         full.mul_f64(0.5 + 0.5 * rand::random::<f64>())
     }
+}
+
+/// The longest time that is counted with: what is longer is past what a clock can show, and never over in any process.
+pub(super) const DECADES: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+
+/// The point this much later, or decades later where it is longer.
+pub(super) fn later(from: Instant, by: Duration) -> Instant {
+    from + by.min(DECADES)
 }
 
 /// A step of the store, given up after `limit`. A step that is ready at once (the memory store's all are) costs no

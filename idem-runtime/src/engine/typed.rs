@@ -33,6 +33,9 @@ pub trait Returns: Sized {
     /// The error.
     type Err;
     /// As the `Result` that it is.
+    ///
+    /// # Errors
+    /// Its own.
     fn into_result(self) -> Result<Self::Ok, Self::Err>;
     /// Out of the `Result` that it is.
     fn from_result(result: Result<Self::Ok, Self::Err>) -> Self;
@@ -359,6 +362,9 @@ impl<T, E> Ask<T, E> {
     }
 
     /// Goes on with what `reconcile` found out. An `Err` of its own is given to the caller, and nothing is changed.
+    ///
+    /// # Errors
+    /// What the function returns without running its body.
     pub async fn answer(
         mut self,
         answer: Result<Reconciled<T>, E>,
@@ -408,6 +414,11 @@ impl<T, E> Running<T, E> {
         self.guard.attempt.clone()
     }
 
+    /// The body is about to be called, and may act before it gives its future.
+    pub(super) fn begin(&mut self) {
+        self.guard.begin();
+    }
+
     /// Runs the body, and keeps the lease while it runs.
     pub fn drive<'a, F: Future + 'a>(
         &'a mut self,
@@ -419,6 +430,9 @@ impl<T, E> Running<T, E> {
     /// Settles the record by what the body returned, and gives the caller what it is owed.
     ///
     /// The verdict is reached before the future is made, so that the future holds no more than it must.
+    ///
+    /// # Errors
+    /// What the function returns.
     pub fn finish<J>(
         mut self,
         result: Result<T, E>,

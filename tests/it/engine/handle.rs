@@ -1,15 +1,11 @@
 //! What a handle costs, whom it tells, and where calls find it that name none.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::fingerprint::Secret;
-use idem_runtime::{Error, Handling, Idem, MemoryStore, Scope, Store};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing_subscriber::Layer;
-use tracing_subscriber::layer::{Context, SubscriberExt};
+use idem_runtime::{Error, Idem, MemoryStore, Scope, Store};
 
 use super::{Effects, Failure, LEASE, TTL, call, idem, refusal};
 
@@ -140,89 +136,6 @@ fn outside_of_a_runtime_a_call_says_so() {
     };
     assert!(matches!(refusal(result), Error::NoRuntime));
     assert!(matches!(idem.start_purger(TTL), Err(Error::NoRuntime)));
-}
-
-/// What spans and events said, as text.
-#[derive(Debug, Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
-
-impl Log {
-    fn add(&self, line: String) {
-        self.0.lock().unwrap().push(line);
-    }
-
-    fn text(&self) -> String {
-        self.0.lock().unwrap().join("\n")
-    }
-
-    /// The outcomes of the calls, in the order in which they ended.
-    fn outcomes(&self) -> Vec<String> {
-        let lines = self.0.lock().unwrap();
-        let outcomes = lines
-            .iter()
-            .filter_map(|line| line.strip_prefix("outcome="));
-        outcomes.map(str::to_owned).collect()
-    }
-}
-
-impl Visit for Log {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        self.add(format!("{}={value:?}", field.name()));
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.add(format!("{}={value}", field.name()));
-    }
-}
-
-impl<S: tracing::Subscriber> Layer<S> for Log {
-    fn on_new_span(&self, attributes: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
-        attributes.record(&mut self.clone());
-    }
-
-    fn on_record(&self, _: &Id, values: &Record<'_>, _: Context<'_, S>) {
-        values.record(&mut self.clone());
-    }
-
-    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
-        event.record(&mut self.clone());
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn each_call_is_a_span_with_its_outcome_and_without_anything_secret() {
-    let log = Log::default();
-    let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(log.clone()));
-    let (idem, effects) = (
-        Idem::new(FaultStore::new(MemoryStore::new())),
-        Effects::default(),
-    );
-    let secret = |request| call("secret-key", request).scope("secret-scope");
-
-    effects.run(&idem, secret(1)).await.unwrap();
-    effects.run(&idem, secret(1)).await.unwrap();
-    refusal(effects.run(&idem, secret(2)).await);
-    idem.store().outage();
-    refusal(effects.run(&idem, call("other", 1)).await);
-    idem.store().reset();
-    let texts = idem.run(call("text", 1), async || {
-        Ok::<_, Failure>("secret-value".to_owned())
-    });
-    texts.await.unwrap();
-
-    assert_eq!(
-        log.outcomes(),
-        [
-            "executed",
-            "replayed",
-            "key_reused",
-            "store_error",
-            "executed"
-        ]
-    );
-    let text = log.text();
-    assert!(text.contains("operation=test.operation") && text.contains("attempt=1"));
-    assert!(!text.contains("secret"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -301,10 +301,11 @@ async fn downstream_keys_depend_on_the_identity_and_the_service_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn malformed_calls_are_refused_before_anything_runs() {
+    type Expected = fn(&Error) -> bool;
     let (idem, effects) = (idem(), Effects::default());
     let long = "k".repeat(256);
     let key = |text: &str| Call::new("op", text, &1, TTL);
-    let cases: [(Call, fn(&Error) -> bool); 8] = [
+    let cases: [(Call, Expected); 8] = [
         (key(""), |e| {
             matches!(e, Error::InvalidKey(InvalidKey::Empty))
         }),

@@ -17,7 +17,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("key", &["error"]),
     ("record", &["error", "key"]),
-    ("fingerprint", &["error", "record"]),
+    ("fingerprint", &["error", "key", "record"]),
     ("codec", &["error", "record"]),
     ("policy", &["codec"]),
     ("store", &["error", "key", "record"]),

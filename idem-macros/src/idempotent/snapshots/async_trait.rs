@@ -1,3 +1,5 @@
+//! The expansion that the test of this name in `snapshots.rs` asks for.
+
 fn charge<'life0, 'life1, 'async_trait>(
     &'life0 self,
     key: &'life1 str,

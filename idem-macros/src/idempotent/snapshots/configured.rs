@@ -1,3 +1,5 @@
+//! The expansion that the test of this name in `snapshots.rs` asks for.
+
 async fn order(
     key: &str,
     #[cfg(feature = "notes")]

@@ -1,3 +1,5 @@
+//! The expansion that the test of this name in `snapshots.rs` asks for.
+
 ::core::compile_error! {
     "unknown option `kye`, did you mean `key`?"
 }
@@ -9,7 +11,7 @@
 }
 async fn charge(key: &str) -> Result<u64, Error> {
     #[allow(unused_variables)]
-    let attempt: ::idem_runtime::Attempt = ::core::option::Option::unwrap(
+    let attempt: ::idem_runtime::__private::Attempt = ::core::option::Option::unwrap(
         ::core::option::Option::None,
     );
     { Ok(attempt.number()) }

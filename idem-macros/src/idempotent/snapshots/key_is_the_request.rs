@@ -1,3 +1,5 @@
+//! The expansion that the test of this name in `snapshots.rs` asks for.
+
 async fn mail(mailer: &Mailer, to: &str, (_, trace): (u8, Trace)) -> Result<(), Error> {
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
     let __idem_handle = crate::idem::__private::default_handle();

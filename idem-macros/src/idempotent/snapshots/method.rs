@@ -1,3 +1,5 @@
+//! The expansion that the test of this name in `snapshots.rs` asks for.
+
 /// Charges once.
 pub async fn charge(
     &self,

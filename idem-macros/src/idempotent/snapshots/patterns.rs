@@ -1,3 +1,5 @@
+//! The expansion that the test of this name in `snapshots.rs` asks for.
+
 async fn order<const N: usize>(
     __idem_arg0: (String, u64),
     __idem_arg1: Point,

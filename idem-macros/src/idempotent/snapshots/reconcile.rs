@@ -1,3 +1,5 @@
+//! The expansion that the test of this name in `snapshots.rs` asks for.
+
 async fn charge(&self, charge: Charge) -> AppResult<Receipt> {
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
     let __idem_handle = ::idem_runtime::__private::default_handle();

@@ -1,3 +1,5 @@
+//! The expansion that the test of this name in `snapshots.rs` asks for.
+
 async fn charge(key: &str, amount: u64) -> Result<Receipt, ChargeError> {
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
     let __idem_handle = ::idem_runtime::__private::default_handle();

@@ -1,0 +1,197 @@
+//! What spans and events say, and what they never say. A process of its own: subscribers and the callsites that other
+//! threads register at the same time would get in each other's way.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a panic fails the test that it happens in"
+)]
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use idem_runtime::conformance::faults::{FaultStore, Op};
+use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash};
+use tracing::Level;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt};
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// What spans and events said at the default level, as text.
+#[derive(Debug, Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    fn add(&self, line: String) {
+        self.0.lock().unwrap().push(line);
+    }
+
+    /// Takes what was said so far.
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Visit for Log {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.add(format!("{}={value:?}", field.name()));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(format!("{}={value}", field.name()));
+    }
+}
+
+impl<S: tracing::Subscriber> Layer<S> for Log {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
+        *metadata.level() <= Level::INFO
+    }
+
+    fn on_new_span(&self, attributes: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
+        self.add(format!("span={}", attributes.metadata().name()));
+        attributes.record(&mut self.clone());
+    }
+
+    fn on_record(&self, _: &Id, values: &Record<'_>, _: Context<'_, S>) {
+        values.record(&mut self.clone());
+    }
+
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        self.add(format!("level={}", event.metadata().level()));
+        event.record(&mut self.clone());
+    }
+}
+
+/// A service whose key, scope and results are secrets.
+struct Service {
+    idem: Idem<FaultStore<MemoryStore>>,
+    log: Log,
+    everything: Vec<String>,
+}
+
+impl Service {
+    fn call(key: &str, request: u64) -> Call {
+        let ttl = Duration::from_secs(3600);
+        Call::new("test.operation", &format!("secret-{key}"), &request, ttl).scope("secret-scope")
+    }
+
+    async fn run(&self, call: Call) -> Result<String, Error> {
+        self.idem
+            .run(call, async || Ok("secret value".to_owned()))
+            .await
+    }
+
+    /// What was said since the last look: the outcomes of spans, and the levels of events.
+    #[track_caller]
+    fn said(&mut self, expected: &[&str]) {
+        let lines = self.log.take();
+        let spans = lines.iter().filter(|line| *line == "span=idempotent");
+        assert_eq!(spans.count(), 1, "one span a call: {lines:?}");
+        let said: Vec<_> = lines
+            .iter()
+            .filter(|line| line.starts_with("outcome=") || line.starts_with("level="))
+            .map(String::as_str)
+            .collect();
+        assert_eq!(said, expected, "{lines:?}");
+        self.everything.extend(lines);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_call_is_a_span_with_its_outcome_and_without_anything_secret() {
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(log.clone()));
+    let store = FaultStore::new(MemoryStore::new());
+    let mut service = Service {
+        idem: Idem::builder(store.clone()).max_result_bytes(20).build(),
+        log,
+        everything: Vec::new(),
+    };
+    let call = Service::call;
+
+    service.run(call("k", 1)).await.unwrap();
+    service.said(&["outcome=executed"]);
+    service.run(call("k", 1)).await.unwrap();
+    service.said(&["outcome=replayed"]);
+    service.run(call("k", 2)).await.unwrap_err();
+    service.said(&["outcome=key_reused"]);
+
+    // One that holds the key, one that is told so, one that waits.
+    let gate = store.hold_after(Op::Complete);
+    let mut first = Box::pin(service.run(call("slow", 1)));
+    assert!(first.as_mut().now_or_never().is_none());
+    service.log.take();
+    service.run(call("slow", 1)).await.unwrap_err();
+    let mut waiter = Box::pin(service.run(call("slow", 1).wait(LEASE)));
+    let told = service.log.take();
+    assert!(told.contains(&"outcome=in_flight".to_owned()), "{told:?}");
+    assert!(waiter.as_mut().now_or_never().is_none());
+    gate.open();
+    let (first, waiter) = tokio::join!(first, waiter);
+    assert_eq!(first.unwrap(), waiter.unwrap());
+    let told = service.log.take();
+    assert!(told.contains(&"outcome=waited".to_owned()), "{told:?}");
+    service.everything.extend(told);
+
+    // Interrupted: its owner under `refuse` was cancelled.
+    let refuse = || call("dead", 1).on_crash(OnCrash::Refuse);
+    let dead = service
+        .idem
+        .run(refuse(), async || -> Result<String, Error> {
+            std::future::pending().await
+        });
+    assert!(Box::pin(dead).now_or_never().is_none());
+    tokio::task::yield_now().await;
+    service.log.take();
+    service.run(refuse()).await.unwrap_err();
+    service.said(&["outcome=interrupted"]);
+
+    // A result that is over the limit.
+    let long = service.idem.run(call("long", 1), async || {
+        Ok::<_, Error>("secret ".repeat(10))
+    });
+    long.await.unwrap();
+    service.said(&["level=ERROR", "outcome=unrecorded"]);
+    service.run(call("long", 1)).await.unwrap_err();
+    service.said(&["outcome=unrecorded"]);
+
+    // A record that another type was stored in.
+    let other = service
+        .idem
+        .run(call("k", 1), async || Ok::<_, Error>(1_u64));
+    other.await.unwrap_err();
+    service.said(&["outcome=decode"]);
+
+    // Overtaken while it was paused, by a call that still runs.
+    let rival = Idem::new(store.clone());
+    let overtaken = service.idem.run(call("paused", 1), async || {
+        tokio::time::advance(LEASE).await;
+        let running = rival.run(call("paused", 1), async || -> Result<String, Error> {
+            std::future::pending().await
+        });
+        assert!(Box::pin(running).now_or_never().is_none());
+        service.log.take();
+        Ok::<_, Error>("secret value".to_owned())
+    });
+    overtaken.await.unwrap_err();
+    let told = service.log.take();
+    assert!(told.contains(&"outcome=lease_lost".to_owned()), "{told:?}");
+    service.everything.extend(told);
+
+    // The store is out of reach: fatal for one call, an event for another that may run all the same.
+    store.outage();
+    service.run(call("down", 1)).await.unwrap_err();
+    service.said(&["outcome=store_error"]);
+    service
+        .run(call("down", 1).run_on_store_error())
+        .await
+        .unwrap();
+    service.said(&["level=WARN", "outcome=executed"]);
+
+    let all = service.everything.join("\n");
+    assert!(all.contains("operation=test.operation") && all.contains("attempt=1"));
+    assert!(!all.contains("secret"), "{all}");
+}

@@ -1,0 +1,113 @@
+//! What each option and each shape of an annotated function does when it is called, on the memory store with paused
+//! time.
+
+mod calls;
+mod crash;
+mod errors;
+mod flow;
+mod keys;
+mod lints;
+mod methods;
+mod names;
+mod request;
+mod shapes;
+mod sqlite;
+mod stores;
+mod timing;
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use idem_runtime::conformance::faults::FaultStore;
+use idem_runtime::store::{Filter, PageRequest};
+use idem_runtime::{Error, Idem, MemoryStore, Record, Scope};
+
+/// The default lease of a handle.
+const LEASE: Duration = Duration::from_secs(30);
+
+type Handle = Idem<FaultStore<MemoryStore>>;
+
+/// A handle, which it dereferences to, and payments: the witness of how often a body ran.
+#[derive(Debug)]
+struct Bank {
+    idem: Handle,
+    payments: AtomicU32,
+}
+
+impl Bank {
+    fn new() -> Self {
+        Self {
+            idem: Idem::new(FaultStore::new(MemoryStore::new())),
+            payments: AtomicU32::new(0),
+        }
+    }
+
+    fn pay(&self) -> u32 {
+        self.payments.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn payments(&self) -> u32 {
+        self.payments.load(Ordering::SeqCst)
+    }
+
+    /// Pays, and then hangs for good.
+    async fn pay_and_hang(&self) -> u32 {
+        self.pay();
+        std::future::pending().await
+    }
+
+    /// The record of a key in no scope.
+    async fn record(&self, operation: &str, key: &str) -> Record {
+        let record = self.records().find(operation, key, &Scope::none()).await;
+        record.unwrap().expect("there is a record of this call")
+    }
+
+    /// All records.
+    async fn all(&self) -> Vec<Record> {
+        let page = PageRequest {
+            limit: 100,
+            after: None,
+        };
+        let listed = self.records().list(&Filter::default(), &page).await;
+        listed.unwrap().records
+    }
+}
+
+impl Deref for Bank {
+    type Target = Handle;
+
+    fn deref(&self) -> &Handle {
+        &self.idem
+    }
+}
+
+/// Begins a call whose body hangs, and drops it there: as good as a crash.
+async fn crash<F: Future>(call: F) {
+    let mut call = Box::pin(call);
+    assert!(call.as_mut().now_or_never().is_none(), "its body hangs");
+    drop(call);
+    // What the guard does in the background.
+    tokio::task::yield_now().await;
+}
+
+/// The key was used with another request before.
+#[track_caller]
+fn assert_reused<T: std::fmt::Debug>(result: Result<T, Error>) {
+    assert!(matches!(result, Err(Error::KeyReused)), "{result:?}");
+}
+
+/// A service's own error.
+#[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
+enum Failure {
+    #[error("declined: {0}")]
+    Declined(String),
+    #[error("refused with status {0}")]
+    Status(u16),
+    #[error("timed out")]
+    TimedOut,
+    #[error(transparent)]
+    #[serde(skip)]
+    Idempotency(#[from] Error),
+}
