@@ -5,7 +5,6 @@
     reason = "a panic fails the test that it happens in"
 )]
 
-mod attribute;
 mod engine;
 mod fingerprint;
 mod idempotent;

@@ -239,7 +239,8 @@ pub(crate) fn enter<T, E>(
     errors: ErrorCodec<E>,
 ) -> impl Future<Output = Result<Running<T, E>, Result<T, E>>> {
     let begun = Entry::begin(handle, call, Codecs { values, errors }, false);
-    async move {
+    // Boxed, so that a body that runs for hours does not keep the room that claiming took.
+    Box::pin(async move {
         let (mut claimant, entry) = begun?;
         match claimant.claim().instrument(entry.span.clone()).await {
             Ok(Claimed::Run(attempt, lead)) => Ok(entry.run(attempt, lead)),
@@ -248,7 +249,7 @@ pub(crate) fn enter<T, E>(
             Ok(Claimed::Ask(_)) => Err(entry.refuse(Error::Interrupted)),
             Err(error) => Err(entry.refuse(error)),
         }
-    }
+    })
 }
 
 /// The same for `on_crash = reconcile(...)`.
@@ -449,7 +450,8 @@ impl<T, E> Running<T, E> {
             Some(Verdict::Interrupt) | None => "interrupted",
         };
         let mut settlement = verdict.and_then(|verdict| self.guard.settle(verdict));
-        async move {
+        // Boxed, as what claims is.
+        Box::pin(async move {
             // Borrowed: what is moved out of a capture is kept twice.
             if let Some(settlement) = &mut settlement {
                 let settled = settlement.settle(&self.guard.span).await;
@@ -469,7 +471,7 @@ impl<T, E> Running<T, E> {
                 observer.tell(Source::Executed, number, SystemTime::now());
             }
             result
-        }
+        })
     }
 
     /// What the record is to say. None where it is left as after a crash.
