@@ -92,10 +92,10 @@ async fn crash<F: Future>(call: F) {
     tokio::task::yield_now().await;
 }
 
-/// The key was used with another request before.
 #[track_caller]
 fn assert_reused<T: std::fmt::Debug>(result: Result<T, Error>) {
-    assert!(matches!(result, Err(Error::KeyReused)), "{result:?}");
+    let error = result.expect_err("the key was used with another request before");
+    assert!(matches!(error, Error::KeyReused), "{error:?}");
 }
 
 /// A service's own error.

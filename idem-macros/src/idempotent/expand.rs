@@ -302,7 +302,7 @@ impl Idempotent {
         let borrows = self.borrows.iter().map(|Opened { cfg, pat, ident }| {
             quote! {
                 #(#cfg)*
-                #[allow(unused_variables)]
+                #[allow(unused_variables, clippy::pattern_type_mismatch)]
                 let #pat = &#ident;
             }
         });

@@ -68,8 +68,7 @@ struct Order {
 }
 
 #[idempotent(key = format!("{}-{}", order.id, order.line + offset), ttl = "1h", store = bank, name = "expr", skip_all)]
-async fn by_expression(bank: &Bank, order: Order, offset: u32) -> Result<u32, Error> {
-    drop(order);
+async fn by_expression(bank: &Bank, order: &Order, offset: u32) -> Result<u32, Error> {
     Ok(bank.pay())
 }
 
@@ -81,10 +80,10 @@ async fn by_derived(bank: &Bank, tenant: &str, text: &str) -> Result<u32, Error>
 #[tokio::test(start_paused = true)]
 async fn a_key_is_any_expression_over_the_arguments() {
     let bank = Bank::new();
-    by_expression(&bank, Order { id: 7, line: 1 }, 10)
+    by_expression(&bank, &Order { id: 7, line: 1 }, 10)
         .await
         .unwrap();
-    let again = by_expression(&bank, Order { id: 7, line: 2 }, 9).await;
+    let again = by_expression(&bank, &Order { id: 7, line: 2 }, 9).await;
     assert_eq!(again.unwrap(), 1);
     assert_eq!(bank.record("expr", "7-11").await.attempt, 1);
 

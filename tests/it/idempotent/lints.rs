@@ -51,6 +51,7 @@ use core::fmt::Display;
 
 use async_trait::async_trait;
 use idem_runtime::{Attempt, Error, Fingerprint, Key, Reconciled, ToKey, idempotent};
+use tokio::task::yield_now;
 
 use super::{Bank, Failure};
 
@@ -93,7 +94,7 @@ async fn everything(
 }
 
 async fn lookup(bank: &Bank, attempt: &Attempt, amount: &u64) -> Result<Reconciled<u32>, Failure> {
-    tokio::task::yield_now().await;
+    yield_now().await;
     Ok(if *amount == 0 {
         Reconciled::NotDone
     } else {
@@ -155,7 +156,7 @@ async fn the_expansion_is_free_of_warnings() -> anyhow::Result<()> {
     for _ in 0..2_u8 {
         assert_eq!(least(&bank, "k").await?, 1);
         let key = Key::new("k")?;
-        assert_eq!(everything(&bank, "ann", key, 10, Some(0.5)).await?, 12);
+        assert_eq!(everything(&bank, "ann", key, 10, Some(0.5_f64)).await?, 12);
         let pair = ("id".to_owned(), Vec::new());
         assert_eq!(patterns(&bank, pair, 0.5, &1_u8, 7_u8).await?, "id73");
         assert_eq!(service.method("ann").await?, 4);

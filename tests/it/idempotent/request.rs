@@ -64,7 +64,8 @@ async fn skipping_all(bank: &Bank, amount: u64, clock: fn() -> u64) -> Result<u3
 #[tokio::test(start_paused = true)]
 async fn what_is_skipped_does_not_count_and_needs_no_fingerprint() {
     let bank = Bank::new();
-    let (clock, other): (fn() -> u64, fn() -> u64) = (|| 0, || 1);
+    let clock: fn() -> u64 = || 0;
+    let other: fn() -> u64 = || 1;
     skipping(&bank, 1, 0.5, &clock).await.unwrap();
     assert_eq!(skipping(&bank, 1, 0.7, &other).await.unwrap(), 1);
     assert_reused(skipping(&bank, 2, 0.5, &clock).await);
@@ -93,7 +94,7 @@ async fn bare_words_in_store_key_and_scope_are_skipped() {
 
 #[idempotent(key = charge.id, ttl = "1h", store = bank)]
 async fn by_field(bank: &Bank, charge: Charge) -> Result<u32, Error> {
-    drop(charge);
+    let Charge { .. } = charge;
     Ok(bank.pay())
 }
 
@@ -121,7 +122,7 @@ async fn replaced(
     note: &str,
     clock: fn() -> u64,
 ) -> Result<u32, Error> {
-    drop(charge);
+    let Charge { .. } = charge;
     Ok(bank.pay())
 }
 

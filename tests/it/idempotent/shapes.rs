@@ -241,8 +241,8 @@ charge!(
         if own == 0 {
             return Err(super::Failure::Declined(id.to_owned()));
         }
-        let attempt = own;
-        attempt
+        let attempt = own + 1;
+        attempt - 1
     }
 );
 

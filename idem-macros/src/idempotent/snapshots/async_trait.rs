@@ -29,7 +29,7 @@ where
         let __ret: Result<u64, Error> = {
             #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
             let (__idem_handle, __idem_call) = {
-                #[allow(unused_variables)]
+                #[allow(unused_variables, clippy::pattern_type_mismatch)]
                 let [first, ..] = &__arg2;
                 (
                     ::idem_runtime::__private::handle(&__self.idem),

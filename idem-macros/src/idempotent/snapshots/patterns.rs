@@ -11,7 +11,7 @@ where
 {
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
     let (__idem_handle, __idem_call) = {
-        #[allow(unused_variables)]
+        #[allow(unused_variables, clippy::pattern_type_mismatch)]
         let (id, _) = &__idem_arg0;
         (
             ::idem_runtime::__private::default_handle(),
