@@ -272,8 +272,9 @@ impl<S: Store> Builder<S> {
     }
 
     /// A secret that seals stored digests, since a hash of a guessable request can be guessed. The first one given
-    /// seals; further ones are read with, so that a secret can be replaced: give the new one first and keep the old
-    /// one until the longest retention is over.
+    /// seals; further ones are read with, so that a secret can be replaced: give every process the new one behind the
+    /// old one, then in front of it, and take the old one away once the longest retention is over. A process that does
+    /// not have the secret of a record answers [`Error::Decode`], and runs nothing.
     ///
     /// Under `key = fingerprint` the key itself is sealed, so replacing the secret makes every request a new one.
     #[must_use]

@@ -113,10 +113,10 @@ pub enum InvalidCall {
          give it one of its own with `name = \"...\"`"
     )]
     AmbiguousName(String),
-    /// The retention is zero.
+    /// The retention is less than a microsecond.
     #[error("the ttl is zero, so no result would be kept")]
     ZeroTtl,
-    /// The lease is zero.
+    /// The lease is less than a microsecond.
     #[error("the lease is zero, so no owner would ever be believed")]
     ZeroLease,
     /// The secret that seals fingerprints is shorter than 16 bytes.

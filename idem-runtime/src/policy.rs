@@ -32,7 +32,8 @@ pub enum OnStoreError {
     /// No claim, no run: the call answers [`Error::Store`](crate::Error::Store).
     #[default]
     Fail,
-    /// The body runs without any protection, and a warning event says so.
+    /// The body runs without any protection, and a warning event says so. Not where a record of the key is there and
+    /// cannot be read ([`Corrupt`](crate::StoreErrorKind::Corrupt)): the key was used then.
     Run,
 }
 

@@ -1,5 +1,10 @@
 //! What a call keeps in memory, and how often it asks for some. Counted by the thread, so tests may run side by side.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a panic fails the test that it happens in"
+)]
+
 use std::future::{Future, pending};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

@@ -144,7 +144,8 @@ impl Attempt {
         let engine = self.engine();
         let lease = self.call.request.lease;
         let sent_at = Instant::now();
-        let limit = engine.policy.store_timeout;
+        // A renewal that hangs must leave time for another one before the lease is over.
+        let limit = engine.policy.store_timeout.min(lease / 3);
         match bounded(limit, engine.store.renew(holder, lease)).await? {
             Fenced::Done => {
                 self.call.progress.prolong(later(sent_at, lease));

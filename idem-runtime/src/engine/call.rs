@@ -12,7 +12,7 @@ use crate::error::{Error, InvalidCall};
 use crate::fingerprint::{self, Fingerprint};
 use crate::key::{Identity, Key, Operation, RecordId, Scope, ToKey, ToScope};
 use crate::policy::OnStoreError;
-use crate::record::{Digest, OnCrash, Token};
+use crate::record::{Digest, OnCrash, Token, micros};
 use crate::store::ClaimRequest;
 
 /// A call: operation, key, request, and how long its record is kept.
@@ -130,10 +130,11 @@ impl Call {
     ) -> Result<Arc<Prepared>, Error> {
         let parts = self.0?;
         let lease = parts.lease.unwrap_or(engine.policy.lease);
-        if parts.ttl.is_zero() {
+        // Stores count whole microseconds.
+        if micros(parts.ttl) == 0 {
             return Err(InvalidCall::ZeroTtl.into());
         }
-        if lease.is_zero() {
+        if micros(lease) == 0 {
             return Err(InvalidCall::ZeroLease.into());
         }
         let fingerprint = engine

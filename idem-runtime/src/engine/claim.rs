@@ -125,8 +125,9 @@ impl Claimant {
     /// Tells the followers what the call came to, and hands the lead on to whoever runs the body.
     fn conclude(&mut self, claimed: Result<Claimed, Error>) -> Result<Claimed, Error> {
         match &claimed {
-            // The lead went along with the attempt, or is kept until the question is answered.
-            Ok(Claimed::Run(..) | Claimed::Ask(_)) => {}
+            // The lead went along with the attempt.
+            Ok(Claimed::Run(..)) => {}
+            Ok(Claimed::Ask(dead)) => self.ask_for_all(&dead.fingerprint),
             Ok(Claimed::Replay(ended, _)) => {
                 if let Some(lead) = self.lead.take() {
                     lead.resign(|| Phase::Ended(Arc::new(ended.clone())));
@@ -139,6 +140,18 @@ impl Claimant {
             }
         }
         claimed
+    }
+
+    /// Tells the followers that somebody is finding out what became of an attempt that died: one question is enough.
+    fn ask_for_all(&self, fingerprint: &Digest) {
+        if let Some(lead) = &self.lead {
+            let now = Instant::now();
+            lead.tell(Phase::Elsewhere {
+                fingerprint: *fingerprint,
+                lapses: later(now, MAX_RETRY_AFTER),
+                news_by: later(now, self.call.request.lease),
+            });
+        }
     }
 
     async fn first_claim(&mut self) -> Result<Look, Error> {
@@ -183,7 +196,8 @@ impl Claimant {
 
     /// What happens when no claim is to be had.
     fn without_store(&mut self, error: StoreError) -> Result<Look, Error> {
-        if !self.call.run_unprotected {
+        // A record that is there and cannot be read says that the key was used.
+        if !self.call.run_unprotected || error.kind() == StoreErrorKind::Corrupt {
             return Err(error.into());
         }
         tracing::warn!(

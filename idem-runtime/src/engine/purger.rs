@@ -7,7 +7,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::task::AbortHandle;
 
 use super::Engine;
-use super::timing::DECADES;
+use super::timing::{DECADES, bounded};
 use crate::error::{Error, StoreError};
 use crate::store::Purged;
 
@@ -26,12 +26,13 @@ impl Purger {
     pub(super) fn start(engine: Arc<Engine>, interval: Duration) -> Result<Self, Error> {
         let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
         let task = runtime.spawn(async move {
+            let interval = interval.min(DECADES);
+            // Somewhere in the first interval, and jittered from then on: the processes of a service do not purge in
+            // step, and one that is restarted often still purges now and then.
+            let mut pause = interval.mul_f64(rand::random());
             loop {
-                // Jittered, so that the processes of a service do not purge in step.
-                let pause = interval
-                    .min(DECADES)
-                    .mul_f64(0.8 + 0.4 * rand::random::<f64>());
                 tokio::time::sleep(pause).await;
+                pause = interval.mul_f64(0.8 + 0.4 * rand::random::<f64>());
                 match purge(&engine).await {
                     Ok(purged) => report(&purged),
                     Err(error) => tracing::warn!(
@@ -63,7 +64,7 @@ impl Drop for Purger {
 async fn purge(engine: &Engine) -> Result<Purged, StoreError> {
     let mut total = Purged::default();
     loop {
-        let purged = engine.store.purge(BATCH).await?;
+        let purged = bounded(engine.policy.store_timeout, engine.store.purge(BATCH)).await?;
         total.removed += purged.removed;
         total.abandoned += purged.abandoned;
         total.interrupted += purged.interrupted;

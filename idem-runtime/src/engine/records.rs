@@ -60,7 +60,8 @@ impl<'a> Records<'a> {
     /// # Errors
     /// [`Error::Store`].
     pub async fn list(self, filter: &Filter, page: &PageRequest) -> Result<Page, Error> {
-        Ok(self.0.store.list(filter, page).await?)
+        let limit = self.policy().store_timeout;
+        Ok(bounded(limit, self.0.store.list(filter, page)).await?)
     }
 
     /// Ends an interrupted or lapsed record with this value: it was done, and this is what replays give back.

@@ -159,10 +159,14 @@ impl Work {
 
     /// Tries until the store answers, for the rest of the lease and one lease more: a lease that ran out does not by
     /// itself refuse its owner.
-    async fn persist(self, answer: Option<oneshot::Sender<Fenced>>) {
-        let policy = &self.attempt.engine().policy;
+    ///
+    /// A store that refuses the result for good, because it is full, say, is asked to record at least that the work was
+    /// done, once the caller no longer waits: the result is lost then, and the work is not done twice.
+    async fn persist(mut self, answer: Option<oneshot::Sender<Fenced>>) {
+        let policy = self.attempt.engine().policy.clone();
         let lease = self.attempt.call().request.lease;
         let now = Instant::now();
+        let patience_over = later(now, policy.store_patience);
         let lapses = self.attempt.live_until().unwrap_or(now).max(now);
         let give_up_at = later(lapses, lease.max(policy.store_patience));
         let mut retries = Backoff::of_retries();
@@ -178,6 +182,9 @@ impl Work {
                 }
                 Err(error) => error,
             };
+            if !error.is_retryable() && Instant::now() >= patience_over {
+                self.give_result_up().await;
+            }
             let pause = retries.pause();
             if Instant::now() + pause >= give_up_at {
                 tracing::error!(
@@ -190,6 +197,28 @@ impl Work {
                 return;
             }
             tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Records that the work was done, without its result; what comes of it is the next round's to find out.
+    async fn give_result_up(&mut self) {
+        if !matches!(
+            self.verdict,
+            Verdict::End(Ending::Completed(_) | Ending::Failed(_))
+        ) {
+            return;
+        }
+        let store = &self.attempt.engine().store;
+        let limit = self.attempt.engine().policy.store_timeout;
+        let unrecorded = bounded(limit, store.complete(&self.holder, &Ending::Unrecorded)).await;
+        if matches!(unrecorded, Ok(Fenced::Done)) {
+            tracing::error!(
+                target: "idem",
+                operation = self.attempt.operation().as_str(),
+                record = %self.attempt.record_id(),
+                "the work is done, but the store refuses its result, which will not be replayed",
+            );
+            self.verdict = Verdict::End(Ending::Unrecorded);
         }
     }
 

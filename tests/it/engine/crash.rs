@@ -217,6 +217,33 @@ async fn reconcile_unknown_is_interrupted_and_the_next_call_asks_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_question_serves_all_duplicates_of_a_process() {
+    let (idem, effects) = (idem(), Effects::default());
+    let reconcile = || call("k", 1).on_crash(OnCrash::Reconcile);
+    die(&idem, &effects, reconcile()).await;
+    let asked = std::sync::atomic::AtomicU32::new(0);
+    let run = |wait| {
+        let handling = Handling::new().reconcile(|_| {
+            asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            async {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                Ok(Reconciled::Done(50))
+            }
+        });
+        idem.run_with(reconcile().wait(wait), handling, async |_| {
+            Ok(effects.happen())
+        })
+    };
+    let (first, impatient, patient) =
+        tokio::join!(run(Duration::ZERO), run(Duration::ZERO), run(LEASE));
+    assert_eq!(first.unwrap(), 50);
+    assert!(matches!(refusal(impatient), Error::InFlight { .. }));
+    assert_eq!(patient.unwrap(), 50);
+    assert_eq!(asked.into_inner(), 1);
+    assert_eq!(effects.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn reconcile_is_never_asked_about_another_request() {
     let (idem, effects) = (idem(), Effects::default());
     die(&idem, &effects, call("k", 2).on_crash(OnCrash::Reconcile)).await;

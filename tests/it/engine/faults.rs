@@ -186,6 +186,34 @@ async fn an_outage_at_completion_is_outlasted_in_the_background() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_result_that_the_store_refuses_for_good_is_unrecorded_and_never_made_twice() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    let patience = idem.policy().store_patience;
+    // A full disk: whatever carries a result is refused, for longer than any caller waits.
+    let refused = Fault::FailBefore(StoreErrorKind::Full);
+    faults.always(Op::Complete, refused.clone());
+    assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
+    tokio::time::sleep(patience).await;
+    // From now on each round tries the result and then its absence; the latter is small enough.
+    faults.reset();
+    faults.next(Op::Complete, refused);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(record(&faults).await.unwrap().state, State::Unrecorded);
+    let again = refusal(effects.run(&idem, call("k", 1)).await);
+    assert!(matches!(again, Error::Unrecorded), "{again:?}");
+    assert_eq!(effects.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failing_open_stops_at_a_record_that_cannot_be_read() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    faults.next(Op::Claim, Fault::FailBefore(StoreErrorKind::Corrupt));
+    let refused = refusal(effects.run(&idem, call("k", 1).run_on_store_error()).await);
+    assert!(matches!(refused, Error::Store(_)), "{refused:?}");
+    assert_eq!(effects.count(), 0, "the key was used");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_value_that_could_not_be_recorded_is_not_given_once_the_lease_is_over() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
     faults.always(Op::Complete, Fault::HangBefore);
