@@ -104,8 +104,8 @@ fn test(run: &mut Run) -> anyhow::Result<()> {
     crash_round(run, &programs)
 }
 
-/// A short round of killing processes while they charge against one file; the long one is
-/// `cargo run -p idem-tests --bin crash`.
+/// Kills processes while they charge against one file; `cargo run -p idem-tests --bin crash -- --help` tells how to do
+/// it for longer.
 fn crash_round(run: &mut Run, programs: &[Program]) -> anyhow::Result<()> {
     let crash = programs
         .iter()
@@ -113,7 +113,7 @@ fn crash_round(run: &mut Run, programs: &[Program]) -> anyhow::Result<()> {
         .context("idem-tests has no program `crash`")?;
     run.step("crash", |sh| {
         let path = &crash.path;
-        Ok(cmd!(sh, "{path} --kills 50 --seconds 60").run()?)
+        Ok(cmd!(sh, "{path} --kills 500 --seconds 240").run()?)
     })
 }
 
