@@ -1,6 +1,7 @@
 //! A third store, as plain as the contract allows, that can be given one bug at a time.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -21,6 +22,8 @@ use crate::mutants::Bug;
 pub(crate) struct ToyStore {
     bug: Option<Bug>,
     inner: Mutex<Inner>,
+    /// How many claims have read and not yet written, where they do one after the other.
+    reading: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -40,6 +43,7 @@ impl ToyStore {
         Self {
             bug,
             inner: Mutex::default(),
+            reading: AtomicUsize::new(0),
         }
     }
 
@@ -334,7 +338,7 @@ impl Store for ToyStore {
     async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
         if self.has(Bug::ClaimIsReadThenWrite) {
             let seen = self.live(&mut self.lock(), &claim.id).cloned();
-            tokio::task::yield_now().await;
+            self.meet_another_reader().await;
             return Ok(match seen {
                 None => self.begin(&mut self.lock(), claim),
                 Some(record) if record.state == State::Released => {
@@ -587,6 +591,21 @@ impl Store for ToyStore {
             (purged.removed, purged.abandoned) = (0, 0);
         }
         Ok(purged)
+    }
+}
+
+impl ToyStore {
+    /// Waits until another claim has read as well, so that the race is lost on any machine; not for long, since most
+    /// cases claim alone.
+    async fn meet_another_reader(&self) {
+        self.reading.fetch_add(1, Ordering::SeqCst);
+        for _ in 0..200 {
+            if self.reading.load(Ordering::SeqCst) > 1 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.reading.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
