@@ -14,11 +14,24 @@ use crate::record::{
     Digest, Ending, Grant, Holder, Observation, OnCrash, Record, State, Timestamp, Token,
 };
 
-#[cfg(any(feature = "memory", feature = "sqlite"))]
+#[cfg(feature = "cache")]
+pub mod cached;
+#[cfg(any(
+    feature = "memory",
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "mysql"
+))]
 mod cursor;
 #[cfg(feature = "memory")]
 pub mod memory;
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

@@ -1,0 +1,1 @@
+//! Completed outcomes of any store, kept where they can be had faster.

@@ -1,0 +1,1 @@
+//! Records in Redis or Valkey, on one server or on a cluster.

@@ -1,0 +1,1 @@
+//! Private database servers for the tests: started on free ports in temporary directories, and stopped by process id.
