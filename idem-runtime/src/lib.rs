@@ -80,6 +80,7 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //! | `macros` | `#[idempotent]`, `#[derive(Fingerprint)]` | yes |
 //! | `memory` | `MemoryStore`: tests, single processes | yes |
 //! | `sqlite` | `SqliteStore`: one file, several processes | |
+//! | `cache` | `Cached`: replays from the memory of the process, in front of any store | |
 //! | `cbor` | `Codec::Cbor` for stored results, instead of JSON | |
 //! | `conformance` | the case table that every store must pass, and a store that injects faults | |
 //! | `bytes`, `chrono`, `jiff`, `rust_decimal`, `time`, `url`, `uuid` | `Fingerprint` for the types of that crate; `uuid` also makes keys | |
@@ -115,6 +116,8 @@ pub use crate::key::{Identity, Key, Operation, RecordId, Scope, ToKey, ToScope};
 pub use crate::policy::{OnStoreError, Policy};
 pub use crate::record::{OnCrash, Record, State, Timestamp};
 pub use crate::store::Store;
+#[cfg(feature = "cache")]
+pub use crate::store::cached::Cached;
 #[cfg(feature = "memory")]
 pub use crate::store::memory::MemoryStore;
 #[cfg(feature = "sqlite")]

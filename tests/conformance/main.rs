@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use idem_runtime::conformance::{self, faults::FaultStore};
-use idem_runtime::{MemoryStore, SqliteStore, Store};
+use idem_runtime::{Cached, MemoryStore, SqliteStore, Store};
 use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Runtime;
 
@@ -41,6 +41,8 @@ fn main() -> anyhow::Result<ExitCode> {
             "faults::sqlite",
             Arc::new(FaultStore::new(open("faults.db")?)),
         ),
+        ("cached::memory", Arc::new(Cached::new(MemoryStore::new()))),
+        ("cached::sqlite", Arc::new(Cached::new(open("cached.db")?))),
         ("toy", Arc::new(toy::ToyStore::new(None))),
     ];
 
