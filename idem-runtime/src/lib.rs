@@ -80,6 +80,7 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //! | `macros` | `#[idempotent]`, `#[derive(Fingerprint)]` | yes |
 //! | `memory` | `MemoryStore`: tests, single processes | yes |
 //! | `sqlite` | `SqliteStore`: one file, several processes | |
+//! | `redis`, `redis-cluster` | `RedisStore`: Redis 6.2 and later, Valkey; on a cluster | |
 //! | `cbor` | `Codec::Cbor` for stored results, instead of JSON | |
 //! | `conformance` | the case table that every store must pass, and a store that injects faults | |
 //! | `bytes`, `chrono`, `jiff`, `rust_decimal`, `time`, `url`, `uuid` | `Fingerprint` for the types of that crate; `uuid` also makes keys | |
@@ -117,6 +118,8 @@ pub use crate::record::{OnCrash, Record, State, Timestamp};
 pub use crate::store::Store;
 #[cfg(feature = "memory")]
 pub use crate::store::memory::MemoryStore;
+#[cfg(feature = "redis")]
+pub use crate::store::redis::{RedisConnection, RedisStore};
 #[cfg(feature = "sqlite")]
 pub use crate::store::sqlite::SqliteStore;
 #[cfg(feature = "macros")]
