@@ -1,11 +1,15 @@
 //! The stores that the case table is run on.
 
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use idem_runtime::conformance::{self, faults::FaultStore};
-use idem_runtime::{Cached, MemoryStore, SqliteStore, Store};
+use idem_runtime::{Cached, MemoryStore, RedisStore, SqliteStore, Store};
+use idem_tests::backends::{self, REDIS, REDIS_CLUSTER};
 use libtest_mimic::{Failed, Trial};
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use tokio::runtime::Runtime;
 
 use crate::toy::ToyStore;
@@ -39,6 +43,34 @@ fn suites(files: &Path) -> Vec<Suite> {
         }),
         Suite::new("cached::sqlite", None, async || {
             Ok(Cached::new(cached.await?))
+        }),
+        // An address where somebody listened a moment ago. The leases of the cases are short.
+        Suite::new("cached_in_lost_redis::memory", None, async || {
+            let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+            let client = redis::Client::open(format!("redis://{address}/"))?;
+            let connection =
+                ConnectionManager::new_lazy_with_config(client, ConnectionManagerConfig::new())?;
+            let cached = Cached::in_redis(MemoryStore::new(), connection, "idem-conformance");
+            Ok(cached.timeout(Duration::from_millis(2)))
+        }),
+        Suite::new("cached_in_redis::memory", Some(REDIS), async || {
+            let keys = backends::redis().await?;
+            let connection = keys.client.get_connection_manager().await?;
+            Ok(Cached::in_redis(
+                MemoryStore::new(),
+                connection,
+                &keys.prefix,
+            ))
+        }),
+        Suite::new("redis", Some(REDIS), async || {
+            let keys = backends::redis().await?;
+            let connection = keys.client.get_connection_manager().await?;
+            Ok(RedisStore::new(connection).with_prefix(&keys.prefix)?)
+        }),
+        Suite::new("redis_cluster", Some(REDIS_CLUSTER), async || {
+            let keys = backends::redis_cluster().await?;
+            let connection = keys.client.get_async_connection().await?;
+            Ok(RedisStore::new(connection).with_prefix(&keys.prefix)?)
         }),
         Suite::new("toy", None, async || Ok(ToyStore::new(None))),
     ]
