@@ -5,12 +5,13 @@ use std::sync::{Arc, LazyLock};
 
 use idem_runtime::conformance::{self, faults::FaultStore};
 use idem_runtime::{Cached, MemoryStore, SqliteStore, Store};
+use idem_tests::backends::{self, Keys, REDIS};
 use libtest_mimic::{Failed, Trial};
 use tokio::runtime::Runtime;
 
 use crate::toy::ToyStore;
 
-/// Every store: the name that its trials begin with, the variable of [`idem_tests::backends`] that it needs if it needs
+/// Every store: the name that its trials begin with, the variable of [`backends`] that it needs if it needs
 /// a server, and how it is made, with its table. One store serves all the cases of a suite at once, as the table
 /// promises.
 fn suites(files: &Path) -> Vec<Suite> {
@@ -39,6 +40,11 @@ fn suites(files: &Path) -> Vec<Suite> {
         }),
         Suite::new("cached::sqlite", None, async || {
             Ok(Cached::new(cached.await?))
+        }),
+        Suite::new("cached::redis", Some(REDIS), async || {
+            let Keys { client, prefix } = backends::redis().await?;
+            let connection = client.get_connection_manager().await?;
+            Ok(Cached::in_redis(MemoryStore::new(), connection, &prefix))
         }),
         Suite::new("toy", None, async || Ok(ToyStore::new(None))),
     ]
