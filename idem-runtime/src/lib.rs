@@ -80,6 +80,7 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //! | `macros` | `#[idempotent]`, `#[derive(Fingerprint)]` | yes |
 //! | `memory` | `MemoryStore`: tests, single processes | yes |
 //! | `sqlite` | `SqliteStore`: one file, several processes | |
+//! | `postgres` | `PostgresStore`: PostgreSQL 12 and later | |
 //! | `cbor` | `Codec::Cbor` for stored results, instead of JSON | |
 //! | `conformance` | the case table that every store must pass, and a store that injects faults | |
 //! | `bytes`, `chrono`, `jiff`, `rust_decimal`, `time`, `url`, `uuid` | `Fingerprint` for the types of that crate; `uuid` also makes keys | |
@@ -117,6 +118,8 @@ pub use crate::record::{OnCrash, Record, State, Timestamp};
 pub use crate::store::Store;
 #[cfg(feature = "memory")]
 pub use crate::store::memory::MemoryStore;
+#[cfg(feature = "postgres")]
+pub use crate::store::postgres::PostgresStore;
 #[cfg(feature = "sqlite")]
 pub use crate::store::sqlite::SqliteStore;
 #[cfg(feature = "macros")]

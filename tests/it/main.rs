@@ -10,6 +10,7 @@ mod fingerprint;
 mod idempotent;
 mod memory;
 mod outside;
+mod postgres;
 mod records;
 mod sqlite;
 mod ui;
