@@ -5,6 +5,8 @@
     reason = "a panic fails the test that it happens in"
 )]
 
+mod backends;
+mod cached;
 mod engine;
 mod fingerprint;
 mod idempotent;

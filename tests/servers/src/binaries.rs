@@ -20,8 +20,10 @@ pub(crate) const MARIADB_INSTALL_DB: Binary = Binary::new("mariadb-install-db", 
 pub(crate) const MARIADB: Binary = Binary::new("mariadb", "mariadb-server");
 pub(crate) const REDIS_SERVER: Binary = Binary::new("redis-server", "redis-server");
 pub(crate) const REDIS_CLI: Binary = Binary::new("redis-cli", "redis-server");
+/// Which the [guardian](crate::guardian) asks about a server's processes.
+pub(crate) const PS: Binary = Binary::new("ps", "procps");
 
-const ALL: [Binary; 8] = [
+const ALL: [Binary; 9] = [
     POSTGRES,
     INITDB,
     PSQL,
@@ -30,6 +32,7 @@ const ALL: [Binary; 8] = [
     MARIADB,
     REDIS_SERVER,
     REDIS_CLI,
+    PS,
 ];
 
 /// The Debian packages, without repetition, of the programs that are not installed.

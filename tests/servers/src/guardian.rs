@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context as _, bail, ensure};
 
-use crate::binaries::User;
+use crate::binaries::{self, User};
 
 /// A shell that reads its orders from a pipe. However the test ends, the kernel closes the pipe's other end; then the
 /// shell stops the server and removes the directory. No handler, no panic hook and no cooperation of the test is
@@ -54,6 +54,7 @@ impl Guardian {
     /// Watches over a directory, which is the guardian's from now on, as `user` if there is one. `stop` is the signal,
     /// such as `KILL`, that ends the server together with the processes that it started.
     pub(crate) fn new(directory: &Path, stop: &str, user: Option<User>) -> anyhow::Result<Self> {
+        binaries::PS.find()?;
         let mut command = Command::new("sh");
         command.args(["-c", SCRIPT, "guardian"]);
         command.arg(directory).arg(stop);
@@ -100,7 +101,10 @@ impl Guardian {
     /// `SIGKILL`, if there is a server. It has ended when this returns.
     pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
         if self.pid.take().is_some() {
-            self.order("kill -KILL $pid; wait $pid; pid=; echo")?;
+            // The processes of a PostgreSQL end when they notice that the first one is gone, but not while paused.
+            self.order(
+                "others=$(children); kill -KILL $pid; wait $pid; pid=; [ -z \"$others\" ] || kill -CONT $others; echo",
+            )?;
         }
         Ok(())
     }
