@@ -80,6 +80,7 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //! | `macros` | `#[idempotent]`, `#[derive(Fingerprint)]` | yes |
 //! | `memory` | `MemoryStore`: tests, single processes | yes |
 //! | `sqlite` | `SqliteStore`: one file, several processes | |
+//! | `postgres` | `PostgresStore`: PostgreSQL 12 and later | |
 //! | `cache` | `Cached`: replays from the memory of the process, or with `redis` from Redis, in front of any store | |
 //! | `redis`, `redis-cluster` | `RedisStore`: Redis 6.2 and later, Valkey; on a cluster | |
 //! | `cbor` | `Codec::Cbor` for stored results, instead of JSON | |
@@ -121,6 +122,8 @@ pub use crate::store::Store;
 pub use crate::store::cached::Cached;
 #[cfg(feature = "memory")]
 pub use crate::store::memory::MemoryStore;
+#[cfg(feature = "postgres")]
+pub use crate::store::postgres::PostgresStore;
 #[cfg(feature = "redis")]
 pub use crate::store::redis::{RedisConnection, RedisStore};
 #[cfg(feature = "sqlite")]

@@ -12,6 +12,7 @@ mod fingerprint;
 mod idempotent;
 mod memory;
 mod outside;
+mod postgres;
 mod records;
 mod sqlite;
 mod ui;
