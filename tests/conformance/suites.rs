@@ -6,9 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use idem_runtime::conformance::{self, faults::FaultStore};
-use idem_runtime::{
-    Cached, MemoryStore, PostgresStore, RedisStore, SqliteStore, Store,
-};
+use idem_runtime::{Cached, MemoryStore, PostgresStore, RedisStore, SqliteStore, Store};
 use idem_tests::backends::{self, POSTGRES, REDIS, REDIS_CLUSTER};
 use libtest_mimic::{Failed, Trial};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
