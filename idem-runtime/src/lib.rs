@@ -80,6 +80,8 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //! | `macros` | `#[idempotent]`, `#[derive(Fingerprint)]` | yes |
 //! | `memory` | `MemoryStore`: tests, single processes | yes |
 //! | `sqlite` | `SqliteStore`: one file, several processes | |
+//! | `postgres` | `PostgresStore`: PostgreSQL 12 and later | |
+//! | `cache` | `Cached`: replays from the memory of the process, or with `redis` from Redis, in front of any store | |
 //! | `redis`, `redis-cluster` | `RedisStore`: Redis 6.2 and later, Valkey; on a cluster | |
 //! | `cbor` | `Codec::Cbor` for stored results, instead of JSON | |
 //! | `conformance` | the case table that every store must pass, and a store that injects faults | |
@@ -116,8 +118,12 @@ pub use crate::key::{Identity, Key, Operation, RecordId, Scope, ToKey, ToScope};
 pub use crate::policy::{OnStoreError, Policy};
 pub use crate::record::{OnCrash, Record, State, Timestamp};
 pub use crate::store::Store;
+#[cfg(feature = "cache")]
+pub use crate::store::cached::Cached;
 #[cfg(feature = "memory")]
 pub use crate::store::memory::MemoryStore;
+#[cfg(feature = "postgres")]
+pub use crate::store::postgres::PostgresStore;
 #[cfg(feature = "redis")]
 pub use crate::store::redis::{RedisConnection, RedisStore};
 #[cfg(feature = "sqlite")]

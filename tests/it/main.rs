@@ -5,11 +5,14 @@
     reason = "a panic fails the test that it happens in"
 )]
 
+mod backends;
+mod cached;
 mod engine;
 mod fingerprint;
 mod idempotent;
 mod memory;
 mod outside;
+mod postgres;
 mod records;
 mod sqlite;
 mod ui;

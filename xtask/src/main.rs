@@ -1,6 +1,7 @@
-//! The few commands a contributor types: `cargo xtask test`, `lint`, `bench`, `ci`.
+//! The few commands a contributor types: `cargo xtask test`, `servers`, `lint`, `bench`, `ci`.
 
 mod run;
+mod servers;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -11,21 +12,29 @@ use serde_json::Value as Json;
 use xshell::cmd;
 
 use crate::run::Run;
+use crate::servers::Servers;
 
 const USAGE: &str = "\
 Usage: cargo xtask <command>
 
   test [--embedded]   every test: unit, integration, documentation and compile-time ones, the conformance table on
-                      every store, each example run to its end, and a short round of killing processes. --embedded
-                      leaves out what needs a database server; so far that is nothing
+                      every store, each example run to its end, and a short round of killing processes. Starts private
+                      servers first, see below. --embedded starts none, and lists what needs one as ignored
+  servers [-- COMMAND...]
+                      starts a private PostgreSQL, MariaDB, Redis and Redis Cluster, and COMMAND with variables that
+                      tell where they are; without a COMMAND prints the variables, and runs until Ctrl-C. The variables
+                      are IDEM_TEST_POSTGRES_URL, IDEM_TEST_MYSQL_URL, IDEM_TEST_REDIS_URL and
+                      IDEM_TEST_REDIS_CLUSTER_URLS (separated by commas); for one that is already set, nothing is
+                      started. On Debian, root gets what is missing installed
   lint                formatting, clippy and rustdoc without a warning, idem-runtime with each feature alone
   bench               the benchmarks, as ratios to their baselines
   ci                  lint, then test
 ";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Command {
-    Test,
+    Test { embedded: bool },
+    Servers { command: Vec<OsString> },
     Lint,
     Bench,
     Ci,
@@ -46,13 +55,17 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
     let mut args = lexopt::Parser::from_args(args);
     let mut command = None;
     let mut embedded = false;
+    let mut rest = Vec::new();
     while let Some(arg) = args.next()? {
         match arg {
             Long("help") | Short('h') => return Ok(Command::Help),
             Long("embedded") => embedded = true,
             Value(name) if command.is_none() => {
                 command = Some(match name.to_str() {
-                    Some("test") => Command::Test,
+                    Some("test") => Command::Test { embedded: false },
+                    Some("servers") => Command::Servers {
+                        command: Vec::new(),
+                    },
                     Some("lint") => Command::Lint,
                     Some("bench") => Command::Bench,
                     Some("ci") => Command::Ci,
@@ -60,26 +73,32 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
                     _ => bail!("there is no command {name:?}\n\n{USAGE}"),
                 });
             }
+            Value(word) if matches!(command, Some(Command::Servers { .. })) => {
+                rest.push(word);
+                rest.extend(args.raw_args()?);
+            }
             other => return Err(other.unexpected().into()),
         }
     }
-    let command = command.with_context(|| format!("name a command\n\n{USAGE}"))?;
-    if embedded && command != Command::Test {
-        bail!("`--embedded` belongs to `test`\n\n{USAGE}");
+    match command.with_context(|| format!("name a command\n\n{USAGE}"))? {
+        Command::Test { .. } => Ok(Command::Test { embedded }),
+        _ if embedded => bail!("`--embedded` belongs to `test`\n\n{USAGE}"),
+        Command::Servers { .. } => Ok(Command::Servers { command: rest }),
+        other => Ok(other),
     }
-    Ok(command)
 }
 
 fn execute(command: Command) -> anyhow::Result<()> {
     let mut run = Run::new()?;
     match command {
         Command::Help => print!("{USAGE}"),
-        Command::Test => test(&mut run)?,
+        Command::Test { embedded } => test(&mut run, embedded)?,
+        Command::Servers { command } => return servers(&mut run, &command),
         Command::Lint => lint(&mut run)?,
         Command::Bench => bench(&mut run)?,
         Command::Ci => {
             lint(&mut run)?;
-            test(&mut run)?;
+            test(&mut run, false)?;
         }
     }
     run.total();
@@ -88,8 +107,15 @@ fn execute(command: Command) -> anyhow::Result<()> {
 
 /// Everything is built once, with one set of features and profiles: cargo would build a package that is named alone, or
 /// a program that is run, with others. So the tests' own build is asked where it put the programs.
-fn test(run: &mut Run) -> anyhow::Result<()> {
+fn test(run: &mut Run, embedded: bool) -> anyhow::Result<()> {
     let cargo = run.cargo();
+    let servers = match embedded {
+        true => None,
+        false => Some(run.step("servers", Servers::start)?),
+    };
+    for (name, value) in servers.iter().flat_map(Servers::variables) {
+        run.set_var(name, value);
+    }
     let programs = run.step("build", |sh| {
         let built = cmd!(
             sh,
@@ -98,10 +124,43 @@ fn test(run: &mut Run) -> anyhow::Result<()> {
         .read()?;
         programs(&built)
     })?;
+    let ignored = if embedded {
+        None
+    } else {
+        Some("--include-ignored")
+    };
     run.step("tests", |sh| {
-        Ok(cmd!(sh, "{cargo} test --workspace --all-features").run()?)
+        Ok(cmd!(
+            sh,
+            "{cargo} test --workspace --all-features --lib --bins --tests -- {ignored...}"
+        )
+        .run()?)
+    })?;
+    // On their own: an example that is marked `ignore` is not meant to be compiled.
+    run.step("documentation's tests", |sh| {
+        Ok(cmd!(sh, "{cargo} test --workspace --all-features --doc").run()?)
     })?;
     crash_round(run, &programs)
+}
+
+/// Runs the command beside the servers, or waits for Ctrl-C. Either way they end with this process.
+fn servers(run: &mut Run, command: &[OsString]) -> anyhow::Result<()> {
+    let servers = run.step("servers", Servers::start)?;
+    for (name, value) in servers.variables() {
+        run.set_var(name, value);
+    }
+    if let [program, arguments @ ..] = command {
+        return Ok(cmd!(run.shell(), "{program} {arguments...}")
+            .quiet()
+            .run()?);
+    }
+    for (name, value) in servers.variables() {
+        println!("export {name}='{value}'");
+    }
+    eprintln!("Ctrl-C stops them");
+    loop {
+        std::thread::park();
+    }
 }
 
 /// Kills processes while they charge against one file; `cargo run -p idem-tests --bin crash -- --help` tells how to do
@@ -237,8 +296,18 @@ mod tests {
 
     #[test]
     fn commands_are_found_by_name() {
-        assert_eq!(parsed(&["test"]), Ok(Command::Test));
-        assert_eq!(parsed(&["test", "--embedded"]), Ok(Command::Test));
+        let test = |embedded| Ok(Command::Test { embedded });
+        assert_eq!(parsed(&["test"]), test(false));
+        assert_eq!(parsed(&["test", "--embedded"]), test(true));
+        let servers = |command: &[&str]| {
+            let command = command.iter().map(OsString::from).collect();
+            Ok(Command::Servers { command })
+        };
+        assert_eq!(parsed(&["servers"]), servers(&[]));
+        assert_eq!(
+            parsed(&["servers", "--", "ls", "-l", "--help"]),
+            servers(&["ls", "-l", "--help"])
+        );
         assert_eq!(parsed(&["ci"]), Ok(Command::Ci));
         assert_eq!(parsed(&["lint", "--help"]), Ok(Command::Help));
     }
@@ -251,6 +320,8 @@ mod tests {
             &["test", "--embeded"],
             &["lint", "--embedded"],
             &["lint", "test"],
+            &["lint", "--", "test"],
+            &["servers", "--embedded"],
         ] {
             assert!(parsed(args).is_err(), "{args:?}");
         }

@@ -53,6 +53,11 @@ impl Run {
         Ok(done)
     }
 
+    /// Sets a variable for the steps from here on.
+    pub(crate) fn set_var(&self, name: &str, value: &str) {
+        self.shell.set_var(name, value);
+    }
+
     /// What the steps took.
     pub(crate) fn total(&self) {
         if self.steps.is_empty() {

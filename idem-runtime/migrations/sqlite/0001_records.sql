@@ -5,7 +5,7 @@ CREATE TABLE IF NOT EXISTS "idem_records" (
     id BLOB NOT NULL PRIMARY KEY,       -- SHA-256 over scope, operation and key, 32 bytes
     scope TEXT NOT NULL,                -- empty for none
     operation TEXT NOT NULL,
-    "key" TEXT NOT NULL,
+    idempotency_key TEXT NOT NULL,
     fingerprint BLOB NOT NULL,          -- version, id of the secret, hash: 37 bytes
     state TEXT NOT NULL,                -- running, released, completed, failed, unrecorded, interrupted
     token BLOB,                         -- 16 bytes; null once released or resolved by hand

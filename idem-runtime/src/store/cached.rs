@@ -1,1 +1,348 @@
-//! Completed outcomes of any store, kept where they can be had faster.
+//! Ended records of any store, kept where they can be had faster.
+//!
+//! Caching is correct here because an outcome is immutable until it expires: whoever has read an ended record knows
+//! what the store would answer for the rest of its retention, unless an operator erases it.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use self::local::Local;
+#[cfg(feature = "redis")]
+use self::shared::Shared;
+use crate::error::StoreError;
+use crate::key::RecordId;
+use crate::record::{Ending, Holder, Observation, Record};
+use crate::store::{
+    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, Resolution, Resolved, Store,
+};
+
+mod local;
+#[cfg(feature = "redis")]
+mod shared;
+#[cfg(feature = "redis")]
+mod wire;
+
+/// A store in front of which ended records are kept, so that a replay costs no round trip to it.
+///
+/// ```
+/// # #[cfg(feature = "memory")]
+/// # fn main() {
+/// use idem_runtime::{Cached, Idem, MemoryStore};
+///
+/// let idem = Idem::new(Cached::new(MemoryStore::new()));
+/// # }
+/// # #[cfg(not(feature = "memory"))]
+/// # fn main() {}
+/// ```
+///
+/// Only what has ended is kept: completed, failed and unrecorded. It is kept when it is first read, so the first replay
+/// in a process reads the store, and those after it do not. A claim is all that is answered from here, and only with a
+/// record that is there; whether to grant one is for the store alone. The record carries its fingerprint, which is
+/// compared as if it came from the store.
+///
+/// # What may be stale
+///
+/// A record is served for as long as it had left when it was read, counted by this process's monotonic clock from
+/// *before* the read was sent, so never beyond its retention while the store's clock runs as fast as this one. It is
+/// served no longer than the [maximum age](Self::max_age) either: an operator who erases a record through another
+/// process or past idem is heeded everywhere by then. What is erased through this store is heeded at once, and a read of
+/// it that was under way is not kept.
+///
+/// Reads ([`Store::get`], [`Store::list`]) always ask the store: a person who looks whether a record is gone is told so,
+/// and this process heeds it from then on.
+pub struct Cached<S> {
+    store: S,
+    place: Place,
+    max_age: Duration,
+}
+
+/// What the cache may hold unless it is told otherwise, in bytes.
+const DEFAULT_CAPACITY: usize = 64 << 20;
+
+/// Retries and double clicks come within seconds; an erasure elsewhere is rare and its operator can wait this long.
+const DEFAULT_MAX_AGE: Duration = Duration::from_secs(60);
+
+/// Where records are kept.
+#[derive(Debug)]
+enum Place {
+    Local(Local),
+    #[cfg(feature = "redis")]
+    Shared(Shared),
+}
+
+/// Longer than any process runs, and short enough to be added to any instant.
+const LONGEST_AGE: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+impl<S: Store> Cached<S> {
+    /// Keeps up to 64 MiB of records in the memory of this process.
+    pub fn new(store: S) -> Self {
+        Self::with_capacity(store, DEFAULT_CAPACITY)
+    }
+
+    /// Keeps up to this many bytes of records in the memory of this process: results, keys, scopes and what it takes
+    /// to find them. A large cache is divided into parts of 1 MiB or more, and a record that is larger than a part is
+    /// not kept. With 0 bytes nothing is.
+    pub fn with_capacity(store: S, bytes: usize) -> Self {
+        Self {
+            store,
+            place: Place::Local(Local::new(bytes)),
+            max_age: DEFAULT_MAX_AGE,
+        }
+    }
+
+    /// Keeps records in this Redis, or Valkey, from where all processes that name the cache alike replay them: 6.2 and
+    /// later, one server or what fails over as one.
+    ///
+    /// The **name** stands for the store behind, and two stores must never share one: a record is found by its operation,
+    /// scope and key alone, so a test's would be replayed in production. It begins the name of every key in Redis.
+    ///
+    /// The store stays the truth. A claim asks Redis first, one round trip; what it does not answer
+    /// [in time](Self::timeout) the store is asked, and Redis is left alone for a second. So losing Redis, or what is in
+    /// it, costs time and nothing else, and any eviction policy will do. Results of up to 1 MiB are kept there, encoded as
+    /// in the store: whoever can read this Redis can read them, whoever can write it can forge them.
+    ///
+    /// An erasure through any cache of this name is heeded by all of them at once, unless Redis could not be told, which
+    /// is a warning, or loses it in a failover; then, as for one past the cache, within the maximum age. `Cached::new` in front of this one answers
+    /// without any round trip, and adds its own maximum age.
+    ///
+    /// ```no_run
+    /// # async fn example<S: idem_runtime::Store>(store: S) -> redis::RedisResult<()> {
+    /// use idem_runtime::{Cached, Idem};
+    /// use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+    ///
+    /// let client = redis::Client::open("redis://127.0.0.1/")?;
+    /// // Lazy: the service starts without Redis as well.
+    /// let connection = ConnectionManager::new_lazy_with_config(client, ConnectionManagerConfig::new())?;
+    /// let idem = Idem::new(Cached::in_redis(store, connection, "payments"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "redis")]
+    pub fn in_redis(store: S, connection: ::redis::aio::ConnectionManager, name: &str) -> Self {
+        Self {
+            store,
+            place: Place::Shared(Shared::new(connection, name)),
+            max_age: DEFAULT_MAX_AGE,
+        }
+    }
+
+    /// How long a call waits for Redis each time that it asks, 100 milliseconds unless told otherwise. A replay asks
+    /// once; one that is not there yet asks twice, for the record and to have it kept. Of no effect in process.
+    #[cfg(feature = "redis")]
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        if let Place::Shared(shared) = &mut self.place {
+            shared.timeout = timeout;
+        }
+        self
+    }
+
+    /// Serves no record for longer than this after it was read from the store, 60 seconds unless told otherwise. It
+    /// bounds how long a record is replayed here that was erased elsewhere. Zero keeps nothing.
+    #[must_use]
+    pub fn max_age(mut self, max_age: Duration) -> Self {
+        self.max_age = max_age.min(LONGEST_AGE);
+        self
+    }
+
+    /// The store behind it.
+    pub fn inner(&self) -> &S {
+        &self.store
+    }
+
+    /// Keeps what a read of the store brought, where it has ended. Anything else says that what is kept is of before.
+    async fn learn(&self, id: &RecordId, reading: &Reading, record: Option<&Record>) {
+        let kept = record.and_then(|record| Kept::new(record, reading.sent_at, self.max_age));
+        match (&self.place, kept) {
+            (Place::Local(local), Some(kept)) => local.keep(kept, reading),
+            (Place::Local(local), None) => local.forget(id),
+            #[cfg(feature = "redis")]
+            (Place::Shared(shared), Some(kept)) => shared.keep(&kept).await,
+            // What is there was kept by some process not long ago, and saying so at each first call would cost each of
+            // them a round trip.
+            #[cfg(feature = "redis")]
+            (Place::Shared(_), None) => {}
+        }
+    }
+
+    async fn find(&self, id: &RecordId) -> Option<Record> {
+        match &self.place {
+            Place::Local(local) => local.find(id, Instant::now()),
+            #[cfg(feature = "redis")]
+            Place::Shared(shared) => shared.find(id).await,
+        }
+    }
+
+    fn begin(&self, id: &RecordId) -> Reading {
+        Reading {
+            sent_at: Instant::now(),
+            epoch: match &self.place {
+                Place::Local(local) => local.epoch(id),
+                #[cfg(feature = "redis")]
+                Place::Shared(_) => 0,
+            },
+        }
+    }
+
+    /// Deletes a record from the store, and from here.
+    async fn erase(&self, observed: &Observation) -> Result<Resolved, StoreError> {
+        match &self.place {
+            Place::Local(local) => {
+                // Forgotten when the answer is there, and just so when it never comes: the step may have been taken.
+                let _forgotten = Forgotten(local, &observed.id);
+                self.store.resolve(observed, &Resolution::Erase).await
+            }
+            #[cfg(feature = "redis")]
+            Place::Shared(shared) => {
+                // Before, lest an answer that never comes leaves it there; and after, because a slow step may outlast
+                // the first.
+                shared.bar(&observed.id).await;
+                let resolved = self.store.resolve(observed, &Resolution::Erase).await;
+                shared.bar(&observed.id).await;
+                resolved
+            }
+        }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Cached<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cached")
+            .field("store", &self.store)
+            .field("place", &self.place)
+            .field("max_age", &self.max_age)
+            .finish()
+    }
+}
+
+#[async_trait]
+impl<S: Store> Store for Cached<S> {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+        if let Some(record) = self.find(&claim.id).await {
+            return Ok(Claim::Existing(Box::new(record)));
+        }
+        let reading = self.begin(&claim.id);
+        let answer = self.store.claim(claim).await?;
+        self.learn(&claim.id, &reading, existing(&answer)).await;
+        Ok(answer)
+    }
+
+    async fn take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Claim, StoreError> {
+        let reading = self.begin(&claim.id);
+        let answer = self.store.take_over(observed, claim).await?;
+        self.learn(&claim.id, &reading, existing(&answer)).await;
+        Ok(answer)
+    }
+
+    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
+        self.store.renew(holder, lease).await
+    }
+
+    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
+        self.store.complete(holder, ending).await
+    }
+
+    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        self.store.release(holder).await
+    }
+
+    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        self.store.interrupt(holder).await
+    }
+
+    async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        // Nothing but an erasure touches what has ended.
+        match resolution {
+            Resolution::Erase => self.erase(observed).await,
+            _ => self.store.resolve(observed, resolution).await,
+        }
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        let reading = self.begin(id);
+        let record = self.store.get(id).await?;
+        self.learn(id, &reading, record.as_ref()).await;
+        Ok(record)
+    }
+
+    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
+        self.store.list(filter, page).await
+    }
+
+    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+        let purged = self.store.purge(limit).await?;
+        // What the store removed had expired and is not served any more; here it only takes up room.
+        match &self.place {
+            Place::Local(local) if !purged.more => local.drop_expired(Instant::now()),
+            _ => {}
+        }
+        Ok(purged)
+    }
+}
+
+fn existing(answer: &Claim) -> Option<&Record> {
+    match answer {
+        Claim::Existing(record) => Some(record),
+        Claim::Granted(_) => None,
+    }
+}
+
+/// A read of the store that was begun.
+struct Reading {
+    /// Before it was sent.
+    sent_at: Instant,
+    /// What had been forgotten by then.
+    epoch: u64,
+}
+
+/// An ended record, and until when it may be served.
+struct Kept {
+    record: Record,
+    /// Before the read that brought it was sent: the store's clock showed `record.read_at` then or later.
+    sent_at: Instant,
+    valid_until: Instant,
+}
+
+impl Kept {
+    fn new(record: &Record, sent_at: Instant, max_age: Duration) -> Option<Self> {
+        if !record.state.is_ended() {
+            return None;
+        }
+        let left = record.expires_at()?.since(record.read_at).min(max_age);
+        Some(Self {
+            record: record.clone(),
+            sent_at,
+            valid_until: sent_at.checked_add(left)?,
+        })
+    }
+
+    /// The record as the store would answer it now, while it may be served.
+    fn at(&self, now: Instant) -> Option<Record> {
+        (now < self.valid_until).then(|| {
+            let elapsed = now.saturating_duration_since(self.sent_at);
+            let mut record = self.record.clone();
+            record.read_at = record.read_at.after(elapsed);
+            record
+        })
+    }
+}
+
+/// Forgets a record when it is dropped.
+struct Forgotten<'a>(&'a Local, &'a RecordId);
+
+impl Drop for Forgotten<'_> {
+    fn drop(&mut self) {
+        self.0.forget(self.1);
+    }
+}

@@ -7,18 +7,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::error::DatabaseError;
 use sqlx::sqlite::{
-    SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow,
-    SqliteSynchronous,
+    SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous,
 };
-use sqlx::{SqlStr, Sqlite, SqlitePool};
+use sqlx::{Sqlite, SqlitePool};
 use tokio::sync::Mutex;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Ending, Holder, Observation, Record, State, micros};
+use crate::record::{Ending, Holder, Observation, Record, State};
+use crate::store::sql::{self, Backend, Query, Table};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, Resolution, Resolved, Store,
-    cursor, sql,
 };
 
 mod migrate;
@@ -75,8 +74,6 @@ pub struct SqliteStore {
     writer: Arc<Mutex<()>>,
 }
 
-/// The table's name where nobody chose another.
-const DEFAULT_TABLE: &str = "idem_records";
 /// How often a step is tried that another process's writer kept out for the whole `busy_timeout`. Such a step has
 /// changed nothing, so trying it again is safe.
 const TRIES: u32 = 5;
@@ -125,7 +122,7 @@ impl SqliteStore {
     pub fn new(pool: SqlitePool) -> Self {
         Self {
             pool,
-            statements: Arc::new(Statements::new(DEFAULT_TABLE)),
+            statements: Arc::new(Statements::new(Table::default())),
             writer: Arc::default(),
         }
     }
@@ -137,7 +134,7 @@ impl SqliteStore {
     /// [`StoreErrorKind::Schema`] where the name is not 1 to 48 ASCII letters, digits and underscores, begins with a
     /// digit, or is reserved.
     pub fn with_table(mut self, name: &str) -> Result<Self, StoreError> {
-        self.statements = Arc::new(Statements::new(sql::table_name(name)?));
+        self.statements = Arc::new(Statements::new(Table::new(None, name)?));
         Ok(self)
     }
 
@@ -155,42 +152,12 @@ impl SqliteStore {
         migrate::run(&self.pool, &self.statements.table).await
     }
 
-    async fn read<'q>(&self, query: Query<'q>) -> Result<Vec<SqliteRow>, StoreError> {
-        retry_busy(|| query.build().fetch_all(&self.pool))
-            .await
-            .map_err(error)
-    }
-
     /// Runs a statement that writes, and gives the rows it returns. The statement is driven to its end even where one
     /// row is enough: SQLite commits after the last row, and a row alone would acknowledge what a full disk may yet
     /// undo.
-    async fn write<'q>(&self, query: Query<'q>) -> Result<Vec<SqliteRow>, StoreError> {
+    async fn write_returning(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, StoreError> {
         let _turn = self.writer.lock().await;
         self.read(query).await
-    }
-
-    /// Runs a statement that writes one row, and tells whether it did.
-    async fn write_one<'q>(&self, query: Query<'q>) -> Result<bool, StoreError> {
-        let _turn = self.writer.lock().await;
-        let done = retry_busy(|| query.build().execute(&self.pool))
-            .await
-            .map_err(error)?;
-        Ok(done.rows_affected() > 0)
-    }
-
-    fn query<'q>(&'q self, statement: &'q SqlStr) -> Query<'q> {
-        Query {
-            statement,
-            values: Vec::new(),
-        }
-    }
-
-    async fn fenced<'q>(&self, query: Query<'q>) -> Result<Fenced, StoreError> {
-        Ok(if self.write_one(query).await? {
-            Fenced::Done
-        } else {
-            Fenced::Lost
-        })
     }
 
     async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
@@ -202,18 +169,8 @@ impl SqliteStore {
                 return Ok(Some(Claim::Existing(Box::new(record))));
             }
         }
-        let query = self
-            .query(&self.statements.claim)
-            .bytes(claim.id.as_bytes())
-            .text(claim.identity.scope.as_str())
-            .text(claim.identity.operation.as_str())
-            .text(claim.identity.key.as_str())
-            .bytes(claim.fingerprint.as_bytes())
-            .bytes(claim.token.as_bytes())
-            .number(sql::span(claim.lease))
-            .number(sql::span(claim.retention))
-            .text(claim.on_crash.as_str());
-        granted(&self.write(query).await?)
+        let query = sql::claim_query(&self.statements.claim, claim);
+        granted(&self.write_returning(query).await?)
     }
 
     async fn try_take_over(
@@ -221,21 +178,36 @@ impl SqliteStore {
         observed: &Observation,
         claim: &ClaimRequest,
     ) -> Result<Option<Claim>, StoreError> {
-        let query = self
-            .query(&self.statements.take_over)
-            .observation(observed)
-            .bytes(claim.token.as_bytes())
-            .bytes(claim.fingerprint.as_bytes())
-            .number(sql::span(claim.lease))
-            .number(sql::span(claim.retention))
-            .bytes(claim.id.as_bytes());
-        if let Some(granted) = granted(&self.write(query).await?)? {
+        let query = sql::take_over_query(&self.statements.take_over, observed, claim);
+        if let Some(granted) = granted(&self.write_returning(query).await?)? {
             return Ok(Some(granted));
         }
         Ok(self
             .get(&claim.id)
             .await?
             .map(|record| Claim::Existing(Box::new(record))))
+    }
+}
+
+impl Backend for SqliteStore {
+    type Row = SqliteRow;
+
+    fn statements(&self) -> &sql::Statements {
+        &self.statements.shared
+    }
+
+    async fn read(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, StoreError> {
+        retry_busy(|| query.build::<Sqlite>().fetch_all(&self.pool))
+            .await
+            .map_err(error)
+    }
+
+    async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
+        let _turn = self.writer.lock().await;
+        let done = retry_busy(|| query.build::<Sqlite>().execute(&self.pool))
+            .await
+            .map_err(error)?;
+        Ok(done.rows_affected())
     }
 }
 
@@ -265,31 +237,19 @@ impl Store for SqliteStore {
     }
 
     async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
-        let query = self.query(&self.statements.renew).holder(holder);
-        self.fenced(query.number(sql::span(lease))).await
+        sql::renew(self, holder, lease).await
     }
 
     async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
-        let query = self.query(&self.statements.complete).holder(holder);
-        if self.write_one(query.ending(ending)).await? {
-            return Ok(Fenced::Done);
-        }
-        let repeated = self.get(&holder.id).await?.is_some_and(|record| {
-            record.state.is_ended()
-                && record.token == Some(holder.token)
-                && record.grant == holder.grant
-        });
-        Ok(if repeated { Fenced::Done } else { Fenced::Lost })
+        sql::complete(self, holder, ending).await
     }
 
     async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        let query = self.query(&self.statements.release).holder(holder);
-        self.fenced(query).await
+        sql::release(self, holder).await
     }
 
     async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        let query = self.query(&self.statements.interrupt).holder(holder);
-        self.fenced(query).await
+        sql::interrupt(self, holder).await
     }
 
     async fn resolve(
@@ -297,74 +257,30 @@ impl Store for SqliteStore {
         observed: &Observation,
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
-        let statement = match resolution {
-            Resolution::Complete(_) => &self.statements.resolve_complete,
-            Resolution::Release => &self.statements.resolve_release,
-            Resolution::Interrupt => &self.statements.resolve_interrupt,
-            Resolution::Erase => &self.statements.resolve_erase,
-        };
-        let mut query = self.query(statement).observation(observed);
-        if let Resolution::Complete(ending) = resolution {
-            query = query.ending(ending);
-        }
-        Ok(if self.write_one(query).await? {
-            Resolved::Done
-        } else {
-            Resolved::Stale
-        })
+        sql::resolve(self, observed, resolution).await
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
-        let query = self.query(&self.statements.get).bytes(id.as_bytes());
-        let rows = self.read(query).await?;
-        let record = rows.first().map(sql::record).transpose()?;
-        Ok(record.filter(|record| !record.is_expired()))
+        sql::get(self, id).await
     }
 
     async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
-        let (after, limit) = cursor::read(page)?;
-        let query = self
-            .query(&self.statements.list)
-            .bytes(after.as_ref().map_or(&[], |id| id.as_bytes()))
-            .value(
-                filter
-                    .state
-                    .map_or(Bound::Null, |it| Bound::Text(it.as_str())),
-            )
-            .value(filter.operation.as_deref().map_or(Bound::Null, Bound::Text))
-            .number(filter.lapsed.into())
-            .value(
-                filter
-                    .older_than
-                    .map_or(Bound::Null, |age| Bound::Number(micros(age))),
-            )
-            .number(limit as i64 + 1);
-        let rows = self.read(query).await?;
-        let records = rows
-            .iter()
-            .take(limit)
-            .map(sql::record)
-            .collect::<Result<Vec<_>, _>>()?;
-        let next = records
-            .last()
-            .filter(|_| rows.len() > limit)
-            .map(|record| cursor::after(&record.id));
-        Ok(Page { records, next })
+        sql::list(self, filter, page).await
     }
 
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
         // Most of the time there is nothing to do, and looking does not keep writers waiting.
-        let rows = self.read(self.query(&self.statements.due)).await?;
-        if rows.first().map(flag).transpose()? != Some(true) {
+        let due = self.read(self.statements.shared.due.query()).await?;
+        if due.is_empty() {
             return Ok(Purged::default());
         }
-        let purge = self.query(&self.statements.purge).number(limit.into());
-        let deleted = states(&self.write(purge).await?)?;
+        let purge = self.statements.purge.query().number(i64::from(limit));
+        let deleted = states(&self.write_returning(purge).await?)?;
         let rest = limit.saturating_sub(deleted.len() as u32);
         let mut kept = Vec::new();
         if rest > 0 {
-            let requeue = self.query(&self.statements.requeue).number(rest.into());
-            kept = states(&self.write(requeue).await?)?;
+            let requeue = self.statements.requeue.query().number(i64::from(rest));
+            kept = states(&self.write_returning(requeue).await?)?;
         }
         let count =
             |states: &[State], state| states.iter().filter(|it| **it == state).count() as u64;
@@ -377,82 +293,10 @@ impl Store for SqliteStore {
     }
 }
 
-/// A statement and the values for its parameters, which can be bound anew for each try.
-struct Query<'q> {
-    statement: &'q SqlStr,
-    values: Vec<Bound<'q>>,
-}
-
-#[derive(Clone, Copy)]
-enum Bound<'q> {
-    Null,
-    Number(i64),
-    Text(&'q str),
-    Bytes(&'q [u8]),
-}
-
-impl<'q> Query<'q> {
-    fn value(mut self, value: Bound<'q>) -> Self {
-        self.values.push(value);
-        self
-    }
-
-    fn number(self, value: i64) -> Self {
-        self.value(Bound::Number(value))
-    }
-
-    fn text(self, value: &'q str) -> Self {
-        self.value(Bound::Text(value))
-    }
-
-    fn bytes(self, value: &'q [u8]) -> Self {
-        self.value(Bound::Bytes(value))
-    }
-
-    fn holder(self, holder: &'q Holder) -> Self {
-        self.bytes(holder.id.as_bytes())
-            .bytes(holder.token.as_bytes())
-            .number(holder.grant.number())
-    }
-
-    fn observation(self, observed: &'q Observation) -> Self {
-        let token = observed.token.as_ref();
-        self.bytes(observed.id.as_bytes())
-            .text(observed.state.as_str())
-            .value(token.map_or(Bound::Null, |token| Bound::Bytes(token.as_bytes())))
-            .number(observed.grant.number())
-            .number(observed.lease_until.as_micros())
-    }
-
-    fn ending(self, ending: &'q Ending) -> Self {
-        let query = self.text(ending.state().as_str());
-        match ending.payload() {
-            Some(payload) => query.text(&payload.codec).bytes(&payload.bytes),
-            None => query.value(Bound::Null).value(Bound::Null),
-        }
-    }
-
-    fn build(&self) -> sqlx::query::Query<'q, Sqlite, SqliteArguments> {
-        self.values.iter().fold(
-            sqlx::query(self.statement.clone()),
-            |query, value| match *value {
-                Bound::Null => query.bind(None::<i64>),
-                Bound::Number(number) => query.bind(number),
-                Bound::Text(text) => query.bind(text),
-                Bound::Bytes(bytes) => query.bind(bytes),
-            },
-        )
-    }
-}
-
 fn granted(rows: &[SqliteRow]) -> Result<Option<Claim>, StoreError> {
     rows.first()
         .map(|row| sql::granted(row).map(Claim::Granted))
         .transpose()
-}
-
-fn flag(row: &SqliteRow) -> Result<bool, StoreError> {
-    sqlx::Row::try_get(row, 0).map_err(error)
 }
 
 fn states(rows: &[SqliteRow]) -> Result<Vec<State>, StoreError> {

@@ -2,13 +2,14 @@
 
 use sqlx::{AssertSqlSafe, SqlitePool};
 
-use super::{DEFAULT_TABLE, error, retry_busy};
+use super::{error, retry_busy};
 use crate::error::{StoreError, StoreErrorKind};
+use crate::store::sql::Table;
 
 /// Never edited once released; a change is a further one. The table's default name is replaced throughout.
 const MIGRATIONS: &[&str] = &[include_str!("../../../migrations/sqlite/0001_records.sql")];
 
-pub(super) async fn run(pool: &SqlitePool, table: &str) -> Result<(), StoreError> {
+pub(super) async fn run(pool: &SqlitePool, table: &Table) -> Result<(), StoreError> {
     let applied = match applied(pool, table).await {
         Ok(applied) => applied,
         Err(error) if error.kind() == StoreErrorKind::Schema => 0,
@@ -31,8 +32,9 @@ pub(super) async fn run(pool: &SqlitePool, table: &str) -> Result<(), StoreError
     Ok(())
 }
 
-async fn applied(pool: &SqlitePool, table: &str) -> Result<usize, StoreError> {
-    let statement = format!("SELECT count(*) FROM \"{table}_migrations\"");
+async fn applied(pool: &SqlitePool, table: &Table) -> Result<usize, StoreError> {
+    let log = log(table);
+    let statement = format!("SELECT count(*) FROM {log}");
     retry_busy(|| sqlx::query_scalar(AssertSqlSafe(statement.clone())).fetch_one(pool))
         .await
         .map(|count: i64| count as usize)
@@ -41,17 +43,18 @@ async fn applied(pool: &SqlitePool, table: &str) -> Result<usize, StoreError> {
 
 /// Ten processes may start at once and all find the same version missing. The first takes the write lock before it
 /// looks, and the others find its row when they get theirs.
-async fn apply(pool: &SqlitePool, table: &str, version: usize) -> Result<(), sqlx::Error> {
+async fn apply(pool: &SqlitePool, table: &Table, version: usize) -> Result<(), sqlx::Error> {
     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
-    let log = format!(
-        "CREATE TABLE IF NOT EXISTS \"{table}_migrations\" \
+    let log = log(table);
+    let make = format!(
+        "CREATE TABLE IF NOT EXISTS {log} \
          (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL) STRICT"
     );
-    sqlx::query(AssertSqlSafe(log))
+    sqlx::query(AssertSqlSafe(make))
         .execute(&mut *transaction)
         .await?;
     let enter = format!(
-        "INSERT INTO \"{table}_migrations\" (version, applied_at) VALUES (?1, unixepoch() * 1000000) \
+        "INSERT INTO {log} (version, applied_at) VALUES (?1, unixepoch() * 1000000) \
          ON CONFLICT (version) DO NOTHING"
     );
     let entered = sqlx::query(AssertSqlSafe(enter))
@@ -60,10 +63,15 @@ async fn apply(pool: &SqlitePool, table: &str, version: usize) -> Result<(), sql
         .await?
         .rows_affected();
     if entered > 0 {
-        let statements = MIGRATIONS[version].replace(DEFAULT_TABLE, table);
+        let statements = MIGRATIONS[version].replace(Table::DEFAULT, &table.name);
         sqlx::raw_sql(AssertSqlSafe(statements))
             .execute(&mut *transaction)
             .await?;
     }
     transaction.commit().await
+}
+
+/// Which versions were applied.
+fn log(table: &Table) -> String {
+    table.quoted('"', "_migrations")
 }

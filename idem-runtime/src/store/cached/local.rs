@@ -1,0 +1,122 @@
+//! Ended records in the memory of this process, bounded by bytes.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+use tokio::time::Instant;
+
+use super::{Kept, Reading};
+use crate::key::RecordId;
+use crate::record::Record;
+
+/// Records by their id. Which to drop when it is full is the cache's choice: by how recently and how often they were
+/// asked for.
+pub(super) struct Local {
+    records: Cache<RecordId, Arc<Kept>, Weight>,
+    /// How often something was forgotten, by the first byte of the id. A read that began before that may have seen what
+    /// is forgotten, so what it brings is not kept. Ids that share a number cost each other a round trip at worst.
+    epochs: Box<[Mutex<u64>]>,
+}
+
+/// Each part has a lock and an equal share of the bytes, so small parts could not hold large records.
+const PART: usize = 1 << 20;
+const MOST_PARTS: usize = 64;
+
+/// What a small record takes, key and place in the cache included: a guess, for the cache to size its tables by.
+const TYPICAL: usize = 1024;
+
+impl Local {
+    pub(super) fn new(bytes: usize) -> Self {
+        let parts = 1 << (bytes / PART).clamp(1, MOST_PARTS).ilog2();
+        let options = OptionsBuilder::new()
+            .shards(parts)
+            // The cache makes fewer parts than it is asked for where one would hold less than 32.
+            .estimated_items_capacity((bytes / TYPICAL).max(32 * parts))
+            // Shares are rounded up.
+            .weight_capacity((bytes / parts * parts) as u64)
+            .build()
+            .expect("all that must be set is set");
+        Self {
+            records: Cache::with_options(
+                options,
+                Weight,
+                DefaultHashBuilder::default(),
+                DefaultLifecycle::default(),
+            ),
+            epochs: (0..=u8::MAX).map(|_| Mutex::new(0)).collect(),
+        }
+    }
+
+    pub(super) fn find(&self, id: &RecordId, now: Instant) -> Option<Record> {
+        self.records.get(id)?.at(now)
+    }
+
+    /// What a read that is about to be sent must show when it brings something.
+    pub(super) fn epoch(&self, id: &RecordId) -> u64 {
+        *self.lock(id)
+    }
+
+    pub(super) fn keep(&self, kept: Kept, reading: &Reading) {
+        let id = kept.record.id;
+        // Held until it is in, so that nothing is forgotten between the look and the insertion.
+        let epoch = self.lock(&id);
+        let newer = self
+            .records
+            .peek(&id)
+            .is_some_and(|other| other.record.grant > kept.record.grant);
+        // A record with a higher grant is of after an erasure that a late answer has not seen.
+        if *epoch == reading.epoch && !newer {
+            self.records.insert(id, Arc::new(kept));
+        }
+    }
+
+    pub(super) fn forget(&self, id: &RecordId) {
+        let mut epoch = self.lock(id);
+        *epoch = epoch.wrapping_add(1);
+        self.records.remove(id);
+    }
+
+    pub(super) fn drop_expired(&self, now: Instant) {
+        self.records.retain(|_, kept| now < kept.valid_until);
+    }
+
+    fn lock(&self, id: &RecordId) -> MutexGuard<'_, u64> {
+        // A number cannot be left half changed.
+        self.epochs[usize::from(id.as_bytes()[0])]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Local")
+            .field("records", &self.records.len())
+            .field("bytes", &self.records.weight())
+            .field("capacity", &self.records.capacity())
+            .finish_non_exhaustive()
+    }
+}
+
+/// All the bytes that a record takes.
+#[derive(Debug, Clone)]
+struct Weight;
+
+impl Weighter<RecordId, Arc<Kept>> for Weight {
+    fn weight(&self, _: &RecordId, kept: &Arc<Kept>) -> u64 {
+        /// The slot in the cache, which holds the id, its share of the table, and the counts of what is shared.
+        const SLOT: usize = 192;
+        let identity = &kept.record.identity;
+        let payload = kept.record.payload.as_ref();
+        let bytes = SLOT
+            + size_of::<Kept>()
+            + identity.scope.as_str().len()
+            + identity.operation.as_str().len()
+            + identity.key.as_str().len()
+            + identity.key.scope().as_str().len()
+            + payload.map_or(0, |it| it.codec.len() + it.bytes.len());
+        bytes as u64
+    }
+}

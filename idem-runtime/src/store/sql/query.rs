@@ -1,0 +1,170 @@
+//! A statement's text in the placeholders of its dialect, and the values for them.
+
+use sqlx::{AssertSqlSafe, Database, Encode, SqlSafeStr, SqlStr, Type};
+
+use crate::record::{Ending, Holder, Observation};
+
+/// How a dialect writes parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store) enum Placeholders {
+    /// By number, behind this sign: `?1` or `$1`.
+    Numbered(char),
+    /// `?`, in the order in which they stand.
+    InOrder,
+}
+
+/// The text of a statement. It is written with `?1`, `?2`, … whatever the dialect, so that all of them bind alike.
+#[derive(Debug)]
+pub(in crate::store) struct Statement {
+    text: SqlStr,
+    /// Where placeholders have no number: which value each of them takes.
+    order: Option<Box<[usize]>>,
+}
+
+impl Statement {
+    /// Nothing but the checked name of a table may have been put into the text.
+    pub(in crate::store) fn new(template: &str, placeholders: Placeholders) -> Self {
+        let mut text = String::with_capacity(template.len());
+        let mut order = Vec::new();
+        let mut pieces = template.split('?');
+        text.extend(pieces.next());
+        for piece in pieces {
+            let end = piece
+                .find(|it: char| !it.is_ascii_digit())
+                .unwrap_or(piece.len());
+            let (number, rest) = piece.split_at(end);
+            match (placeholders, number.parse::<usize>()) {
+                (Placeholders::Numbered(sign), Ok(_)) => {
+                    text.push(sign);
+                    text.push_str(number);
+                }
+                (Placeholders::InOrder, Ok(number)) => {
+                    text.push('?');
+                    order.push(number - 1);
+                }
+                // A question mark in a comment.
+                (_, Err(_)) => text.push('?'),
+            }
+            text.push_str(rest);
+        }
+        Self {
+            // Shared text makes the copy for each use cheap.
+            text: AssertSqlSafe(std::sync::Arc::<str>::from(text)).into_sql_str(),
+            order: (placeholders == Placeholders::InOrder).then(|| order.into()),
+        }
+    }
+
+    pub(in crate::store) fn query(&self) -> Query<'_> {
+        Query {
+            statement: self,
+            values: Vec::new(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(in crate::store) fn as_str(&self) -> &str {
+        self.text.as_str()
+    }
+}
+
+/// A statement and the values for its parameters, which can be bound anew for each try.
+#[derive(Debug)]
+pub(in crate::store) struct Query<'q> {
+    statement: &'q Statement,
+    values: Vec<Bound<'q>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Bound<'q> {
+    Number(Option<i64>),
+    Text(Option<&'q str>),
+    Bytes(Option<&'q [u8]>),
+}
+
+impl<'q> Query<'q> {
+    fn value(mut self, value: Bound<'q>) -> Self {
+        self.values.push(value);
+        self
+    }
+
+    pub(in crate::store) fn number(self, value: impl Into<Option<i64>>) -> Self {
+        self.value(Bound::Number(value.into()))
+    }
+
+    pub(in crate::store) fn text(self, value: impl Into<Option<&'q str>>) -> Self {
+        self.value(Bound::Text(value.into()))
+    }
+
+    pub(in crate::store) fn bytes(self, value: impl Into<Option<&'q [u8]>>) -> Self {
+        self.value(Bound::Bytes(value.into()))
+    }
+
+    /// Parameters 1 to 3.
+    pub(in crate::store) fn holder(self, holder: &'q Holder) -> Self {
+        self.bytes(&holder.id.as_bytes()[..])
+            .bytes(&holder.token.as_bytes()[..])
+            .number(holder.grant.number())
+    }
+
+    /// Parameters 1 to 5.
+    pub(in crate::store) fn observation(self, observed: &'q Observation) -> Self {
+        let token = observed.token.as_ref();
+        self.bytes(&observed.id.as_bytes()[..])
+            .text(observed.state.as_str())
+            .bytes(token.map(|token| &token.as_bytes()[..]))
+            .number(observed.grant.number())
+            .number(observed.lease_until.as_micros())
+    }
+
+    /// State, codec, payload.
+    pub(in crate::store) fn ending(self, ending: &'q Ending) -> Self {
+        let payload = ending.payload();
+        self.text(ending.state().as_str())
+            .text(payload.map(|it| &*it.codec))
+            .bytes(payload.map(|it| &*it.bytes))
+    }
+
+    pub(in crate::store) fn build<DB: Database>(
+        &self,
+    ) -> sqlx::query::Query<'q, DB, <DB as Database>::Arguments>
+    where
+        Option<i64>: Encode<'q, DB> + Type<DB>,
+        Option<&'q str>: Encode<'q, DB> + Type<DB>,
+        Option<&'q [u8]>: Encode<'q, DB> + Type<DB>,
+    {
+        let query = sqlx::query(self.statement.text.clone());
+        let bind = |query: sqlx::query::Query<'q, DB, _>, value: &Bound<'q>| match *value {
+            Bound::Number(number) => query.bind(number),
+            Bound::Text(text) => query.bind(text),
+            Bound::Bytes(bytes) => query.bind(bytes),
+        };
+        match &self.statement.order {
+            None => self.values.iter().fold(query, bind),
+            Some(order) => order
+                .iter()
+                .fold(query, |query, index| bind(query, &self.values[*index])),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_are_those_of_the_dialect() {
+        let template = "-- Why?\nUPDATE t SET a = ?2, b = ?10 WHERE c = ?1 OR d = ?2";
+        let text = |placeholders| Statement::new(template, placeholders);
+        assert_eq!(text(Placeholders::Numbered('?')).as_str(), template);
+        assert_eq!(
+            text(Placeholders::Numbered('$')).as_str(),
+            "-- Why?\nUPDATE t SET a = $2, b = $10 WHERE c = $1 OR d = $2"
+        );
+        let in_order = text(Placeholders::InOrder);
+        assert_eq!(
+            in_order.as_str(),
+            "-- Why?\nUPDATE t SET a = ?, b = ? WHERE c = ? OR d = ?"
+        );
+        assert_eq!(in_order.order.as_deref(), Some(&[1, 9, 0, 1][..]));
+    }
+}

@@ -1,0 +1,244 @@
+//! The text of the steps that are one statement in every dialect. Each commits by itself, so a step that is dropped half
+//! way leaves no transaction open, and one that two callers take at once is decided by the row as it is at the write.
+
+use crate::error::{StoreError, StoreErrorKind};
+use crate::store::sql::{COLUMNS, Placeholders, Statement};
+
+/// What is written differently in each dialect.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::store) struct Dialect {
+    pub(in crate::store) placeholders: Placeholders,
+    /// What stands around a name that may be a word of SQL.
+    pub(in crate::store) quote: char,
+    /// The database's clock in microseconds since 1970.
+    pub(in crate::store) now: &'static str,
+    /// The function that gives the higher of two numbers.
+    pub(in crate::store) greatest: &'static str,
+    /// The operator of an equality under which two nulls are equal.
+    pub(in crate::store) same: &'static str,
+}
+
+/// The table of records; others are named after it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store) struct Table {
+    pub(in crate::store) schema: Option<Box<str>>,
+    pub(in crate::store) name: Box<str>,
+}
+
+impl Table {
+    /// The table's name where nobody chose another.
+    pub(in crate::store) const DEFAULT: &'static str = "idem_records";
+
+    /// # Errors
+    /// [`StoreErrorKind::Schema`] where this cannot be the name of a table that others are named after, in every
+    /// dialect.
+    pub(in crate::store) fn new(schema: Option<&str>, name: &str) -> Result<Self, StoreError> {
+        Ok(Self {
+            schema: schema.map(identifier).transpose()?.map(Into::into),
+            name: identifier(name)?.into(),
+        })
+    }
+
+    /// The name, followed by this, as it stands in a statement.
+    pub(in crate::store) fn quoted(&self, quote: char, suffix: &str) -> String {
+        let name = format!("{quote}{}{suffix}{quote}", self.name);
+        match &self.schema {
+            Some(schema) => format!("{quote}{schema}{quote}.{name}"),
+            None => name,
+        }
+    }
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            schema: None,
+            name: Self::DEFAULT.into(),
+        }
+    }
+}
+
+fn identifier(name: &str) -> Result<&str, StoreError> {
+    let valid = name.len() <= 48
+        && name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+        && name
+            .chars()
+            .all(|it| it.is_ascii_alphanumeric() || it == '_')
+        && !name.to_ascii_lowercase().starts_with("sqlite_");
+    if valid {
+        return Ok(name);
+    }
+    Err(StoreError::new(
+        StoreErrorKind::Schema,
+        "the name of a table is 1 to 48 ASCII letters, digits and underscores, does not begin with a digit, and is \
+         not reserved",
+    ))
+}
+
+/// Conditions on a row, for statements.
+#[derive(Debug)]
+pub(in crate::store) struct Conditions {
+    /// What a claim treats as absent, and purging removes.
+    pub(in crate::store) expired: String,
+    /// The holder in parameters 1 to 3 may still write.
+    pub(in crate::store) held: String,
+    /// RUNNING with a lease that is over, or INTERRUPTED.
+    pub(in crate::store) unsettled: String,
+    /// As the observation in parameters 1 to 5.
+    pub(in crate::store) observed: String,
+    /// Also unsettled, and there.
+    pub(in crate::store) resolvable: String,
+    /// The number of the next grant.
+    pub(in crate::store) next_grant: String,
+    /// When purging looks at a record again that begins its retention now.
+    pub(in crate::store) queued_from_now: String,
+}
+
+impl Conditions {
+    /// On the columns of the table of this name or alias, such as `r.`; on bare columns where it is empty.
+    pub(in crate::store) fn new(dialect: &Dialect, r: &str) -> Self {
+        let Dialect {
+            now,
+            greatest,
+            same,
+            ..
+        } = dialect;
+        let expired = format!(
+            "CASE {r}state \
+             WHEN 'running' THEN {r}on_crash = 'rerun' AND {r}lease_until + {r}retention <= {now} \
+             WHEN 'interrupted' THEN false \
+             ELSE {r}ended_at + {r}retention <= {now} END"
+        );
+        let unsettled = format!(
+            "({r}state = 'interrupted' OR {r}state = 'running' AND {r}lease_until <= {now})"
+        );
+        let observed = format!(
+            "{r}id = ?1 AND {r}state = ?2 AND {r}token {same} ?3 AND {r}grant_number = ?4 AND {r}lease_until = ?5"
+        );
+        Self {
+            held: format!(
+                "{r}id = ?1 AND {r}token = ?2 AND {r}grant_number = ?3 \
+                 AND {r}state IN ('running', 'interrupted') AND NOT ({expired})"
+            ),
+            resolvable: format!("{observed} AND {unsettled} AND NOT ({expired})"),
+            next_grant: format!("{greatest}({r}grant_number + 1, {now})"),
+            queued_from_now: format!("coalesce({r}purge_after, {now} + {r}retention)"),
+            expired,
+            unsettled,
+            observed,
+        }
+    }
+}
+
+/// The statements for one table that differ in spelling alone.
+#[derive(Debug)]
+pub(in crate::store) struct Statements {
+    pub(in crate::store) get: Statement,
+    pub(in crate::store) renew: Statement,
+    pub(in crate::store) complete: Statement,
+    pub(in crate::store) release: Statement,
+    pub(in crate::store) interrupt: Statement,
+    pub(in crate::store) resolve_complete: Statement,
+    pub(in crate::store) resolve_release: Statement,
+    pub(in crate::store) resolve_interrupt: Statement,
+    pub(in crate::store) erase: Statement,
+    pub(in crate::store) list: Statement,
+    pub(in crate::store) due: Statement,
+}
+
+impl Statements {
+    /// Some dialects see in an assignment what the ones before it did, so each reads only what a later one writes.
+    pub(in crate::store) fn new(dialect: &Dialect, table: &Table) -> Self {
+        let now = dialect.now;
+        let records = table.quoted(dialect.quote, "");
+        let Conditions {
+            expired,
+            held,
+            observed,
+            resolvable,
+            next_grant,
+            queued_from_now,
+            ..
+        } = Conditions::new(dialect, "");
+        let sql = |text: String| Statement::new(&text, dialect.placeholders);
+        let update = |rest: String| sql(format!("UPDATE {records} SET {rest}"));
+        Self {
+            get: sql(format!(
+                "SELECT {COLUMNS}, {now} FROM {records} WHERE id = ?1"
+            )),
+            renew: update(format!(
+                "purge_after = coalesce(purge_after, {now} + ?4 + retention), lease_until = {now} + ?4, \
+                 state = 'running' WHERE {held}"
+            )),
+            complete: update(format!(
+                "purge_after = {queued_from_now}, codec = ?5, payload = ?6, ended_at = {now}, state = ?4 WHERE {held}"
+            )),
+            release: update(format!(
+                "purge_after = {queued_from_now}, ended_at = {now}, token = NULL, state = 'released' WHERE {held}"
+            )),
+            interrupt: update(format!(
+                "purge_after = NULL, state = 'interrupted' WHERE {held}"
+            )),
+            resolve_complete: update(format!(
+                "purge_after = {queued_from_now}, codec = ?7, payload = ?8, ended_at = {now}, token = NULL, \
+                 grant_number = {next_grant}, state = ?6 WHERE {resolvable}"
+            )),
+            resolve_release: update(format!(
+                "purge_after = {queued_from_now}, ended_at = {now}, token = NULL, grant_number = {next_grant}, \
+                 state = 'released' WHERE {resolvable}"
+            )),
+            resolve_interrupt: update(format!(
+                "purge_after = NULL, state = 'interrupted' WHERE {resolvable}"
+            )),
+            erase: sql(format!(
+                "DELETE FROM {records} WHERE {observed} AND NOT ({expired}) \
+                 AND NOT (state = 'running' AND lease_until > {now})"
+            )),
+            list: sql(format!(
+                "SELECT {COLUMNS}, {now} FROM {records} WHERE id > ?1 \
+                 AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR operation = ?3) \
+                 AND (?4 = 0 OR state = 'running' AND lease_until <= {now}) \
+                 AND (?5 IS NULL OR {now} - first_claimed_at >= ?5) \
+                 AND NOT ({expired}) ORDER BY id LIMIT ?6"
+            )),
+            due: sql(format!(
+                "SELECT state FROM {records} WHERE purge_after <= {now} LIMIT 1"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_names_are_plain_identifiers() {
+        for name in ["idem_records", "_x", "Order", "t2", &"a".repeat(48)] {
+            assert!(Table::new(Some(name), name).is_ok(), "{name}");
+        }
+        for name in [
+            "",
+            "2t",
+            "a-b",
+            "a.b",
+            "a\"b",
+            "a`b",
+            "ä",
+            "a b",
+            "x;--",
+            "sqlite_x",
+            &"a".repeat(49),
+        ] {
+            assert!(Table::new(None, name).is_err(), "{name}");
+            assert!(Table::new(Some(name), "t").is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_are_quoted_part_by_part() {
+        let table = Table::new(Some("order"), "by").unwrap();
+        assert_eq!(table.quoted('"', "_purge"), "\"order\".\"by_purge\"");
+        assert_eq!(Table::default().quoted('`', ""), "`idem_records`");
+    }
+}

@@ -1,0 +1,169 @@
+//! The steps that every SQL store takes alike.
+
+use std::time::Duration;
+
+use crate::error::StoreError;
+use crate::key::RecordId;
+use crate::record::{Ending, Holder, Observation, Record, micros};
+use crate::store::sql::{Query, Readable, Statement, Statements, record, span};
+use crate::store::{ClaimRequest, Fenced, Filter, Page, PageRequest, Resolution, Resolved, cursor};
+
+/// What runs the statements of a store.
+pub(in crate::store) trait Backend: Sync {
+    type Row: Readable + Send;
+
+    fn statements(&self) -> &Statements;
+
+    /// Runs a statement that only reads.
+    fn read(
+        &self,
+        query: Query<'_>,
+    ) -> impl Future<Output = Result<Vec<Self::Row>, StoreError>> + Send;
+
+    /// Runs a statement that writes, and tells how many rows it matched.
+    fn write(&self, query: Query<'_>) -> impl Future<Output = Result<u64, StoreError>> + Send;
+}
+
+/// Parameters 1 to 9: id, scope, operation, key, fingerprint, token, lease, retention, `on_crash`.
+pub(in crate::store) fn claim_query<'q>(
+    statement: &'q Statement,
+    claim: &'q ClaimRequest,
+) -> Query<'q> {
+    statement
+        .query()
+        .bytes(&claim.id.as_bytes()[..])
+        .text(claim.identity.scope.as_str())
+        .text(claim.identity.operation.as_str())
+        .text(claim.identity.key.as_str())
+        .bytes(&claim.fingerprint.as_bytes()[..])
+        .bytes(&claim.token.as_bytes()[..])
+        .number(span(claim.lease))
+        .number(span(claim.retention))
+        .text(claim.on_crash.as_str())
+}
+
+/// Parameters 1 to 10: the observation, then token, fingerprint, lease, retention and id of the claim.
+pub(in crate::store) fn take_over_query<'q>(
+    statement: &'q Statement,
+    observed: &'q Observation,
+    claim: &'q ClaimRequest,
+) -> Query<'q> {
+    statement
+        .query()
+        .observation(observed)
+        .bytes(&claim.token.as_bytes()[..])
+        .bytes(&claim.fingerprint.as_bytes()[..])
+        .number(span(claim.lease))
+        .number(span(claim.retention))
+        .bytes(&claim.id.as_bytes()[..])
+}
+
+pub(in crate::store) async fn renew(
+    backend: &impl Backend,
+    holder: &Holder,
+    lease: Duration,
+) -> Result<Fenced, StoreError> {
+    let query = backend.statements().renew.query().holder(holder);
+    fenced(backend, query.number(span(lease))).await
+}
+
+pub(in crate::store) async fn complete(
+    backend: &impl Backend,
+    holder: &Holder,
+    ending: &Ending,
+) -> Result<Fenced, StoreError> {
+    let query = backend.statements().complete.query().holder(holder);
+    if fenced(backend, query.ending(ending)).await? == Fenced::Done {
+        return Ok(Fenced::Done);
+    }
+    let repeated = get(backend, &holder.id).await?.is_some_and(|record| {
+        record.state.is_ended()
+            && record.token == Some(holder.token)
+            && record.grant == holder.grant
+    });
+    Ok(if repeated { Fenced::Done } else { Fenced::Lost })
+}
+
+pub(in crate::store) async fn release(
+    backend: &impl Backend,
+    holder: &Holder,
+) -> Result<Fenced, StoreError> {
+    let query = backend.statements().release.query().holder(holder);
+    fenced(backend, query).await
+}
+
+pub(in crate::store) async fn interrupt(
+    backend: &impl Backend,
+    holder: &Holder,
+) -> Result<Fenced, StoreError> {
+    let query = backend.statements().interrupt.query().holder(holder);
+    fenced(backend, query).await
+}
+
+async fn fenced(backend: &impl Backend, query: Query<'_>) -> Result<Fenced, StoreError> {
+    Ok(match backend.write(query).await? {
+        0 => Fenced::Lost,
+        _ => Fenced::Done,
+    })
+}
+
+pub(in crate::store) async fn resolve(
+    backend: &impl Backend,
+    observed: &Observation,
+    resolution: &Resolution,
+) -> Result<Resolved, StoreError> {
+    let statements = backend.statements();
+    let statement = match resolution {
+        Resolution::Complete(_) => &statements.resolve_complete,
+        Resolution::Release => &statements.resolve_release,
+        Resolution::Interrupt => &statements.resolve_interrupt,
+        Resolution::Erase => &statements.erase,
+    };
+    let mut query = statement.query().observation(observed);
+    if let Resolution::Complete(ending) = resolution {
+        query = query.ending(ending);
+    }
+    Ok(match backend.write(query).await? {
+        0 => Resolved::Stale,
+        _ => Resolved::Done,
+    })
+}
+
+pub(in crate::store) async fn get(
+    backend: &impl Backend,
+    id: &RecordId,
+) -> Result<Option<Record>, StoreError> {
+    let query = backend.statements().get.query().bytes(&id.as_bytes()[..]);
+    let rows = backend.read(query).await?;
+    let found = rows.first().map(record).transpose()?;
+    Ok(found.filter(|record| !record.is_expired()))
+}
+
+pub(in crate::store) async fn list(
+    backend: &impl Backend,
+    filter: &Filter,
+    page: &PageRequest,
+) -> Result<Page, StoreError> {
+    let (after, limit) = cursor::read(page)?;
+    let query = backend
+        .statements()
+        .list
+        .query()
+        .bytes(after.as_ref().map_or(&[][..], |id| id.as_bytes()))
+        .text(filter.state.map(|it| it.as_str()))
+        .text(filter.operation.as_deref())
+        .number(i64::from(filter.lapsed))
+        .number(filter.older_than.map(micros))
+        .number(limit as i64 + 1);
+    let rows = backend.read(query).await?;
+    let records = rows
+        .iter()
+        .take(limit)
+        .map(record)
+        .collect::<Result<Vec<_>, _>>()?;
+    let next = records
+        .last()
+        .filter(|_| rows.len() > limit)
+        .map(|record| cursor::after(&record.id));
+    Ok(Page { records, next })
+}

@@ -1,0 +1,356 @@
+//! What the replay cache promises beyond the table of cases: what it spares, what it bounds, what it never serves.
+
+mod redis;
+
+use std::time::Duration;
+
+use idem_runtime::conformance::faults::{FaultStore, Op};
+use idem_runtime::record::{Observation, Token};
+use idem_runtime::store::{Claim, ClaimRequest, Resolution, Resolved};
+use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, Record, State, Store};
+use tokio::time::{advance, timeout};
+
+use crate::records::{HOUR, claim, ending, own};
+
+/// A store that counts, and the cache in front of it.
+fn pair() -> (FaultStore<MemoryStore>, Cached<FaultStore<MemoryStore>>) {
+    let store = FaultStore::new(MemoryStore::new());
+    (store.clone(), Cached::new(store))
+}
+
+/// Ends a record past the cache, which has nothing of it then.
+async fn ended(store: &FaultStore<MemoryStore>, key: &str, bytes: &[u8]) -> ClaimRequest {
+    let claim = claim(key);
+    let holder = own(store.inner(), &claim).await;
+    store
+        .inner()
+        .complete(&holder, &ending(bytes))
+        .await
+        .unwrap();
+    claim
+}
+
+/// The record that a claim finds.
+async fn found(store: &impl Store, claim: &ClaimRequest) -> Record {
+    match store.claim(claim).await.unwrap() {
+        Claim::Existing(record) => *record,
+        Claim::Granted(granted) => panic!("{granted:?} instead of a record"),
+    }
+}
+
+async fn observed(store: &FaultStore<MemoryStore>, claim: &ClaimRequest) -> Observation {
+    let record = store.inner().get(&claim.id).await.unwrap();
+    record.unwrap().observation()
+}
+
+fn payload(record: &Record) -> &[u8] {
+    &record.payload.as_ref().unwrap().bytes
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replay_asks_the_store_once() {
+    let (store, cached) = pair();
+    let claim = ended(&store, "once", b"1").await;
+    let first = found(&cached, &claim).await;
+    assert_eq!(store.total(), 1);
+
+    advance(Duration::from_secs(20)).await;
+    let second = found(&cached, &claim).await;
+    assert_eq!(store.total(), 1, "the second replay asked the store");
+    // Exactly what the store would have said, the time of reading included.
+    assert_eq!(second, found(store.inner(), &claim).await);
+    assert_eq!(second.read_at, first.read_at.after(Duration::from_secs(20)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_waiting_call_read_is_kept() {
+    let (store, cached) = pair();
+    let claim = ended(&store, "read", b"1").await;
+    cached.get(&claim.id).await.unwrap().unwrap();
+    cached.get(&claim.id).await.unwrap().unwrap();
+    assert_eq!(store.count(Op::Get), 2, "an operator was told from memory");
+    found(&cached, &claim).await;
+    assert_eq!(store.count(Op::Claim), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_has_ended_is_kept() {
+    let (store, cached) = pair();
+    let claim = claim("running");
+    let holder = own(&cached, &claim).await;
+    let other = ClaimRequest {
+        token: Token::random(),
+        ..claim.clone()
+    };
+    for _ in 0..2 {
+        assert_eq!(found(&cached, &other).await.state, State::Running);
+    }
+    assert_eq!(store.count(Op::Claim), 3);
+    cached.release(&holder).await.unwrap();
+    own(&cached, &other).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_served_past_its_retention() {
+    let store = FaultStore::new(MemoryStore::new());
+    let cached = Cached::new(store.clone()).max_age(10 * HOUR);
+    let claim = ended(&store, "expires", b"1").await;
+    found(&cached, &claim).await;
+    advance(HOUR - Duration::from_micros(1)).await;
+    let last = found(&cached, &claim).await;
+    assert!(!last.is_expired());
+    assert_eq!(store.count(Op::Claim), 1);
+
+    advance(Duration::from_micros(1)).await;
+    own(&cached, &claim).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_answer_takes_from_the_time_that_is_left() {
+    let store = FaultStore::new(MemoryStore::new());
+    let cached = Cached::new(store.clone()).max_age(10 * HOUR);
+    let claim = ended(&store, "slow", b"1").await;
+    let gate = store.hold_after(Op::Claim);
+    let reads = found(&cached, &claim);
+    let answers = async {
+        gate.reached().await;
+        advance(HOUR / 2).await;
+        gate.open();
+    };
+    tokio::join!(reads, answers);
+
+    advance(HOUR / 2 - Duration::from_micros(1)).await;
+    assert!(!found(&cached, &claim).await.is_expired());
+    assert_eq!(store.count(Op::Claim), 1);
+    advance(Duration::from_micros(1)).await;
+    own(&cached, &claim).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_erasure_elsewhere_is_heeded_within_the_maximum_age() {
+    let store = FaultStore::new(MemoryStore::new());
+    let cached = Cached::new(store.clone()).max_age(Duration::from_secs(5));
+    let claim = ended(&store, "elsewhere", b"1").await;
+    let seen = found(&cached, &claim).await.observation();
+    let erased = store.inner().resolve(&seen, &Resolution::Erase).await;
+    assert_eq!(erased.unwrap(), Resolved::Done);
+
+    advance(Duration::from_millis(4_999)).await;
+    found(&cached, &claim).await;
+    advance(Duration::from_millis(1)).await;
+    own(&cached, &claim).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn looking_at_a_record_heeds_an_erasure_elsewhere() {
+    let (store, cached) = pair();
+    let claim = ended(&store, "looked", b"1").await;
+    let seen = found(&cached, &claim).await.observation();
+    let erased = store.inner().resolve(&seen, &Resolution::Erase).await;
+    assert_eq!(erased.unwrap(), Resolved::Done);
+    assert!(cached.get(&claim.id).await.unwrap().is_none());
+    own(&cached, &claim).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_erasure_through_the_cache_is_heeded_at_once() {
+    let (store, cached) = pair();
+    let claim = ended(&store, "erased", b"1").await;
+    let seen = found(&cached, &claim).await.observation();
+    let erased = cached.resolve(&seen, &Resolution::Erase).await.unwrap();
+    assert_eq!(erased, Resolved::Done);
+    own(&cached, &claim).await;
+}
+
+/// The read sees the record, the record is erased, and only then the read's answer arrives.
+#[tokio::test(start_paused = true)]
+async fn a_read_that_an_erasure_overtook_is_not_kept() {
+    for op in [Op::Claim, Op::Get] {
+        let (store, cached) = pair();
+        let claim = ended(&store, "overtaken", b"1").await;
+        let seen = observed(&store, &claim).await;
+        let gate = store.hold_after(op);
+        let reads = async {
+            match op {
+                Op::Claim => drop(cached.claim(&claim).await.unwrap()),
+                _ => drop(cached.get(&claim.id).await.unwrap()),
+            }
+        };
+        let erases = async {
+            gate.reached().await;
+            let erased = cached.resolve(&seen, &Resolution::Erase);
+            assert_eq!(erased.await.unwrap(), Resolved::Done);
+            gate.open();
+        };
+        tokio::join!(reads, erases);
+        own(&cached, &claim).await;
+    }
+}
+
+/// As above, but the record was erased elsewhere and this process has claimed its key anew.
+#[tokio::test(start_paused = true)]
+async fn a_read_that_a_new_claim_overtook_is_not_kept() {
+    let (store, cached) = pair();
+    let claim = ended(&store, "anew", b"old").await;
+    let seen = observed(&store, &claim).await;
+    let gate = store.hold_after(Op::Get);
+    let reads = cached.get(&claim.id);
+    let runs = async {
+        gate.reached().await;
+        let erased = store.inner().resolve(&seen, &Resolution::Erase);
+        assert_eq!(erased.await.unwrap(), Resolved::Done);
+        let holder = own(&cached, &claim).await;
+        gate.open();
+        holder
+    };
+    let (_, holder) = tokio::join!(reads, runs);
+    cached.complete(&holder, &ending(b"new")).await.unwrap();
+    assert_eq!(payload(&found(&cached, &claim).await), b"new");
+}
+
+/// As above, but all of it happened elsewhere, and another read has brought the new record in.
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_does_not_replace_a_later_record() {
+    let (store, cached) = pair();
+    let claim = ended(&store, "late", b"old").await;
+    let seen = observed(&store, &claim).await;
+    let gate = store.hold_after(Op::Claim);
+    let late = found(&cached, &claim);
+    let meanwhile = async {
+        gate.reached().await;
+        let erased = store.inner().resolve(&seen, &Resolution::Erase).await;
+        assert_eq!(erased.unwrap(), Resolved::Done);
+        let again = ended(&store, "late", b"new").await;
+        assert_eq!(payload(&found(&cached, &again).await), b"new");
+        gate.open();
+    };
+    let (old, ()) = tokio::join!(late, meanwhile);
+    assert_eq!(payload(&old), b"old");
+    assert_eq!(payload(&found(&cached, &claim).await), b"new");
+    assert_eq!(store.count(Op::Claim), 2, "the new record was not kept");
+}
+
+/// The erasure was taken, but whoever asked for it went away or got an error.
+#[tokio::test(start_paused = true)]
+async fn an_erasure_that_was_never_acknowledged_is_heeded() {
+    let (store, cached) = pair();
+    for lost in ["hangs", "fails"] {
+        let claim = ended(&store, lost, b"1").await;
+        let seen = found(&cached, &claim).await.observation();
+        match lost {
+            "hangs" => store.hang_after(Op::Resolve, 1),
+            _ => store.fail_after(Op::Resolve, 1),
+        }
+        let erased = cached.resolve(&seen, &Resolution::Erase);
+        let answer = timeout(Duration::from_secs(1), erased).await;
+        assert!(!matches!(answer, Ok(Ok(_))), "{answer:?}");
+        own(&cached, &claim).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_request_is_refused_from_the_cache() {
+    let (store, cached) = pair();
+    let idem = Idem::new(cached);
+    let call = |request: u64| Call::new("test.operation", "key", &request, HOUR);
+    let body = async || Ok::<_, Error>("done".to_owned());
+    idem.run(call(1), body).await.unwrap();
+    idem.run(call(1), body).await.unwrap();
+    store.reset();
+
+    let reused = idem
+        .run(call(2), async || -> Result<String, Error> {
+            panic!("ran another request")
+        })
+        .await;
+    assert!(matches!(reused, Err(Error::KeyReused)), "{reused:?}");
+    assert_eq!(idem.run(call(1), body).await.unwrap(), "done");
+    assert_eq!(store.total(), 0, "the record did not come from the cache");
+}
+
+/// How many of the records are answered without the store, and so from the cache.
+async fn kept(
+    store: &FaultStore<MemoryStore>,
+    cached: &impl Store,
+    claims: &[ClaimRequest],
+) -> usize {
+    store.outage();
+    let mut hits = 0;
+    for claim in claims {
+        match cached.claim(claim).await {
+            Ok(Claim::Existing(_)) => hits += 1,
+            Ok(Claim::Granted(granted)) => panic!("{granted:?} without the store"),
+            Err(_) => {}
+        }
+    }
+    hits
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_bytes_that_are_kept_are_bounded() {
+    const CAPACITY: usize = 256 << 10;
+    const RESULT: usize = 4 << 10;
+    let store = FaultStore::new(MemoryStore::new());
+    let cached = Cached::with_capacity(store.clone(), CAPACITY);
+    let mut claims = Vec::new();
+    for number in 0..256 {
+        let claim = ended(&store, &format!("bound-{number}"), &[7; RESULT]).await;
+        found(&cached, &claim).await;
+        claims.push(claim);
+    }
+    let hits = kept(&store, &cached, &claims).await;
+    assert!(hits * RESULT <= CAPACITY, "{hits} of {RESULT} bytes each");
+    // Most of the room is made use of.
+    assert!(hits * RESULT >= CAPACITY / 2, "only {hits} are kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_results_are_weighed_with_all_that_comes_along() {
+    const CAPACITY: usize = 64 << 10;
+    let store = FaultStore::new(MemoryStore::new());
+    let cached = Cached::with_capacity(store.clone(), CAPACITY);
+    let mut claims = Vec::new();
+    for number in 0..1_000 {
+        let claim = ended(&store, &format!("small-{number}"), b"").await;
+        found(&cached, &claim).await;
+        claims.push(claim);
+    }
+    let hits = kept(&store, &cached, &claims).await;
+    assert!(hits > 0);
+    assert!(hits * size_of::<Record>() <= CAPACITY, "{hits} are kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_fit_is_replayed_from_the_store() {
+    let store = FaultStore::new(MemoryStore::new());
+    for capacity in [0, 16 << 10] {
+        let cached = Cached::with_capacity(store.clone(), capacity);
+        let claim = ended(&store, &format!("large-{capacity}"), &[7; 32 << 10]).await;
+        store.reset();
+        for replays in 1..=3 {
+            assert_eq!(payload(&found(&cached, &claim).await).len(), 32 << 10);
+            assert_eq!(store.total(), replays);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_maximum_age_of_zero_keeps_nothing() {
+    let store = FaultStore::new(MemoryStore::new());
+    let cached = Cached::new(store.clone()).max_age(Duration::ZERO);
+    let claim = ended(&store, "zero", b"1").await;
+    found(&cached, &claim).await;
+    found(&cached, &claim).await;
+    assert_eq!(store.total(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn purging_the_store_makes_room_here() {
+    let (store, cached) = pair();
+    let claim = ended(&store, "purged", &[7; 1 << 10]).await;
+    found(&cached, &claim).await;
+    assert!(!format!("{cached:?}").contains("bytes: 0"), "{cached:?}");
+    advance(2 * HOUR).await;
+    assert_eq!(cached.purge(100).await.unwrap().removed, 1);
+    assert!(format!("{cached:?}").contains("bytes: 0"), "{cached:?}");
+}

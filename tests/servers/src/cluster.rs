@@ -1,0 +1,84 @@
+//! A Redis Cluster: six servers that know each other.
+
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use crate::binaries;
+use crate::server::{Options, Server};
+
+/// How long the nodes may take to agree.
+const AGREED_WITHIN: Duration = Duration::from_secs(60);
+
+/// A Redis Cluster of three primaries with a replica each, on 127.0.0.1, for as long as this value lives.
+#[derive(Debug)]
+pub struct RedisCluster {
+    nodes: Vec<Server>,
+}
+
+impl RedisCluster {
+    /// Starts the nodes and waits until each of them finds the cluster whole and each replica follows its primary.
+    ///
+    /// # Errors
+    ///
+    /// Redis is not installed, or the nodes did not come up or did not agree.
+    pub fn start(options: &Options) -> anyhow::Result<Self> {
+        let options = options
+            .clone()
+            .set("cluster-enabled", "yes")
+            .set("cluster-node-timeout", "2000");
+        let nodes = (0..6)
+            .map(|_| Server::redis(&options))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+
+        let create = Command::new(binaries::REDIS_CLI.find()?)
+            .args(["--cluster", "create"])
+            .args(nodes.iter().map(|it| format!("127.0.0.1:{}", it.port())))
+            .args(["--cluster-replicas", "1", "--cluster-yes"])
+            .stdin(Stdio::null())
+            .output()
+            .context("`redis-cli` cannot be run")?;
+        if !create.status.success() {
+            let said = String::from_utf8_lossy(&create.stdout);
+            let error = String::from_utf8_lossy(&create.stderr);
+            bail!("the Redis Cluster cannot be made: {said}{error}");
+        }
+        let cluster = Self { nodes };
+        cluster.wait_until_whole()?;
+        Ok(cluster)
+    }
+
+    /// The URL of each node.
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(Server::url).collect()
+    }
+
+    /// The six servers. Which of them are primaries may change; `INFO replication` tells.
+    pub fn nodes(&self) -> &[Server] {
+        &self.nodes
+    }
+
+    fn wait_until_whole(&self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + AGREED_WITHIN;
+        for node in &self.nodes {
+            loop {
+                let cluster = node.query("CLUSTER INFO")?;
+                let replication = node.query("INFO replication")?;
+                let is_whole = cluster.contains("cluster_state:ok")
+                    && cluster.contains("cluster_known_nodes:6")
+                    && (replication.contains("master_link_status:up")
+                        || replication.contains("connected_slaves:1"));
+                if is_whole {
+                    break;
+                }
+                if Instant::now() > deadline {
+                    bail!("the Redis Cluster did not agree in time:\n{cluster}\n{replication}");
+                }
+                sleep(Duration::from_millis(50));
+            }
+        }
+        Ok(())
+    }
+}

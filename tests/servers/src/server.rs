@@ -1,0 +1,441 @@
+//! One server process: how each kind is prepared, started and found ready.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use crate::binaries::{self, User};
+use crate::guardian::Guardian;
+
+/// How long a server may take to come up, crash recovery included.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// How a server is set up.
+#[derive(Debug, Clone)]
+pub struct Options {
+    durable: bool,
+    settings: Vec<(String, String)>,
+}
+
+impl Options {
+    /// As fast as it goes: a crash of the machine would lose data, and `kill -9` of the server may lose what Redis, or
+    /// an asynchronous commit, had not yet written.
+    pub fn fast() -> Self {
+        Self {
+            durable: false,
+            settings: Vec::new(),
+        }
+    }
+
+    /// What was acknowledged is on disk: PostgreSQL and InnoDB flush at each commit, Redis has
+    /// `appendfsync always`.
+    pub fn durable() -> Self {
+        Self {
+            durable: true,
+            ..Self::fast()
+        }
+    }
+
+    /// Adds a setting of the server's own configuration, such as `shared_preload_libraries` or `maxmemory-policy`. It
+    /// wins over the same one set by this library.
+    #[must_use]
+    pub fn set(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+}
+
+/// A server of its own on 127.0.0.1, for as long as this value lives.
+///
+/// It runs under a small shell that waits for the end of this process, be that a return, a panic, Ctrl-C or `kill -9`,
+/// and then stops exactly this server and removes its directory. [`Drop`] waits until that is done.
+///
+/// A server that refuses to be root runs as the user that its package brings: `postgres` or `mysql`.
+pub struct Server {
+    kind: Kind,
+    port: u16,
+    directory: PathBuf,
+    command: Vec<OsString>,
+    guardian: Mutex<Guardian>,
+}
+
+impl Server {
+    /// Starts PostgreSQL, with a superuser `postgres` that has no password.
+    ///
+    /// # Errors
+    ///
+    /// It is not installed, or did not come up; the end of its log is part of the error.
+    pub fn postgres(options: &Options) -> anyhow::Result<Self> {
+        Self::new(Kind::Postgres, options)
+    }
+
+    /// Starts MariaDB, with a superuser `root` that has no password.
+    ///
+    /// # Errors
+    ///
+    /// It is not installed, or did not come up; the end of its log is part of the error.
+    pub fn maria_db(options: &Options) -> anyhow::Result<Self> {
+        Self::new(Kind::MariaDb, options)
+    }
+
+    /// Starts Redis.
+    ///
+    /// # Errors
+    ///
+    /// It is not installed, or did not come up; the end of its log is part of the error.
+    pub fn redis(options: &Options) -> anyhow::Result<Self> {
+        Self::new(Kind::Redis, options)
+    }
+
+    /// Where clients find it, in the form that they know.
+    pub fn url(&self) -> String {
+        let port = self.port;
+        match self.kind {
+            Kind::Postgres => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
+            Kind::MariaDb => format!("mysql://root@127.0.0.1:{port}/mysql"),
+            Kind::Redis => format!("redis://127.0.0.1:{port}/"),
+        }
+    }
+
+    /// The port on 127.0.0.1, the same after a restart.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The id of the server's process; none after [`kill`](Self::kill).
+    pub fn pid(&self) -> Option<u32> {
+        self.guardian().pid()
+    }
+
+    /// Where its data and its log are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Kills the server with `SIGKILL`. It has ended when this returns, and stays down until
+    /// [`restart`](Self::restart).
+    ///
+    /// # Errors
+    ///
+    /// Its guardian has been killed.
+    pub fn kill(&self) -> anyhow::Result<()> {
+        self.guardian().kill()
+    }
+
+    /// Starts it on the same port with the same data, after killing it if it still runs. It is ready when this returns.
+    ///
+    /// # Errors
+    ///
+    /// It did not come up; the end of its log is part of the error.
+    pub fn restart(&self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + READY_WITHIN;
+        let mut guardian = self.guardian();
+        loop {
+            guardian.kill()?;
+            guardian.start(&self.command)?;
+            match self.wait_until_ready(&mut guardian, deadline) {
+                Ok(()) => return Ok(()),
+                // The children of a PostgreSQL that was killed live for a moment, and it refuses to start beside them.
+                Err(_) if Instant::now() < deadline => sleep(Duration::from_millis(50)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Stops all of the server's processes with `SIGSTOP`: connections stay open and nothing answers.
+    ///
+    /// # Errors
+    ///
+    /// It has been killed, by this library or otherwise.
+    pub fn pause(&self) -> anyhow::Result<()> {
+        self.guardian().pause()
+    }
+
+    /// Ends a [`pause`](Self::pause).
+    ///
+    /// # Errors
+    ///
+    /// It has been killed, by this library or otherwise.
+    pub fn resume(&self) -> anyhow::Result<()> {
+        self.guardian().resume()
+    }
+
+    /// Gives a text, SQL or the words of a Redis command, to the server's own client, through the socket in its
+    /// directory, and returns what it prints.
+    ///
+    /// # Errors
+    ///
+    /// The client could not connect, or the server refused; what the client says is the error.
+    pub fn query(&self, text: &str) -> anyhow::Result<String> {
+        let mut client = self.kind.client(&self.directory, self.port)?;
+        match self.kind {
+            Kind::Postgres | Kind::MariaDb => client.arg(text),
+            Kind::Redis => client.args(text.split_whitespace()),
+        };
+        let output = client.stdin(Stdio::null()).output()?;
+        if !output.status.success() {
+            bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    fn new(kind: Kind, options: &Options) -> anyhow::Result<Self> {
+        // Two who start at once may find the same port free; whose server comes second chooses another.
+        const ATTEMPTS: usize = 5;
+        let mut attempt = 1;
+        loop {
+            match Self::on_port(kind, free_port()?, options) {
+                Err(error) if attempt < ATTEMPTS && error.is::<Died>() => attempt += 1,
+                done => return done.with_context(|| format!("{kind:?} did not start")),
+            }
+        }
+    }
+
+    fn on_port(kind: Kind, port: u16, options: &Options) -> anyhow::Result<Self> {
+        let user = match kind {
+            Kind::Postgres => User::instead_of_root("postgres")?,
+            Kind::MariaDb => User::instead_of_root("mysql")?,
+            Kind::Redis => None,
+        };
+        let command = kind.binary().find()?;
+        let temporary = tempfile::Builder::new().prefix("idem-server-").tempdir()?;
+        let directory = temporary.path().to_owned();
+        if let Some(User { uid, gid }) = user {
+            std::os::unix::fs::chown(&directory, Some(uid), Some(gid))?;
+        }
+        let mut guardian = Guardian::new(&directory, kind.stop(), user)?;
+        // From here on the guardian removes it.
+        let _ = temporary.keep();
+        kind.prepare(&directory, &mut guardian)
+            .with_context(|| guardian.log())?;
+
+        let arguments = kind.arguments(&directory, port, options);
+        let command: Vec<OsString> = std::iter::once(command.into())
+            .chain(arguments.into_iter().map(Into::into))
+            .collect();
+        guardian.start(&command)?;
+        let server = Self {
+            kind,
+            port,
+            directory,
+            command,
+            guardian: Mutex::new(guardian),
+        };
+        server.wait_until_ready(&mut server.guardian(), Instant::now() + READY_WITHIN)?;
+        Ok(server)
+    }
+
+    /// Asks through the socket in the server's own directory: behind the port may be another's server. Each kind opens
+    /// its port before its socket.
+    fn wait_until_ready(&self, guardian: &mut Guardian, deadline: Instant) -> anyhow::Result<()> {
+        loop {
+            let refused = match self.query(self.kind.probe()) {
+                Ok(answer) if answer == self.kind.probe_answer() => return Ok(()),
+                Ok(answer) => answer,
+                Err(error) => error.to_string(),
+            };
+            if guardian.has_died()? {
+                return Err(Died(guardian.log()).into());
+            }
+            if Instant::now() > deadline {
+                bail!("not ready in time ({refused}):\n{}", guardian.log());
+            }
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn guardian(&self) -> MutexGuard<'_, Guardian> {
+        // A test that panicked elsewhere must still be able to stop its servers.
+        self.guardian.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("kind", &self.kind)
+            .field("port", &self.port)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The server ended before it was ready; with its log.
+#[derive(Debug)]
+struct Died(String);
+
+impl fmt::Display for Died {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "it ended:\n{}", self.0)
+    }
+}
+
+impl std::error::Error for Died {}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Postgres,
+    MariaDb,
+    Redis,
+}
+
+impl Kind {
+    fn binary(self) -> binaries::Binary {
+        match self {
+            Self::Postgres => binaries::POSTGRES,
+            Self::MariaDb => binaries::MARIADBD,
+            Self::Redis => binaries::REDIS_SERVER,
+        }
+    }
+
+    /// The signal that ends it. PostgreSQL is many processes: at `SIGQUIT` the first one ends the others at once.
+    fn stop(self) -> &'static str {
+        match self {
+            Self::Postgres => "QUIT",
+            Self::MariaDb | Self::Redis => "KILL",
+        }
+    }
+
+    fn prepare(self, directory: &Path, guardian: &mut Guardian) -> anyhow::Result<()> {
+        let directory = directory.display();
+        match self {
+            Self::Postgres => guardian.run(&[
+                binaries::INITDB.find()?.into_os_string(),
+                format!("--pgdata={directory}/data").into(),
+                "--username=postgres".into(),
+                "--auth=trust".into(),
+                "--encoding=UTF8".into(),
+                "--locale=C".into(),
+                "--no-sync".into(),
+            ]),
+            Self::MariaDb => guardian.run(&[
+                binaries::MARIADB_INSTALL_DB.find()?.into_os_string(),
+                "--no-defaults".into(),
+                format!("--datadir={directory}/data").into(),
+                "--auth-root-authentication-method=normal".into(),
+                "--skip-test-db".into(),
+            ]),
+            Self::Redis => Ok(()),
+        }
+    }
+
+    fn arguments(self, directory: &Path, port: u16, options: &Options) -> Vec<String> {
+        let durable = options.durable;
+        let directory = directory.display();
+        let on = |value: bool| if value { "on" } else { "off" }.to_owned();
+        let (mut arguments, mut settings) = match self {
+            Self::Postgres => (
+                vec!["-D".to_owned(), format!("{directory}/data")],
+                vec![
+                    ("listen_addresses", "127.0.0.1".to_owned()),
+                    ("port", port.to_string()),
+                    ("unix_socket_directories", directory.to_string()),
+                    ("max_connections", "300".to_owned()),
+                    ("fsync", on(durable)),
+                    ("synchronous_commit", on(durable)),
+                    ("full_page_writes", on(durable)),
+                ],
+            ),
+            Self::MariaDb => (
+                vec!["--no-defaults".to_owned()],
+                vec![
+                    ("datadir", format!("{directory}/data")),
+                    ("bind-address", "127.0.0.1".to_owned()),
+                    ("port", port.to_string()),
+                    ("socket", format!("{directory}/socket")),
+                    ("pid-file", format!("{directory}/pid")),
+                    ("max-connections", "300".to_owned()),
+                    (
+                        "innodb-flush-log-at-trx-commit",
+                        if durable { "1" } else { "0" }.to_owned(),
+                    ),
+                ],
+            ),
+            Self::Redis => (
+                Vec::new(),
+                vec![
+                    ("dir", directory.to_string()),
+                    ("bind", "127.0.0.1".to_owned()),
+                    ("port", port.to_string()),
+                    ("unixsocket", format!("{directory}/socket")),
+                    ("save", String::new()),
+                    ("appendonly", if durable { "yes" } else { "no" }.to_owned()),
+                    ("appendfsync", "always".to_owned()),
+                ],
+            ),
+        };
+        let own = options.settings.iter();
+        settings.extend(own.map(|(name, value)| (name.as_str(), value.clone())));
+        for (name, value) in settings {
+            match self {
+                Self::Postgres => arguments.extend(["-c".to_owned(), format!("{name}={value}")]),
+                Self::MariaDb => arguments.push(format!("--{name}={value}")),
+                Self::Redis => arguments.extend([format!("--{name}"), value]),
+            }
+        }
+        arguments
+    }
+
+    fn client(self, directory: &Path, port: u16) -> anyhow::Result<Command> {
+        let socket = directory.join("socket");
+        let port = port.to_string();
+        let mut client;
+        match self {
+            Self::Postgres => {
+                client = Command::new(binaries::PSQL.find()?);
+                client.arg("--host").arg(directory);
+                client.args(["--port", &port, "--username=postgres", "--dbname=postgres"]);
+                client.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"]);
+                client.args(["--set=ON_ERROR_STOP=1", "--command"]);
+            }
+            Self::MariaDb => {
+                client = Command::new(binaries::MARIADB.find()?);
+                client.arg("--no-defaults").arg("--socket").arg(socket);
+                client.args(["--user=root", "--batch", "--skip-column-names", "--execute"]);
+            }
+            Self::Redis => {
+                client = Command::new(binaries::REDIS_CLI.find()?);
+                client.arg("-e").arg("-s").arg(socket);
+            }
+        }
+        Ok(client)
+    }
+
+    /// A question that only a server that is ready answers.
+    fn probe(self) -> &'static str {
+        match self {
+            Self::Postgres | Self::MariaDb => "SELECT 1",
+            Self::Redis => "PING",
+        }
+    }
+
+    fn probe_answer(self) -> &'static str {
+        match self {
+            Self::Postgres | Self::MariaDb => "1",
+            Self::Redis => "PONG",
+        }
+    }
+}
+
+/// A port that nobody listens on, nor on the one 10,000 above, which a node of a Redis Cluster uses as well.
+///
+/// It is below those that systems give to outgoing connections (32768 on Linux, 49152 elsewhere). One of those could be
+/// taken while the server is down, even by a client that tries to reconnect, which is then connected with itself.
+fn free_port() -> anyhow::Result<u16> {
+    let random = RandomState::new();
+    for attempt in 0..1_000_u32 {
+        let port = 12_000 + u16::try_from(random.hash_one(attempt) % 10_000)?;
+        let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if is_free(port) && is_free(port + 10_000) {
+            return Ok(port);
+        }
+    }
+    bail!("there is no free port on 127.0.0.1 between 12000 and 22000")
+}

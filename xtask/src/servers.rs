@@ -1,0 +1,115 @@
+//! The servers that the tests of the stores need: private ones, or those that the caller names.
+
+use std::path::Path;
+
+use anyhow::bail;
+use idem_servers::{Options, RedisCluster, Server};
+use xshell::{Shell, cmd};
+
+/// Installs packages without starting the services in them, which Debian does otherwise: the policy program is asked
+/// first and answers 101, "forbidden" (`invoke-rc.d(8)`). One that is there already is the machine's own.
+const INSTALL: &str = r#"
+set -e
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    trap 'exit 130' INT TERM
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+fi
+apt-get update
+apt-get install --yes --no-install-recommends "$@"
+"#;
+
+/// Running servers, and the variables by which the tests find them. Dropping this stops them.
+pub(crate) struct Servers {
+    variables: Vec<(&'static str, String)>,
+    _servers: Vec<Server>,
+    _cluster: Option<RedisCluster>,
+}
+
+impl Servers {
+    /// Starts those whose variable the caller has not set.
+    pub(crate) fn start(sh: &Shell) -> anyhow::Result<Self> {
+        let is_wanted = |name: &str| match std::env::var_os(name) {
+            Some(_) => {
+                eprintln!("{name} is set: nothing is started for it");
+                false
+            }
+            None => true,
+        };
+        let postgres = is_wanted("IDEM_TEST_POSTGRES_URL");
+        let mysql = is_wanted("IDEM_TEST_MYSQL_URL");
+        let redis = is_wanted("IDEM_TEST_REDIS_URL");
+        let cluster = is_wanted("IDEM_TEST_REDIS_CLUSTER_URLS");
+        // The tests of the servers themselves need all of them.
+        install_missing(sh)?;
+
+        let mut variables = Vec::new();
+        let mut servers = Vec::new();
+        let mut add = |variable, server: Server| {
+            variables.push((variable, server.url()));
+            servers.push(server);
+        };
+        if postgres {
+            // For tests that count statements.
+            let options = Options::fast().set("shared_preload_libraries", "pg_stat_statements");
+            add("IDEM_TEST_POSTGRES_URL", Server::postgres(&options)?);
+        }
+        if mysql {
+            let server = Server::maria_db(&Options::fast())?;
+            add("IDEM_TEST_MYSQL_URL", server);
+        }
+        if redis {
+            let server = Server::redis(&Options::fast())?;
+            add("IDEM_TEST_REDIS_URL", server);
+        }
+        let cluster = match cluster {
+            true => Some(RedisCluster::start(&Options::fast())?),
+            false => None,
+        };
+        if let Some(cluster) = &cluster {
+            variables.push(("IDEM_TEST_REDIS_CLUSTER_URLS", cluster.urls().join(",")));
+        }
+        for (name, value) in &variables {
+            eprintln!("{name}={value}");
+        }
+        Ok(Self {
+            variables,
+            _servers: servers,
+            _cluster: cluster,
+        })
+    }
+
+    /// The variables of the servers started here.
+    pub(crate) fn variables(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.variables
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+    }
+}
+
+/// On Debian as root; elsewhere names what is missing.
+fn install_missing(sh: &Shell) -> anyhow::Result<()> {
+    let missing = idem_servers::missing_packages();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let is_debian = Path::new("/etc/debian_version").exists();
+    let is_root = cmd!(sh, "id -u").quiet().read()? == "0";
+    if is_debian && is_root {
+        let install = cmd!(sh, "sh -c {INSTALL} install {missing...}");
+        install
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .quiet()
+            .run()?;
+    }
+    let missing = idem_servers::missing_packages();
+    if !missing.is_empty() {
+        bail!(
+            "install these packages, or whatever they are called here: {}; or run `cargo xtask test --embedded`",
+            missing.join(" ")
+        );
+    }
+    Ok(())
+}
