@@ -120,6 +120,8 @@ pub use crate::store::Store;
 pub use crate::store::cached::Cached;
 #[cfg(feature = "memory")]
 pub use crate::store::memory::MemoryStore;
+#[cfg(feature = "mysql")]
+pub use crate::store::mysql::MySqlStore;
 #[cfg(feature = "sqlite")]
 pub use crate::store::sqlite::SqliteStore;
 #[cfg(feature = "macros")]

@@ -10,6 +10,7 @@ mod engine;
 mod fingerprint;
 mod idempotent;
 mod memory;
+mod mysql;
 mod outside;
 mod records;
 mod sqlite;
