@@ -80,7 +80,10 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //! | `macros` | `#[idempotent]`, `#[derive(Fingerprint)]` | yes |
 //! | `memory` | `MemoryStore`: tests, single processes | yes |
 //! | `sqlite` | `SqliteStore`: one file, several processes | |
-//! | `cache` | `Cached`: replays from the memory of the process, in front of any store | |
+//! | `postgres` | `PostgresStore`: PostgreSQL 12 and later | |
+//! | `mysql` | `MySqlStore`: MySQL 8, MariaDB 10.6 and later | |
+//! | `cache` | `Cached`: replays from the memory of the process, or with `redis` from Redis, in front of any store | |
+//! | `redis`, `redis-cluster` | `RedisStore`: Redis 6.2 and later, Valkey; on a cluster | |
 //! | `cbor` | `Codec::Cbor` for stored results, instead of JSON | |
 //! | `conformance` | the case table that every store must pass, and a store that injects faults | |
 //! | `bytes`, `chrono`, `jiff`, `rust_decimal`, `time`, `url`, `uuid` | `Fingerprint` for the types of that crate; `uuid` also makes keys | |
@@ -122,6 +125,10 @@ pub use crate::store::cached::Cached;
 pub use crate::store::memory::MemoryStore;
 #[cfg(feature = "mysql")]
 pub use crate::store::mysql::MySqlStore;
+#[cfg(feature = "postgres")]
+pub use crate::store::postgres::PostgresStore;
+#[cfg(feature = "redis")]
+pub use crate::store::redis::{RedisConnection, RedisStore};
 #[cfg(feature = "sqlite")]
 pub use crate::store::sqlite::SqliteStore;
 #[cfg(feature = "macros")]

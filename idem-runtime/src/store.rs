@@ -20,7 +20,8 @@ pub mod cached;
     feature = "memory",
     feature = "sqlite",
     feature = "postgres",
-    feature = "mysql"
+    feature = "mysql",
+    feature = "redis"
 ))]
 mod cursor;
 #[cfg(feature = "memory")]

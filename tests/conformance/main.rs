@@ -7,12 +7,11 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use idem_runtime::conformance::{self, faults::FaultStore};
-use idem_runtime::{Cached, MemoryStore, SqliteStore, Store};
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Arguments;
 use tokio::runtime::Runtime;
 
 mod mutants;
+mod suites;
 mod toy;
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -21,48 +20,7 @@ fn main() -> anyhow::Result<ExitCode> {
     arguments.test_threads.get_or_insert(16);
     let runtime = Arc::new(Runtime::new()?);
     let files = tempfile::tempdir()?;
-    let open = |name: &str| runtime.block_on(SqliteStore::open(files.path().join(name)));
-
-    // One store serves all the cases of a suite at once, as the table promises.
-    let erased: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    let suites: Vec<(&str, Arc<dyn Store>)> = vec![
-        ("memory", Arc::new(MemoryStore::new())),
-        ("dyn", Arc::new(erased)),
-        ("sqlite", Arc::new(open("cases.db")?)),
-        (
-            "sqlite_other_table",
-            Arc::new(other_table(&runtime, &open("table.db")?)?),
-        ),
-        (
-            "faults::memory",
-            Arc::new(FaultStore::new(MemoryStore::new())),
-        ),
-        (
-            "faults::sqlite",
-            Arc::new(FaultStore::new(open("faults.db")?)),
-        ),
-        ("cached::memory", Arc::new(Cached::new(MemoryStore::new()))),
-        ("cached::sqlite", Arc::new(Cached::new(open("cached.db")?))),
-        ("toy", Arc::new(toy::ToyStore::new(None))),
-    ];
-
-    let mut trials = Vec::new();
-    for (suite, store) in suites {
-        for case in conformance::cases() {
-            let (store, runtime) = (Arc::clone(&store), Arc::clone(&runtime));
-            trials.push(Trial::test(
-                format!("{suite}::{}", case.name()),
-                move || Ok(runtime.block_on(case.run(store))?),
-            ));
-        }
-    }
+    let mut trials = suites::trials(&runtime, files.path());
     trials.extend(mutants::trials(&runtime));
     Ok(libtest_mimic::run(&arguments, trials).exit_code())
-}
-
-/// A store on a table whose name is a word of SQL.
-fn other_table(runtime: &Runtime, store: &SqliteStore) -> anyhow::Result<SqliteStore> {
-    let store = store.clone().with_table("order")?;
-    runtime.block_on(store.migrate())?;
-    Ok(store)
 }

@@ -1,5 +1,7 @@
 //! What the replay cache promises beyond the table of cases: what it spares, what it bounds, what it never serves.
 
+mod redis;
+
 use std::time::Duration;
 
 use idem_runtime::conformance::faults::{FaultStore, Op};
@@ -204,6 +206,28 @@ async fn a_read_that_a_new_claim_overtook_is_not_kept() {
     let (_, holder) = tokio::join!(reads, runs);
     cached.complete(&holder, &ending(b"new")).await.unwrap();
     assert_eq!(payload(&found(&cached, &claim).await), b"new");
+}
+
+/// As above, but all of it happened elsewhere, and another read has brought the new record in.
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_does_not_replace_a_later_record() {
+    let (store, cached) = pair();
+    let claim = ended(&store, "late", b"old").await;
+    let seen = observed(&store, &claim).await;
+    let gate = store.hold_after(Op::Claim);
+    let late = found(&cached, &claim);
+    let meanwhile = async {
+        gate.reached().await;
+        let erased = store.inner().resolve(&seen, &Resolution::Erase).await;
+        assert_eq!(erased.unwrap(), Resolved::Done);
+        let again = ended(&store, "late", b"new").await;
+        assert_eq!(payload(&found(&cached, &again).await), b"new");
+        gate.open();
+    };
+    let (old, ()) = tokio::join!(late, meanwhile);
+    assert_eq!(payload(&old), b"old");
+    assert_eq!(payload(&found(&cached, &claim).await), b"new");
+    assert_eq!(store.count(Op::Claim), 2, "the new record was not kept");
 }
 
 /// The erasure was taken, but whoever asked for it went away or got an error.

@@ -5,6 +5,7 @@
     reason = "a panic fails the test that it happens in"
 )]
 
+mod backends;
 mod cached;
 mod engine;
 mod fingerprint;
@@ -12,6 +13,7 @@ mod idempotent;
 mod memory;
 mod mysql;
 mod outside;
+mod postgres;
 mod records;
 mod sqlite;
 mod ui;

@@ -10,6 +10,8 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use self::local::Local;
+#[cfg(feature = "redis")]
+use self::shared::Shared;
 use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{Ending, Holder, Observation, Record};
@@ -18,6 +20,10 @@ use crate::store::{
 };
 
 mod local;
+#[cfg(feature = "redis")]
+mod shared;
+#[cfg(feature = "redis")]
+mod wire;
 
 /// A store in front of which ended records are kept, so that a replay costs no round trip to it.
 ///
@@ -49,7 +55,7 @@ mod local;
 /// and this process heeds it from then on.
 pub struct Cached<S> {
     store: S,
-    place: Local,
+    place: Place,
     max_age: Duration,
 }
 
@@ -58,6 +64,14 @@ const DEFAULT_CAPACITY: usize = 64 << 20;
 
 /// Retries and double clicks come within seconds; an erasure elsewhere is rare and its operator can wait this long.
 const DEFAULT_MAX_AGE: Duration = Duration::from_secs(60);
+
+/// Where records are kept.
+#[derive(Debug)]
+enum Place {
+    Local(Local),
+    #[cfg(feature = "redis")]
+    Shared(Shared),
+}
 
 /// Longer than any process runs, and short enough to be added to any instant.
 const LONGEST_AGE: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
@@ -74,9 +88,56 @@ impl<S: Store> Cached<S> {
     pub fn with_capacity(store: S, bytes: usize) -> Self {
         Self {
             store,
-            place: Local::new(bytes),
+            place: Place::Local(Local::new(bytes)),
             max_age: DEFAULT_MAX_AGE,
         }
+    }
+
+    /// Keeps records in this Redis, or Valkey, from where all processes that name the cache alike replay them: 6.2 and
+    /// later, one server or what fails over as one.
+    ///
+    /// The **name** stands for the store behind, and two stores must never share one: a record is found by its operation,
+    /// scope and key alone, so a test's would be replayed in production. It begins the name of every key in Redis.
+    ///
+    /// The store stays the truth. A claim asks Redis first, one round trip; what it does not answer
+    /// [in time](Self::timeout) the store is asked, and Redis is left alone for a second. So losing Redis, or what is in
+    /// it, costs time and nothing else, and any eviction policy will do. Results of up to 1 MiB are kept there, encoded as
+    /// in the store: whoever can read this Redis can read them, whoever can write it can forge them.
+    ///
+    /// An erasure through any cache of this name is heeded by all of them at once, unless Redis could not be told, which
+    /// is a warning, or loses it in a failover; then, as for one past the cache, within the maximum age. `Cached::new` in front of this one answers
+    /// without any round trip, and adds its own maximum age.
+    ///
+    /// ```no_run
+    /// # async fn example<S: idem_runtime::Store>(store: S) -> redis::RedisResult<()> {
+    /// use idem_runtime::{Cached, Idem};
+    /// use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+    ///
+    /// let client = redis::Client::open("redis://127.0.0.1/")?;
+    /// // Lazy: the service starts without Redis as well.
+    /// let connection = ConnectionManager::new_lazy_with_config(client, ConnectionManagerConfig::new())?;
+    /// let idem = Idem::new(Cached::in_redis(store, connection, "payments"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "redis")]
+    pub fn in_redis(store: S, connection: ::redis::aio::ConnectionManager, name: &str) -> Self {
+        Self {
+            store,
+            place: Place::Shared(Shared::new(connection, name)),
+            max_age: DEFAULT_MAX_AGE,
+        }
+    }
+
+    /// How long a call waits for Redis each time that it asks, 100 milliseconds unless told otherwise. A replay asks
+    /// once; one that is not there yet asks twice, for the record and to have it kept. Of no effect in process.
+    #[cfg(feature = "redis")]
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        if let Place::Shared(shared) = &mut self.place {
+            shared.timeout = timeout;
+        }
+        self
     }
 
     /// Serves no record for longer than this after it was read from the store, 60 seconds unless told otherwise. It
@@ -93,18 +154,56 @@ impl<S: Store> Cached<S> {
     }
 
     /// Keeps what a read of the store brought, where it has ended. Anything else says that what is kept is of before.
-    fn learn(&self, id: &RecordId, reading: &Reading, record: Option<&Record>) {
+    async fn learn(&self, id: &RecordId, reading: &Reading, record: Option<&Record>) {
         let kept = record.and_then(|record| Kept::new(record, reading.sent_at, self.max_age));
-        match kept {
-            Some(kept) => self.place.keep(kept, reading),
-            None => self.place.forget(id),
+        match (&self.place, kept) {
+            (Place::Local(local), Some(kept)) => local.keep(kept, reading),
+            (Place::Local(local), None) => local.forget(id),
+            #[cfg(feature = "redis")]
+            (Place::Shared(shared), Some(kept)) => shared.keep(&kept).await,
+            // What is there was kept by some process not long ago, and saying so at each first call would cost each of
+            // them a round trip.
+            #[cfg(feature = "redis")]
+            (Place::Shared(_), None) => {}
         }
     }
 
-    fn begin(&self, id: &RecordId, sent_at: Instant) -> Reading {
+    async fn find(&self, id: &RecordId) -> Option<Record> {
+        match &self.place {
+            Place::Local(local) => local.find(id, Instant::now()),
+            #[cfg(feature = "redis")]
+            Place::Shared(shared) => shared.find(id).await,
+        }
+    }
+
+    fn begin(&self, id: &RecordId) -> Reading {
         Reading {
-            sent_at,
-            epoch: self.place.epoch(id),
+            sent_at: Instant::now(),
+            epoch: match &self.place {
+                Place::Local(local) => local.epoch(id),
+                #[cfg(feature = "redis")]
+                Place::Shared(_) => 0,
+            },
+        }
+    }
+
+    /// Deletes a record from the store, and from here.
+    async fn erase(&self, observed: &Observation) -> Result<Resolved, StoreError> {
+        match &self.place {
+            Place::Local(local) => {
+                // Forgotten when the answer is there, and just so when it never comes: the step may have been taken.
+                let _forgotten = Forgotten(local, &observed.id);
+                self.store.resolve(observed, &Resolution::Erase).await
+            }
+            #[cfg(feature = "redis")]
+            Place::Shared(shared) => {
+                // Before, lest an answer that never comes leaves it there; and after, because a slow step may outlast
+                // the first.
+                shared.bar(&observed.id).await;
+                let resolved = self.store.resolve(observed, &Resolution::Erase).await;
+                shared.bar(&observed.id).await;
+                resolved
+            }
         }
     }
 }
@@ -122,13 +221,12 @@ impl<S: fmt::Debug> fmt::Debug for Cached<S> {
 #[async_trait]
 impl<S: Store> Store for Cached<S> {
     async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
-        let now = Instant::now();
-        if let Some(record) = self.place.find(&claim.id, now) {
+        if let Some(record) = self.find(&claim.id).await {
             return Ok(Claim::Existing(Box::new(record)));
         }
-        let reading = self.begin(&claim.id, now);
+        let reading = self.begin(&claim.id);
         let answer = self.store.claim(claim).await?;
-        self.learn(&claim.id, &reading, existing(&answer));
+        self.learn(&claim.id, &reading, existing(&answer)).await;
         Ok(answer)
     }
 
@@ -137,9 +235,9 @@ impl<S: Store> Store for Cached<S> {
         observed: &Observation,
         claim: &ClaimRequest,
     ) -> Result<Claim, StoreError> {
-        let reading = self.begin(&claim.id, Instant::now());
+        let reading = self.begin(&claim.id);
         let answer = self.store.take_over(observed, claim).await?;
-        self.learn(&claim.id, &reading, existing(&answer));
+        self.learn(&claim.id, &reading, existing(&answer)).await;
         Ok(answer)
     }
 
@@ -164,17 +262,17 @@ impl<S: Store> Store for Cached<S> {
         observed: &Observation,
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
-        // Of what can be resolved only an erasure touches what has ended.
-        let erases = *resolution == Resolution::Erase;
-        // Forgotten when the answer is there, and just so when it never comes: the step may have been taken.
-        let _forgotten = erases.then(|| Forgotten(&self.place, &observed.id));
-        self.store.resolve(observed, resolution).await
+        // Nothing but an erasure touches what has ended.
+        match resolution {
+            Resolution::Erase => self.erase(observed).await,
+            _ => self.store.resolve(observed, resolution).await,
+        }
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
-        let reading = self.begin(id, Instant::now());
+        let reading = self.begin(id);
         let record = self.store.get(id).await?;
-        self.learn(id, &reading, record.as_ref());
+        self.learn(id, &reading, record.as_ref()).await;
         Ok(record)
     }
 
@@ -185,8 +283,9 @@ impl<S: Store> Store for Cached<S> {
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
         let purged = self.store.purge(limit).await?;
         // What the store removed had expired and is not served any more; here it only takes up room.
-        if !purged.more {
-            self.place.drop_expired(Instant::now());
+        match &self.place {
+            Place::Local(local) if !purged.more => local.drop_expired(Instant::now()),
+            _ => {}
         }
         Ok(purged)
     }

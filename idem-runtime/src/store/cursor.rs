@@ -27,7 +27,7 @@ pub(super) fn read(page: &PageRequest) -> Result<(Option<RecordId>, usize), Stor
     Ok((after.transpose()?, page.limit as usize))
 }
 
-fn parse(text: &str) -> Option<RecordId> {
+pub(super) fn parse(text: &str) -> Option<RecordId> {
     let digits: &[u8; 64] = text.as_bytes().try_into().ok()?;
     let mut bytes = [0; 32];
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {

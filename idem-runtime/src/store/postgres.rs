@@ -1,1 +1,417 @@
 //! Records in PostgreSQL.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgRow};
+use sqlx::{ConnectOptions, Connection, PgPool, Postgres};
+
+use crate::error::{StoreError, StoreErrorKind};
+use crate::key::RecordId;
+use crate::record::{Ending, Holder, Observation, Record, State};
+use crate::store::sql::{self, Backend, Query, Readable, Table};
+use crate::store::{
+    Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution, Resolved,
+    Store,
+};
+
+mod migrate;
+mod statements;
+
+use statements::{IS_NEW, Statements};
+
+/// Records in PostgreSQL 12 or later. Cloning is cheap and shares the connections.
+///
+/// ```no_run
+/// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+/// use idem_runtime::PostgresStore;
+///
+/// let store = PostgresStore::new(pool);
+/// store.migrate().await?;
+/// # Ok(()) }
+/// ```
+///
+/// A first call is two statements, a replay is one that writes nothing. Each is a transaction of its own, and no
+/// connection is held while the body runs.
+///
+/// # Durability
+///
+/// What was acknowledged survives a crash of the server as any commit does, so it depends on `synchronous_commit`. With
+/// `off`, a crash of the server (not of the process) takes back the last results, about half a second of them, and
+/// their calls run again. With `on` and asynchronous replicas, a failover loses what the new primary had not received;
+/// name the replicas in `synchronous_standby_names` to keep it. `fsync = off` promises nothing. Statements must reach
+/// the primary: a standby replays what it has, and refuses claims.
+///
+/// # Isolation
+///
+/// The statements are made for READ COMMITTED, the default. Under another `default_transaction_isolation` they are as
+/// correct; the conflicts that the server then reports, and deadlocks with transactions of the application, are tried
+/// again inside the store a number of times and then answered with [`StoreErrorKind::Conflict`].
+///
+/// # Connections
+///
+/// A pool made by [`open`](Self::open) does not ping before each step. One that leaves sqlx's `test_before_acquire` on
+/// pays a round trip for it. Without the ping, a step that meets a connection which the server has closed fails with
+/// [`StoreErrorKind::Unavailable`], and the next one gets another connection. A call needs a connection for each of its
+/// two steps only, so a pool may be much smaller than the number of calls under way; a body that takes connections from
+/// the same pool competes with them. Statements are prepared once a connection: behind PgBouncer in transaction
+/// mode, let it track them (`max_prepared_statements`) or set sqlx's `statement_cache_capacity(0)`.
+///
+/// # Clock
+///
+/// Time is the server's, in microseconds, as of the arrival of a statement. A clock that is put back makes leases and
+/// retentions last longer by as much; grants do not go back with it, unless the table is emptied by `TRUNCATE`.
+#[derive(Debug, Clone)]
+pub struct PostgresStore {
+    pool: PgPool,
+    statements: Arc<Statements>,
+}
+
+/// How often a step is tried that the server rolled back because of others; each of them has changed nothing.
+const TRIES: u32 = 20;
+/// How often a claim looks again at a record that changed between its read and its write.
+const ROUNDS: u32 = 16;
+/// How long a pool that the store makes waits for a connection.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl PostgresStore {
+    /// A store on connections of its own, at most 16, to this `postgres://` URL. Call [`migrate`](Self::migrate) before
+    /// it is used.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Unavailable`] where no server answers within five seconds, [`Denied`](StoreErrorKind::Denied)
+    /// where it refuses the user or password, [`Schema`](StoreErrorKind::Schema) where it has no such database, and
+    /// [`Other`](StoreErrorKind::Other) where this is no URL.
+    ///
+    /// # Cancel safety
+    /// Dropped, it leaves nothing behind.
+    pub async fn open(url: &str) -> Result<Self, StoreError> {
+        let options: PgConnectOptions = url.parse().map_err(error)?;
+        // A pool would try again until it is out of time, and then not say what the server's answer was.
+        let first = tokio::time::timeout(PATIENCE, options.connect())
+            .await
+            .map_err(|late| {
+                StoreError::new(
+                    StoreErrorKind::Unavailable,
+                    "the server did not answer in time, check the host and port of the URL",
+                )
+                .with_source(late)
+            })?
+            .map_err(error)?;
+        first.close().await.map_err(error)?;
+        let pool = PgPoolOptions::new()
+            .max_connections(16)
+            .acquire_timeout(PATIENCE)
+            .test_before_acquire(false)
+            .connect_lazy_with(options);
+        Ok(Self::new(pool))
+    }
+
+    /// A store on the connections of a pool that the caller made. It does nothing until it is used; call
+    /// [`migrate`](Self::migrate) first.
+    pub fn new(pool: PgPool) -> Self {
+        Self {
+            pool,
+            statements: Arc::new(Statements::new(Table::default())),
+        }
+    }
+
+    /// The same store on a table of this name instead of `idem_records`. Its index, its trigger and two further tables
+    /// are named after it.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Schema`] where the name is not 1 to 48 ASCII letters, digits and underscores, begins with a
+    /// digit, or is reserved.
+    pub fn with_table(self, name: &str) -> Result<Self, StoreError> {
+        let schema = self.statements.table.schema.clone();
+        self.with(schema.as_deref(), name)
+    }
+
+    /// The same store on tables in this schema, which must exist, instead of the first in the search path of each
+    /// connection.
+    ///
+    /// # Errors
+    /// As [`with_table`](Self::with_table), for the name of the schema.
+    pub fn with_schema(self, schema: &str) -> Result<Self, StoreError> {
+        let name = self.statements.table.name.clone();
+        self.with(Some(schema), &name)
+    }
+
+    fn with(mut self, schema: Option<&str>, name: &str) -> Result<Self, StoreError> {
+        self.statements = Arc::new(Statements::new(Table::new(schema, name)?));
+        Ok(self)
+    }
+
+    /// Makes the tables, or brings them up to date. Safe to call at every start, and from many processes at once.
+    /// What was applied is kept in a table of its own (`idem_records_migrations`), apart from the application's own
+    /// migrations. The SQL is in `migrations/postgres` of this crate.
+    ///
+    /// Afterwards the store needs `SELECT`, `INSERT`, `UPDATE` and `DELETE` on the tables alone.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Schema`] where a later version of this crate made the tables, or the schema is missing;
+    /// [`Denied`](StoreErrorKind::Denied) where the user may not create tables; and those of any write.
+    ///
+    /// # Cancel safety
+    /// Dropped, it leaves each migration applied or not applied; call it again.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        migrate::run(&self.pool, &self.statements.table).await
+    }
+
+    async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
+        let rows = match self
+            .read(sql::claim_query(&self.statements.claim, claim))
+            .await
+        {
+            // A standby, say: it can still tell what is there.
+            Err(error) if error.kind() == StoreErrorKind::ReadOnly => {
+                return match self.get(&claim.id).await? {
+                    Some(record) if !may_be_granted(&record, claim) => Ok(Some(existing(record))),
+                    _ => Err(error),
+                };
+            }
+            rows => rows?,
+        };
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        let record = sql::record(row)?;
+        if row.number(IS_NEW).map_err(error)? == 1 {
+            return Ok(Some(Claim::Granted(Granted {
+                grant: record.grant,
+                attempt: record.attempt,
+                first_claimed_at: record.first_claimed_at,
+                on_crash: record.on_crash,
+            })));
+        }
+        if !record.is_expired() && !may_be_granted(&record, claim) {
+            return Ok(Some(existing(record)));
+        }
+        let query = sql::claim_query(&self.statements.claim_again, claim);
+        granted(&self.read(query).await?)
+    }
+
+    async fn try_take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Option<Claim>, StoreError> {
+        let query = sql::take_over_query(&self.statements.take_over, observed, claim);
+        if let Some(granted) = granted(&self.read(query).await?)? {
+            return Ok(Some(granted));
+        }
+        Ok(self.get(&claim.id).await?.map(existing))
+    }
+}
+
+impl Backend for PostgresStore {
+    type Row = PgRow;
+
+    fn statements(&self) -> &sql::Statements {
+        &self.statements.shared
+    }
+
+    /// All rows are read, also where one is enough: the commit comes after the last, and a row alone would acknowledge
+    /// what may yet be undone.
+    async fn read(&self, query: Query<'_>) -> Result<Vec<PgRow>, StoreError> {
+        retry_conflicts(|| query.build::<Postgres>().fetch_all(&self.pool))
+            .await
+            .map_err(error)
+    }
+
+    async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
+        let done = retry_conflicts(|| query.build::<Postgres>().execute(&self.pool))
+            .await
+            .map_err(error)?;
+        Ok(done.rows_affected())
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+        for _ in 0..ROUNDS {
+            if let Some(answer) = self.try_claim(claim).await? {
+                return Ok(answer);
+            }
+        }
+        Err(StoreError::new(
+            StoreErrorKind::Conflict,
+            "the record changed at each look, try again",
+        ))
+    }
+
+    async fn take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Claim, StoreError> {
+        match self.try_take_over(observed, claim).await? {
+            Some(answer) => Ok(answer),
+            None => self.claim(claim).await,
+        }
+    }
+
+    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
+        sql::renew(self, holder, lease).await
+    }
+
+    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
+        sql::complete(self, holder, ending).await
+    }
+
+    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        sql::release(self, holder).await
+    }
+
+    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        sql::interrupt(self, holder).await
+    }
+
+    async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        sql::resolve(self, observed, resolution).await
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        sql::get(self, id).await
+    }
+
+    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
+        sql::list(self, filter, page).await
+    }
+
+    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+        // Most of the time there is nothing to do, and looking locks nothing.
+        let due = self.read(self.statements.shared.due.query()).await?;
+        if due.is_empty() {
+            return Ok(Purged::default());
+        }
+        let purge = self.statements.purge.query().number(i64::from(limit));
+        let deleted = states(&self.read(purge).await?)?;
+        let rest = limit.saturating_sub(deleted.len() as u32);
+        let mut kept = Vec::new();
+        if rest > 0 {
+            let requeue = self.statements.requeue.query().number(i64::from(rest));
+            kept = states(&self.read(requeue).await?)?;
+        }
+        let count =
+            |states: &[State], state| states.iter().filter(|it| **it == state).count() as u64;
+        Ok(Purged {
+            removed: deleted.len() as u64,
+            abandoned: count(&deleted, State::Running),
+            interrupted: count(&kept, State::Interrupted),
+            more: deleted.len() + kept.len() >= limit as usize,
+        })
+    }
+}
+
+/// Whether a claim is granted what is there and has not expired.
+fn may_be_granted(record: &Record, claim: &ClaimRequest) -> bool {
+    record.fingerprint == claim.fingerprint
+        && (record.state == State::Released
+            || record.state == State::Running && record.token == Some(claim.token))
+}
+
+fn existing(record: Record) -> Claim {
+    Claim::Existing(Box::new(record))
+}
+
+fn granted(rows: &[PgRow]) -> Result<Option<Claim>, StoreError> {
+    rows.first()
+        .map(|row| sql::granted(row).map(Claim::Granted))
+        .transpose()
+}
+
+fn states(rows: &[PgRow]) -> Result<Vec<State>, StoreError> {
+    rows.iter().map(sql::state).collect()
+}
+
+/// Tries a step again that the server rolled back in favour of another one.
+async fn retry_conflicts<T, F>(mut step: impl FnMut() -> F) -> Result<T, sqlx::Error>
+where
+    F: Future<Output = Result<T, sqlx::Error>>,
+{
+    let mut tries = 1;
+    loop {
+        match step().await {
+            Err(error) if tries < TRIES && is_conflict(&error) => {
+                // Those that collided do not come back together.
+                let pause = rand::random::<u64>() % (1000 << tries.min(6));
+                tokio::time::sleep(Duration::from_micros(pause)).await;
+                tries += 1;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Serialization failure and deadlock, see <https://www.postgresql.org/docs/current/mvcc-serialization-failure-handling.html>.
+fn is_conflict(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(answer)
+        if matches!(answer.code().as_deref(), Some("40001" | "40P01")))
+}
+
+/// By SQLSTATE, see <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+fn error(source: sqlx::Error) -> StoreError {
+    use StoreErrorKind::{Conflict, Denied, Full, Other, ReadOnly, Schema, Timeout, Unavailable};
+    if matches!(source, sqlx::Error::PoolTimedOut) {
+        return StoreError::new(
+            Unavailable,
+            "no connection could be had in time, check that the server answers, or give the pool more connections",
+        )
+        .with_source(source);
+    }
+    sql::error(source, |answer| {
+        let code = answer.code().unwrap_or_default();
+        match &*code {
+            "28P01" | "28000" => (
+                Denied,
+                "the server refused the user, check user name, password and pg_hba.conf",
+            ),
+            "42501" => (
+                Denied,
+                "the user lacks a privilege, grant it SELECT, INSERT, UPDATE and DELETE on the store's tables",
+            ),
+            "3D000" => (Schema, "there is no such database, create it"),
+            "42P01" | "42703" | "3F000" => (
+                Schema,
+                "a table or column of the store is missing, run `migrate()`",
+            ),
+            "25006" => (
+                ReadOnly,
+                "the database is read-only, connect to the primary",
+            ),
+            "53100" => (Full, "the server's disk is full, make room"),
+            "53200" => (Full, "the server is out of memory, give it more"),
+            "53300" => (
+                Unavailable,
+                "the server has no connection left, raise max_connections or make pools smaller",
+            ),
+            "57P01" | "57P02" | "57P03" | "57P05" => {
+                (Unavailable, "the server is stopping or starting, try again")
+            }
+            "57014" => (
+                Timeout,
+                "the server cancelled the statement, look at statement_timeout",
+            ),
+            "40001" | "40P01" => (
+                Conflict,
+                "the server rolled the step back at each try because of others, try again",
+            ),
+            "55P03" => (
+                Conflict,
+                "another transaction held a lock for longer than lock_timeout, try again",
+            ),
+            code if code.starts_with("08") => (
+                Unavailable,
+                "the connection to the server failed, try again",
+            ),
+            _ => (Other, "the database refused the statement"),
+        }
+    })
+}

@@ -1,1 +1,517 @@
 //! Records in Redis or Valkey, on one server or on a cluster.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::Value;
+use redis::aio::ConnectionManager;
+#[cfg(feature = "redis-cluster")]
+use redis::cluster_async::ClusterConnection;
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+
+use crate::error::{StoreError, StoreErrorKind};
+use crate::key::{RecordId, hex};
+use crate::record::{Ending, Holder, Observation, Record, State};
+use crate::store::{
+    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, Resolution, Resolved, Store,
+    cursor,
+};
+
+mod errors;
+mod link;
+mod reply;
+mod scan;
+mod scripts;
+
+use link::Link;
+use scan::Walk;
+use scripts::{Step, span};
+
+/// Records in Redis 6.2 or later, or Valkey. Cloning is cheap and shares the connection.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use idem_runtime::RedisStore;
+///
+/// let store = RedisStore::open("redis://127.0.0.1/").await?;
+/// # Ok(()) }
+/// ```
+///
+/// Each record is a hash, at `idem:` and the id of the record in hex. Each step is one script on that one key and one
+/// round trip, a replay too, which writes nothing. Scripts are loaded when a server does not know them. A Redis user
+/// with ACLs needs `+eval +evalsha +hmget +hset +hdel +del +exists +time +pexpireat +persist` on the keys of the
+/// prefix; `+scan` to list and purge, `+info` for the warning about eviction, `+wait` to wait for replicas.
+///
+/// # What Redis can lose
+///
+/// A record that is lost is a key that was never used: **its call runs again**, also under `refuse`. Redis loses
+/// records that it acknowledged in three ways, none of which a client can see.
+///
+/// - **Eviction.** At `maxmemory` any policy but `noeviction` removes records: `allkeys-*` any of them, `volatile-*`
+///   those that have an expiry, which are the running ones under `rerun` and all that ended. `noeviction` refuses the
+///   claim instead ([`StoreErrorKind::Full`]). [`open`](Self::open) warns of any other policy.
+/// - **A crash of the server.** `appendonly yes` with `appendfsync always` loses nothing that was acknowledged;
+///   `everysec` the last second or two of steps where the machine goes down; `no` what the operating system had not
+///   written, some 30 seconds on Linux. Without `appendonly` all since the last snapshot is lost, and with neither
+///   everything, at each restart.
+/// - **A failover.** Replication is asynchronous: whatever the replica that is promoted had not received is lost,
+///   whatever the fsync policy. [`wait_for_replicas`](Self::wait_for_replicas) makes that much less likely. It does not
+///   exclude it: a replica that lacks the step may still be the one that is promoted. Nor does a primary that was cut
+///   off know it; until it notices, it gives leases that the others do not know of. `min-replicas-to-write` and
+///   `min-replicas-max-lag` bound that time.
+///
+/// Where an effect must not happen twice, keep records in SQL.
+///
+/// # Expiry
+///
+/// Redis removes what has expired by itself, a minute late, so that its grant is remembered; by the contract it is
+/// absent from the moment on. Records under `refuse` and `reconcile` have no expiry until they end. Purging also marks
+/// those whose owners are gone, and counts; it and listing go over **all keys of the database** with `SCAN` (the keys of
+/// others included), and read each record: a page of a listing costs as much as all pages. Listing a million records
+/// takes seconds, and slows others down a little meanwhile. Keys that a cluster moves to another node while they are
+/// listed may be missed.
+///
+/// # Clock
+///
+/// Time is the server's, inside the script. After a failover it is that of another machine, so keep their clocks
+/// together: leases and retentions move by the difference. Leases and retentions of more than 101 years are cut to
+/// that.
+#[derive(Clone)]
+pub struct RedisStore {
+    link: Link,
+    prefix: Arc<str>,
+    timeout: Duration,
+    waiting: Option<Waiting>,
+    /// Where the next purge goes on.
+    walk: Arc<Mutex<Walk>>,
+}
+
+/// A connection that a [`RedisStore`] can use: a [`ConnectionManager`], or with feature `redis-cluster` a
+/// `redis::cluster_async::ClusterConnection`. Both make themselves anew when they are lost.
+#[derive(Clone)]
+pub struct RedisConnection(Link);
+
+#[derive(Clone)]
+struct Waiting {
+    link: Link,
+    replicas: u32,
+    patience: Duration,
+}
+
+/// What keys begin with where nobody chose another.
+const DEFAULT_PREFIX: &str = "idem:";
+/// How long a command may take where nobody chose another time.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How many records are read or purged at once.
+const AT_ONCE: usize = 64;
+/// How often one purge asks for more keys or looks at up to [`AT_ONCE`] records: some 2,000 records, and in a database
+/// that is mostly somebody else's some 20,000 keys.
+const PURGE_ROUNDS: usize = 40;
+
+impl RedisStore {
+    /// Connects to a server, as in `redis://user:password@host:6379/0`, and warns in the log where its eviction policy
+    /// may remove records. The connection is made anew whenever it is lost.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Unavailable`] or [`Timeout`](StoreErrorKind::Timeout) where the server cannot be reached,
+    /// [`Denied`](StoreErrorKind::Denied) where it refuses the login, and [`Other`](StoreErrorKind::Other) where the
+    /// URL is wrong.
+    ///
+    /// # Cancel safety
+    /// Dropped, it has changed nothing.
+    pub async fn open(url: &str) -> Result<Self, StoreError> {
+        let store = Self::new(RedisConnection(Link::open(url, DEFAULT_TIMEOUT).await?));
+        store.warn_of_eviction().await?;
+        Ok(store)
+    }
+
+    /// A store on a connection that the caller made. It does nothing until it is used.
+    ///
+    /// The connection's own response time-out counts as well: a `ConnectionManager` gives up after half a second
+    /// unless it is told otherwise. Connections of a cluster must not read from replicas.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use idem_runtime::RedisStore;
+    /// use redis::aio::ConnectionManager;
+    ///
+    /// let client = redis::Client::open("redis://127.0.0.1/")?;
+    /// let store = RedisStore::new(ConnectionManager::new(client).await?);
+    /// store.warn_of_eviction().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn new(connection: impl Into<RedisConnection>) -> Self {
+        Self {
+            link: connection.into().0,
+            prefix: DEFAULT_PREFIX.into(),
+            timeout: DEFAULT_TIMEOUT,
+            waiting: None,
+            walk: Arc::default(),
+        }
+    }
+
+    /// The same store with keys that begin with this instead of `idem:`.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Schema`] where the prefix is not 1 to 64 ASCII letters, digits and `_`, `-`, `:`, `.`, `/`.
+    pub fn with_prefix(mut self, prefix: &str) -> Result<Self, StoreError> {
+        let valid = (1..=64).contains(&prefix.len())
+            && prefix
+                .chars()
+                .all(|it| it.is_ascii_alphanumeric() || "_-:./".contains(it));
+        if !valid {
+            return Err(StoreError::new(
+                StoreErrorKind::Schema,
+                "the prefix of keys is 1 to 64 ASCII letters, digits and `_`, `-`, `:`, `.`, `/`",
+            ));
+        }
+        self.prefix = prefix.into();
+        self.walk = Arc::default();
+        Ok(self)
+    }
+
+    /// The same store with another limit than two seconds on the time that each command takes, connecting anew
+    /// included. What takes longer is a [`StoreErrorKind::Timeout`].
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The same store, whose steps are done only when so many replicas have them, see
+    /// [`WAIT`](https://redis.io/docs/latest/commands/wait/). Where too few answer within `patience`, the step fails
+    /// with [`StoreErrorKind::Unavailable`]: it may be done or not, and is repeated like any other.
+    ///
+    /// `WAIT` holds up whatever comes behind it on its connection, and knows of no other's writes, so the steps go over
+    /// `connection`, **which nothing else may use**. Reading goes over the store's own. Steps of one process then wait
+    /// for each other: some thousand a second where a replica answers within a millisecond.
+    ///
+    /// The response time-out of `connection` must be longer than `patience`.
+    #[must_use]
+    pub fn wait_for_replicas(
+        mut self,
+        connection: impl Into<RedisConnection>,
+        replicas: u32,
+        patience: Duration,
+    ) -> Self {
+        self.waiting = Some(Waiting {
+            link: connection.into().0,
+            replicas,
+            patience,
+        });
+        self
+    }
+
+    /// Warns in the log, at level WARN and target `idem`, where the eviction policy of a server may remove records, and
+    /// tells whether it may. Where the user may not ask (`INFO`), it says so at level DEBUG and answers `false`.
+    ///
+    /// # Errors
+    /// Those of any command, but for missing privileges.
+    ///
+    /// # Cancel safety
+    /// Dropped, it has changed nothing.
+    pub async fn warn_of_eviction(&self) -> Result<bool, StoreError> {
+        let policies = match self.eviction_policies().await {
+            Err(error) if error.kind() == StoreErrorKind::Denied => {
+                tracing::debug!(target: "idem", "the Redis user may not ask for the eviction policy");
+                return Ok(false);
+            }
+            answer => answer?,
+        };
+        let Some(policy) = policies.into_iter().find(|it| it != "noeviction") else {
+            return Ok(false);
+        };
+        tracing::warn!(
+            target: "idem",
+            policy,
+            "Redis may evict records when memory runs out, and their calls then run again; set `maxmemory-policy \
+             noeviction`",
+        );
+        Ok(true)
+    }
+
+    fn key(&self, id: &RecordId) -> Vec<u8> {
+        format!("{}{}", self.prefix, hex(id.as_bytes())).into_bytes()
+    }
+
+    /// The id in a key of this store; none where the key is somebody else's.
+    fn id_of_key(&self, key: &[u8]) -> Option<RecordId> {
+        let digits = key.strip_prefix(self.prefix.as_bytes())?;
+        cursor::parse(std::str::from_utf8(digits).ok()?)
+    }
+
+    async fn read(&self, step: &Step<'_>) -> Result<Value, StoreError> {
+        self.link.run(step, self.timeout).await
+    }
+
+    /// Runs a step that may write.
+    async fn write(&self, step: &Step<'_>) -> Result<Value, StoreError> {
+        let Some(waiting) = &self.waiting else {
+            return self.read(step).await;
+        };
+        let Waiting {
+            link,
+            replicas,
+            patience,
+        } = waiting;
+        let (answer, count) = link
+            .run_and_wait(step, *replicas, *patience, self.timeout)
+            .await?;
+        if count < i64::from(*replicas) {
+            return Err(StoreError::new(
+                StoreErrorKind::Unavailable,
+                format!(
+                    "{count} of {replicas} replicas had the step in time, see whether they are connected and keep up"
+                ),
+            ));
+        }
+        Ok(answer)
+    }
+
+    async fn fenced(&self, step: &Step<'_>) -> Result<Fenced, StoreError> {
+        Ok(if reply::took_effect(self.write(step).await?)? {
+            Fenced::Done
+        } else {
+            Fenced::Lost
+        })
+    }
+
+    /// Reads records, in the order of their ids, at once.
+    async fn records(&self, ids: &[RecordId]) -> Result<Vec<Record>, StoreError> {
+        let mut reading = JoinSet::new();
+        for id in ids.iter().copied() {
+            let store = self.clone();
+            reading.spawn(async move { store.get(&id).await });
+        }
+        let mut records = Vec::with_capacity(ids.len());
+        while let Some(read) = reading.join_next().await {
+            records.extend(read.map_err(lost)??);
+        }
+        records.sort_unstable_by_key(|record| record.id);
+        Ok(records)
+    }
+
+    /// Purges these records at once, each by a step of its own that looks again.
+    async fn purge_all(&self, ids: &[RecordId], purged: &mut Purged) -> Result<(), StoreError> {
+        let mut purging = JoinSet::new();
+        for id in ids {
+            let (store, key) = (self.clone(), self.key(id));
+            purging.spawn(async move { store.write(&Step::new(&scripts::PURGE, &key)).await });
+        }
+        while let Some(done) = purging.join_next().await {
+            match done.map_err(lost)?? {
+                Value::BulkString(word) => match word.as_slice() {
+                    b"kept" => {}
+                    b"removed" => purged.removed += 1,
+                    b"abandoned" => {
+                        purged.removed += 1;
+                        purged.abandoned += 1;
+                    }
+                    b"interrupted" => purged.interrupted += 1,
+                    _ => return Err(errors::unreadable()),
+                },
+                _ => return Err(errors::unreadable()),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(feature = "redis-cluster")]
+impl RedisStore {
+    /// Connects to the cluster that these servers are part of, and warns in the log where an eviction policy may remove
+    /// records. Connections are made anew whenever they are lost, and follow the cluster when it changes.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    ///
+    /// # Cancel safety
+    /// Dropped, it has changed nothing.
+    pub async fn open_cluster<'a>(
+        urls: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, StoreError> {
+        let link = Link::open_cluster(urls, DEFAULT_TIMEOUT).await?;
+        let store = Self::new(RedisConnection(link));
+        store.warn_of_eviction().await?;
+        Ok(store)
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+        if self.waiting.is_some()
+            && let Some(record) = self.get(&claim.id).await?
+        {
+            let may_be_granted = record.fingerprint == claim.fingerprint
+                && (record.state == State::Released
+                    || record.state == State::Running && record.token == Some(claim.token));
+            if !may_be_granted {
+                return Ok(Claim::Existing(Box::new(record)));
+            }
+        }
+        let key = self.key(&claim.id);
+        let step = Step::new(&scripts::CLAIM, &key).claim(claim);
+        reply::claim(&claim.id, self.write(&step).await?)
+    }
+
+    async fn take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Claim, StoreError> {
+        let key = self.key(&claim.id);
+        let step = Step::new(&scripts::CLAIM, &key)
+            .claim(claim)
+            .observation(observed);
+        reply::claim(&claim.id, self.write(&step).await?)
+    }
+
+    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
+        let key = self.key(&holder.id);
+        let step = Step::new(&scripts::HOLD, &key).text("renew").holder(holder);
+        self.fenced(&step.number(span(lease))).await
+    }
+
+    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
+        let key = self.key(&holder.id);
+        let step = Step::new(&scripts::HOLD, &key)
+            .text("complete")
+            .holder(holder)
+            .number(self.waiting.is_some().into())
+            .ending(ending);
+        self.fenced(&step).await
+    }
+
+    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        let key = self.key(&holder.id);
+        let step = Step::new(&scripts::HOLD, &key)
+            .text("release")
+            .holder(holder);
+        self.fenced(&step).await
+    }
+
+    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        let key = self.key(&holder.id);
+        let step = Step::new(&scripts::HOLD, &key)
+            .text("interrupt")
+            .holder(holder);
+        self.fenced(&step).await
+    }
+
+    async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        let key = self.key(&observed.id);
+        let name = match resolution {
+            Resolution::Complete(_) => "complete",
+            Resolution::Release => "release",
+            Resolution::Interrupt => "interrupt",
+            Resolution::Erase => "erase",
+        };
+        let mut step = Step::new(&scripts::RESOLVE, &key)
+            .text(name)
+            .observation(observed);
+        if let Resolution::Complete(ending) = resolution {
+            step = step.ending(ending);
+        }
+        Ok(if reply::took_effect(self.write(&step).await?)? {
+            Resolved::Done
+        } else {
+            Resolved::Stale
+        })
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        let key = self.key(id);
+        reply::found(id, self.read(&Step::new(&scripts::GET, &key)).await?)
+    }
+
+    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
+        let (after, limit) = cursor::read(page)?;
+        let ids = self.ids().await?;
+        let begin = after.map_or(0, |after| ids.partition_point(|id| *id <= after));
+        let mut records = Vec::new();
+        for ids in ids[begin..].chunks(AT_ONCE) {
+            let read = self.records(ids).await?;
+            records.extend(read.into_iter().filter(|record| filter.matches(record)));
+            // One more than asked for tells whether there is a next page.
+            if records.len() > limit {
+                break;
+            }
+        }
+        let more = records.len() > limit;
+        records.truncate(limit);
+        let next = records
+            .last()
+            .filter(|_| more)
+            .map(|record| cursor::after(&record.id));
+        Ok(Page { records, next })
+    }
+
+    /// Goes over a part of the keys, from where the last purge of this process stopped, and says that there is more
+    /// until it has come to the end.
+    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+        let mut walk = self.walk.lock().await;
+        let mut purged = Purged::default();
+        for _ in 0..PURGE_ROUNDS {
+            let done = (purged.removed + purged.interrupted) as usize;
+            let rest = (limit as usize).saturating_sub(done);
+            if rest == 0 {
+                break;
+            }
+            if walk.pending.is_empty() {
+                if std::mem::take(&mut walk.is_over) {
+                    return Ok(purged);
+                }
+                self.walk_on(&mut walk).await?;
+                continue;
+            }
+            let left = walk.pending.len().saturating_sub(rest.min(AT_ONCE));
+            // Taken out first: one that cannot be read would keep all others from being purged.
+            let ids = walk.pending.split_off(left);
+            self.purge_all(&ids, &mut purged).await?;
+        }
+        purged.more = true;
+        Ok(purged)
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("prefix", &self.prefix)
+            .field("timeout", &self.timeout)
+            .field("replicas", &self.waiting.as_ref().map(|it| it.replicas))
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for RedisConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A connection holds its password.
+        f.debug_struct("RedisConnection").finish_non_exhaustive()
+    }
+}
+
+impl From<ConnectionManager> for RedisConnection {
+    fn from(connection: ConnectionManager) -> Self {
+        Self(Link::One(connection))
+    }
+}
+
+#[cfg(feature = "redis-cluster")]
+impl From<ClusterConnection> for RedisConnection {
+    fn from(connection: ClusterConnection) -> Self {
+        Self(Link::Cluster(connection))
+    }
+}
+
+fn lost(source: tokio::task::JoinError) -> StoreError {
+    StoreError::new(StoreErrorKind::Other, "a task of the store failed").with_source(source)
+}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::{Ending, Holder, Observation, Record, micros};
+use crate::record::{Ending, Holder, Observation, Record, State, micros};
 use crate::store::sql::{Query, Readable, Statement, Statements, record, span};
 use crate::store::{ClaimRequest, Fenced, Filter, Page, PageRequest, Resolution, Resolved, cursor};
 
@@ -150,7 +150,7 @@ pub(in crate::store) async fn list(
         .list
         .query()
         .bytes(after.as_ref().map_or(&[][..], |id| id.as_bytes()))
-        .text(filter.state.map(|it| it.as_str()))
+        .text(filter.state.map(State::as_str))
         .text(filter.operation.as_deref())
         .number(i64::from(filter.lapsed))
         .number(filter.older_than.map(micros))

@@ -1,0 +1,104 @@
+//! The versions of the tables, and how a database gets from one to the next.
+
+use sqlx::{AssertSqlSafe, PgPool};
+
+use super::{error, retry_conflicts};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::store::sql::Table;
+
+/// Never edited once released; a change is a further one. The table's default name is replaced throughout.
+const MIGRATIONS: &[&str] = &[include_str!(
+    "../../../migrations/postgres/0001_records.sql"
+)];
+
+/// Whoever migrates holds this advisory lock: "idem" in ASCII.
+const LOCK: i64 = 0x6964_656d;
+
+pub(super) async fn run(pool: &PgPool, table: &Table) -> Result<(), StoreError> {
+    if let Some(schema) = &table.schema {
+        let exists = retry_conflicts(|| {
+            sqlx::query_scalar::<_, i64>("SELECT count(*) FROM pg_namespace WHERE nspname = $1")
+                .bind(&**schema)
+                .fetch_one(pool)
+        })
+        .await
+        .map_err(error)?;
+        if exists == 0 {
+            return Err(StoreError::new(
+                StoreErrorKind::Schema,
+                format!("there is no schema `{schema}`, create it"),
+            ));
+        }
+    }
+    let applied = match applied(pool, table).await {
+        Ok(applied) => applied,
+        Err(error) if error.kind() == StoreErrorKind::Schema => 0,
+        Err(error) => return Err(error),
+    };
+    if applied > MIGRATIONS.len() {
+        return Err(StoreError::new(
+            StoreErrorKind::Schema,
+            format!(
+                "the tables are of version {applied}, made by a later release, and this one knows {} at most: update it",
+                MIGRATIONS.len()
+            ),
+        ));
+    }
+    for version in applied..MIGRATIONS.len() {
+        retry_conflicts(|| apply(pool, table, version))
+            .await
+            .map_err(error)?;
+    }
+    Ok(())
+}
+
+async fn applied(pool: &PgPool, table: &Table) -> Result<usize, StoreError> {
+    let statement = format!("SELECT count(*) FROM {}", table.quoted('"', "_migrations"));
+    retry_conflicts(|| sqlx::query_scalar(AssertSqlSafe(statement.clone())).fetch_one(pool))
+        .await
+        .map(|count: i64| count as usize)
+        .map_err(error)
+}
+
+/// Ten processes may start at once and all find the same version missing. The first gets the lock before it looks, and
+/// the others find its row when they get theirs: at this isolation each statement sees what was committed before it,
+/// whatever the pool's default.
+async fn apply(pool: &PgPool, table: &Table, version: usize) -> Result<(), sqlx::Error> {
+    let mut transaction = pool
+        .begin_with("BEGIN ISOLATION LEVEL READ COMMITTED")
+        .await?;
+    sqlx::query("SELECT pg_advisory_xact_lock($1)")
+        .bind(LOCK)
+        .execute(&mut *transaction)
+        .await?;
+    if let Some(schema) = &table.schema {
+        sqlx::raw_sql(AssertSqlSafe(format!(
+            "SET LOCAL search_path TO \"{schema}\""
+        )))
+        .execute(&mut *transaction)
+        .await?;
+    }
+    let log = table.quoted('"', "_migrations");
+    let make = format!(
+        "CREATE TABLE IF NOT EXISTS {log} (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL)"
+    );
+    sqlx::raw_sql(AssertSqlSafe(make))
+        .execute(&mut *transaction)
+        .await?;
+    let enter = format!(
+        "INSERT INTO {log} (version, applied_at) VALUES ($1, (extract(epoch FROM now()) * 1000000)::bigint) \
+         ON CONFLICT (version) DO NOTHING"
+    );
+    let entered = sqlx::query(AssertSqlSafe(enter))
+        .bind(version as i64 + 1)
+        .execute(&mut *transaction)
+        .await?
+        .rows_affected();
+    if entered > 0 {
+        let statements = MIGRATIONS[version].replace(Table::DEFAULT, &table.name);
+        sqlx::raw_sql(AssertSqlSafe(statements))
+            .execute(&mut *transaction)
+            .await?;
+    }
+    transaction.commit().await
+}

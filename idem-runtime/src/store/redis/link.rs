@@ -1,0 +1,230 @@
+//! Connections, and how a command goes over one.
+
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
+#[cfg(feature = "redis-cluster")]
+use redis::cluster::ClusterClient;
+#[cfg(feature = "redis-cluster")]
+use redis::cluster_async::ClusterConnection;
+#[cfg(feature = "redis-cluster")]
+use redis::cluster_routing::{
+    MultipleNodeRoutingInfo, Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr,
+};
+#[cfg(feature = "redis-cluster")]
+use redis::io::tcp::TcpSettings;
+use redis::{
+    Client, Cmd, ErrorKind, IntoConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value,
+    cmd,
+};
+
+use super::errors;
+use super::scripts::Step;
+use crate::error::{StoreError, StoreErrorKind};
+
+/// A connection to one server or to a cluster, which makes itself anew when it is lost. Clones share it.
+#[derive(Clone)]
+pub(super) enum Link {
+    One(ConnectionManager),
+    #[cfg(feature = "redis-cluster")]
+    Cluster(ClusterConnection),
+}
+
+/// A server that has keys of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Primary {
+    Only,
+    #[cfg(feature = "redis-cluster")]
+    At {
+        host: String,
+        port: u16,
+    },
+}
+
+impl Link {
+    /// A connection to the server of this URL.
+    pub(super) async fn open(url: &str, timeout: Duration) -> Result<Self, StoreError> {
+        let info = url.into_connection_info().map_err(errors::error)?;
+        let settings = info.tcp_settings().clone().set_nodelay(true);
+        // A peer that vanished without a word is noticed by the packets that it does not acknowledge.
+        #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+        let settings = settings.set_user_timeout(timeout.saturating_mul(2));
+        let client = Client::open(info.set_tcp_settings(settings)).map_err(errors::error)?;
+        // Each command has its own limit, which does not end where the connection's does.
+        let config = ConnectionManagerConfig::new()
+            .set_connection_timeout(Some(timeout))
+            .set_response_timeout(None)
+            .set_max_delay(Duration::from_secs(1));
+        let manager = ConnectionManager::new_lazy_with_config(client, config);
+        let link = Self::One(manager.map_err(errors::error)?);
+        bounded(timeout, link.command(&cmd("PING"))).await?;
+        Ok(link)
+    }
+
+    /// Connections to the cluster that the servers of these URLs are part of.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) async fn open_cluster<'a>(
+        urls: impl IntoIterator<Item = &'a str>,
+        timeout: Duration,
+    ) -> Result<Self, StoreError> {
+        let client = ClusterClient::builder(urls)
+            .connection_timeout(timeout)
+            .response_timeout(timeout)
+            .tcp_settings(TcpSettings::default().set_nodelay(true))
+            .build()
+            .map_err(errors::error)?;
+        let connection = bounded(timeout, client.get_async_connection()).await?;
+        Ok(Self::Cluster(connection))
+    }
+
+    async fn command(&self, command: &Cmd) -> RedisResult<Value> {
+        match self {
+            Self::One(connection) => command.query_async(&mut connection.clone()).await,
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(connection) => command.query_async(&mut connection.clone()).await,
+        }
+    }
+
+    /// Runs a script, and sends it along where the server does not know it yet or any more.
+    pub(super) async fn run(
+        &self,
+        step: &Step<'_>,
+        timeout: Duration,
+    ) -> Result<Value, StoreError> {
+        bounded(timeout, async {
+            match self.command(&step.by_hash()).await {
+                Err(error) if is_unknown(&error) => self.command(&step.by_text()).await,
+                answer => answer,
+            }
+        })
+        .await
+    }
+
+    /// Runs a script, then waits until so many replicas have what this connection wrote, and gives their number.
+    ///
+    /// Both go to one server over one connection: WAIT knows of no other's writes.
+    pub(super) async fn run_and_wait(
+        &self,
+        step: &Step<'_>,
+        replicas: u32,
+        patience: Duration,
+        timeout: Duration,
+    ) -> Result<(Value, i64), StoreError> {
+        let mut wait = cmd("WAIT");
+        // Zero would wait for ever.
+        wait.arg(replicas).arg(patience.as_millis().max(1) as u64);
+        let answers = bounded(timeout.saturating_add(patience), async {
+            match self.both(step, step.by_hash(), &wait).await {
+                Err(error) if is_unknown(&error) => self.both(step, step.by_text(), &wait).await,
+                answer => answer,
+            }
+        });
+        match answers.await? {
+            (answer, Value::Int(count)) => Ok((answer, count)),
+            _ => Err(errors::unreadable()),
+        }
+    }
+
+    #[cfg_attr(
+        not(feature = "redis-cluster"),
+        expect(unused_variables, reason = "only a cluster has to find the server")
+    )]
+    async fn both(&self, step: &Step<'_>, first: Cmd, second: &Cmd) -> RedisResult<(Value, Value)> {
+        let mut pipeline = redis::pipe();
+        pipeline.add_command(first).add_command(second.clone());
+        let answers = match self {
+            Self::One(connection) => {
+                connection
+                    .clone()
+                    .req_packed_commands(&pipeline, 0, 2)
+                    .await?
+            }
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(connection) => {
+                let route = Route::with_key(step.key, SlotAddr::Master);
+                let route = SingleNodeRoutingInfo::SpecificNode(route);
+                connection
+                    .clone()
+                    .route_pipeline(pipeline, 0, 2, route)
+                    .await?
+            }
+        };
+        let mut answers = answers.into_iter();
+        let first = answers.next().unwrap_or(Value::Nil).extract_error()?;
+        let second = answers.next().unwrap_or(Value::Nil).extract_error()?;
+        Ok((first, second))
+    }
+
+    /// All servers that have keys of their own.
+    pub(super) async fn primaries(&self, timeout: Duration) -> Result<Vec<Primary>, StoreError> {
+        match self {
+            Self::One(_) => {
+                let _ = timeout;
+                Ok(vec![Primary::Only])
+            }
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(connection) => {
+                let mut connection = connection.clone();
+                let everywhere = (MultipleNodeRoutingInfo::AllMasters, None);
+                let answer =
+                    connection.route_command(cmd("PING"), RoutingInfo::MultiNode(everywhere));
+                let Value::Map(answers) = bounded(timeout, answer).await? else {
+                    return Err(errors::unreadable());
+                };
+                answers
+                    .iter()
+                    .map(|(address, _)| primary_at(address).ok_or_else(errors::unreadable))
+                    .collect()
+            }
+        }
+    }
+
+    /// Sends a command to one of the [`primaries`](Self::primaries).
+    pub(super) async fn ask(
+        &self,
+        primary: &Primary,
+        command: Cmd,
+        timeout: Duration,
+    ) -> Result<Value, StoreError> {
+        match (self, primary) {
+            #[cfg(feature = "redis-cluster")]
+            (Self::Cluster(connection), Primary::At { host, port }) => {
+                let address = SingleNodeRoutingInfo::ByAddress {
+                    host: host.clone(),
+                    port: *port,
+                };
+                let mut connection = connection.clone();
+                let answer = connection.route_command(command, RoutingInfo::SingleNode(address));
+                bounded(timeout, async { answer.await?.extract_error() }).await
+            }
+            _ => bounded(timeout, self.command(&command)).await,
+        }
+    }
+}
+
+#[cfg(feature = "redis-cluster")]
+fn primary_at(address: &Value) -> Option<Primary> {
+    let address: String = redis::from_redis_value_ref(address).ok()?;
+    let (host, port) = address.rsplit_once(':')?;
+    Some(Primary::At {
+        host: host.to_owned(),
+        port: port.parse().ok()?,
+    })
+}
+
+async fn bounded<T>(
+    timeout: Duration,
+    answer: impl Future<Output = RedisResult<T>>,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout(timeout, answer).await {
+        Ok(answer) => answer.map_err(errors::error),
+        Err(_) => Err(StoreError::new(
+            StoreErrorKind::Timeout,
+            "Redis did not answer in time, see whether it is overloaded or give the store a longer time-out",
+        )),
+    }
+}
+
+fn is_unknown(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}

@@ -1,0 +1,18 @@
+-- Looks at a record again in the step that removes or marks it: its lease may have been renewed since it was found.
+
+local record, problem = load()
+if problem then
+    return problem
+end
+if not record or record.state == 'erased' then
+    return 'kept'
+end
+if not is_live(record) then
+    forget(record)
+    return record.state == 'running' and 'abandoned' or 'removed'
+end
+if record.state == 'running' and record.on_crash ~= 'rerun' and record.lease_until + record.retention <= NOW then
+    write(record, { 'state', 'interrupted' })
+    return 'interrupted'
+end
+return 'kept'

@@ -1,0 +1,139 @@
+//! The stores that the case table is run on.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use idem_runtime::conformance::{self, faults::FaultStore};
+use idem_runtime::{Cached, MemoryStore, PostgresStore, RedisStore, SqliteStore, Store};
+use idem_tests::backends::{self, POSTGRES, REDIS, REDIS_CLUSTER};
+use libtest_mimic::{Failed, Trial};
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use tokio::runtime::Runtime;
+
+use crate::toy::ToyStore;
+
+/// Every store: the name that its trials begin with, the variable of [`idem_tests::backends`] that it needs if it needs
+/// a server, and how it is made, with its table. One store serves all the cases of a suite at once, as the table
+/// promises.
+fn suites(files: &Path) -> Vec<Suite> {
+    let file = |name: &str| SqliteStore::open(files.join(name));
+    let (cases, table) = (file("cases.db"), file("table.db"));
+    let (faults, cached) = (file("faults.db"), file("cached.db"));
+    let erased: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    vec![
+        Suite::new("memory", None, async || Ok(MemoryStore::new())),
+        Suite::new("dyn", None, async || Ok(erased)),
+        Suite::new("sqlite", None, async || Ok(cases.await?)),
+        // A name that is a word of SQL.
+        Suite::new("sqlite_other_table", None, async || {
+            let store = table.await?.with_table("order")?;
+            store.migrate().await?;
+            Ok(store)
+        }),
+        Suite::new("faults::memory", None, async || {
+            Ok(FaultStore::new(MemoryStore::new()))
+        }),
+        Suite::new("faults::sqlite", None, async || {
+            Ok(FaultStore::new(faults.await?))
+        }),
+        Suite::new("cached::memory", None, async || {
+            Ok(Cached::new(MemoryStore::new()))
+        }),
+        Suite::new("cached::sqlite", None, async || {
+            Ok(Cached::new(cached.await?))
+        }),
+        // An address where somebody listened a moment ago. The leases of the cases are short.
+        Suite::new("cached_in_lost_redis::memory", None, async || {
+            let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+            let client = redis::Client::open(format!("redis://{address}/"))?;
+            let connection =
+                ConnectionManager::new_lazy_with_config(client, ConnectionManagerConfig::new())?;
+            let cached = Cached::in_redis(MemoryStore::new(), connection, "idem-conformance");
+            Ok(cached.timeout(Duration::from_millis(2)))
+        }),
+        Suite::new("cached_in_redis::memory", Some(REDIS), async || {
+            let keys = backends::redis().await?;
+            let connection = keys.client.get_connection_manager().await?;
+            Ok(Cached::in_redis(
+                MemoryStore::new(),
+                connection,
+                &keys.prefix,
+            ))
+        }),
+        Suite::new("postgres", Some(POSTGRES), async || {
+            let store = PostgresStore::new(backends::postgres().await?);
+            store.migrate().await?;
+            Ok(store)
+        }),
+        Suite::new("redis", Some(REDIS), async || {
+            let keys = backends::redis().await?;
+            let connection = keys.client.get_connection_manager().await?;
+            Ok(RedisStore::new(connection).with_prefix(&keys.prefix)?)
+        }),
+        Suite::new("redis_cluster", Some(REDIS_CLUSTER), async || {
+            let keys = backends::redis_cluster().await?;
+            let connection = keys.client.get_async_connection().await?;
+            Ok(RedisStore::new(connection).with_prefix(&keys.prefix)?)
+        }),
+        Suite::new("cached_in_redis::postgres", Some(REDIS), async || {
+            let keys = backends::redis().await?;
+            let connection = keys.client.get_connection_manager().await?;
+            let store = PostgresStore::new(backends::postgres().await?);
+            store.migrate().await?;
+            Ok(Cached::in_redis(store, connection, &keys.prefix))
+        }),
+        Suite::new("toy", None, async || Ok(ToyStore::new(None))),
+    ]
+}
+
+/// A trial for each case on each store. Those on a server whose variable is not set are ignored, after a line that says
+/// so, and fail if they are asked for nevertheless; a server that cannot be reached fails them.
+pub(crate) fn trials(runtime: &Arc<Runtime>, files: &Path) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for Suite { name, needs, open } in suites(files) {
+        let unset = needs.filter(|it| std::env::var_os(it).is_none());
+        if let Some(variable) = unset {
+            eprintln!("{name} needs {variable}, which is not set: cargo xtask test runs it");
+        }
+        // Opened by the first case that runs, so that a list of the cases, or a run of a few, needs no server.
+        let runtime = Arc::clone(runtime);
+        let store: Arc<LazyLock<Opened, _>> = Arc::new(LazyLock::new({
+            let runtime = Arc::clone(&runtime);
+            move || open(&runtime).map_err(|error| format!("{error:#}"))
+        }));
+        for case in conformance::cases() {
+            let (store, runtime) = (Arc::clone(&store), Arc::clone(&runtime));
+            let trial = Trial::test(format!("{name}::{}", case.name()), move || {
+                let store = LazyLock::force(&store).as_ref().map_err(Failed::from)?;
+                Ok(runtime.block_on(case.run(Arc::clone(store)))?)
+            });
+            trials.push(trial.with_ignored_flag(unset.is_some()));
+        }
+    }
+    trials
+}
+
+struct Suite {
+    name: &'static str,
+    needs: Option<&'static str>,
+    open: Box<dyn FnOnce(&Runtime) -> anyhow::Result<Arc<dyn Store>> + Send>,
+}
+
+impl Suite {
+    fn new<S: Store + 'static>(
+        name: &'static str,
+        needs: Option<&'static str>,
+        open: impl AsyncFnOnce() -> anyhow::Result<S> + Send + 'static,
+    ) -> Self {
+        let open = Box::new(move |runtime: &Runtime| {
+            let store = runtime.block_on(open())?;
+            Ok(Arc::new(store) as Arc<dyn Store>)
+        });
+        Self { name, needs, open }
+    }
+}
+
+/// The store, or why there is none.
+type Opened = Result<Arc<dyn Store>, String>;

@@ -1,0 +1,56 @@
+//! Tests that need a server run side by side on one: each is given a place of its own.
+
+use idem_tests::backends::{self, Keys};
+use redis::AsyncCommands as _;
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn two_tests_do_not_meet_in_postgres() {
+    let (one, other) = (backends::postgres(), backends::postgres());
+    for pool in [one.await.unwrap(), other.await.unwrap()] {
+        sqlx::query("CREATE TABLE met (n INT)")
+            .execute(&pool)
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
+async fn two_tests_do_not_meet_in_mysql() {
+    let (one, other) = (backends::mysql(), backends::mysql());
+    for pool in [one.await.unwrap(), other.await.unwrap()] {
+        sqlx::query("CREATE TABLE met (n INT)")
+            .execute(&pool)
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn two_tests_do_not_meet_in_redis() {
+    let (one, other) = (backends::redis(), backends::redis());
+    for Keys { client, prefix } in [one.await.unwrap(), other.await.unwrap()] {
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let is_new: bool = connection.set_nx(prefix + "met", 1).await.unwrap();
+        assert!(is_new);
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a Redis Cluster: cargo xtask test runs it"]
+async fn two_tests_do_not_meet_in_a_cluster() {
+    let (one, other) = (backends::redis_cluster(), backends::redis_cluster());
+    for Keys { client, prefix } in [one.await.unwrap(), other.await.unwrap()] {
+        let mut connection = client.get_async_connection().await.unwrap();
+        let is_new: bool = connection.set_nx(prefix + "met", 1).await.unwrap();
+        assert!(is_new);
+    }
+}
+
+#[test]
+fn a_variable_that_is_not_set_is_named() {
+    let error = backends::variable("IDEM_TEST_NOBODY_SETS_THIS").unwrap_err();
+    assert!(error.to_string().contains("IDEM_TEST_NOBODY_SETS_THIS"));
+}

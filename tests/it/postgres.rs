@@ -1,0 +1,703 @@
+//! What only the PostgreSQL store promises: its tables, its errors, its isolation and what a step costs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use idem_runtime::record::Grant;
+use idem_runtime::store::{Claim, Fenced, Filter, PageRequest, Purged, Resolution};
+use idem_runtime::{PostgresStore, State, Store, StoreError, StoreErrorKind, conformance};
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
+use tokio::task::JoinSet;
+
+use crate::records::{HOUR, claim, ending, own, told};
+
+/// A database of a test's own, dropped by the next run that finds it in the way.
+struct Database {
+    /// On the database that was there before.
+    server: PgPool,
+    name: String,
+    options: PgConnectOptions,
+}
+
+impl Database {
+    async fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let url = std::env::var("IDEM_TEST_POSTGRES_URL")
+            .expect("IDEM_TEST_POSTGRES_URL names a server, `cargo xtask test` starts one");
+        let options: PgConnectOptions = url.parse().unwrap();
+        let server = PgPoolOptions::new()
+            .max_connections(2)
+            .connect_with(options.clone())
+            .await
+            .unwrap();
+        let name = format!(
+            "idem_it_{}_{}",
+            std::process::id(),
+            NUMBER.fetch_add(1, Ordering::Relaxed)
+        );
+        execute(&server, &format!("DROP DATABASE IF EXISTS {name}")).await;
+        execute(&server, &format!("CREATE DATABASE {name}")).await;
+        let options = options.database(&name);
+        Self {
+            server,
+            name,
+            options,
+        }
+    }
+
+    fn url(&self) -> String {
+        self.options.to_url_lossy().to_string()
+    }
+
+    async fn pool(&self, connections: u32) -> PgPool {
+        pool(self.options.clone(), connections).await
+    }
+
+    async fn store(&self) -> PostgresStore {
+        let store = PostgresStore::new(self.pool(8).await);
+        store.migrate().await.unwrap();
+        store
+    }
+
+    /// Not in `Drop`, which cannot wait; a test that fails leaves its database to be looked at.
+    async fn drop(self) {
+        let drop = format!("DROP DATABASE {} WITH (FORCE)", self.name);
+        execute(&self.server, &drop).await;
+    }
+}
+
+async fn pool(options: PgConnectOptions, connections: u32) -> PgPool {
+    PgPoolOptions::new()
+        .max_connections(connections)
+        .test_before_acquire(false)
+        .connect_with(options)
+        .await
+        .unwrap()
+}
+
+async fn execute(pool: &PgPool, statement: &str) {
+    sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
+        .execute(pool)
+        .await
+        .unwrap();
+}
+
+async fn number(pool: &PgPool, statement: &str) -> i64 {
+    sqlx::query_scalar(AssertSqlSafe(statement.to_owned()))
+        .fetch_one(pool)
+        .await
+        .unwrap()
+}
+
+fn assert_error(error: &StoreError, kind: StoreErrorKind, says: &str) {
+    assert_eq!(error.kind(), kind, "{}", told(error));
+    assert!(error.to_string().contains(says), "{error}");
+    assert!(
+        std::error::Error::source(error).is_some(),
+        "{error} hides what caused it"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn every_conformance_case_holds() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let passed = conformance::run_all(Arc::new(store)).await.unwrap();
+    assert_eq!(passed, conformance::cases().len());
+    database.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn every_conformance_case_holds_where_the_default_isolation_is_serializable() {
+    let database = Database::new().await;
+    let set = format!(
+        "ALTER DATABASE {} SET default_transaction_isolation = 'serializable'",
+        database.name
+    );
+    execute(&database.server, &set).await;
+    let store = database.store().await.with_table("order").unwrap();
+    store.migrate().await.unwrap();
+    conformance::run_all(Arc::new(store)).await.unwrap();
+    database.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn one_key_has_one_winner_at_any_isolation() {
+    let database = Database::new().await;
+    database.store().await;
+    for isolation in ["read committed", "repeatable read", "serializable"] {
+        let options = database
+            .options
+            .clone()
+            .options([("default_transaction_isolation", isolation)]);
+        let store = PostgresStore::new(pool(options, 8).await);
+        let mut claims = JoinSet::new();
+        for key in 0..20 {
+            for _ in 0..8 {
+                let store = store.clone();
+                let key = format!("{}-{key}", isolation.replace(' ', "-"));
+                claims.spawn(async move {
+                    let answer = store.claim(&claim(&key)).await;
+                    let answer = answer.map_err(|error| told(&error)).unwrap();
+                    u32::from(matches!(answer, Claim::Granted(_)))
+                });
+            }
+        }
+        let granted: u32 = claims.join_all().await.into_iter().sum();
+        assert_eq!(granted, 20, "{isolation}");
+    }
+    database.drop().await;
+}
+
+/// The claim must wait for the one that inserts, and then look again, because its own snapshot is from before.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_claim_that_waited_for_another_one_finds_it() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let pool = database.pool(2).await;
+    let first = claim("k");
+    own(&store, &first).await;
+    execute(
+        &pool,
+        "CREATE TABLE kept AS TABLE idem_records; DELETE FROM idem_records",
+    )
+    .await;
+    let mut inserting = pool.begin().await.unwrap();
+    sqlx::query("INSERT INTO idem_records SELECT * FROM kept")
+        .execute(&mut *inserting)
+        .await
+        .unwrap();
+    let waiting = tokio::spawn(async move { store.claim(&claim("k")).await });
+    until(async || number(&pool, WAITING).await == 1).await;
+    inserting.commit().await.unwrap();
+    let answer = waiting.await.unwrap().unwrap();
+    assert!(
+        matches!(&answer, Claim::Existing(record) if record.token == Some(first.token)),
+        "{answer:?}"
+    );
+    database.drop().await;
+}
+
+const WAITING: &str = "SELECT count(*) FROM pg_stat_activity \
+     WHERE wait_event_type = 'Lock' AND datname = current_database()";
+
+async fn until(mut holds: impl AsyncFnMut() -> bool) {
+    let began = Instant::now();
+    while !holds().await {
+        assert!(
+            began.elapsed() < Duration::from_secs(30),
+            "it never came true"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn ten_migrate_at_once() {
+    let database = Database::new().await;
+    let mut migrating = JoinSet::new();
+    for number in 0..10 {
+        let url = database.url();
+        migrating.spawn(async move {
+            let store = PostgresStore::open(&url).await?;
+            store.migrate().await?;
+            store.claim(&claim(&format!("k{number}"))).await?;
+            Ok::<_, StoreError>(())
+        });
+    }
+    for migrated in migrating.join_all().await {
+        migrated.map_err(|error| told(&error)).unwrap();
+    }
+    let store = PostgresStore::open(&database.url()).await.unwrap();
+    let page = PageRequest {
+        limit: 100,
+        after: None,
+    };
+    let listed = store.list(&Filter::default(), &page).await.unwrap();
+    assert_eq!(listed.records.len(), 10);
+    let pool = database.pool(1).await;
+    let versions = "SELECT count(*) FROM idem_records_migrations";
+    assert_eq!(number(&pool, versions).await, 1);
+    database.drop().await;
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn tables_of_other_names_and_schemas_share_a_database() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let other = store.clone().with_table("order").unwrap();
+    let error = other.claim(&claim("k")).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::Schema, "run `migrate()`");
+    other.migrate().await.unwrap();
+    let apart = store.clone().with_schema("Apart").unwrap();
+    let error = apart.migrate().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Schema);
+    assert!(error.to_string().contains("`Apart`"), "{error}");
+    let pool = database.pool(1).await;
+    execute(&pool, "CREATE SCHEMA \"Apart\"").await;
+    apart.migrate().await.unwrap();
+
+    own(&store, &claim("k")).await;
+    for another in [&other, &apart] {
+        assert_eq!(another.get(&claim("k").id).await.unwrap(), None);
+        own(another, &claim("k")).await;
+    }
+    execute(&pool, "DELETE FROM \"Apart\".idem_records").await;
+    for (kept, table) in [
+        (0, "idem_records"),
+        (0, "order"),
+        (1, "Apart\".\"idem_records"),
+    ] {
+        let rows = format!("SELECT count(*) FROM \"{table}_dropped\"");
+        assert_eq!(number(&pool, &rows).await, kept, "{table}");
+    }
+    for name in ["", "1st", "a b", "a;b", "x\"", &"x".repeat(49)] {
+        let error = store.clone().with_table(name).unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Schema, "{name:?}");
+        assert!(store.clone().with_schema(name).is_err(), "{name:?}");
+    }
+    database.drop().await;
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn tables_of_a_later_release_are_left_alone() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let pool = database.pool(1).await;
+    execute(
+        &pool,
+        "INSERT INTO idem_records_migrations VALUES (2, 0), (3, 0)",
+    )
+    .await;
+    let error = store.migrate().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Schema);
+    assert!(error.to_string().contains("version 3"), "{error}");
+    database.drop().await;
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn what_cannot_be_had_is_told_with_its_remedy() {
+    let database = Database::new().await;
+    let open = async |options: PgConnectOptions| {
+        let url = options.to_url_lossy().to_string();
+        PostgresStore::open(&url).await.unwrap_err()
+    };
+    let options = || database.options.clone();
+    let error = open(options().username("idem_nobody")).await;
+    assert_error(&error, StoreErrorKind::Denied, "check user name");
+    let error = open(options().database("idem_nowhere")).await;
+    assert_error(&error, StoreErrorKind::Schema, "no such database");
+    // Nothing can listen on port 0, which a listener is given another one for.
+    let error = open(options().host("127.0.0.1").port(1)).await;
+    assert_error(&error, StoreErrorKind::Unavailable, "connection");
+    assert!(error.is_retryable());
+    let error = PostgresStore::open("no url").await.unwrap_err();
+    assert_error(&error, StoreErrorKind::Other, "connection options");
+
+    let store = PostgresStore::new(database.pool(1).await);
+    let error = store.claim(&claim("k")).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::Schema, "run `migrate()`");
+    assert!(!error.is_retryable());
+    let error = store.purge(10).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::Schema, "run `migrate()`");
+
+    store.migrate().await.unwrap();
+    let role = format!("{}_role", database.name);
+    let pool = database.pool(1).await;
+    execute(&pool, &format!("CREATE ROLE {role}")).await;
+    execute(&pool, &format!("SET ROLE {role}")).await;
+    let error = PostgresStore::new(pool.clone())
+        .claim(&claim("k"))
+        .await
+        .unwrap_err();
+    assert_error(&error, StoreErrorKind::Denied, "lacks a privilege");
+    execute(&pool, &format!("RESET ROLE; DROP ROLE {role}")).await;
+
+    let options = options().options([("statement_timeout", "50")]);
+    let impatient = PostgresStore::new(self::pool(options, 1).await);
+    let mut locking = pool.begin().await.unwrap();
+    sqlx::query("LOCK TABLE idem_records")
+        .execute(&mut *locking)
+        .await
+        .unwrap();
+    let error = impatient.claim(&claim("k")).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::Timeout, "statement_timeout");
+    locking.rollback().await.unwrap();
+    database.drop().await;
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_read_only_database_replays_and_claims_nothing() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let done = claim("done");
+    let owner = own(&store, &done).await;
+    store.complete(&owner, &ending(b"1")).await.unwrap();
+
+    let options = database
+        .options
+        .clone()
+        .options([("default_transaction_read_only", "on")]);
+    let reader = PostgresStore::new(pool(options, 1).await);
+    reader.migrate().await.unwrap();
+    let answer = reader.claim(&claim("done")).await.unwrap();
+    assert!(matches!(answer, Claim::Existing(record) if record.ending() == Some(ending(b"1"))));
+    let error = reader.claim(&claim("new")).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::ReadOnly, "connect to the primary");
+    database.drop().await;
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_row_that_no_store_wrote_is_an_error_and_never_a_panic() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let pool = database.pool(1).await;
+    for (number, change) in [
+        "state = 'done'",
+        "state = 'completed', ended_at = 9000000000000000",
+        "state = 'released', ended_at = 9000000000000000",
+        "token = '\\x00'",
+        "token = NULL",
+        "fingerprint = '\\x01'",
+        "operation = ''",
+        "idempotency_key = 'ä'",
+        "idempotency_key = 'another'",
+        "scope = 'another'",
+        "attempt = 0",
+        "attempt = 4294967296",
+        "retention = -1, lease_until = 9000000000000000",
+        "on_crash = 'explode'",
+        "payload = '\\x00'",
+        "codec = 'json/1'",
+        "ended_at = 1",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let claim = claim(&format!("k{number}"));
+        own(&store, &claim).await;
+        let change =
+            format!("UPDATE idem_records SET {change} WHERE idempotency_key = 'k{number}'");
+        execute(&pool, &change).await;
+        for error in [
+            store.get(&claim.id).await.unwrap_err(),
+            store.claim(&claim).await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{change}: {error}");
+            assert!(!error.is_retryable());
+        }
+        execute(&pool, "DELETE FROM idem_records").await;
+    }
+    database.drop().await;
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_large_outcome_comes_back_whole() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let bytes: Vec<u8> = (0..1_048_576_u32)
+        .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    let owner = own(&store, &claim("k")).await;
+    store.complete(&owner, &ending(&bytes)).await.unwrap();
+    let answer = store.claim(&claim("k")).await.unwrap();
+    assert!(matches!(answer, Claim::Existing(record) if record.ending() == Some(ending(&bytes))));
+    database.drop().await;
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn grants_do_not_go_back_with_the_clock_or_a_deletion() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let pool = database.pool(1).await;
+    own(&store, &claim("k")).await;
+    // As if the clock had been an hour ahead at the claim.
+    execute(
+        &pool,
+        "UPDATE idem_records SET grant_number = grant_number + 3600000000",
+    )
+    .await;
+    let before = store.get(&claim("k").id).await.unwrap().unwrap();
+    execute(&pool, "DELETE FROM idem_records").await;
+    let after = own(&store, &claim("k")).await;
+    assert!(after.grant > before.grant);
+
+    // A lower one that is deleted later does not take it back.
+    let other = own(&store, &claim("other")).await;
+    execute(
+        &pool,
+        "UPDATE idem_records SET grant_number = 1 WHERE idempotency_key = 'other'; \
+         DELETE FROM idem_records WHERE idempotency_key = 'other'",
+    )
+    .await;
+    let again = own(&store, &claim("other")).await;
+    assert!(again.grant > before.grant && other.grant > Grant::from_number(1));
+    database.drop().await;
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_connection_that_was_cut_fails_one_step_and_no_more() {
+    let database = Database::new().await;
+    let store = PostgresStore::new(database.pool(1).await);
+    store.migrate().await.unwrap();
+    let owner = own(&store, &claim("k")).await;
+    let cut = format!(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{}'",
+        database.name
+    );
+    assert_eq!(number(&database.server, &cut).await, 1);
+    let error = store.complete(&owner, &ending(b"1")).await.unwrap_err();
+    assert_eq!(
+        error.kind(),
+        StoreErrorKind::Unavailable,
+        "{}",
+        told(&error)
+    );
+    let done = store.complete(&owner, &ending(b"1")).await.unwrap();
+    assert_eq!(done, Fenced::Done);
+    database.drop().await;
+}
+
+/// Owners and purgers of the same records, in batches that overlap, beside whoever claims.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn purging_neither_stops_claims_nor_is_stopped_by_them() {
+    const RECORDS: u64 = 2_000;
+    let database = Database::new().await;
+    let store = database.store().await;
+    let pool = database.pool(1).await;
+    own(&store, &claim("held")).await;
+    execute(
+        &pool,
+        &format!(
+            "INSERT INTO idem_records SELECT sha256(n::text::bytea), scope, operation, n::text, fingerprint, 'completed', \
+             token, grant_number, attempt, 1, 1, on_crash, 'json/1', '\\x00', 1, 1, n \
+             FROM idem_records, generate_series(1, {RECORDS}) n"
+        ),
+    )
+    .await;
+    // An open transaction of somebody else holds a row that is due.
+    let mut holding = pool.begin().await.unwrap();
+    sqlx::query("SELECT id FROM idem_records WHERE idempotency_key = '1' FOR UPDATE")
+        .execute(&mut *holding)
+        .await
+        .unwrap();
+
+    let purging = Arc::new(AtomicBool::new(true));
+    let mut owners = JoinSet::new();
+    for task in 0..4 {
+        let (store, purging) = (store.clone(), Arc::clone(&purging));
+        owners.spawn(async move {
+            let mut number = 0;
+            while purging.load(Ordering::Relaxed) || number < 20 {
+                let mut claim = claim(&format!("t{task}-{number}"));
+                claim.retention = Duration::from_millis(1);
+                let owner = own(&store, &claim).await;
+                store.complete(&owner, &ending(b"1")).await.unwrap();
+                number += 1;
+            }
+        });
+    }
+    let mut purgers = JoinSet::new();
+    for _ in 0..3 {
+        let store = store.clone();
+        purgers.spawn(async move {
+            let mut removed = 0;
+            for _ in 0..200 {
+                let Purged {
+                    removed: batch,
+                    more,
+                    ..
+                } = store.purge(50).await.map_err(|it| told(&it)).unwrap();
+                removed += batch;
+                if !more {
+                    break;
+                }
+            }
+            removed
+        });
+    }
+    let removed: u64 = purgers.join_all().await.into_iter().sum();
+    purging.store(false, Ordering::Relaxed);
+    owners.join_all().await;
+    assert!(removed >= RECORDS - 1, "{removed}");
+    holding.rollback().await.unwrap();
+    until(async || {
+        store.purge(500).await.unwrap();
+        number(
+            &pool,
+            "SELECT count(*) FROM idem_records WHERE idempotency_key = '1'",
+        )
+        .await
+            == 0
+    })
+    .await;
+    database.drop().await;
+}
+
+/// How many transactions ended in the database, once every connection to it is closed. Each statement of the store is
+/// one.
+async fn transactions(database: &Database) -> i64 {
+    let open = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = '{}'",
+        database.name
+    );
+    until(async || number(&database.server, &open).await == 0).await;
+    let ended = format!(
+        "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = '{}'",
+        database.name
+    );
+    number(&database.server, &ended).await
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_first_call_is_two_statements_and_a_replay_one_that_writes_nothing() {
+    const CALLS: i64 = 300;
+    /// The server's own work in the database, such as a vacuum.
+    const OTHERS: i64 = 100;
+    let database = Database::new().await;
+    let store = database.store().await;
+    store.clone().migrate().await.unwrap();
+    drop(store);
+    let run = async |calls: i64, first: bool| {
+        let pool = database.pool(1).await;
+        let store = PostgresStore::new(pool.clone());
+        for call in 0..calls {
+            let claim = claim(&format!("k{call}"));
+            if first {
+                let owner = own(&store, &claim).await;
+                store.complete(&owner, &ending(b"1")).await.unwrap();
+            } else {
+                let answer = store.claim(&claim).await.unwrap();
+                assert!(matches!(answer, Claim::Existing(_)));
+            }
+        }
+        pool.close().await;
+        transactions(&database).await
+    };
+    // Connections of the pool that made the tables close in their own time.
+    execute(
+        &database.server,
+        &format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
+            database.name
+        ),
+    )
+    .await;
+    let before = run(0, true).await;
+    let called = run(CALLS, true).await;
+    let spent = called - before;
+    assert!((2 * CALLS..2 * CALLS + OTHERS).contains(&spent), "{spent}");
+    let spent = run(CALLS, false).await - called;
+    assert!((CALLS..CALLS + OTHERS).contains(&spent), "{spent}");
+
+    let pool = database.pool(1).await;
+    let statistics = "FROM pg_stat_user_tables WHERE relname = 'idem_records'";
+    for (expected, column) in [
+        (CALLS, "n_tup_ins"),
+        (CALLS, "n_tup_upd"),
+        (0, "n_tup_del"),
+        // Completing moves no row to another page and writes no index.
+        (CALLS, "n_tup_hot_upd"),
+    ] {
+        let counted = number(&pool, &format!("SELECT {column} {statistics}")).await;
+        if column == "n_tup_hot_upd" {
+            assert!(counted >= expected * 98 / 100, "{column}: {counted}");
+        } else {
+            assert_eq!(counted, expected, "{column}");
+        }
+    }
+
+    // Others write to the log as well, so one quiet moment is looked for; a replay that wrote would leave none.
+    let store = PostgresStore::new(pool.clone());
+    let written = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint";
+    let mut quiet = false;
+    for _ in 0..2_000 {
+        let before = number(&pool, written).await;
+        store.claim(&claim("k1")).await.unwrap();
+        if number(&pool, written).await == before {
+            quiet = true;
+            break;
+        }
+    }
+    assert!(quiet, "each replay wrote to the log");
+    let before = number(&pool, written).await;
+    own(&store, &claim("new")).await;
+    assert!(number(&pool, written).await > before);
+    database.drop().await;
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn an_erased_record_may_be_claimed_and_a_stale_look_erases_nothing() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let owner = own(&store, &claim("k")).await;
+    store.complete(&owner, &ending(b"1")).await.unwrap();
+    let seen = store.get(&owner.id).await.unwrap().unwrap().observation();
+    store.resolve(&seen, &Resolution::Erase).await.unwrap();
+    let next = own(&store, &claim("k")).await;
+    assert!(next.grant > owner.grant);
+    store.resolve(&seen, &Resolution::Erase).await.unwrap();
+    let record = store.get(&owner.id).await.unwrap().unwrap();
+    assert_eq!(record.state, State::Running);
+    store.renew(&next, HOUR).await.unwrap();
+    database.drop().await;
+}
+
+/// The plan of each statement that must not look at every row.
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn purging_finds_its_rows_by_the_index() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let pool = database.pool(1).await;
+    own(&store, &claim("k")).await;
+    execute(
+        &pool,
+        "INSERT INTO idem_records SELECT sha256(n::text::bytea), scope, operation, n::text, fingerprint, state, token, \
+         grant_number, attempt, lease_until, retention, on_crash, codec, payload, first_claimed_at, ended_at, purge_after \
+         FROM idem_records, generate_series(1, 20000) n; ANALYZE idem_records",
+    )
+    .await;
+    let scanned = "SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'idem_records'";
+    let flushed = async || {
+        // What a connection counted is told at its end.
+        let mut one = database.options.clone().connect().await.unwrap();
+        let scans: i64 = sqlx::query_scalar(scanned)
+            .fetch_one(&mut one)
+            .await
+            .unwrap();
+        one.close().await.unwrap();
+        scans
+    };
+    pool.close().await;
+    let before = flushed().await;
+    let stepping = database.pool(1).await;
+    let store = PostgresStore::new(stepping.clone());
+    let owner = own(&store, &claim("new")).await;
+    store.purge(10).await.unwrap();
+    store.renew(&owner, HOUR).await.unwrap();
+    store.complete(&owner, &ending(b"1")).await.unwrap();
+    store.claim(&claim("new")).await.unwrap();
+    stepping.close().await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(flushed().await, before);
+    database.drop().await;
+}
