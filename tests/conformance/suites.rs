@@ -6,8 +6,10 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use idem_runtime::conformance::{self, faults::FaultStore};
-use idem_runtime::{Cached, MemoryStore, PostgresStore, RedisStore, SqliteStore, Store};
-use idem_tests::backends::{self, POSTGRES, REDIS, REDIS_CLUSTER};
+use idem_runtime::{
+    Cached, MemoryStore, MySqlStore, PostgresStore, RedisStore, SqliteStore, Store,
+};
+use idem_tests::backends::{self, MYSQL, POSTGRES, REDIS, REDIS_CLUSTER};
 use libtest_mimic::{Failed, Trial};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use tokio::runtime::Runtime;
@@ -67,6 +69,11 @@ fn suites(files: &Path) -> Vec<Suite> {
             store.migrate().await?;
             Ok(store)
         }),
+        Suite::new("mysql", Some(MYSQL), async || {
+            let store = MySqlStore::new(backends::mysql().await?);
+            store.migrate().await?;
+            Ok(store)
+        }),
         Suite::new("redis", Some(REDIS), async || {
             let keys = backends::redis().await?;
             let connection = keys.client.get_connection_manager().await?;
@@ -118,7 +125,7 @@ pub(crate) fn trials(runtime: &Arc<Runtime>, files: &Path) -> Vec<Trial> {
 struct Suite {
     name: &'static str,
     needs: Option<&'static str>,
-    open: Box<dyn FnOnce(&Runtime) -> anyhow::Result<Arc<dyn Store>> + Send>,
+    open: Open,
 }
 
 impl Suite {
@@ -134,6 +141,8 @@ impl Suite {
         Self { name, needs, open }
     }
 }
+
+type Open = Box<dyn FnOnce(&Runtime) -> anyhow::Result<Arc<dyn Store>> + Send>;
 
 /// The store, or why there is none.
 type Opened = Result<Arc<dyn Store>, String>;

@@ -1,15 +1,18 @@
 //! Kills processes at random moments while they work on one store, and then asks a ledger what really happened.
 //!
-//! `cargo run -p idem-tests --bin crash -- --kills 500` starts worker processes on one SQLite file, all of them busy
-//! with the same few keys, kills one with SIGKILL every few milliseconds, and starts another in its place. Workers
+//! `cargo run -p idem-tests --bin crash -- --store postgres --kills 500` starts a private server and worker processes on
+//! it, all of them busy with the same few keys, kills one with SIGKILL every few milliseconds, and starts another in its
+//! place; with `--server-kills 20` it does the same to the server, which is durable and comes back with its data. Workers
 //! charge under `rerun` and under `refuse`, with gateway time-outs mixed in, and say what each call answered. In the end
-//! every key is called once more, and what the workers were told is held against the records and the ledger:
+//! every key is called once more, and what the workers were told is held against the records and the ledger, a file of
+//! its own:
 //!
 //! - lost outcomes: a caller was given a receipt that the record does not hold, or another one than an earlier caller;
 //! - double effects: more than one ledger row a key. Under `rerun` a kill between effect and record makes them, which
 //!   is what "at least once" means; under `refuse` there must be none;
 //! - stuck keys: a key that can neither be called to its end nor stands INTERRUPTED for a person.
 
+mod backend;
 mod report;
 mod worker;
 
@@ -26,34 +29,39 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
+use self::backend::Place;
 use self::report::Answers;
 
 const USAGE: &str = "\
-Usage: crash [--kills N] [--workers N] [--seconds N]
+Usage: crash [--store NAME]... [--kills N] [--server-kills N] [--workers N] [--seconds N]
 
-  --kills N     how many processes to kill (200)
-  --workers N   how many work at a time (4)
-  --seconds N   when to stop killing at the latest (240)
+  --store NAME       sqlite, postgres, mariadb, redis, or all; may be repeated (sqlite)
+  --kills N          how many worker processes to kill, for each store (200)
+  --server-kills N   how many times to kill the server meanwhile; SQLite has none (0)
+  --workers N        how many work at a time (4)
+  --seconds N        when to stop killing at the latest, for each store (240)
 ";
 
 #[derive(Debug)]
 enum Role {
-    Supervisor {
-        kills: u32,
-        workers: usize,
-        limit: Duration,
-    },
+    Supervisor(Plan),
     Worker(worker::Orders),
+}
+
+/// What to do to each of the stores.
+#[derive(Debug)]
+struct Plan {
+    stores: Vec<backend::Name>,
+    kills: u32,
+    server_kills: u32,
+    workers: usize,
+    limit: Duration,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let outcome = match parse() {
-        Ok(Some(Role::Supervisor {
-            kills,
-            workers,
-            limit,
-        })) => supervise(kills, workers, limit).await,
+        Ok(Some(Role::Supervisor(plan))) => all(&plan).await,
         Ok(Some(Role::Worker(orders))) => worker::work(orders).await,
         Ok(None) => {
             print!("{USAGE}");
@@ -71,18 +79,29 @@ async fn main() -> ExitCode {
 }
 
 fn parse() -> anyhow::Result<Option<Role>> {
-    let (mut kills, mut workers, mut seconds) = (200, 4, 240);
+    let mut plan = Plan {
+        stores: Vec::new(),
+        kills: 200,
+        server_kills: 0,
+        workers: 4,
+        limit: Duration::from_secs(240),
+    };
     let mut args = lexopt::Parser::from_env();
     while let Some(arg) = args.next()? {
         match arg {
-            Long("kills") => kills = args.value()?.parse()?,
-            Long("workers") => workers = args.value()?.parse()?,
-            Long("seconds") => seconds = args.value()?.parse()?,
+            Long("store") => plan
+                .stores
+                .extend(backend::named(&args.value()?.string()?)?),
+            Long("kills") => plan.kills = args.value()?.parse()?,
+            Long("server-kills") => plan.server_kills = args.value()?.parse()?,
+            Long("workers") => plan.workers = args.value()?.parse()?,
+            Long("seconds") => plan.limit = Duration::from_secs(args.value()?.parse()?),
             Long("help") => return Ok(None),
             // How the supervisor starts its workers.
             Value(word) if word == "work" => {
                 let orders = worker::Orders {
-                    store: PathBuf::from(args.value()?),
+                    store: args.value()?.string()?,
+                    ledger: PathBuf::from(args.value()?),
                     begun_at: args.value()?.parse()?,
                 };
                 return Ok(Some(Role::Worker(orders)));
@@ -90,14 +109,28 @@ fn parse() -> anyhow::Result<Option<Role>> {
             other => return Err(other.unexpected().into()),
         }
     }
-    if workers == 0 {
+    if plan.workers == 0 {
         bail!("--workers takes at least 1");
     }
-    Ok(Some(Role::Supervisor {
-        kills,
-        workers,
-        limit: Duration::from_secs(seconds),
-    }))
+    if plan.stores.is_empty() {
+        plan.stores.push(backend::Name::Sqlite);
+    }
+    Ok(Some(Role::Supervisor(plan)))
+}
+
+/// One store after the other; what is wrong with one does not hide what is with the next.
+async fn all(plan: &Plan) -> anyhow::Result<()> {
+    let mut failed = Vec::new();
+    for store in &plan.stores {
+        if let Err(error) = supervise(*store, plan).await {
+            eprintln!("{store}: {error:#}");
+            failed.push(store.to_string());
+        }
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    bail!("not as promised: {}", failed.join(", "))
 }
 
 /// A worker process and the task that listens to it.
@@ -106,46 +139,72 @@ struct Worker {
     listener: JoinHandle<()>,
 }
 
-async fn supervise(kills: u32, workers: usize, limit: Duration) -> anyhow::Result<()> {
+async fn supervise(store: backend::Name, plan: &Plan) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
-    let store = dir.path().join("crash.sqlite");
-    worker::prepare(&store).await?;
+    let ledger = dir.path().join("ledger.sqlite");
+    let place = Place::start(store, dir.path())?;
+    worker::prepare(&place.address, &ledger).await?;
     let begun_at = worker::wall_clock();
-    let answers = Arc::new(Mutex::new(Answers::default()));
-    let start = || Worker::start(&store, begun_at, &answers);
+    let server_kills = place.server.as_ref().map_or(0, |_| plan.server_kills);
+    let answers = Arc::new(Mutex::new(Answers::new(server_kills > 0)));
+    let start = || Worker::start(&place.address, &ledger, begun_at, &answers);
 
     let started = Instant::now();
-    let mut running = (0..workers)
+    let mut running = (0..plan.workers)
         .map(|_| start())
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let mut killed = 0;
-    while killed < kills && started.elapsed() < limit {
+    let (mut killed, mut server_killed) = (0, 0);
+    while (killed < plan.kills || server_killed < server_kills) && started.elapsed() < plan.limit {
         let pause = rand::rng().random_range(5..80);
         tokio::time::sleep(Duration::from_millis(pause)).await;
-        let victim = rand::rng().random_range(0..running.len());
-        let dead = std::mem::replace(&mut running[victim], start()?);
-        dead.kill().await?;
-        killed += 1;
+        // The server's turns are spread evenly over those of the workers.
+        if let Some(server) = &place.server
+            && u64::from(server_killed) * u64::from(plan.kills)
+                < u64::from(killed) * u64::from(server_kills)
+        {
+            server.kill()?;
+            server.restart()?;
+            server_killed += 1;
+        }
+        if killed < plan.kills {
+            let victim = rand::rng().random_range(0..running.len());
+            let dead = std::mem::replace(&mut running[victim], start()?);
+            dead.kill().await?;
+            killed += 1;
+        }
     }
     for worker in running {
         worker.kill().await?;
     }
 
     let answers = std::mem::take(&mut *answers.lock().expect("no listener panics"));
-    let report = report::judge(&store, answers).await?;
+    let report = report::judge(store, &place.address, &ledger, answers).await?;
     println!("{report}");
-    println!("sqlite: {killed} kills in {:.0?}", started.elapsed());
-    if killed < kills {
-        bail!("only {killed} of {kills} kills within {limit:?}");
+    println!(
+        "{store}: {killed} kills, {server_killed} kills of the server in {:.0?}",
+        started.elapsed()
+    );
+    if killed < plan.kills || server_killed < server_kills {
+        bail!(
+            "only {killed} of {} kills within {:?}",
+            plan.kills,
+            plan.limit
+        );
     }
     report.verdict()
 }
 
 impl Worker {
-    fn start(store: &Path, begun_at: u64, answers: &Arc<Mutex<Answers>>) -> anyhow::Result<Self> {
+    fn start(
+        store: &str,
+        ledger: &Path,
+        begun_at: u64,
+        answers: &Arc<Mutex<Answers>>,
+    ) -> anyhow::Result<Self> {
         let mut process = Command::new(std::env::current_exe()?)
             .arg("work")
             .arg(store)
+            .arg(ledger)
             .arg(begun_at.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -10,6 +10,7 @@ use idem_runtime::{Error, Scope, State};
 use sqlx::Row;
 
 use crate::Counts;
+use crate::backend::Name;
 use crate::worker::{ChargeError, Service};
 
 /// How long the last call of a key may take: many leases.
@@ -22,9 +23,18 @@ pub(crate) struct Answers {
     receipts: BTreeMap<(String, String), Vec<String>>,
     calls: Counts,
     unexpected: Vec<String>,
+    /// Whether the server is killed, too.
+    outages: bool,
 }
 
 impl Answers {
+    pub(crate) fn new(outages: bool) -> Self {
+        Self {
+            outages,
+            ..Self::default()
+        }
+    }
+
     /// Takes a whole line of a worker, or a piece of one that was killed.
     pub(crate) fn hear(&mut self, line: &str) {
         let mut words = line.split(' ');
@@ -36,11 +46,14 @@ impl Answers {
         *self.calls.entry(format!("{mode} {kind}")).or_default() += 1;
         match kind {
             // Sixteen digits, or it was cut short.
-            "ok" if detail.len() == 16 => self
+            // While the store is out of reach, and the lease holds, a call is given its own value, with a warning that
+            // nobody has recorded it: only what was read from the store is acknowledged then.
+            "ok" | "own" if detail.len() == 16 && (kind == "ok" || !self.outages) => self
                 .receipts
                 .entry((mode.to_owned(), key.to_owned()))
                 .or_default()
                 .push(detail.to_owned()),
+            "outage" if !self.outages => self.unexpected.push(line.to_owned()),
             "unexpected" => self.unexpected.push(line.to_owned()),
             "error" if detail.starts_with("ledger") => self.unexpected.push(line.to_owned()),
             _ => {}
@@ -65,14 +78,20 @@ struct Mode {
 /// What became of all of it.
 #[derive(Debug)]
 pub(crate) struct Report {
+    store: Name,
     modes: BTreeMap<&'static str, Mode>,
     calls: Counts,
     unexpected: Vec<String>,
 }
 
 /// Calls every key once more, and looks.
-pub(crate) async fn judge(store: &Path, answers: Answers) -> anyhow::Result<Report> {
-    let service = Service::open(store).await?;
+pub(crate) async fn judge(
+    store: Name,
+    address: &str,
+    ledger: &Path,
+    answers: Answers,
+) -> anyhow::Result<Report> {
+    let service = Service::open(address, ledger).await?;
     let rows = sqlx::query("SELECT mode, key, count(*) AS effects FROM ledger GROUP BY mode, key")
         .fetch_all(service.ledger())
         .await?;
@@ -127,6 +146,7 @@ pub(crate) async fn judge(store: &Path, answers: Answers) -> anyhow::Result<Repo
         mode.without_effect += u64::from(last.is_ok() && effects == 0);
     }
     Ok(Report {
+        store,
         modes,
         calls: answers.calls,
         unexpected: answers.unexpected,
@@ -194,8 +214,9 @@ impl fmt::Display for Report {
                 .sum();
             write!(
                 f,
-                "sqlite {name}: {calls} calls on {} keys, {} completed, {} interrupted, {} double effects, \
+                "{} {name}: {calls} calls on {} keys, {} completed, {} interrupted, {} double effects, \
                  {} lost outcomes, {} stuck keys",
+                self.store,
                 mode.keys,
                 mode.completed,
                 mode.interrupted,

@@ -4,11 +4,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use idem_runtime::{Error, Idem, SqliteStore, idempotent};
+use idem_runtime::{Error, Idem, Provenance, Source, idempotent, with_provenance};
 use rand::RngExt;
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use tokio::task::JoinSet;
+
+use crate::backend;
 
 /// How long a key is in use before all workers move on to the next.
 const KEY_LIFE: u64 = 60;
@@ -19,7 +21,10 @@ const CALLS_AT_ONCE: usize = 3;
 
 #[derive(Debug)]
 pub(crate) struct Orders {
-    pub(crate) store: PathBuf,
+    /// Where the records are.
+    pub(crate) store: String,
+    /// The file of the ledger.
+    pub(crate) ledger: PathBuf,
     /// When the first worker began, in milliseconds of the wall clock: all of them use the same keys at the same time.
     pub(crate) begun_at: u64,
 }
@@ -38,19 +43,19 @@ pub(crate) enum ChargeError {
 /// A service with a ledger, which is the witness of what it did.
 #[derive(Debug, Clone)]
 pub(crate) struct Service {
-    idem: Idem<SqliteStore>,
+    idem: Idem,
     ledger: SqlitePool,
 }
 
 impl Service {
-    pub(crate) async fn open(store: &Path) -> anyhow::Result<Self> {
+    pub(crate) async fn open(store: &str, ledger: &Path) -> anyhow::Result<Self> {
         Ok(Self {
-            idem: Idem::new(SqliteStore::open(store).await?),
-            ledger: open_ledger(store).await?,
+            idem: backend::open(store).await?,
+            ledger: open_ledger(ledger).await?,
         })
     }
 
-    pub(crate) fn idem(&self) -> &Idem<SqliteStore> {
+    pub(crate) fn idem(&self) -> &Idem {
         &self.idem
     }
 
@@ -98,21 +103,22 @@ impl Service {
     }
 }
 
-/// Makes the file, the table of records and the ledger.
-pub(crate) async fn prepare(store: &Path) -> anyhow::Result<()> {
-    SqliteStore::open(store).await?;
+/// Makes the tables of the records and the ledger.
+pub(crate) async fn prepare(store: &str, ledger: &Path) -> anyhow::Result<()> {
+    backend::open(store).await?;
     sqlx::query(
         "CREATE TABLE ledger (mode TEXT NOT NULL, key TEXT NOT NULL, receipt TEXT NOT NULL)",
     )
-    .execute(&open_ledger(store).await?)
+    .execute(&open_ledger(ledger).await?)
     .await?;
     Ok(())
 }
 
-/// The ledger is as durable as the records: in the same file, in transactions of its own.
-async fn open_ledger(store: &Path) -> anyhow::Result<SqlitePool> {
+/// One file whatever the store, in transactions of its own: the witness must not fall together with the accused.
+async fn open_ledger(file: &Path) -> anyhow::Result<SqlitePool> {
     let options = SqliteConnectOptions::new()
-        .filename(store)
+        .filename(file)
+        .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
         .busy_timeout(Duration::from_secs(30));
     Ok(SqlitePoolOptions::new()
@@ -129,7 +135,13 @@ pub(crate) fn wall_clock() -> u64 {
 }
 
 pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
-    let service = Service::open(&orders.store).await?;
+    let service = loop {
+        match Service::open(&orders.store, &orders.ledger).await {
+            Ok(service) => break service,
+            // The server may be down just now. Whoever started this process ends it.
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    };
     let mut calls: JoinSet<()> = JoinSet::new();
     for _ in 0..CALLS_AT_ONCE {
         let service = service.clone();
@@ -138,12 +150,12 @@ pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
                 let age = wall_clock().saturating_sub(orders.begun_at);
                 let number = age / KEY_LIFE + rand::rng().random_range(0..KEYS_AT_ONCE);
                 let key = format!("key-{number}");
-                let (mode, answer) = if rand::random() {
-                    ("rerun", service.rerun(&key).await)
+                let (mode, (answer, provenance)) = if rand::random() {
+                    ("rerun", with_provenance(service.rerun(&key)).await)
                 } else {
-                    ("refuse", service.refuse(&key).await)
+                    ("refuse", with_provenance(service.refuse(&key)).await)
                 };
-                say(mode, &key, &answer);
+                say(mode, &key, &answer, provenance);
                 if matches!(answer, Err(ChargeError::Idempotency(_))) {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
@@ -156,8 +168,15 @@ pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
 }
 
 /// One line in one write, so that a kill cuts it off or leaves it whole.
-fn say(mode: &str, key: &str, answer: &Result<String, ChargeError>) {
+fn say(
+    mode: &str,
+    key: &str,
+    answer: &Result<String, ChargeError>,
+    provenance: Option<Provenance>,
+) {
+    let executed = provenance.is_some_and(|it| it.source == Source::Executed);
     let answer = match answer {
+        Ok(receipt) if executed => format!("own {receipt}"),
         Ok(receipt) => format!("ok {receipt}"),
         Err(ChargeError::TimedOut) => "error timed-out".to_owned(),
         Err(ChargeError::Ledger(error)) => format!("error ledger: {error}"),
@@ -165,6 +184,7 @@ fn say(mode: &str, key: &str, answer: &Result<String, ChargeError>) {
             Error::InFlight { .. } => "error in-flight".to_owned(),
             Error::Interrupted => "error interrupted".to_owned(),
             Error::LeaseLost => "error lease-lost".to_owned(),
+            Error::Store(error) if error.is_retryable() => format!("outage {error:?}"),
             other => format!("unexpected {other:?}"),
         },
     };

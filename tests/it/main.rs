@@ -12,6 +12,7 @@ mod fingerprint;
 mod idempotent;
 mod memory;
 mod mysql;
+mod network;
 mod outside;
 mod postgres;
 mod records;

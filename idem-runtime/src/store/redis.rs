@@ -272,7 +272,7 @@ impl RedisStore {
     }
 
     async fn fenced(&self, step: &Step<'_>) -> Result<Fenced, StoreError> {
-        Ok(if reply::took_effect(self.write(step).await?)? {
+        Ok(if reply::took_effect(&self.write(step).await?)? {
             Fenced::Done
         } else {
             Fenced::Lost
@@ -282,7 +282,7 @@ impl RedisStore {
     /// Reads records, in the order of their ids, at once.
     async fn records(&self, ids: &[RecordId]) -> Result<Vec<Record>, StoreError> {
         let mut reading = JoinSet::new();
-        for id in ids.iter().copied() {
+        for &id in ids {
             let store = self.clone();
             reading.spawn(async move { store.get(&id).await });
         }
@@ -420,7 +420,7 @@ impl Store for RedisStore {
         if let Resolution::Complete(ending) = resolution {
             step = step.ending(ending);
         }
-        Ok(if reply::took_effect(self.write(&step).await?)? {
+        Ok(if reply::took_effect(&self.write(&step).await?)? {
             Resolved::Done
         } else {
             Resolved::Stale

@@ -17,11 +17,12 @@ use crate::binaries::{self, User};
 /// The shell is the server's parent and does not wait for it before it has killed it, so the server's process id cannot
 /// have become another process's. It is in a process group of its own, because Ctrl-C is sent to a whole group.
 ///
-/// `SIGHUP` is ignored because the kernel sends it to a group with a paused process in it when the test dies.
+/// `SIGHUP` is ignored because the kernel sends it to a group with a paused process in it when the test dies, `SIGPIPE`
+/// because the test may die before it reads an answer.
 ///
 /// The arguments are the directory and the signal that stops the server.
 const SCRIPT: &str = r#"
-trap '' HUP
+trap '' HUP PIPE
 pid=
 children() {
     ps -A -o pid= -o ppid= | while read -r child parent; do

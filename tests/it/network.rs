@@ -1,0 +1,236 @@
+//! Requests and replies that are lost on the way between a store and its server: whoever repeats the step finds itself.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use idem_runtime::record::{Digest, Ending, Holder, Payload, Token};
+use idem_runtime::store::{Claim, ClaimRequest, Fenced};
+use idem_runtime::{
+    Call, Error, Idem, Identity, Key, MySqlStore, OnCrash, Operation, PostgresStore, RecordId,
+    RedisStore, Scope, Store, StoreError,
+};
+use idem_servers::{Options, Server};
+use idem_tests::proxy::{Loss, Proxy};
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::postgres::PgPoolOptions;
+
+/// A store on one connection through the proxy, so that what is lost is what the step said.
+struct Line {
+    _server: Server,
+    proxy: Proxy,
+    store: Arc<dyn Store>,
+}
+
+impl Line {
+    async fn postgres() -> Self {
+        let server = Server::postgres(&Options::fast()).unwrap();
+        let (proxy, url, server) = through_proxy(server).await;
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .test_before_acquire(false)
+            .connect(&url)
+            .await
+            .unwrap();
+        let store = PostgresStore::new(pool);
+        store.migrate().await.unwrap();
+        Self {
+            _server: server,
+            proxy,
+            store: Arc::new(store),
+        }
+    }
+
+    async fn maria_db() -> Self {
+        let server = Server::maria_db(&Options::fast()).unwrap();
+        let (proxy, url, server) = through_proxy(server).await;
+        let pool = MySqlPoolOptions::new()
+            .max_connections(1)
+            .test_before_acquire(false)
+            .connect(&url)
+            .await
+            .unwrap();
+        let store = MySqlStore::new(pool);
+        store.migrate().await.unwrap();
+        Self {
+            _server: server,
+            proxy,
+            store: Arc::new(store),
+        }
+    }
+
+    async fn redis() -> Self {
+        let server = Server::redis(&Options::fast()).unwrap();
+        let (proxy, url, server) = through_proxy(server).await;
+        let store = RedisStore::open(&url).await.unwrap();
+        Self {
+            _server: server,
+            proxy,
+            store: Arc::new(store),
+        }
+    }
+
+    /// Takes a step whose request or reply is lost, and repeats it until it is answered. Gives how often it failed.
+    async fn lossy<T, F>(&self, loss: Loss, mut step: impl FnMut() -> F) -> (T, u32)
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        self.proxy.lose(loss);
+        let mut failures = 0;
+        loop {
+            match step().await {
+                Ok(answer) => {
+                    assert!(self.proxy.has_lost(), "{loss:?}: nothing was said");
+                    return (answer, failures);
+                }
+                Err(error) => {
+                    assert!(error.is_retryable(), "{error:?}");
+                    failures += 1;
+                    assert!(failures < 100, "{error:?}");
+                    // A connection that was cut is made anew in the background.
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+        }
+    }
+}
+
+/// The server behind a proxy, and the URL of the proxy.
+async fn through_proxy(server: Server) -> (Proxy, String, Server) {
+    let address = SocketAddr::from(([127, 0, 0, 1], server.port()));
+    let proxy = Proxy::start(address).await.unwrap();
+    let url = server.url().replace(
+        &format!(":{}", address.port()),
+        &format!(":{}", proxy.address().port()),
+    );
+    (proxy, url, server)
+}
+
+fn claim_of(key: &str) -> ClaimRequest {
+    let identity = Identity {
+        scope: Scope::none(),
+        operation: Operation::new("network".to_owned()).unwrap(),
+        key: Key::new(key).unwrap(),
+    };
+    ClaimRequest {
+        id: RecordId::of(&identity),
+        identity,
+        fingerprint: Digest::new(1, [0; 4], &[7; 32]),
+        token: Token::random(),
+        lease: Duration::from_secs(60),
+        retention: Duration::from_secs(600),
+        on_crash: OnCrash::Refuse,
+    }
+}
+
+/// A claim and a completion, each once with its request lost and once with its reply lost.
+async fn steps_find_themselves(line: Line) {
+    let store = &line.store;
+    // The statements are prepared, so that a request is the step itself.
+    for key in ["first", "second"] {
+        let Claim::Granted(granted) = store.claim(&claim_of(key)).await.unwrap() else {
+            panic!("nobody else is there");
+        };
+        assert_eq!(granted.attempt, 1);
+    }
+    for loss in [Loss::Request, Loss::Reply] {
+        let claim = claim_of(&format!("{loss:?}"));
+        let (answer, _) = line.lossy(loss, || store.claim(&claim)).await;
+        let Claim::Granted(granted) = answer else {
+            panic!("{loss:?}: a repeated claim is its own: {answer:?}");
+        };
+        assert_eq!(granted.attempt, 1, "{loss:?}");
+
+        let holder = Holder {
+            id: claim.id,
+            token: claim.token,
+            grant: granted.grant,
+        };
+        let ending = Ending::Completed(Payload {
+            codec: "json/1".into(),
+            bytes: b"1".as_slice().into(),
+        });
+        let (answer, _) = line.lossy(loss, || store.complete(&holder, &ending)).await;
+        assert_eq!(answer, Fenced::Done, "{loss:?}");
+        let record = store.get(&claim.id).await.unwrap().unwrap();
+        assert_eq!(record.ending(), Some(ending), "{loss:?}");
+    }
+}
+
+/// Calls under `refuse` whose store loses every few messages: each ends with its one effect or with a clear error, and
+/// nobody is told two values.
+async fn calls_keep_their_promise(line: Line) {
+    let idem = Idem::builder(Arc::clone(&line.store)).build();
+    let effects = Arc::new(AtomicU64::new(0));
+    let ttl = Duration::from_secs(600);
+    for number in 0..60_u64 {
+        let key = format!("call-{number}");
+        let before = effects.load(Ordering::SeqCst);
+        line.proxy.lose(match number % 3 {
+            0 => Loss::Request,
+            1 => Loss::Reply,
+            _ => Loss::None,
+        });
+        let mut told = None;
+        for _ in 0..100 {
+            let effects = Arc::clone(&effects);
+            let call = Call::new("network.call", &key, "request", ttl).on_crash(OnCrash::Refuse);
+            let answer: Result<u64, Error> = idem
+                .run(call, async move || {
+                    Ok::<_, Error>(effects.fetch_add(1, Ordering::SeqCst))
+                })
+                .await;
+            match answer {
+                Ok(value) => {
+                    assert!(told.is_none_or(|told| told == value), "{key}: two values");
+                    if told.replace(value).is_some() {
+                        break;
+                    }
+                }
+                Err(Error::Store(error)) if error.is_retryable() => {}
+                Err(Error::InFlight { .. }) => {}
+                Err(other) => panic!("{key}: {other:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(told.is_some(), "{key} was never answered");
+        assert_eq!(effects.load(Ordering::SeqCst), before + 1, "{key}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn steps_find_themselves_on_postgres() {
+    steps_find_themselves(Line::postgres().await).await;
+}
+
+#[tokio::test]
+#[ignore = "needs MariaDB: cargo xtask test runs it"]
+async fn steps_find_themselves_on_maria_db() {
+    steps_find_themselves(Line::maria_db().await).await;
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn steps_find_themselves_on_redis() {
+    steps_find_themselves(Line::redis().await).await;
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn calls_keep_their_promise_on_postgres() {
+    calls_keep_their_promise(Line::postgres().await).await;
+}
+
+#[tokio::test]
+#[ignore = "needs MariaDB: cargo xtask test runs it"]
+async fn calls_keep_their_promise_on_maria_db() {
+    calls_keep_their_promise(Line::maria_db().await).await;
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn calls_keep_their_promise_on_redis() {
+    calls_keep_their_promise(Line::redis().await).await;
+}
