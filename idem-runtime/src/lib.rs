@@ -81,6 +81,7 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //! | `memory` | `MemoryStore`: tests, single processes | yes |
 //! | `sqlite` | `SqliteStore`: one file, several processes | |
 //! | `postgres` | `PostgresStore`: PostgreSQL 12 and later | |
+//! | `mysql` | `MySqlStore`: MySQL 8, MariaDB 10.6 and later | |
 //! | `cache` | `Cached`: replays from the memory of the process, or with `redis` from Redis, in front of any store | |
 //! | `redis`, `redis-cluster` | `RedisStore`: Redis 6.2 and later, Valkey; on a cluster | |
 //! | `cbor` | `Codec::Cbor` for stored results, instead of JSON | |
@@ -122,6 +123,8 @@ pub use crate::store::Store;
 pub use crate::store::cached::Cached;
 #[cfg(feature = "memory")]
 pub use crate::store::memory::MemoryStore;
+#[cfg(feature = "mysql")]
+pub use crate::store::mysql::MySqlStore;
 #[cfg(feature = "postgres")]
 pub use crate::store::postgres::PostgresStore;
 #[cfg(feature = "redis")]

@@ -6,8 +6,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use idem_runtime::conformance::{self, faults::FaultStore};
-use idem_runtime::{Cached, MemoryStore, RedisStore, SqliteStore, Store};
-use idem_tests::backends::{self, REDIS, REDIS_CLUSTER};
+use idem_runtime::{Cached, MemoryStore, PostgresStore, RedisStore, SqliteStore, Store};
+use idem_tests::backends::{self, POSTGRES, REDIS, REDIS_CLUSTER};
 use libtest_mimic::{Failed, Trial};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use tokio::runtime::Runtime;
@@ -62,6 +62,11 @@ fn suites(files: &Path) -> Vec<Suite> {
                 &keys.prefix,
             ))
         }),
+        Suite::new("postgres", Some(POSTGRES), async || {
+            let store = PostgresStore::new(backends::postgres().await?);
+            store.migrate().await?;
+            Ok(store)
+        }),
         Suite::new("redis", Some(REDIS), async || {
             let keys = backends::redis().await?;
             let connection = keys.client.get_connection_manager().await?;
@@ -71,6 +76,13 @@ fn suites(files: &Path) -> Vec<Suite> {
             let keys = backends::redis_cluster().await?;
             let connection = keys.client.get_async_connection().await?;
             Ok(RedisStore::new(connection).with_prefix(&keys.prefix)?)
+        }),
+        Suite::new("cached_in_redis::postgres", Some(REDIS), async || {
+            let keys = backends::redis().await?;
+            let connection = keys.client.get_connection_manager().await?;
+            let store = PostgresStore::new(backends::postgres().await?);
+            store.migrate().await?;
+            Ok(Cached::in_redis(store, connection, &keys.prefix))
         }),
         Suite::new("toy", None, async || Ok(ToyStore::new(None))),
     ]

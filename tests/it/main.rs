@@ -11,6 +11,7 @@ mod engine;
 mod fingerprint;
 mod idempotent;
 mod memory;
+mod mysql;
 mod outside;
 mod postgres;
 mod records;

@@ -105,7 +105,7 @@ impl<S: Store> Cached<S> {
     /// in the store: whoever can read this Redis can read them, whoever can write it can forge them.
     ///
     /// An erasure through any cache of this name is heeded by all of them at once, unless Redis could not be told, which
-    /// is a warning; then, as for one past the cache, within the maximum age. `Cached::new` in front of this one answers
+    /// is a warning, or loses it in a failover; then, as for one past the cache, within the maximum age. `Cached::new` in front of this one answers
     /// without any round trip, and adds its own maximum age.
     ///
     /// ```no_run

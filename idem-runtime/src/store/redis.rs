@@ -1,7 +1,7 @@
 //! Records in Redis or Valkey, on one server or on a cluster.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,7 +9,6 @@ use redis::Value;
 use redis::aio::ConnectionManager;
 #[cfg(feature = "redis-cluster")]
 use redis::cluster_async::ClusterConnection;
-use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use crate::error::{StoreError, StoreErrorKind};
@@ -27,7 +26,7 @@ mod scan;
 mod scripts;
 
 use link::Link;
-use scan::Walk;
+use scan::{Walk, Walking};
 use scripts::{Step, span};
 
 /// Records in Redis 6.2 or later, or Valkey. Cloning is cheap and shares the connection.
@@ -69,8 +68,9 @@ use scripts::{Step, span};
 ///
 /// Redis removes what has expired by itself, a minute late, so that its grant is remembered; by the contract it is
 /// absent from the moment on. Records under `refuse` and `reconcile` have no expiry until they end. Purging also marks
-/// those whose owners are gone, and counts; it and listing go over **all keys of the database** with `SCAN` (the keys of
-/// others included), and read each record: a page of a listing costs as much as all pages. Listing a million records
+/// those whose owners are gone, and counts; it and listing go over **all keys of the database** with `SCAN`, those of
+/// others included. Purging reads four fields of each record, 500 in a round trip. Each page of a listing finds all
+/// records anew and reads them until it is full. Listing a million records
 /// takes seconds, and slows others down a little meanwhile. Keys that a cluster moves to another node while they are
 /// listed may be missed.
 ///
@@ -107,8 +107,8 @@ const DEFAULT_PREFIX: &str = "idem:";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many records are read or purged at once.
 const AT_ONCE: usize = 64;
-/// How often one purge asks for more keys or looks at up to [`AT_ONCE`] records: some 2,000 records, and in a database
-/// that is mostly somebody else's some 20,000 keys.
+/// How often one purge looks at more keys, some 500, or purges up to [`AT_ONCE`] records: it is to end in a moment,
+/// and the next one goes on.
 const PURGE_ROUNDS: usize = 40;
 
 impl RedisStore {
@@ -457,7 +457,7 @@ impl Store for RedisStore {
     /// Goes over a part of the keys, from where the last purge of this process stopped, and says that there is more
     /// until it has come to the end.
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        let mut walk = self.walk.lock().await;
+        let mut walk = Walking::on(&self.walk);
         let mut purged = Purged::default();
         for _ in 0..PURGE_ROUNDS {
             let done = (purged.removed + purged.interrupted) as usize;
@@ -465,16 +465,16 @@ impl Store for RedisStore {
             if rest == 0 {
                 break;
             }
-            if walk.pending.is_empty() {
+            if walk.due.is_empty() {
                 if std::mem::take(&mut walk.is_over) {
                     return Ok(purged);
                 }
                 self.walk_on(&mut walk).await?;
                 continue;
             }
-            let left = walk.pending.len().saturating_sub(rest.min(AT_ONCE));
-            // Taken out first: one that cannot be read would keep all others from being purged.
-            let ids = walk.pending.split_off(left);
+            let left = walk.due.len().saturating_sub(rest.min(AT_ONCE));
+            // Taken out first: one that cannot be purged would keep all others from it.
+            let ids = walk.due.split_off(left);
             self.purge_all(&ids, &mut purged).await?;
         }
         purged.more = true;

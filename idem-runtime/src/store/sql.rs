@@ -14,7 +14,9 @@ mod statements;
 mod steps;
 
 pub(super) use query::{Placeholders, Query, Statement};
-pub(super) use rows::{COLUMNS, GRANTED, Readable, granted, record, state};
+pub(super) use rows::{COLUMNS, Readable, record};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(super) use rows::{GRANTED, granted, state};
 pub(super) use statements::{Conditions, Dialect, Statements, Table};
 pub(super) use steps::{
     Backend, claim_query, complete, get, interrupt, list, release, renew, resolve, take_over_query,

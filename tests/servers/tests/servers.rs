@@ -141,6 +141,18 @@ fn a_paused_server_answers_when_it_is_resumed() {
 
 #[test]
 #[ignore = "needs the database servers: cargo xtask test runs it"]
+fn a_paused_server_can_be_killed_and_comes_back() {
+    for server in all(&Options::fast()) {
+        server.pause().unwrap();
+        server.kill().unwrap();
+        server.restart().unwrap();
+        let pid = server.pid().unwrap().to_string();
+        assert!(is_alive(&pid));
+    }
+}
+
+#[test]
+#[ignore = "needs the database servers: cargo xtask test runs it"]
 fn settings_reach_the_server() {
     let library = ("shared_preload_libraries", "pg_stat_statements");
     let postgres = Server::postgres(&Options::fast().set(library.0, library.1)).unwrap();

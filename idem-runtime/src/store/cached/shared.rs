@@ -170,3 +170,31 @@ impl fmt::Debug for Shared {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use ::redis::Client;
+    use ::redis::aio::ConnectionManagerConfig;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_redis_that_failed_is_left_alone_for_a_moment() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let client = Client::open(format!("redis://{address}/")).unwrap();
+        let config = ConnectionManagerConfig::new();
+        let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
+        let mut shared = Shared::new(connection, "tests");
+        shared.timeout = Duration::from_millis(10);
+        assert!(!shared.is_paused());
+
+        assert_eq!(shared.find(&RecordId::from_bytes([1; 32])).await, None);
+        assert!(shared.is_paused());
+        *shared.lock() = Some(Instant::now());
+        assert!(!shared.is_paused());
+    }
+}

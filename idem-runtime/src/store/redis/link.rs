@@ -14,8 +14,8 @@ use redis::cluster_routing::{
 #[cfg(feature = "redis-cluster")]
 use redis::io::tcp::TcpSettings;
 use redis::{
-    Client, Cmd, ErrorKind, IntoConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value,
-    cmd,
+    Client, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError, RedisResult, ServerErrorKind,
+    Value, cmd,
 };
 
 use super::errors;
@@ -186,6 +186,23 @@ impl Link {
         command: Cmd,
         timeout: Duration,
     ) -> Result<Value, StoreError> {
+        let mut pipeline = redis::pipe();
+        pipeline.add_command(command);
+        let answer = self.ask_all(primary, pipeline, timeout).await?.pop();
+        answer
+            .unwrap_or(Value::Nil)
+            .extract_error()
+            .map_err(errors::error)
+    }
+
+    /// Sends commands to one of the [`primaries`](Self::primaries) at once. An answer may be an error.
+    pub(super) async fn ask_all(
+        &self,
+        primary: &Primary,
+        commands: Pipeline,
+        timeout: Duration,
+    ) -> Result<Vec<Value>, StoreError> {
+        let count = commands.cmd_iter().count();
         match (self, primary) {
             #[cfg(feature = "redis-cluster")]
             (Self::Cluster(connection), Primary::At { host, port }) => {
@@ -194,10 +211,21 @@ impl Link {
                     port: *port,
                 };
                 let mut connection = connection.clone();
-                let answer = connection.route_command(command, RoutingInfo::SingleNode(address));
-                bounded(timeout, async { answer.await?.extract_error() }).await
+                bounded(
+                    timeout,
+                    connection.route_pipeline(commands, 0, count, address),
+                )
+                .await
             }
-            _ => bounded(timeout, self.command(&command)).await,
+            #[cfg(feature = "redis-cluster")]
+            (Self::Cluster(connection), Primary::Only) => {
+                let mut connection = connection.clone();
+                bounded(timeout, connection.req_packed_commands(&commands, 0, count)).await
+            }
+            (Self::One(connection), _) => {
+                let mut connection = connection.clone();
+                bounded(timeout, connection.req_packed_commands(&commands, 0, count)).await
+            }
         }
     }
 }

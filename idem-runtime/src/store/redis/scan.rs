@@ -1,5 +1,9 @@
 //! Finding the keys of all records.
 
+use std::mem;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use redis::{Value, cmd};
 
 use super::RedisStore;
@@ -7,6 +11,7 @@ use super::errors::unreadable;
 use super::link::Primary;
 use crate::error::StoreError;
 use crate::key::RecordId;
+use crate::record::State;
 
 /// How many keys a server looks at for one answer. It serves nobody else meanwhile.
 const BATCH: u32 = 500;
@@ -32,7 +37,7 @@ impl RedisStore {
         Ok(ids)
     }
 
-    /// Goes one batch of keys further and leaves the ids of records in [`Walk::pending`].
+    /// Goes one batch of keys further, and leaves the ids of records whose time has come in [`Walk::due`].
     pub(super) async fn walk_on(&self, walk: &mut Walk) -> Result<(), StoreError> {
         if walk.primaries.is_empty() {
             walk.primaries = self.link.primaries(self.timeout).await?;
@@ -42,9 +47,9 @@ impl RedisStore {
             walk.is_over = true;
             return Ok(());
         };
-        match self.scan(primary, &walk.cursor).await {
+        match self.scan_due(primary, &walk.cursor).await {
             Ok(found) => {
-                walk.pending.extend(found.ids);
+                walk.due.extend(found.ids);
                 walk.cursor = found.cursor;
                 if walk.cursor == b"0" {
                     walk.primaries.pop();
@@ -58,6 +63,40 @@ impl RedisStore {
                 Err(error)
             }
         }
+    }
+
+    /// Most records are not due, and one round trip tells so of all that a scan found. What is read here decides
+    /// nothing: the step that purges looks again.
+    async fn scan_due(&self, primary: &Primary, cursor: &[u8]) -> Result<Found, StoreError> {
+        let found = self.scan(primary, cursor).await?;
+        if found.ids.is_empty() {
+            return Ok(found);
+        }
+        let mut reading = redis::pipe();
+        reading.cmd("TIME");
+        for id in &found.ids {
+            reading.cmd("HMGET").arg(self.key(id)).arg(&DUE_BY);
+        }
+        let answers = self.link.ask_all(primary, reading, self.timeout).await?;
+        let mut answers = answers.into_iter();
+        let time = answers.next().unwrap_or(Value::Nil);
+        let (seconds, micros): (i64, i64) =
+            redis::from_redis_value(time).map_err(|_| unreadable())?;
+        let now = seconds * 1_000_000 + micros;
+        // What cannot be read, since it moved to another node or is not a record, is left alone.
+        let is_due = |answer: Value| {
+            redis::from_redis_value(answer)
+                .is_ok_and(|fields| due_at(fields).is_some_and(|at| at <= now))
+        };
+        Ok(Found {
+            ids: found
+                .ids
+                .into_iter()
+                .zip(answers)
+                .filter_map(|(id, answer)| is_due(answer).then_some(id))
+                .collect(),
+            cursor: found.cursor,
+        })
     }
 
     async fn scan(&self, primary: &Primary, cursor: &[u8]) -> Result<Found, StoreError> {
@@ -97,6 +136,21 @@ impl RedisStore {
     }
 }
 
+/// The fields that [`due_at`] takes.
+const DUE_BY: [&str; 4] = ["state", "lease_until", "retention", "ended_at"];
+
+type DueBy = (Option<String>, Option<i64>, Option<i64>, Option<i64>);
+
+/// When a purge has something to do with a record.
+fn due_at((state, lease_until, retention, ended_at): DueBy) -> Option<i64> {
+    let begin = match State::from_stored(&state?)? {
+        State::Interrupted => return None,
+        State::Running => lease_until?,
+        _ => ended_at?,
+    };
+    begin.checked_add(retention?)
+}
+
 struct Found {
     ids: Vec<RecordId>,
     cursor: Vec<u8>,
@@ -108,8 +162,50 @@ pub(super) struct Walk {
     /// Those still to be asked, the next one last.
     primaries: Vec<Primary>,
     cursor: Vec<u8>,
-    /// Found, and not looked at yet.
-    pub(super) pending: Vec<RecordId>,
+    /// Found, and not purged yet.
+    pub(super) due: Vec<RecordId>,
     /// Whether all keys were found.
     pub(super) is_over: bool,
+}
+
+/// A walk while a purge is on it. One that comes meanwhile begins a walk of its own, and does not wait.
+pub(super) struct Walking<'a> {
+    walk: Walk,
+    place: &'a Mutex<Walk>,
+}
+
+impl<'a> Walking<'a> {
+    pub(super) fn on(place: &'a Mutex<Walk>) -> Self {
+        Self {
+            walk: mem::take(&mut *lock(place)),
+            place,
+        }
+    }
+}
+
+impl Deref for Walking<'_> {
+    type Target = Walk;
+
+    fn deref(&self) -> &Walk {
+        &self.walk
+    }
+}
+
+impl DerefMut for Walking<'_> {
+    fn deref_mut(&mut self) -> &mut Walk {
+        &mut self.walk
+    }
+}
+
+impl Drop for Walking<'_> {
+    /// A purge that is dropped, since it took too long, has come as far as it has: beginning anew each time, none would
+    /// come to the end.
+    fn drop(&mut self) {
+        *lock(self.place) = mem::take(&mut self.walk);
+    }
+}
+
+fn lock(place: &Mutex<Walk>) -> MutexGuard<'_, Walk> {
+    // A walk is put in as a whole, so it is whole even after a panic.
+    place.lock().unwrap_or_else(PoisonError::into_inner)
 }

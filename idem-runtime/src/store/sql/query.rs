@@ -8,6 +8,10 @@ use crate::record::{Ending, Holder, Observation};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) enum Placeholders {
     /// By number, behind this sign: `?1` or `$1`.
+    #[cfg_attr(
+        not(any(feature = "sqlite", feature = "postgres", test)),
+        expect(dead_code, reason = "MySQL binds in order")
+    )]
     Numbered(char),
     /// `?`, in the order in which they stand.
     InOrder,

@@ -14,6 +14,7 @@ pub(in crate::store) const COLUMNS: &str = "id, scope, operation, idempotency_ke
      grant_number, attempt, lease_until, retention, on_crash, codec, payload, first_claimed_at, ended_at";
 
 /// The columns that [`granted`] reads, in its order.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(in crate::store) const GRANTED: &str = "grant_number, attempt, first_claimed_at, on_crash";
 
 /// What a kind of database must be able to read.
@@ -134,11 +135,13 @@ pub(in crate::store) fn record<R: Readable>(row: &R) -> Result<Record, StoreErro
 }
 
 /// The state that is the only column of a row.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(in crate::store) fn state<R: Readable>(row: &R) -> Result<State, StoreError> {
     State::from_stored(row.text(0).map_err(unreadable)?).ok_or_else(|| corrupt("state"))
 }
 
 /// The grant in a row of [`GRANTED`].
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(in crate::store) fn granted<R: Readable>(row: &R) -> Result<Granted, StoreError> {
     granted_at(row, [0, 1, 2, 3])
 }

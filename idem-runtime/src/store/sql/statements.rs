@@ -143,6 +143,10 @@ pub(in crate::store) struct Statements {
     pub(in crate::store) resolve_interrupt: Statement,
     pub(in crate::store) erase: Statement,
     pub(in crate::store) list: Statement,
+    #[cfg_attr(
+        not(any(feature = "sqlite", feature = "postgres")),
+        expect(dead_code, reason = "MySQL reads what is due at once")
+    )]
     pub(in crate::store) due: Statement,
 }
 
@@ -194,9 +198,10 @@ impl Statements {
                 "DELETE FROM {records} WHERE {observed} AND NOT ({expired}) \
                  AND NOT (state = 'running' AND lease_until > {now})"
             )),
+            // Where blanks at the end do not count in a comparison, they do in a length.
             list: sql(format!(
                 "SELECT {COLUMNS}, {now} FROM {records} WHERE id > ?1 \
-                 AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR operation = ?3) \
+                 AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR operation = ?3 AND length(operation) = length(?3)) \
                  AND (?4 = 0 OR state = 'running' AND lease_until <= {now}) \
                  AND (?5 IS NULL OR {now} - first_claimed_at >= ?5) \
                  AND NOT ({expired}) ORDER BY id LIMIT ?6"

@@ -1,0 +1,110 @@
+//! The versions of the tables, and how a database gets from one to the next.
+
+use sqlx::{AssertSqlSafe, MySqlConnection, MySqlPool};
+
+use super::{error, statements::DIALECT};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::store::sql::Table;
+
+/// Never edited once released; a change is a further one. MySQL commits each statement that defines something by
+/// itself, so each has to bear being applied again after a crash half way. The table's default name is replaced
+/// throughout.
+const MIGRATIONS: &[&str] = &[include_str!("../../../migrations/mysql/0001_records.sql")];
+
+/// How long one process waits for another that migrates, in seconds.
+const PATIENCE: i64 = 60;
+
+pub(super) async fn run(pool: &MySqlPool, table: &Table) -> Result<(), StoreError> {
+    let mut connection = pool.acquire().await.map_err(error)?;
+    if missing(&mut connection, table).await?.is_empty() {
+        return Ok(());
+    }
+    // The lock is the session's. Where this is dropped half way, the connection must not go back with it.
+    let mut connection = connection.detach();
+    let locked: Option<i64> = sqlx::query_scalar(
+        "SELECT GET_LOCK(CONCAT('idem ', SHA1(CONCAT_WS('.', COALESCE(?, DATABASE()), ?))), ?)",
+    )
+    .bind(table.schema.as_deref())
+    .bind(&*table.name)
+    .bind(PATIENCE)
+    .fetch_one(&mut connection)
+    .await
+    .map_err(error)?;
+    if locked != Some(1) {
+        return Err(StoreError::new(
+            StoreErrorKind::Conflict,
+            "another process has been migrating the tables for a minute, try again",
+        ));
+    }
+    let applied = apply(&mut connection, table).await;
+    // Closing releases the lock; an error of that loses nothing.
+    let _ = sqlx::Connection::close(connection).await;
+    applied
+}
+
+/// Ten processes may start at once and all find the same version missing. The lock lets in one at a time, which looks
+/// again first.
+async fn apply(connection: &mut MySqlConnection, table: &Table) -> Result<(), StoreError> {
+    for version in missing(connection, table).await? {
+        let log = log(table);
+        let make = format!(
+            "CREATE TABLE IF NOT EXISTS {log} \
+             (version INT NOT NULL PRIMARY KEY, applied_at BIGINT NOT NULL) ENGINE = InnoDB"
+        );
+        let statements = MIGRATIONS[version].replace(
+            &format!("`{}", Table::DEFAULT),
+            table.quoted(DIALECT.quote, "").trim_end_matches('`'),
+        );
+        let enter = format!(
+            "INSERT INTO {log} (version, applied_at) VALUES ({}, {})",
+            version + 1,
+            DIALECT.now
+        );
+        for statements in [make, statements, enter] {
+            sqlx::raw_sql(AssertSqlSafe(statements))
+                .execute(&mut *connection)
+                .await
+                .map_err(error)?;
+        }
+    }
+    Ok(())
+}
+
+/// Which versions were not applied yet, as indices.
+async fn missing(
+    connection: &mut MySqlConnection,
+    table: &Table,
+) -> Result<std::ops::Range<usize>, StoreError> {
+    let statement = format!("SELECT count(*) FROM {}", log(table));
+    let applied = match sqlx::query_scalar::<_, i64>(AssertSqlSafe(statement))
+        .fetch_one(connection)
+        .await
+        .map_err(error)
+    {
+        Ok(applied) => applied as usize,
+        Err(error) if is_about_a_table(&error) => 0,
+        Err(error) => return Err(error),
+    };
+    if applied > MIGRATIONS.len() {
+        return Err(StoreError::new(
+            StoreErrorKind::Schema,
+            format!(
+                "the tables are of version {applied}, made by a later release, and this one knows {} at most: update it",
+                MIGRATIONS.len()
+            ),
+        ));
+    }
+    Ok(applied..MIGRATIONS.len())
+}
+
+fn is_about_a_table(error: &StoreError) -> bool {
+    std::error::Error::source(error)
+        .and_then(|source| source.downcast_ref::<sqlx::Error>())
+        .and_then(super::number)
+        == Some(super::NO_SUCH_TABLE)
+}
+
+/// Which versions were applied.
+fn log(table: &Table) -> String {
+    table.quoted(DIALECT.quote, "_migrations")
+}

@@ -1,0 +1,143 @@
+//! What MySQL and MariaDB say in a way of their own.
+
+use crate::store::sql::{self, Conditions, Dialect, Placeholders, Statement, Table};
+
+/// The clock of the server in microseconds. It is the time at which the statement began, the same wherever it stands in
+/// one, and in UTC whatever the session's time zone is: an hour that a zone's clock shows twice is no ambiguity.
+///
+/// A statement that waited for a row sees an older time than the wait's end. That errs on the safe side: a lease or a
+/// retention looks as if it had more time left, so nothing that lives is taken over or deleted, and a lease that is
+/// granted after a wait began when it was asked for, which is also when its owner began to count. `SYSDATE(6)` would
+/// show the end of the wait, but in the session's time zone, differing within one statement, of no use to an index, and
+/// unsafe for statement-based replication.
+const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// How MySQL spells what all dialects share.
+pub(super) const DIALECT: Dialect = Dialect {
+    placeholders: Placeholders::InOrder,
+    quote: '`',
+    now: NOW,
+    greatest: "greatest",
+    same: "<=>",
+};
+
+/// The statements for one table.
+#[derive(Debug)]
+pub(super) struct Statements {
+    pub(super) table: Table,
+    pub(super) shared: sql::Statements,
+    pub(super) insert: Statement,
+    pub(super) insert_above: Statement,
+    pub(super) claim: Statement,
+    pub(super) take_over: Statement,
+    pub(super) due: Statement,
+    pub(super) raise: Statement,
+    /// These end in `id IN (`, to be followed by ids.
+    pub(super) purge: Purge,
+}
+
+/// What becomes of records that are due. The queue is filled at the claim: an owner may have sent heartbeats since, or
+/// completed late, so each of these looks again at what was read of the row.
+#[derive(Debug)]
+pub(super) struct Purge {
+    pub(super) abandoned: Box<str>,
+    pub(super) expired: Box<str>,
+    pub(super) interrupt: Box<str>,
+    pub(super) requeue: Box<str>,
+}
+
+impl Statements {
+    pub(super) fn new(table: Table) -> Self {
+        let records = table.quoted(DIALECT.quote, "");
+        let dropped = table.quoted(DIALECT.quote, "_dropped");
+        let Conditions {
+            expired,
+            unsettled,
+            observed,
+            next_grant,
+            ..
+        } = Conditions::new(&DIALECT, "");
+        let sql = |text: String| Statement::new(&text, DIALECT.placeholders);
+        let insert = |race: &str, grant: &str, from: &str| {
+            sql(format!(
+                "{race}\n\
+                 INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, token, grant_number, \
+                   attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
+                 SELECT ?1, ?2, ?3, ?4, ?5, 'running', ?6, {grant}, 1, {NOW} + ?7, ?8, ?9, {NOW}, {NOW} + ?7 + ?8 {from}"
+            ))
+        };
+        // Gone for good, or only for as long as nobody reconciles it.
+        let silent = format!("state = 'running' AND lease_until + retention <= {NOW}");
+        Self {
+            shared: sql::Statements::new(&DIALECT, &table),
+            insert: insert(
+                "-- Two callers may both have read that there is no record: the primary key refuses one of them.\n\
+                 -- A record may be deleted in between: the lock waits for whoever raises the number before deleting.",
+                &format!("last_insert_id({NOW})"),
+                &format!("FROM {dropped} WHERE one = 1 AND grant_number < {NOW} LOCK IN SHARE MODE"),
+            ),
+            insert_above: insert(
+                "-- The same where the clock was put back, or has not ticked since a record was deleted.",
+                &format!("greatest({NOW}, coalesce(max(grant_number) + 1, 0))"),
+                &format!("FROM {dropped} WHERE one = 1 LOCK IN SHARE MODE"),
+            ),
+            // An assignment sees what those before it did: the columns that `expired` looks at come last.
+            claim: sql(format!(
+                "-- Another caller may have claimed a record that was read as expired or released. It changed what the\n\
+                 -- condition is on, or the claim finds its own token, from a try whose answer was lost.\n\
+                 UPDATE {records} SET \
+                   grant_number = CASE WHEN state = 'running' AND NOT ({expired}) THEN grant_number ELSE {next_grant} END, \
+                   attempt = CASE WHEN {expired} THEN 1 WHEN state = 'running' THEN attempt \
+                     ELSE least(attempt + 1, 4294967295) END, \
+                   first_claimed_at = CASE WHEN {expired} THEN {NOW} ELSE first_claimed_at END, \
+                   on_crash = CASE WHEN {expired} THEN ?9 ELSE on_crash END, \
+                   state = 'running', fingerprint = ?5, token = ?6, lease_until = {NOW} + ?7, retention = ?8, \
+                   codec = NULL, payload = NULL, ended_at = NULL, purge_after = {NOW} + ?7 + ?8 \
+                 WHERE id = ?1 AND (({expired}) \
+                   OR fingerprint = ?5 AND (state = 'released' OR state = 'running' AND token = ?6))"
+            )),
+            take_over: sql(format!(
+                "-- Its owner may send a heartbeat, or complete, after it was seen to be silent; another caller may take\n\
+                 -- over first. Each changes what was observed, and the condition is on all of it.\n\
+                 UPDATE {records} SET \
+                   grant_number = CASE WHEN state = 'running' AND token = ?6 THEN grant_number ELSE {next_grant} END, \
+                   attempt = CASE WHEN state = 'running' AND token = ?6 THEN attempt \
+                     ELSE least(attempt + 1, 4294967295) END, \
+                   state = 'running', token = ?6, lease_until = {NOW} + ?8, retention = ?9, \
+                   purge_after = {NOW} + ?8 + ?9 \
+                 WHERE id = ?10 AND fingerprint = ?7 AND NOT ({expired}) \
+                   AND (state = 'running' AND token = ?6 OR {observed} AND {unsettled} AND on_crash <> 'refuse')"
+            )),
+            due: sql(format!(
+                "SELECT id, grant_number, CASE WHEN {expired} THEN IF(state = 'running', 'abandoned', 'expired') \
+                   WHEN {silent} THEN 'interrupt' ELSE 'requeue' END \
+                 FROM {records} WHERE purge_after <= {NOW} ORDER BY purge_after LIMIT ?1"
+            )),
+            raise: sql(format!(
+                "UPDATE {dropped} SET grant_number = ?1 WHERE one = 1 AND grant_number < ?1"
+            )),
+            purge: Purge {
+                abandoned: format!(
+                    "DELETE FROM {records} WHERE state = 'running' AND ({expired}) AND grant_number <= ? AND id IN ("
+                )
+                .into(),
+                expired: format!(
+                    "DELETE FROM {records} WHERE state <> 'running' AND ({expired}) AND grant_number <= ? AND id IN ("
+                )
+                .into(),
+                interrupt: format!(
+                    "UPDATE {records} SET purge_after = NULL, state = 'interrupted' \
+                     WHERE {silent} AND on_crash <> 'rerun' AND purge_after <= {NOW} AND id IN ("
+                )
+                .into(),
+                requeue: format!(
+                    "UPDATE {records} SET purge_after = CASE WHEN state = 'interrupted' THEN NULL \
+                       WHEN state <> 'running' THEN ended_at + retention ELSE lease_until + retention END \
+                     WHERE NOT ({expired}) AND NOT ({silent}) AND purge_after <= {NOW} AND id IN ("
+                )
+                .into(),
+            },
+            table,
+        }
+    }
+}
