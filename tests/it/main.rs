@@ -14,5 +14,6 @@ mod memory;
 mod outside;
 mod postgres;
 mod records;
+mod redis;
 mod sqlite;
 mod ui;
