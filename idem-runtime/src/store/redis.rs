@@ -272,7 +272,7 @@ impl RedisStore {
     }
 
     async fn fenced(&self, step: &Step<'_>) -> Result<Fenced, StoreError> {
-        Ok(if reply::took_effect(self.write(step).await?)? {
+        Ok(if reply::took_effect(&self.write(step).await?)? {
             Fenced::Done
         } else {
             Fenced::Lost
@@ -282,8 +282,8 @@ impl RedisStore {
     /// Reads records, in the order of their ids, at once.
     async fn records(&self, ids: &[RecordId]) -> Result<Vec<Record>, StoreError> {
         let mut reading = JoinSet::new();
-        for id in ids.iter().copied() {
-            let store = self.clone();
+        for id in ids {
+            let (store, id) = (self.clone(), *id);
             reading.spawn(async move { store.get(&id).await });
         }
         let mut records = Vec::with_capacity(ids.len());
@@ -420,7 +420,7 @@ impl Store for RedisStore {
         if let Resolution::Complete(ending) = resolution {
             step = step.ending(ending);
         }
-        Ok(if reply::took_effect(self.write(&step).await?)? {
+        Ok(if reply::took_effect(&self.write(&step).await?)? {
             Resolved::Done
         } else {
             Resolved::Stale

@@ -36,7 +36,7 @@ pub(super) fn found(id: &RecordId, answer: Value) -> Result<Option<Record>, Stor
 }
 
 /// Whether a step took effect.
-pub(super) fn took_effect(answer: Value) -> Result<bool, StoreError> {
+pub(super) fn took_effect(answer: &Value) -> Result<bool, StoreError> {
     match answer {
         Value::Int(0) => Ok(false),
         Value::Int(1) => Ok(true),
