@@ -16,5 +16,6 @@ mod network;
 mod outside;
 mod postgres;
 mod records;
+mod redis;
 mod sqlite;
 mod ui;

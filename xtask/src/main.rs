@@ -140,7 +140,7 @@ fn test(run: &mut Run, embedded: bool) -> anyhow::Result<()> {
     run.step("documentation's tests", |sh| {
         Ok(cmd!(sh, "{cargo} test --workspace --all-features --doc").run()?)
     })?;
-    crash_round(run, &programs)
+    crash_round(run, &programs, embedded)
 }
 
 /// Runs the command beside the servers, or waits for Ctrl-C. Either way they end with this process.
@@ -165,14 +165,19 @@ fn servers(run: &mut Run, command: &[OsString]) -> anyhow::Result<()> {
 
 /// Kills processes while they charge against one file; `cargo run -p idem-tests --bin crash -- --help` tells how to do
 /// it for longer.
-fn crash_round(run: &mut Run, programs: &[Program]) -> anyhow::Result<()> {
+fn crash_round(run: &mut Run, programs: &[Program], embedded: bool) -> anyhow::Result<()> {
     let crash = programs
         .iter()
         .find(|it| it.is_of("idem-tests") && it.name == "crash")
         .context("idem-tests has no program `crash`")?;
     run.step("crash", |sh| {
         let path = &crash.path;
-        Ok(cmd!(sh, "{path} --kills 500 --seconds 240").run()?)
+        let stores = if embedded { "sqlite" } else { "all" };
+        Ok(cmd!(
+            sh,
+            "{path} --store {stores} --kills 250 --server-kills 15 --seconds 240"
+        )
+        .run()?)
     })
 }
 

@@ -282,8 +282,8 @@ impl RedisStore {
     /// Reads records, in the order of their ids, at once.
     async fn records(&self, ids: &[RecordId]) -> Result<Vec<Record>, StoreError> {
         let mut reading = JoinSet::new();
-        for &id in ids {
-            let store = self.clone();
+        for id in ids {
+            let (store, id) = (self.clone(), *id);
             reading.spawn(async move { store.get(&id).await });
         }
         let mut records = Vec::with_capacity(ids.len());

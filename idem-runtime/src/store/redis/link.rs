@@ -14,8 +14,8 @@ use redis::cluster_routing::{
 #[cfg(feature = "redis-cluster")]
 use redis::io::tcp::TcpSettings;
 use redis::{
-    Client, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError, RedisResult, ServerErrorKind,
-    Value, cmd,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError,
+    RedisResult, ServerErrorKind, Value, cmd,
 };
 
 use super::errors;
@@ -50,6 +50,12 @@ impl Link {
         #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
         let settings = settings.set_user_timeout(timeout.saturating_mul(2));
         let client = Client::open(info.set_tcp_settings(settings)).map_err(errors::error)?;
+        // The manager would try a refused login again and again, until the time is over.
+        let once = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        let first = client.get_multiplexed_async_connection_with_config(&once);
+        bounded(timeout, first).await?;
         // Each command has its own limit, which does not end where the connection's does.
         let config = ConnectionManagerConfig::new()
             .set_connection_timeout(Some(timeout))

@@ -150,4 +150,3 @@ local function whole(word, record)
     end
     return reply
 end
-

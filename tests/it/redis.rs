@@ -1,0 +1,281 @@
+//! What `RedisStore` does beyond the case table, on a Redis server that `cargo xtask test` starts.
+
+use std::time::{Duration, Instant};
+
+use ::redis::Client;
+use ::redis::aio::ConnectionManager;
+use idem_runtime::record::{Digest, Ending, Holder, Token};
+use idem_runtime::store::{Claim, ClaimRequest, Fenced};
+use idem_runtime::{
+    Identity, Key, OnCrash, Operation, RecordId, RedisStore, Scope, Store, StoreErrorKind,
+};
+use tokio::net::TcpListener;
+
+fn url() -> String {
+    std::env::var("IDEM_TEST_REDIS_URL").unwrap()
+}
+
+async fn connect() -> ConnectionManager {
+    let client = Client::open(url()).unwrap();
+    ConnectionManager::new(client).await.unwrap()
+}
+
+/// A store on keys that no other test uses.
+async fn store() -> (RedisStore, String) {
+    let prefix = format!("it-{:032x}:", rand::random::<u128>());
+    let store = RedisStore::open(&url()).await.unwrap();
+    (store.with_prefix(&prefix).unwrap(), prefix)
+}
+
+fn claim(on_crash: OnCrash) -> ClaimRequest {
+    let identity = Identity {
+        scope: Scope::none(),
+        operation: Operation::new("it.redis").unwrap(),
+        key: Key::new("k").unwrap(),
+    };
+    ClaimRequest {
+        id: RecordId::of(&identity),
+        identity,
+        fingerprint: Digest::new(1, [0; 4], &[7; 32]),
+        token: Token::random(),
+        lease: Duration::from_secs(30),
+        retention: Duration::from_secs(3600),
+        on_crash,
+    }
+}
+
+fn key(prefix: &str, claim: &ClaimRequest) -> String {
+    let hex: String = claim
+        .id
+        .as_bytes()
+        .iter()
+        .map(|it| format!("{it:02x}"))
+        .collect();
+    format!("{prefix}{hex}")
+}
+
+async fn own(store: &RedisStore, claim: &ClaimRequest) -> Holder {
+    match store.claim(claim).await.unwrap() {
+        Claim::Granted(granted) => Holder {
+            id: claim.id,
+            token: claim.token,
+            grant: granted.grant,
+        },
+        Claim::Existing(record) => panic!("{record:?} is in the way"),
+    }
+}
+
+/// How long the key lives, in milliseconds; -1 where it has no expiry.
+async fn ttl(key: &str) -> i64 {
+    ::redis::cmd("PTTL")
+        .arg(key)
+        .query_async(&mut connect().await)
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn scripts_that_the_server_forgot_are_sent_again() {
+    let (store, _) = store().await;
+    let claim = claim(OnCrash::Rerun);
+    let owner = own(&store, &claim).await;
+    let () = ::redis::cmd("SCRIPT")
+        .arg("FLUSH")
+        .query_async(&mut connect().await)
+        .await
+        .unwrap();
+    let done = store.complete(&owner, &Ending::Unrecorded).await.unwrap();
+    assert_eq!(done, Fenced::Done);
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn what_somebody_else_wrote_is_left_alone() {
+    let (store, prefix) = store().await;
+    let claim = claim(OnCrash::Rerun);
+    let key = key(&prefix, &claim);
+    let mut connection = connect().await;
+    for write in [
+        vec!["SET", &key, "x"],
+        vec!["HSET", &key, "state", "odd"],
+        vec!["HSET", &key, "a", "b"],
+    ] {
+        let mut command = ::redis::cmd(write[0]);
+        let () = command
+            .arg(&write[1..])
+            .query_async(&mut connection)
+            .await
+            .unwrap();
+        let before: Vec<u8> = ::redis::cmd("DUMP")
+            .arg(&key)
+            .query_async(&mut connection)
+            .await
+            .unwrap();
+        let error = store.claim(&claim).await.unwrap_err();
+        assert_eq!(
+            error.kind(),
+            StoreErrorKind::Corrupt,
+            "{write:?}: {error:?}"
+        );
+        store.purge(100).await.unwrap();
+        let after: Vec<u8> = ::redis::cmd("DUMP")
+            .arg(&key)
+            .query_async(&mut connection)
+            .await
+            .unwrap();
+        assert_eq!(before, after);
+        let () = ::redis::cmd("DEL")
+            .arg(&key)
+            .query_async(&mut connection)
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn a_wrong_password_is_denied() {
+    let url = url().replacen("redis://", "redis://nobody:wrong@", 1);
+    let error = RedisStore::open(&url).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Denied, "{error:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_is_given_up() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}/", silent.local_addr().unwrap());
+    let error = RedisStore::open(&url).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Timeout, "{error:?}");
+    assert!(error.is_retryable());
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn only_what_may_go_by_itself_has_an_expiry() {
+    for (on_crash, has_expiry) in [(OnCrash::Rerun, true), (OnCrash::Refuse, false)] {
+        let (store, prefix) = store().await;
+        let claim = claim(on_crash);
+        let key = key(&prefix, &claim);
+        let owner = own(&store, &claim).await;
+        let kept = claim.lease + claim.retention;
+        let left = ttl(&key).await;
+        assert_eq!(left > 0, has_expiry, "{on_crash:?}: {left}");
+        assert!(!has_expiry || left as u128 > (kept - Duration::from_secs(20)).as_millis());
+        store.complete(&owner, &Ending::Unrecorded).await.unwrap();
+        assert!(ttl(&key).await > 0, "{on_crash:?} ended, and has no expiry");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn a_replay_writes_nothing() {
+    let (store, prefix) = store().await;
+    let claim = claim(OnCrash::Rerun);
+    let owner = own(&store, &claim).await;
+    store.complete(&owner, &Ending::Unrecorded).await.unwrap();
+    let key = key(&prefix, &claim);
+    let mut connection = connect().await;
+    // EXEC of a transaction that watches the key tells of any write to it, even of the same value.
+    let client = Client::open(url()).unwrap();
+    let mut watching = client.get_multiplexed_async_connection().await.unwrap();
+    let () = ::redis::cmd("WATCH")
+        .arg(&key)
+        .query_async(&mut watching)
+        .await
+        .unwrap();
+    let again = ClaimRequest {
+        token: Token::random(),
+        ..claim
+    };
+    assert!(matches!(
+        store.claim(&again).await.unwrap(),
+        Claim::Existing(_)
+    ));
+    let untouched = ::redis::pipe()
+        .atomic()
+        .cmd("PING")
+        .query_async::<Option<Vec<String>>>(&mut watching)
+        .await
+        .unwrap();
+    assert!(untouched.is_some(), "the replay wrote its record");
+    // The same seen with a write, or the test could not fail.
+    let () = ::redis::cmd("WATCH")
+        .arg(&key)
+        .query_async(&mut watching)
+        .await
+        .unwrap();
+    let () = ::redis::cmd("PERSIST")
+        .arg(&key)
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    let touched = ::redis::pipe()
+        .atomic()
+        .cmd("PING")
+        .query_async::<Option<Vec<String>>>(&mut watching)
+        .await
+        .unwrap();
+    assert!(touched.is_none());
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn a_lost_connection_is_made_anew() {
+    let client = Client::open(url()).unwrap();
+    let mut connection = ConnectionManager::new(client).await.unwrap();
+    let id: i64 = ::redis::cmd("CLIENT")
+        .arg("ID")
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    let store = RedisStore::new(connection);
+    let () = ::redis::cmd("CLIENT")
+        .arg("KILL")
+        .arg("ID")
+        .arg(id)
+        .query_async(&mut connect().await)
+        .await
+        .unwrap();
+    let begun = Instant::now();
+    let id = claim(OnCrash::Rerun).id;
+    while let Err(error) = store.get(&id).await {
+        assert!(error.is_retryable(), "{error:?}");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{error:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn too_few_replicas_are_an_error_that_repeating_mends() {
+    let (store, _) = store().await;
+    let patience = Duration::from_millis(20);
+    let strict = store
+        .clone()
+        .wait_for_replicas(connect().await, 1000, patience);
+    let claim = claim(OnCrash::Rerun);
+    let error = strict.claim(&claim).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
+    // It was done, and whoever repeats it finds itself.
+    let relaxed = store.wait_for_replicas(connect().await, 0, patience);
+    let owner = own(&relaxed, &claim).await;
+    for _ in 0..2 {
+        let done = relaxed.complete(&owner, &Ending::Unrecorded).await.unwrap();
+        assert_eq!(done, Fenced::Done);
+    }
+}
+
+#[tokio::test]
+async fn prefixes_that_mean_something_to_redis_are_refused() {
+    let manager = ConnectionManager::new_lazy_with_config(
+        Client::open("redis://127.0.0.1:1/").unwrap(),
+        ::redis::aio::ConnectionManagerConfig::new(),
+    );
+    let store = RedisStore::new(manager.unwrap());
+    for prefix in ["", "a*", "a{b}", "a b", "ä", &"a".repeat(65)] {
+        let error = store.clone().with_prefix(prefix).unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Schema, "{prefix:?}");
+    }
+    assert!(store.with_prefix("shop/idem:").is_ok());
+}
