@@ -84,7 +84,7 @@ fn suites(files: &Path) -> Vec<Suite> {
             let connection = keys.client.get_async_connection().await?;
             Ok(RedisStore::new(connection).with_prefix(&keys.prefix)?)
         }),
-        Suite::new("cached_in_redis::postgres", Some(REDIS), async || {
+        Suite::new("cached_in_redis::postgres", Some(POSTGRES), async || {
             let keys = backends::redis().await?;
             let connection = keys.client.get_connection_manager().await?;
             let store = PostgresStore::new(backends::postgres().await?);

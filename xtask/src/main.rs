@@ -163,7 +163,7 @@ fn servers(run: &mut Run, command: &[OsString]) -> anyhow::Result<()> {
     }
 }
 
-/// Kills processes while they charge against one file; `cargo run -p idem-tests --bin crash -- --help` tells how to do
+/// Kills processes while they charge, and the servers under them; `cargo run -p idem-tests --bin crash -- --help` tells how to do
 /// it for longer.
 fn crash_round(run: &mut Run, programs: &[Program], embedded: bool) -> anyhow::Result<()> {
     let crash = programs
