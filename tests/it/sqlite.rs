@@ -296,8 +296,8 @@ async fn a_row_that_no_store_wrote_is_an_error_and_never_a_panic() {
         "token = NULL",
         "fingerprint = x'01'",
         "operation = ''",
-        "\"key\" = 'ä'",
-        "\"key\" = 'another'",
+        "idempotency_key = 'ä'",
+        "idempotency_key = 'another'",
         "scope = 'another'",
         "attempt = 0",
         "attempt = 4294967296",
@@ -312,7 +312,8 @@ async fn a_row_that_no_store_wrote_is_an_error_and_never_a_panic() {
     {
         let claim = claim(&format!("k{number}"));
         own(&store, &claim).await;
-        let change = format!("UPDATE idem_records SET {change} WHERE \"key\" = 'k{number}'");
+        let change =
+            format!("UPDATE idem_records SET {change} WHERE idempotency_key = 'k{number}'");
         execute(&pool, &change).await;
         for error in [
             store.get(&claim.id).await.unwrap_err(),

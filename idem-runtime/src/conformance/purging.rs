@@ -255,7 +255,9 @@ pub(super) async fn purge_finds_what_was_resolved_late(store: Subject) -> Outcom
 
 pub(super) async fn purge_is_bounded(store: Subject) -> Outcome {
     let mut told = false;
-    for _ in 0..20 {
+    let asked = Instant::now();
+    // Purges of other cases, and of whoever else uses the store, may come first.
+    while asked.elapsed() < Duration::from_secs(20) {
         let mut claims = Vec::new();
         for number in 0..12 {
             let on_crash = match number % 3 {

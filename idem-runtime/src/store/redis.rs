@@ -459,6 +459,8 @@ impl Store for RedisStore {
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
         let mut walk = Walking::on(&self.walk);
         let mut purged = Purged::default();
+        // Keys behind the place where the last purge stopped have not been looked at for a while.
+        let mut is_whole = walk.is_new();
         for _ in 0..PURGE_ROUNDS {
             let done = (purged.removed + purged.interrupted) as usize;
             let rest = (limit as usize).saturating_sub(done);
@@ -466,7 +468,7 @@ impl Store for RedisStore {
                 break;
             }
             if walk.due.is_empty() {
-                if std::mem::take(&mut walk.is_over) {
+                if std::mem::take(&mut walk.is_over) && std::mem::replace(&mut is_whole, true) {
                     return Ok(purged);
                 }
                 self.walk_on(&mut walk).await?;

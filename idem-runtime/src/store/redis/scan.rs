@@ -168,6 +168,13 @@ pub(super) struct Walk {
     pub(super) is_over: bool,
 }
 
+impl Walk {
+    /// Whether it has not begun.
+    pub(super) fn is_new(&self) -> bool {
+        self.primaries.is_empty() && self.due.is_empty() && !self.is_over
+    }
+}
+
 /// A walk while a purge is on it. One that comes meanwhile begins a walk of its own, and does not wait.
 pub(super) struct Walking<'a> {
     walk: Walk,
