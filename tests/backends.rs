@@ -8,7 +8,8 @@
 use std::str::FromStr as _;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use idem_runtime::{Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore};
 use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
@@ -24,6 +25,11 @@ pub const MYSQL: &str = "IDEM_TEST_MYSQL_URL";
 pub const REDIS: &str = "IDEM_TEST_REDIS_URL";
 /// Where nodes of a Redis Cluster are, separated by commas.
 pub const REDIS_CLUSTER: &str = "IDEM_TEST_REDIS_CLUSTER_URLS";
+
+/// Where RabbitMQ is, for a user who may make queues.
+pub const AMQP: &str = "IDEM_TEST_AMQP_URL";
+/// Where NATS with JetStream is.
+pub const NATS: &str = "IDEM_TEST_NATS_URL";
 
 /// The most connections of a pool: fewer than the tasks of the busiest test, so that they queue as they would in a
 /// service.
@@ -138,6 +144,35 @@ pub async fn redis_cluster() -> anyhow::Result<Keys<ClusterClient>> {
     Ok(Keys { client, prefix })
 }
 
+/// The operation that the process `caller` calls.
+pub const OPERATION: &str = "tests.caller";
+
+/// The store at this address, migrated: `sqlite://` and the path of a file, or the URL of a server.
+///
+/// # Errors
+///
+/// It is the address of no store, or the store cannot be opened or migrated.
+pub async fn open(address: &str) -> anyhow::Result<Idem> {
+    let (scheme, rest) = address
+        .split_once("://")
+        .with_context(|| format!("{address} is not the address of a store"))?;
+    Ok(match scheme {
+        "sqlite" => Idem::new(SqliteStore::open(rest).await?).erased(),
+        "postgres" => {
+            let store = PostgresStore::open(address).await?;
+            store.migrate().await?;
+            Idem::new(store).erased()
+        }
+        "mysql" => {
+            let store = MySqlStore::open(address).await?;
+            store.migrate().await?;
+            Idem::new(store).erased()
+        }
+        "redis" => Idem::new(RedisStore::open(address).await?).erased(),
+        _ => bail!("there is no store for {address}"),
+    })
+}
+
 /// Names the variable, but not the URL in it, which may have a password.
 async fn within<T, E>(name: &str, made: impl Future<Output = Result<T, E>>) -> anyhow::Result<T>
 where
@@ -149,7 +184,7 @@ where
         .with_context(|| format!("the server that {name} names"))
 }
 
-/// A name for a database or of keys, which is a plain identifier in each SQL.
-fn unique_name() -> String {
+/// A name that nobody else has, for a database, a queue or keys: a plain identifier in each SQL.
+pub fn unique_name() -> String {
     format!("idem_test_{:032x}", rand::random::<u128>())
 }

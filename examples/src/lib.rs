@@ -1,4 +1,8 @@
-//! The table that the stories are told in. What is worth reading is in `src/bin`.
+//! The table that the stories are told in, and what the stories of queues share. The rest of what is worth reading is in
+//! `src/bin`.
+
+#[cfg(any(feature = "rabbitmq", feature = "nats", feature = "kafka"))]
+pub mod queue;
 
 /// A table that is printed line by line, while it happens.
 #[derive(Debug)]

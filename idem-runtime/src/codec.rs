@@ -89,7 +89,7 @@ impl Codec {
         }
     }
 
-    const fn tag(self) -> &'static str {
+    pub(crate) const fn tag(self) -> &'static str {
         match self {
             Self::Json => JSON,
             #[cfg(feature = "cbor")]

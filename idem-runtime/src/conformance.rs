@@ -1,7 +1,8 @@
 //! The case table that every store must pass, for the stores of this crate and for those of others.
 //!
-//! Each [`Case`] proves one rule of the [contract of `Store`](crate::store::Store#contract). A case makes its own fresh
-//! records and cleans nothing up, so the table runs on a store that is shared, already used, and emptied by nobody. It
+//! Each [`Case`] proves one rule of the [contract of `Store`](crate::store::Store#contract), or of that of
+//! [`StepStore`](crate::store::StepStore#contract) or [`RecoveryStore`](crate::store::RecoveryStore#contract) where the
+//! store is one. A case makes its own fresh records and cleans nothing up, so the table runs on a store that is shared, already used, and emptied by nobody. It
 //! waits for real time where a lease must run out, in short leases polled to a deadline: give it a runtime whose clock
 //! is the store's, and a multi-threaded one where the store's work allows it.
 //!
@@ -10,12 +11,14 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::sync::Arc;
 //!
-//! use idem_runtime::{MemoryStore, conformance};
+//! use idem_runtime::MemoryStore;
+//! use idem_runtime::conformance::{self, Needs};
 //!
 //! # tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
 //! let store = Arc::new(MemoryStore::new());
-//! let passed = conformance::run_all(store).await?;
-//! assert_eq!(passed, conformance::cases().len());
+//! let report = conformance::run_all(store).await?;
+//! assert!(report.inapplicable.iter().all(|it| it.needs() == Needs::Recovery));
+//! println!("{report}");
 //! # Ok(()) })
 //! # }
 //! # #[cfg(not(feature = "memory"))]
@@ -43,7 +46,9 @@ mod keeping;
 mod kit;
 mod listing;
 mod purging;
+mod recovery;
 mod resolving;
+mod steps;
 mod takeover;
 
 use kit::{Outcome, Subject};
@@ -55,11 +60,24 @@ const AT_ONCE: usize = 8;
 
 type Run = fn(Subject) -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
+/// What a store must be for a case to apply to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Needs {
+    /// Any store will do.
+    Nothing,
+    /// One that keeps steps: [`Store::steps`] gives some.
+    Steps,
+    /// One that keeps what calls are made again with: [`Store::recovery`] gives it.
+    Recovery,
+}
+
 /// One rule, and a proof of it.
 #[derive(Clone, Copy)]
 pub struct Case {
     name: &'static str,
     rule: &'static str,
+    needs: Needs,
     run: Run,
 }
 
@@ -74,10 +92,25 @@ impl Case {
         self.rule
     }
 
+    /// What a store must be for the case to apply to it.
+    pub fn needs(&self) -> Needs {
+        self.needs
+    }
+
+    /// Whether the store is what the case [needs](Self::needs).
+    pub fn applies_to(&self, store: &dyn Store) -> bool {
+        match self.needs {
+            Needs::Nothing => true,
+            Needs::Steps => store.steps().is_some(),
+            Needs::Recovery => store.recovery().is_some(),
+        }
+    }
+
     /// Runs the case on a store. Needs a tokio runtime with timers.
     ///
     /// # Errors
-    /// [`Violation`] where the store breaks the rule, answers with an error, or takes longer than a minute.
+    /// [`Violation`] where the store breaks the rule, answers with an error, or takes longer than a minute; and where
+    /// the case [does not apply](Self::applies_to) to it.
     ///
     /// # Cancel safety
     /// Dropped, it leaves its own records in the store, which no other case minds.
@@ -118,6 +151,32 @@ pub struct Violation {
     pub seen: String,
 }
 
+/// What became of the table on a store that breaks no rule.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// How many cases passed.
+    pub passed: usize,
+    /// Those that [do not apply](Case::applies_to) to the store, and were not run.
+    pub inapplicable: Vec<&'static Case>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cases passed", self.passed)?;
+        for (needs, what) in [
+            (Needs::Steps, "no steps"),
+            (Needs::Recovery, "nothing to recover calls with"),
+        ] {
+            let missing = self.inapplicable.iter().filter(|it| it.needs == needs);
+            match missing.count() {
+                0 => {}
+                missing => write!(f, ", {missing} were not run: the store keeps {what}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The rules that a store breaks, one a line. `Debug` shows the same text, so that `unwrap` in a test reads well.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Failed {
@@ -146,19 +205,21 @@ impl fmt::Debug for Failed {
 
 impl std::error::Error for Failed {}
 
-/// Runs all cases on a store, some of them at the same time, and tells how many there were. Needs a tokio runtime with
-/// timers. A panic inside the store fails the case in which it happens.
+/// Runs all cases on a store that apply to it, some of them at the same time, and tells how many there were and which
+/// do not apply. Needs a tokio runtime with timers. A panic inside the store fails the case in which it happens.
 ///
 /// # Errors
 /// [`Failed`] with each rule that the store breaks.
 ///
 /// # Cancel safety
 /// As [`Case::run`].
-pub async fn run_all(store: Arc<dyn Store>) -> Result<usize, Failed> {
+pub async fn run_all(store: Arc<dyn Store>) -> Result<Report, Failed> {
     let turns = Arc::new(Semaphore::new(AT_ONCE));
     let mut running = JoinSet::new();
     let mut cases_of = std::collections::HashMap::new();
-    for case in cases() {
+    let (applicable, inapplicable): (Vec<&'static Case>, Vec<_>) =
+        cases().iter().partition(|case| case.applies_to(&*store));
+    for case in applicable {
         let (turns, store) = (Arc::clone(&turns), Arc::clone(&store));
         let task = running.spawn(async move {
             let _turn = turns.acquire().await;
@@ -182,7 +243,10 @@ pub async fn run_all(store: Arc<dyn Store>) -> Result<usize, Failed> {
         }
     }
     if failed.violations.is_empty() {
-        return Ok(failed.passed);
+        return Ok(Report {
+            passed: failed.passed,
+            inapplicable,
+        });
     }
     failed.violations.sort_by_key(|violation| violation.case);
     Err(failed)
@@ -203,9 +267,18 @@ macro_rules! table {
         &[$($(Case {
             name: stringify!($name),
             rule: $rule,
+            needs: needs(stringify!($module)),
             run: |store| Box::pin($module::$name(store)),
         },)*)*]
     };
+}
+
+const fn needs(module: &str) -> Needs {
+    match module.as_bytes() {
+        b"steps" => Needs::Steps,
+        b"recovery" => Needs::Recovery,
+        _ => Needs::Nothing,
+    }
 }
 
 const CASES: &[Case] = table! {
@@ -305,5 +378,42 @@ const CASES: &[Case] = table! {
         dropped_claim: "a claim that is dropped half way is done or not done, and the store goes on working",
         dropped_takeover: "a takeover that is dropped half way is done or not done",
         dropped_completion: "a completion that is dropped half way is done or not done",
+    }
+    steps {
+        step_is_read_back: "a saved step is read by its holder as it was saved, and saving changes nothing of the record",
+        steps_are_kept_over_takeover: "whoever takes over reads the steps of the attempts before",
+        steps_are_kept_over_release: "whoever claims a RELEASED record reads the steps of the attempts before, also where it was released by hand",
+        step_is_immutable: "saving a step that is there answers done and writes nothing, for the next holder as well",
+        step_compares_token_and_grant: "with another token or another grant no step is saved or read",
+        stale_owner_has_no_steps: "after a takeover the former owner can neither save nor read steps",
+        settled_takes_no_step: "a released or ended record takes no step, and tells its former owner of none",
+        silent_owner_saves_steps: "a lease that ran out does not by itself refuse a step, nor does INTERRUPTED",
+        absent_takes_no_step: "where there is no record no step is saved, nor seen by the claim that comes",
+        step_against_takeover: "of a takeover and a save at the same moment one comes first: the successor reads the step if and only if it was acknowledged",
+        steps_end_with_expiry: "a claim that replaces an expired record begins without steps",
+        steps_end_with_erasure: "a record that is claimed after it was erased begins without steps",
+        steps_end_with_purging: "a record that is claimed after it was purged begins without steps",
+        step_names_are_kept: "names of 1 to 255 bytes are told apart and kept by their bytes, case and blanks included",
+        step_payloads_are_kept: "what a step came to is kept byte for byte, from none to 1 MiB, with the tag of its codec",
+        many_steps_are_kept: "hundreds of steps of one record are kept, also where they are saved at the same time",
+        lost_answer_of_a_step: "a step that was saved without an acknowledgement is found by saving it again",
+        dropped_step: "a save that is dropped half way is done or not done",
+    }
+    recovery {
+        kept_is_read_as_it_was_kept: "what was kept is read byte for byte with the tag of its codec, and keeping it changes nothing of the record",
+        kept_is_due_a_lease_later: "what was kept is due a lease later and no sooner, by the store's clock",
+        keeping_is_fenced: "only while the record bears the holder's token and grant and has not ended anything is kept for it",
+        silent_owner_keeps: "a lease that ran out does not by itself refuse what its owner keeps",
+        keeping_again_replaces_the_value: "a later attempt replaces the value, counts its recoveries on, and makes it due no sooner than it was",
+        postponed_by_one: "of several who postpone one reading at the same moment exactly one does, and one recovery is counted",
+        postponed_as_it_was_read: "a value is postponed only as it was read: life, due time and recoveries",
+        postponed_is_due_later: "a postponed value is due that much later, by the store's clock",
+        recoveries_are_counted: "each postponement that begins a recovery is counted, and no other",
+        forgotten_as_it_was_read: "a value is forgotten once, and only as it was read: life, due time and recoveries",
+        kept_belongs_to_one_life: "a claim that replaces an expired record begins without a kept value, its recoveries and its due time",
+        kept_ends_with_erasure: "what an erased record has kept is never due, also where it is claimed again",
+        kept_ends_with_purging: "what a purged record has kept is never due",
+        operations_are_kept_apart: "of the values of other operations, of names however alike, none is read",
+        longest_due_first: "values are read the longest due first, and no more than were asked for",
     }
 };

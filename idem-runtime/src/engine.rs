@@ -11,12 +11,16 @@ mod claim;
 mod handling;
 mod handover;
 mod install;
+mod issue;
 mod provenance;
 mod purger;
 mod records;
+mod recovery;
 mod running;
 mod settle;
+mod steps;
 mod timing;
+pub(crate) mod transaction;
 pub(crate) mod typed;
 
 use std::fmt;
@@ -30,6 +34,7 @@ pub use self::install::AlreadyInstalled;
 pub use self::provenance::{Provenance, Source, with_provenance};
 pub use self::purger::Purger;
 pub use self::records::Records;
+pub use self::recovery::{Recovering, Recovery};
 pub use self::typed::{ErrorKind, Reconciled};
 
 pub(crate) use self::install::default_engine;
@@ -39,7 +44,7 @@ use crate::codec::{Codec, StoredValue};
 use crate::error::Error;
 use crate::fingerprint::Secret;
 use crate::policy::{OnStoreError, Policy};
-use crate::store::Store;
+use crate::store::{Store, TransactionalStore};
 
 /// A handle on a store, with the policy of the calls that go through it. Cheap to clone.
 ///
@@ -88,6 +93,87 @@ impl<S: Store> Idem<S> {
 impl<S: Store> From<Idem<S>> for Idem {
     fn from(idem: Idem<S>) -> Self {
         idem.erased()
+    }
+}
+
+impl<S: TransactionalStore> Idem<S> {
+    /// Runs a body once for this call in a transaction of the store's database: what `#[idempotent(tx = tx)]` does,
+    /// without the macro. The body is given the connection; what it changes there, the record of the key and the
+    /// result are committed together.
+    ///
+    /// An `Err` rolls back all that the body did, and the next call runs it again; one that
+    /// [`replay_err`](Handling::replay_err) matches also, but the error is stored and committed, and given again.
+    ///
+    /// # Errors
+    /// What the body returned, or an [`Error`] in the caller's error type: [`Error::Store`] where the transaction could
+    /// not be committed, and [`Error::InvalidCall`] where the call or its handling says something of crashes or leases,
+    /// or the call is made in the body of another transaction on the same store.
+    ///
+    /// # Cancel safety
+    /// Dropping the future rolls back, unless the commit is under way already, which then holds or does not.
+    ///
+    /// # Example
+    /// ```no_run
+    /// # #[cfg(feature = "sqlite")]
+    /// # async fn example() -> Result<(), idem_runtime::Error> {
+    /// # use std::time::Duration;
+    /// # let order = "order-1";
+    /// use idem_runtime::{Call, Error, Handling, Idem, SqliteStore};
+    ///
+    /// let idem = Idem::new(SqliteStore::open("shop.db").await?);
+    /// let call = Call::new("orders.place", order, order, Duration::from_secs(86_400));
+    /// let placed: Result<u64, Error> = idem
+    ///     .run_in_transaction(call, Handling::new(), async |tx, attempt| {
+    ///         // SQL through `tx`, such as `sqlx::query("INSERT ...").execute(&mut *tx).await?`.
+    ///         let _ = (tx, attempt.number());
+    ///         Ok(1)
+    ///     })
+    ///     .await;
+    /// # let _ = placed;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run_in_transaction<T, E>(
+        &self,
+        call: Call,
+        handling: Handling<'_, T, E>,
+        body: impl AsyncFnOnce(&mut S::Connection, Attempt) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        T: StoredValue,
+        E: From<Error>,
+    {
+        let (call, values, errors, judge) = handling.in_transaction(call);
+        let transactions = transaction::transactions(self);
+        let entered = transaction::enter(transactions, call, values, errors).await;
+        handling::run_in_transaction(entered, judge, body).await
+    }
+
+    /// The same in the transaction that the caller has begun on this connection, through a savepoint: the caller
+    /// commits it, or rolls it back and with it the record. On a connection that is in no transaction, the call begins
+    /// one of its own and commits it.
+    ///
+    /// # Errors
+    /// As for [`run_in_transaction`](Self::run_in_transaction).
+    ///
+    /// # Cancel safety
+    /// Dropping the future rolls back to the savepoint before the connection is used again.
+    pub async fn join_transaction<T, E>(
+        &self,
+        connection: &mut S::Connection,
+        call: Call,
+        handling: Handling<'_, T, E>,
+        body: impl AsyncFnOnce(&mut S::Connection, Attempt) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        T: StoredValue,
+        E: From<Error>,
+    {
+        let (call, values, errors, judge) = handling.in_transaction(call);
+        let transactions = transaction::transactions(self);
+        let entered =
+            transaction::join_connection(transactions, connection, call, values, errors).await;
+        handling::run_in_transaction(entered, judge, body).await
     }
 }
 
@@ -277,6 +363,8 @@ impl<S: Store> Builder<S> {
     /// not have the secret of a record answers [`Error::Decode`], and runs nothing.
     ///
     /// Under `key = fingerprint` the key itself is sealed, so replacing the secret makes every request a new one.
+    ///
+    /// It signs the tokens of [`issue`](Idem::issue) as well, by the same rules.
     #[must_use]
     pub fn fingerprint_secret(mut self, secret: Secret) -> Self {
         self.secrets.push(secret);

@@ -13,11 +13,12 @@ use std::time::Duration;
 /// | [`Interrupted`](Self::Interrupted) | an earlier call died and nobody knows whether its effect happened | a person (or `reconcile`) decides, then ask again |
 /// | [`LeaseLost`](Self::LeaseLost) | this call was believed dead and another one took over | ask again, same key, for the stored result |
 /// | [`Unrecorded`](Self::Unrecorded) | the work was done, but its result could not be stored | look the result up elsewhere; it is not run again |
-/// | [`InvalidKey`](Self::InvalidKey) | key or scope is malformed | mend the caller |
-/// | [`InvalidCall`](Self::InvalidCall) | operation name, ttl or lease is malformed | mend the service |
+/// | [`InvalidCall`](Self::InvalidCall) | operation name, ttl, lease or step is malformed | mend the service |
+/// | [`InvalidKey`](Self::InvalidKey) | key or scope is malformed; or the key was not issued, or expired unused, where one is asked for that was | mend the caller, or have a key issued |
 /// | [`Fingerprint`](Self::Fingerprint) | the request has no canonical form | mend the request |
 /// | [`Decode`](Self::Decode) | a record was written by code that this build does not understand | deploy a build that does; it is not run again |
 /// | [`Store`](Self::Store) | the store could not answer; nothing was run, or the error says so | ask again, same key, where [`StoreError::is_retryable`] |
+/// | [`InvalidOutbox`](Self::InvalidOutbox) | a message or a relay is malformed | mend the service |
 /// | [`NotInstalled`](Self::NotInstalled), [`NoRuntime`](Self::NoRuntime) | the process is not set up | mend the service |
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -40,10 +41,10 @@ pub enum Error {
     /// The work was done, but its result could not be stored, so it cannot be given again.
     #[error("the work for this key was done but its result could not be stored")]
     Unrecorded,
-    /// The key or the scope is malformed.
+    /// The key or the scope is malformed, or the key is not one that was issued where that is asked for.
     #[error("the idempotency key is invalid")]
     InvalidKey(#[from] InvalidKey),
-    /// The operation's name, ttl or lease is malformed.
+    /// The operation's name, ttl, lease or a step of the body is malformed.
     #[error("the idempotent call is set up wrongly")]
     InvalidCall(#[from] InvalidCall),
     /// The request has no canonical form.
@@ -55,6 +56,9 @@ pub enum Error {
     /// The store could not do what was asked.
     #[error("the idempotency store failed")]
     Store(#[from] StoreError),
+    /// A message cannot be enqueued as it is, or a relay not be started.
+    #[error("the outbox is used wrongly")]
+    InvalidOutbox(#[from] InvalidOutbox),
     /// No `store` was named and no process default is installed.
     #[error("no store is installed, name one with `store = ...` or call `Idem::install` at start")]
     NotInstalled,
@@ -74,7 +78,7 @@ impl Error {
     }
 }
 
-/// Why a text is no key or no scope.
+/// Why a text is no key or no scope, or a key is none for this operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidKey {
@@ -89,6 +93,12 @@ pub enum InvalidKey {
         "a key is printable ASCII, byte {0} of this one is not; `Key::derive` takes other text"
     )]
     NotPrintable(usize),
+    /// It was not issued by this service for this operation and scope, and the operation asks for one that was.
+    #[error("this key was not issued for this operation and scope")]
+    NotIssued,
+    /// It was issued, and was not used before its time was over.
+    #[error("this key was issued for a time that is over, and was not used in it")]
+    Expired,
     /// A scope of no characters.
     #[error("a scope has 1 to 255 bytes, this one is empty")]
     EmptyScope,
@@ -107,21 +117,111 @@ pub enum InvalidCall {
     /// The operation's name is empty, over 255 bytes, or has control characters.
     #[error("an operation's name has 1 to 255 bytes and no control characters")]
     Name,
+    /// A step's name is empty, over 255 bytes, or has control characters.
+    #[error("a step's name has 1 to 255 bytes and no control characters")]
+    StepName,
+    /// Two steps of one run have the same name.
+    #[error("the step `{0}` was used before in this run, give each step a name of its own")]
+    StepReused(String),
+    /// The body has steps, and the store keeps none.
+    #[error("this store keeps no steps, take one that does or put the body's effects into one")]
+    StepsUnsupported,
+    /// A step was to run in a transaction of another store than the call's.
+    #[error(
+        "a step and its effect are committed by the store of its call: give `step_tx` the handle that the call was \
+         made with, or a clone of it"
+    )]
+    OtherStore,
+    /// The result of a step in a transaction cannot be stored; why.
+    #[error(
+        "what the step `{step}` did was rolled back, because its result cannot be stored: {reason}"
+    )]
+    StepResult {
+        /// The step's name.
+        step: String,
+        /// What is wrong with its result.
+        reason: String,
+    },
     /// The default name, module path and function name, does not identify this function.
     #[error(
         "this is not a free function, so its default name `{0}` may belong to another one as well; \
          give it one of its own with `name = \"...\"`"
     )]
     AmbiguousName(String),
+    /// The value that the call keeps to be recovered with cannot be stored; why.
+    #[error("the value to keep cannot be stored: {0}")]
+    Kept(String),
+    /// The store cannot keep what it takes to recover a call.
+    #[error("this store cannot keep a value to recover a call with; the SQL stores can")]
+    NoRecovery,
     /// The retention is less than a microsecond.
     #[error("the ttl is zero, so no result would be kept")]
     ZeroTtl,
     /// The lease is less than a microsecond.
     #[error("the lease is zero, so no owner would ever be believed")]
     ZeroLease,
+    /// Tokens are issued and asked for, and the handle has no secret to sign them with.
+    #[error("issued keys are signed, give the handle a secret with `fingerprint_secret`")]
+    NoSecret,
+    /// The call was made in the body of a transactional one or of a [`step_tx`](crate::Attempt::step_tx), on the same
+    /// store, and does not join its transaction; or a step was.
+    #[error(
+        "this call is made inside of a transaction on the same store, for which it would wait, and which could not \
+         take it back: make it before or after, or let it join by `tx = ...` naming an argument that is the connection"
+    )]
+    InsideTransaction,
+    /// The call is transactional, and this cannot be said of one that is.
+    #[error("a transactional call has no `{0}`: the database decides, by committing or not")]
+    NotTransactional(&'static str),
     /// The secret that seals fingerprints is shorter than 16 bytes.
     #[error("a secret that seals fingerprints has at least 16 random bytes, this one has {0}")]
     ShortSecret(usize),
+}
+
+/// What is wrong with a message for an outbox, or with a relay.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidOutbox {
+    /// The topic is empty, over 255 bytes, has control characters, or white space around it.
+    #[error("a topic has 1 to 255 bytes, no control characters and no white space around it")]
+    Topic,
+    /// The ordering key is empty, over 255 bytes, has control characters, or white space around it.
+    #[error(
+        "an ordering key has 1 to 255 bytes, no control characters and no white space around it"
+    )]
+    OrderingKey,
+    /// The name of a header is empty or over 255 bytes, or there are over 64 KiB of headers.
+    #[error(
+        "a header's name has 1 to 255 bytes, and the headers of a message at most 65536 in all"
+    )]
+    Headers,
+    /// The payload is over the limit.
+    #[error(
+        "the payload is over the limit of {limit} bytes, enqueue where its data is instead of the data, or raise the \
+         limit"
+    )]
+    TooLarge {
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The payload's `Serialize` implementation failed.
+    #[error("the payload cannot be encoded as JSON")]
+    Payload(#[source] Box<dyn StdError + Send + Sync>),
+    /// A relay was started without a handler.
+    #[error("a relay hands messages to handlers, give it one with `on`")]
+    NoHandler,
+    /// A relay was given two handlers for one topic.
+    #[error("a relay has one handler for a topic, and two were given for `{0}`")]
+    TwoHandlers(String),
+    /// A relay was given handlers for over 100 topics.
+    #[error("a relay polls for at most 100 topics, start several relays")]
+    TooManyTopics,
+    /// The lease of a relay is shorter than a millisecond.
+    #[error("the lease is too short for anybody to be believed, give it a second or more")]
+    ZeroLease,
+    /// A relay may handle no message at once.
+    #[error("the relay would handle no message, let it handle at least one at once")]
+    ZeroConcurrency,
 }
 
 /// Why a request has no canonical form.

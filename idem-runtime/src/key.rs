@@ -1,5 +1,7 @@
 //! What identifies a record: the key a caller sent, the scope it belongs to, the operation it is for.
 
+mod fresh;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
@@ -21,6 +23,16 @@ fn is_printable(bytes: &[u8]) -> bool {
 }
 
 /// An idempotency key: 1 to 255 bytes of printable ASCII (0x20 to 0x7E), and the [`Scope`] it may carry.
+///
+/// | where the work comes from | its key |
+/// | --- | --- |
+/// | a row, order or message that has an id already: UUID, snowflake (`i64`, `u64`), number | that id, through [`ToKey`] |
+/// | a call that this program begins, and retries | [`Key::generate`], made before the first try and kept with the work |
+/// | the same, where the key may not tell when it was made | [`Key::generate_v4`] |
+/// | several names that say together what it is: `["invoice", "2031", "reminder"]` | [`Key::derive`] |
+/// | an id that is too long, or no printable ASCII | [`Key::derive`] |
+/// | a client's `Idempotency-Key` header | its text, in the scope of whoever is authenticated |
+/// | nothing but the request itself, and equal ones are meant to be one | `key = fingerprint` in `#[idempotent]` |
 ///
 /// `Debug` shows its length alone, since keys are often guessable or secret. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -52,8 +64,17 @@ impl Key {
         })
     }
 
-    /// A key derived from parts of any length and content: the hex of SHA-256 over the parts, each behind its length,
-    /// so `["ab", "c"]` and `["a", "bc"]` differ.
+    /// A key derived from parts of any length and content, the same in every process and build: the hex of SHA-256
+    /// over `idem/key/1` and the parts, each behind its length as a 64-bit big-endian number of bytes. The key is as
+    /// distinct as the parts are: `["ab", "c"]`, `["a", "bc"]` and `["abc"]` differ.
+    ///
+    /// ```
+    /// use idem_runtime::Key;
+    ///
+    /// let reminder = Key::derive(["invoice", "2031", "reminder"]);
+    /// assert_eq!(reminder, Key::derive(["invoice", "2031", "reminder"]));
+    /// assert_ne!(reminder, Key::derive(["invoice", "203", "1reminder"]));
+    /// ```
     pub fn derive<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> Self {
         let mut hasher = Sha256::new_with_prefix(b"idem/key/1");
         for part in parts {
@@ -67,6 +88,14 @@ impl Key {
     pub(crate) fn from_hash(hash: &[u8; 32]) -> Self {
         Self {
             text: hex(hash).into(),
+            scope: Scope::none(),
+        }
+    }
+
+    /// The key of a token that was issued: what it says, and who says so.
+    pub(crate) fn issued(said: &[u8; 32], tag: &[u8; 32]) -> Self {
+        Self {
+            text: format!("t{}{}", hex(said), hex(tag)).into(),
             scope: Scope::none(),
         }
     }
@@ -176,8 +205,7 @@ impl Operation {
     /// [`InvalidCall::Name`] where the name is empty, over 255 bytes or has control characters.
     pub fn new(name: impl Into<Cow<'static, str>>) -> Result<Self, InvalidCall> {
         let name = name.into();
-        let is_text = is_printable(name.as_bytes()) || !name.contains(char::is_control);
-        if name.is_empty() || name.len() > MAX_LEN || !is_text {
+        if !is_name(&name) {
             return Err(InvalidCall::Name);
         }
         Ok(Self(name))
@@ -187,6 +215,12 @@ impl Operation {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Whether this is 1 to 255 bytes of text without control characters.
+pub(crate) fn is_name(text: &str) -> bool {
+    let is_text = is_printable(text.as_bytes()) || !text.contains(char::is_control);
+    !text.is_empty() && text.len() <= MAX_LEN && is_text
 }
 
 /// What a record is about. Everybody who shares all three parts shares the record.
@@ -273,8 +307,8 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// What a key can be made of: `str`, `String`, integers, [`Key`], `uuid::Uuid` (feature `uuid`), and references to
-/// them. Longer or other text goes through [`Key::derive`].
+/// What a key can be made of: `str`, `String`, integers (snowflake ids are `i64` or `u64`), [`Key`], `uuid::Uuid`
+/// (feature `uuid`), and references to them. Longer or other text goes through [`Key::derive`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an idempotency key",
     label = "not a key",

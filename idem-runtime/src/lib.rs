@@ -43,28 +43,32 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //! | --- | --- | --- | --- | --- |
 //! | leased, rerun (default) | – | once the lease is over the next call runs the body again: **at least once**; a downstream key makes that safe | released: the next call runs it again | if somebody took over, its completion is refused and its caller gets the stored result or `LeaseLost`; the effect may have happened twice |
 //! | leased, refuse | `on_crash = refuse` | `Interrupted` until a person resolves it: **at most once**, paused owners included | unknown, so `Interrupted` too, unless `retry_err = PATTERN` says that this error proves nothing was done | its completion is accepted: nobody else has run |
-//! | leased, reconcile | `on_crash = reconcile(EXPR)` | EXPR is asked what happened: done with this value / not done / unknown (`Interrupted`) | asked likewise by the next call | as rerun: an owner that acts after EXPR answered "not done" doubles the effect; only `refuse` is safe from that |
+//! | leased, reconcile | `on_crash = reconcile(EXPR)` | EXPR is asked what happened: done with this value / not done / unknown (`Interrupted`) | asked likewise by the next call | as rerun: an owner that acts after EXPR answered "not done" doubles the effect; only `refuse` and `tx` are safe from that |
+//! | transactional | `tx = tx` | rolled back by the database: as if never called | rolled back | cannot happen: record and effect commit together, the row lock is the lease: **exactly once** |
 //!
 //! The body is never cancelled by the toolkit; [`Attempt::is_live`] turns false when the lease is lost.
 //!
 //! # What is not
 //!
-//! - *Exactly once* for effects outside of the store. Under `rerun` a crash between an effect and its record runs the
+//! - *Exactly once* for effects outside of the store, or under `tx` outside of its database. Under `rerun` a crash between an effect and its record runs the
 //!   effect again. Send [`Attempt::downstream_key`] along with it, so that the other side can tell.
 //! - Anything after the `ttl`: the same key is a new one then.
 //! - Protection from a body that outlives its lease without the runtime being able to renew it, because its process was
 //!   paused or its thread was blocked. Check [`Attempt::fencing_token`] at the resource, or use `refuse`.
 //! - That all copies of a result are equal when the store was out of reach at completion. The caller is given its own
 //!   value then, with a warning event, only while its lease still holds; after that it gets [`Error::LeaseLost`].
-//! - Secrecy of what is stored: results are kept as they are encoded. Only the request is kept as a hash, and an HMAC
-//!   when the handle carries a [`Secret`](fingerprint::Secret).
+//! - Secrecy of what is stored: results are kept as they are encoded, and so is what `keep` names. The request itself is
+//!   kept as a hash only, and as an HMAC when the handle carries a [`Secret`](fingerprint::Secret).
 //!
 //! # Where to go
 //!
 //! - `#[idempotent]` (feature `macros`): all options. [`Idem::run`]: the same without the macro.
 //! - [`Fingerprint`]: how a request becomes a hash, and how other languages compute the same.
+//! - [`Attempt::step`], [`Attempt::step_tx`]: bodies that go on where a crash left them. [`Recovery`]: calls that are made
+//!   again after one, although no client does.
 //! - [`Error`]: what each answer means to a caller. [`Idem::records`]: what a person on call looks at.
-//! - [`Store`]: the contract, for a store of your own; `conformance` (feature) holds it to it.
+//! - [`Store`], [`store::StepStore`], [`store::RecoveryStore`]: the contracts, for a store of your own; `conformance`
+//!   (feature) holds it to them.
 //!
 //! # Events
 //!
@@ -84,23 +88,38 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //! | `mysql` | `MySqlStore`: MySQL 8, MariaDB 10.6 and later | |
 //! | `cache` | `Cached`: replays from the memory of the process, or with `redis` from Redis, in front of any store | |
 //! | `redis`, `redis-cluster` | `RedisStore`: Redis 6.2 and later, Valkey; on a cluster | |
+//! | `client` | `client::IdempotencyMiddleware`: gives requests of `reqwest-middleware` a key and repeats them with it | |
+//! | `outbox` | [`outbox`]: messages enqueued in the application's own transaction, and relays that hand them out; with `sqlite`, `postgres` or `mysql` | |
+//! | `http` | `IdempotencyLayer`: whole routes of any tower service, problems (RFC 9457), the policy page | |
+//! | `axum` | `IdempotencyKey`, the extractor, and errors as responses | |
 //! | `cbor` | `Codec::Cbor` for stored results, instead of JSON | |
 //! | `conformance` | the case table that every store must pass, and a store that injects faults | |
-//! | `bytes`, `chrono`, `jiff`, `rust_decimal`, `time`, `url`, `uuid` | `Fingerprint` for the types of that crate; `uuid` also makes keys | |
+//! | `bytes`, `chrono`, `jiff`, `rust_decimal`, `time`, `url`, `uuid` | `Fingerprint` for the types of that crate; with `uuid` a `Uuid` is a key as well | |
 //!
 //! Bodies run on a tokio runtime with its timer enabled, where leases are renewed.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "client")]
+pub mod client;
 pub mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod engine;
 pub mod error;
 pub mod fingerprint;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod key;
+#[cfg(all(
+    feature = "outbox",
+    any(feature = "sqlite", feature = "postgres", feature = "mysql")
+))]
+pub mod outbox;
 pub mod policy;
 pub mod record;
 pub mod store;
+#[cfg(any(feature = "client", feature = "http"))]
+mod structured;
 
 #[doc(hidden)]
 #[path = "private.rs"]
@@ -109,10 +128,11 @@ pub mod __private;
 pub use crate::codec::{Codec, StoredValue};
 pub use crate::engine::{
     AlreadyInstalled, Attempt, Builder, Call, ErrorKind, Handling, Idem, Provenance, Purger,
-    Reconciled, Records, Source, with_provenance,
+    Reconciled, Records, Recovering, Recovery, Source, with_provenance,
 };
 pub use crate::error::{
-    DecodeError, Error, FingerprintError, InvalidCall, InvalidKey, StoreError, StoreErrorKind,
+    DecodeError, Error, FingerprintError, InvalidCall, InvalidKey, InvalidOutbox, StoreError,
+    StoreErrorKind,
 };
 pub use crate::fingerprint::Fingerprint;
 pub use crate::key::{Identity, Key, Operation, RecordId, Scope, ToKey, ToScope};
@@ -120,7 +140,7 @@ pub use crate::policy::{OnStoreError, Policy};
 pub use crate::record::{OnCrash, Record, State, Timestamp};
 pub use crate::store::Store;
 #[cfg(feature = "cache")]
-pub use crate::store::cached::Cached;
+pub use crate::store::cached::{CacheStats, Cached};
 #[cfg(feature = "memory")]
 pub use crate::store::memory::MemoryStore;
 #[cfg(feature = "mysql")]

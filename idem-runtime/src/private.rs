@@ -6,6 +6,7 @@ pub use std::result::Result;
 pub use std::time::Duration;
 
 pub use crate::codec::StoredValue;
+pub use crate::engine::transaction::{Driver, InTransaction, Transactions, transactions};
 pub use crate::engine::typed::{
     Ask, Asking, CallError, ErrorCodec, ErrorKind, Handle, Reconciled, Returns, Running,
     ValueCodec, default_handle, handle,
@@ -16,7 +17,8 @@ pub use crate::fingerprint::fields::{defaulted, float, with};
 pub use crate::fingerprint::{Encoder, Fingerprint, from_fn};
 pub use crate::record::OnCrash;
 
-use crate::engine::typed;
+use crate::engine::{transaction, typed};
+use crate::store::{Connects, TransactionalStore};
 
 /// The value of a parameter that is configured out: left out of the fingerprint.
 pub const ABSENT: &Option<bool> = &None;
@@ -33,6 +35,23 @@ pub trait Argument: Fingerprint {}
 
 #[diagnostic::do_not_recommend]
 impl<T: Fingerprint + ?Sized> Argument for T {}
+
+/// What `keep` keeps.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be kept to make the call again",
+    label = "no `serde::Serialize`",
+    note = "what `keep` names is stored with the record, so that the call can be made again after a crash: derive `serde::Serialize` for it, and `serde::Deserialize` for the handler that is given it"
+)]
+pub trait Keep: serde::Serialize {}
+
+#[diagnostic::do_not_recommend]
+impl<T: serde::Serialize + ?Sized> Keep for T {}
+
+/// The same value, which can be kept.
+#[inline]
+pub const fn kept<T: Keep + ?Sized>(kept: &T) -> &T {
+    kept
+}
 
 /// The same argument, which has a canonical form.
 #[inline]
@@ -97,6 +116,48 @@ pub fn drive<'a, R: Returns>(
 /// [`Running::finish`].
 pub fn finish<R: Returns>(
     running: Running<R::Ok, R::Err>,
+    result: R,
+    judge: impl FnOnce(&R::Err) -> ErrorKind,
+) -> impl Future<Output = Result<R::Ok, R::Err>> {
+    running.finish(result.into_result(), judge)
+}
+
+/// `transaction::enter`.
+pub fn enter_transaction<R: Returns, S: TransactionalStore>(
+    transactions: Transactions<S>,
+    call: Call,
+    values: ValueCodec<R::Ok>,
+    errors: ErrorCodec<R::Err>,
+) -> impl Future<Output = OrAnswer<R, InTransaction<'static, S, R::Ok, R::Err>>> {
+    transaction::enter(transactions, call, values, errors)
+}
+
+/// `transaction::join`.
+pub fn join_transaction<'c, R: Returns, S, C>(
+    transactions: Transactions<S>,
+    call: Call,
+    values: ValueCodec<R::Ok>,
+    errors: ErrorCodec<R::Err>,
+    connection: &'c mut C,
+) -> impl Future<Output = OrAnswer<R, InTransaction<'c, S, R::Ok, R::Err>>>
+where
+    S: TransactionalStore,
+    C: Connects<S::Connection>,
+{
+    transaction::join(transactions, connection, call, values, errors)
+}
+
+/// [`Driver::drive`].
+pub fn drive_transaction<'a, R: Returns>(
+    driver: Driver<'a>,
+    body: impl Future<Output = R> + 'a,
+) -> impl Future<Output = R> {
+    driver.drive(body)
+}
+
+/// [`InTransaction::finish`].
+pub fn finish_transaction<R: Returns, S: TransactionalStore>(
+    running: InTransaction<'_, S, R::Ok, R::Err>,
     result: R,
     judge: impl FnOnce(&R::Err) -> ErrorKind,
 ) -> impl Future<Output = Result<R::Ok, R::Err>> {

@@ -28,14 +28,29 @@ mod cursor;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[cfg(all(
+    feature = "outbox",
+    any(feature = "sqlite", feature = "postgres", feature = "mysql")
+))]
+pub(crate) mod outbox;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod recovery;
 #[cfg(feature = "redis")]
 pub mod redis;
+mod saved;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod transaction;
+
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub use self::sql::OpenTransaction;
+pub use self::transaction::{ClaimInTransaction, Connects, TransactionalStore};
+
+pub use self::recovery::{Kept, RecoveryStore};
+pub use self::saved::{SavedStep, StepStore};
 
 /// Where records live.
 ///
@@ -43,10 +58,10 @@ pub mod sqlite;
 ///
 /// ```text
 ///  (nothing) ──claim──▶ RUNNING ──complete──▶ COMPLETED | FAILED | UNRECORDED ──retention over──▶ (nothing)
-///                        │ ▲ ▲ └─ renew
-///              release   │ │ └── take_over of what was observed (new token, grant, attempt + 1)
+///                        │ ▲ ▲ └─ renew, save_step
+///              release   │ │ └── take_over of what was observed (new token, grant, attempt + 1), steps kept
 ///                        ▼ │
-///                     RELEASED ──claim (new token, grant, attempt + 1)
+///                     RELEASED ──claim (new token, grant, attempt + 1), steps kept
 ///
 ///  RUNNING ──interrupt | resolve──▶ INTERRUPTED ──complete, renew, release by its owner | resolve──▶ …
 /// ```
@@ -127,6 +142,17 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// marks INTERRUPTED those RUNNING under `refuse` or `reconcile` whose lease ended more than their retention ago,
     /// rechecking in the statement that writes.
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError>;
+
+    /// The store as one that keeps what it takes to make calls again, where it is one.
+    fn recovery(&self) -> Option<&dyn RecoveryStore> {
+        None
+    }
+
+    /// The store as one that keeps the finished steps of bodies, where it is one. What stands in front of a store gives
+    /// its steps as well.
+    fn steps(&self) -> Option<&dyn StepStore> {
+        None
+    }
 }
 
 /// What a caller wants to claim.
@@ -325,5 +351,13 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
 
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
         (**self).purge(limit).await
+    }
+
+    fn recovery(&self) -> Option<&dyn RecoveryStore> {
+        (**self).recovery()
+    }
+
+    fn steps(&self) -> Option<&dyn StepStore> {
+        (**self).steps()
     }
 }

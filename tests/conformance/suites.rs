@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use idem_runtime::conformance::{self, faults::FaultStore};
+use idem_runtime::conformance::{self, Needs, faults::FaultStore};
 use idem_runtime::{
     Cached, MemoryStore, MySqlStore, PostgresStore, RedisStore, SqliteStore, Store,
 };
@@ -16,8 +16,8 @@ use tokio::runtime::Runtime;
 
 use crate::toy::ToyStore;
 
-/// Every store: the name that its trials begin with, the variable of [`idem_tests::backends`] that it needs if it needs
-/// a server, and how it is made, with its table. One store serves all the cases of a suite at once, as the table
+/// Every store: the name that its trials begin with, the variables of [`idem_tests::backends`] that it needs if it needs
+/// servers, and how it is made, with its table. One store serves all the cases of a suite at once, as the table
 /// promises.
 fn suites(files: &Path) -> Vec<Suite> {
     let file = |name: &str| SqliteStore::open(files.join(name));
@@ -25,37 +25,40 @@ fn suites(files: &Path) -> Vec<Suite> {
     let (faults, cached) = (file("faults.db"), file("cached.db"));
     let erased: Arc<dyn Store> = Arc::new(MemoryStore::new());
     vec![
-        Suite::new("memory", None, async || Ok(MemoryStore::new())),
-        Suite::new("dyn", None, async || Ok(erased)),
-        Suite::new("sqlite", None, async || Ok(cases.await?)),
+        Suite::new("memory", &[], async || Ok(MemoryStore::new())).recovering_nothing(),
+        Suite::new("dyn", &[], async || Ok(erased)).recovering_nothing(),
+        Suite::new("sqlite", &[], async || Ok(cases.await?)),
         // A name that is a word of SQL.
-        Suite::new("sqlite_other_table", None, async || {
+        Suite::new("sqlite_other_table", &[], async || {
             let store = table.await?.with_table("order")?;
             store.migrate().await?;
             Ok(store)
         }),
-        Suite::new("faults::memory", None, async || {
+        Suite::new("faults::memory", &[], async || {
             Ok(FaultStore::new(MemoryStore::new()))
-        }),
-        Suite::new("faults::sqlite", None, async || {
+        })
+        .recovering_nothing(),
+        Suite::new("faults::sqlite", &[], async || {
             Ok(FaultStore::new(faults.await?))
         }),
-        Suite::new("cached::memory", None, async || {
+        Suite::new("cached::memory", &[], async || {
             Ok(Cached::new(MemoryStore::new()))
-        }),
-        Suite::new("cached::sqlite", None, async || {
+        })
+        .recovering_nothing(),
+        Suite::new("cached::sqlite", &[], async || {
             Ok(Cached::new(cached.await?))
         }),
         // An address where somebody listened a moment ago. The leases of the cases are short.
-        Suite::new("cached_in_lost_redis::memory", None, async || {
+        Suite::new("cached_in_lost_redis::memory", &[], async || {
             let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
             let client = redis::Client::open(format!("redis://{address}/"))?;
             let connection =
                 ConnectionManager::new_lazy_with_config(client, ConnectionManagerConfig::new())?;
             let cached = Cached::in_redis(MemoryStore::new(), connection, "idem-conformance");
             Ok(cached.timeout(Duration::from_millis(2)))
-        }),
-        Suite::new("cached_in_redis::memory", Some(REDIS), async || {
+        })
+        .recovering_nothing(),
+        Suite::new("cached_in_redis::memory", &[REDIS], async || {
             let keys = backends::redis().await?;
             let connection = keys.client.get_connection_manager().await?;
             Ok(Cached::in_redis(
@@ -63,35 +66,42 @@ fn suites(files: &Path) -> Vec<Suite> {
                 connection,
                 &keys.prefix,
             ))
-        }),
-        Suite::new("postgres", Some(POSTGRES), async || {
+        })
+        .recovering_nothing(),
+        Suite::new("postgres", &[POSTGRES], async || {
             let store = PostgresStore::new(backends::postgres().await?);
             store.migrate().await?;
             Ok(store)
         }),
-        Suite::new("mysql", Some(MYSQL), async || {
+        Suite::new("mysql", &[MYSQL], async || {
             let store = MySqlStore::new(backends::mysql().await?);
             store.migrate().await?;
             Ok(store)
         }),
-        Suite::new("redis", Some(REDIS), async || {
+        Suite::new("redis", &[REDIS], async || {
             let keys = backends::redis().await?;
             let connection = keys.client.get_connection_manager().await?;
             Ok(RedisStore::new(connection).with_prefix(&keys.prefix)?)
-        }),
-        Suite::new("redis_cluster", Some(REDIS_CLUSTER), async || {
+        })
+        .recovering_nothing(),
+        Suite::new("redis_cluster", &[REDIS_CLUSTER], async || {
             let keys = backends::redis_cluster().await?;
             let connection = keys.client.get_async_connection().await?;
             Ok(RedisStore::new(connection).with_prefix(&keys.prefix)?)
-        }),
-        Suite::new("cached_in_redis::postgres", Some(POSTGRES), async || {
-            let keys = backends::redis().await?;
-            let connection = keys.client.get_connection_manager().await?;
-            let store = PostgresStore::new(backends::postgres().await?);
-            store.migrate().await?;
-            Ok(Cached::in_redis(store, connection, &keys.prefix))
-        }),
-        Suite::new("toy", None, async || Ok(ToyStore::new(None))),
+        })
+        .recovering_nothing(),
+        Suite::new(
+            "cached_in_redis::postgres",
+            &[POSTGRES, REDIS],
+            async || {
+                let keys = backends::redis().await?;
+                let connection = keys.client.get_connection_manager().await?;
+                let store = PostgresStore::new(backends::postgres().await?);
+                store.migrate().await?;
+                Ok(Cached::in_redis(store, connection, &keys.prefix))
+            },
+        ),
+        Suite::new("toy", &[], async || Ok(ToyStore::new(None))),
     ]
 }
 
@@ -99,8 +109,14 @@ fn suites(files: &Path) -> Vec<Suite> {
 /// so, and fail if they are asked for nevertheless; a server that cannot be reached fails them.
 pub(crate) fn trials(runtime: &Arc<Runtime>, files: &Path) -> Vec<Trial> {
     let mut trials = Vec::new();
-    for Suite { name, needs, open } in suites(files) {
-        let unset = needs.filter(|it| std::env::var_os(it).is_none());
+    for suite in suites(files) {
+        let Suite {
+            name,
+            needs,
+            recovers,
+            open,
+        } = suite;
+        let unset = needs.iter().find(|it| std::env::var_os(it).is_none());
         if let Some(variable) = unset {
             eprintln!("{name} needs {variable}, which is not set: cargo xtask test runs it");
         }
@@ -111,10 +127,23 @@ pub(crate) fn trials(runtime: &Arc<Runtime>, files: &Path) -> Vec<Trial> {
             move || open(&runtime).map_err(|error| format!("{error:#}"))
         }));
         for case in conformance::cases() {
+            if case.needs() == Needs::Recovery && !recovers {
+                continue;
+            }
             let (store, runtime) = (Arc::clone(&store), Arc::clone(&runtime));
             let trial = Trial::test(format!("{name}::{}", case.name()), move || {
                 let store = LazyLock::force(&store).as_ref().map_err(Failed::from)?;
                 Ok(runtime.block_on(case.run(Arc::clone(store)))?)
+            });
+            trials.push(trial.with_ignored_flag(unset.is_some()));
+        }
+        if !recovers {
+            let trial = Trial::test(format!("{name}::recovers_nothing"), move || {
+                let store = LazyLock::force(&store).as_ref().map_err(Failed::from)?;
+                match store.recovery() {
+                    None => Ok(()),
+                    Some(_) => Err("it does, and its cases are left out".into()),
+                }
             });
             trials.push(trial.with_ignored_flag(unset.is_some()));
         }
@@ -124,21 +153,35 @@ pub(crate) fn trials(runtime: &Arc<Runtime>, files: &Path) -> Vec<Trial> {
 
 struct Suite {
     name: &'static str,
-    needs: Option<&'static str>,
+    needs: &'static [&'static str],
+    /// Whether it keeps what calls are made again with.
+    recovers: bool,
     open: Open,
 }
 
 impl Suite {
     fn new<S: Store + 'static>(
         name: &'static str,
-        needs: Option<&'static str>,
+        needs: &'static [&'static str],
         open: impl AsyncFnOnce() -> anyhow::Result<S> + Send + 'static,
     ) -> Self {
         let open = Box::new(move |runtime: &Runtime| {
             let store = runtime.block_on(open())?;
             Ok(Arc::new(store) as Arc<dyn Store>)
         });
-        Self { name, needs, open }
+        Self {
+            name,
+            needs,
+            recovers: true,
+            open,
+        }
+    }
+
+    fn recovering_nothing(self) -> Self {
+        Self {
+            recovers: false,
+            ..self
+        }
     }
 }
 

@@ -10,12 +10,15 @@ use idem_runtime::record::{
     Ending, Grant, Holder, Observation, OnCrash, Payload, Record, State, Timestamp,
 };
 use idem_runtime::store::{
-    Claim, ClaimRequest, Cursor, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution,
-    Resolved,
+    Claim, ClaimRequest, Cursor, Fenced, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
+    Resolution, Resolved, StepStore,
 };
 use idem_runtime::{RecordId, Store, StoreError};
 
 use crate::mutants::Bug;
+
+mod recovery;
+mod steps;
 
 /// All records behind one lock.
 #[derive(Debug)]
@@ -34,6 +37,8 @@ struct Inner {
     /// The highest grant of all.
     highest: Option<Grant>,
     counter: i64,
+    steps: BTreeMap<(RecordId, String), Payload>,
+    kept: BTreeMap<RecordId, recovery::Row>,
     /// The grants of tokens that were taken over or released, for some of the bugs.
     former: BTreeMap<(RecordId, [u8; 16]), Grant>,
 }
@@ -108,6 +113,12 @@ impl ToyStore {
             .records
             .get(&self.id(&claim.id))
             .map(|record| record.grant);
+        if previous.is_some() && !self.has(Bug::StepsOutliveExpiry) {
+            drop_steps(inner, &claim.id);
+        }
+        if !self.has(Bug::KeptOutlivesExpiry) {
+            inner.kept.remove(&claim.id);
+        }
         let grant = self.grant(inner, previous, now);
         let record = Record {
             id: claim.id,
@@ -162,6 +173,9 @@ impl ToyStore {
 
     fn regrant(&self, inner: &mut Inner, claim: &ClaimRequest, takeover: bool) -> Claim {
         let before = inner.records[&self.id(&claim.id)].clone();
+        if self.has(Bug::StepsEndWithTheAttempt) {
+            drop_steps(inner, &claim.id);
+        }
         if let Some(token) = before.token {
             inner
                 .former
@@ -322,6 +336,10 @@ impl ToyStore {
         }
         kept
     }
+}
+
+fn drop_steps(inner: &mut Inner, id: &RecordId) {
+    inner.steps.retain(|(of, _), _| of != id);
 }
 
 fn granted(record: &Record) -> Granted {
@@ -510,6 +528,12 @@ impl Store for ToyStore {
             Resolution::Erase if self.has(Bug::EraseDoesNothing) => {}
             Resolution::Erase => {
                 inner.records.remove(&self.id(&observed.id));
+                if !self.has(Bug::StepsOutliveErasure) {
+                    drop_steps(&mut inner, &observed.id);
+                }
+                if !self.has(Bug::KeptOutlivesErasure) {
+                    inner.kept.remove(&observed.id);
+                }
             }
         }
         Ok(Resolved::Done)
@@ -577,6 +601,12 @@ impl Store for ToyStore {
                 purged.abandoned += u64::from(record.state == State::Running);
                 purged.removed += 1;
                 inner.records.remove(&id);
+                if !self.has(Bug::StepsOutlivePurging) {
+                    drop_steps(&mut inner, &id);
+                }
+                if !self.has(Bug::KeptOutlivesPurging) {
+                    inner.kept.remove(&id);
+                }
             } else if overdue && !self.has(Bug::UnknownExpires) {
                 record.state = State::Interrupted;
                 purged.interrupted += 1;
@@ -591,6 +621,14 @@ impl Store for ToyStore {
             (purged.removed, purged.abandoned) = (0, 0);
         }
         Ok(purged)
+    }
+
+    fn recovery(&self) -> Option<&dyn RecoveryStore> {
+        Some(self)
+    }
+
+    fn steps(&self) -> Option<&dyn StepStore> {
+        Some(self)
     }
 }
 

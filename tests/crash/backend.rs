@@ -3,9 +3,10 @@
 use std::fmt;
 use std::path::Path;
 
-use anyhow::{Context, bail};
-use idem_runtime::{Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore};
+use anyhow::bail;
 use idem_servers::{Options, Server};
+
+use crate::Mode;
 
 /// Which store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,13 +33,17 @@ impl fmt::Display for Name {
 }
 
 /// The stores that a word of the command line means.
-pub(crate) fn named(word: &str) -> anyhow::Result<Vec<Name>> {
+pub(crate) fn named(word: &str, mode: Mode) -> anyhow::Result<Vec<Name>> {
+    let has_mode = |it: &Name| mode == Mode::Leased || *it != Name::Redis;
     if word == "all" {
-        return Ok(Name::ALL.to_vec());
+        return Ok(Name::ALL.into_iter().filter(has_mode).collect());
     }
     let found = Name::ALL.into_iter().find(|it| it.to_string() == word);
     match found {
-        Some(name) => Ok(vec![name]),
+        Some(name) if has_mode(&name) => Ok(vec![name]),
+        Some(name) => {
+            bail!("{name} has no transactions, leave out `--mode tx` or take another store")
+        }
         None => bail!("there is no store {word:?}: sqlite, postgres, mariadb, redis, all"),
     }
 }
@@ -63,7 +68,11 @@ impl Place {
                 });
             }
             Name::Postgres => Server::postgres(&options)?,
-            Name::MariaDb => Server::maria_db(&options)?,
+            // InnoDB by itself shows a commit to others before it is in its log, and a kill in between takes back what
+            // they were told. Behind the binary log it does not.
+            Name::MariaDb => {
+                Server::maria_db(&options.set("log-bin", "binlog").set("sync-binlog", "1"))?
+            }
             Name::Redis => Server::redis(&options)?,
         };
         Ok(Self {
@@ -71,26 +80,4 @@ impl Place {
             server: Some(server),
         })
     }
-}
-
-/// Opens the store at this address, migrated.
-pub(crate) async fn open(address: &str) -> anyhow::Result<Idem> {
-    let (scheme, rest) = address
-        .split_once("://")
-        .with_context(|| format!("{address} is not the address of a store"))?;
-    Ok(match scheme {
-        "sqlite" => Idem::new(SqliteStore::open(rest).await?).erased(),
-        "postgres" => {
-            let store = PostgresStore::open(address).await?;
-            store.migrate().await?;
-            Idem::new(store).erased()
-        }
-        "mysql" => {
-            let store = MySqlStore::open(address).await?;
-            store.migrate().await?;
-            Idem::new(store).erased()
-        }
-        "redis" => Idem::new(RedisStore::open(address).await?).erased(),
-        _ => bail!("there is no store for {address}"),
-    })
 }

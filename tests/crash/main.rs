@@ -11,9 +11,16 @@
 //! - double effects: more than one ledger row a key. Under `rerun` a kill between effect and record makes them, which
 //!   is what "at least once" means; under `refuse` there must be none;
 //! - stuck keys: a key that can neither be called to its end nor stands INTERRUPTED for a person.
+//!
+//! With `--mode tx` the workers charge in transactions (`tx = tx`) of the database that the records are in, SQLite,
+//! PostgreSQL or MariaDB, and the ledger is a table beside them. Some charges fail behind their effect, some are dropped
+//! half way. Then nothing at all may be lost or double: a ledger row for every key whose caller was given a receipt, at
+//! most one for every other, and a completed record for each row and no record besides. `--mode tx --store all --kills
+//! 1000 --server-kills 60 --seconds 900` is the long round.
 
 mod backend;
 mod report;
+mod transactions;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -33,9 +40,10 @@ use self::backend::Place;
 use self::report::Answers;
 
 const USAGE: &str = "\
-Usage: crash [--store NAME]... [--kills N] [--server-kills N] [--workers N] [--seconds N]
+Usage: crash [--mode MODE] [--store NAME]... [--kills N] [--server-kills N] [--workers N] [--seconds N]
 
-  --store NAME       sqlite, postgres, mariadb, redis, or all; may be repeated (sqlite)
+  --mode MODE        leased: at least once and at most once, side by side, or tx: exactly once (leased)
+  --store NAME       sqlite, postgres, mariadb, redis (which has no tx), or all; may be repeated (sqlite)
   --kills N          how many worker processes to kill, for each store (200)
   --server-kills N   how many times to kill the server meanwhile; SQLite has none (0)
   --workers N        how many work at a time (4)
@@ -45,12 +53,37 @@ Usage: crash [--store NAME]... [--kills N] [--server-kills N] [--workers N] [--s
 #[derive(Debug)]
 enum Role {
     Supervisor(Plan),
-    Worker(worker::Orders),
+    Worker(Mode, worker::Orders),
+}
+
+/// What the calls are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Leased,
+    Transactional,
+}
+
+impl Mode {
+    fn named(word: &str) -> anyhow::Result<Self> {
+        match word {
+            "leased" => Ok(Self::Leased),
+            "tx" => Ok(Self::Transactional),
+            _ => bail!("there is no mode {word:?}: leased, tx"),
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Leased => "leased",
+            Self::Transactional => "tx",
+        }
+    }
 }
 
 /// What to do to each of the stores.
 #[derive(Debug)]
 struct Plan {
+    mode: Mode,
     stores: Vec<backend::Name>,
     kills: u32,
     server_kills: u32,
@@ -62,7 +95,8 @@ struct Plan {
 async fn main() -> ExitCode {
     let outcome = match parse() {
         Ok(Some(Role::Supervisor(plan))) => all(&plan).await,
-        Ok(Some(Role::Worker(orders))) => worker::work(orders).await,
+        Ok(Some(Role::Worker(Mode::Leased, orders))) => worker::work(orders).await,
+        Ok(Some(Role::Worker(Mode::Transactional, orders))) => transactions::work(orders).await,
         Ok(None) => {
             print!("{USAGE}");
             Ok(())
@@ -79,7 +113,9 @@ async fn main() -> ExitCode {
 }
 
 fn parse() -> anyhow::Result<Option<Role>> {
+    let mut words = Vec::new();
     let mut plan = Plan {
+        mode: Mode::Leased,
         stores: Vec::new(),
         kills: 200,
         server_kills: 0,
@@ -89,9 +125,8 @@ fn parse() -> anyhow::Result<Option<Role>> {
     let mut args = lexopt::Parser::from_env();
     while let Some(arg) = args.next()? {
         match arg {
-            Long("store") => plan
-                .stores
-                .extend(backend::named(&args.value()?.string()?)?),
+            Long("mode") => plan.mode = Mode::named(&args.value()?.string()?)?,
+            Long("store") => words.push(args.value()?.string()?),
             Long("kills") => plan.kills = args.value()?.parse()?,
             Long("server-kills") => plan.server_kills = args.value()?.parse()?,
             Long("workers") => plan.workers = args.value()?.parse()?,
@@ -99,12 +134,13 @@ fn parse() -> anyhow::Result<Option<Role>> {
             Long("help") => return Ok(None),
             // How the supervisor starts its workers.
             Value(word) if word == "work" => {
+                let mode = Mode::named(&args.value()?.string()?)?;
                 let orders = worker::Orders {
                     store: args.value()?.string()?,
                     ledger: PathBuf::from(args.value()?),
                     begun_at: args.value()?.parse()?,
                 };
-                return Ok(Some(Role::Worker(orders)));
+                return Ok(Some(Role::Worker(mode, orders)));
             }
             other => return Err(other.unexpected().into()),
         }
@@ -112,8 +148,11 @@ fn parse() -> anyhow::Result<Option<Role>> {
     if plan.workers == 0 {
         bail!("--workers takes at least 1");
     }
-    if plan.stores.is_empty() {
-        plan.stores.push(backend::Name::Sqlite);
+    if words.is_empty() {
+        words.push("sqlite".to_owned());
+    }
+    for word in words {
+        plan.stores.extend(backend::named(&word, plan.mode)?);
     }
     Ok(Some(Role::Supervisor(plan)))
 }
@@ -143,11 +182,14 @@ async fn supervise(store: backend::Name, plan: &Plan) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let ledger = dir.path().join("ledger.sqlite");
     let place = Place::start(store, dir.path())?;
-    worker::prepare(&place.address, &ledger).await?;
+    match plan.mode {
+        Mode::Leased => worker::prepare(&place.address, &ledger).await?,
+        Mode::Transactional => transactions::prepare(&place.address).await?,
+    }
     let begun_at = worker::wall_clock();
     let server_kills = place.server.as_ref().map_or(0, |_| plan.server_kills);
     let answers = Arc::new(Mutex::new(Answers::new(server_kills > 0)));
-    let start = || Worker::start(&place.address, &ledger, begun_at, &answers);
+    let start = || Worker::start(plan.mode, &place.address, &ledger, begun_at, &answers);
 
     let started = Instant::now();
     let mut running = (0..plan.workers)
@@ -178,8 +220,23 @@ async fn supervise(store: backend::Name, plan: &Plan) -> anyhow::Result<()> {
     }
 
     let answers = std::mem::take(&mut *answers.lock().expect("no listener panics"));
-    let report = report::judge(store, &place.address, &ledger, answers).await?;
-    println!("{report}");
+    let verdict = match plan.mode {
+        Mode::Leased => {
+            let report = report::judge(store, &place.address, &ledger, answers).await?;
+            println!("{report}");
+            report.verdict()
+        }
+        Mode::Transactional => {
+            if let Some(server) = &place.server {
+                // A commit of the dead that is under way has then happened or not.
+                server.kill()?;
+                server.restart()?;
+            }
+            let report = transactions::judge(store, &place.address, answers).await?;
+            println!("{report}");
+            report.verdict()
+        }
+    };
     println!(
         "{store}: {killed} kills, {server_killed} kills of the server in {:.0?}",
         started.elapsed()
@@ -191,18 +248,19 @@ async fn supervise(store: backend::Name, plan: &Plan) -> anyhow::Result<()> {
             plan.limit
         );
     }
-    report.verdict()
+    verdict
 }
 
 impl Worker {
     fn start(
+        mode: Mode,
         store: &str,
         ledger: &Path,
         begun_at: u64,
         answers: &Arc<Mutex<Answers>>,
     ) -> anyhow::Result<Self> {
         let mut process = Command::new(std::env::current_exe()?)
-            .arg("work")
+            .args(["work", mode.as_str()])
             .arg(store)
             .arg(ledger)
             .arg(begun_at.to_string())

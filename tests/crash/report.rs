@@ -20,9 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     /// Receipts by mode and key, in the order in which they were heard.
-    receipts: BTreeMap<(String, String), Vec<String>>,
-    calls: Counts,
-    unexpected: Vec<String>,
+    pub(crate) receipts: BTreeMap<(String, String), Vec<String>>,
+    pub(crate) calls: Counts,
+    pub(crate) unexpected: Vec<String>,
     /// Whether the server is killed, too.
     outages: bool,
 }

@@ -4,13 +4,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use anyhow::bail;
 use idem_runtime::{Error, Idem, Provenance, Source, idempotent, with_provenance};
 use rand::RngExt;
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use tokio::task::JoinSet;
 
-use crate::backend;
+use idem_tests::backends;
 
 /// How long a key is in use before all workers move on to the next.
 const KEY_LIFE: u64 = 60;
@@ -23,7 +24,7 @@ const CALLS_AT_ONCE: usize = 3;
 pub(crate) struct Orders {
     /// Where the records are.
     pub(crate) store: String,
-    /// The file of the ledger.
+    /// The file of the ledger, where it is not in the database of the records.
     pub(crate) ledger: PathBuf,
     /// When the first worker began, in milliseconds of the wall clock: all of them use the same keys at the same time.
     pub(crate) begun_at: u64,
@@ -50,7 +51,7 @@ pub(crate) struct Service {
 impl Service {
     pub(crate) async fn open(store: &str, ledger: &Path) -> anyhow::Result<Self> {
         Ok(Self {
-            idem: backend::open(store).await?,
+            idem: backends::open(store).await?,
             ledger: open_ledger(ledger).await?,
         })
     }
@@ -105,7 +106,7 @@ impl Service {
 
 /// Makes the tables of the records and the ledger.
 pub(crate) async fn prepare(store: &str, ledger: &Path) -> anyhow::Result<()> {
-    backend::open(store).await?;
+    backends::open(store).await?;
     sqlx::query(
         "CREATE TABLE ledger (mode TEXT NOT NULL, key TEXT NOT NULL, receipt TEXT NOT NULL)",
     )
@@ -142,40 +143,57 @@ pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     };
+    call_on(orders.begun_at, move |key| {
+        let service = service.clone();
+        async move {
+            let (mode, (answer, provenance)) = if rand::random() {
+                ("rerun", with_provenance(service.rerun(&key)).await)
+            } else {
+                ("refuse", with_provenance(service.refuse(&key)).await)
+            };
+            say(mode, &key, &told(&answer, provenance));
+            if matches!(answer, Err(ChargeError::Idempotency(_))) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+    })
+    .await
+}
+
+/// Calls with the keys that are in use, a few at a time, until this process is killed.
+pub(crate) async fn call_on<F>(
+    begun_at: u64,
+    call: impl Fn(String) -> F + Clone + Send + 'static,
+) -> anyhow::Result<()>
+where
+    F: Future<Output = ()> + Send,
+{
     let mut calls: JoinSet<()> = JoinSet::new();
     for _ in 0..CALLS_AT_ONCE {
-        let service = service.clone();
+        let call = call.clone();
         calls.spawn(async move {
             loop {
-                let age = wall_clock().saturating_sub(orders.begun_at);
+                let age = wall_clock().saturating_sub(begun_at);
                 let number = age / KEY_LIFE + rand::rng().random_range(0..KEYS_AT_ONCE);
-                let key = format!("key-{number}");
-                let (mode, (answer, provenance)) = if rand::random() {
-                    ("rerun", with_provenance(service.rerun(&key)).await)
-                } else {
-                    ("refuse", with_provenance(service.refuse(&key)).await)
-                };
-                say(mode, &key, &answer, provenance);
-                if matches!(answer, Err(ChargeError::Idempotency(_))) {
-                    tokio::time::sleep(Duration::from_millis(2)).await;
-                }
+                call(format!("key-{number}")).await;
             }
         });
     }
-    // They go on until this process is killed; that one ends can only be a panic.
+    // That one ends can only be a panic.
     calls.join_next().await.transpose()?;
-    anyhow::bail!("a worker's calls ended by themselves")
+    bail!("a worker's calls ended by themselves")
 }
 
 /// One line in one write, so that a kill cuts it off or leaves it whole.
-fn say(
-    mode: &str,
-    key: &str,
-    answer: &Result<String, ChargeError>,
-    provenance: Option<Provenance>,
-) {
+pub(crate) fn say(mode: &str, key: &str, answer: &str) {
+    let line = format!("{mode} {key} {answer}\n");
+    // The supervisor is gone when it no longer listens; it will end this process.
+    let _ = std::io::stdout().lock().write_all(line.as_bytes());
+}
+
+fn told(answer: &Result<String, ChargeError>, provenance: Option<Provenance>) -> String {
     let executed = provenance.is_some_and(|it| it.source == Source::Executed);
-    let answer = match answer {
+    match answer {
         Ok(receipt) if executed => format!("own {receipt}"),
         Ok(receipt) => format!("ok {receipt}"),
         Err(ChargeError::TimedOut) => "error timed-out".to_owned(),
@@ -187,8 +205,5 @@ fn say(
             Error::Store(error) if error.is_retryable() => format!("outage {error:?}"),
             other => format!("unexpected {other:?}"),
         },
-    };
-    let line = format!("{mode} {key} {answer}\n");
-    // The supervisor is gone when it no longer listens; it will end this process.
-    let _ = std::io::stdout().lock().write_all(line.as_bytes());
+    }
 }

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use idem_runtime::conformance::faults::{FaultStore, Op};
-use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash};
+use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, OnCrash, RedisStore};
+use idem_servers::{Options, Server};
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use tracing::Level;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -194,4 +196,78 @@ async fn each_call_is_a_span_with_its_outcome_and_without_anything_secret() {
     let all = service.everything.join("\n");
     assert!(all.contains("operation=test.operation") && all.contains("attempt=1"));
     assert!(!all.contains("secret"), "{all}");
+}
+
+/// Calls go on without the cache, and of all of them one tells; so when it is back.
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn a_cache_tells_when_redis_goes_and_when_it_is_back() {
+    let server = Server::redis(&Options::fast()).unwrap();
+    let client = redis::Client::open(server.url()).unwrap();
+    let config = ConnectionManagerConfig::new().set_max_delay(Duration::from_millis(50));
+    let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
+    let cached = Arc::new(Cached::in_redis(MemoryStore::new(), connection, "events"));
+    let idem = Idem::new(Arc::clone(&cached));
+    let call = async |number: u64| {
+        let call = Call::new("test.operation", &number, &number, LEASE);
+        idem.run(call, async || Ok::<_, Error>(number)).await
+    };
+    call(0).await.unwrap();
+
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(log.clone()));
+    let mut number = 0;
+    let mut calls_until = async |left_alone: bool| {
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        // Some more than it takes: they have nothing to tell.
+        let mut more = 5;
+        while more > 0 {
+            assert!(std::time::Instant::now() < deadline, "{:?}", log.take());
+            number += 1;
+            assert_eq!(call(number).await.unwrap(), number);
+            if cached.stats().left_alone == left_alone {
+                more -= 1;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let mut told = log.take();
+        told.retain(|line| line.starts_with("message=the cache"));
+        told
+    };
+    server.kill().unwrap();
+    assert_eq!(
+        calls_until(true).await,
+        ["message=the cache in redis fails, going on without it until it answers again"]
+    );
+    // Past some pauses, after each of which a caller tries.
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        assert!(calls_until(true).await.is_empty());
+    }
+    server.restart().unwrap();
+    assert_eq!(
+        calls_until(false).await,
+        ["message=the cache in redis answers again"]
+    );
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn a_server_that_may_evict_records_is_warned_of() {
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(log.clone()));
+    for (policy, warned) in [
+        ("noeviction", false),
+        ("volatile-lru", true),
+        ("allkeys-random", true),
+    ] {
+        let options = Options::fast().set("maxmemory-policy", policy);
+        let server = Server::redis(&options).unwrap();
+        let store = RedisStore::open(&server.url()).await.unwrap();
+        let told = log.take().join(" ");
+        assert_eq!(told.contains("level=WARN"), warned, "{policy}: {told}");
+        assert_eq!(told.contains(&format!("policy={policy}")), warned, "{told}");
+        assert_eq!(store.warn_of_eviction().await.unwrap(), warned);
+        log.take();
+    }
 }

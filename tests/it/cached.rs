@@ -1,5 +1,6 @@
 //! What the replay cache promises beyond the table of cases: what it spares, what it bounds, what it never serves.
 
+mod outage;
 mod redis;
 
 use std::time::Duration;

@@ -7,6 +7,7 @@ mod faults;
 mod handle;
 mod lifecycle;
 mod review;
+mod steps;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -7,15 +7,27 @@
 
 mod backends;
 mod cached;
+mod client;
+mod disk;
 mod engine;
 mod fingerprint;
+mod http;
 mod idempotent;
+mod imposter;
+mod issued;
+mod keys;
 mod memory;
 mod mysql;
 mod network;
+mod outbox;
 mod outside;
 mod postgres;
+mod processes;
+mod purging;
 mod records;
+mod recovery;
 mod redis;
 mod sqlite;
+mod steps;
+mod transaction;
 mod ui;

@@ -1,5 +1,8 @@
 //! What `RedisStore` does beyond the case table, on a Redis server that `cargo xtask test` starts.
 
+mod answers;
+mod failover;
+
 use std::time::{Duration, Instant};
 
 use ::redis::Client;
@@ -98,7 +101,7 @@ async fn what_somebody_else_wrote_is_left_alone() {
     let mut connection = connect().await;
     for write in [
         vec!["SET", &key, "x"],
-        vec!["HSET", &key, "state", "odd"],
+        vec!["HSET", &key, "head", "odd"],
         vec!["HSET", &key, "a", "b"],
     ] {
         let mut command = ::redis::cmd(write[0]);

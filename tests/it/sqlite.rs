@@ -14,6 +14,8 @@ use tokio::task::JoinSet;
 
 use crate::records::{HOUR, claim, ending, own, told};
 
+mod costs;
+
 fn file(directory: &TempDir) -> PathBuf {
     directory.path().join("idem.db")
 }
@@ -184,7 +186,9 @@ async fn a_pool_of_the_users_own_keeps_its_own_tables() {
             "_sqlx_migrations",
             "idem_records",
             "idem_records_dropped",
+            "idem_records_kept",
             "idem_records_migrations",
+            "idem_records_steps",
             "orders"
         ]
     );
@@ -213,12 +217,12 @@ async fn tables_of_a_later_release_are_left_alone() {
     let pool = pool(SqliteStore::connect_options(file(&directory))).await;
     execute(
         &pool,
-        "INSERT INTO idem_records_migrations VALUES (2, 0), (3, 0)",
+        "INSERT INTO idem_records_migrations VALUES (4, 0), (5, 0)",
     )
     .await;
     let error = store.migrate().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Schema);
-    assert!(error.to_string().contains("version 3"), "{error}");
+    assert!(error.to_string().contains("version 5"), "{error}");
 }
 
 #[tokio::test]
@@ -296,6 +300,9 @@ async fn a_row_that_no_store_wrote_is_an_error_and_never_a_panic() {
         "token = NULL",
         "fingerprint = x'01'",
         "operation = ''",
+        "operation = CAST(x'fffe' AS TEXT)",
+        "scope = CAST(x'fffe' AS TEXT)",
+        "state = CAST(x'fffe' AS TEXT)",
         "idempotency_key = 'ä'",
         "idempotency_key = 'another'",
         "scope = 'another'",

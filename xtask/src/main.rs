@@ -18,14 +18,15 @@ const USAGE: &str = "\
 Usage: cargo xtask <command>
 
   test [--embedded]   every test: unit, integration, documentation and compile-time ones, the conformance table on
-                      every store, each example run to its end, and a short round of killing processes. Starts private
-                      servers first, see below. --embedded starts none, and lists what needs one as ignored
+                      every store, each example run to its end, its page clicked in a headless Chromium, and a short round
+                      of killing processes. Starts private servers first, see below. --embedded starts none, and lists
+                      what needs one as ignored
   servers [-- COMMAND...]
-                      starts a private PostgreSQL, MariaDB, Redis and Redis Cluster, and COMMAND with variables that
-                      tell where they are; without a COMMAND prints the variables, and runs until Ctrl-C. The variables
-                      are IDEM_TEST_POSTGRES_URL, IDEM_TEST_MYSQL_URL, IDEM_TEST_REDIS_URL and
-                      IDEM_TEST_REDIS_CLUSTER_URLS (separated by commas); for one that is already set, nothing is
-                      started. On Debian, root gets what is missing installed
+                      starts a private PostgreSQL, MariaDB, Redis, Redis Cluster, RabbitMQ and NATS, and COMMAND with
+                      variables that tell where they are; without a COMMAND prints the variables, and runs until Ctrl-C.
+                      The variables are IDEM_TEST_POSTGRES_URL, IDEM_TEST_MYSQL_URL, IDEM_TEST_REDIS_URL,
+                      IDEM_TEST_REDIS_CLUSTER_URLS (separated by commas), IDEM_TEST_AMQP_URL and IDEM_TEST_NATS_URL;
+                      for one that is already set, nothing is started. On Debian, root gets what is missing installed
   lint                formatting, clippy and rustdoc without a warning, idem-runtime with each feature alone
   bench               the benchmarks, as ratios to their baselines
   ci                  lint, then test
@@ -163,8 +164,8 @@ fn servers(run: &mut Run, command: &[OsString]) -> anyhow::Result<()> {
     }
 }
 
-/// Kills processes while they charge, and the servers under them; `cargo run -p idem-tests --bin crash -- --help` tells how to do
-/// it for longer.
+/// Kills processes while they charge, and the servers under them, with leases and in transactions;
+/// `cargo run -p idem-tests --bin crash -- --help` tells how to do it for longer.
 fn crash_round(run: &mut Run, programs: &[Program], embedded: bool) -> anyhow::Result<()> {
     let crash = programs
         .iter()
@@ -173,9 +174,14 @@ fn crash_round(run: &mut Run, programs: &[Program], embedded: bool) -> anyhow::R
     run.step("crash", |sh| {
         let path = &crash.path;
         let stores = if embedded { "sqlite" } else { "all" };
-        Ok(cmd!(
+        cmd!(
             sh,
             "{path} --store {stores} --kills 250 --server-kills 15 --seconds 240"
+        )
+        .run()?;
+        Ok(cmd!(
+            sh,
+            "{path} --mode tx --store {stores} --kills 150 --server-kills 8 --seconds 240"
         )
         .run()?)
     })

@@ -21,6 +21,8 @@ apt-get update
 apt-get install --yes --no-install-recommends "$@"
 "#;
 
+type Start = fn() -> anyhow::Result<Server>;
+
 /// Running servers, and the variables by which the tests find them. Dropping this stops them.
 pub(crate) struct Servers {
     variables: Vec<(&'static str, String)>,
@@ -38,36 +40,45 @@ impl Servers {
             }
             None => true,
         };
-        let postgres = is_wanted("IDEM_TEST_POSTGRES_URL");
-        let mysql = is_wanted("IDEM_TEST_MYSQL_URL");
-        let redis = is_wanted("IDEM_TEST_REDIS_URL");
+        let all: [(&str, Start); 5] = [
+            ("IDEM_TEST_POSTGRES_URL", || {
+                // For tests that count statements.
+                let options = Options::fast().set("shared_preload_libraries", "pg_stat_statements");
+                Server::postgres(&options)
+            }),
+            ("IDEM_TEST_MYSQL_URL", || Server::maria_db(&Options::fast())),
+            ("IDEM_TEST_REDIS_URL", || Server::redis(&Options::fast())),
+            ("IDEM_TEST_AMQP_URL", || Server::rabbit_mq(&Options::fast())),
+            ("IDEM_TEST_NATS_URL", || Server::nats(&Options::fast())),
+        ];
+        let wanted: Vec<_> = all
+            .into_iter()
+            .filter(|(name, _)| is_wanted(name))
+            .collect();
         let cluster = is_wanted("IDEM_TEST_REDIS_CLUSTER_URLS");
         // The tests of the servers themselves need all of them.
         install_missing(sh)?;
 
-        let mut variables = Vec::new();
-        let mut servers = Vec::new();
-        let mut add = |variable, server: Server| {
-            variables.push((variable, server.url()));
-            servers.push(server);
-        };
-        if postgres {
-            // For tests that count statements.
-            let options = Options::fast().set("shared_preload_libraries", "pg_stat_statements");
-            add("IDEM_TEST_POSTGRES_URL", Server::postgres(&options)?);
-        }
-        if mysql {
-            let server = Server::maria_db(&Options::fast())?;
-            add("IDEM_TEST_MYSQL_URL", server);
-        }
-        if redis {
-            let server = Server::redis(&Options::fast())?;
-            add("IDEM_TEST_REDIS_URL", server);
-        }
-        let cluster = match cluster {
-            true => Some(RedisCluster::start(&Options::fast())?),
-            false => None,
-        };
+        // They take longer to start than to ask for, so all start at once.
+        let (servers, cluster) = std::thread::scope(|scope| {
+            let servers: Vec<_> = wanted
+                .into_iter()
+                .map(|(variable, start)| (variable, scope.spawn(start)))
+                .collect();
+            let cluster = cluster.then(|| RedisCluster::start(&Options::fast()));
+            let servers = servers
+                .into_iter()
+                .map(|(variable, starting)| match starting.join() {
+                    Ok(server) => Ok((variable, server?)),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                })
+                .collect::<anyhow::Result<Vec<_>>>();
+            anyhow::Ok((servers?, cluster.transpose()?))
+        })?;
+        let mut variables: Vec<_> = servers
+            .iter()
+            .map(|(variable, server)| (*variable, server.url()))
+            .collect();
         if let Some(cluster) = &cluster {
             variables.push(("IDEM_TEST_REDIS_CLUSTER_URLS", cluster.urls().join(",")));
         }
@@ -76,7 +87,7 @@ impl Servers {
         }
         Ok(Self {
             variables,
-            _servers: servers,
+            _servers: servers.into_iter().map(|(_, server)| server).collect(),
             _cluster: cluster,
         })
     }

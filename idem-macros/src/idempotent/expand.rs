@@ -5,7 +5,7 @@ use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::Type;
 
-use super::model::{AfterCrash, Idempotent, Opened, Param, Request, Store, private};
+use super::model::{AfterCrash, Idempotent, Opened, Param, Request, Store, Transaction, private};
 use super::tokens::{Extent, call, is_called_result, local, mentions, result_arguments, shown_at};
 use crate::canonical::{Entry, encode_map};
 
@@ -48,15 +48,18 @@ impl Idempotent {
             Some(Store {
                 borrow,
                 expected: true,
-            }) => quote!(#p::handle(#borrow)),
+            }) => self.handle(borrow, borrow),
             Some(Store {
                 borrow,
                 expected: false,
-            }) => quote! {
-                match #borrow {
-                    #handle => #p::handle(#handle),
+            }) => {
+                let found = self.handle(borrow, &handle.to_token_stream());
+                quote! {
+                    match #borrow {
+                        #handle => #found,
+                    }
                 }
-            },
+            }
             None => quote!(#p::default_handle()),
         };
         let new_call = self.call();
@@ -82,7 +85,16 @@ impl Idempotent {
         let returned = self.step("returned", &answer.to_token_stream());
         match &self.after_crash {
             AfterCrash::Rerun | AfterCrash::Refuse => {
-                let enter = self.awaited_step("enter", &arguments);
+                let enter = match &self.transaction {
+                    None => self.awaited_step("enter", &arguments),
+                    Some(Transaction { joins: false, .. }) => {
+                        self.awaited_step_of("enter_transaction", 1, &arguments)
+                    }
+                    Some(Transaction { joins: true, name }) => {
+                        let arguments = quote!(#arguments, &mut *#name);
+                        self.awaited_step_of("join_transaction", 2, &arguments)
+                    }
+                };
                 quote! {
                     #prepare
                     let mut #running = match #enter {
@@ -151,10 +163,21 @@ impl Idempotent {
                 #body
             }
         };
-        let drive = self.awaited_step("drive", &quote!(&mut #running, #body));
+        let Some(Transaction { name, .. }) = &self.transaction else {
+            let drive = self.awaited_step("drive", &quote!(&mut #running, #body));
+            return quote! {
+                #attempt
+                let #result: #ret = #drive;
+            };
+        };
+        let driver = local("__idem_driver");
+        let drive = self.awaited_step("drive_transaction", &quote!(#driver, #body));
         quote! {
             #attempt
-            let #result: #ret = #drive;
+            let #result: #ret = {
+                let (#driver, #name) = #running.parts();
+                #drive
+            };
         }
     }
 
@@ -188,7 +211,11 @@ impl Idempotent {
             let closure = quote_spanned!(at=> |#error| match #error);
             quote!(#closure #arms)
         };
-        let finish = self.awaited_step("finish", &quote!(#running, #result, #judge));
+        let arguments = quote!(#running, #result, #judge);
+        let finish = match &self.transaction {
+            None => self.awaited_step("finish", &arguments),
+            Some(_) => self.awaited_step_of("finish_transaction", 1, &arguments),
+        };
         let returned = self.step("returned", &finish);
         // The body has moved the one that it was given.
         let attempt = self
@@ -203,6 +230,16 @@ impl Idempotent {
     fn judged_by(&self, name: &Ident) -> bool {
         let patterns = self.replay_err.iter().chain(&self.retry_err);
         patterns.cloned().any(|pattern| mentions(pattern, name))
+    }
+
+    /// What the engine is found by, or a store with transactions, which is asked for where the user named it.
+    fn handle(&self, shown: &TokenStream, found: &TokenStream) -> TokenStream {
+        if self.transaction.is_none() {
+            let p = &self.private(Span::call_site());
+            return quote!(#p::handle(#found));
+        }
+        let at = Extent::of(shown);
+        self.call_at(at, &quote_spanned!(at.first=> transactions), found)
     }
 
     /// The call with all that the options say of it.
@@ -236,6 +273,14 @@ impl Idempotent {
         }
         if self.run_on_store_error {
             call.extend(quote!(.run_on_store_error()));
+        }
+        if let Some(keep) = &self.keep {
+            let at = Extent::of(keep);
+            let kept = self.call_at(at, &quote_spanned!(at.first=> kept), keep);
+            call.extend(quote!(.keep(#kept)));
+        }
+        if self.issued {
+            call.extend(quote!(.issued()));
         }
         if self.name.is_none() {
             // Shown in no message: only where it is nested counts.
@@ -359,10 +404,16 @@ impl Idempotent {
     /// Should that be no `Result`, all of it is shown at one token of the type: the compiler then finds the same
     /// complaint at the same place every time, and tells it once.
     fn step(&self, function: &str, arguments: &TokenStream) -> TokenStream {
+        self.step_of(function, 0, arguments)
+    }
+
+    /// The same with this many further parameters, which can be inferred.
+    fn step_of(&self, function: &str, inferred: usize, arguments: &TokenStream) -> TokenStream {
         let at = self.step_span();
         let function = format_ident!("{function}", span = at);
         let ret = self.shown_ret();
-        let path = quote_spanned!(at=> #function::<#ret>);
+        let inferred = std::iter::repeat_n(quote_spanned!(at=> , _), inferred);
+        let path = quote_spanned!(at=> #function::<#ret #(#inferred)*>);
         self.call_at(
             Extent {
                 first: at,
@@ -374,7 +425,16 @@ impl Idempotent {
     }
 
     fn awaited_step(&self, function: &str, arguments: &TokenStream) -> TokenStream {
-        let step = self.step(function, arguments);
+        self.awaited_step_of(function, 0, arguments)
+    }
+
+    fn awaited_step_of(
+        &self,
+        function: &str,
+        inferred: usize,
+        arguments: &TokenStream,
+    ) -> TokenStream {
+        let step = self.step_of(function, inferred, arguments);
         quote_spanned!(self.step_span()=> #step.await)
     }
 

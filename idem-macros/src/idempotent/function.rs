@@ -57,7 +57,8 @@ impl Function {
             function.attrs.clear();
             function.sig.asyncness = None;
         }
-        if self.is_main() || options.tx.is_some() {
+        let tx = options.tx.as_ref().map(|tx| &tx.value);
+        if self.is_main() || tx.is_some_and(|tx| !self.has_argument(tx)) {
             // What the body calls through the connection would be unknown, and so would be told.
             function.attrs.push(parse_quote!(#[allow(unused)]));
             function.body = braced(&self.body, quote!(loop {}));
@@ -93,6 +94,17 @@ impl Function {
         self.sig.inputs.iter().any(|input| match input {
             FnArg::Typed(typed) => bindings(&typed.pat).contains(name),
             FnArg::Receiver(_) => false,
+        })
+    }
+
+    /// The type of the argument that has this name as a whole.
+    pub(super) fn argument(&self, name: &Ident) -> Option<&Type> {
+        self.sig.inputs.iter().find_map(|input| match input {
+            FnArg::Typed(typed) => match &*typed.pat {
+                Pat::Ident(pat) if pat.subpat.is_none() && pat.ident == *name => Some(&*typed.ty),
+                _ => None,
+            },
+            FnArg::Receiver(_) => None,
         })
     }
 

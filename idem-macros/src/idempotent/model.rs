@@ -34,8 +34,12 @@ pub(super) struct Idempotent {
     pub(super) lease: Option<TokenStream>,
     pub(super) wait: Option<TokenStream>,
     pub(super) run_on_store_error: bool,
+    pub(super) keep: Option<TokenStream>,
+    /// Whether only issued keys may claim.
+    pub(super) issued: bool,
     pub(super) request: Request,
     pub(super) after_crash: AfterCrash,
+    pub(super) transaction: Option<Transaction>,
     pub(super) replay_err: Option<TokenStream>,
     pub(super) retry_err: Option<TokenStream>,
     pub(super) attempt: Option<Ident>,
@@ -80,6 +84,14 @@ pub(super) struct Opened {
     pub(super) ident: Ident,
 }
 
+/// A transaction that the body runs in.
+pub(super) struct Transaction {
+    /// What its connection is called in the body.
+    pub(super) name: Ident,
+    /// Whether that is an argument, whose transaction the call joins.
+    pub(super) joins: bool,
+}
+
 /// What happens after a crash.
 pub(super) enum AfterCrash {
     Rerun,
@@ -101,7 +113,10 @@ impl Idempotent {
         check_name(&options, &function, async_trait.is_some(), errors);
         check_required(&options, &function, errors);
         check_errors(&options, errors);
+        check_issued(&options, errors);
         check_attempt(&options, &function, errors);
+        check_keep(&options, errors);
+        check_transaction(&options, &function, errors);
 
         let krate = options.krate.as_ref().map(|krate| krate.value.clone());
         let private = private(krate.as_ref(), Span::call_site());
@@ -148,6 +163,8 @@ impl Idempotent {
             lease: lease.map(renamed),
             wait: wait.map(renamed),
             run_on_store_error: options.on_store_error.is_some(),
+            keep: borrowed(options.keep),
+            issued: options.issued.is_some(),
             request: match borrowed(options.fingerprint) {
                 Some(expr) => Request::Expr(expr),
                 None => Request::Params(params.fingerprinted),
@@ -157,6 +174,10 @@ impl Idempotent {
                 Some(OnCrash::Refuse) => AfterCrash::Refuse,
                 Some(OnCrash::Reconcile(expr)) => AfterCrash::Reconcile(renamed(awaited(expr))),
             },
+            transaction: options.tx.map(|tx| Transaction {
+                joins: function.has_argument(&tx.value),
+                name: tx.value,
+            }),
             replay_err: pattern(options.replay_err),
             retry_err: pattern(options.retry_err),
             attempt: options.attempt.map(|attempt| attempt.value),
@@ -389,12 +410,52 @@ fn check_errors(options: &Options, errors: &mut Errors) {
     );
     if let Some(retry_err) = &options.retry_err
         && reruns
+        && options.tx.is_none()
         && !options.was_tried("on_crash")
     {
         errors.at(
             &retry_err.option,
             "`retry_err` changes nothing here: the next call runs the body again after every error that `replay_err` \
              does not name; leave it out, or add `on_crash = refuse` or `on_crash = reconcile(...)`",
+        );
+    }
+}
+
+fn check_keep(options: &Options, errors: &mut Errors) {
+    let refuses = options
+        .on_crash
+        .as_ref()
+        .is_some_and(|on_crash| matches!(on_crash.value, OnCrash::Refuse));
+    if let Some(keep) = &options.keep
+        && refuses
+    {
+        errors.at(
+            &keep.option,
+            "`keep` changes nothing here: it is for making the call again after a crash, which `on_crash = refuse` \
+             forbids; leave it out, or choose `on_crash = reconcile(...)`",
+        );
+    }
+}
+
+fn check_issued(options: &Options, errors: &mut Errors) {
+    let Some(issued) = &options.issued else {
+        return;
+    };
+    if options
+        .key
+        .as_ref()
+        .is_some_and(|key| matches!(key.value, Key::Fingerprint))
+    {
+        errors.at(
+            &issued.option,
+            "an issued key is one that the caller sends, and `key = fingerprint` makes it of the request: leave out \
+             `issued`, or write `key = ...` with what the caller sends",
+        );
+    }
+    if let Some(on_store_error) = &options.on_store_error {
+        errors.at(
+            &on_store_error.option,
+            "whether an issued key was used is what the store says: leave out `on_store_error`, or `issued`",
         );
     }
 }
@@ -408,6 +469,79 @@ fn check_attempt(options: &Options, function: &Function, errors: &mut Errors) {
             attempt,
             format!("`{attempt}` would hide the argument of that name: choose another one"),
         );
+    }
+}
+
+fn check_transaction(options: &Options, function: &Function, errors: &mut Errors) {
+    let Some(Given { option, value: tx }) = &options.tx else {
+        return;
+    };
+    if options.store.is_none() && !options.was_tried("store") {
+        errors.at(
+            option,
+            "`tx` needs a `store`, whose connection it is: write `store = ...` with a handle whose type says which \
+             store it is on, such as `Idem<PostgresStore>`",
+        );
+    }
+    let strays = [
+        (
+            options.on_crash.as_ref().map(|it| &it.option),
+            "a crash rolls the body back, so there is nothing to decide",
+        ),
+        (
+            options.lease.as_ref().map(|it| &it.option),
+            "the transaction holds the record, and no lease",
+        ),
+        (
+            options.retry_err.as_ref().map(|it| &it.option),
+            "every error that `replay_err` does not name rolls the body back",
+        ),
+        (
+            options.on_store_error.as_ref().map(|it| &it.option),
+            "without the store there is no transaction to run in",
+        ),
+        (
+            options.keep.as_ref().map(|it| &it.option),
+            "a crash leaves nothing behind that would have to be recovered",
+        ),
+    ];
+    for (stray, why) in strays {
+        if let Some(stray) = stray {
+            errors.at(
+                stray,
+                format!("`{stray}` means nothing beside `tx`: {why}; leave one of them out"),
+            );
+        }
+    }
+    if let Some(attempt) = &options.attempt
+        && attempt.value == *tx
+    {
+        errors.at(
+            tx,
+            format!("`{tx}` is the attempt's name already: choose another one"),
+        );
+    }
+    if !function.has_argument(tx) {
+        return;
+    }
+    match function.argument(tx) {
+        Some(Type::Reference(reference)) if reference.mutability.is_some() => {}
+        Some(ty) => errors.at(
+            tx,
+            format!(
+                "`{tx}` is an argument, so the call would join the transaction that it brings along, and for that it \
+                 has to be a `&mut` of a connection or transaction, not `{}`: borrow it, or choose a name that is no \
+                 argument's, and the call begins a transaction of its own",
+                written(ty)
+            ),
+        ),
+        None => errors.at(
+            tx,
+            format!(
+                "`{tx}` is a part of a pattern: to join its transaction make it an argument of its own, or choose \
+                 another name, and the call begins a transaction of its own"
+            ),
+        ),
     }
 }
 

@@ -211,7 +211,8 @@ fn bare_words(options: &Options) -> Vec<&Ident> {
     });
     let others = [&options.store, &options.scope].into_iter().flatten();
     let exprs = key.into_iter().chain(others.map(|given| &given.value));
-    exprs.filter_map(bare_word).collect()
+    let tx = options.tx.as_ref().map(|tx| &tx.value);
+    exprs.filter_map(bare_word).chain(tx).collect()
 }
 
 /// The tokens of all options that are evaluated before the body.
@@ -228,6 +229,7 @@ fn option_tokens(options: &Options) -> TokenStream {
         &options.ttl,
         &options.store,
         &options.scope,
+        &options.keep,
         &options.name,
         &options.lease,
         &options.wait,

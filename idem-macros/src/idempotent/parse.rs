@@ -28,7 +28,9 @@ const NAMES: &[&str] = &[
     "replay_err",
     "retry_err",
     "on_store_error",
+    "keep",
     "tx",
+    "issued",
     "attempt",
     "crate",
 ];
@@ -50,7 +52,10 @@ pub(super) struct Options {
     pub(super) replay_err: Option<Given<ErrorPattern>>,
     pub(super) retry_err: Option<Given<ErrorPattern>>,
     pub(super) on_store_error: Option<Given<()>>,
-    pub(super) tx: Option<Given<()>>,
+    pub(super) keep: Option<Given<Expr>>,
+    pub(super) issued: Option<Given<()>>,
+    /// What the connection is called in the body.
+    pub(super) tx: Option<Given<Ident>>,
     pub(super) attempt: Option<Given<Ident>>,
     pub(super) krate: Option<Given<Path>>,
     /// Words for options that could not be read: they are not missing.
@@ -222,6 +227,14 @@ impl Options {
                 word(&option, "run", input)?;
                 set(&mut self.on_store_error, option, (), errors);
             }
+            "keep" => {
+                let keep = expr(
+                    &option,
+                    "an expression for what it takes to make the call again",
+                    input,
+                )?;
+                set(&mut self.keep, option, keep, errors);
+            }
             "attempt" => {
                 let attempt = binding(&option, input)?;
                 set(&mut self.attempt, option, attempt, errors);
@@ -237,27 +250,24 @@ impl Options {
                 set(&mut self.krate, option, path, errors);
             }
             "tx" => {
-                // Taken note of first: whatever stands behind it, the answer is the same.
-                let span = option.span();
-                set(&mut self.tx, option, (), errors);
-                return Err(syn::Error::new(
-                    span,
-                    "`tx` is reserved: the transactional mode is not built yet; leave it out, and choose with \
-                     `on_crash` what a crash means",
-                ));
+                let tx = binding(&option, input)?;
+                set(&mut self.tx, option, tx, errors);
             }
             "issued" => {
-                return Err(syn::Error::new(
-                    option.span(),
-                    "`issued` is reserved: keys that the service issues are not built yet; leave it out",
-                ));
+                if input.peek(Token![=]) || input.peek(token::Paren) {
+                    return Err(syn::Error::new(
+                        option.span(),
+                        "`issued` stands alone; how long a key is good for is said where it is issued, \
+                         `idem.issue(operation, scope, ttl)`",
+                    ));
+                }
+                set(&mut self.issued, option, (), errors);
             }
             _ => {
                 let message = match suggest(name, NAMES) {
                     Some(meant) => format!("unknown option `{name}`, did you mean `{meant}`?"),
                     None => {
-                        let names: Vec<_> = NAMES.iter().filter(|name| **name != "tx").collect();
-                        let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+                        let names: Vec<_> = NAMES.iter().map(|name| format!("`{name}`")).collect();
                         format!(
                             "unknown option `{name}`; the options are {}",
                             names.join(", ")
@@ -323,12 +333,13 @@ fn word(option: &Ident, known: &str, input: ParseStream) -> Result<()> {
     }
 }
 
+/// The name that an option gives to something in the body, for example its own.
 fn binding(option: &Ident, input: ParseStream) -> Result<Ident> {
-    equals(option, "attempt", input)?;
+    equals(option, &option.to_string(), input)?;
     input.parse().map_err(|error| {
         syn::Error::new(
             error.span(),
-            format!("expected the name to give it in the body, such as `{option} = attempt`"),
+            format!("expected the name to give it in the body, such as `{option} = {option}`"),
         )
     })
 }

@@ -169,6 +169,40 @@ fn async_trait() {
 }
 
 #[test]
+fn keep() {
+    check(
+        r#"key = order.id, ttl = "7d", name = "orders.checkout", store = self.idem, keep = order, attempt = attempt"#,
+        "async fn checkout(&self, order: Order) -> Result<u64, CheckoutError> {
+            self.pay(order, attempt.number()).await
+        }",
+        &expect_file!["snapshots/keep.rs"],
+    );
+}
+
+#[test]
+fn transaction() {
+    check(
+        r#"key = order.id, ttl = "24h", name = "orders.place", store = self.idem, tx = tx, attempt = attempt,
+           replay_err = OrderError::SoldOut"#,
+        "async fn place(&self, order: Order) -> Result<u64, OrderError> {
+            insert(&mut *tx, order, attempt.number()).await
+        }",
+        &expect_file!["snapshots/transaction.rs"],
+    );
+}
+
+#[test]
+fn joined_transaction() {
+    check(
+        r#"key = key, ttl = "24h", store = idem, tx = tx"#,
+        "async fn add(idem: &Idem<PostgresStore>, tx: &mut PgConnection, key: &str) -> Result<u64, Error> {
+            insert(tx, key).await
+        }",
+        &expect_file!["snapshots/joined_transaction.rs"],
+    );
+}
+
+#[test]
 fn errors() {
     check(
         r#"kye = key, ttl = "24", attempt = attempt"#,

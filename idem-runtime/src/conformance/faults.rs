@@ -9,12 +9,13 @@ use tokio::sync::watch;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Ending, Holder, Observation, Record};
+use crate::record::{Ending, Holder, Observation, Payload, Record};
 use crate::store::{
-    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, Resolution, Resolved, Store,
+    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
+    Resolved, SavedStep, StepStore, Store,
 };
 
-/// A step of a [`Store`].
+/// A step of a [`Store`] or [`StepStore`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is the method of its name")]
 pub enum Op {
@@ -28,11 +29,13 @@ pub enum Op {
     Get,
     List,
     Purge,
+    SaveStep,
+    SavedSteps,
 }
 
 impl Op {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Claim,
         Self::TakeOver,
         Self::Renew,
@@ -43,6 +46,8 @@ impl Op {
         Self::Get,
         Self::List,
         Self::Purge,
+        Self::SaveStep,
+        Self::SavedSteps,
     ];
 }
 
@@ -357,4 +362,39 @@ impl<S: Store> Store for FaultStore<S> {
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
         self.step(Op::Purge, self.inner().purge(limit)).await
     }
+
+    fn recovery(&self) -> Option<&dyn RecoveryStore> {
+        self.inner().recovery()
+    }
+
+    fn steps(&self) -> Option<&dyn StepStore> {
+        self.inner().steps().map(|_| self as &dyn StepStore)
+    }
+}
+
+/// Where the store behind it keeps no steps, both methods fail.
+#[async_trait]
+impl<S: Store> StepStore for FaultStore<S> {
+    async fn save_step(
+        &self,
+        holder: &Holder,
+        name: &str,
+        payload: &Payload,
+    ) -> Result<Fenced, StoreError> {
+        let steps = self.inner().steps().ok_or_else(no_steps)?;
+        self.step(Op::SaveStep, steps.save_step(holder, name, payload))
+            .await
+    }
+
+    async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError> {
+        let steps = self.inner().steps().ok_or_else(no_steps)?;
+        self.step(Op::SavedSteps, steps.saved_steps(holder)).await
+    }
+}
+
+fn no_steps() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Other,
+        "the store behind the faults keeps no steps",
+    )
 }

@@ -11,10 +11,10 @@ use crate::store::{Claim, ClaimRequest, Fenced, Store};
 
 /// How many times a future is polled before it is dropped, at most. A step of a store that talks to another thread or
 /// machine takes a handful.
-const POLLS: u32 = 12;
+pub(super) const POLLS: u32 = 12;
 
 /// Polls the future so many times, as it asks for it, and drops it there.
-async fn dropped_after<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
+pub(super) async fn dropped_after<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut left = polls;
     poll_fn(move |context| {

@@ -296,7 +296,7 @@ impl Silent {
     }
 }
 
-fn failed(step: &'static str) -> impl FnOnce(StoreError) -> String {
+pub(super) fn failed(step: &'static str) -> impl FnOnce(StoreError) -> String {
     move |error| match std::error::Error::source(&error) {
         None => format!("{step} failed: {error}"),
         Some(source) => format!("{step} failed: {error}: {source}"),

@@ -10,7 +10,8 @@ use tokio::time::Instant;
 use super::Engine;
 use super::call::Prepared;
 use super::timing::{bounded, later};
-use crate::error::Error;
+use super::transaction::inside;
+use crate::error::{Error, InvalidCall};
 use crate::key::{Key, Operation, RecordId, Scope};
 use crate::record::{Grant, Holder, OnCrash, Record, Timestamp};
 use crate::store::{Fenced, Granted};
@@ -110,25 +111,34 @@ impl Attempt {
     /// Under `key = fingerprint` the time of the first claim goes in as well, because there the same request is a new
     /// one after its ttl.
     pub fn downstream_key(&self, service: &str) -> String {
-        let mut hasher = Sha256::new_with_prefix(b"idem/downstream/1");
+        self.derived_key(b"idem/downstream/1", service)
+    }
+
+    /// A key derived from the record's identity for whatever has this name, of the kind that the prefix tells apart.
+    pub(super) fn derived_key(&self, prefix: &[u8], name: &str) -> String {
+        let mut hasher = Sha256::new_with_prefix(prefix);
         hasher.update(self.call.request.id.as_bytes());
         if self.call.by_fingerprint {
             hasher.update(self.first_claimed_at.as_micros().to_be_bytes());
         }
-        hasher.update(service);
+        hasher.update(name);
         uuid_v8(&hasher.finalize().into())
     }
 
     /// Begins the lease anew. The toolkit does this by itself at a third of the lease while the body runs; call it
-    /// before an effect that must not happen twice, to be sure.
+    /// before an effect that must not happen twice, to be sure. In a transaction there is nothing to renew.
     ///
     /// # Errors
-    /// [`Error::LeaseLost`] where another call took over, [`Error::Store`] where the store could not be reached.
+    /// [`Error::LeaseLost`] where another call took over, [`Error::Store`] where the store could not be reached,
+    /// [`Error::InvalidCall`] in the body of a [`step_tx`](Self::step_tx), whose transaction it could wait for.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the lease renewed or not.
     pub async fn renew(&self) -> Result<(), Error> {
         match (self.holder(), self.live_until()) {
+            // The transaction holds the record until it ends, and its row cannot be reached from outside.
+            (Some(_), Some(_)) if self.call.transactional => Ok(()),
+            _ if inside::is_polled(self.engine()) => Err(InvalidCall::InsideTransaction.into()),
             (Some(holder), Some(_)) => self.renew_as(&holder).await,
             _ => Err(Error::LeaseLost),
         }
@@ -178,6 +188,11 @@ impl Attempt {
             token: self.call.request.token,
             grant,
         })
+    }
+
+    /// Whether its body runs although the store could not be reached.
+    pub(super) fn is_unprotected(&self) -> bool {
+        self.grant.is_none() && !self.dead
     }
 
     pub(super) fn on_crash(&self) -> OnCrash {

@@ -4,15 +4,19 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::runtime::Handle as Runtime;
 
 use super::Engine;
 use super::handover::Progress;
-use crate::error::{Error, InvalidCall};
+use super::issue::Issued;
+use super::steps::Steps;
+use crate::codec::Codec;
+use crate::error::{Error, InvalidCall, InvalidKey};
 use crate::fingerprint::{self, Fingerprint};
 use crate::key::{Identity, Key, Operation, RecordId, Scope, ToKey, ToScope};
 use crate::policy::OnStoreError;
-use crate::record::{Digest, OnCrash, Token, micros};
+use crate::record::{Digest, OnCrash, Payload, Timestamp, Token, micros};
 use crate::store::ClaimRequest;
 
 /// A call: operation, key, request, and how long its record is kept.
@@ -33,7 +37,13 @@ struct Parts {
     wait: Option<Duration>,
     on_crash: OnCrash,
     run_on_store_error: bool,
+    kept: Option<Payload>,
+    issued: bool,
+    transactional: bool,
 }
+
+/// The lease of a transactional call, which nobody else ever sees: it only has to be longer than a transaction lasts.
+const OF_TRANSACTIONS: Duration = Duration::from_secs(60 * 60);
 
 impl Call {
     /// A call of this operation, with this key, for this request; its record is kept for `ttl` after it ended.
@@ -45,11 +55,27 @@ impl Call {
         request: &(impl Fingerprint + ?Sized),
         ttl: Duration,
     ) -> Self {
-        Self(
-            key.to_key()
-                .map_err(Error::from)
-                .and_then(|key| Parts::new(operation.into(), Some(key), request, ttl)),
-        )
+        Self(key.to_key().map_err(Error::from).and_then(|key| {
+            let operation = Operation::new(operation)?;
+            Ok(Parts::new(
+                operation,
+                Some(key),
+                fingerprint::digest(request)?,
+                ttl,
+            ))
+        }))
+    }
+
+    /// The same for a request that was fingerprinted already.
+    #[cfg(feature = "http")]
+    pub(crate) fn of_digest(
+        operation: Cow<'static, str>,
+        key: Key,
+        digest: Digest,
+        ttl: Duration,
+    ) -> Self {
+        let operation = Operation::new(operation).map_err(Error::from);
+        Self(operation.map(|operation| Parts::new(operation, Some(key), digest, ttl)))
     }
 
     /// The same with the key derived from the request: a duplicate filter. The same request is a new one once its
@@ -59,7 +85,16 @@ impl Call {
         request: &(impl Fingerprint + ?Sized),
         ttl: Duration,
     ) -> Self {
-        Self(Parts::new(operation.into(), None, request, ttl))
+        let parts = || {
+            let operation = Operation::new(operation)?;
+            Ok(Parts::new(
+                operation,
+                None,
+                fingerprint::digest(request)?,
+                ttl,
+            ))
+        };
+        Self(parts())
     }
 
     /// Whose key it is, joined to the scope that the key itself may carry.
@@ -108,6 +143,51 @@ impl Call {
         })
     }
 
+    /// Keeps this with the record from before the body runs, for as long as the record has no outcome: a
+    /// [`Recovery`](crate::Recovery) makes the call again with it when its owner died. It is kept as JSON, and for
+    /// whoever can read the store to read.
+    ///
+    /// A store that cannot keep it, and a value that is over the handle's limit for results or cannot be encoded, are
+    /// told when the call is made: [`Error::InvalidCall`].
+    #[must_use]
+    pub fn keep(self, kept: &(impl Serialize + ?Sized)) -> Self {
+        self.with(|parts| {
+            let kept = Codec::Json.encode(kept, usize::MAX);
+            parts.kept = Some(kept.map_err(|error| InvalidCall::Kept(error.to_string()))?);
+            Ok(())
+        })
+    }
+
+    /// Only a key that [`Idem::issue`](super::Idem::issue) gave out for this operation and scope may claim, and first
+    /// within its time. It never runs without a claim, whatever the handle says to do without the store.
+    #[must_use]
+    pub fn issued(self) -> Self {
+        self.with(|parts| {
+            parts.issued = true;
+            Ok(())
+        })
+    }
+
+    /// The same call in a transaction.
+    pub(super) fn transactional(self) -> Self {
+        self.with(|parts| {
+            let stray = if parts.on_crash != OnCrash::Rerun {
+                "on_crash"
+            } else if parts.lease.is_some() {
+                "lease"
+            } else if parts.run_on_store_error {
+                "on_store_error"
+            } else if parts.kept.is_some() {
+                "keep"
+            } else {
+                parts.lease = Some(OF_TRANSACTIONS);
+                parts.transactional = true;
+                return Ok(());
+            };
+            Err(InvalidCall::NotTransactional(stray).into())
+        })
+    }
+
     #[doc(hidden)]
     #[must_use]
     pub fn failed(self, error: Error) -> Self {
@@ -137,6 +217,19 @@ impl Call {
         if micros(lease) == 0 {
             return Err(InvalidCall::ZeroLease.into());
         }
+        if let Some(kept) = &parts.kept {
+            if engine.store.recovery().is_none() {
+                return Err(InvalidCall::NoRecovery.into());
+            }
+            let limit = engine.policy.max_result_bytes;
+            if kept.bytes.len() > limit {
+                let message = format!(
+                    "it has {} bytes, and the limit is {limit}",
+                    kept.bytes.len()
+                );
+                return Err(InvalidCall::Kept(message).into());
+            }
+        }
         let fingerprint = engine
             .secrets
             .first()
@@ -150,8 +243,13 @@ impl Call {
             operation: parts.operation,
             key,
         };
-        let run_unprotected =
-            parts.run_on_store_error || engine.policy.on_store_error == OnStoreError::Run;
+        let issued = parts
+            .issued
+            .then(|| Issued::of(&identity, &engine.secrets))
+            .transpose()?;
+        let run_unprotected = issued.is_none()
+            && !parts.transactional
+            && (parts.run_on_store_error || engine.policy.on_store_error == OnStoreError::Run);
         Ok(Arc::new(Prepared {
             wait: parts.wait.unwrap_or(engine.policy.wait),
             request: ClaimRequest {
@@ -160,13 +258,17 @@ impl Call {
                 fingerprint,
                 token: Token::random(),
                 lease,
-                retention: parts.ttl,
+                retention: issued.map_or(parts.ttl, |issued| parts.ttl.max(issued.retention())),
                 on_crash: parts.on_crash,
             },
             digest: parts.digest,
             by_fingerprint,
             run_unprotected,
+            kept: parts.kept,
+            first_until: issued.map(|issued| issued.until),
+            transactional: parts.transactional,
             progress: Progress::default(),
+            steps: Steps::default(),
             engine,
             runtime,
         }))
@@ -179,23 +281,21 @@ impl Call {
 }
 
 impl Parts {
-    fn new(
-        operation: Cow<'static, str>,
-        key: Option<Key>,
-        request: &(impl Fingerprint + ?Sized),
-        ttl: Duration,
-    ) -> Result<Self, Error> {
-        Ok(Self {
-            operation: Operation::new(operation)?,
+    fn new(operation: Operation, key: Option<Key>, digest: Digest, ttl: Duration) -> Self {
+        Self {
+            operation,
             key,
             scope: Scope::none(),
-            digest: fingerprint::digest(request)?,
+            digest,
             ttl,
             lease: None,
             wait: None,
             on_crash: OnCrash::Rerun,
             run_on_store_error: false,
-        })
+            kept: None,
+            issued: false,
+            transactional: false,
+        }
     }
 }
 
@@ -211,5 +311,23 @@ pub(crate) struct Prepared {
     pub(super) wait: Duration,
     pub(super) by_fingerprint: bool,
     pub(super) run_unprotected: bool,
+    /// What is kept with the record from before the body runs.
+    pub(super) kept: Option<Payload>,
+    /// The last moment, by the store's clock, at which the record may have been claimed first: that of an issued key.
+    pub(super) first_until: Option<Timestamp>,
+    /// What it does becomes true with its own record or not at all: there is no lease to keep.
+    pub(super) transactional: bool,
     pub(super) progress: Progress,
+    pub(super) steps: Steps,
+}
+
+impl Prepared {
+    /// Refuses a record of an issued key that was claimed first when its time was over. Attempts on one that was
+    /// claimed in time may come later.
+    pub(super) fn in_time(&self, first_claimed_at: Timestamp) -> Result<(), Error> {
+        match self.first_until {
+            Some(until) if first_claimed_at > until => Err(InvalidKey::Expired.into()),
+            _ => Ok(()),
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! From a call to the right to run its body, or to the answer that is there already.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::{Attempt, Engine};
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::fingerprint;
 use crate::record::{Digest, Holder, Observation, OnCrash, Record, State};
-use crate::store::{Claim, ClaimRequest, Fenced, Resolution, Resolved};
+use crate::store::{Claim, ClaimInTransaction, ClaimRequest, Fenced, Resolution, Resolved};
 
 /// How often a record may change under a call that did not wait, before the call gives up: each round needs another
 /// call to have moved the record in between, so a call that gets this far is contending with a fault.
@@ -36,7 +37,7 @@ pub(super) enum Claimed {
 pub(super) struct Waited(pub(super) bool);
 
 /// A call on its way to its record. Dropped on the way, it gives back what it may have claimed.
-pub(super) struct Claimant {
+pub(super) struct Claimant<'o> {
     call: Arc<Prepared>,
     /// When a duplicate stops waiting.
     deadline: Instant,
@@ -50,18 +51,40 @@ pub(super) struct Claimant {
     lead: Option<Lead>,
     /// A claim was sent and its grant is not known, or not in use.
     in_doubt: bool,
+    /// Where it claims in a transaction.
+    opening: Option<&'o mut (dyn Opening + 'o)>,
 }
+
+/// Claims in a transaction, which stays open where the claim is granted and is rolled back where it is not.
+pub(super) trait Opening: Send {
+    /// [`Store::claim`](crate::Store::claim), or a takeover of what was observed.
+    fn claim<'a>(
+        &'a mut self,
+        observed: Option<&'a Observation>,
+        request: &'a ClaimRequest,
+    ) -> Opened<'a>;
+
+    /// Whether the transaction is the caller's: an error may have undone what the caller did before, and what is found
+    /// in it may never be committed.
+    fn joins(&self) -> bool;
+}
+
+/// A claim in a transaction on its way.
+pub(super) type Opened<'a> =
+    Pin<Box<dyn Future<Output = Result<ClaimInTransaction, StoreError>> + Send + 'a>>;
 
 /// What a look at a record says to do.
 enum Look {
     Claimed(Claimed),
     /// Wait for whoever runs it; the record as it was seen.
     Wait(Box<Record>),
+    /// Wait for the transaction that holds it, which has claimed it for this request where that is known.
+    Locked(Option<Digest>),
     /// The record changed in the meantime: claim once more.
     Again,
 }
 
-impl Claimant {
+impl<'o> Claimant<'o> {
     pub(super) fn new(call: Arc<Prepared>, can_ask: bool) -> Self {
         let now = Instant::now();
         Self {
@@ -73,7 +96,15 @@ impl Claimant {
             can_ask,
             lead: None,
             in_doubt: false,
+            opening: None,
         }
+    }
+
+    /// The same for a call that claims in a transaction.
+    pub(super) fn in_transaction(call: Arc<Prepared>, opening: &'o mut (dyn Opening + 'o)) -> Self {
+        let mut claimant = Self::new(call, false);
+        claimant.opening = Some(opening);
+        claimant
     }
 
     /// Claims the record, waits for it, or finds its outcome.
@@ -108,7 +139,7 @@ impl Claimant {
 
     /// Settles the record as `reconcile` found out. False where it changed in the meantime: claim once more.
     pub(super) async fn resolve(
-        &self,
+        &mut self,
         observed: &Observation,
         resolution: &Resolution,
     ) -> Result<bool, Error> {
@@ -122,6 +153,10 @@ impl Claimant {
         &self.call
     }
 
+    fn joins(&self) -> bool {
+        self.opening.as_ref().is_some_and(|it| it.joins())
+    }
+
     /// Tells the followers what the call came to, and hands the lead on to whoever runs the body.
     fn conclude(&mut self, claimed: Result<Claimed, Error>) -> Result<Claimed, Error> {
         match &claimed {
@@ -129,8 +164,12 @@ impl Claimant {
             Ok(Claimed::Run(..)) => {}
             Ok(Claimed::Ask(dead)) => self.ask_for_all(&dead.fingerprint),
             Ok(Claimed::Replay(ended, _)) => {
+                let joins = self.joins();
                 if let Some(lead) = self.lead.take() {
-                    lead.resign(|| Phase::Ended(Arc::new(ended.clone())));
+                    lead.resign(|| match joins {
+                        true => Phase::Alone,
+                        false => Phase::Ended(Arc::new(ended.clone())),
+                    });
                 }
             }
             Err(_) => {
@@ -147,7 +186,7 @@ impl Claimant {
         if let Some(lead) = &self.lead {
             let now = Instant::now();
             lead.tell(Phase::Elsewhere {
-                fingerprint: *fingerprint,
+                fingerprint: Some(*fingerprint),
                 lapses: later(now, MAX_RETRY_AFTER),
                 news_by: later(now, self.call.request.lease),
             });
@@ -155,6 +194,10 @@ impl Claimant {
     }
 
     async fn first_claim(&mut self) -> Result<Look, Error> {
+        if self.opening.is_some() {
+            let call = Arc::clone(&self.call);
+            return Box::pin(self.open(None, &call.request)).await;
+        }
         let sent = send(
             &self.call.engine,
             None,
@@ -178,6 +221,11 @@ impl Claimant {
                     // A call that waits is bounded by its deadline and slowed down by its pauses.
                     rounds = 0;
                     self.wait_for(&record).await?
+                }
+                Look::Locked(fingerprint) => {
+                    rounds = 0;
+                    self.wait_for_lock(fingerprint).await?;
+                    self.first_claim().await?
                 }
                 Look::Again => {
                     rounds += 1;
@@ -217,7 +265,15 @@ impl Claimant {
     async fn look(&mut self, claim: Claim, sent_at: Instant) -> Result<Look, Error> {
         match claim {
             Claim::Granted(granted) => {
+                if let Err(error) = self.call.in_time(granted.first_claimed_at) {
+                    // Given back when this is dropped; until then it is refused to others as well.
+                    self.in_doubt = true;
+                    return Err(error);
+                }
                 let attempt = Attempt::granted(Arc::clone(&self.call), &granted, sent_at);
+                if self.call.kept.is_some() {
+                    Box::pin(self.keep(&attempt)).await?;
+                }
                 Ok(Look::Claimed(Claimed::Run(attempt, self.lead.take())))
             }
             Claim::Existing(record) => match self.replay(&record)? {
@@ -225,6 +281,34 @@ impl Claimant {
                 None => Box::pin(self.inspect(record)).await,
             },
         }
+    }
+
+    /// Keeps what the call is to be recovered with. Where that fails nothing has run yet, and the claim is given back.
+    async fn keep(&mut self, attempt: &Attempt) -> Result<(), Error> {
+        let engine = &self.call.engine;
+        let kept = self.call.kept.as_ref().zip(attempt.holder());
+        let Some((store, (kept, holder))) = engine.store.recovery().zip(kept) else {
+            return Ok(());
+        };
+        self.in_doubt = true;
+        let limit = engine.policy.store_timeout;
+        let give_up_at = later(Instant::now(), engine.policy.store_patience);
+        let mut retries = Backoff::of_retries();
+        loop {
+            let keep = store.keep(&holder, kept, self.call.request.lease);
+            let error = match bounded(limit, keep).await {
+                Ok(Fenced::Done) => break,
+                Ok(Fenced::Lost) => return Err(Error::LeaseLost),
+                Err(error) => error,
+            };
+            let pause = retries.pause();
+            if !error.is_retryable() || Instant::now() + pause >= give_up_at {
+                return Err(error.into());
+            }
+            tokio::time::sleep(pause).await;
+        }
+        self.in_doubt = false;
+        Ok(())
     }
 
     /// The outcome of a record that is there, where it has one. Nothing is told of it before the fingerprints were
@@ -236,6 +320,7 @@ impl Claimant {
 
     /// What a record of this request means for this call that has no outcome.
     async fn inspect(&mut self, record: Box<Record>) -> Result<Look, Error> {
+        self.call.in_time(record.first_claimed_at)?;
         match (record.state, record.on_crash) {
             (State::Running, _) if !record.is_lapsed() => Ok(Look::Wait(record)),
             (State::Running, OnCrash::Rerun) => {
@@ -245,14 +330,13 @@ impl Claimant {
             (State::Running | State::Interrupted, OnCrash::Reconcile) if self.can_ask => {
                 Ok(Look::Claimed(Claimed::Ask(record)))
             }
+            // Marking it would wait for the caller's transaction, which may have locked it. Whoever asks next does.
+            (State::Running, _) if self.joins() => Err(Error::Interrupted),
             (State::Running, _) => {
-                if self
-                    .resolve(&record.observation(), &Resolution::Interrupt)
-                    .await?
-                {
-                    Err(Error::Interrupted)
-                } else {
-                    Ok(Look::Again)
+                let observed = record.observation();
+                match self.resolve(&observed, &Resolution::Interrupt).await? {
+                    true => Err(Error::Interrupted),
+                    false => Ok(Look::Again),
                 }
             }
             (State::Released, _) if record.fingerprint != self.call.request.fingerprint => {
@@ -276,6 +360,12 @@ impl Claimant {
     ) -> Result<Look, Error> {
         let mut request = self.call.request.clone();
         request.fingerprint = record.fingerprint;
+        if self.opening.is_some() {
+            return match self.open(observed, &request).await? {
+                look @ (Look::Claimed(Claimed::Run(..)) | Look::Locked(_)) => Ok(look),
+                _ => Ok(Look::Again),
+            };
+        }
         let sent = send(
             &self.call.engine,
             observed,
@@ -292,6 +382,81 @@ impl Claimant {
             // Somebody was faster: look at what is there now, in another round, lest two calls chase each other here.
             Claim::Existing(_) => Ok(Look::Again),
         }
+    }
+
+    /// Claims in a transaction, until the store answers or patience is over.
+    async fn open(
+        &mut self,
+        observed: Option<&Observation>,
+        request: &ClaimRequest,
+    ) -> Result<Look, Error> {
+        let policy = self.call.engine.policy.clone();
+        let give_up_at = later(Instant::now(), policy.store_patience);
+        let mut retries = Backoff::of_retries();
+        let (answer, sent_at) = loop {
+            let Some(opening) = self.opening.as_deref_mut() else {
+                return Ok(Look::Again);
+            };
+            let sent_at = self.now.take().unwrap_or_else(Instant::now);
+            let may_retry = !opening.joins();
+            match bounded(policy.store_timeout, opening.claim(observed, request)).await {
+                Ok(answer) => break (answer, sent_at),
+                Err(error) => {
+                    let pause = retries.pause();
+                    let over = Instant::now() + pause >= give_up_at;
+                    if !may_retry || over || !error.is_retryable() {
+                        return Err(error.into());
+                    }
+                    tracing::debug!(
+                        target: "idem",
+                        error = ?error.kind(),
+                        "the claim failed, trying again",
+                    );
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        };
+        match answer {
+            ClaimInTransaction::Granted(granted) => {
+                self.look(Claim::Granted(granted), sent_at).await
+            }
+            ClaimInTransaction::Existing(record) => {
+                self.look(Claim::Existing(record), sent_at).await
+            }
+            ClaimInTransaction::Locked { fingerprint } => Ok(Look::Locked(fingerprint)),
+        }
+    }
+
+    /// Waits before it tries again for a record that another transaction holds. What that has done cannot be read, and
+    /// trying costs no more than reading would.
+    async fn wait_for_lock(&mut self, fingerprint: Option<Digest>) -> Result<(), Error> {
+        if let Some(fingerprint) = &fingerprint {
+            self.compare(fingerprint)?;
+        }
+        let now = Instant::now();
+        let pause = self.polls.pause();
+        let elsewhere = |news_by| Phase::Elsewhere {
+            fingerprint,
+            lapses: later(now, MAX_RETRY_AFTER),
+            news_by,
+        };
+        if now >= self.deadline {
+            if let Some(lead) = self.lead.take() {
+                // Those who do not wait have their answer, too; those who do look for another leader.
+                lead.resign(|| elsewhere(now));
+            }
+            return Err(in_flight(later(now, pause)));
+        }
+        self.waited = true;
+        let wake = (now + pause).min(self.deadline);
+        if let Some(lead) = &self.lead {
+            lead.tell(elsewhere(later(
+                wake,
+                self.call.engine.policy.store_timeout,
+            )));
+        }
+        tokio::time::sleep_until(wake).await;
+        Ok(())
     }
 
     fn compare(&self, stored: &Digest) -> Result<(), Error> {
@@ -312,7 +477,7 @@ impl Claimant {
                 if let Some(lead) = self.lead.take() {
                     // Those who do not wait have their answer, too; those who do look for another leader.
                     lead.resign(|| Phase::Elsewhere {
-                        fingerprint: seen.fingerprint,
+                        fingerprint: Some(seen.fingerprint),
                         lapses,
                         news_by: now,
                     });
@@ -325,7 +490,7 @@ impl Claimant {
                 .min(lapses.max(now + Duration::from_millis(1)));
             if let Some(lead) = &self.lead {
                 lead.tell(Phase::Elsewhere {
-                    fingerprint: seen.fingerprint,
+                    fingerprint: Some(seen.fingerprint),
                     lapses,
                     news_by: later(wake, self.call.engine.policy.store_timeout),
                 });
@@ -396,7 +561,9 @@ impl Claimant {
                     lapses,
                     news_by,
                 } => {
-                    self.compare(&fingerprint)?;
+                    if let Some(fingerprint) = fingerprint {
+                        self.compare(&fingerprint)?;
+                    }
                     if now >= self.deadline {
                         return Err(in_flight(lapses));
                     }
@@ -441,7 +608,7 @@ impl Claimant {
 }
 
 /// Sends a claim, or a takeover of what was observed, until the store answers or patience is over.
-async fn send(
+pub(super) async fn send(
     engine: &Engine,
     observed: Option<&Observation>,
     request: &ClaimRequest,
@@ -477,7 +644,7 @@ async fn send(
     }
 }
 
-impl Drop for Claimant {
+impl Drop for Claimant<'_> {
     fn drop(&mut self) {
         if !self.in_doubt {
             return;

@@ -4,13 +4,15 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
+use super::transaction::InTransaction;
 use super::typed::{
     Asking, ErrorCodec, ErrorKind, Handle, Reconciled, ValueCodec, enter, enter_asking,
 };
 use super::{Attempt, Call};
 use crate::codec::StoredValue;
-use crate::error::Error;
+use crate::error::{Error, InvalidCall};
 use crate::record::OnCrash;
+use crate::store::TransactionalStore;
 
 /// What [`Idem::run_with`](super::Idem::run_with) does with the errors of a body, and after a crash.
 pub struct Handling<'a, T, E> {
@@ -20,7 +22,7 @@ pub struct Handling<'a, T, E> {
 }
 
 /// What each error means.
-struct Judge<'a, E> {
+pub(super) struct Judge<'a, E> {
     replay: Option<Matcher<'a, E>>,
     retry: Option<Matcher<'a, E>>,
 }
@@ -146,6 +148,53 @@ where
     let result = running.drive(body(attempt)).await;
     running
         .finish(result, |error| judge.kind_of(error, on_crash))
+        .await
+}
+
+/// A call that is to run in a transaction, how its results are stored, and what its errors mean.
+type InTransactionCall<'a, T, E> = (Call, ValueCodec<T>, ErrorCodec<E>, Judge<'a, E>);
+
+impl<'a, T, E> Handling<'a, T, E> {
+    /// What is left of it for a call in a transaction, which no crash leaves undecided.
+    pub(super) fn in_transaction(self, call: Call) -> InTransactionCall<'a, T, E>
+    where
+        T: StoredValue,
+        E: From<Error>,
+    {
+        let mut errors = ErrorCodec::none();
+        if let Some(stored) = self.stored {
+            errors = errors.with_stored(stored);
+        }
+        let stray = match (&self.reconcile, &self.judge.retry) {
+            (Some(_), _) => Some("reconcile"),
+            (None, Some(_)) => Some("retry_err"),
+            (None, None) => None,
+        };
+        let call = match stray {
+            Some(option) => call.failed(InvalidCall::NotTransactional(option).into()),
+            None => call,
+        };
+        (call, ValueCodec::stored(), errors, self.judge)
+    }
+}
+
+/// The macro-free way through a transaction that was entered.
+pub(super) async fn run_in_transaction<S: TransactionalStore, T, E>(
+    entered: Result<InTransaction<'_, S, T, E>, Result<T, E>>,
+    judge: Judge<'_, E>,
+    body: impl AsyncFnOnce(&mut S::Connection, Attempt) -> Result<T, E>,
+) -> Result<T, E> {
+    let mut running = match entered {
+        Ok(running) => running,
+        Err(answer) => return answer,
+    };
+    let attempt = running.attempt();
+    let (driver, connection) = running.parts();
+    // The closure may act before it gives its future.
+    let body = async { body(connection, attempt).await };
+    let result = driver.drive(body).await;
+    running
+        .finish(result, |error| judge.kind_of(error, OnCrash::Rerun))
         .await
 }
 

@@ -48,8 +48,8 @@ pub(super) enum Phase {
     Running,
     /// Somebody else runs a body; the leader polls for its followers, too.
     Elsewhere {
-        /// The stored digest of the running request.
-        fingerprint: Digest,
+        /// The stored digest of the running request; none where it is not committed yet.
+        fingerprint: Option<Digest>,
         /// When the lease of whoever runs it ends, as far as this process can tell.
         lapses: Instant,
         /// When the leader looks again at the latest. Past it, followers no longer rely on the leader.

@@ -8,15 +8,17 @@ use std::time::SystemTime;
 use tokio::runtime::Handle as Runtime;
 use tracing::{Instrument, Span};
 
+use super::call::Prepared;
 use super::claim::{Claimant, Claimed, Waited};
 use super::handover::{Ended, Lead};
 use super::provenance::{Observer, Source};
 use super::running::Guard;
 use super::settle::{Settled, Verdict};
 use super::timing::bounded;
+use super::transaction::inside;
 use super::{Attempt, Call, Engine, Idem, default_engine};
 use crate::codec::{self, Codec, EncodeError, StoredValue};
-use crate::error::{DecodeError, Error};
+use crate::error::{DecodeError, Error, InvalidCall};
 use crate::fingerprint;
 use crate::record::{Ending, OnCrash, Payload, Record};
 use crate::store::{Resolution, Store};
@@ -92,7 +94,7 @@ pub enum Reconciled<T> {
 /// It and [`ErrorCodec`] are the only places that ask for [`StoredValue`] and [`CallError`]: generated code makes one of
 /// each where the user's type stands, so a type that misses a bound is told so there, once, and nothing cascades.
 pub struct ValueCodec<T> {
-    encode: fn(&T, Codec, usize) -> Result<Payload, EncodeError>,
+    pub(super) encode: fn(&T, Codec, usize) -> Result<Payload, EncodeError>,
     decode: fn(&Payload) -> Result<T, DecodeError>,
 }
 
@@ -107,12 +109,21 @@ impl<T> ValueCodec<T> {
             decode: codec::decode,
         }
     }
+
+    /// They are stored in a form of their own.
+    #[cfg(feature = "http")]
+    pub(crate) const fn by(
+        encode: fn(&T, Codec, usize) -> Result<Payload, EncodeError>,
+        decode: fn(&Payload) -> Result<T, DecodeError>,
+    ) -> Self {
+        Self { encode, decode }
+    }
 }
 
 /// How errors of type `E` carry those of the call, and how they are stored, where they are.
 pub struct ErrorCodec<E> {
     carry: fn(Error) -> E,
-    stored: Option<ValueCodec<E>>,
+    pub(super) stored: Option<ValueCodec<E>>,
 }
 
 impl<E> ErrorCodec<E> {
@@ -138,14 +149,14 @@ impl<E> ErrorCodec<E> {
 }
 
 /// How what a function returns is stored.
-struct Codecs<T, E> {
-    values: ValueCodec<T>,
-    errors: ErrorCodec<E>,
+pub(super) struct Codecs<T, E> {
+    pub(super) values: ValueCodec<T>,
+    pub(super) errors: ErrorCodec<E>,
 }
 
 impl<T, E> Codecs<T, E> {
     /// A refusal, as the function returns it.
-    fn refuse(&self, span: &Span, error: Error) -> Result<T, E> {
+    pub(super) fn refuse(&self, span: &Span, error: Error) -> Result<T, E> {
         record_refusal(span, &error);
         Err((self.errors.carry)(error))
     }
@@ -189,7 +200,11 @@ impl<T, E> Codecs<T, E> {
 }
 
 /// An engine to call, or why there is none.
-pub struct Handle(Result<Arc<Engine>, Error>);
+pub struct Handle(pub(super) Result<Arc<Engine>, Error>);
+
+/// Whether a call becomes a part of a transaction that is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Joins(pub(super) bool);
 
 /// The engine behind a handle. Whatever dereferences to a handle is accepted: generated code hands over a borrow.
 pub fn handle<S: Store + ?Sized>(idem: &Idem<S>) -> Handle {
@@ -217,16 +232,16 @@ pub enum Asking<T, E> {
 
 /// An earlier attempt that died; `reconcile` is to say what it did.
 pub struct Ask<T, E> {
-    claimant: Claimant,
+    claimant: Claimant<'static>,
     dead: Box<Record>,
     entry: Entry<T, E>,
 }
 
 /// What a call carries along until its body runs.
-struct Entry<T, E> {
-    codecs: Codecs<T, E>,
-    span: Span,
-    observer: Option<Observer>,
+pub(super) struct Entry<T, E> {
+    pub(super) codecs: Codecs<T, E>,
+    pub(super) span: Span,
+    pub(super) observer: Option<Observer>,
 }
 
 /// Claims the record of a call. `Err` is what the function returns without running its body.
@@ -271,7 +286,18 @@ impl<T, E> Entry<T, E> {
         call: Call,
         codecs: Codecs<T, E>,
         can_ask: bool,
-    ) -> Result<(Claimant, Self), Result<T, E>> {
+    ) -> Result<(Claimant<'static>, Self), Result<T, E>> {
+        let (call, entry) = Self::prepare(handle, call, codecs, Joins(false))?;
+        Ok((Claimant::new(call, can_ask), entry))
+    }
+
+    /// A call is frozen, with a span around it.
+    pub(super) fn prepare(
+        handle: Handle,
+        call: Call,
+        codecs: Codecs<T, E>,
+        joins: Joins,
+    ) -> Result<(Arc<Prepared>, Self), Result<T, E>> {
         let span = tracing::info_span!(
             target: "idem",
             "idempotent",
@@ -283,6 +309,9 @@ impl<T, E> Entry<T, E> {
         let prepared = || -> Result<_, Error> {
             let engine = handle.0?;
             let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
+            if joins == Joins(false) && inside::is_polled(&engine) {
+                return Err(InvalidCall::InsideTransaction.into());
+            }
             call.prepare(engine, runtime)
         };
         let call = match prepared() {
@@ -297,14 +326,13 @@ impl<T, E> Entry<T, E> {
             span,
             observer: Observer::take(),
         };
-        let claimant = Claimant::new(call, can_ask);
-        Ok((claimant, entry))
+        Ok((call, entry))
     }
 
     fn go_on(
         self,
         claimed: Result<Claimed, Error>,
-        claimant: Claimant,
+        claimant: Claimant<'static>,
     ) -> Result<Asking<T, E>, Result<T, E>> {
         match claimed {
             Ok(Claimed::Run(attempt, lead)) => Ok(Asking::Run(self.run(attempt, lead))),
@@ -326,7 +354,7 @@ impl<T, E> Entry<T, E> {
         }
     }
 
-    fn replay(&self, ended: &Ended, waited: Waited) -> Result<T, E> {
+    pub(super) fn replay(&self, ended: &Ended, waited: Waited) -> Result<T, E> {
         let source = match waited {
             Waited(true) => Source::Waited,
             Waited(false) => Source::Replayed,
@@ -335,7 +363,7 @@ impl<T, E> Entry<T, E> {
             .replay(ended, source, &self.span, self.observer.as_ref())
     }
 
-    fn refuse(&self, error: Error) -> Result<T, E> {
+    pub(super) fn refuse(&self, error: Error) -> Result<T, E> {
         self.codecs.refuse(&self.span, error)
     }
 }
@@ -416,7 +444,7 @@ impl<T, E> Running<T, E> {
     }
 
     /// The body is about to be called, and may act before it gives its future.
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.guard.begin();
     }
 
@@ -504,11 +532,14 @@ impl<T, E> Running<T, E> {
                 let encoded = (errors.encode)(error, codec, limit);
                 Some(Verdict::End(ending(encoded, Ending::Failed, attempt)))
             }
-            (ErrorKind::Transient, _) => Some(Verdict::Release),
-            (ErrorKind::Unknown | ErrorKind::Terminal, _) => match attempt.on_crash() {
-                OnCrash::Rerun => None,
-                OnCrash::Refuse | OnCrash::Reconcile => Some(Verdict::Interrupt),
-            },
+            // A step that may have been done and is not remembered would be done again at once.
+            (ErrorKind::Transient, _) if !attempt.has_unknown_steps() => Some(Verdict::Release),
+            (ErrorKind::Transient | ErrorKind::Unknown | ErrorKind::Terminal, _) => {
+                match attempt.on_crash() {
+                    OnCrash::Rerun => None,
+                    OnCrash::Refuse | OnCrash::Reconcile => Some(Verdict::Interrupt),
+                }
+            }
         }
     }
 
@@ -548,7 +579,7 @@ fn warn_unrecorded(guard: &Guard) {
 }
 
 /// How a record ends whose result was encoded, or could not be.
-fn ending(
+pub(super) fn ending(
     encoded: Result<Payload, EncodeError>,
     ended: fn(Payload) -> Ending,
     attempt: &Attempt,

@@ -56,6 +56,18 @@ impl Secret {
         let hash = self.mac.clone().chain_update(plain.hash()).finalize();
         Digest::new(plain.version(), self.id, &hash.into_bytes().into())
     }
+
+    /// The HMAC-SHA-256 of a message, which begins with what it is for: no other use of the secret may give the same.
+    pub(crate) fn sign(&self, message: &[u8]) -> [u8; 32] {
+        let hash = self.mac.clone().chain_update(message).finalize();
+        hash.into_bytes().into()
+    }
+
+    /// Whether this is the HMAC of the message, in a time that does not tell how much of it is.
+    pub(crate) fn signed(&self, message: &[u8], tag: &[u8; 32]) -> bool {
+        let mac = self.mac.clone().chain_update(message);
+        mac.verify_slice(tag).is_ok()
+    }
 }
 
 impl fmt::Debug for Secret {

@@ -4,6 +4,7 @@
 //! what the store would answer for the rest of its retention, unless an operator erases it.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,14 +12,19 @@ use tokio::time::Instant;
 
 use self::local::Local;
 #[cfg(feature = "redis")]
-use self::shared::Shared;
+use self::shared::{Found, Looked, Shared};
 use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{Ending, Holder, Observation, Record};
+#[cfg(feature = "redis")]
+use crate::store::redis::RedisConnection;
 use crate::store::{
-    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, Resolution, Resolved, Store,
+    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
+    Resolved, StepStore, Store,
 };
 
+#[cfg(feature = "redis")]
+mod breaker;
 mod local;
 #[cfg(feature = "redis")]
 mod shared;
@@ -57,6 +63,22 @@ pub struct Cached<S> {
     store: S,
     place: Place,
     max_age: Duration,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// What a cache did so far, see [`Cached::stats`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CacheStats {
+    /// Claims that were answered from the cache.
+    pub hits: u64,
+    /// Claims that the store was asked for.
+    pub misses: u64,
+    /// The bytes that are kept in this process now; 0 where records are kept in Redis.
+    pub bytes: u64,
+    /// Whether Redis is left alone, since it failed and has not answered since.
+    pub left_alone: bool,
 }
 
 /// What the cache may hold unless it is told otherwise, in bytes.
@@ -86,26 +108,29 @@ impl<S: Store> Cached<S> {
     /// to find them. A large cache is divided into parts of 1 MiB or more, and a record that is larger than a part is
     /// not kept. With 0 bytes nothing is.
     pub fn with_capacity(store: S, bytes: usize) -> Self {
-        Self {
-            store,
-            place: Place::Local(Local::new(bytes)),
-            max_age: DEFAULT_MAX_AGE,
-        }
+        Self::at(store, Place::Local(Local::new(bytes)))
     }
 
     /// Keeps records in this Redis, or Valkey, from where all processes that name the cache alike replay them: 6.2 and
-    /// later, one server or what fails over as one.
+    /// later, one server, a cluster, or what fails over as one. It takes a `ConnectionManager`, or with feature
+    /// `redis-cluster` a `ClusterConnection`.
     ///
     /// The **name** stands for the store behind, and two stores must never share one: a record is found by its operation,
     /// scope and key alone, so a test's would be replayed in production. It begins the name of every key in Redis.
     ///
     /// The store stays the truth. A claim asks Redis first, one round trip; what it does not answer
-    /// [in time](Self::timeout) the store is asked, and Redis is left alone for a second. So losing Redis, or what is in
-    /// it, costs time and nothing else, and any eviction policy will do. Results of up to 1 MiB are kept there, encoded as
-    /// in the store: whoever can read this Redis can read them, whoever can write it can forge them.
+    /// [in time](Self::timeout) the store is asked, and Redis is left alone until it answers again, which one call a
+    /// second tries. So losing Redis, or what is in it, costs time and nothing else, and any eviction policy will do.
+    /// Records are put there by tasks that no call waits for. Results of up to 1 MiB are kept, encoded as in the store:
+    /// whoever can read this Redis can read them, whoever can write it can forge them. A user with ACLs needs `+eval
+    /// +evalsha +time +get +getrange +set +del +pexpire` on the keys of the name.
+    ///
+    /// How long a record is served, Redis' clock says, which stands for the monotonic one here; where it is set back, or
+    /// a failover brings another that is behind, what was kept before may be served for longer by as much.
     ///
     /// An erasure through any cache of this name is heeded by all of them at once, unless Redis could not be told, which
-    /// is a warning, or loses it in a failover; then, as for one past the cache, within the maximum age. `Cached::new` in front of this one answers
+    /// is a warning, or loses it in a failover; then, as for one past the cache, within the maximum age. What a claim
+    /// under the same key does after an erasure is kept as anything else. `Cached::new` in front of this one answers
     /// without any round trip, and adds its own maximum age.
     ///
     /// ```no_run
@@ -121,16 +146,22 @@ impl<S: Store> Cached<S> {
     /// # }
     /// ```
     #[cfg(feature = "redis")]
-    pub fn in_redis(store: S, connection: ::redis::aio::ConnectionManager, name: &str) -> Self {
+    pub fn in_redis(store: S, connection: impl Into<RedisConnection>, name: &str) -> Self {
+        Self::at(store, Place::Shared(Shared::new(connection.into(), name)))
+    }
+
+    fn at(store: S, place: Place) -> Self {
         Self {
             store,
-            place: Place::Shared(Shared::new(connection, name)),
+            place,
             max_age: DEFAULT_MAX_AGE,
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
         }
     }
 
-    /// How long a call waits for Redis each time that it asks, 100 milliseconds unless told otherwise. A replay asks
-    /// once; one that is not there yet asks twice, for the record and to have it kept. Of no effect in process.
+    /// How long a call waits for Redis each time that it asks, 100 milliseconds unless told otherwise; a claim asks once.
+    /// Of no effect in process.
     #[cfg(feature = "redis")]
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -153,29 +184,47 @@ impl<S: Store> Cached<S> {
         &self.store
     }
 
-    /// Keeps what a read of the store brought, where it has ended. Anything else says that what is kept is of before.
-    async fn learn(&self, id: &RecordId, reading: &Reading, record: Option<&Record>) {
-        let kept = record.and_then(|record| Kept::new(record, reading.sent_at, self.max_age));
-        match (&self.place, kept) {
-            (Place::Local(local), Some(kept)) => local.keep(kept, reading),
-            (Place::Local(local), None) => local.forget(id),
+    /// The store behind it, without the cache. What is kept in Redis stays there until its time is over.
+    pub fn into_inner(self) -> S {
+        self.store
+    }
+
+    /// What this cache did so far.
+    pub fn stats(&self) -> CacheStats {
+        let (bytes, left_alone) = match &self.place {
+            Place::Local(local) => (local.bytes(), false),
             #[cfg(feature = "redis")]
-            (Place::Shared(shared), Some(kept)) => shared.keep(&kept).await,
+            Place::Shared(shared) => (0, shared.is_left_alone()),
+        };
+        CacheStats {
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+            bytes,
+            left_alone,
+        }
+    }
+
+    /// Keeps what a read of the store brought, where it has ended. Anything else says that what is kept is of before.
+    fn learn(&self, id: &RecordId, reading: &Reading, record: Option<&Record>) {
+        match &self.place {
+            Place::Local(local) => {
+                match record.and_then(|record| Kept::new(record, reading.sent_at, self.max_age)) {
+                    Some(kept) => local.keep(kept, reading),
+                    None => local.forget(id),
+                }
+            }
             // What is there was kept by some process not long ago, and saying so at each first call would cost each of
             // them a round trip.
             #[cfg(feature = "redis")]
-            (Place::Shared(_), None) => {}
+            Place::Shared(shared) => {
+                if let (Some(record), Some(looked)) = (record, reading.looked) {
+                    shared.keep(record, looked, self.max_age);
+                }
+            }
         }
     }
 
-    async fn find(&self, id: &RecordId) -> Option<Record> {
-        match &self.place {
-            Place::Local(local) => local.find(id, Instant::now()),
-            #[cfg(feature = "redis")]
-            Place::Shared(shared) => shared.find(id).await,
-        }
-    }
-
+    /// A read of the store that does not ask here first.
     fn begin(&self, id: &RecordId) -> Reading {
         Reading {
             sent_at: Instant::now(),
@@ -183,6 +232,28 @@ impl<S: Store> Cached<S> {
                 Place::Local(local) => local.epoch(id),
                 #[cfg(feature = "redis")]
                 Place::Shared(_) => 0,
+            },
+            // Without a look at Redis, whose clock counts, nothing is kept there: the next claim looks.
+            #[cfg(feature = "redis")]
+            looked: None,
+        }
+    }
+
+    /// The record that is kept, or the read of the store that is to bring it.
+    async fn find(&self, id: &RecordId) -> Result<Record, Reading> {
+        match &self.place {
+            Place::Local(local) => match local.find(id, Instant::now()) {
+                Some(record) => Ok(record),
+                None => Err(self.begin(id)),
+            },
+            #[cfg(feature = "redis")]
+            Place::Shared(shared) => match shared.find(id, self.max_age).await {
+                Found::Record(record) => Ok(*record),
+                Found::Nothing(looked) => Err(Reading {
+                    looked: Some(looked),
+                    ..self.begin(id)
+                }),
+                Found::Unknown => Err(self.begin(id)),
             },
         }
     }
@@ -197,11 +268,20 @@ impl<S: Store> Cached<S> {
             }
             #[cfg(feature = "redis")]
             Place::Shared(shared) => {
-                // Before, lest an answer that never comes leaves it there; and after, because a slow step may outlast
-                // the first.
-                shared.bar(&observed.id).await;
+                // Before, lest an answer that never comes leaves it there.
+                let barred_at = Instant::now();
+                let mut barred = shared.bar(&observed.id, observed.grant).await;
                 let resolved = self.store.resolve(observed, &Resolution::Erase).await;
-                shared.bar(&observed.id).await;
+                if !barred || Shared::outlasts(barred_at.elapsed()) {
+                    barred = shared.bar(&observed.id, observed.grant).await;
+                }
+                if !barred {
+                    tracing::warn!(
+                        target: "idem",
+                        "redis could not be told of an erasure, the record may be replayed from there up to the \
+                         maximum age",
+                    );
+                }
                 resolved
             }
         }
@@ -221,12 +301,16 @@ impl<S: fmt::Debug> fmt::Debug for Cached<S> {
 #[async_trait]
 impl<S: Store> Store for Cached<S> {
     async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
-        if let Some(record) = self.find(&claim.id).await {
-            return Ok(Claim::Existing(Box::new(record)));
-        }
-        let reading = self.begin(&claim.id);
+        let reading = match self.find(&claim.id).await {
+            Ok(record) => {
+                self.hits.fetch_add(1, Ordering::Relaxed);
+                return Ok(Claim::Existing(Box::new(record)));
+            }
+            Err(reading) => reading,
+        };
+        self.misses.fetch_add(1, Ordering::Relaxed);
         let answer = self.store.claim(claim).await?;
-        self.learn(&claim.id, &reading, existing(&answer)).await;
+        self.learn(&claim.id, &reading, existing(&answer));
         Ok(answer)
     }
 
@@ -237,7 +321,7 @@ impl<S: Store> Store for Cached<S> {
     ) -> Result<Claim, StoreError> {
         let reading = self.begin(&claim.id);
         let answer = self.store.take_over(observed, claim).await?;
-        self.learn(&claim.id, &reading, existing(&answer)).await;
+        self.learn(&claim.id, &reading, existing(&answer));
         Ok(answer)
     }
 
@@ -272,7 +356,7 @@ impl<S: Store> Store for Cached<S> {
     async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
         let reading = self.begin(id);
         let record = self.store.get(id).await?;
-        self.learn(id, &reading, record.as_ref()).await;
+        self.learn(id, &reading, record.as_ref());
         Ok(record)
     }
 
@@ -289,6 +373,15 @@ impl<S: Store> Store for Cached<S> {
         }
         Ok(purged)
     }
+
+    fn recovery(&self) -> Option<&dyn RecoveryStore> {
+        self.store.recovery()
+    }
+
+    /// Those of the store: the steps of what has not ended are nothing to keep.
+    fn steps(&self) -> Option<&dyn StepStore> {
+        self.store.steps()
+    }
 }
 
 fn existing(answer: &Claim) -> Option<&Record> {
@@ -304,6 +397,9 @@ struct Reading {
     sent_at: Instant,
     /// What had been forgotten by then.
     epoch: u64,
+    /// When Redis had no record, where it was asked before.
+    #[cfg(feature = "redis")]
+    looked: Option<Looked>,
 }
 
 /// An ended record, and until when it may be served.

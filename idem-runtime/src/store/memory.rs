@@ -1,9 +1,8 @@
 //! Records in the memory of one process: the reference implementation, for tests and for services that run alone.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::fmt;
-use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -13,11 +12,17 @@ use tokio::time::Instant;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Ending, Grant, Holder, Observation, OnCrash, Record, State, Timestamp};
+use crate::record::{
+    Ending, Grant, Holder, Observation, OnCrash, Payload, Record, State, Timestamp,
+};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution, Resolved,
-    Store, cursor,
+    SavedStep, StepStore, Store, cursor,
 };
+
+mod fold;
+
+use fold::Seeded;
 
 /// Records in the memory of this process. They are lost with it.
 ///
@@ -275,6 +280,41 @@ impl Store for MemoryStore {
         }
         Ok(total)
     }
+
+    fn steps(&self) -> Option<&dyn StepStore> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl StepStore for MemoryStore {
+    async fn save_step(
+        &self,
+        holder: &Holder,
+        name: &str,
+        payload: &Payload,
+    ) -> Result<Fenced, StoreError> {
+        let mut shard = self.shard(&holder.id);
+        let Some(slot) = shard.held_slot(holder, self.now()) else {
+            return Ok(Fenced::Lost);
+        };
+        if !slot.steps.contains_key(name) {
+            slot.steps.insert(name.into(), payload.clone());
+        }
+        Ok(Fenced::Done)
+    }
+
+    async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError> {
+        let mut shard = self.shard(&holder.id);
+        let slot = shard.held_slot(holder, self.now());
+        Ok(slot.map(|slot| {
+            let steps = slot.steps.iter().map(|(name, payload)| SavedStep {
+                name: name.to_string(),
+                payload: payload.clone(),
+            });
+            steps.collect()
+        }))
+    }
 }
 
 fn shard_of(id: &RecordId) -> usize {
@@ -282,13 +322,14 @@ fn shard_of(id: &RecordId) -> usize {
 }
 
 struct Shard {
-    slots: HashMap<RecordId, Slot, Seeded>,
+    slots: Slots,
     /// When to look at which record again, soonest first. An entry that its slot does not name is stale.
     queue: Queue,
     /// The highest grant of a record that was dropped: a record of the same key begins above it.
     dropped: Option<Grant>,
 }
 
+type Slots = HashMap<RecordId, Slot, Seeded>;
 type Queue = BinaryHeap<Reverse<(Timestamp, RecordId)>>;
 
 struct Slot {
@@ -296,6 +337,8 @@ struct Slot {
     record: Box<Record>,
     /// The record's entry in the queue; never later than the record may expire.
     queued: Option<Timestamp>,
+    /// The steps of this life of the record that were saved, by name.
+    steps: BTreeMap<Box<str>, Payload>,
 }
 
 impl Slot {
@@ -326,6 +369,7 @@ impl Shard {
         let granted = match slot.at(now) {
             None => {
                 *slot.record = fresh(claim, Some(previous), now);
+                slot.steps.clear();
                 granted(&slot.record)
             }
             Some(record) if is_own_claim(record, claim) => begin_again(record, claim),
@@ -346,6 +390,7 @@ impl Shard {
         let mut slot = Slot {
             record,
             queued: None,
+            steps: BTreeMap::new(),
         };
         enqueue_fresh(&mut self.queue, &mut slot);
         self.slots.insert(claim.id, slot);
@@ -378,15 +423,17 @@ impl Shard {
 
     /// Takes a step that only the holder may take.
     fn held(&mut self, holder: &Holder, now: Timestamp, step: impl FnOnce(&mut Record)) -> Fenced {
-        let Some(slot) = self.slots.get_mut(&holder.id) else {
+        let Some(slot) = held(&mut self.slots, holder, now) else {
             return Fenced::Lost;
         };
-        match slot.at(now) {
-            Some(record) if is_of(record, holder) && !record.state.is_ended() => step(record),
-            _ => return Fenced::Lost,
-        }
+        step(&mut slot.record);
         enqueue(&mut self.queue, slot);
         Fenced::Done
+    }
+
+    /// The record and its steps, for whoever holds it.
+    fn held_slot(&mut self, holder: &Holder, now: Timestamp) -> Option<&mut Slot> {
+        held(&mut self.slots, holder, now)
     }
 
     fn resolve(
@@ -469,6 +516,12 @@ impl Shard {
             });
         }
     }
+}
+
+fn held<'a>(slots: &'a mut Slots, holder: &Holder, now: Timestamp) -> Option<&'a mut Slot> {
+    let slot = slots.get_mut(&holder.id)?;
+    let record = slot.at(now)?;
+    (is_of(record, holder) && !record.state.is_ended()).then_some(slot)
 }
 
 /// Sees to it that the record is looked at no later than it may expire. Most come with a queue entry that is early
@@ -576,44 +629,4 @@ fn is_of(record: &Record, holder: &Holder) -> bool {
 /// Whether nobody owns it and nobody knows how it ended.
 fn is_unsettled(record: &Record) -> bool {
     record.state == State::Interrupted || record.is_lapsed()
-}
-
-/// Ids are uniform already, so two words of one are folded with a secret: without it, whoever chooses keys could
-/// choose ids that fall into one bucket.
-#[derive(Clone, Copy)]
-struct Seeded(u64, u64);
-
-impl BuildHasher for Seeded {
-    type Hasher = Fold;
-
-    fn build_hasher(&self) -> Fold {
-        Fold {
-            seeds: *self,
-            hash: 0,
-        }
-    }
-}
-
-struct Fold {
-    seeds: Seeded,
-    hash: u64,
-}
-
-impl Hasher for Fold {
-    fn write(&mut self, bytes: &[u8]) {
-        if let Some((head, rest)) = bytes.split_first_chunk::<16>() {
-            let words = u128::from_ne_bytes(*head);
-            let left = (words as u64) ^ self.seeds.0;
-            let right = ((words >> 64) as u64) ^ self.seeds.1;
-            let product = u128::from(left) * u128::from(right);
-            self.hash ^= (product as u64) ^ ((product >> 64) as u64) ^ rest.len() as u64;
-        }
-    }
-
-    /// The length that goes before the bytes of an array says nothing about an id.
-    fn write_usize(&mut self, _: usize) {}
-
-    fn finish(&self) -> u64 {
-        self.hash
-    }
 }

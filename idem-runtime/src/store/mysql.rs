@@ -4,20 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::mysql::{MySqlDatabaseError, MySqlPoolOptions, MySqlQueryResult, MySqlRow};
-use sqlx::{AssertSqlSafe, MySql, MySqlPool};
+use futures_util::TryStreamExt as _;
+use sqlx::mysql::{
+    MySqlConnectOptions, MySqlDatabaseError, MySqlPoolOptions, MySqlQueryResult, MySqlRow,
+};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Either, Executor, MySql, MySqlPool};
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Ending, Grant, Holder, Observation, Record, State, Timestamp, Token};
-use crate::store::sql::{self, Backend, Query, Readable, Table};
+use crate::record::{Ending, Grant, Holder, Observation, Payload, Record, State, Timestamp, Token};
+use crate::store::sql::{self, Backend, Claiming, Query, Readable, Statement, Table};
 use crate::store::{
-    Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution, Resolved,
-    Store,
+    Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
+    Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
-mod migrate;
-mod statements;
+pub(super) mod migrate;
+pub(super) mod statements;
+mod transaction;
 
 use statements::Statements;
 
@@ -34,9 +38,14 @@ use statements::Statements;
 ///
 /// # Cost
 ///
-/// A claim reads first: a replay is one statement, which locks nothing, writes nothing and waits for nobody. A first
-/// claim is that and one insert, a completion one update. No transaction stays open between statements, and no
-/// connection is held while the body runs.
+/// A claim is one statement, which inserts and, in MariaDB, returns what is there where it cannot: a first call is two
+/// statements, a replay is one. MySQL returns nothing from an insert, so a replay there is two, the second a read. A
+/// replay writes no row and nothing to the redo log. It locks the record for the length of its statement, so it waits
+/// for a completion to be committed. No transaction stays open between statements, and no connection is held while the
+/// body runs.
+///
+/// With `binlog_format = STATEMENT` replays are written to the binary log, for which there is no row to tell that
+/// nothing changed; use `MIXED`, the default of MariaDB, or `ROW`, the default of MySQL.
 ///
 /// # Pool
 ///
@@ -50,10 +59,23 @@ use statements::Statements;
 /// default, and where the binary log is what a restart or a replica goes by, with `sync_binlog = 1`, the default of
 /// MySQL but not of MariaDB. With less, the last results may be taken back, and their calls run again.
 ///
+/// InnoDB by itself shows a commit to others a moment before it is in its log. A crash of the server in that moment takes
+/// back what nobody was acknowledged, but a duplicate may have been given, and the call runs again: under `tx` as well.
+/// What others see behind the binary log has been written, so turn it on (`log_bin`, the default of MySQL but not of
+/// MariaDB) with `sync_binlog = 1` where no result may ever be taken back.
+///
 /// A replica that is promoted has what had reached it: with asynchronous replication acknowledged records can be
 /// missing, and their calls run again. With Galera or Group Replication send all steps to one node, or turn on
 /// `wsrep_sync_wait = 1` or `group_replication_consistency = BEFORE`: another node may not have applied yet what one has
 /// acknowledged. Their certification conflicts are deadlocks to a client, and are tried again here.
+///
+/// # Transactions
+///
+/// A transactional call (`tx = ...`) holds one connection of the pool while its body runs, in the isolation level that
+/// the connection has by default. Until its end it also holds a shared lock on the one row of the table
+/// `idem_records_dropped`, for which whoever deletes a record has to wait: after a second a purge gives up, and tries
+/// again at its next interval. Until then claims wait as well, so keep the bodies short. Statements that define
+/// something commit the transaction half way: keep them out.
 ///
 /// # Clock
 ///
@@ -66,14 +88,14 @@ use statements::Statements;
 /// sets another, and InnoDB wants a redo log of ten times the largest.
 #[derive(Debug, Clone)]
 pub struct MySqlStore {
-    pool: MySqlPool,
+    pub(super) pool: MySqlPool,
     statements: Arc<Statements>,
 }
 
 /// How often a statement is tried that was rolled back in favour of another's.
 const TRIES: u32 = 8;
-/// How often a claim looks again at a record that changed between its read and its write.
-const ROUNDS: u32 = 16;
+/// How long a pool that the store makes waits for a connection.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How many records one statement of a purge touches at most, to keep its locks short.
 const BATCH: u32 = 512;
 
@@ -88,13 +110,24 @@ impl MySqlStore {
     /// # Cancel safety
     /// Dropped, it leaves nothing behind.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
+        let options: MySqlConnectOptions = url.parse().map_err(error)?;
+        // A pool would try again until it is out of time, and then not say what the server's answer was.
+        let first = tokio::time::timeout(PATIENCE, options.connect())
+            .await
+            .map_err(|late| {
+                StoreError::new(
+                    StoreErrorKind::Unavailable,
+                    "the server did not answer in time, check the host and port of the URL",
+                )
+                .with_source(late)
+            })?
+            .map_err(error)?;
+        first.close().await.map_err(error)?;
         let pool = MySqlPoolOptions::new()
             .max_connections(10)
-            .acquire_timeout(Duration::from_secs(5))
+            .acquire_timeout(PATIENCE)
             .test_before_acquire(false)
-            .connect(url)
-            .await
-            .map_err(error)?;
+            .connect_lazy_with(options);
         Ok(Self::new(pool))
     }
 
@@ -107,7 +140,7 @@ impl MySqlStore {
         }
     }
 
-    /// The same store on a table of this name instead of `idem_records`. Two further tables are named after it.
+    /// The same store on a table of this name instead of `idem_records`. Three further tables are named after it.
     ///
     /// # Errors
     /// [`StoreErrorKind::Schema`] where the name is not 1 to 48 ASCII letters, digits and underscores, begins with a
@@ -141,92 +174,23 @@ impl MySqlStore {
     /// # Cancel safety
     /// Dropped, it leaves each statement of a migration applied or not applied, and the lock free; call it again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        migrate::run(&self.pool, &self.statements.table).await
-    }
-
-    async fn execute(&self, query: &Query<'_>) -> Result<MySqlQueryResult, sqlx::Error> {
-        retry_undone(|| query.build::<MySql>().execute(&self.pool)).await
-    }
-
-    /// The record, an expired one too.
-    async fn look(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
-        let query = self.statements.shared.get.query();
-        let rows = self.read(query.bytes(&id.as_bytes()[..])).await?;
-        rows.first().map(sql::record).transpose()
-    }
-
-    async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
-        let Some(record) = self.look(&claim.id).await? else {
-            return self.insert(claim).await;
-        };
-        let may_be_granted = record.is_expired()
-            || record.fingerprint == claim.fingerprint
-                && (record.state == State::Released
-                    || record.state == State::Running && record.token == Some(claim.token));
-        if !may_be_granted {
-            return Ok(Some(Claim::Existing(Box::new(record))));
-        }
-        let query = sql::claim_query(&self.statements.claim, claim);
-        if self.write(query).await? == 0 {
-            return Ok(None);
-        }
-        let record = self.look(&claim.id).await?;
-        Ok(record.and_then(|record| granted_to(&claim.token, &record)))
-    }
-
-    /// The first claim. `INSERT IGNORE` would also ignore what is wrong with a value, and `ON DUPLICATE KEY UPDATE` lock
-    /// the row of a duplicate.
-    async fn insert(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
-        let query = sql::claim_query(&self.statements.insert, claim);
-        match self.execute(&query).await {
-            Ok(done) if done.rows_affected() == 1 && done.last_insert_id() > 0 => {
-                // Neither server both inserts and returns a row, but both return the number that is the grant, and
-                // this statement inserts only where that is the time.
-                let number = done.last_insert_id().cast_signed();
-                return Ok(Some(Claim::Granted(Granted {
-                    grant: Grant::from_number(number),
-                    attempt: 1,
-                    first_claimed_at: Timestamp::from_micros(number),
-                    on_crash: claim.on_crash,
-                })));
-            }
-            Ok(done) if done.rows_affected() == 0 => {
-                let query = sql::claim_query(&self.statements.insert_above, claim);
-                match self.execute(&query).await {
-                    Ok(_) => {}
-                    Err(error) if number(&error) == Some(DUPLICATE) => return Ok(None),
-                    Err(source) => return Err(error(source)),
-                }
-            }
-            Ok(_) => {}
-            Err(error) if number(&error) == Some(DUPLICATE) => return Ok(None),
-            Err(source) => return Err(error(source)),
-        }
-        let record = self.look(&claim.id).await?;
-        Ok(record.and_then(|record| granted_to(&claim.token, &record)))
-    }
-
-    async fn try_take_over(
-        &self,
-        observed: &Observation,
-        claim: &ClaimRequest,
-    ) -> Result<Option<Claim>, StoreError> {
-        let query = sql::take_over_query(&self.statements.take_over, observed, claim);
-        let taken = self.write(query).await? > 0;
-        let Some(record) = self.look(&claim.id).await? else {
-            return Ok(None);
-        };
-        if let Some(granted) = granted_to(&claim.token, &record).filter(|_| taken) {
-            return Ok(Some(granted));
-        }
-        Ok((!record.is_expired()).then(|| Claim::Existing(Box::new(record))))
+        migrate::run(&self.pool, &self.statements.table, &migrate::RECORDS).await
     }
 
     /// Before a record is deleted, so that no claim after it gets a grant as low. Doing it without then deleting
     /// anything is harmless, so the two need no transaction.
     async fn raise(&self, grant: Grant) -> Result<(), StoreError> {
-        let query = self.statements.raise.query().number(grant.number());
-        self.write(query).await.map(drop)
+        let (pool, statements) = (self.pool.clone(), Arc::clone(&self.statements));
+        // A task, so that a caller that goes away leaves no connection behind with a limit that is not its own.
+        let raised = tokio::spawn(async move { raise(&pool, &statements.raise, grant).await });
+        match raised.await {
+            Ok(raised) => raised.map_err(error),
+            Err(stopped) => Err(StoreError::new(
+                StoreErrorKind::Unavailable,
+                "the runtime stopped before the server answered",
+            )
+            .with_source(stopped)),
+        }
     }
 
     async fn purge_batch(&self, limit: u32) -> Result<Purged, StoreError> {
@@ -291,6 +255,149 @@ impl MySqlStore {
     }
 }
 
+/// Raises the number of deleted grants. Transactions hold its row for as long as their bodies run, and every claim
+/// queues up behind a statement that waits for it, so this one waits no longer than a second.
+async fn raise(pool: &MySqlPool, statement: &Statement, grant: Grant) -> Result<(), sqlx::Error> {
+    const SHORTEN: &str =
+        "SET @idem_lock_wait = @@innodb_lock_wait_timeout, innodb_lock_wait_timeout = 1";
+    const RESTORE: &str = "SET innodb_lock_wait_timeout = @idem_lock_wait";
+    let mut connection = pool.acquire().await?;
+    sqlx::raw_sql(SHORTEN).execute(&mut *connection).await?;
+    let query = statement.query().number(grant.number());
+    let mut raised = query.build::<MySql>().execute(&mut *connection).await;
+    if raised.as_ref().is_err_and(is_undone) {
+        raised = query.build::<MySql>().execute(&mut *connection).await;
+    }
+    if sqlx::raw_sql(RESTORE)
+        .execute(&mut *connection)
+        .await
+        .is_err()
+    {
+        connection.close_on_drop();
+    }
+    raised.map(drop)
+}
+
+/// What runs the statements that only this dialect has.
+trait Steps: Backend<Row = MySqlRow> {
+    fn own_statements(&self) -> &Statements;
+
+    /// Runs a statement that may give back a row, to its end.
+    async fn answer(
+        &self,
+        query: &Query<'_>,
+    ) -> Result<(Option<MySqlRow>, MySqlQueryResult), sqlx::Error>;
+}
+
+impl Steps for MySqlStore {
+    fn own_statements(&self) -> &Statements {
+        &self.statements
+    }
+
+    async fn answer(
+        &self,
+        query: &Query<'_>,
+    ) -> Result<(Option<MySqlRow>, MySqlQueryResult), sqlx::Error> {
+        retry_undone(|| answer_of(&self.pool, query)).await
+    }
+}
+
+async fn answer_of<'c>(
+    executor: impl Executor<'c, Database = MySql>,
+    query: &Query<'_>,
+) -> Result<(Option<MySqlRow>, MySqlQueryResult), sqlx::Error> {
+    let (mut row, mut done) = (None, MySqlQueryResult::default());
+    let mut answer = executor.fetch_many(query.build::<MySql>());
+    while let Some(step) = answer.try_next().await? {
+        match step {
+            Either::Left(result) => done.extend([result]),
+            Either::Right(returned) => row = Some(returned),
+        }
+    }
+    Ok((row, done))
+}
+
+/// The record, an expired one too.
+async fn look(backend: &impl Steps, id: &RecordId) -> Result<Option<Record>, StoreError> {
+    let query = backend.statements().get.query();
+    let rows = backend.read(query.bytes(&id.as_bytes()[..])).await?;
+    rows.first().map(sql::record).transpose()
+}
+
+/// The first claim. `INSERT IGNORE` would also ignore what is wrong with a value.
+async fn insert(backend: &impl Steps, claim: &ClaimRequest) -> Result<Inserted, StoreError> {
+    let statements = backend.own_statements();
+    match insert_by(backend, &statements.insert, claim).await? {
+        Inserted::Nothing => insert_by(backend, &statements.insert_above, claim).await,
+        inserted => Ok(inserted),
+    }
+}
+
+async fn insert_by(
+    backend: &impl Steps,
+    statement: &Statement,
+    claim: &ClaimRequest,
+) -> Result<Inserted, StoreError> {
+    let query = sql::claim_query(statement, claim);
+    let (row, done) = match backend.answer(&query).await {
+        Err(error) if number(&error) == Some(DUPLICATE) => return Ok(Inserted::Unseen),
+        answer => answer.map_err(error)?,
+    };
+    if let Some(row) = row {
+        let record = sql::record(&row)?;
+        // An earlier try of this claim was made by another statement, at another time.
+        let is_new = record.first_claimed_at == record.read_at;
+        return Ok(match granted_to(&claim.token, &record) {
+            Some(granted) if is_new => Inserted::New(granted),
+            _ => Inserted::Seen(Box::new(record)),
+        });
+    }
+    Ok(match (done.rows_affected(), done.last_insert_id()) {
+        (0, _) => Inserted::Nothing,
+        (_, 0) => Inserted::Unseen,
+        // MySQL returns no row, but this number, which is the grant, and `insert` inserts only where that is the
+        // time.
+        (_, number) => {
+            let number = number.cast_signed();
+            Inserted::New(Claim::Granted(Granted {
+                grant: Grant::from_number(number),
+                attempt: 1,
+                first_claimed_at: Timestamp::from_micros(number),
+                on_crash: claim.on_crash,
+            }))
+        }
+    })
+}
+
+/// Claims what is there; none where it changed.
+async fn claim_there(
+    backend: &impl Steps,
+    claim: &ClaimRequest,
+) -> Result<Option<Claim>, StoreError> {
+    let query = sql::claim_query(&backend.own_statements().claim, claim);
+    if backend.write(query).await? == 0 {
+        return Ok(None);
+    }
+    let record = look(backend, &claim.id).await?;
+    Ok(record.and_then(|record| granted_to(&claim.token, &record)))
+}
+
+async fn try_take_over(
+    backend: &impl Steps,
+    observed: &Observation,
+    claim: &ClaimRequest,
+) -> Result<Option<Claim>, StoreError> {
+    let query = sql::take_over_query(&backend.own_statements().take_over, observed, claim);
+    let taken = backend.write(query).await? > 0;
+    let Some(record) = look(backend, &claim.id).await? else {
+        return Ok(None);
+    };
+    if let Some(granted) = granted_to(&claim.token, &record).filter(|_| taken) {
+        return Ok(Some(granted));
+    }
+    Ok((!record.is_expired()).then(|| Claim::Existing(Box::new(record))))
+}
+
 impl Backend for MySqlStore {
     type Row = MySqlRow;
 
@@ -306,23 +413,45 @@ impl Backend for MySqlStore {
 
     /// sqlx asks the server for the rows that a statement matched, not for those it changed.
     async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
-        let done = self.execute(&query).await.map_err(error)?;
-        Ok(done.rows_affected())
+        let done = retry_undone(|| query.build::<MySql>().execute(&self.pool)).await;
+        Ok(done.map_err(error)?.rows_affected())
+    }
+}
+
+impl Claiming for MySqlStore {
+    async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
+        let record = match insert(self, claim).await {
+            Ok(Inserted::New(granted)) => return Ok(Some(granted)),
+            Ok(Inserted::Seen(record)) => *record,
+            Ok(Inserted::Unseen | Inserted::Nothing) => match look(self, &claim.id).await? {
+                Some(record) => record,
+                // It was deleted meanwhile.
+                None => return Ok(None),
+            },
+            Err(error) if error.kind() == StoreErrorKind::ReadOnly => {
+                return sql::read_instead(self, claim, error).await;
+            }
+            Err(error) => return Err(error),
+        };
+        if !record.is_expired() && !sql::may_be_granted(&record, claim) {
+            return Ok(Some(Claim::Existing(Box::new(record))));
+        }
+        claim_there(self, claim).await
+    }
+
+    async fn try_take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Option<Claim>, StoreError> {
+        try_take_over(self, observed, claim).await
     }
 }
 
 #[async_trait]
 impl Store for MySqlStore {
     async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
-        for _ in 0..ROUNDS {
-            if let Some(answer) = self.try_claim(claim).await? {
-                return Ok(answer);
-            }
-        }
-        Err(StoreError::new(
-            StoreErrorKind::Conflict,
-            "the record changed at each look, try again",
-        ))
+        sql::claim(self, claim).await
     }
 
     async fn take_over(
@@ -330,10 +459,7 @@ impl Store for MySqlStore {
         observed: &Observation,
         claim: &ClaimRequest,
     ) -> Result<Claim, StoreError> {
-        match self.try_take_over(observed, claim).await? {
-            Some(answer) => Ok(answer),
-            None => self.claim(claim).await,
-        }
+        sql::take_over(self, observed, claim).await
     }
 
     async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
@@ -359,7 +485,7 @@ impl Store for MySqlStore {
     ) -> Result<Resolved, StoreError> {
         if *resolution == Resolution::Erase {
             // Only a record that bears this very grant is deleted.
-            let there = self.look(&observed.id).await?;
+            let there = look(self, &observed.id).await?;
             if there.is_none_or(|record| record.observation() != *observed) {
                 return Ok(Resolved::Stale);
             }
@@ -392,6 +518,41 @@ impl Store for MySqlStore {
             }
         }
     }
+
+    fn recovery(&self) -> Option<&dyn RecoveryStore> {
+        Some(self)
+    }
+
+    fn steps(&self) -> Option<&dyn StepStore> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl StepStore for MySqlStore {
+    async fn save_step(
+        &self,
+        holder: &Holder,
+        name: &str,
+        payload: &Payload,
+    ) -> Result<Fenced, StoreError> {
+        sql::save_step(self, &self.statements.steps, holder, name, payload).await
+    }
+
+    async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError> {
+        sql::saved_steps(self, &self.statements.steps, holder).await
+    }
+}
+
+/// What came of the first statement of a claim.
+enum Inserted {
+    New(Claim),
+    /// This record was there.
+    Seen(Box<Record>),
+    /// A record is there, and has to be read.
+    Unseen,
+    /// Not even tried.
+    Nothing,
 }
 
 /// The record as its owner is told, where this token runs it.
@@ -407,39 +568,33 @@ fn granted_to(token: &Token, record: &Record) -> Option<Claim> {
 }
 
 /// Tries a statement again that the server rolled back as a whole, which is safe: it has changed nothing.
-async fn retry_undone<T, F>(mut step: impl FnMut() -> F) -> Result<T, sqlx::Error>
+pub(super) async fn retry_undone<T, F>(step: impl FnMut() -> F) -> Result<T, sqlx::Error>
 where
     F: Future<Output = Result<T, sqlx::Error>>,
 {
-    let mut tries = 1;
-    loop {
-        match step().await {
-            Err(error)
-                if tries < TRIES && number(&error).is_some_and(|it| UNDONE.contains(&it)) =>
-            {
-                // Those who met do not come back together.
-                let pause = rand::random::<u64>() % (1000 << tries);
-                tokio::time::sleep(Duration::from_micros(pause)).await;
-                tries += 1;
-            }
-            done => return done,
-        }
-    }
+    let pause = |tried: u32| Duration::from_micros(rand::random::<u64>() % (1000 << tried));
+    sql::retry(TRIES, is_undone, pause, step).await
 }
 
-const DUPLICATE: u16 = 1062;
+fn is_undone(error: &sqlx::Error) -> bool {
+    number(error).is_some_and(|it| UNDONE.contains(&it))
+}
+
+pub(super) const DUPLICATE: u16 = 1062;
 const NO_SUCH_TABLE: u16 = 1146;
+/// What a statement answers that does not wait for a lock: MySQL, and MariaDB.
+const LOCKED: &[u16] = &[3572, 1205];
 /// Deadlock; record changed since it was read (MariaDB); table definition changed; statement must be prepared anew.
 const UNDONE: &[u16] = &[1213, 1020, 1412, 1615];
 
 /// The server's error number: <https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html>,
 /// <https://mariadb.com/kb/en/mariadb-error-code-reference/>.
-fn number(error: &sqlx::Error) -> Option<u16> {
+pub(super) fn number(error: &sqlx::Error) -> Option<u16> {
     let answer = error.as_database_error()?;
     Some(answer.try_downcast_ref::<MySqlDatabaseError>()?.number())
 }
 
-fn error(source: sqlx::Error) -> StoreError {
+pub(super) fn error(source: sqlx::Error) -> StoreError {
     use StoreErrorKind::{Conflict, Denied, Full, Other, ReadOnly, Schema, Timeout, Unavailable};
     let number = number(&source);
     sql::error(source, |_| match number {
@@ -450,7 +605,7 @@ fn error(source: sqlx::Error) -> StoreError {
         Some(1044 | 1142 | 1143 | 1227 | 1370) => (
             Denied,
             "the user lacks a privilege, grant SELECT, INSERT, UPDATE and DELETE on the store's tables, \
-             and CREATE for `migrate()`",
+             and CREATE and REFERENCES for `migrate()`",
         ),
         Some(1049 | 1046) => (
             Schema,
@@ -466,11 +621,20 @@ fn error(source: sqlx::Error) -> StoreError {
             Unavailable,
             "the server has no connection left, make the pool smaller or `max_connections` larger",
         ),
-        Some(1047 | 1053 | 1077 | 1079 | 1080 | 1129 | 1152..=1161 | 1317 | 1927 | 2006 | 2013)
-            if number != Some(1153) =>
-        {
-            (Unavailable, "the server ended the connection, try again")
-        }
+        Some(
+            1047
+            | 1053
+            | 1077
+            | 1079
+            | 1080
+            | 1129
+            | 1152..=1161
+            | 1317
+            | 1927
+            | 2006
+            | 2013
+            | 4031,
+        ) if number != Some(1153) => (Unavailable, "the server ended the connection, try again"),
         Some(1153 | 1301) => (
             Other,
             "the result is larger than a packet, raise `max_allowed_packet` or lower the limit on results",

@@ -9,15 +9,16 @@ use sqlx::{ConnectOptions, Connection, PgPool, Postgres};
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Ending, Holder, Observation, Record, State};
-use crate::store::sql::{self, Backend, Query, Readable, Table};
+use crate::record::{Ending, Holder, Observation, Payload, Record};
+use crate::store::sql::{self, Backend, Claiming, Query, Readable, Returning, Table};
 use crate::store::{
-    Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution, Resolved,
-    Store,
+    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
+    Resolved, SavedStep, StepStore, Store,
 };
 
-mod migrate;
-mod statements;
+pub(super) mod migrate;
+pub(super) mod statements;
+mod transaction;
 
 use statements::{IS_NEW, Statements};
 
@@ -58,20 +59,25 @@ use statements::{IS_NEW, Statements};
 /// the same pool competes with them. Statements are prepared once a connection: behind PgBouncer in transaction
 /// mode, let it track them (`max_prepared_statements`) or set sqlx's `statement_cache_capacity(0)`.
 ///
+/// # Transactions
+///
+/// A transactional call (`tx = ...`) holds one connection of the pool while its body runs, in the isolation level that
+/// the connection has by default. Duplicates find it by an advisory lock of its transaction, in the key space of one
+/// 64-bit number. A leased call with the same operation and key, from before the function became transactional, say,
+/// waits for the row up to the store's time-out.
+///
 /// # Clock
 ///
 /// Time is the server's, in microseconds, as of the arrival of a statement. A clock that is put back makes leases and
 /// retentions last longer by as much; grants do not go back with it, unless the table is emptied by `TRUNCATE`.
 #[derive(Debug, Clone)]
 pub struct PostgresStore {
-    pool: PgPool,
+    pub(super) pool: PgPool,
     statements: Arc<Statements>,
 }
 
 /// How often a step is tried that the server rolled back because of others; each of them has changed nothing.
 const TRIES: u32 = 20;
-/// How often a claim looks again at a record that changed between its read and its write.
-const ROUNDS: u32 = 16;
 /// How long a pool that the store makes waits for a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -117,7 +123,7 @@ impl PostgresStore {
         }
     }
 
-    /// The same store on a table of this name instead of `idem_records`. Its index, its trigger and two further tables
+    /// The same store on a table of this name instead of `idem_records`. Its index, its trigger and three further tables
     /// are named after it.
     ///
     /// # Errors
@@ -145,7 +151,8 @@ impl PostgresStore {
 
     /// Makes the tables, or brings them up to date. Safe to call at every start, and from many processes at once.
     /// What was applied is kept in a table of its own (`idem_records_migrations`), apart from the application's own
-    /// migrations. The SQL is in `migrations/postgres` of this crate.
+    /// migrations. The SQL is in `migrations/postgres` of this crate, for an application that applies
+    /// it with its own `sqlx::migrate!` as well.
     ///
     /// Afterwards the store needs `SELECT`, `INSERT`, `UPDATE` and `DELETE` on the tables alone.
     ///
@@ -156,52 +163,7 @@ impl PostgresStore {
     /// # Cancel safety
     /// Dropped, it leaves each migration applied or not applied; call it again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        migrate::run(&self.pool, &self.statements.table).await
-    }
-
-    async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
-        let rows = match self
-            .read(sql::claim_query(&self.statements.claim, claim))
-            .await
-        {
-            // A standby, say: it can still tell what is there.
-            Err(error) if error.kind() == StoreErrorKind::ReadOnly => {
-                return match self.get(&claim.id).await? {
-                    Some(record) if !may_be_granted(&record, claim) => Ok(Some(existing(record))),
-                    _ => Err(error),
-                };
-            }
-            rows => rows?,
-        };
-        let Some(row) = rows.first() else {
-            return Ok(None);
-        };
-        let record = sql::record(row)?;
-        if row.number(IS_NEW).map_err(error)? == 1 {
-            return Ok(Some(Claim::Granted(Granted {
-                grant: record.grant,
-                attempt: record.attempt,
-                first_claimed_at: record.first_claimed_at,
-                on_crash: record.on_crash,
-            })));
-        }
-        if !record.is_expired() && !may_be_granted(&record, claim) {
-            return Ok(Some(existing(record)));
-        }
-        let query = sql::claim_query(&self.statements.claim_again, claim);
-        granted(&self.read(query).await?)
-    }
-
-    async fn try_take_over(
-        &self,
-        observed: &Observation,
-        claim: &ClaimRequest,
-    ) -> Result<Option<Claim>, StoreError> {
-        let query = sql::take_over_query(&self.statements.take_over, observed, claim);
-        if let Some(granted) = granted(&self.read(query).await?)? {
-            return Ok(Some(granted));
-        }
-        Ok(self.get(&claim.id).await?.map(existing))
+        migrate::run(&self.pool, &self.statements.table, &migrate::RECORDS).await
     }
 }
 
@@ -228,18 +190,50 @@ impl Backend for PostgresStore {
     }
 }
 
+impl Claiming for PostgresStore {
+    async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
+        let rows = match self
+            .read(sql::claim_query(&self.statements.claim, claim))
+            .await
+        {
+            Err(error) if error.kind() == StoreErrorKind::ReadOnly => {
+                return sql::read_instead(self, claim, error).await;
+            }
+            rows => rows?,
+        };
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        if row.number(IS_NEW).map_err(error)? == 1 {
+            return Ok(Some(Claim::Granted(sql::granted_of_record(row)?)));
+        }
+        let record = sql::record(row)?;
+        if !record.is_expired() && !sql::may_be_granted(&record, claim) {
+            return Ok(Some(existing(record)));
+        }
+        let query = sql::claim_query(&self.statements.claim_again, claim);
+        sql::grant(self, query).await
+    }
+
+    async fn try_take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Option<Claim>, StoreError> {
+        sql::try_take_over(self, &self.statements.take_over, observed, claim).await
+    }
+}
+
+impl Returning for PostgresStore {
+    async fn write_returning(&self, query: Query<'_>) -> Result<Vec<PgRow>, StoreError> {
+        self.read(query).await
+    }
+}
+
 #[async_trait]
 impl Store for PostgresStore {
     async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
-        for _ in 0..ROUNDS {
-            if let Some(answer) = self.try_claim(claim).await? {
-                return Ok(answer);
-            }
-        }
-        Err(StoreError::new(
-            StoreErrorKind::Conflict,
-            "the record changed at each look, try again",
-        ))
+        sql::claim(self, claim).await
     }
 
     async fn take_over(
@@ -247,10 +241,7 @@ impl Store for PostgresStore {
         observed: &Observation,
         claim: &ClaimRequest,
     ) -> Result<Claim, StoreError> {
-        match self.try_take_over(observed, claim).await? {
-            Some(answer) => Ok(answer),
-            None => self.claim(claim).await,
-        }
+        sql::take_over(self, observed, claim).await
     }
 
     async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
@@ -286,68 +277,46 @@ impl Store for PostgresStore {
     }
 
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        // Most of the time there is nothing to do, and looking locks nothing.
-        let due = self.read(self.statements.shared.due.query()).await?;
-        if due.is_empty() {
-            return Ok(Purged::default());
-        }
-        let purge = self.statements.purge.query().number(i64::from(limit));
-        let deleted = states(&self.read(purge).await?)?;
-        let rest = limit.saturating_sub(deleted.len() as u32);
-        let mut kept = Vec::new();
-        if rest > 0 {
-            let requeue = self.statements.requeue.query().number(i64::from(rest));
-            kept = states(&self.read(requeue).await?)?;
-        }
-        let count =
-            |states: &[State], state| states.iter().filter(|it| **it == state).count() as u64;
-        Ok(Purged {
-            removed: deleted.len() as u64,
-            abandoned: count(&deleted, State::Running),
-            interrupted: count(&kept, State::Interrupted),
-            more: deleted.len() + kept.len() >= limit as usize,
-        })
+        let Statements { purge, requeue, .. } = &*self.statements;
+        sql::purge(self, purge, requeue, limit).await
+    }
+
+    fn recovery(&self) -> Option<&dyn RecoveryStore> {
+        Some(self)
+    }
+
+    fn steps(&self) -> Option<&dyn StepStore> {
+        Some(self)
     }
 }
 
-/// Whether a claim is granted what is there and has not expired.
-fn may_be_granted(record: &Record, claim: &ClaimRequest) -> bool {
-    record.fingerprint == claim.fingerprint
-        && (record.state == State::Released
-            || record.state == State::Running && record.token == Some(claim.token))
+#[async_trait]
+impl StepStore for PostgresStore {
+    async fn save_step(
+        &self,
+        holder: &Holder,
+        name: &str,
+        payload: &Payload,
+    ) -> Result<Fenced, StoreError> {
+        sql::save_step(self, &self.statements.steps, holder, name, payload).await
+    }
+
+    async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError> {
+        sql::saved_steps(self, &self.statements.steps, holder).await
+    }
 }
 
 fn existing(record: Record) -> Claim {
     Claim::Existing(Box::new(record))
 }
 
-fn granted(rows: &[PgRow]) -> Result<Option<Claim>, StoreError> {
-    rows.first()
-        .map(|row| sql::granted(row).map(Claim::Granted))
-        .transpose()
-}
-
-fn states(rows: &[PgRow]) -> Result<Vec<State>, StoreError> {
-    rows.iter().map(sql::state).collect()
-}
-
 /// Tries a step again that the server rolled back in favour of another one.
-async fn retry_conflicts<T, F>(mut step: impl FnMut() -> F) -> Result<T, sqlx::Error>
+pub(super) async fn retry_conflicts<T, F>(step: impl FnMut() -> F) -> Result<T, sqlx::Error>
 where
     F: Future<Output = Result<T, sqlx::Error>>,
 {
-    let mut tries = 1;
-    loop {
-        match step().await {
-            Err(error) if tries < TRIES && is_conflict(&error) => {
-                // Those that collided do not come back together.
-                let pause = rand::random::<u64>() % (1000 << tries.min(6));
-                tokio::time::sleep(Duration::from_micros(pause)).await;
-                tries += 1;
-            }
-            done => return done,
-        }
-    }
+    let pause = |tried: u32| Duration::from_micros(rand::random::<u64>() % (1000 << tried.min(6)));
+    sql::retry(TRIES, is_conflict, pause, step).await
 }
 
 /// Serialization failure and deadlock, see <https://www.postgresql.org/docs/current/mvcc-serialization-failure-handling.html>.
@@ -357,8 +326,10 @@ fn is_conflict(error: &sqlx::Error) -> bool {
 }
 
 /// By SQLSTATE, see <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
-fn error(source: sqlx::Error) -> StoreError {
-    use StoreErrorKind::{Conflict, Denied, Full, Other, ReadOnly, Schema, Timeout, Unavailable};
+pub(super) fn error(source: sqlx::Error) -> StoreError {
+    use StoreErrorKind::{
+        Conflict, Corrupt, Denied, Full, Other, ReadOnly, Schema, Timeout, Unavailable,
+    };
     if matches!(source, sqlx::Error::PoolTimedOut) {
         return StoreError::new(
             Unavailable,
@@ -382,6 +353,11 @@ fn error(source: sqlx::Error) -> StoreError {
                 Schema,
                 "a table or column of the store is missing, run `migrate()`",
             ),
+            // Only where the database has no encoding: what it gives out is checked, what it takes is not.
+            "22021" => (
+                Corrupt,
+                "a row holds text that no idem store writes, repair or delete it",
+            ),
             "25006" => (
                 ReadOnly,
                 "the database is read-only, connect to the primary",
@@ -398,6 +374,15 @@ fn error(source: sqlx::Error) -> StoreError {
             "57014" => (
                 Timeout,
                 "the server cancelled the statement, look at statement_timeout",
+            ),
+            "25P03" | "25P04" => (
+                Timeout,
+                "the server ended a transaction that took too long, look at idle_in_transaction_session_timeout and \
+                 transaction_timeout",
+            ),
+            "25P02" => (
+                Other,
+                "a statement of the transaction failed, so none of it can be committed: give its error back",
             ),
             "40001" | "40P01" => (
                 Conflict,

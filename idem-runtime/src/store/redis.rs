@@ -13,17 +13,18 @@ use tokio::task::JoinSet;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{RecordId, hex};
-use crate::record::{Ending, Holder, Observation, Record, State};
+use crate::record::{Ending, Holder, Observation, Payload, Record, State};
 use crate::store::{
-    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, Resolution, Resolved, Store,
-    cursor,
+    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, Resolution, Resolved,
+    SavedStep, StepStore, Store, cursor,
 };
 
 mod errors;
 mod link;
 mod reply;
 mod scan;
-mod scripts;
+pub(super) mod scripts;
+mod written;
 
 use link::Link;
 use scan::{Walk, Walking};
@@ -41,13 +42,15 @@ use scripts::{Step, span};
 ///
 /// Each record is a hash, at `idem:` and the id of the record in hex. Each step is one script on that one key and one
 /// round trip, a replay too, which writes nothing. Scripts are loaded when a server does not know them. A Redis user
-/// with ACLs needs `+eval +evalsha +hmget +hset +hdel +del +exists +time +pexpireat +persist` on the keys of the
-/// prefix; `+scan` to list and purge, `+info` for the warning about eviction, `+wait` to wait for replicas.
+/// with ACLs needs `+eval +evalsha +hget +hmget +hset +hdel +hkeys +hexists +del +exists +time +pexpireat +persist` on
+/// the keys of the prefix; `+scan` to list and purge, `+info` for the warning about eviction, `+wait` to wait for replicas.
 ///
 /// # What Redis can lose
 ///
-/// A record that is lost is a key that was never used: **its call runs again**, also under `refuse`. Redis loses
-/// records that it acknowledged in three ways, none of which a client can see.
+/// A record that is lost is a key that was never used: **its call runs again**, also under `refuse`. Where only the last
+/// steps are lost, the record is as it was before them: a completed call is RUNNING again, so `rerun` runs it when its
+/// lease is over, and under `refuse` it is `Interrupted`. Redis loses what it acknowledged in three ways, none of which a
+/// client can see.
 ///
 /// - **Eviction.** At `maxmemory` any policy but `noeviction` removes records: `allkeys-*` any of them, `volatile-*`
 ///   those that have an expiry, which are the running ones under `rerun` and all that ended. `noeviction` refuses the
@@ -69,7 +72,7 @@ use scripts::{Step, span};
 /// Redis removes what has expired by itself, a minute late, so that its grant is remembered; by the contract it is
 /// absent from the moment on. Records under `refuse` and `reconcile` have no expiry until they end. Purging also marks
 /// those whose owners are gone, and counts; it and listing go over **all keys of the database** with `SCAN`, those of
-/// others included. Purging reads four fields of each record, 500 in a round trip. Each page of a listing finds all
+/// others included. Purging reads one field of each record, 500 in a round trip. Each page of a listing finds all
 /// records anew and reads them until it is full. Listing a million records
 /// takes seconds, and slows others down a little meanwhile. Keys that a cluster moves to another node while they are
 /// listed may be missed.
@@ -89,7 +92,7 @@ pub struct RedisStore {
     walk: Arc<Mutex<Walk>>,
 }
 
-/// A connection that a [`RedisStore`] can use: a [`ConnectionManager`], or with feature `redis-cluster` a
+/// A connection that a [`RedisStore`], or the cache `Cached::in_redis`, can use: a [`ConnectionManager`], or with feature `redis-cluster` a
 /// `redis::cluster_async::ClusterConnection`. Both make themselves anew when they are lost.
 #[derive(Clone)]
 pub struct RedisConnection(Link);
@@ -243,12 +246,12 @@ impl RedisStore {
         cursor::parse(std::str::from_utf8(digits).ok()?)
     }
 
-    async fn read(&self, step: &Step<'_>) -> Result<Value, StoreError> {
+    async fn read(&self, step: &Step) -> Result<Value, StoreError> {
         self.link.run(step, self.timeout).await
     }
 
     /// Runs a step that may write.
-    async fn write(&self, step: &Step<'_>) -> Result<Value, StoreError> {
+    async fn write(&self, step: &Step) -> Result<Value, StoreError> {
         let Some(waiting) = &self.waiting else {
             return self.read(step).await;
         };
@@ -271,7 +274,7 @@ impl RedisStore {
         Ok(answer)
     }
 
-    async fn fenced(&self, step: &Step<'_>) -> Result<Fenced, StoreError> {
+    async fn fenced(&self, step: &Step) -> Result<Fenced, StoreError> {
         Ok(if reply::took_effect(&self.write(step).await?)? {
             Fenced::Done
         } else {
@@ -482,6 +485,35 @@ impl Store for RedisStore {
         purged.more = true;
         Ok(purged)
     }
+
+    fn steps(&self) -> Option<&dyn StepStore> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl StepStore for RedisStore {
+    async fn save_step(
+        &self,
+        holder: &Holder,
+        name: &str,
+        payload: &Payload,
+    ) -> Result<Fenced, StoreError> {
+        let (key, content) = (self.key(&holder.id), written::payload(payload));
+        let step = Step::new(&scripts::HOLD, &key)
+            .text("save")
+            .holder(holder)
+            .number(self.waiting.is_some().into())
+            .text(name)
+            .bytes(&content);
+        self.fenced(&step).await
+    }
+
+    async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError> {
+        let key = self.key(&holder.id);
+        let step = Step::new(&scripts::STEPS, &key).holder(holder);
+        reply::steps(self.read(&step).await?)
+    }
 }
 
 impl fmt::Debug for RedisStore {
@@ -491,6 +523,14 @@ impl fmt::Debug for RedisStore {
             .field("timeout", &self.timeout)
             .field("replicas", &self.waiting.as_ref().map(|it| it.replicas))
             .finish_non_exhaustive()
+    }
+}
+
+impl RedisConnection {
+    /// Runs a script, and sends it along where the server does not know it yet or any more.
+    #[cfg(feature = "cache")]
+    pub(super) async fn run(&self, step: &Step, timeout: Duration) -> Result<Value, StoreError> {
+        self.0.run(step, timeout).await
     }
 }
 

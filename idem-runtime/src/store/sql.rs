@@ -1,6 +1,7 @@
 //! What the SQL stores share: the steps that are one statement in every dialect, how values are bound and rows are
 //! read, what an error means.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use sqlx::error::DatabaseError;
@@ -8,24 +9,87 @@ use sqlx::error::DatabaseError;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::micros;
 
+mod kept;
 mod query;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod returning;
 mod rows;
+mod saved;
 mod statements;
 mod steps;
+mod transaction;
 
 pub(super) use query::{Placeholders, Query, Statement};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(super) use returning::{Returning, grant, purge, try_take_over};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(super) use rows::GRANTED;
+#[cfg(feature = "postgres")]
+pub(super) use rows::granted_of_record;
 pub(super) use rows::{COLUMNS, Readable, record};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(super) use rows::{GRANTED, granted, state};
+use rows::{granted, state};
+pub(super) use saved::{StepDialect, StepStatements, save_new_step, save_step, saved_steps};
 pub(super) use statements::{Conditions, Dialect, Statements, Table};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(super) use steps::read_instead;
 pub(super) use steps::{
-    Backend, claim_query, complete, get, interrupt, list, release, renew, resolve, take_over_query,
+    Backend, Claiming, ROUNDS, claim, claim_query, complete, get, interrupt, list, may_be_granted,
+    release, renew, resolve, restless, take_over, take_over_query,
 };
+pub use transaction::OpenTransaction;
+pub(super) use transaction::{On, transactions};
 
 /// A duration as it is stored: microseconds, and so few that no sum of a time and two of them overflows. The longest,
 /// 2^61 µs, is 73,000 years.
 pub(super) fn span(duration: Duration) -> i64 {
     micros(duration).min(1 << 61)
+}
+
+/// The versions of a table and of those that are named after it.
+#[derive(Debug)]
+pub(super) struct Migrations {
+    /// The name that they give the table, which is replaced throughout.
+    pub(super) table: &'static str,
+    /// Never edited once released; a change is a further one.
+    pub(super) versions: &'static [&'static str],
+}
+
+/// The migrations that are missing where this many of all that this build knows were applied.
+pub(super) fn missing(applied: usize, known: usize) -> Result<Range<usize>, StoreError> {
+    if applied > known {
+        return Err(StoreError::new(
+            StoreErrorKind::Schema,
+            format!(
+                "the tables are of version {applied}, made by a later release, and this one knows {known} at most: \
+                 update it"
+            ),
+        ));
+    }
+    Ok(applied..known)
+}
+
+/// Tries a step again, at most so often in all, whose error is certain to have changed nothing. Those who met must not
+/// come back together, so the pause after the n-th try has to be a random one.
+pub(super) async fn retry<T, F>(
+    tries: u32,
+    is_undone: impl Fn(&sqlx::Error) -> bool,
+    pause: impl Fn(u32) -> Duration,
+    mut step: impl FnMut() -> F,
+) -> Result<T, sqlx::Error>
+where
+    F: Future<Output = Result<T, sqlx::Error>>,
+{
+    let mut tried = 1;
+    loop {
+        match step().await {
+            Err(error) if tried < tries && is_undone(&error) => {
+                tokio::time::sleep(pause(tried)).await;
+                tried += 1;
+            }
+            done => return done,
+        }
+    }
 }
 
 /// What an error of sqlx means; what the database itself answered is for the dialect to say.

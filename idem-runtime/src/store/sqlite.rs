@@ -14,14 +14,16 @@ use tokio::sync::Mutex;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Ending, Holder, Observation, Record, State};
-use crate::store::sql::{self, Backend, Query, Table};
+use crate::record::{Ending, Holder, Observation, Payload, Record};
+use crate::store::sql::{self, Backend, Claiming, Query, Returning, Table};
 use crate::store::{
-    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, Resolution, Resolved, Store,
+    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
+    Resolved, SavedStep, StepStore, Store,
 };
 
-mod migrate;
-mod statements;
+pub(super) mod migrate;
+pub(super) mod statements;
+mod transaction;
 
 use statements::Statements;
 
@@ -62,13 +64,18 @@ use statements::Statements;
 /// store queue up fairly inside the process. Those of different processes wait for each other as long as
 /// `busy_timeout` says, and are tried again a few times.
 ///
+/// # Transactions
+///
+/// A transactional call (`tx = ...`) is the writer of the file from its beginning to its end: every other writer waits,
+/// of this process for its turn, of others as above. Keep the bodies short.
+///
 /// # Clock
 ///
 /// Time is SQLite's own, inside the statement, in steps of a millisecond. Processes that share a file share the
 /// machine's clock; a clock that is put back makes leases and retentions last longer by as much.
 #[derive(Debug, Clone)]
 pub struct SqliteStore {
-    pool: SqlitePool,
+    pub(super) pool: SqlitePool,
     statements: Arc<Statements>,
     /// SQLite has one writer at a time and lets the others poll; those of this store wait here instead, in order.
     writer: Arc<Mutex<()>>,
@@ -77,8 +84,6 @@ pub struct SqliteStore {
 /// How often a step is tried that another process's writer kept out for the whole `busy_timeout`. Such a step has
 /// changed nothing, so trying it again is safe.
 const TRIES: u32 = 5;
-/// How often a claim looks again at a record that changed between its read and its write.
-const ROUNDS: u32 = 16;
 
 impl SqliteStore {
     /// Opens a file, makes it where there is none, and [migrates](Self::migrate) it.
@@ -127,7 +132,7 @@ impl SqliteStore {
         }
     }
 
-    /// The same store on a table of this name instead of `idem_records`. Its index, its trigger and two further tables
+    /// The same store on a table of this name instead of `idem_records`. Its index, its trigger and three further tables
     /// are named after it.
     ///
     /// # Errors
@@ -140,7 +145,8 @@ impl SqliteStore {
 
     /// Makes the tables, or brings them up to date. Safe to call at every start, and from many processes at once.
     /// What was applied is kept in a table of its own (`idem_records_migrations`), apart from the application's own
-    /// migrations. The SQL is in `migrations/sqlite` of this crate.
+    /// migrations. The SQL is in `migrations/sqlite` of this crate, for an application that applies
+    /// it with its own `sqlx::migrate!` as well.
     ///
     /// # Errors
     /// [`StoreErrorKind::Schema`] where a later version of this crate made the tables, and those of any write.
@@ -149,43 +155,7 @@ impl SqliteStore {
     /// Dropped, it leaves each migration applied or not applied; call it again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         let _turn = self.writer.lock().await;
-        migrate::run(&self.pool, &self.statements.table).await
-    }
-
-    /// Runs a statement that writes, and gives the rows it returns. The statement is driven to its end even where one
-    /// row is enough: SQLite commits after the last row, and a row alone would acknowledge what a full disk may yet
-    /// undo.
-    async fn write_returning(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, StoreError> {
-        let _turn = self.writer.lock().await;
-        self.read(query).await
-    }
-
-    async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
-        if let Some(record) = self.get(&claim.id).await? {
-            let may_be_granted = record.fingerprint == claim.fingerprint
-                && (record.state == State::Released
-                    || record.state == State::Running && record.token == Some(claim.token));
-            if !may_be_granted {
-                return Ok(Some(Claim::Existing(Box::new(record))));
-            }
-        }
-        let query = sql::claim_query(&self.statements.claim, claim);
-        granted(&self.write_returning(query).await?)
-    }
-
-    async fn try_take_over(
-        &self,
-        observed: &Observation,
-        claim: &ClaimRequest,
-    ) -> Result<Option<Claim>, StoreError> {
-        let query = sql::take_over_query(&self.statements.take_over, observed, claim);
-        if let Some(granted) = granted(&self.write_returning(query).await?)? {
-            return Ok(Some(granted));
-        }
-        Ok(self
-            .get(&claim.id)
-            .await?
-            .map(|record| Claim::Existing(Box::new(record))))
+        migrate::run(&self.pool, &self.statements.table, &migrate::RECORDS).await
     }
 }
 
@@ -211,18 +181,37 @@ impl Backend for SqliteStore {
     }
 }
 
+impl Claiming for SqliteStore {
+    async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
+        if let Some(record) = self.get(&claim.id).await?
+            && !sql::may_be_granted(&record, claim)
+        {
+            return Ok(Some(Claim::Existing(Box::new(record))));
+        }
+        let query = sql::claim_query(&self.statements.claim, claim);
+        sql::grant(self, query).await
+    }
+
+    async fn try_take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Option<Claim>, StoreError> {
+        sql::try_take_over(self, &self.statements.take_over, observed, claim).await
+    }
+}
+
+impl Returning for SqliteStore {
+    async fn write_returning(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, StoreError> {
+        let _turn = self.writer.lock().await;
+        self.read(query).await
+    }
+}
+
 #[async_trait]
 impl Store for SqliteStore {
     async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
-        for _ in 0..ROUNDS {
-            if let Some(answer) = self.try_claim(claim).await? {
-                return Ok(answer);
-            }
-        }
-        Err(StoreError::new(
-            StoreErrorKind::Conflict,
-            "the record changed at each look, try again",
-        ))
+        sql::claim(self, claim).await
     }
 
     async fn take_over(
@@ -230,10 +219,7 @@ impl Store for SqliteStore {
         observed: &Observation,
         claim: &ClaimRequest,
     ) -> Result<Claim, StoreError> {
-        match self.try_take_over(observed, claim).await? {
-            Some(answer) => Ok(answer),
-            None => self.claim(claim).await,
-        }
+        sql::take_over(self, observed, claim).await
     }
 
     async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
@@ -269,57 +255,42 @@ impl Store for SqliteStore {
     }
 
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        // Most of the time there is nothing to do, and looking does not keep writers waiting.
-        let due = self.read(self.statements.shared.due.query()).await?;
-        if due.is_empty() {
-            return Ok(Purged::default());
-        }
-        let purge = self.statements.purge.query().number(i64::from(limit));
-        let deleted = states(&self.write_returning(purge).await?)?;
-        let rest = limit.saturating_sub(deleted.len() as u32);
-        let mut kept = Vec::new();
-        if rest > 0 {
-            let requeue = self.statements.requeue.query().number(i64::from(rest));
-            kept = states(&self.write_returning(requeue).await?)?;
-        }
-        let count =
-            |states: &[State], state| states.iter().filter(|it| **it == state).count() as u64;
-        Ok(Purged {
-            removed: deleted.len() as u64,
-            abandoned: count(&deleted, State::Running),
-            interrupted: count(&kept, State::Interrupted),
-            more: deleted.len() + kept.len() >= limit as usize,
-        })
+        let Statements { purge, requeue, .. } = &*self.statements;
+        sql::purge(self, purge, requeue, limit).await
+    }
+
+    fn recovery(&self) -> Option<&dyn RecoveryStore> {
+        Some(self)
+    }
+
+    fn steps(&self) -> Option<&dyn StepStore> {
+        Some(self)
     }
 }
 
-fn granted(rows: &[SqliteRow]) -> Result<Option<Claim>, StoreError> {
-    rows.first()
-        .map(|row| sql::granted(row).map(Claim::Granted))
-        .transpose()
-}
+#[async_trait]
+impl StepStore for SqliteStore {
+    async fn save_step(
+        &self,
+        holder: &Holder,
+        name: &str,
+        payload: &Payload,
+    ) -> Result<Fenced, StoreError> {
+        sql::save_step(self, &self.statements.steps, holder, name, payload).await
+    }
 
-fn states(rows: &[SqliteRow]) -> Result<Vec<State>, StoreError> {
-    rows.iter().map(sql::state).collect()
+    async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError> {
+        sql::saved_steps(self, &self.statements.steps, holder).await
+    }
 }
 
 /// Tries a step again that gave up because another process was writing.
-async fn retry_busy<T, F>(mut step: impl FnMut() -> F) -> Result<T, sqlx::Error>
+pub(super) async fn retry_busy<T, F>(step: impl FnMut() -> F) -> Result<T, sqlx::Error>
 where
     F: Future<Output = Result<T, sqlx::Error>>,
 {
-    let mut tries = 1;
-    loop {
-        match step().await {
-            Err(error) if tries < TRIES && is_busy(&error) => {
-                // Whoever was kept out together does not come back together.
-                let pause = rand::random::<u64>() % (10 << tries);
-                tokio::time::sleep(Duration::from_millis(1 + pause)).await;
-                tries += 1;
-            }
-            done => return done,
-        }
-    }
+    let pause = |tried: u32| Duration::from_millis(1 + rand::random::<u64>() % (10 << tried));
+    sql::retry(TRIES, is_busy, pause, step).await
 }
 
 const SQLITE_BUSY: i32 = 5;
@@ -337,7 +308,7 @@ fn primary_code(answer: &dyn DatabaseError) -> Option<i32> {
         .map(|extended| extended & 0xff)
 }
 
-fn error(source: sqlx::Error) -> StoreError {
+pub(super) fn error(source: sqlx::Error) -> StoreError {
     use StoreErrorKind::{Conflict, Corrupt, Denied, Full, Other, ReadOnly, Schema, Unavailable};
     sql::error(source, |answer| match primary_code(answer) {
         Some(1) if is_about_schema(answer.message()) => (

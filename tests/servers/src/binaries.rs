@@ -9,6 +9,8 @@ use anyhow::Context as _;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Binary {
     name: &'static str,
+    /// What does the same where the first is missing.
+    instead: Option<&'static str>,
     package: &'static str,
 }
 
@@ -18,12 +20,24 @@ pub(crate) const PSQL: Binary = Binary::new("psql", "postgresql");
 pub(crate) const MARIADBD: Binary = Binary::new("mariadbd", "mariadb-server");
 pub(crate) const MARIADB_INSTALL_DB: Binary = Binary::new("mariadb-install-db", "mariadb-server");
 pub(crate) const MARIADB: Binary = Binary::new("mariadb", "mariadb-server");
-pub(crate) const REDIS_SERVER: Binary = Binary::new("redis-server", "redis-server");
-pub(crate) const REDIS_CLI: Binary = Binary::new("redis-cli", "redis-server");
+pub(crate) const REDIS_SERVER: Binary =
+    Binary::new("redis-server", "redis-server").or("valkey-server");
+pub(crate) const REDIS_CLI: Binary = Binary::new("redis-cli", "redis-server").or("valkey-cli");
+pub(crate) const RABBITMQ_SERVER: Binary = Binary::new("rabbitmq-server", "rabbitmq-server");
+/// Which tells Erlang's nodes where the others listen.
+pub(crate) const EPMD: Binary = Binary::new("epmd", "rabbitmq-server");
+pub(crate) const NATS_SERVER: Binary = Binary::new("nats-server", "nats-server");
+/// Which drives the browser.
+pub(crate) const CHROMEDRIVER: Binary = Binary::new("chromedriver", "chromium-driver");
+pub(crate) const CHROMIUM: Binary = Binary::new("chromium", "chromium");
 /// Which the [guardian](crate::guardian) asks about a server's processes.
 pub(crate) const PS: Binary = Binary::new("ps", "procps");
+/// With which a test sets a process's clock apart.
+const FAKETIME: Binary = Binary::new("faketime", "faketime");
+/// With which tests send requests as others do.
+const CURL: Binary = Binary::new("curl", "curl");
 
-const ALL: [Binary; 9] = [
+const ALL: [Binary; 16] = [
     POSTGRES,
     INITDB,
     PSQL,
@@ -32,7 +46,14 @@ const ALL: [Binary; 9] = [
     MARIADB,
     REDIS_SERVER,
     REDIS_CLI,
+    RABBITMQ_SERVER,
+    EPMD,
+    NATS_SERVER,
+    CHROMEDRIVER,
+    CHROMIUM,
     PS,
+    FAKETIME,
+    CURL,
 ];
 
 /// The Debian packages, without repetition, of the programs that are not installed.
@@ -48,21 +69,41 @@ pub fn missing_packages() -> Vec<&'static str> {
 
 impl Binary {
     const fn new(name: &'static str, package: &'static str) -> Self {
-        Self { name, package }
+        Self {
+            name,
+            instead: None,
+            package,
+        }
+    }
+
+    const fn or(self, name: &'static str) -> Self {
+        Self {
+            instead: Some(name),
+            ..self
+        }
     }
 
     /// Its path: on `PATH`, or where Debian puts servers that an ordinary user does not start.
     pub(crate) fn find(self) -> anyhow::Result<PathBuf> {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path)
+        // What Debian has of RabbitMQ's on `PATH` is a wrapper that starts it as the machine's own service.
+        let directories: Vec<_> = std::iter::once("/usr/lib/rabbitmq/bin".into())
+            .chain(std::env::split_paths(&path))
             .chain(["/usr/sbin".into(), "/usr/local/sbin".into()])
             .chain(postgres_directories())
-            .map(|directory| directory.join(self.name))
-            .find(|it| it.is_file())
-            .with_context(|| {
-                let Self { name, package } = self;
-                format!("`{name}` is not installed; Debian has it in the package {package}")
-            })
+            .collect();
+        self.find_in(&directories).with_context(|| {
+            let Self { name, package, .. } = self;
+            format!("`{name}` is not installed; Debian has it in the package {package}")
+        })
+    }
+
+    fn find_in(self, directories: &[PathBuf]) -> Option<PathBuf> {
+        let in_any = |name| {
+            let mut paths = directories.iter().map(|directory| directory.join(name));
+            paths.find(|it| it.is_file())
+        };
+        in_any(self.name).or_else(|| in_any(self.instead?))
     }
 }
 
@@ -111,4 +152,21 @@ fn id(arguments: &[&str]) -> anyhow::Result<u32> {
         let error = String::from_utf8_lossy(&output.stderr);
         format!("`id {}`: {}", arguments.join(" "), error.trim())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn valkey_serves_where_redis_is_missing() {
+        let (redis, valkey) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(redis.path().join("redis-server"), "").unwrap();
+        std::fs::write(valkey.path().join("valkey-server"), "").unwrap();
+        let both = [valkey.path().to_owned(), redis.path().to_owned()];
+        let found = |directories| REDIS_SERVER.find_in(directories).unwrap();
+        assert_eq!(found(&both), redis.path().join("redis-server"));
+        assert_eq!(found(&both[..1]), valkey.path().join("valkey-server"));
+        assert_eq!(REDIS_SERVER.find_in(&[]), None);
+    }
 }

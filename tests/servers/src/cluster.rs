@@ -28,7 +28,7 @@ impl RedisCluster {
         let options = options
             .clone()
             .set("cluster-enabled", "yes")
-            .set("cluster-node-timeout", "2000");
+            .or_else("cluster-node-timeout", "2000");
         let nodes = (0..6)
             .map(|_| Server::redis(&options))
             .collect::<anyhow::Result<Vec<_>>>()?;

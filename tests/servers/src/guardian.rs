@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail, ensure};
 use crate::binaries::{self, User};
 
 /// A shell that reads its orders from a pipe. However the test ends, the kernel closes the pipe's other end; then the
-/// shell stops the server and removes the directory. No handler, no panic hook and no cooperation of the test is
+/// shell stops the server, and the program that runs beside it if there is one, and removes the directory. No handler, no panic hook and no cooperation of the test is
 /// needed, so that `kill -9` of the test leaves nothing behind either.
 ///
 /// The shell is the server's parent and does not wait for it before it has killed it, so the server's process id cannot
@@ -20,10 +20,13 @@ use crate::binaries::{self, User};
 /// `SIGHUP` is ignored because the kernel sends it to a group with a paused process in it when the test dies, `SIGPIPE`
 /// because the test may die before it reads an answer.
 ///
+/// What a shell starts in the background ignores `SIGQUIT` until it has handlers of its own. A server that is still
+/// starting would miss its signal, so it is sent again until the server has ended, and `SIGKILL` after some time.
+///
 /// The arguments are the directory and the signal that stops the server.
 const SCRIPT: &str = r#"
 trap '' HUP PIPE
-pid=
+pid= companion=
 children() {
     ps -A -o pid= -o ppid= | while read -r child parent; do
         if [ "$parent" = "$pid" ]; then echo "$child"; fi
@@ -32,8 +35,18 @@ children() {
 while IFS= read -r order; do eval "$order"; done
 if [ -n "$pid" ]; then
     kill -CONT $pid $(children)
-    kill -"$2" $pid
+    attempt=0
+    while state=$(ps -o stat= -p $pid); [ -n "$state" ] && [ "${state#Z}" = "$state" ]; do
+        [ $attempt -lt 100 ] || set -- "$1" KILL
+        kill -"$2" $pid
+        attempt=$((attempt + 1))
+        sleep 0.05
+    done
     wait $pid
+fi
+if [ -n "$companion" ]; then
+    kill -KILL $companion
+    wait $companion
 fi
 cd /
 for attempt in 1 2 3 4 5; do
@@ -48,6 +61,8 @@ pub(crate) struct Guardian {
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
     log: PathBuf,
+    /// How long the log was when the server was started.
+    log_before: u64,
     pid: Option<u32>,
 }
 
@@ -60,6 +75,8 @@ impl Guardian {
         command.args(["-c", SCRIPT, "guardian"]);
         command.arg(directory).arg(stop);
         command.current_dir(directory).process_group(0);
+        // A MariaDB that starts removes the temporary tables of those that share the place.
+        command.env("TMPDIR", directory);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(Stdio::null());
         if let Some(User { uid, gid }) = user {
@@ -72,6 +89,7 @@ impl Guardian {
             answers: BufReader::new(answers.context("the guardian has no output")?),
             shell,
             log: directory.join("log"),
+            log_before: 0,
             pid: None,
         })
     }
@@ -84,8 +102,24 @@ impl Guardian {
         Ok(())
     }
 
+    /// Starts a program that the server needs beside it, once. It stays while the server is killed and started again.
+    pub(crate) fn start_companion(&mut self, command: &[impl AsRef<OsStr>]) -> anyhow::Result<()> {
+        let (command, log) = (line(command)?, quoted(self.log.as_os_str())?);
+        self.order(&format!(
+            "{command} </dev/null >>{log} 2>&1 & companion=$!; echo"
+        ))?;
+        Ok(())
+    }
+
+    /// Whether the companion has ended by itself.
+    pub(crate) fn has_companion_died(&mut self) -> anyhow::Result<bool> {
+        let state = self.order("echo \"$(ps -o stat= -p $companion)\"")?;
+        Ok(state.is_empty() || state.starts_with('Z'))
+    }
+
     /// Starts the server. The guardian must not have one already.
     pub(crate) fn start(&mut self, command: &[impl AsRef<OsStr>]) -> anyhow::Result<()> {
+        self.log_before = self.log.metadata().map_or(0, |log| log.len());
         let (command, log) = (line(command)?, quoted(self.log.as_os_str())?);
         let pid = self.order(&format!(
             "{command} </dev/null >>{log} 2>&1 & pid=$!; echo $pid"
@@ -135,11 +169,20 @@ impl Guardian {
         Ok(state.is_empty() || state.starts_with('Z'))
     }
 
-    /// The end of what the server and the programs before it said.
+    /// Whether the server has said this since it was last started.
+    pub(crate) fn has_said(&self, text: &str) -> bool {
+        let log = std::fs::read(&self.log).unwrap_or_default();
+        let began = usize::try_from(self.log_before).unwrap_or(usize::MAX);
+        let said = log.get(began..).unwrap_or_default();
+        String::from_utf8_lossy(said).contains(text)
+    }
+
+    /// The end of what the server said, or the programs before it where there is none yet.
     pub(crate) fn log(&self) -> String {
         const SHOWN: usize = 4_000;
         let log = std::fs::read(&self.log).unwrap_or_default();
-        let end = &log[log.len().saturating_sub(SHOWN)..];
+        let own = log.get(self.log_before as usize..).unwrap_or_default();
+        let end = &own[own.len().saturating_sub(SHOWN)..];
         String::from_utf8_lossy(end).into_owned()
     }
 

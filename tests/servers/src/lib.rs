@@ -1,4 +1,4 @@
-//! Private database servers for the tests: started on free ports in temporary directories, and stopped by process id.
+//! Private database servers, brokers and browsers for the tests: started on free ports in temporary directories, and stopped by process id.
 //!
 //! A [`Server`] is one process on 127.0.0.1 with data of its own, a [`RedisCluster`] is six. They can be killed,
 //! started again on the same port with the same data, paused and resumed, from any thread. Nothing stays behind: not
@@ -7,6 +7,7 @@
 mod binaries;
 mod cluster;
 mod guardian;
+mod rabbit_mq;
 mod server;
 
 pub use crate::binaries::missing_packages;

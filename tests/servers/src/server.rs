@@ -14,6 +14,7 @@ use anyhow::{Context as _, bail};
 
 use crate::binaries::{self, User};
 use crate::guardian::Guardian;
+use crate::rabbit_mq;
 
 /// How long a server may take to come up, crash recovery included.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -44,12 +45,20 @@ impl Options {
         }
     }
 
-    /// Adds a setting of the server's own configuration, such as `shared_preload_libraries` or `maxmemory-policy`. It
-    /// wins over the same one set by this library.
+    /// Adds a setting of the server's own configuration, such as `shared_preload_libraries`, `maxmemory-policy`, a line of
+    /// `rabbitmq.conf` or a flag of `nats-server`. It wins over the same one set by this library.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// Adds a setting that the caller may have chosen otherwise.
+    pub(crate) fn or_else(self, name: &str, value: &str) -> Self {
+        if self.settings.iter().any(|(chosen, _)| chosen == name) {
+            return self;
+        }
+        self.set(name, value)
     }
 }
 
@@ -58,7 +67,8 @@ impl Options {
 /// It runs under a small shell that waits for the end of this process, be that a return, a panic, Ctrl-C or `kill -9`,
 /// and then stops exactly this server and removes its directory. [`Drop`] waits until that is done.
 ///
-/// A server that refuses to be root runs as the user that its package brings: `postgres` or `mysql`.
+/// A server that refuses to be root runs as the user that its package brings: `postgres`, `mysql` or
+/// `rabbitmq`.
 pub struct Server {
     kind: Kind,
     port: u16,
@@ -95,6 +105,36 @@ impl Server {
         Self::new(Kind::Redis, options)
     }
 
+    /// Starts RabbitMQ without plugins, with an administrator `guest` whose password is `guest`. Its Erlang node has a name
+    /// and an `epmd` of its own, so that it meets no other.
+    ///
+    /// # Errors
+    ///
+    /// It is not installed, or did not come up; the end of its log is part of the error.
+    pub fn rabbit_mq(options: &Options) -> anyhow::Result<Self> {
+        Self::new(Kind::RabbitMq, options)
+    }
+
+    /// Starts NATS with JetStream, which keeps its streams on disk.
+    ///
+    /// # Errors
+    ///
+    /// It is not installed, or did not come up; the end of its log is part of the error.
+    pub fn nats(options: &Options) -> anyhow::Result<Self> {
+        Self::new(Kind::Nats, options)
+    }
+
+    /// Starts ChromeDriver, which drives Chromium by the WebDriver protocol. A session that is to end with it, however
+    /// that comes about, asks for Chromium's argument `--remote-debugging-pipe`; what Chromium keeps is in the directory.
+    ///
+    /// # Errors
+    ///
+    /// It or Chromium is not installed, or it did not come up; the end of its log is part of the error.
+    pub fn chrome_driver(options: &Options) -> anyhow::Result<Self> {
+        binaries::CHROMIUM.find()?;
+        Self::new(Kind::ChromeDriver, options)
+    }
+
     /// Where clients find it, in the form that they know.
     pub fn url(&self) -> String {
         let port = self.port;
@@ -102,6 +142,9 @@ impl Server {
             Kind::Postgres => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
             Kind::MariaDb => format!("mysql://root@127.0.0.1:{port}/mysql"),
             Kind::Redis => format!("redis://127.0.0.1:{port}/"),
+            Kind::RabbitMq => format!("amqp://guest:guest@127.0.0.1:{port}/%2f"),
+            Kind::Nats => format!("nats://127.0.0.1:{port}"),
+            Kind::ChromeDriver => format!("http://127.0.0.1:{port}"),
         }
     }
 
@@ -144,7 +187,9 @@ impl Server {
             match self.wait_until_ready(&mut guardian, deadline) {
                 Ok(()) => return Ok(()),
                 // The children of a PostgreSQL that was killed live for a moment, and it refuses to start beside them.
-                Err(_) if Instant::now() < deadline => sleep(Duration::from_millis(50)),
+                Err(error) if is_in_the_way(&error) && Instant::now() < deadline => {
+                    sleep(Duration::from_millis(50));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -173,12 +218,13 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The client could not connect, or the server refused; what the client says is the error.
+    /// The client could not connect, or the server refused; what the client says is the error. A broker has no such
+    /// client, nor has ChromeDriver.
     pub fn query(&self, text: &str) -> anyhow::Result<String> {
         let mut client = self.kind.client(&self.directory, self.port)?;
         match self.kind {
-            Kind::Postgres | Kind::MariaDb => client.arg(text),
             Kind::Redis => client.args(text.split_whitespace()),
+            _ => client.arg(text),
         };
         let output = client.stdin(Stdio::null()).output()?;
         if !output.status.success() {
@@ -203,9 +249,10 @@ impl Server {
         let user = match kind {
             Kind::Postgres => User::instead_of_root("postgres")?,
             Kind::MariaDb => User::instead_of_root("mysql")?,
-            Kind::Redis => None,
+            Kind::RabbitMq => User::instead_of_root("rabbitmq")?,
+            Kind::Redis | Kind::Nats | Kind::ChromeDriver => None,
         };
-        let command = kind.binary().find()?;
+        let binary = kind.binary().find()?;
         let temporary = tempfile::Builder::new().prefix("idem-server-").tempdir()?;
         let directory = temporary.path().to_owned();
         if let Some(User { uid, gid }) = user {
@@ -214,11 +261,14 @@ impl Server {
         let mut guardian = Guardian::new(&directory, kind.stop(), user)?;
         // From here on the guardian removes it.
         let _ = temporary.keep();
-        kind.prepare(&directory, &mut guardian)
+        let environment = kind
+            .prepare(&directory, port, options, &mut guardian)
             .with_context(|| guardian.log())?;
 
         let arguments = kind.arguments(&directory, port, options);
-        let command: Vec<OsString> = std::iter::once(command.into())
+        let command: Vec<OsString> = std::iter::once("env".into())
+            .chain(environment)
+            .chain(std::iter::once(binary.into()))
             .chain(arguments.into_iter().map(Into::into))
             .collect();
         guardian.start(&command)?;
@@ -233,14 +283,18 @@ impl Server {
         Ok(server)
     }
 
-    /// Asks through the socket in the server's own directory: behind the port may be another's server. Each kind opens
-    /// its port before its socket.
+    /// Asks through the socket in the server's own directory, or looks into its log: behind the port may be another's
+    /// server. Each kind opens its port before its socket.
     fn wait_until_ready(&self, guardian: &mut Guardian, deadline: Instant) -> anyhow::Result<()> {
         loop {
-            let refused = match self.query(self.kind.probe()) {
-                Ok(answer) if answer == self.kind.probe_answer() => return Ok(()),
-                Ok(answer) => answer,
-                Err(error) => error.to_string(),
+            let refused = match self.kind.ready() {
+                Ready::Answers(probe, expected) => match self.query(probe) {
+                    Ok(answer) if answer == expected => return Ok(()),
+                    Ok(answer) => answer,
+                    Err(error) => error.to_string(),
+                },
+                Ready::Says(text) if guardian.has_said(text) => return Ok(()),
+                Ready::Says(text) => format!("it has not said {text:?}"),
             };
             if guardian.has_died()? {
                 return Err(Died(guardian.log()).into());
@@ -279,11 +333,33 @@ impl fmt::Display for Died {
 
 impl std::error::Error for Died {}
 
+/// Whether the server ended because of what the one before has left, which goes by itself. Anything else that it says
+/// will be the same the next time.
+fn is_in_the_way(error: &anyhow::Error) -> bool {
+    let says = |died: &Died| {
+        ["still in use", "already in use", "already exists"]
+            .iter()
+            .any(|it| died.0.contains(it))
+    };
+    error.downcast_ref::<Died>().is_some_and(says)
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Postgres,
     MariaDb,
     Redis,
+    RabbitMq,
+    Nats,
+    ChromeDriver,
+}
+
+/// How a server shows that it is ready.
+enum Ready {
+    /// A question that only a server that is ready answers, and the answer.
+    Answers(&'static str, &'static str),
+    /// What it writes into its log then.
+    Says(&'static str),
 }
 
 impl Kind {
@@ -292,6 +368,9 @@ impl Kind {
             Self::Postgres => binaries::POSTGRES,
             Self::MariaDb => binaries::MARIADBD,
             Self::Redis => binaries::REDIS_SERVER,
+            Self::RabbitMq => binaries::RABBITMQ_SERVER,
+            Self::Nats => binaries::NATS_SERVER,
+            Self::ChromeDriver => binaries::CHROMEDRIVER,
         }
     }
 
@@ -299,11 +378,23 @@ impl Kind {
     fn stop(self) -> &'static str {
         match self {
             Self::Postgres => "QUIT",
-            Self::MariaDb | Self::Redis => "KILL",
+            Self::MariaDb | Self::Redis | Self::RabbitMq | Self::Nats | Self::ChromeDriver => {
+                "KILL"
+            }
         }
     }
 
-    fn prepare(self, directory: &Path, guardian: &mut Guardian) -> anyhow::Result<()> {
+    /// Makes what the server finds when it starts, and tells the variables that it is started with.
+    fn prepare(
+        self,
+        directory: &Path,
+        port: u16,
+        options: &Options,
+        guardian: &mut Guardian,
+    ) -> anyhow::Result<Vec<OsString>> {
+        if let Self::RabbitMq = self {
+            return rabbit_mq::prepare(directory, port, &options.settings, guardian);
+        }
         let directory = directory.display();
         match self {
             Self::Postgres => guardian.run(&[
@@ -322,8 +413,9 @@ impl Kind {
                 "--auth-root-authentication-method=normal".into(),
                 "--skip-test-db".into(),
             ]),
-            Self::Redis => Ok(()),
-        }
+            Self::Redis | Self::RabbitMq | Self::Nats | Self::ChromeDriver => Ok(()),
+        }?;
+        Ok(Vec::new())
     }
 
     fn arguments(self, directory: &Path, port: u16, options: &Options) -> Vec<String> {
@@ -370,14 +462,25 @@ impl Kind {
                     ("appendfsync", "always".to_owned()),
                 ],
             ),
+            Self::Nats => (
+                vec!["--jetstream".to_owned()],
+                vec![
+                    ("addr", "127.0.0.1".to_owned()),
+                    ("port", port.to_string()),
+                    ("store_dir", format!("{directory}/data")),
+                ],
+            ),
+            Self::ChromeDriver => (Vec::new(), vec![("port", port.to_string())]),
+            // Its settings are in a file.
+            Self::RabbitMq => return Vec::new(),
         };
         let own = options.settings.iter();
         settings.extend(own.map(|(name, value)| (name.as_str(), value.clone())));
         for (name, value) in settings {
             match self {
                 Self::Postgres => arguments.extend(["-c".to_owned(), format!("{name}={value}")]),
-                Self::MariaDb => arguments.push(format!("--{name}={value}")),
-                Self::Redis => arguments.extend([format!("--{name}"), value]),
+                Self::MariaDb | Self::ChromeDriver => arguments.push(format!("--{name}={value}")),
+                _ => arguments.extend([format!("--{name}"), value]),
             }
         }
         arguments
@@ -404,31 +507,29 @@ impl Kind {
                 client = Command::new(binaries::REDIS_CLI.find()?);
                 client.arg("-e").arg("-s").arg(socket);
             }
+            Self::RabbitMq | Self::Nats | Self::ChromeDriver => {
+                bail!("{self:?} has no client that asks it")
+            }
         }
         Ok(client)
     }
 
-    /// A question that only a server that is ready answers.
-    fn probe(self) -> &'static str {
+    fn ready(self) -> Ready {
         match self {
-            Self::Postgres | Self::MariaDb => "SELECT 1",
-            Self::Redis => "PING",
-        }
-    }
-
-    fn probe_answer(self) -> &'static str {
-        match self {
-            Self::Postgres | Self::MariaDb => "1",
-            Self::Redis => "PONG",
+            Self::Postgres | Self::MariaDb => Ready::Answers("SELECT 1", "1"),
+            Self::Redis => Ready::Answers("PING", "PONG"),
+            Self::RabbitMq => Ready::Says("Server startup complete"),
+            Self::Nats => Ready::Says("Server is ready"),
+            Self::ChromeDriver => Ready::Says("ChromeDriver was started successfully"),
         }
     }
 }
 
-/// A port that nobody listens on, nor on the one 10,000 above, which a node of a Redis Cluster uses as well.
+/// A port that nobody listens on, nor on the one 10,000 above, where the other nodes of a Redis Cluster or of Erlang are answered.
 ///
 /// It is below those that systems give to outgoing connections (32768 on Linux, 49152 elsewhere). One of those could be
 /// taken while the server is down, even by a client that tries to reconnect, which is then connected with itself.
-fn free_port() -> anyhow::Result<u16> {
+pub(crate) fn free_port() -> anyhow::Result<u16> {
     let random = RandomState::new();
     for attempt in 0..1_000_u32 {
         let port = 12_000 + u16::try_from(random.hash_one(attempt) % 10_000)?;

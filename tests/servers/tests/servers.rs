@@ -1,7 +1,9 @@
 //! The servers start, lose nothing that they should keep, and leave nothing behind, however the test ends.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -12,12 +14,39 @@ use idem_servers::{Options, RedisCluster, Server};
 /// Set for the process that a test starts in order to kill it.
 const VICTIM: &str = "IDEM_SERVERS_VICTIM";
 
-fn all(options: &Options) -> [Server; 3] {
+fn databases(options: &Options) -> [Server; 3] {
     [
         Server::postgres(options).unwrap(),
         Server::maria_db(options).unwrap(),
         Server::redis(options).unwrap(),
     ]
+}
+
+fn brokers(options: &Options) -> [Server; 2] {
+    [
+        Server::rabbit_mq(options).unwrap(),
+        Server::nats(options).unwrap(),
+    ]
+}
+
+fn all(options: &Options) -> Vec<Server> {
+    databases(options)
+        .into_iter()
+        .chain(brokers(options))
+        .collect()
+}
+
+/// The processes that have a directory, or what is in it, in their arguments or variables.
+fn users_of(directory: &Path) -> Vec<String> {
+    let ps = Command::new("ps")
+        .args(["axeww", "-o", "pid,args"])
+        .output();
+    let directory = directory.to_str().unwrap();
+    String::from_utf8_lossy(&ps.unwrap().stdout)
+        .lines()
+        .filter(|line| line.contains(directory))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn eventually(what: &str, condition: impl Fn() -> bool) {
@@ -40,10 +69,44 @@ fn a_drop_leaves_nothing_behind() {
     for server in all(&Options::fast()) {
         let pid = server.pid().unwrap().to_string();
         let directory = server.directory().to_owned();
-        assert!(is_alive(&pid) && directory.is_dir());
+        assert!(is_alive(&pid) && directory.is_dir() && !users_of(&directory).is_empty());
         drop(server);
         assert!(!is_alive(&pid) && !directory.exists());
+        eventually("its helpers end", || users_of(&directory).is_empty());
     }
+}
+
+#[test]
+#[ignore = "needs Chromium: cargo xtask test runs it"]
+fn a_browser_ends_with_its_driver() {
+    let server = Server::chrome_driver(&Options::fast()).unwrap();
+    let directory = server.directory().to_owned();
+    let wanted = r#"{"capabilities":{"alwaysMatch":{"goog:chromeOptions":{"args":
+        ["--headless=new","--no-sandbox","--disable-dev-shm-usage","--remote-debugging-pipe"]}}}}"#;
+    let length = wanted.len();
+    let mut driver = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    write!(
+        driver,
+        "POST /session HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{wanted}"
+    )
+    .unwrap();
+    // It keeps the connection open.
+    driver
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let mut answer = Vec::new();
+    while !String::from_utf8_lossy(&answer).contains("sessionId") {
+        let mut buffer = [0; 4096];
+        let read = driver.read(&mut buffer).unwrap();
+        assert!(read > 0, "{}", String::from_utf8_lossy(&answer));
+        answer.extend_from_slice(&buffer[..read]);
+    }
+    // The driver itself, and the processes of the browser.
+    assert!(users_of(&directory).len() > 2);
+
+    drop(server);
+    eventually("the browser ends", || users_of(&directory).is_empty());
+    assert!(!directory.exists());
 }
 
 #[test]
@@ -65,19 +128,97 @@ fn a_killed_parent_leaves_nothing_behind() {
         if let Some((pid, directory)) = line.unwrap().split_once(" serves ") {
             servers.push((pid.to_owned(), directory.into()));
         }
-        if servers.len() == 3 {
+        if servers.len() == 5 {
             break;
         }
     }
-    assert_eq!(servers.len(), 3);
+    assert_eq!(servers.len(), 5);
     assert!(servers.iter().all(|(pid, _)| is_alive(pid)));
 
     victim.kill().unwrap();
     victim.wait().unwrap();
     for (pid, directory) in servers {
         eventually("the server ends", || !is_alive(&pid));
+        eventually("its helpers end", || users_of(&directory).is_empty());
         eventually("its directory goes", || !Path::exists(&directory));
     }
+}
+
+/// Starts a PostgreSQL of these programs, one of which writes its id into a file, and then kills whoever started it.
+fn parent_killed_while(initdb: &str, postgres: &str) {
+    // Of whichever user the server is: it must read the programs, and write its directory.
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path();
+    let (programs, servers) = (path.join("programs"), path.join("servers"));
+    for directory in [&programs, &servers] {
+        std::fs::create_dir(directory).unwrap();
+    }
+    for (name, script) in [("initdb", initdb), ("postgres", postgres)] {
+        std::fs::write(programs.join(name), format!("#!/bin/sh\n{script}\n")).unwrap();
+        let executable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(programs.join(name), executable).unwrap();
+    }
+    for (directory, mode) in [(path, 0o755), (&programs, 0o755), (&servers, 0o777)] {
+        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    let search = [programs].into_iter().chain(std::env::split_paths(&search));
+    let mut victim = Command::new(std::env::current_exe().unwrap())
+        .args(["--include-ignored", "--exact", "--nocapture"])
+        .arg("a_parent_killed_during_start_up_leaves_nothing_behind")
+        .env(VICTIM, "1")
+        .env("PATH", std::env::join_paths(search).unwrap())
+        .env("TMPDIR", &servers)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let server = || servers.read_dir().unwrap().next();
+    let file = |name: &str| server().unwrap().unwrap().path().join(name);
+    eventually("it starts", || server().is_some() && file("pid").exists());
+    let pid = std::fs::read_to_string(file("pid")).unwrap();
+    let pid = pid.trim();
+    assert!(is_alive(pid));
+
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    std::fs::write(path.join("programs/go"), "").unwrap();
+    eventually("the program ends", || !is_alive(pid));
+    eventually("the directory goes", || server().is_none());
+}
+
+#[test]
+#[ignore = "needs the database servers: cargo xtask test runs it"]
+fn a_parent_killed_during_start_up_leaves_nothing_behind() {
+    if std::env::var_os(VICTIM).is_some() {
+        let server = Server::postgres(&Options::fast());
+        panic!("nothing of it gets ready: {server:?}");
+    }
+    let tell = "echo $$ >pid.new; mv pid.new pid";
+    // While the data is being made, which nothing cuts short, and while the server comes up and is deaf to `SIGQUIT`.
+    let wait = format!("{tell}; while ! [ -e ../../programs/go ]; do sleep 0.02; done");
+    parent_killed_while(&wait, "exit 1");
+    parent_killed_while("exit 0", &format!("{tell}; exec sleep 1000"));
+}
+
+#[test]
+#[ignore = "needs the database servers: cargo xtask test runs it"]
+fn a_restart_gives_up_at_what_will_not_go_by_itself() {
+    let server = Server::postgres(&Options::durable()).unwrap();
+    server.kill().unwrap();
+    let configuration = server.directory().join("data/postgresql.conf");
+    let before = std::fs::read_to_string(&configuration).unwrap();
+    std::fs::write(&configuration, format!("{before}\nno_such_setting = 1\n")).unwrap();
+    let error = server.restart().unwrap_err();
+    assert!(
+        format!("{error:#}").contains("no_such_setting"),
+        "{error:#}"
+    );
+    let log = std::fs::read_to_string(server.directory().join("log")).unwrap();
+    assert_eq!(log.matches("no_such_setting").count(), 1, "{log}");
+
+    std::fs::write(&configuration, before).unwrap();
+    server.restart().unwrap();
+    assert_eq!(server.query("SELECT 7").unwrap(), "7");
 }
 
 /// Starts servers, one of them paused, says so, and waits for `SIGKILL`.
@@ -97,7 +238,7 @@ fn be_killed() -> ! {
 #[test]
 #[ignore = "needs the database servers: cargo xtask test runs it"]
 fn a_killed_server_comes_back_with_its_data() {
-    let [postgres, maria_db, redis] = all(&Options::durable());
+    let [postgres, maria_db, redis] = databases(&Options::durable());
     let write = "CREATE SCHEMA t; CREATE TABLE t.t (n INT); INSERT INTO t.t VALUES (7)";
     let read = "SELECT n FROM t.t";
     for (server, write, read) in [
@@ -120,7 +261,7 @@ fn a_killed_server_comes_back_with_its_data() {
 #[test]
 #[ignore = "needs the database servers: cargo xtask test runs it"]
 fn a_paused_server_answers_when_it_is_resumed() {
-    for server in all(&Options::fast()) {
+    for server in databases(&Options::fast()) {
         server.pause().unwrap();
         std::thread::scope(|scope| {
             let query = match server.url().starts_with("redis") {

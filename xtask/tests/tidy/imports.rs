@@ -15,6 +15,8 @@ const MACROS: &str = "idem-macros/src/";
 /// What each module, with all below it, may import of the others.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("error", &[]),
+    ("structured", &[]),
+    ("client", &["key", "structured"]),
     ("key", &["error"]),
     ("record", &["error", "key"]),
     ("fingerprint", &["error", "key", "record"]),
@@ -32,6 +34,20 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "policy",
             "record",
             "store",
+        ],
+    ),
+    ("outbox", &["codec", "error", "key", "record", "store"]),
+    (
+        "http",
+        &[
+            "codec",
+            "engine",
+            "error",
+            "fingerprint",
+            "key",
+            "record",
+            "store",
+            "structured",
         ],
     ),
     (
@@ -118,6 +134,12 @@ fn a_module_that_looks_the_other_way_is_found() {
         1
     );
     assert_eq!(wrong("engine/claim.rs", "use sqlx::Row;"), 1);
+    assert_eq!(wrong("outbox/run.rs", "use sqlx::Row;"), 1);
+    assert_eq!(
+        wrong("outbox/run.rs", "use crate::store::sqlite::SqliteStore;"),
+        1
+    );
+    assert_eq!(wrong("outbox/run.rs", "use crate::engine::Idem;"), 1);
     assert_eq!(
         wrong(
             "record.rs",
@@ -158,6 +180,10 @@ fn a_module_that_looks_the_other_way_is_found() {
         0
     );
     assert_eq!(wrong("private.rs", "pub use crate::engine::Idem;"), 0);
+    assert_eq!(
+        wrong("outbox/run.rs", "use crate::store::outbox::Messages;"),
+        0
+    );
 }
 
 fn runtime(files: &[File]) -> impl Iterator<Item = &File> {
@@ -260,9 +286,10 @@ impl Exports {
         Some(resolved)
     }
 
-    /// Whether this names a module below `store`: its items begin with a capital.
+    /// Whether this names a module below `store`: its items begin with a capital. That of the outbox's table stands for
+    /// all databases, as the trait stands for all stores.
     fn is_backend(&self, name: Option<&String>) -> bool {
-        name.is_some_and(|it| it.starts_with(char::is_lowercase))
+        name.is_some_and(|it| it.starts_with(char::is_lowercase) && it != "outbox")
     }
 }
 

@@ -78,6 +78,10 @@ impl Local {
         self.records.remove(id);
     }
 
+    pub(super) fn bytes(&self) -> u64 {
+        self.records.weight()
+    }
+
     pub(super) fn drop_expired(&self, now: Instant) {
         self.records.retain(|_, kept| now < kept.valid_until);
     }

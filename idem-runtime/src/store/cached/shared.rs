@@ -1,164 +1,197 @@
 //! Ended records in a Redis that the processes of a service share. Nothing here fails a call: what Redis does not say in
 //! time is asked of the store.
+//!
+//! All times are of Redis' own clock, taken in the step that looks before the store is asked. So a process that was
+//! paused, or a command that was delayed on the way, can neither prolong a record's life nor bring back an erased one.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use ::redis::aio::ConnectionManager;
-use ::redis::{ExistenceCheck, RedisResult, SetExpiry, SetOptions};
-use tokio::time::Instant;
+use ::redis::Value;
+use tokio::sync::Semaphore;
 
-use super::{Kept, wire};
+use super::breaker::{Breaker, Permit};
+use super::wire::{self, Life};
+use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{RecordId, hex};
-use crate::record::Record;
+use crate::record::{Grant, Record, Timestamp};
+use crate::store::redis::RedisConnection;
+use crate::store::redis::scripts::{Loadable, Step};
 
+#[derive(Clone)]
 pub(super) struct Shared {
-    connection: ConnectionManager,
-    prefix: String,
+    connection: RedisConnection,
+    prefix: Arc<str>,
     /// How long a call waits for Redis each time that it asks.
     pub(super) timeout: Duration,
-    /// Redis is left alone until then: a call that waits for a time-out in vain should be the exception.
-    paused_until: Mutex<Option<Instant>>,
+    /// Apart, since a Redis that is full, or a replica, still answers.
+    reading: Arc<Breaker>,
+    writing: Arc<Breaker>,
+    /// Records that are being put there, by tasks that no call waits for.
+    keeping: Arc<Semaphore>,
 }
 
 const TIMEOUT: Duration = Duration::from_millis(100);
-const PAUSE: Duration = Duration::from_secs(1);
 
-/// What stands for an erased record, for [`BARRED`]: while it does, nothing is put there.
-const ERASED: &[u8] = b"idem-erased/1";
-const BARRED: Duration = Duration::from_secs(10);
+/// How many records are put there at once: Redis that is slow must not gather them in this process.
+const MOST_KEEPING: usize = 64;
 
-/// How long a read may have been under way to be kept: long before an erasure that overtook it stops being remembered.
+/// For how long an erasure is remembered: longer than deleting a record may take and a read may be under way.
+const BARRED: Duration = Duration::from_secs(60);
+
+/// How long after Redis was asked a record is put there at the latest.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 
 /// Larger records are not kept: sending one could take so long that it looks like an outage.
 const MOST_BYTES: usize = 1 << 20;
 
+static FIND: LazyLock<Loadable> = LazyLock::new(|| Loadable::new(include_str!("find.lua")));
+static KEEP: LazyLock<Loadable> = LazyLock::new(|| Loadable::new(include_str!("keep.lua")));
+static BAR: LazyLock<Loadable> = LazyLock::new(|| Loadable::new(include_str!("bar.lua")));
+static DROP: LazyLock<Loadable> = LazyLock::new(|| Loadable::new(include_str!("drop.lua")));
+
+/// What Redis says of a record.
+pub(super) enum Found {
+    Record(Box<Record>),
+    /// It has none; what the store is asked from now on may be kept.
+    Nothing(Looked),
+    /// It was not asked, or did not answer.
+    Unknown,
+}
+
+/// When Redis was seen to have no record, by its clock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Looked(Timestamp);
+
 impl Shared {
-    pub(super) fn new(connection: ConnectionManager, name: &str) -> Self {
+    pub(super) fn new(connection: RedisConnection, name: &str) -> Self {
         Self {
             connection,
             // The version of the form is in the name, so that builds with different ones do not meet.
-            prefix: format!("{name}:record/1:"),
+            prefix: format!("{name}:record/2:").into(),
             timeout: TIMEOUT,
-            paused_until: Mutex::new(None),
+            reading: Breaker::new("reading"),
+            writing: Breaker::new("writing"),
+            keeping: Arc::new(Semaphore::new(MOST_KEEPING)),
         }
     }
 
-    pub(super) async fn find(&self, id: &RecordId) -> Option<Record> {
-        if self.is_paused() {
-            return None;
-        }
-        let asked_at = Instant::now();
+    /// The record that may be served, at most this long after it was read from the store.
+    pub(super) async fn find(&self, id: &RecordId, max_age: Duration) -> Found {
+        let Some(permit) = self.reading.admit() else {
+            return Found::Unknown;
+        };
         let key = self.key(id);
-        let mut pipe = ::redis::pipe();
-        // In one transaction, lest the record expires and another one takes its place in between.
-        pipe.atomic().get(&key).pttl(&key);
-        let mut connection = self.connection.clone();
-        let answer = self.bounded(pipe.query_async(&mut connection)).await;
-        let (value, left): (Option<Vec<u8>>, i64) = answer?;
-        let value = value?;
-        if value == ERASED {
-            return None;
-        }
-        let Some(mut record) = wire::read(&value, id, left) else {
-            tracing::debug!(
-                target: "idem",
-                "redis holds what no idem cache writes, dropping it and asking the store",
-            );
-            let mut connection = self.connection.clone();
-            let mut command = ::redis::cmd("UNLINK");
-            command.arg(&key);
-            self.bounded(command.exec_async(&mut connection)).await;
-            return None;
+        let step = Step::new(&FIND, &key);
+        let Some((now, value)) = self.run(permit, &step, answer_to_find).await else {
+            return Found::Unknown;
         };
-        record.read_at = record.read_at.after(asked_at.elapsed());
-        (!record.is_expired()).then_some(record)
+        let nothing = Found::Nothing(Looked(now));
+        let Some(value) = value.filter(|it| !wire::is_mark(it)) else {
+            return nothing;
+        };
+        match wire::read(&value, id) {
+            Some((record, life)) => life
+                .at(now, record, max_age)
+                .map_or(nothing, |record| Found::Record(Box::new(record))),
+            None => {
+                tracing::debug!(
+                    target: "idem",
+                    "redis holds what no idem cache writes, dropping it and asking the store",
+                );
+                if let Some(permit) = self.writing.admit() {
+                    self.run(permit, &Step::new(&DROP, &key).bytes(&value), number)
+                        .await;
+                }
+                nothing
+            }
+        }
     }
 
-    pub(super) async fn keep(&self, kept: &Kept) {
-        let now = Instant::now();
-        let Some(record) = kept.at(now) else { return };
+    /// Has a record kept that was read from the store after Redis was asked. Nobody waits for it.
+    pub(super) fn keep(&self, record: &Record, looked: Looked, max_age: Duration) {
         let size = record.payload.as_ref().map_or(0, |it| it.bytes.len());
-        if self.is_paused()
-            || size > MOST_BYTES
-            || now.saturating_duration_since(kept.sent_at) > READ_WITHIN
-        {
-            return;
-        }
-        let left = kept.valid_until.saturating_duration_since(now).as_millis();
-        let Ok(left @ 1..) = u64::try_from(left) else {
+        let Some(life) = Life::new(record, looked.0, max_age) else {
             return;
         };
-        let Some(value) = wire::write(&record, left) else {
+        if size > MOST_BYTES {
+            return;
+        }
+        let Ok(place) = Arc::clone(&self.keeping).try_acquire_owned() else {
             return;
         };
-        // Never over what is there: that is this very record, or says that it was erased while it was read.
-        let options = SetOptions::default()
-            .conditional_set(ExistenceCheck::NX)
-            .with_expiration(SetExpiry::PX(left));
-        let mut connection = self.connection.clone();
-        let mut command = ::redis::cmd("SET");
-        command.arg(self.key(&record.id)).arg(value).arg(options);
-        self.bounded(command.exec_async(&mut connection)).await;
-    }
-
-    /// Forgets a record, and keeps reads of it that are under way in any process from bringing it back.
-    pub(super) async fn bar(&self, id: &RecordId) {
-        // Tried during a pause, too: an erasure is rare, and what it leaves behind is replayed.
-        let options =
-            SetOptions::default().with_expiration(SetExpiry::PX(BARRED.as_millis() as u64));
-        let mut connection = self.connection.clone();
-        let mut command = ::redis::cmd("SET");
-        command.arg(self.key(id)).arg(ERASED).arg(options);
-        let barred = self.bounded(command.exec_async(&mut connection)).await;
-        if barred.is_none() {
-            tracing::warn!(
-                target: "idem",
-                "redis could not be told of an erasure, the record may be replayed from there up to the maximum age",
-            );
-        }
-    }
-
-    /// What Redis answers, where it does in time. After an error it is left alone for a moment.
-    async fn bounded<T>(&self, asked: impl Future<Output = RedisResult<T>>) -> Option<T> {
-        let error = match tokio::time::timeout(self.timeout, asked).await {
-            Ok(Ok(answer)) => return Some(answer),
-            Ok(Err(error)) => Some(error),
-            Err(_) => None,
+        let Some(permit) = self.writing.admit() else {
+            return;
         };
-        let mut paused_until = self.lock();
-        // Of the calls that were waiting together one tells.
-        if paused_until.is_none() {
-            tracing::warn!(
-                target: "idem",
-                error = error.as_ref().map_or("time-out", |error| error.category()),
-                "the cache in redis did not answer, going on without it for a moment",
-            );
+        let Some(value) = wire::write(record, &life) else {
+            return;
+        };
+        let (shared, key, grant) = (self.clone(), self.key(&record.id), record.grant);
+        tokio::spawn(async move {
+            let step = Step::new(&KEEP, &key)
+                .bytes(&value)
+                .number(grant.number())
+                .number(life.until.as_micros() / 1_000)
+                .number(looked.0.after(READ_WITHIN).as_micros());
+            shared.run(permit, &step, number).await;
+            drop(place);
+        });
+    }
+
+    /// Forgets a record up to this grant, and keeps reads of it that are under way in any process from bringing it
+    /// back. Whether Redis was told.
+    pub(super) async fn bar(&self, id: &RecordId, grant: Grant) -> bool {
+        // During a pause, too: an erasure is rare, and what it leaves behind is replayed.
+        let permit = self.writing.insist();
+        let (key, mark) = (self.key(id), wire::mark(grant));
+        let step = Step::new(&BAR, &key)
+            .bytes(&mark)
+            .number(grant.number())
+            .number(BARRED.as_millis() as i64);
+        self.run(permit, &step, number).await.is_some()
+    }
+
+    /// Whether a mark that was left so long ago may have gone before those are refused that it was left for.
+    pub(super) fn outlasts(elapsed: Duration) -> bool {
+        elapsed + 2 * READ_WITHIN > BARRED
+    }
+
+    /// Whether Redis is left alone, since it failed.
+    pub(super) fn is_left_alone(&self) -> bool {
+        self.reading.is_open()
+    }
+
+    /// What Redis answers, where it does in time.
+    async fn run<T>(
+        &self,
+        permit: Permit,
+        step: &Step,
+        read: impl FnOnce(Value) -> Option<T>,
+    ) -> Option<T> {
+        let answer = self.connection.run(step, self.timeout).await;
+        let answer = answer.and_then(|it| {
+            read(it).ok_or_else(|| {
+                StoreError::new(
+                    StoreErrorKind::Corrupt,
+                    "the server answered with something unreadable",
+                )
+            })
+        });
+        match answer {
+            Ok(answer) => {
+                permit.succeeded();
+                Some(answer)
+            }
+            Err(error) => {
+                permit.failed(&error);
+                None
+            }
         }
-        *paused_until = Some(Instant::now() + PAUSE);
-        None
     }
 
-    fn key(&self, id: &RecordId) -> String {
-        format!("{}{}", self.prefix, hex(id.as_bytes()))
-    }
-
-    fn is_paused(&self) -> bool {
-        let mut paused_until = self.lock();
-        let paused = paused_until.is_some_and(|end| Instant::now() < end);
-        if !paused {
-            *paused_until = None;
-        }
-        paused
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
-        // A point in time cannot be left half changed.
-        self.paused_until
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn key(&self, id: &RecordId) -> Vec<u8> {
+        format!("{}{}", self.prefix, hex(id.as_bytes())).into_bytes()
     }
 }
 
@@ -171,30 +204,12 @@ impl fmt::Debug for Shared {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
+/// The time, and what stands there.
+fn answer_to_find(answer: Value) -> Option<(Timestamp, Option<Vec<u8>>)> {
+    let (now, value): (i64, Option<Vec<u8>>) = ::redis::from_redis_value(answer).ok()?;
+    Some((Timestamp::from_micros(now), value))
+}
 
-    use ::redis::Client;
-    use ::redis::aio::ConnectionManagerConfig;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_redis_that_failed_is_left_alone_for_a_moment() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        drop(listener);
-        let client = Client::open(format!("redis://{address}/")).unwrap();
-        let config = ConnectionManagerConfig::new();
-        let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
-        let mut shared = Shared::new(connection, "tests");
-        shared.timeout = Duration::from_millis(10);
-        assert!(!shared.is_paused());
-
-        assert_eq!(shared.find(&RecordId::from_bytes([1; 32])).await, None);
-        assert!(shared.is_paused());
-        *shared.lock() = Some(Instant::now());
-        assert!(!shared.is_paused());
-    }
+fn number(answer: Value) -> Option<i64> {
+    ::redis::from_redis_value(answer).ok()
 }

@@ -1,5 +1,5 @@
-//! A record as bytes that name their own form: a line with the version, a line of JSON, then the result as it was
-//! encoded. An operator can read all but the result.
+//! A record as bytes that name their own form: a line with the version and the grant, which scripts read, a line of JSON,
+//! then the result as it was encoded. An operator can read all but the result.
 
 use std::time::Duration;
 
@@ -8,7 +8,45 @@ use serde::{Deserialize, Serialize};
 use crate::key::{Identity, Key, Operation, RecordId, Scope, hex};
 use crate::record::{Digest, Grant, OnCrash, Payload, Record, State, Timestamp, Token, micros};
 
-const VERSION: &[u8] = b"idem-record/1\n";
+const VERSION: &str = "idem-record/2 ";
+
+/// What stands for an erased record, before its grant: nothing up to that grant is put there.
+const ERASED: &str = "idem-erased/2 ";
+
+/// When a record was read and how long it may be served, by the clock of Redis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Life {
+    /// Before the store was asked: its clock showed [`Record::read_at`] then or later.
+    pub(super) asked_at: Timestamp,
+    /// From then on it is not served any more.
+    pub(super) until: Timestamp,
+}
+
+impl Life {
+    /// The life of a record that was read after this moment.
+    pub(super) fn new(record: &Record, asked_at: Timestamp, max_age: Duration) -> Option<Self> {
+        let left = record.expires_at()?.since(record.read_at).min(max_age);
+        let lives = record.state.is_ended() && left >= Duration::from_millis(1);
+        lives.then(|| Self {
+            asked_at,
+            until: asked_at.after(left),
+        })
+    }
+
+    /// The record as the store would answer it now, while it may be served. Redis removes it by itself, but not before
+    /// this; and its clock may have gone back, which says nothing of the record's age.
+    pub(super) fn at(
+        self,
+        now: Timestamp,
+        mut record: Record,
+        max_age: Duration,
+    ) -> Option<Record> {
+        let age = now.since(self.asked_at);
+        let lives = self.asked_at <= now && now < self.until && age < max_age;
+        record.read_at = record.read_at.after(age);
+        (lives && !record.is_expired()).then_some(record)
+    }
+}
 
 /// Times and durations are in microseconds by the clock of the store that the record is from, unless named otherwise.
 #[derive(Serialize, Deserialize)]
@@ -22,7 +60,6 @@ struct Header {
     /// The codec of the result, and how many bytes it has.
     payload: Option<(String, usize)>,
     token: Option<String>,
-    grant: i64,
     attempt: u32,
     lease_until: i64,
     retention: i64,
@@ -30,12 +67,26 @@ struct Header {
     first_claimed_at: i64,
     ended_at: i64,
     read_at: i64,
-    /// The life that it was given when `read_at` was now, in milliseconds: what has gone of it is its age.
-    life_ms: u64,
+    /// See [`Life`].
+    asked_at: i64,
+    until: i64,
 }
 
-/// A record that has this long to live, in milliseconds; none where it has not ended.
-pub(super) fn write(record: &Record, life_ms: u64) -> Option<Vec<u8>> {
+/// The mark of an erasure.
+pub(super) fn mark(grant: Grant) -> Vec<u8> {
+    format!("{ERASED}{}\n", grant.number()).into_bytes()
+}
+
+/// Whether this is the mark of an erasure.
+pub(super) fn is_mark(bytes: &[u8]) -> bool {
+    bytes
+        .strip_prefix(ERASED.as_bytes())
+        .and_then(|rest| rest.strip_suffix(b"\n"))
+        .is_some_and(|grant| !grant.is_empty() && grant.iter().all(u8::is_ascii_digit))
+}
+
+/// An ended record; none where it has not ended.
+pub(super) fn write(record: &Record, life: &Life) -> Option<Vec<u8>> {
     let header = Header {
         scope: record.identity.scope.as_str().to_owned(),
         operation: record.identity.operation.as_str().to_owned(),
@@ -47,7 +98,6 @@ pub(super) fn write(record: &Record, life_ms: u64) -> Option<Vec<u8>> {
             .as_ref()
             .map(|payload| (payload.codec.to_string(), payload.bytes.len())),
         token: record.token.map(|token| hex(token.as_bytes())),
-        grant: record.grant.number(),
         attempt: record.attempt,
         lease_until: record.lease_until.as_micros(),
         retention: micros(record.retention),
@@ -55,9 +105,10 @@ pub(super) fn write(record: &Record, life_ms: u64) -> Option<Vec<u8>> {
         first_claimed_at: record.first_claimed_at.as_micros(),
         ended_at: record.ended_at?.as_micros(),
         read_at: record.read_at.as_micros(),
-        life_ms,
+        asked_at: life.asked_at.as_micros(),
+        until: life.until.as_micros(),
     };
-    let mut bytes = VERSION.to_vec();
+    let mut bytes = format!("{VERSION}{}\n", record.grant.number()).into_bytes();
     serde_json::to_writer(&mut bytes, &header).ok()?;
     bytes.push(b'\n');
     if let Some(payload) = &record.payload {
@@ -66,14 +117,13 @@ pub(super) fn write(record: &Record, life_ms: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The ended record with this id that has `left_ms` of its life left, read now. None where the bytes are anything else,
-/// the record of another id included, and where their life has no end.
-pub(super) fn read(bytes: &[u8], id: &RecordId, left_ms: i64) -> Option<Record> {
-    let rest = bytes.strip_prefix(VERSION)?;
-    let end = rest.iter().position(|byte| *byte == b'\n')?;
-    let (header, payload) = (&rest[..end], &rest[end + 1..]);
+/// The ended record with this id as it was read, and its life. None where the bytes are anything else, the record of
+/// another id included.
+pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Life)> {
+    let (grant, rest) = line(bytes.strip_prefix(VERSION.as_bytes())?)?;
+    let grant: i64 = std::str::from_utf8(grant).ok()?.parse().ok()?;
+    let (header, payload) = line(rest)?;
     let header: Header = serde_json::from_slice(header).ok()?;
-    let age = header.life_ms.checked_sub(u64::try_from(left_ms).ok()?)?;
     let identity = Identity {
         scope: Scope::from_stored(&header.scope),
         operation: Operation::new(header.operation).ok()?,
@@ -100,22 +150,33 @@ pub(super) fn read(bytes: &[u8], id: &RecordId, left_ms: i64) -> Option<Record> 
         Some(token) => Some(Token::from_bytes(unhex(&token)?.try_into().ok()?)),
         None => None,
     };
-    Some(Record {
+    let record = Record {
         id: *id,
         identity,
         fingerprint: Digest::from_bytes(&unhex(&header.fingerprint)?)?,
         state,
         payload,
         token,
-        grant: Grant::from_number(header.grant),
+        grant: Grant::from_number(grant),
         attempt: header.attempt,
         lease_until: Timestamp::from_micros(header.lease_until),
         retention: Duration::from_micros(header.retention.try_into().ok()?),
         on_crash: OnCrash::from_stored(&header.on_crash)?,
         first_claimed_at: Timestamp::from_micros(header.first_claimed_at),
         ended_at: Some(Timestamp::from_micros(header.ended_at)),
-        read_at: Timestamp::from_micros(header.read_at).after(Duration::from_millis(age)),
-    })
+        read_at: Timestamp::from_micros(header.read_at),
+    };
+    let life = Life {
+        asked_at: Timestamp::from_micros(header.asked_at),
+        until: Timestamp::from_micros(header.until),
+    };
+    Some((record, life))
+}
+
+/// The first line, and what is behind it.
+fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    Some((&bytes[..end], &bytes[end + 1..]))
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
@@ -161,31 +222,74 @@ mod tests {
         }
     }
 
+    const LIFE: Life = Life {
+        asked_at: Timestamp::from_micros(10_000_000),
+        until: Timestamp::from_micros(12_000_000),
+    };
+    const FOREVER: Duration = Duration::MAX;
+
     #[test]
-    fn what_is_written_is_read_and_has_aged() {
+    fn what_is_written_is_read() {
         for state in [State::Completed, State::Failed, State::Unrecorded] {
             let record = record(state);
-            let bytes = write(&record, 1_000).unwrap();
-            assert_eq!(read(&bytes, &record.id, 1_000).as_ref(), Some(&record));
-            let aged = read(&bytes, &record.id, 400).unwrap();
-            assert_eq!(aged.read_at, Timestamp::from_micros(600_003));
+            let bytes = write(&record, &LIFE).unwrap();
+            assert_eq!(read(&bytes, &record.id), Some((record, LIFE)));
         }
     }
 
     #[test]
-    fn a_life_without_end_or_that_was_prolonged_says_nothing_of_the_age() {
+    fn a_record_ages_by_the_clock_of_redis_until_its_life_is_over() {
         let record = record(State::Completed);
-        let bytes = write(&record, 1_000).unwrap();
-        for left in [-1, -2, 1_001] {
-            assert_eq!(read(&bytes, &record.id, left), None);
+        let at = |micros| LIFE.at(Timestamp::from_micros(micros), record.clone(), FOREVER);
+        assert_eq!(at(10_000_000), Some(record.clone()));
+        let last = at(11_999_999).unwrap();
+        assert_eq!(last.read_at, Timestamp::from_micros(2_000_002));
+        assert_eq!(at(12_000_000), None);
+        assert_eq!(at(9_999_999), None, "served by a clock that went back");
+    }
+
+    #[test]
+    fn whoever_serves_it_may_ask_for_a_younger_one() {
+        let record = record(State::Completed);
+        let at = |age| LIFE.at(Timestamp::from_micros(11_000_000), record.clone(), age);
+        assert_eq!(at(Duration::from_secs(1)), None);
+        assert!(at(Duration::from_micros(1_000_001)).is_some());
+    }
+
+    #[test]
+    fn a_life_ends_with_the_retention_or_the_maximum_age() {
+        let record = record(State::Completed);
+        let until = |max_age| Life::new(&record, LIFE.asked_at, max_age).map(|it| it.until);
+        // Ended at 2 for 7 s, and read at 3.
+        let whole = Timestamp::from_micros(16_999_999);
+        assert_eq!(until(FOREVER), Some(whole));
+        assert_eq!(until(Duration::from_secs(2)), Some(LIFE.until));
+        assert_eq!(until(Duration::ZERO), None);
+    }
+
+    #[test]
+    fn the_mark_of_an_erasure_is_no_record() {
+        let record = record(State::Completed);
+        let mark = mark(record.grant);
+        assert!(is_mark(&mark));
+        assert_eq!(read(&mark, &record.id), None);
+        let bytes = write(&record, &LIFE).unwrap();
+        for other in [
+            &bytes[..],
+            b"",
+            b"idem-erased/2 \n",
+            b"idem-erased/2 7",
+            b"idem-erased/2 x\n",
+        ] {
+            assert!(!is_mark(other));
         }
     }
 
     #[test]
     fn the_record_of_another_id_is_not_read() {
         let record = record(State::Completed);
-        let bytes = write(&record, 1_000).unwrap();
-        assert_eq!(read(&bytes, &RecordId::from_bytes([1; 32]), 500), None);
+        let bytes = write(&record, &LIFE).unwrap();
+        assert_eq!(read(&bytes, &RecordId::from_bytes([1; 32])), None);
     }
 
     #[test]
@@ -195,18 +299,18 @@ mod tests {
             payload: None,
             ..record(State::Completed)
         };
-        let bytes = write(&running, 1_000).unwrap();
-        assert_eq!(read(&bytes, &running.id, 500), None);
+        let bytes = write(&running, &LIFE).unwrap();
+        assert_eq!(read(&bytes, &running.id), None);
     }
 
     #[test]
     fn no_part_of_a_record_is_read() {
         let record = record(State::Completed);
-        let bytes = write(&record, 1_000).unwrap();
+        let bytes = write(&record, &LIFE).unwrap();
         for end in 0..bytes.len() {
-            assert_eq!(read(&bytes[..end], &record.id, 500), None, "{end} bytes");
+            assert_eq!(read(&bytes[..end], &record.id), None, "{end} bytes");
         }
         let longer = [&bytes[..], b"x"].concat();
-        assert_eq!(read(&longer, &record.id, 500), None);
+        assert_eq!(read(&longer, &record.id), None);
     }
 }

@@ -4,19 +4,32 @@ use sqlx::{AssertSqlSafe, MySqlConnection, MySqlPool};
 
 use super::{error, statements::DIALECT};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::sql::Table;
+use crate::store::sql::{self, Migrations, Table};
 
-/// Never edited once released; a change is a further one. MySQL commits each statement that defines something by
-/// itself, so each has to bear being applied again after a crash half way. The table's default name is replaced
-/// throughout.
-const MIGRATIONS: &[&str] = &[include_str!("../../../migrations/mysql/0001_records.sql")];
+/// Those of the records. MySQL commits each statement that defines something by itself, so each has to bear being
+/// applied again after a crash half way.
+pub(super) const RECORDS: Migrations = Migrations {
+    table: Table::DEFAULT,
+    versions: &[
+        include_str!("../../../migrations/mysql/0001_records.sql"),
+        include_str!("../../../migrations/mysql/0002_steps.sql"),
+        include_str!("../../../migrations/mysql/0003_kept.sql"),
+    ],
+};
 
 /// How long one process waits for another that migrates, in seconds.
 const PATIENCE: i64 = 60;
 
-pub(super) async fn run(pool: &MySqlPool, table: &Table) -> Result<(), StoreError> {
+pub(in crate::store) async fn run(
+    pool: &MySqlPool,
+    table: &Table,
+    migrations: &Migrations,
+) -> Result<(), StoreError> {
     let mut connection = pool.acquire().await.map_err(error)?;
-    if missing(&mut connection, table).await?.is_empty() {
+    if missing(&mut connection, table, migrations)
+        .await?
+        .is_empty()
+    {
         return Ok(());
     }
     // The lock is the session's. Where this is dropped half way, the connection must not go back with it.
@@ -36,7 +49,7 @@ pub(super) async fn run(pool: &MySqlPool, table: &Table) -> Result<(), StoreErro
             "another process has been migrating the tables for a minute, try again",
         ));
     }
-    let applied = apply(&mut connection, table).await;
+    let applied = apply(&mut connection, table, migrations).await;
     // Closing releases the lock; an error of that loses nothing.
     let _ = sqlx::Connection::close(connection).await;
     applied
@@ -44,15 +57,19 @@ pub(super) async fn run(pool: &MySqlPool, table: &Table) -> Result<(), StoreErro
 
 /// Ten processes may start at once and all find the same version missing. The lock lets in one at a time, which looks
 /// again first.
-async fn apply(connection: &mut MySqlConnection, table: &Table) -> Result<(), StoreError> {
-    for version in missing(connection, table).await? {
+async fn apply(
+    connection: &mut MySqlConnection,
+    table: &Table,
+    migrations: &Migrations,
+) -> Result<(), StoreError> {
+    for version in missing(connection, table, migrations).await? {
         let log = log(table);
         let make = format!(
             "CREATE TABLE IF NOT EXISTS {log} \
              (version INT NOT NULL PRIMARY KEY, applied_at BIGINT NOT NULL) ENGINE = InnoDB"
         );
-        let statements = MIGRATIONS[version].replace(
-            &format!("`{}", Table::DEFAULT),
+        let statements = migrations.versions[version].replace(
+            &format!("`{}", migrations.table),
             table.quoted(DIALECT.quote, "").trim_end_matches('`'),
         );
         let enter = format!(
@@ -74,6 +91,7 @@ async fn apply(connection: &mut MySqlConnection, table: &Table) -> Result<(), St
 async fn missing(
     connection: &mut MySqlConnection,
     table: &Table,
+    migrations: &Migrations,
 ) -> Result<std::ops::Range<usize>, StoreError> {
     let statement = format!("SELECT count(*) FROM {}", log(table));
     let applied = match sqlx::query_scalar::<_, i64>(AssertSqlSafe(statement))
@@ -85,16 +103,7 @@ async fn missing(
         Err(error) if is_about_a_table(&error) => 0,
         Err(error) => return Err(error),
     };
-    if applied > MIGRATIONS.len() {
-        return Err(StoreError::new(
-            StoreErrorKind::Schema,
-            format!(
-                "the tables are of version {applied}, made by a later release, and this one knows {} at most: update it",
-                MIGRATIONS.len()
-            ),
-        ));
-    }
-    Ok(applied..MIGRATIONS.len())
+    sql::missing(applied, migrations.versions.len())
 }
 
 fn is_about_a_table(error: &StoreError) -> bool {

@@ -1,6 +1,8 @@
 //! What MySQL and MariaDB say in a way of their own.
 
-use crate::store::sql::{self, Conditions, Dialect, Placeholders, Statement, Table};
+use crate::store::sql::{
+    self, COLUMNS, Conditions, Dialect, Placeholders, Statement, StepDialect, StepStatements, Table,
+};
 
 /// The clock of the server in microseconds. It is the time at which the statement began, the same wherever it stands in
 /// one, and in UTC whatever the session's time zone is: an hour that a zone's clock shows twice is no ambiguity.
@@ -13,12 +15,26 @@ use crate::store::sql::{self, Conditions, Dialect, Placeholders, Statement, Tabl
 const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
 /// How MySQL spells what all dialects share.
-pub(super) const DIALECT: Dialect = Dialect {
+pub(in crate::store) const DIALECT: Dialect = Dialect {
     placeholders: Placeholders::InOrder,
     quote: '`',
     now: NOW,
     greatest: "greatest",
     same: "<=>",
+    lock: "FOR UPDATE",
+    upsert: "ON DUPLICATE KEY UPDATE",
+    proposed: "VALUES({})",
+};
+
+/// How MySQL spells the steps of bodies. An assignment sees what those before it did, so the column that decides comes
+/// last. Where nothing changes, the row counts as matched nevertheless.
+const STEPS: StepDialect = StepDialect {
+    lock: "FOR UPDATE",
+    on_conflict: "ON DUPLICATE KEY UPDATE \
+        {saved}.codec = IF({saved}.first_claimed_at = VALUES(first_claimed_at), {saved}.codec, VALUES(codec)), \
+        {saved}.payload = IF({saved}.first_claimed_at = VALUES(first_claimed_at), {saved}.payload, VALUES(payload)), \
+        {saved}.first_claimed_at = VALUES(first_claimed_at)",
+    name: "CONVERT(s.name USING utf8mb4)",
 };
 
 /// The statements for one table.
@@ -26,7 +42,13 @@ pub(super) const DIALECT: Dialect = Dialect {
 pub(super) struct Statements {
     pub(super) table: Table,
     pub(super) shared: sql::Statements,
+    /// [`sql::Statements::get`] that takes the row's lock, and fails where another transaction has it.
+    pub(super) lock: Statement,
+    /// From MariaDB a row of [`COLUMNS`] and the time of reading: what was inserted, or what was there. From MySQL no
+    /// row, and the error of a duplicate. Neither does anything where the clock is not ahead of all grants that were
+    /// deleted.
     pub(super) insert: Statement,
+    /// The same for such a clock.
     pub(super) insert_above: Statement,
     pub(super) claim: Statement,
     pub(super) take_over: Statement,
@@ -34,6 +56,7 @@ pub(super) struct Statements {
     pub(super) raise: Statement,
     /// These end in `id IN (`, to be followed by ids.
     pub(super) purge: Purge,
+    pub(super) steps: StepStatements,
 }
 
 /// What becomes of records that are due. The queue is filled at the claim: an owner may have sent heartbeats since, or
@@ -59,19 +82,26 @@ impl Statements {
         } = Conditions::new(&DIALECT, "");
         let sql = |text: String| Statement::new(&text, DIALECT.placeholders);
         let insert = |race: &str, grant: &str, from: &str| {
+            // MySQL takes the last part for a comment. To MariaDB it is an assignment that changes nothing, so nothing
+            // is written, neither a row nor a byte of the log, and the row comes back.
             sql(format!(
                 "{race}\n\
                  INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, token, grant_number, \
                    attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
-                 SELECT ?1, ?2, ?3, ?4, ?5, 'running', ?6, {grant}, 1, {NOW} + ?7, ?8, ?9, {NOW}, {NOW} + ?7 + ?8 {from}"
+                 SELECT ?1, ?2, ?3, ?4, ?5, 'running', ?6, {grant}, 1, {NOW} + ?7, ?8, ?9, {NOW}, {NOW} + ?7 + ?8 {from} \
+                 /*M! ON DUPLICATE KEY UPDATE id = VALUES(id) RETURNING {COLUMNS}, {NOW} */"
             ))
         };
         // Gone for good, or only for as long as nobody reconciles it.
         let silent = format!("state = 'running' AND lease_until + retention <= {NOW}");
         Self {
             shared: sql::Statements::new(&DIALECT, &table),
+            lock: sql(format!(
+                "SELECT {COLUMNS}, {NOW} FROM {records} WHERE id = ?1 FOR UPDATE NOWAIT"
+            )),
+            steps: StepStatements::new(&DIALECT, &STEPS, &table),
             insert: insert(
-                "-- Two callers may both have read that there is no record: the primary key refuses one of them.\n\
+                "-- Two callers may claim at once what is not there: the primary key lets one of them insert.\n\
                  -- A record may be deleted in between: the lock waits for whoever raises the number before deleting.",
                 &format!("last_insert_id({NOW})"),
                 &format!("FROM {dropped} WHERE one = 1 AND grant_number < {NOW} LOCK IN SHARE MODE"),

@@ -4,17 +4,26 @@ use sqlx::{AssertSqlSafe, PgPool};
 
 use super::{error, retry_conflicts};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::sql::Table;
+use crate::store::sql::{self, Migrations, Table};
 
-/// Never edited once released; a change is a further one. The table's default name is replaced throughout.
-const MIGRATIONS: &[&str] = &[include_str!(
-    "../../../migrations/postgres/0001_records.sql"
-)];
+/// Those of the records.
+pub(super) const RECORDS: Migrations = Migrations {
+    table: Table::DEFAULT,
+    versions: &[
+        include_str!("../../../migrations/postgres/0001_records.sql"),
+        include_str!("../../../migrations/postgres/0002_steps.sql"),
+        include_str!("../../../migrations/postgres/0003_kept.sql"),
+    ],
+};
 
 /// Whoever migrates holds this advisory lock: "idem" in ASCII.
 const LOCK: i64 = 0x6964_656d;
 
-pub(super) async fn run(pool: &PgPool, table: &Table) -> Result<(), StoreError> {
+pub(in crate::store) async fn run(
+    pool: &PgPool,
+    table: &Table,
+    migrations: &Migrations,
+) -> Result<(), StoreError> {
     if let Some(schema) = &table.schema {
         let exists = retry_conflicts(|| {
             sqlx::query_scalar::<_, i64>("SELECT count(*) FROM pg_namespace WHERE nspname = $1")
@@ -35,17 +44,8 @@ pub(super) async fn run(pool: &PgPool, table: &Table) -> Result<(), StoreError> 
         Err(error) if error.kind() == StoreErrorKind::Schema => 0,
         Err(error) => return Err(error),
     };
-    if applied > MIGRATIONS.len() {
-        return Err(StoreError::new(
-            StoreErrorKind::Schema,
-            format!(
-                "the tables are of version {applied}, made by a later release, and this one knows {} at most: update it",
-                MIGRATIONS.len()
-            ),
-        ));
-    }
-    for version in applied..MIGRATIONS.len() {
-        retry_conflicts(|| apply(pool, table, version))
+    for version in sql::missing(applied, migrations.versions.len())? {
+        retry_conflicts(|| apply(pool, table, migrations, version))
             .await
             .map_err(error)?;
     }
@@ -63,7 +63,12 @@ async fn applied(pool: &PgPool, table: &Table) -> Result<usize, StoreError> {
 /// Ten processes may start at once and all find the same version missing. The first gets the lock before it looks, and
 /// the others find its row when they get theirs: at this isolation each statement sees what was committed before it,
 /// whatever the pool's default.
-async fn apply(pool: &PgPool, table: &Table, version: usize) -> Result<(), sqlx::Error> {
+async fn apply(
+    pool: &PgPool,
+    table: &Table,
+    migrations: &Migrations,
+    version: usize,
+) -> Result<(), sqlx::Error> {
     let mut transaction = pool
         .begin_with("BEGIN ISOLATION LEVEL READ COMMITTED")
         .await?;
@@ -95,7 +100,7 @@ async fn apply(pool: &PgPool, table: &Table, version: usize) -> Result<(), sqlx:
         .await?
         .rows_affected();
     if entered > 0 {
-        let statements = MIGRATIONS[version].replace(Table::DEFAULT, &table.name);
+        let statements = migrations.versions[version].replace(migrations.table, &table.name);
         sqlx::raw_sql(AssertSqlSafe(statements))
             .execute(&mut *transaction)
             .await?;

@@ -1,7 +1,8 @@
 //! What PostgreSQL says in a way of its own.
 
 use crate::store::sql::{
-    self, COLUMNS, Conditions, Dialect, GRANTED, Placeholders, Statement, Table,
+    self, COLUMNS, Conditions, Dialect, GRANTED, Placeholders, Statement, StepDialect,
+    StepStatements, Table,
 };
 
 /// The clock of the database in microseconds, the same wherever it stands in one statement, and stable, so that an
@@ -11,16 +12,30 @@ use crate::store::sql::{
 const NOW: &str = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint";
 
 /// How PostgreSQL spells what all dialects share.
-pub(super) const DIALECT: Dialect = Dialect {
+pub(in crate::store) const DIALECT: Dialect = Dialect {
     placeholders: Placeholders::Numbered('$'),
     quote: '"',
     now: NOW,
     greatest: "greatest",
     same: "IS NOT DISTINCT FROM",
+    lock: "FOR UPDATE",
+    upsert: "ON CONFLICT (id) DO UPDATE SET",
+    proposed: "excluded.{}",
 };
 
 /// The column of [`Statements::claim`] that tells whether the row was made by this very claim: 1, or 0.
 pub(super) const IS_NEW: usize = 17;
+
+/// How PostgreSQL spells the steps of bodies.
+const STEPS: StepDialect = StepDialect {
+    lock: "FOR NO KEY UPDATE",
+    on_conflict: "ON CONFLICT (id, name) DO UPDATE SET first_claimed_at = excluded.first_claimed_at, \
+        codec = excluded.codec, payload = excluded.payload WHERE {saved}.first_claimed_at <> excluded.first_claimed_at",
+    name: "s.name",
+};
+
+/// The same column of [`Statements::claim_locked`] where another transaction holds the record's lock.
+pub(super) const IS_LOCKED: i64 = 2;
 
 /// The statements for one table.
 #[derive(Debug)]
@@ -31,9 +46,12 @@ pub(super) struct Statements {
     /// committed while this one ran.
     pub(super) claim: Statement,
     pub(super) claim_again: Statement,
+    /// The same in a transaction that stays open; parameter 10 is what the record's lock is found by.
+    pub(super) claim_locked: Statement,
     pub(super) take_over: Statement,
     pub(super) purge: Statement,
     pub(super) requeue: Statement,
+    pub(super) steps: StepStatements,
 }
 
 impl Statements {
@@ -54,6 +72,7 @@ impl Statements {
         );
         Self {
             shared: sql::Statements::new(&DIALECT, &table),
+            steps: StepStatements::new(&DIALECT, &STEPS, &table),
             claim: sql(format!(
                 "-- Two callers may both have read that there is no record. The primary key lets one of them insert;\n\
                  -- the other waits for its commit, inserts nothing, and cannot see the row in its own snapshot: no\n\
@@ -67,6 +86,26 @@ impl Statements {
                    WHERE NOT EXISTS (SELECT FROM existing) \
                    ON CONFLICT (id) DO NOTHING RETURNING {COLUMNS}) \
                  SELECT {COLUMNS}, {NOW}, 0::bigint FROM existing \
+                 UNION ALL SELECT {COLUMNS}, {NOW}, 1::bigint FROM claimed"
+            )),
+            claim_locked: sql(format!(
+                "-- Another transaction may have claimed the record and not ended: its row cannot be seen, and an insert\n\
+                 -- or update would wait for it. So the lock is tried first, which waits for nobody and is let go with the\n\
+                 -- transaction. It is the table's own, whatever others lock by the same number. Whoever gets it after the\n\
+                 -- other has committed does not see that in its snapshot: the insert does nothing, and it reads again.\n\
+                 WITH existing AS (SELECT {COLUMNS} FROM {records} WHERE id = ?1), \
+                 turn AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(?10 # '{records}'::regclass::oid::bigint) AS held \
+                   WHERE NOT EXISTS (SELECT FROM {records} AS r WHERE r.id = ?1 \
+                     AND r.state IN ('completed', 'failed', 'unrecorded') AND NOT ({expired}))), \
+                 claimed AS (INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, token, \
+                     grant_number, attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
+                   SELECT ?1, ?2, ?3, ?4, ?5, 'running', ?6, \
+                     greatest({NOW}, coalesce((SELECT grant_number + 1 FROM {dropped}), 0)), \
+                     1, {NOW} + ?7, ?8, ?9, {NOW}, {NOW} + ?7 + ?8 \
+                   WHERE NOT EXISTS (SELECT FROM existing) AND (SELECT held FROM turn) \
+                   ON CONFLICT (id) DO NOTHING RETURNING {COLUMNS}) \
+                 SELECT {COLUMNS}, {NOW}, CASE WHEN (SELECT held FROM turn) IS FALSE THEN {IS_LOCKED}::bigint \
+                   ELSE 0::bigint END FROM existing \
                  UNION ALL SELECT {COLUMNS}, {NOW}, 1::bigint FROM claimed"
             )),
             claim_again: sql(format!(

@@ -1,12 +1,12 @@
 -- Claims, or takes over what was observed, in one step: two callers who both saw nothing, or both saw the same lapsed
 -- lease, are served one after the other, and the second sees what the first wrote. A claim that is not granted writes
--- nothing.
+-- nothing. One that is granted answers with the head.
 --
--- ARGV: token, fingerprint, lease, retention, on_crash, scope, operation, key
--- and for a takeover the observation: state, token or '', grant, lease end
+-- ARGV: token, lease, retention, on_crash, about
+-- and for a takeover the observation: state, token or '-', grant, lease end
 
-local token, fingerprint, lease, retention = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local takes_over = #ARGV > 8
+local token, lease, retention, about = ARGV[1], ARGV[2], ARGV[3], ARGV[5]
+local takes_over = #ARGV > 5
 
 local record, problem = load()
 if problem then
@@ -14,44 +14,38 @@ if problem then
 end
 local lease_until = text(NOW + lease)
 
-local function granted()
-    return { 'granted', record.grant, record.attempt, record.first_claimed_at, record.on_crash }
-end
-
 if not is_live(record) then
-    local grant = next_grant(record)
-    local was_there = record
-    record = {}
-    write(record, {
-        'state', 'running', 'token', token, 'grant', grant, 'attempt', '1', 'lease_until', lease_until,
-        'retention', retention, 'on_crash', ARGV[5], 'first_claimed_at', text(NOW), 'fingerprint', fingerprint,
-        'scope', ARGV[6], 'operation', ARGV[7], 'key', ARGV[8],
-    })
-    if was_there then
-        redis.call('HDEL', KEY, 'ended_at', 'codec', 'payload')
+    local head = write({
+        state = 'running', ended_at = '-', retention = retention, on_crash = ARGV[4], lease_until = lease_until,
+        token = token, grant = next_grant(record), attempt = '1', first_claimed_at = text(NOW),
+    }, 'about', about)
+    if record then
+        redis.call('HDEL', KEY, 'outcome')
+        for _, field in ipairs(step_fields()) do
+            redis.call('HDEL', KEY, field)
+        end
     end
-    return granted()
+    return head
 end
 
-if record.fingerprint == fingerprint then
+-- The key says whose record it is, so this differs where the request does.
+if ABOUT == about then
     if record.state == 'running' and record.token == token then
-        write(record, { 'lease_until', lease_until })
-        return granted()
+        record.lease_until = lease_until
+        return write(record)
     end
     local free = record.state == 'released'
     if takes_over then
         free = (record.state == 'interrupted' or is_lapsed(record))
             and record.on_crash ~= 'refuse'
-            and is_as_observed(record, ARGV[9], ARGV[10], ARGV[11], ARGV[12])
+            and is_as_observed(record, ARGV[6], ARGV[7], ARGV[8], ARGV[9])
     end
     if free then
-        write(record, {
-            'state', 'running', 'token', token, 'grant', next_grant(record),
-            'attempt', text(math.min(record.attempt + 1, 4294967295)),
-            'lease_until', lease_until, 'retention', retention,
-        })
-        redis.call('HDEL', KEY, 'ended_at')
-        return granted()
+        record.grant = next_grant(record)
+        record.attempt = text(math.min(record.attempt + 1, 4294967295))
+        record.state, record.ended_at = 'running', '-'
+        record.token, record.lease_until, record.retention = token, lease_until, retention
+        return write(record)
     end
 end
-return whole('existing', record)
+return { TIME[1], TIME[2], HEAD, ABOUT, VALUES[3] }

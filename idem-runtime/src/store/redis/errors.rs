@@ -50,8 +50,13 @@ fn meaning(error: &RedisError) -> (StoreErrorKind, &'static str) {
             Corrupt,
             "the server answered with something unreadable, see whether it is Redis or Valkey, 6.2 or later",
         ),
-        // A client that logs in by itself may say so in words alone.
-        _ if error.detail().is_some_and(|it| it.contains("NOPERM")) => DENIED_COMMAND,
+        // A client that logs in by itself may say so in words alone, and so does Redis 7 of a command inside a script.
+        _ if error.detail().is_some_and(|it| {
+            it.contains("NOPERM") || it.contains("executing the script can't")
+        }) =>
+        {
+            DENIED_COMMAND
+        }
         _ => (Other, "Redis refused the command"),
     }
 }
@@ -167,5 +172,7 @@ mod tests {
         assert_eq!(kind("ERR", wrapped), StoreErrorKind::Full);
         let wrapped = "Error running script (call to f_1): @user_script:31: WRONGTYPE Operation against a key";
         assert_eq!(kind("ERR", wrapped), StoreErrorKind::Corrupt);
+        let denied = "The user executing the script can't run this command or subcommand script: 88, on @user_script:1.";
+        assert_eq!(kind("ERR", denied), StoreErrorKind::Denied);
     }
 }

@@ -2,7 +2,9 @@
 -- let an owner whose record was taken over in between write over its successor.
 --
 -- ARGV: step, token, grant
--- renew: lease; complete: whether a repetition must be written (1 or 0), state, and codec and payload where it has them
+-- renew: lease
+-- save: whether a repetition must be written (1 or 0), name and content of the step
+-- complete: whether a repetition must be written (1 or 0), state, and the outcome where it has one
 
 local step = ARGV[1]
 local record, problem = load()
@@ -18,23 +20,33 @@ if ENDED[record.state] then
     end
     -- WAIT waits for the last write of its connection; on a fresh one there must be a write to wait for.
     if ARGV[4] == '1' then
-        write(record, { 'state', record.state })
+        write(record)
     end
     return 1
 end
 
-if step == 'renew' then
-    write(record, { 'state', 'running', 'lease_until', text(NOW + ARGV[4]) })
-elseif step == 'complete' then
-    local fields = { 'state', ARGV[5], 'ended_at', text(NOW) }
-    if #ARGV > 5 then
-        fields[5], fields[6], fields[7], fields[8] = 'codec', ARGV[6], 'payload', ARGV[7]
+if step == 'save' then
+    local field = STEP .. ARGV[5]
+    if redis.call('HEXISTS', KEY, field) == 0 then
+        write(record, field, ARGV[6])
+    elseif ARGV[4] == '1' then
+        write(record)
     end
-    write(record, fields)
+elseif step == 'renew' then
+    record.state, record.lease_until = 'running', text(NOW + ARGV[4])
+    write(record)
+elseif step == 'complete' then
+    record.state, record.ended_at = ARGV[5], text(NOW)
+    if ARGV[6] then
+        write(record, 'outcome', ARGV[6])
+    else
+        write(record)
+    end
 elseif step == 'release' then
-    write(record, { 'state', 'released', 'ended_at', text(NOW) })
-    redis.call('HDEL', KEY, 'token')
+    record.state, record.ended_at, record.token = 'released', text(NOW), '-'
+    write(record)
 elseif step == 'interrupt' then
-    write(record, { 'state', 'interrupted' })
+    record.state = 'interrupted'
+    write(record)
 end
 return 1

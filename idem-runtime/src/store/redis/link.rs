@@ -92,13 +92,9 @@ impl Link {
     }
 
     /// Runs a script, and sends it along where the server does not know it yet or any more.
-    pub(super) async fn run(
-        &self,
-        step: &Step<'_>,
-        timeout: Duration,
-    ) -> Result<Value, StoreError> {
+    pub(super) async fn run(&self, step: &Step, timeout: Duration) -> Result<Value, StoreError> {
         bounded(timeout, async {
-            match self.command(&step.by_hash()).await {
+            match self.command(step.by_hash()).await {
                 Err(error) if is_unknown(&error) => self.command(&step.by_text()).await,
                 answer => answer,
             }
@@ -111,7 +107,7 @@ impl Link {
     /// Both go to one server over one connection: WAIT knows of no other's writes.
     pub(super) async fn run_and_wait(
         &self,
-        step: &Step<'_>,
+        step: &Step,
         replicas: u32,
         patience: Duration,
         timeout: Duration,
@@ -120,8 +116,10 @@ impl Link {
         // Zero would wait for ever.
         wait.arg(replicas).arg(patience.as_millis().max(1) as u64);
         let answers = bounded(timeout.saturating_add(patience), async {
-            match self.both(step, step.by_hash(), &wait).await {
-                Err(error) if is_unknown(&error) => self.both(step, step.by_text(), &wait).await,
+            match self.both(step.key(), step.by_hash(), &wait).await {
+                Err(error) if is_unknown(&error) => {
+                    self.both(step.key(), &step.by_text(), &wait).await
+                }
                 answer => answer,
             }
         });
@@ -135,9 +133,11 @@ impl Link {
         not(feature = "redis-cluster"),
         expect(unused_variables, reason = "only a cluster has to find the server")
     )]
-    async fn both(&self, step: &Step<'_>, first: Cmd, second: &Cmd) -> RedisResult<(Value, Value)> {
+    async fn both(&self, key: &[u8], first: &Cmd, second: &Cmd) -> RedisResult<(Value, Value)> {
         let mut pipeline = redis::pipe();
-        pipeline.add_command(first).add_command(second.clone());
+        pipeline
+            .add_command(first.clone())
+            .add_command(second.clone());
         let answers = match self {
             Self::One(connection) => {
                 connection
@@ -147,7 +147,7 @@ impl Link {
             }
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(connection) => {
-                let route = Route::with_key(step.key, SlotAddr::Master);
+                let route = Route::with_key(key, SlotAddr::Master);
                 let route = SingleNodeRoutingInfo::SpecificNode(route);
                 connection
                     .clone()

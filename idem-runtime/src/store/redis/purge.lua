@@ -12,7 +12,8 @@ if not is_live(record) then
     return record.state == 'running' and 'abandoned' or 'removed'
 end
 if record.state == 'running' and record.on_crash ~= 'rerun' and record.lease_until + record.retention <= NOW then
-    write(record, { 'state', 'interrupted' })
+    record.state = 'interrupted'
+    write(record)
     return 'interrupted'
 end
 return 'kept'

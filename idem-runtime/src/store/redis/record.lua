@@ -1,4 +1,12 @@
--- What every script begins with. A record is one hash, so each script works on one key and a cluster can run it.
+-- What the scripts share. A record is one hash, so each script works on one key and a cluster can run it:
+--
+-- head     state, when it ended or -, retention, on_crash, end of the lease, token or -, grant, attempt, when it was
+--          first claimed: words between blanks, since reading many fields takes longer than reading one
+-- about    fingerprint, scope, operation, key, as the claim gave them
+-- outcome  codec and payload, as the completion gave them
+-- step:…   saved steps
+--
+-- Of a record that was erased there is `erased`, the grant.
 --
 -- Redis runs a script as one step, by one clock, so nothing can change between its reads and its writes. It does not
 -- undo the writes of a script that fails: the first write of each is the one that may be refused for want of memory.
@@ -6,31 +14,20 @@
 -- Lua's numbers are doubles, whole up to 2^53. Microseconds since 1970 stay below that until 2255, and the store cuts
 -- durations so that their sums do as well. `tostring` would round them to 14 digits.
 
-local KEY = KEYS[1]
-local TIME = redis.call('TIME')
-local NOW = TIME[1] * 1000000 + TIME[2]
-
--- How long after a record expired, or was erased, its grant is remembered, in microseconds: a server that takes over
--- with a clock that is behind by less than this still gives a higher one.
-local GRACE = 60000000
-
-local HEAD = {
-    'state', 'token', 'grant', 'attempt', 'lease_until', 'retention', 'on_crash', 'first_claimed_at', 'ended_at',
-    'fingerprint',
-}
-local BODY = { 'scope', 'operation', 'key', 'codec', 'payload' }
-
 local STATES = {
     running = true, interrupted = true, released = true, completed = true, failed = true, unrecorded = true,
 }
 local ENDED = { completed = true, failed = true, unrecorded = true }
 
+-- Before the names of the fields that hold saved steps.
+local STEP = 'step:'
+
 local function text(number)
     return string.format('%.0f', number)
 end
 
-local function foreign(field)
-    return redis.error_reply('IDEMCORRUPT ' .. field)
+local function foreign()
+    return redis.error_reply('IDEMCORRUPT head')
 end
 
 local function is_number(value)
@@ -40,34 +37,33 @@ end
 -- The head of what is there: nil where there is nothing, and an error where it is not ours. Counting what somebody
 -- else wrote as absent would write over it.
 local function load()
-    local values = redis.call('HMGET', KEY, unpack(HEAD))
-    local record = {}
-    for at, field in ipairs(HEAD) do
-        record[field] = values[at]
-    end
-    if not record.state then
+    if not HEAD then
         if redis.call('EXISTS', KEY) == 1 then
-            return nil, foreign('state')
+            return nil, foreign()
         end
         return nil, nil
     end
-    if not is_number(record.grant) then
-        return nil, foreign('grant')
+    local erased = string.match(HEAD, '^erased (%d+)$')
+    if is_number(erased) then
+        return { state = 'erased', grant = erased }, nil
     end
-    if record.state == 'erased' then
-        return record, nil
+    local state, ended_at, retention, on_crash, lease_until, token, grant, attempt, first_claimed_at =
+        string.match(HEAD, '^(%l+) (%S+) (%d+) (%l+) (%d+) (%S+) (%d+) (%d+) (%d+)$')
+    if not STATES[state] then
+        return nil, foreign()
     end
-    if not STATES[record.state] then
-        return nil, foreign('state')
-    end
-    for _, field in ipairs({ 'attempt', 'lease_until', 'retention', 'first_claimed_at' }) do
-        if not is_number(record[field]) then
-            return nil, foreign(field)
+    for _, number in ipairs({ retention, lease_until, grant, attempt, first_claimed_at }) do
+        if not is_number(number) then
+            return nil, foreign()
         end
     end
-    if (ENDED[record.state] or record.state == 'released') and not is_number(record.ended_at) then
-        return nil, foreign('ended_at')
+    if (ENDED[state] or state == 'released') and not is_number(ended_at) then
+        return nil, foreign()
     end
+    local record = {
+        state = state, ended_at = ended_at, retention = retention, on_crash = on_crash, lease_until = lease_until,
+        token = token, grant = grant, attempt = attempt, first_claimed_at = first_claimed_at,
+    }
     return record, nil
 end
 
@@ -105,19 +101,32 @@ local function next_grant(record)
     return text(math.max(NOW, record.grant + 1))
 end
 
--- Writes fields, as pairs, and lets Redis remove the key some time after it expires by them. HSET comes first: it is
--- what a full server refuses.
-local function write(record, fields)
-    redis.call('HSET', KEY, unpack(fields))
-    for at = 1, #fields, 2 do
-        record[fields[at]] = fields[at + 1]
-    end
+-- Writes the head, and further fields as pairs, and lets Redis remove the key some time after it expires. HSET comes
+-- first: it is what a full server refuses.
+local function write(record, ...)
+    local head = table.concat({
+        record.state, record.ended_at, record.retention, record.on_crash, record.lease_until, record.token,
+        record.grant, record.attempt, record.first_claimed_at,
+    }, ' ')
+    redis.call('HSET', KEY, 'head', head, ...)
     local at = expires_at(record)
     if at then
         redis.call('PEXPIREAT', KEY, text(math.ceil((at + GRACE) / 1000)))
     else
         redis.call('PERSIST', KEY)
     end
+    return head
+end
+
+-- The fields that hold saved steps.
+local function step_fields()
+    local fields = {}
+    for _, field in ipairs(redis.call('HKEYS', KEY)) do
+        if string.sub(field, 1, #STEP) == STEP then
+            fields[#fields + 1] = field
+        end
+    end
+    return fields
 end
 
 -- Removes the record. Claimed again in the same tick, or by a clock that went back, the key would get a grant that was
@@ -126,27 +135,15 @@ local function forget(record)
     local grant = tonumber(record.grant)
     redis.call('DEL', KEY)
     if grant + GRACE >= NOW then
-        redis.call('HSET', KEY, 'state', 'erased', 'grant', record.grant)
+        redis.call('HSET', KEY, 'head', 'erased ' .. record.grant)
         redis.call('PEXPIREAT', KEY, text(math.ceil((math.max(grant, NOW) + GRACE) / 1000)))
     end
 end
 
--- Whether the record is exactly as observed: state, token or '', grant, lease end.
+-- Whether the record is exactly as observed: state, token or '-', grant, lease end.
 local function is_as_observed(record, state, token, grant, lease_until)
     return record.state == state
-        and (record.token or '') == token
+        and record.token == token
         and record.grant == grant
         and record.lease_until == lease_until
-end
-
--- The whole record, behind the word that says what it is an answer to, and the time.
-local function whole(word, record)
-    local reply = { word, text(NOW) }
-    for _, field in ipairs(HEAD) do
-        reply[#reply + 1] = record[field]
-    end
-    for _, value in ipairs(redis.call('HMGET', KEY, unpack(BODY))) do
-        reply[#reply + 1] = value
-    end
-    return reply
 end

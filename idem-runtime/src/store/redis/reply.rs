@@ -1,38 +1,46 @@
 //! What the scripts answer.
 
-use std::time::Duration;
-
 use redis::Value;
 
 use super::errors::{corrupt, unreadable};
+use super::written::{Head, number, read_about, read_payload};
 use crate::error::StoreError;
-use crate::key::{Identity, Key, Operation, RecordId, Scope};
-use crate::record::{Digest, Grant, OnCrash, Payload, Record, State, Timestamp, Token};
-use crate::store::{Claim, Granted};
+use crate::key::RecordId;
+use crate::record::{Record, State, Timestamp};
+use crate::store::{Claim, SavedStep};
 
 /// The answer to a claim.
 pub(super) fn claim(id: &RecordId, answer: Value) -> Result<Claim, StoreError> {
-    let mut answer = Fields::of(answer)?;
-    match answer.bytes("answer")?.as_slice() {
-        b"granted" => Ok(Claim::Granted(Granted {
-            grant: Grant::from_number(answer.number("grant")?),
-            attempt: answer.attempt()?,
-            first_claimed_at: answer.time("first_claimed_at")?,
-            on_crash: answer.on_crash()?,
-        })),
-        b"existing" => Ok(Claim::Existing(Box::new(record(id, answer)?))),
-        _ => Err(unreadable()),
+    match answer {
+        Value::BulkString(head) => Ok(Claim::Granted(Head::read(&head)?.granted)),
+        existing => Ok(Claim::Existing(Box::new(record(id, existing)?))),
     }
 }
 
 /// The record that was read, where there is one.
 pub(super) fn found(id: &RecordId, answer: Value) -> Result<Option<Record>, StoreError> {
+    match answer {
+        Value::Nil => Ok(None),
+        existing => record(id, existing).map(Some),
+    }
+}
+
+/// The saved steps, as pairs of field and content; none where the record is another's.
+pub(super) fn steps(answer: Value) -> Result<Option<Vec<SavedStep>>, StoreError> {
     if matches!(answer, Value::Nil) {
         return Ok(None);
     }
-    let mut answer = Fields::of(answer)?;
-    answer.bytes("answer")?;
-    record(id, answer).map(Some)
+    let mut fields = Fields::of(answer)?;
+    let mut steps = Vec::new();
+    while let Some(field) = fields.next() {
+        let name = String::from_utf8(field).map_err(|_| corrupt("step"))?;
+        let name = name.strip_prefix("step:").ok_or_else(|| corrupt("step"))?;
+        steps.push(SavedStep {
+            name: name.to_owned(),
+            payload: read_payload(&fields.bytes("step")?).ok_or_else(|| corrupt("step"))?,
+        });
+    }
+    Ok(Some(steps))
 }
 
 /// Whether a step took effect.
@@ -44,56 +52,30 @@ pub(super) fn took_effect(answer: &Value) -> Result<bool, StoreError> {
     }
 }
 
-fn record(id: &RecordId, mut fields: Fields) -> Result<Record, StoreError> {
-    let read_at = fields.time("answer")?;
-    let state = fields.text("state")?;
-    let state = State::from_stored(&state).ok_or_else(|| corrupt("state"))?;
-    let token = match fields.next() {
-        None => None,
-        Some(bytes) => Some(Token::from_bytes(
-            bytes.try_into().map_err(|_| corrupt("token"))?,
-        )),
-    };
-    let grant = Grant::from_number(fields.number("grant")?);
-    let attempt = fields.attempt()?;
-    let lease_until = fields.time("lease_until")?;
-    let retention = u64::try_from(fields.number("retention")?).map_err(|_| corrupt("retention"))?;
-    let on_crash = fields.on_crash()?;
-    let first_claimed_at = fields.time("first_claimed_at")?;
-    let ended_at = fields
-        .next()
-        .map(|bytes| number(bytes, "ended_at").map(Timestamp::from_micros))
-        .transpose()?;
-    let fingerprint =
-        Digest::from_bytes(&fields.bytes("fingerprint")?).ok_or_else(|| corrupt("fingerprint"))?;
-    let identity = Identity {
-        scope: Scope::from_stored(&fields.text("scope")?),
-        operation: Operation::new(fields.text("operation")?).map_err(|_| corrupt("operation"))?,
-        key: Key::new(fields.text("key")?).map_err(|_| corrupt("key"))?,
-    };
+/// The time in seconds and microseconds, head, about, outcome.
+fn record(id: &RecordId, answer: Value) -> Result<Record, StoreError> {
+    let mut fields = Fields::of(answer)?;
+    let seconds = fields.number()?.saturating_mul(1_000_000);
+    let read_at = seconds.saturating_add(fields.number()?);
+    let Head {
+        state,
+        ended_at,
+        retention,
+        lease_until,
+        token,
+        granted,
+    } = Head::read(&fields.bytes("head")?)?;
+    let (fingerprint, identity) = read_about(&fields.bytes("about")?)?;
     // Whatever put a record under the id of another would hand one caller the result of another.
     if RecordId::of(&identity) != *id {
-        return Err(corrupt("key"));
+        return Err(corrupt("about"));
     }
-    let payload = match (fields.next(), fields.next()) {
-        (None, None) => None,
-        (Some(codec), Some(bytes)) => Some(Payload {
-            codec: String::from_utf8(codec)
-                .map_err(|_| corrupt("codec"))?
-                .into(),
-            bytes: bytes.into(),
-        }),
-        _ => return Err(corrupt("payload")),
+    let payload = match fields.next() {
+        Some(outcome) => Some(read_payload(&outcome).ok_or_else(|| corrupt("outcome"))?),
+        None => None,
     };
     if payload.is_some() != matches!(state, State::Completed | State::Failed) {
-        return Err(corrupt("payload"));
-    }
-    if ended_at.is_some() != (state.is_ended() || state == State::Released) {
-        return Err(corrupt("ended_at"));
-    }
-    let owned = matches!(state, State::Running | State::Interrupted);
-    if owned && token.is_none() || state == State::Released && token.is_some() {
-        return Err(corrupt("token"));
+        return Err(corrupt("outcome"));
     }
     Ok(Record {
         id: *id,
@@ -102,14 +84,14 @@ fn record(id: &RecordId, mut fields: Fields) -> Result<Record, StoreError> {
         state,
         payload,
         token,
-        grant,
-        attempt,
+        grant: granted.grant,
+        attempt: granted.attempt,
         lease_until,
-        retention: Duration::from_micros(retention),
-        on_crash,
-        first_claimed_at,
+        retention,
+        on_crash: granted.on_crash,
+        first_claimed_at: granted.first_claimed_at,
         ended_at,
-        read_at,
+        read_at: Timestamp::from_micros(read_at),
     })
 }
 
@@ -135,33 +117,10 @@ impl Fields {
         self.next().ok_or_else(|| corrupt(field))
     }
 
-    fn text(&mut self, field: &str) -> Result<String, StoreError> {
-        String::from_utf8(self.bytes(field)?).map_err(|_| corrupt(field))
+    /// A number that the server itself gives.
+    fn number(&mut self) -> Result<i64, StoreError> {
+        self.next()
+            .and_then(|bytes| number(std::str::from_utf8(&bytes).ok()?))
+            .ok_or_else(unreadable)
     }
-
-    fn number(&mut self, field: &str) -> Result<i64, StoreError> {
-        number(self.bytes(field)?, field)
-    }
-
-    fn time(&mut self, field: &str) -> Result<Timestamp, StoreError> {
-        self.number(field).map(Timestamp::from_micros)
-    }
-
-    fn attempt(&mut self) -> Result<u32, StoreError> {
-        u32::try_from(self.number("attempt")?)
-            .ok()
-            .filter(|attempt| *attempt > 0)
-            .ok_or_else(|| corrupt("attempt"))
-    }
-
-    fn on_crash(&mut self) -> Result<OnCrash, StoreError> {
-        OnCrash::from_stored(&self.text("on_crash")?).ok_or_else(|| corrupt("on_crash"))
-    }
-}
-
-fn number(bytes: Vec<u8>, field: &str) -> Result<i64, StoreError> {
-    String::from_utf8(bytes)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .ok_or_else(|| corrupt(field))
 }

@@ -1,8 +1,8 @@
 -- Settles a record that nobody owns any more, only while it is exactly as observed: a heartbeat, a takeover or a
 -- completion since then would be overwritten.
 --
--- ARGV: step, then the observation: state, token or '', grant, lease end
--- complete: state, and codec and payload where it has them
+-- ARGV: step, then the observation: state, token or '-', grant, lease end
+-- complete: state, and the outcome where it has one
 
 local step = ARGV[1]
 local record, problem = load()
@@ -24,16 +24,18 @@ if record.state ~= 'interrupted' and not is_lapsed(record) then
 end
 
 if step == 'interrupt' then
-    write(record, { 'state', 'interrupted' })
+    record.state = 'interrupted'
+    write(record)
     return 1
 end
-local fields = { 'state', 'released', 'ended_at', text(NOW), 'grant', next_grant(record) }
+record.state, record.ended_at, record.token = 'released', text(NOW), '-'
+record.grant = next_grant(record)
 if step == 'complete' then
-    fields[2] = ARGV[6]
-    if #ARGV > 6 then
-        fields[7], fields[8], fields[9], fields[10] = 'codec', ARGV[7], 'payload', ARGV[8]
+    record.state = ARGV[6]
+    if ARGV[7] then
+        write(record, 'outcome', ARGV[7])
+        return 1
     end
 end
-write(record, fields)
-redis.call('HDEL', KEY, 'token')
+write(record)
 return 1

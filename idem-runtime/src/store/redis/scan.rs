@@ -9,9 +9,10 @@ use redis::{Value, cmd};
 use super::RedisStore;
 use super::errors::unreadable;
 use super::link::Primary;
+use super::written::Head;
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::State;
+use crate::record::{State, Timestamp};
 
 /// How many keys a server looks at for one answer. It serves nobody else meanwhile.
 const BATCH: u32 = 500;
@@ -75,18 +76,20 @@ impl RedisStore {
         let mut reading = redis::pipe();
         reading.cmd("TIME");
         for id in &found.ids {
-            reading.cmd("HMGET").arg(self.key(id)).arg(&DUE_BY);
+            reading.cmd("HGET").arg(self.key(id)).arg("head");
         }
         let answers = self.link.ask_all(primary, reading, self.timeout).await?;
         let mut answers = answers.into_iter();
         let time = answers.next().unwrap_or(Value::Nil);
         let (seconds, micros): (i64, i64) =
             redis::from_redis_value(time).map_err(|_| unreadable())?;
-        let now = seconds * 1_000_000 + micros;
+        let now = Timestamp::from_micros(seconds * 1_000_000 + micros);
         // What cannot be read, since it moved to another node or is not a record, is left alone.
         let is_due = |answer: Value| {
-            redis::from_redis_value(answer)
-                .is_ok_and(|fields| due_at(fields).is_some_and(|at| at <= now))
+            let Value::BulkString(head) = answer else {
+                return false;
+            };
+            Head::read(&head).is_ok_and(|head| due_at(&head).is_some_and(|at| at <= now))
         };
         Ok(Found {
             ids: found
@@ -136,19 +139,14 @@ impl RedisStore {
     }
 }
 
-/// The fields that [`due_at`] takes.
-const DUE_BY: [&str; 4] = ["state", "lease_until", "retention", "ended_at"];
-
-type DueBy = (Option<String>, Option<i64>, Option<i64>, Option<i64>);
-
 /// When a purge has something to do with a record.
-fn due_at((state, lease_until, retention, ended_at): DueBy) -> Option<i64> {
-    let begin = match State::from_stored(&state?)? {
+fn due_at(head: &Head) -> Option<Timestamp> {
+    let begin = match head.state {
         State::Interrupted => return None,
-        State::Running => lease_until?,
-        _ => ended_at?,
+        State::Running => head.lease_until,
+        _ => head.ended_at?,
     };
-    begin.checked_add(retention?)
+    Some(begin.after(head.retention))
 }
 
 struct Found {

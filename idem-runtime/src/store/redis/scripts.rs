@@ -3,33 +3,34 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use redis::{Cmd, Script, cmd};
+use redis::{Arg, Cmd, Script, cmd};
 
+use super::written;
 use crate::record::{Ending, Holder, Observation, micros};
 use crate::store::ClaimRequest;
 
 macro_rules! script {
-    ($name:ident, $file:literal) => {
-        pub(super) static $name: LazyLock<Loadable> = LazyLock::new(|| {
-            Loadable::new(concat!(include_str!("record.lua"), include_str!($file)))
-        });
+    ($name:ident, $($file:literal),+) => {
+        pub(super) static $name: LazyLock<Loadable> =
+            LazyLock::new(|| Loadable::new(concat!($(include_str!($file)),+)));
     };
 }
 
-script!(CLAIM, "claim.lua");
-script!(HOLD, "hold.lua");
-script!(RESOLVE, "resolve.lua");
-script!(GET, "get.lua");
-script!(PURGE, "purge.lua");
+script!(CLAIM, "whole.lua", "fresh.lua", "record.lua", "claim.lua");
+script!(HOLD, "head.lua", "complete.lua", "record.lua", "hold.lua");
+script!(RESOLVE, "head.lua", "record.lua", "resolve.lua");
+script!(GET, "whole.lua", "record.lua", "get.lua");
+script!(PURGE, "head.lua", "record.lua", "purge.lua");
+script!(STEPS, "head.lua", "record.lua", "steps.lua");
 
 /// A script as a server runs it, by the hash of its text.
-pub(super) struct Loadable {
+pub(in crate::store) struct Loadable {
     text: &'static str,
     script: Script,
 }
 
 impl Loadable {
-    fn new(text: &'static str) -> Self {
+    pub(in crate::store) fn new(text: &'static str) -> Self {
         Self {
             text,
             script: Script::new(text),
@@ -38,91 +39,84 @@ impl Loadable {
 }
 
 /// A script, the key that it works on and its further arguments.
-pub(super) struct Step<'a> {
+pub(in crate::store) struct Step {
     script: &'static Loadable,
-    pub(super) key: &'a [u8],
-    arguments: Vec<Argument<'a>>,
+    by_hash: Cmd,
 }
 
-enum Argument<'a> {
-    Bytes(&'a [u8]),
-    Number(i64),
-}
-
-impl<'a> Step<'a> {
-    pub(super) fn new(script: &'static Loadable, key: &'a [u8]) -> Self {
-        Self {
-            script,
-            key,
-            arguments: Vec::new(),
-        }
+impl Step {
+    pub(in crate::store) fn new(script: &'static Loadable, key: &[u8]) -> Self {
+        let mut by_hash = cmd("EVALSHA");
+        by_hash.arg(script.script.get_hash()).arg(1).arg(key);
+        Self { script, by_hash }
     }
 
-    pub(super) fn text(self, text: &'a str) -> Self {
+    pub(super) fn text(self, text: &str) -> Self {
         self.bytes(text.as_bytes())
     }
 
-    pub(super) fn number(mut self, number: i64) -> Self {
-        self.arguments.push(Argument::Number(number));
+    pub(in crate::store) fn number(mut self, number: i64) -> Self {
+        self.by_hash.arg(number);
         self
     }
 
-    fn bytes(mut self, bytes: &'a [u8]) -> Self {
-        self.arguments.push(Argument::Bytes(bytes));
+    pub(in crate::store) fn bytes(mut self, bytes: &[u8]) -> Self {
+        self.by_hash.arg(bytes);
         self
     }
 
-    pub(super) fn claim(self, claim: &'a ClaimRequest) -> Self {
-        self.bytes(claim.token.as_bytes())
-            .bytes(claim.fingerprint.as_bytes())
+    pub(super) fn claim(self, claim: &ClaimRequest) -> Self {
+        self.text(&written::token(&claim.token))
             .number(span(claim.lease))
             .number(span(claim.retention))
             .text(claim.on_crash.as_str())
-            .text(claim.identity.scope.as_str())
-            .text(claim.identity.operation.as_str())
-            .text(claim.identity.key.as_str())
+            .bytes(&written::about(&claim.fingerprint, &claim.identity))
     }
 
-    pub(super) fn holder(self, holder: &'a Holder) -> Self {
-        self.bytes(holder.token.as_bytes())
+    pub(super) fn holder(self, holder: &Holder) -> Self {
+        self.text(&written::token(&holder.token))
             .number(holder.grant.number())
     }
 
-    pub(super) fn observation(self, observed: &'a Observation) -> Self {
+    pub(super) fn observation(self, observed: &Observation) -> Self {
+        let token = observed.token.as_ref().map(written::token);
         self.text(observed.state.as_str())
-            .bytes(observed.token.as_ref().map_or(&[], |it| it.as_bytes()))
+            .text(token.as_deref().unwrap_or("-"))
             .number(observed.grant.number())
             .number(observed.lease_until.as_micros())
     }
 
-    pub(super) fn ending(self, ending: &'a Ending) -> Self {
+    pub(super) fn ending(self, ending: &Ending) -> Self {
         let step = self.text(ending.state().as_str());
         match ending.payload() {
-            Some(payload) => step.text(&payload.codec).bytes(&payload.bytes),
+            Some(payload) => step.bytes(&written::payload(payload)),
             None => step,
         }
     }
 
-    /// The command for a server that knows the script.
-    pub(super) fn by_hash(&self) -> Cmd {
-        self.command("EVALSHA", self.script.script.get_hash())
-    }
-
-    /// The command for one that does not, which knows it from then on.
-    pub(super) fn by_text(&self) -> Cmd {
-        self.command("EVAL", self.script.text)
-    }
-
-    fn command(&self, name: &str, script: &str) -> Cmd {
-        let mut command = cmd(name);
-        command.arg(script).arg(1).arg(self.key);
-        for argument in &self.arguments {
-            match argument {
-                Argument::Bytes(bytes) => command.arg(bytes),
-                Argument::Number(number) => command.arg(number),
-            };
+    /// The key that it works on.
+    pub(super) fn key(&self) -> &[u8] {
+        match self.by_hash.args_iter().nth(3) {
+            Some(Arg::Simple(key)) => key,
+            _ => &[],
         }
-        command
+    }
+
+    /// The command for a server that knows the script.
+    pub(super) fn by_hash(&self) -> &Cmd {
+        &self.by_hash
+    }
+
+    /// The command for a server that does not know the script, which knows it from then on.
+    pub(super) fn by_text(&self) -> Cmd {
+        let mut by_text = cmd("EVAL");
+        by_text.arg(self.script.text);
+        for argument in self.by_hash.args_iter().skip(2) {
+            if let Arg::Simple(bytes) = argument {
+                by_text.arg(bytes);
+            }
+        }
+        by_text
     }
 }
 

@@ -13,6 +13,9 @@ use crate::store::Granted;
 pub(in crate::store) const COLUMNS: &str = "id, scope, operation, idempotency_key, fingerprint, state, token, \
      grant_number, attempt, lease_until, retention, on_crash, codec, payload, first_claimed_at, ended_at";
 
+/// Where the columns of a grant stand in a row of [`COLUMNS`].
+const GRANTED_AT: [usize; 4] = [7, 8, 14, 11];
+
 /// The columns that [`granted`] reads, in its order.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(in crate::store) const GRANTED: &str = "grant_number, attempt, first_claimed_at, on_crash";
@@ -110,7 +113,7 @@ pub(in crate::store) fn record<R: Readable>(row: &R) -> Result<Record, StoreErro
         attempt,
         first_claimed_at,
         on_crash,
-    } = granted_at(row, [7, 8, 14, 11])?;
+    } = granted_at(row, GRANTED_AT)?;
     Ok(Record {
         id,
         identity,
@@ -140,6 +143,12 @@ pub(in crate::store) fn state<R: Readable>(row: &R) -> Result<State, StoreError>
     State::from_stored(row.text(0).map_err(unreadable)?).ok_or_else(|| corrupt("state"))
 }
 
+/// The grant in a row of [`COLUMNS`].
+#[cfg(feature = "postgres")]
+pub(in crate::store) fn granted_of_record<R: Readable>(row: &R) -> Result<Granted, StoreError> {
+    granted_at(row, GRANTED_AT)
+}
+
 /// The grant in a row of [`GRANTED`].
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(in crate::store) fn granted<R: Readable>(row: &R) -> Result<Granted, StoreError> {
@@ -160,14 +169,14 @@ fn granted_at<R: Readable>(row: &R, columns: [usize; 4]) -> Result<Granted, Stor
     })
 }
 
-fn corrupt(column: &str) -> StoreError {
+pub(super) fn corrupt(column: &str) -> StoreError {
     StoreError::new(
         StoreErrorKind::Corrupt,
         format!("a row holds what no idem store writes in column `{column}`, repair or delete it"),
     )
 }
 
-fn unreadable(source: sqlx::Error) -> StoreError {
+pub(super) fn unreadable(source: sqlx::Error) -> StoreError {
     StoreError::new(
         StoreErrorKind::Corrupt,
         "a row holds a value of a type that no idem store writes, repair or delete it",

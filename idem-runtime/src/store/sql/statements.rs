@@ -2,6 +2,7 @@
 //! way leaves no transaction open, and one that two callers take at once is decided by the row as it is at the write.
 
 use crate::error::{StoreError, StoreErrorKind};
+use crate::store::sql::kept::KeptStatements;
 use crate::store::sql::{COLUMNS, Placeholders, Statement};
 
 /// What is written differently in each dialect.
@@ -16,6 +17,12 @@ pub(in crate::store) struct Dialect {
     pub(in crate::store) greatest: &'static str,
     /// The operator of an equality under which two nulls are equal.
     pub(in crate::store) same: &'static str,
+    /// What keeps a row that a `SELECT` reads as it is, until the statement is over.
+    pub(in crate::store) lock: &'static str,
+    /// What comes in front of the assignments that an insert makes to a row of the same id.
+    pub(in crate::store) upsert: &'static str,
+    /// What the column `{}` would have been, had there been no such row.
+    pub(in crate::store) proposed: &'static str,
 }
 
 /// The table of records; others are named after it.
@@ -148,6 +155,7 @@ pub(in crate::store) struct Statements {
         expect(dead_code, reason = "MySQL reads what is due at once")
     )]
     pub(in crate::store) due: Statement,
+    pub(in crate::store) kept: KeptStatements,
 }
 
 impl Statements {
@@ -209,6 +217,7 @@ impl Statements {
             due: sql(format!(
                 "SELECT state FROM {records} WHERE purge_after <= {now} LIMIT 1"
             )),
+            kept: KeptStatements::new(dialect, table),
         }
     }
 }

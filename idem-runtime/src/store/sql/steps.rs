@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Ending, Holder, Observation, Record, State, micros};
 use crate::store::sql::{Query, Readable, Statement, Statements, record, span};
-use crate::store::{ClaimRequest, Fenced, Filter, Page, PageRequest, Resolution, Resolved, cursor};
+use crate::store::{
+    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Resolution, Resolved, cursor,
+};
 
 /// What runs the statements of a store.
 pub(in crate::store) trait Backend: Sync {
@@ -22,6 +24,78 @@ pub(in crate::store) trait Backend: Sync {
 
     /// Runs a statement that writes, and tells how many rows it matched.
     fn write(&self, query: Query<'_>) -> impl Future<Output = Result<u64, StoreError>> + Send;
+}
+
+/// How a store claims, each statement committing by itself.
+pub(in crate::store) trait Claiming: Backend {
+    /// A claim as [`Store::claim`](crate::store::Store::claim); none where the record changed under it.
+    fn try_claim(
+        &self,
+        claim: &ClaimRequest,
+    ) -> impl Future<Output = Result<Option<Claim>, StoreError>> + Send;
+
+    /// A takeover as [`Store::take_over`](crate::store::Store::take_over); none where there is no record.
+    fn try_take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> impl Future<Output = Result<Option<Claim>, StoreError>> + Send;
+}
+
+/// How often a claim looks again at a record that changed between its read and its write.
+pub(in crate::store) const ROUNDS: u32 = 16;
+
+/// After so many looks.
+pub(in crate::store) fn restless() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Conflict,
+        "the record changed at each look, try again",
+    )
+}
+
+pub(in crate::store) async fn claim(
+    backend: &impl Claiming,
+    claim: &ClaimRequest,
+) -> Result<Claim, StoreError> {
+    for _ in 0..ROUNDS {
+        if let Some(answer) = backend.try_claim(claim).await? {
+            return Ok(answer);
+        }
+    }
+    Err(restless())
+}
+
+pub(in crate::store) async fn take_over(
+    backend: &impl Claiming,
+    observed: &Observation,
+    request: &ClaimRequest,
+) -> Result<Claim, StoreError> {
+    match backend.try_take_over(observed, request).await? {
+        Some(answer) => Ok(answer),
+        None => claim(backend, request).await,
+    }
+}
+
+/// Whether a claim is granted what is there and has not expired.
+pub(in crate::store) fn may_be_granted(record: &Record, claim: &ClaimRequest) -> bool {
+    record.fingerprint == claim.fingerprint
+        && (record.state == State::Released
+            || record.state == State::Running && record.token == Some(claim.token))
+}
+
+/// What is there, of a server that refuses to write: a replica, say, which can still tell.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(in crate::store) async fn read_instead(
+    backend: &impl Backend,
+    claim: &ClaimRequest,
+    refused: StoreError,
+) -> Result<Option<Claim>, StoreError> {
+    match get(backend, &claim.id).await? {
+        Some(record) if !may_be_granted(&record, claim) => {
+            Ok(Some(Claim::Existing(Box::new(record))))
+        }
+        _ => Err(refused),
+    }
 }
 
 /// Parameters 1 to 9: id, scope, operation, key, fingerprint, token, lease, retention, `on_crash`.

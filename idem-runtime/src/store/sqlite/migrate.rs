@@ -4,28 +4,30 @@ use sqlx::{AssertSqlSafe, SqlitePool};
 
 use super::{error, retry_busy};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::sql::Table;
+use crate::store::sql::{self, Migrations, Table};
 
-/// Never edited once released; a change is a further one. The table's default name is replaced throughout.
-const MIGRATIONS: &[&str] = &[include_str!("../../../migrations/sqlite/0001_records.sql")];
+/// Those of the records.
+pub(super) const RECORDS: Migrations = Migrations {
+    table: Table::DEFAULT,
+    versions: &[
+        include_str!("../../../migrations/sqlite/0001_records.sql"),
+        include_str!("../../../migrations/sqlite/0002_steps.sql"),
+        include_str!("../../../migrations/sqlite/0003_kept.sql"),
+    ],
+};
 
-pub(super) async fn run(pool: &SqlitePool, table: &Table) -> Result<(), StoreError> {
+pub(in crate::store) async fn run(
+    pool: &SqlitePool,
+    table: &Table,
+    migrations: &Migrations,
+) -> Result<(), StoreError> {
     let applied = match applied(pool, table).await {
         Ok(applied) => applied,
         Err(error) if error.kind() == StoreErrorKind::Schema => 0,
         Err(error) => return Err(error),
     };
-    if applied > MIGRATIONS.len() {
-        return Err(StoreError::new(
-            StoreErrorKind::Schema,
-            format!(
-                "the tables are of version {applied}, made by a later release, and this one knows {} at most: update it",
-                MIGRATIONS.len()
-            ),
-        ));
-    }
-    for version in applied..MIGRATIONS.len() {
-        retry_busy(|| apply(pool, table, version))
+    for version in sql::missing(applied, migrations.versions.len())? {
+        retry_busy(|| apply(pool, table, migrations, version))
             .await
             .map_err(error)?;
     }
@@ -43,7 +45,12 @@ async fn applied(pool: &SqlitePool, table: &Table) -> Result<usize, StoreError> 
 
 /// Ten processes may start at once and all find the same version missing. The first takes the write lock before it
 /// looks, and the others find its row when they get theirs.
-async fn apply(pool: &SqlitePool, table: &Table, version: usize) -> Result<(), sqlx::Error> {
+async fn apply(
+    pool: &SqlitePool,
+    table: &Table,
+    migrations: &Migrations,
+    version: usize,
+) -> Result<(), sqlx::Error> {
     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
     let log = log(table);
     let make = format!(
@@ -63,7 +70,7 @@ async fn apply(pool: &SqlitePool, table: &Table, version: usize) -> Result<(), s
         .await?
         .rows_affected();
     if entered > 0 {
-        let statements = MIGRATIONS[version].replace(Table::DEFAULT, &table.name);
+        let statements = migrations.versions[version].replace(migrations.table, &table.name);
         sqlx::raw_sql(AssertSqlSafe(statements))
             .execute(&mut *transaction)
             .await?;

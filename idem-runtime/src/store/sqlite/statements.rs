@@ -1,18 +1,32 @@
 //! What SQLite says in a way of its own.
 
-use crate::store::sql::{self, Conditions, Dialect, GRANTED, Placeholders, Statement, Table};
+use crate::store::sql::{
+    self, Conditions, Dialect, GRANTED, Placeholders, Statement, StepDialect, StepStatements, Table,
+};
 
 /// The clock of the database in microseconds, the same wherever it stands in one statement. It ticks in milliseconds;
 /// the rounding undoes what a floating-point number of seconds loses.
 const NOW: &str = "(CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)";
 
 /// How SQLite spells what all dialects share.
-pub(super) const DIALECT: Dialect = Dialect {
+pub(in crate::store) const DIALECT: Dialect = Dialect {
     placeholders: Placeholders::Numbered('?'),
     quote: '"',
     now: NOW,
     greatest: "max",
     same: "IS",
+    lock: "",
+    upsert: "ON CONFLICT (id) DO UPDATE SET",
+    proposed: "excluded.{}",
+};
+
+/// How SQLite spells the steps of bodies.
+const STEPS: StepDialect = StepDialect {
+    // There is one writer at a time.
+    lock: "",
+    on_conflict: "ON CONFLICT (id, name) DO UPDATE SET first_claimed_at = excluded.first_claimed_at, \
+        codec = excluded.codec, payload = excluded.payload WHERE {saved}.first_claimed_at <> excluded.first_claimed_at",
+    name: "s.name",
 };
 
 /// The statements for one table.
@@ -24,6 +38,7 @@ pub(super) struct Statements {
     pub(super) take_over: Statement,
     pub(super) purge: Statement,
     pub(super) requeue: Statement,
+    pub(super) steps: StepStatements,
 }
 
 impl Statements {
@@ -40,6 +55,7 @@ impl Statements {
         let sql = |text: String| Statement::new(&text, DIALECT.placeholders);
         Self {
             shared: sql::Statements::new(&DIALECT, &table),
+            steps: StepStatements::new(&DIALECT, &STEPS, &table),
             claim: sql(format!(
                 "-- Two callers may both have read that there is no record. The primary key lets one of them insert;\n\
                  -- the insert of the other becomes an update, whose condition looks at the row that won.\n\
@@ -160,7 +176,10 @@ mod tests {
                 &statements.shared.resolve_interrupt,
                 &statements.shared.erase,
                 &statements.shared.list,
-            ] {
+            ]
+            .into_iter()
+            .chain(statements.steps.each())
+            {
                 let plan = plan(statement).await;
                 assert!(
                     plan.contains("INDEX sqlite_autoindex_idem_records_1 (id"),

@@ -1,203 +1,25 @@
-//! The main job: a charge happens once, whatever becomes of callers, networks and processes.
-//!
-//! Behind an annotated `charge` stand a ledger and a processor of credit cards. The ledger, and the records that
-//! make the charges idempotent, are in one SQLite file. Each step below ends with a look at the ledger, which
-//! has nothing to stop a second row: its row count is the witness. The program fails where it is not what it must be.
-//!
-//! Run it with `cargo run --bin payments`.
+//! The story, and how it is acted out. Each step ends with a look at the ledger, which has nothing to stop a second row:
+//! its row count is the witness.
 
 use std::fmt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use idem_examples::Table;
-use idem_runtime::{
-    Error, Fingerprint, Idem, Provenance, Source, SqliteStore, idempotent, with_provenance,
-};
-use serde::{Deserialize, Serialize};
-use sqlx::SqlitePool;
+use idem_runtime::{Error, Provenance, Source, with_provenance};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
-// ---------------------------------------------------------------------------------------------- what is asked and told
-
-/// What a caller wants. A retry must ask for the same; its fingerprint tells whether it does.
-#[derive(Clone, Fingerprint)]
-struct Charge {
-    card: String,
-    cents: u64,
-    /// Every request has another one, so it does not count.
-    #[fingerprint(skip)]
-    trace_id: u64,
-}
-
-/// What a caller gets. It is stored, so that a retry gets the very same.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Receipt {
-    number: i64,
-    cents: u64,
-}
-
-/// What may go wrong. Some of it is an answer for good, and is stored like a receipt; most of it is not.
-#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
-enum ChargeError {
-    #[error("the card was declined: {reason}")]
-    Declined { reason: String },
-    #[error("the processor timed out")]
-    TimedOut,
-    #[error("the database failed")]
-    #[serde(skip)]
-    Database(#[from] sqlx::Error),
-    /// What the toolkit itself has to say: the key is in flight, or was used for something else.
-    #[error(transparent)]
-    #[serde(skip)]
-    Idempotency(#[from] Error),
-}
-
-// ----------------------------------------------------------------------------------------------------- the service
-
-struct Payments {
-    idem: Idem<SqliteStore>,
-    /// How long a retry gets its receipt back.
-    keep: Duration,
-    ledger: SqlitePool,
-    processor: Processor,
-}
-
-impl Payments {
-    /// Charges a card once per tenant and key.
-    #[idempotent(
-        key = key,
-        scope = tenant,
-        ttl = self.keep,
-        name = "charges.create",
-        store = self.idem,
-        attempt = attempt,
-        replay_err = ChargeError::Declined { .. },
-    )]
-    async fn charge(
-        &self,
-        tenant: &str,
-        key: &str,
-        charge: Charge,
-    ) -> Result<Receipt, ChargeError> {
-        // Should this process die after the money moved, the next attempt sends the same key, and no money moves.
-        let payment = self
-            .processor
-            .take(&attempt.downstream_key("cards"), &charge)
-            .await?;
-        let row = sqlx::query("INSERT INTO ledger (tenant, payment, cents) VALUES (?, ?, ?)")
-            .bind(tenant)
-            .bind(payment)
-            .bind(charge.cents as i64)
-            .execute(&self.ledger)
-            .await?;
-        Ok(Receipt {
-            number: row.last_insert_rowid(),
-            cents: charge.cents,
-        })
-    }
-
-    async fn open(file: &Path, keep: Duration) -> anyhow::Result<Self> {
-        let db = SqlitePool::connect_with(SqliteStore::connect_options(file)).await?;
-        sqlx::raw_sql(
-            "CREATE TABLE IF NOT EXISTS ledger (tenant TEXT, payment INTEGER, cents INTEGER);
-             CREATE TABLE IF NOT EXISTS processor_requests (key TEXT, trace_id INTEGER);
-             CREATE TABLE IF NOT EXISTS processor_payments (key TEXT, cents INTEGER, at REAL);",
-        )
-        .execute(&db)
-        .await?;
-        let store = SqliteStore::new(db.clone());
-        store.migrate().await?;
-        Ok(Self {
-            idem: Idem::builder(store)
-                // How long an owner is believed that says nothing: that much later somebody else may go on.
-                .lease(Duration::from_secs(2))
-                // How long a duplicate waits for the one that is running, before it is told to come back.
-                .wait(Duration::from_secs(30))
-                .build(),
-            keep,
-            processor: Processor {
-                db: db.clone(),
-                keep,
-                down: AtomicBool::new(false),
-                mute: AtomicBool::new(false),
-            },
-            ledger: db,
-        })
-    }
-}
-
-/// Somebody else's service that moves the money. As the real ones do, it takes a key with each request, moves the
-/// money once a key, and forgets the key after a while. It keeps its own tables, for it outlives our processes.
-struct Processor {
-    db: SqlitePool,
-    keep: Duration,
-    /// It does not answer, having done nothing.
-    down: AtomicBool,
-    /// It does what it is asked, but its answer never arrives.
-    mute: AtomicBool,
-}
-
-impl Processor {
-    async fn take(&self, key: &str, charge: &Charge) -> Result<i64, ChargeError> {
-        sqlx::query("INSERT INTO processor_requests VALUES (?, ?)")
-            .bind(key)
-            .bind(charge.trace_id as i64)
-            .execute(&self.db)
-            .await?;
-        if self.down.load(Ordering::Relaxed) {
-            return Err(ChargeError::TimedOut);
-        }
-        if charge.card == "empty" {
-            let reason = "no funds".to_owned();
-            return Err(ChargeError::Declined { reason });
-        }
-        let payment = self.move_money_once(key, charge).await?;
-        if self.mute.load(Ordering::Relaxed) {
-            println!("{MONEY_MOVED}");
-            std::future::pending::<()>().await;
-        }
-        Ok(payment)
-    }
-
-    async fn move_money_once(&self, key: &str, charge: &Charge) -> Result<i64, ChargeError> {
-        let known = sqlx::query_scalar(
-            "SELECT rowid FROM processor_payments WHERE key = ? AND at > unixepoch('subsec') - ?",
-        )
-        .bind(key)
-        .bind(self.keep.as_secs_f64())
-        .fetch_optional(&self.db)
-        .await?;
-        if let Some(payment) = known {
-            return Ok(payment);
-        }
-        let insert = "INSERT INTO processor_payments VALUES (?, ?, unixepoch('subsec'))";
-        let row = sqlx::query(insert)
-            .bind(key)
-            .bind(charge.cents as i64)
-            .execute(&self.db)
-            .await?;
-        Ok(row.last_insert_rowid())
-    }
-}
-
-// ------------------------------------------------------------------------------------------------------- the story
+use crate::service::{Charge, ChargeError, MONEY_MOVED, Payments, Receipt};
 
 const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-#[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    // The story starts this program once more, to kill it.
-    if let [_, argument, file] = &std::env::args().collect::<Vec<_>>()[..] {
-        ensure!(argument == DOOMED, "payments takes no arguments");
-        return be_killed(Path::new(file)).await;
-    }
-
+/// Tells the story to its end.
+pub(crate) async fn tell() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("payments.sqlite");
     let shop = Arc::new(Payments::open(&file, A_DAY).await?);
@@ -318,16 +140,15 @@ async fn main() -> anyhow::Result<()> {
 
 // --------------------------------------------------------------------------------------- how the story is acted out
 
-/// The argument of a process that is started to be killed.
-const DOOMED: &str = "--charge-until-killed";
-/// What it says when it is time.
-const MONEY_MOVED: &str = "the money has moved";
+/// The argument of this program's process that is started to be killed; the next one is the file.
+pub(crate) const DOOMED: &str = "charge-until-killed";
 
 fn doomed_charge() -> Charge {
     card("visa", 20_00)
 }
 
-async fn be_killed(file: &Path) -> anyhow::Result<()> {
+/// Makes a charge that never gets an answer.
+pub(crate) async fn be_killed(file: &Path) -> anyhow::Result<()> {
     let shop = Payments::open(file, A_DAY).await?;
     shop.processor.mute.store(true, Ordering::Relaxed);
     ask(&shop, "order-5", doomed_charge()).await.result?;

@@ -1,16 +1,10 @@
-//! The mode that is not there yet says so, once.
+//! The connection is that of a store, whose type has to be known.
 
 use idem_runtime::{Error, idempotent};
 
 #[idempotent(key = key, ttl = "24h", tx = tx)]
 async fn charge(key: &str, amount: u64) -> Result<u64, Error> {
     tx.insert(key, amount).await?;
-    Ok(amount)
-}
-
-#[idempotent(key = key, ttl = "24h", issued)]
-async fn checkout(key: &str, amount: u64) -> Result<u64, Error> {
-    let _ = key;
     Ok(amount)
 }
 

@@ -1,0 +1,400 @@
+//! Steps: a checkout that is killed at every point of it and goes on where it was.
+//!
+//! An order reserves its item, charges the card and sends a mail, at three services that do not know each other. The
+//! process that does it is killed, with SIGKILL, before and after each effect and after each step was saved; another one
+//! is asked for the same order, and goes on behind the last step that was saved. What was done and not saved yet is
+//! asked for once more, with the same idempotency key, which the services honour: so each effect happens once.
+//!
+//! For the last order nobody asks again. What the call took was kept with its claim (`keep = order`), and a process
+//! that runs a [`Recovery`] makes the call from that.
+//!
+//! Run it with `cargo run --bin checkout`.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use idem_examples::Table;
+use idem_runtime::{Error, Fingerprint, Idem, Recovery, SqliteStore, idempotent};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+
+// ---------------------------------------------------------------------------------------------- what is asked and told
+
+#[derive(Clone, Fingerprint, Serialize, Deserialize)]
+struct Order {
+    id: String,
+    item: String,
+    cents: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Confirmation {
+    shelf: String,
+    receipt: String,
+    attempt: u32,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum CheckoutError {
+    #[error("a service could not be asked")]
+    Service(#[from] io::Error),
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+}
+
+// ----------------------------------------------------------------------------------------------------- the service
+
+struct Shop {
+    idem: Idem<SqliteStore>,
+    warehouse: Service,
+    payments: Service,
+    mails: Service,
+    killer: Killer,
+}
+
+impl Shop {
+    /// The lease is short because this is a story: it is how long a killed process is believed to be alive.
+    #[idempotent(
+        key = order.id,
+        ttl = "7d",
+        name = "orders.checkout",
+        store = self.idem,
+        lease = "200ms",
+        wait = "30s",
+        keep = order,
+        attempt = attempt,
+    )]
+    async fn checkout(&self, order: &Order) -> Result<Confirmation, CheckoutError> {
+        let shelf = attempt
+            .step("reserve", async || {
+                let key = attempt.step_downstream_key("reserve");
+                self.ask(&self.warehouse, &key, &order.item).await
+            })
+            .await?;
+        self.killer.at("reserve saved").await;
+
+        let receipt = attempt
+            .step("charge", async || {
+                let key = attempt.step_downstream_key("charge");
+                let amount = format!("{} cents", order.cents);
+                self.ask(&self.payments, &key, &amount).await
+            })
+            .await?;
+        self.killer.at("charge saved").await;
+
+        attempt
+            .step("mail", async || {
+                let key = attempt.step_downstream_key("mail");
+                let text = format!("{} from {shelf}, {receipt}", order.item);
+                self.ask(&self.mails, &key, &text).await
+            })
+            .await?;
+        self.killer.at("mail saved").await;
+
+        Ok(Confirmation {
+            shelf,
+            receipt,
+            attempt: attempt.number(),
+        })
+    }
+
+    /// An effect, and the two worst moments around it.
+    async fn ask(&self, service: &Service, key: &str, what: &str) -> Result<String, CheckoutError> {
+        self.killer.at(&format!("{} before", service.does)).await;
+        let answer = service.request(key, what)?;
+        self.killer.at(&format!("{} after", service.does)).await;
+        Ok(answer)
+    }
+}
+
+/// Somebody else's service, with files for a database. It honours an idempotency key: a request with a key that it has
+/// seen is answered as the first time, and does nothing.
+struct Service {
+    does: &'static str,
+    /// Key, request and answer of each effect.
+    effects: PathBuf,
+    /// The key of each request.
+    requests: PathBuf,
+}
+
+impl Service {
+    fn new(folder: &Path, order: &str, does: &'static str) -> Self {
+        Self {
+            does,
+            effects: folder.join(format!("{order}.{does}.effects")),
+            requests: folder.join(format!("{order}.{does}.requests")),
+        }
+    }
+
+    fn request(&self, key: &str, what: &str) -> io::Result<String> {
+        append(&self.requests, key)?;
+        for line in lines(&self.effects)? {
+            if let [known, _, answer] = line.split('\t').collect::<Vec<_>>()[..]
+                && known == key
+            {
+                return Ok(answer.to_owned());
+            }
+        }
+        let answer = format!("{} {}", self.does, &key[..8]);
+        append(&self.effects, &format!("{key}\t{what}\t{answer}"))?;
+        Ok(answer)
+    }
+}
+
+fn append(file: &Path, line: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).open(file)?;
+    file.write_all(format!("{line}\n").as_bytes())
+}
+
+fn lines(file: &Path) -> io::Result<Vec<String>> {
+    match fs::read_to_string(file) {
+        Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------- the story
+
+/// The steps, and the moments of each at which the process is killed.
+const STEPS: [&str; 3] = ["reserve", "charge", "mail"];
+const MOMENTS: [&str; 3] = ["before", "after", "saved"];
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments[..] {
+        [] => story().await,
+        [work, folder, order, dies_at] if work == "work" => {
+            work_on(Path::new(folder), order, dies_at).await
+        }
+        [recover, folder, order] if recover == "recover" => {
+            recover_until_done(Path::new(folder), order).await
+        }
+        _ => anyhow::bail!("usage: checkout"),
+    }
+}
+
+impl Shop {
+    async fn open(folder: &Path, order: &str, dies_at: &str) -> anyhow::Result<Self> {
+        Ok(Self {
+            idem: Idem::new(SqliteStore::open(folder.join("shop.sqlite")).await?),
+            warehouse: Service::new(folder, order, "reserve"),
+            payments: Service::new(folder, order, "charge"),
+            mails: Service::new(folder, order, "mail"),
+            killer: Killer {
+                dies_at: dies_at.to_owned(),
+            },
+        })
+    }
+}
+
+/// What each process does: one call for one order.
+async fn work_on(folder: &Path, id: &str, dies_at: &str) -> anyhow::Result<()> {
+    let shop = Shop::open(folder, id, dies_at).await?;
+    let order = Order {
+        id: id.to_owned(),
+        item: "a pair of shoes".to_owned(),
+        cents: 12_900,
+    };
+    let confirmation = shop.checkout(&order).await?;
+    println!("{}", serde_json::to_string(&confirmation)?);
+    Ok(())
+}
+
+/// What the last process does: it knows of no order, and makes the calls again whose owner died.
+async fn recover_until_done(folder: &Path, id: &str) -> anyhow::Result<()> {
+    let shop = Arc::new(Shop::open(folder, id, "").await?);
+    let (confirmed, mut confirmation) = mpsc::unbounded_channel();
+    let recovery = Recovery::new(&shop.idem)
+        .every(Duration::from_millis(50))
+        .on("orders.checkout", {
+            let shop = Arc::clone(&shop);
+            move |order: Order| {
+                let (shop, confirmed) = (Arc::clone(&shop), confirmed.clone());
+                async move {
+                    let confirmation = shop.checkout(&order).await?;
+                    // An error says that nobody listens any more.
+                    let _ = confirmed.send(confirmation);
+                    Ok::<(), CheckoutError>(())
+                }
+            }
+        })
+        .start()?;
+    let confirmation = confirmation.recv().await.context("it has stopped")?;
+    recovery.shutdown().await;
+    println!("{}", serde_json::to_string(&confirmation)?);
+    Ok(())
+}
+
+async fn story() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let folder = folder.path();
+    println!("Each cell: effects that happened / requests for them\n");
+    let table = Table::new([
+        ("the process was killed", 26),
+        ("attempts", 8),
+        ("reserve", 7),
+        ("charge", 7),
+        ("mail", 7),
+    ]);
+    let points = || {
+        STEPS
+            .iter()
+            .flat_map(|step| MOMENTS.map(|it| format!("{step} {it}")))
+    };
+
+    finish(folder, "order-0").await?;
+    tell(folder, &table, "order-0", "never", 1, [1, 1, 1])?;
+
+    // An order for each point.
+    for (number, point) in (1..).zip(points()) {
+        let order = format!("order-{number}");
+        kill(folder, &order, &point).await?;
+        finish(folder, &order).await?;
+        // Killed between the effect and its saving, the step runs again.
+        let requests = STEPS.map(|step| {
+            if point == format!("{step} after") {
+                2
+            } else {
+                1
+            }
+        });
+        tell(folder, &table, &order, &told(&point), 2, requests)?;
+    }
+
+    // And one that is killed at all of them, one after the other.
+    for point in points() {
+        kill(folder, "order-10", &point).await?;
+    }
+    finish(folder, "order-10").await?;
+    tell(
+        folder,
+        &table,
+        "order-10",
+        "at each of these points",
+        10,
+        [2, 2, 2],
+    )?;
+
+    // For the last one nobody asks again.
+    kill(folder, "order-11", "charge after").await?;
+    finished(folder, "order-11", start(folder, "recover", &["order-11"])?).await?;
+    tell(
+        folder,
+        &table,
+        "order-11",
+        "after charge, recovered",
+        2,
+        [1, 2, 1],
+    )?;
+
+    println!("\n19 processes were killed. Each order was reserved, charged and mailed once.");
+    Ok(())
+}
+
+fn told(point: &str) -> String {
+    match point.split_once(' ') {
+        Some((step, "saved")) => format!("when {step} was saved"),
+        Some((step, moment)) => format!("{moment} {step}"),
+        None => point.to_owned(),
+    }
+}
+
+// --------------------------------------------------------------------------------------- how the story is acted out
+
+/// Stops the process at one point, and says so, for its parent to kill it there.
+struct Killer {
+    dies_at: String,
+}
+
+impl Killer {
+    async fn at(&self, point: &str) {
+        if self.dies_at == point {
+            println!("at {point}");
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+fn start(folder: &Path, does: &str, arguments: &[&str]) -> anyhow::Result<Child> {
+    Command::new(std::env::current_exe()?)
+        .arg(does)
+        .arg(folder)
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .context("cannot start a process")
+}
+
+/// Starts a process for this order, and kills it where it has come to this point.
+async fn kill(folder: &Path, order: &str, point: &str) -> anyhow::Result<()> {
+    let mut child = start(folder, "work", &[order, point])?;
+    let said = first_line(&mut child).await?;
+    ensure!(said == format!("at {point}"), "{order} said {said:?}");
+    child.start_kill()?;
+    let ended = child.wait().await?;
+    ensure!(!ended.success(), "{order} was not killed: {ended}");
+    Ok(())
+}
+
+/// Starts a process for this order, which waits for the lease of the one that was killed, and lets it come to its end.
+async fn finish(folder: &Path, order: &str) -> anyhow::Result<()> {
+    finished(folder, order, start(folder, "work", &[order, ""])?).await
+}
+
+/// Lets a process come to its end, and keeps what it says of the order.
+async fn finished(folder: &Path, order: &str, mut child: Child) -> anyhow::Result<()> {
+    let said = first_line(&mut child).await?;
+    let ended: ExitStatus = child.wait().await?;
+    ensure!(ended.success(), "{order} ended with {ended}");
+    let confirmation: Confirmation =
+        serde_json::from_str(&said).with_context(|| format!("{order} said {said:?}"))?;
+    fs::write(folder.join(order), confirmation.attempt.to_string())?;
+    Ok(())
+}
+
+async fn first_line(child: &mut Child) -> anyhow::Result<String> {
+    let stdout = child.stdout.take().context("nothing to read from")?;
+    let mut lines = BufReader::new(stdout).lines();
+    let line = tokio::time::timeout(Duration::from_secs(60), lines.next_line());
+    line.await??.context("the process ended without a word")
+}
+
+/// A line of the table, with the counts that it must come to.
+fn tell(
+    folder: &Path,
+    table: &Table<5>,
+    order: &str,
+    killed: &str,
+    attempts: u32,
+    requests: [usize; 3],
+) -> anyhow::Result<()> {
+    let mut cells = Vec::new();
+    for (step, expected) in STEPS.into_iter().zip(requests) {
+        let service = Service::new(folder, order, step);
+        let happened = lines(&service.effects)?.len();
+        let asked = lines(&service.requests)?.len();
+        ensure!(happened == 1, "{order}: {step} happened {happened} times");
+        ensure!(
+            asked == expected,
+            "{order}: {step} was asked for {asked} times"
+        );
+        cells.push(format!("{happened} / {asked}"));
+    }
+    let attempt = fs::read_to_string(folder.join(order))?;
+    ensure!(
+        attempt == attempts.to_string(),
+        "{order}: attempt {attempt}"
+    );
+    table.line([killed, &attempt, &cells[0], &cells[1], &cells[2]]);
+    Ok(())
+}

@@ -1,0 +1,409 @@
+//! An order and the message that tells of it: both are there or neither, and the parcel is sent once.
+//!
+//! A shop takes an order and has to tell the warehouse. Placing the order is one transaction: with `tx = tx` the order,
+//! its message in the outbox and the record of the call are committed together, so that a caller may try again. A relay
+//! hands the message to a consumer, again and again until that has succeeded. The consumer sends parcels, and
+//! deduplicates by the message's key, in one transaction as well. Each step below ends with a look at the tables,
+//! which have nothing to stop a second parcel: their row counts are the witness. The program fails where one is not
+//! what it must be.
+//!
+//! Run it with `cargo run --bin outbox`.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use idem_examples::Table;
+use idem_runtime::outbox::{self, Message, Outbox, RelayGuard};
+use idem_runtime::{Error, Fingerprint, Idem, Key, SqliteStore, idempotent};
+use serde::{Deserialize, Serialize};
+use sqlx::SqlitePool;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
+use tokio::task::JoinSet;
+
+/// What the message says.
+#[derive(Clone, Fingerprint, Serialize, Deserialize)]
+struct OrderPlaced {
+    order: i64,
+    customer: String,
+}
+
+const ORDER_PLACED: &str = "order.placed";
+
+// ------------------------------------------------------------------------------------------------------ the producer
+
+struct Shop {
+    idem: Idem<SqliteStore>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum OrderError {
+    #[error("the card of {0} was declined")]
+    Declined(String),
+    #[error("the database failed")]
+    Database(#[from] sqlx::Error),
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+}
+
+impl Shop {
+    /// Takes an order: it, its message and the record of the call, or nothing of them.
+    #[idempotent(key = key, ttl = "24h", wait = "10s", name = "orders.place", store = self.idem, tx = tx)]
+    async fn place_order(&self, key: &str, customer: &str) -> Result<i64, OrderError> {
+        let row = sqlx::query("INSERT INTO orders (customer) VALUES (?)")
+            .bind(customer)
+            .execute(&mut *tx)
+            .await?;
+        let placed = OrderPlaced {
+            order: row.last_insert_rowid(),
+            customer: customer.to_owned(),
+        };
+        outbox::message(ORDER_PLACED, &placed)
+            // The parcels of one customer go out in the order of the orders.
+            .ordered_by(customer)
+            .enqueue(tx)
+            .await?;
+        if customer == "mallory" {
+            return Err(OrderError::Declined(customer.to_owned()));
+        }
+        Ok(placed.order)
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------ the consumer
+
+struct Warehouse {
+    idem: Idem<SqliteStore>,
+    db: SqlitePool,
+    /// How many more it turns away.
+    closed_for: AtomicU32,
+    knows_all_addresses: AtomicBool,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ParcelError {
+    #[error("the warehouse is closed")]
+    Closed,
+    #[error("there is no address of this customer")]
+    NoAddress,
+    #[error("the database failed")]
+    Database(#[from] sqlx::Error),
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+}
+
+impl Warehouse {
+    /// What the relay calls, as often as it takes.
+    async fn on_order_placed(&self, message: Message<OrderPlaced>) -> Result<(), ParcelError> {
+        sqlx::query("INSERT INTO handed_out VALUES (?)")
+            .bind(message.key().as_str())
+            .execute(&self.db)
+            .await?;
+        self.send_parcel(message.key(), &message.payload).await
+    }
+
+    /// Sends a parcel once a key, and keeps the key for longer than a message may be on its way.
+    #[idempotent(key = key, ttl = "7d", name = "parcels.send", store = self.idem, tx = tx)]
+    async fn send_parcel(&self, key: &Key, placed: &OrderPlaced) -> Result<(), ParcelError> {
+        let one_less = |closed_for: u32| closed_for.checked_sub(1);
+        let relaxed = Ordering::Relaxed;
+        if self
+            .closed_for
+            .try_update(relaxed, relaxed, one_less)
+            .is_ok()
+        {
+            return Err(ParcelError::Closed);
+        }
+        if placed.customer == "eve" && !self.knows_all_addresses.load(Ordering::Relaxed) {
+            return Err(ParcelError::NoAddress);
+        }
+        sqlx::query("INSERT INTO parcels (order_number, customer) VALUES (?, ?)")
+            .bind(placed.order)
+            .bind(&placed.customer)
+            .execute(&mut *tx)
+            .await?;
+        Ok(())
+    }
+}
+
+/// The one line that starts a relay, with shorter times than one would choose outside of a story.
+fn start_relay(outbox: &Outbox, warehouse: &Arc<Warehouse>) -> Result<RelayGuard, Error> {
+    let warehouse = Arc::clone(warehouse);
+    outbox
+        .relay()
+        .max_attempts(4)
+        .backoff(Duration::from_millis(5), Duration::from_millis(50))
+        .poll_every(Duration::from_millis(50))
+        .on(ORDER_PLACED, move |message| {
+            let warehouse = Arc::clone(&warehouse);
+            async move { warehouse.on_order_placed(message).await }
+        })
+        .start()
+}
+
+// ------------------------------------------------------------------------------------------------------- the story
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    // The story starts this program once more, to kill it.
+    if let [_, argument, file] = &std::env::args().collect::<Vec<_>>()[..] {
+        ensure!(argument == DOOMED, "outbox takes no arguments");
+        return relay_until_killed(Path::new(file)).await;
+    }
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("shop.sqlite");
+    let Premises {
+        db,
+        outbox,
+        shop,
+        warehouse,
+    } = open(&file).await?;
+    println!(
+        "Orders, their messages and the parcels are in one SQLite file. \"waiting\" counts messages that are"
+    );
+    println!("yet to be handled, \"handed out\" how often the consumer was given one.\n");
+    let story = Story::begin(&db);
+
+    // The order, its message and the record of the call are one transaction.
+    order(&shop, &["ann-1"]).await?;
+    story.line("an order", 1, 1, 0, 0).await?;
+    let mut clicks = JoinSet::new();
+    for _ in 0..50 {
+        let shop = Arc::clone(&shop);
+        clicks.spawn(async move { shop.place_order("ann-1", "ann").await });
+    }
+    while let Some(answer) = clicks.join_next().await {
+        ensure!(answer?? == 1, "each click is told of the same order");
+    }
+    story
+        .line("the same click, 50 times more", 1, 1, 0, 0)
+        .await?;
+    let declined = shop.place_order("mallory-1", "mallory").await;
+    ensure!(matches!(declined, Err(OrderError::Declined(_))));
+    story
+        .line("a card that is declined at the end", 1, 1, 0, 0)
+        .await?;
+    let relay = start_relay(&outbox, &warehouse)?;
+    story.until_waiting(0).await?;
+    story.line("a relay is started", 1, 0, 1, 1).await?;
+
+    // Several at once, each in the order of its customer.
+    order(&shop, &["ann-2", "bob-1", "ann-3", "bob-2", "ann-4"]).await?;
+    story.until_waiting(0).await?;
+    story
+        .line("five orders of two customers", 6, 0, 6, 6)
+        .await?;
+    let disorder = "SELECT count(*) FROM parcels AS a JOIN parcels AS b USING (customer) \
+                    WHERE a.rowid < b.rowid AND a.order_number > b.order_number";
+    let disorder: i64 = sqlx::query_scalar(disorder).fetch_one(&db).await?;
+    ensure!(disorder == 0, "a customer's parcels are out of order");
+
+    // The consumer fails for a while: handed out until it succeeds.
+    warehouse.closed_for.store(2, Ordering::Relaxed);
+    order(&shop, &["bob-3"]).await?;
+    story.until_waiting(0).await?;
+    story
+        .line("the warehouse was closed at first", 7, 0, 9, 7)
+        .await?;
+    relay.shutdown().await;
+
+    // A relay is killed after the parcel is away and before the message is ticked off. The next one hands the message
+    // out again, and the key tells the consumer that it has sent that parcel.
+    order(&shop, &["ann-5"]).await?;
+    kill_a_relay_before_it_acknowledges(&file).await?;
+    story
+        .line("kill -9 when the parcel is away", 8, 1, 10, 8)
+        .await?;
+    let relay = start_relay(&outbox, &warehouse)?;
+    story.until_waiting(0).await?;
+    story
+        .line("another relay: the message again", 8, 0, 11, 8)
+        .await?;
+
+    // What cannot be handled is kept for a person, who mends what is wrong and has it handed out again.
+    order(&shop, &["eve-1"]).await?;
+    story.until(async || relay.stats().parked == 1).await?;
+    story
+        .line("no address: parked after four tries", 9, 0, 15, 8)
+        .await?;
+    let parked = outbox.parked(None, 10).await?;
+    let [message] = &parked[..] else {
+        anyhow::bail!("one message is parked, not {}", parked.len());
+    };
+    ensure!(message.last_error() == "there is no address of this customer");
+    warehouse.knows_all_addresses.store(true, Ordering::Relaxed);
+    ensure!(outbox.requeue(message.key()).await?);
+    story.until_waiting(0).await?;
+    story
+        .line("the address is mended: requeued", 9, 0, 16, 9)
+        .await?;
+    relay.shutdown().await;
+
+    let distinct = count(&db, "(SELECT DISTINCT order_number FROM parcels)").await?;
+    let messages = count(&db, "(SELECT DISTINCT * FROM handed_out)").await?;
+    let handed_out = count(&db, "handed_out").await?;
+    println!(
+        "\n{messages} messages were handed out {handed_out} times, for {distinct} parcels of 9 orders."
+    );
+    ensure!((messages, distinct) == (9, 9));
+    Ok(())
+}
+
+/// All that is in one file.
+struct Premises {
+    db: SqlitePool,
+    outbox: Outbox,
+    shop: Arc<Shop>,
+    warehouse: Arc<Warehouse>,
+}
+
+async fn open(file: &Path) -> anyhow::Result<Premises> {
+    let db = SqlitePool::connect_with(SqliteStore::connect_options(file)).await?;
+    sqlx::raw_sql(
+        "CREATE TABLE IF NOT EXISTS orders (customer TEXT);
+         CREATE TABLE IF NOT EXISTS handed_out (message_key TEXT);
+         CREATE TABLE IF NOT EXISTS parcels (order_number INTEGER, customer TEXT);",
+    )
+    .execute(&db)
+    .await?;
+    let store = SqliteStore::new(db.clone());
+    store.migrate().await?;
+    let outbox = Outbox::new(db.clone());
+    outbox.migrate().await?;
+    let idem = Idem::new(store);
+    let shop = Shop { idem: idem.clone() };
+    let warehouse = Warehouse {
+        idem,
+        db: db.clone(),
+        closed_for: AtomicU32::new(0),
+        knows_all_addresses: AtomicBool::new(false),
+    };
+    Ok(Premises {
+        db,
+        outbox,
+        shop: Arc::new(shop),
+        warehouse: Arc::new(warehouse),
+    })
+}
+
+/// Orders under these keys, one after the other. A customer is what stands before the number.
+async fn order(shop: &Shop, keys: &[&str]) -> anyhow::Result<()> {
+    for key in keys {
+        let (customer, _) = key.split_once('-').context("a key without a customer")?;
+        shop.place_order(key, customer).await?;
+    }
+    Ok(())
+}
+
+// --------------------------------------------------------------------------------------- how the story is acted out
+
+/// The argument of a process that is started to be killed.
+const DOOMED: &str = "--relay-until-killed";
+/// What it says when it is time.
+const PARCEL_AWAY: &str = "the parcel is away";
+
+async fn relay_until_killed(file: &Path) -> anyhow::Result<()> {
+    let Premises {
+        outbox, warehouse, ..
+    } = open(file).await?;
+    let relay = outbox
+        .relay()
+        // That much later another relay may have the message.
+        .lease(Duration::from_secs(2))
+        .on(ORDER_PLACED, move |message| {
+            let warehouse = Arc::clone(&warehouse);
+            async move {
+                warehouse.on_order_placed(message).await?;
+                println!("{PARCEL_AWAY}");
+                std::future::pending::<Result<(), ParcelError>>().await
+            }
+        })
+        .start()?;
+    std::future::pending::<()>().await;
+    drop(relay);
+    Ok(())
+}
+
+async fn kill_a_relay_before_it_acknowledges(file: &Path) -> anyhow::Result<()> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg(DOOMED)
+        .arg(file)
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut said = String::new();
+    let stdout = child.stdout.take().context("its stdout is a pipe")?;
+    BufReader::new(stdout).read_line(&mut said).await?;
+    ensure!(said.trim() == PARCEL_AWAY, "the process said {said:?}");
+    // SIGKILL: no destructor, no clean-up, no last word.
+    child.kill().await?;
+    Ok(())
+}
+
+/// The table, with the counts that each line must come to.
+struct Story<'a> {
+    db: &'a SqlitePool,
+    table: Table<5>,
+}
+
+impl<'a> Story<'a> {
+    fn begin(db: &'a SqlitePool) -> Self {
+        Self {
+            db,
+            table: Table::new([
+                ("what was done", 36),
+                ("orders", 6),
+                ("waiting", 7),
+                ("handed out", 10),
+                ("parcels", 7),
+            ]),
+        }
+    }
+
+    async fn line(
+        &self,
+        did: &str,
+        orders: u64,
+        waiting: u64,
+        handed_out: u64,
+        parcels: u64,
+    ) -> anyhow::Result<()> {
+        let counted = [
+            count(self.db, "orders").await?,
+            count(self.db, WAITING).await?,
+            count(self.db, "handed_out").await?,
+            count(self.db, "parcels").await?,
+        ];
+        let [a, b, c, d] = counted.map(|it| it.to_string());
+        self.table.line([did, &a, &b, &c, &d]);
+        let expected = [orders, waiting, handed_out, parcels];
+        ensure!(counted == expected, "{did}: must be {expected:?}");
+        Ok(())
+    }
+
+    async fn until_waiting(&self, waiting: u64) -> anyhow::Result<()> {
+        self.until(async || count(self.db, WAITING).await.ok() == Some(waiting))
+            .await
+    }
+
+    async fn until(&self, mut holds: impl AsyncFnMut() -> bool) -> anyhow::Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !holds().await {
+            ensure!(Instant::now() < deadline, "it never came true");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
+    }
+}
+
+const WAITING: &str = "idem_outbox WHERE state = 'waiting'";
+
+async fn count(db: &SqlitePool, table: &'static str) -> anyhow::Result<u64> {
+    let query = sqlx::AssertSqlSafe(format!("SELECT count(*) FROM {table}"));
+    let count: i64 = sqlx::query_scalar(query).fetch_one(db).await?;
+    Ok(count.try_into()?)
+}

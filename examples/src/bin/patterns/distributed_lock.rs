@@ -1,0 +1,129 @@
+//! A lock over processes: a lease without a result. One owner at a time, and when it is done the next.
+//!
+//! A call that ends with an error gives its key back at once, so a lock is a call that always does. It brings along
+//! what a lock needs: the lease is renewed while the owner works, and ends when it dies.
+//!
+//! No lease alone is safe: its owner may be paused past the end, and go on beside the next. So each grant has a higher
+//! number, the fencing token, and the resource refuses whatever is lower than the highest it has seen
+//! (M. Kleppmann, "How to do distributed locking", 2016).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use idem_runtime::{Attempt, Call, Error, Handling, Idem, SqliteStore};
+use sqlx::SqlitePool;
+use tokio::sync::Notify;
+
+use crate::Proof;
+use crate::fifty::{FIFTY, fifty};
+
+/// How a call under a lock ends: never with a result that would be kept.
+enum Unlocked<T> {
+    Done(T),
+    Failed(Error),
+}
+
+impl<T> From<Error> for Unlocked<T> {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Does something while nobody else holds the lock of this name.
+async fn locked<T>(
+    idem: &Idem<SqliteStore>,
+    name: &str,
+    lease: Duration,
+    work: impl AsyncFnOnce(Attempt) -> T,
+) -> anyhow::Result<T> {
+    let lock = Call::new("locks", name, &(), Duration::from_secs(3600))
+        .lease(lease)
+        .wait(Duration::from_secs(60));
+    let held = idem
+        .run_with(lock, Handling::new(), async |attempt| {
+            Err::<(), _>(Unlocked::Done(work(attempt).await))
+        })
+        .await;
+    match held {
+        Err(Unlocked::Done(value)) => Ok(value),
+        Err(Unlocked::Failed(error)) => Err(error.into()),
+        Ok(()) => bail!("{name} is the key of a call that keeps its result"),
+    }
+}
+
+/// What the lock is for: it takes no two writers at once, and nothing from whoever was overtaken.
+#[derive(Default)]
+struct Resource {
+    highest: Mutex<i64>,
+    inside: AtomicU64,
+    writes: AtomicU64,
+}
+
+impl Resource {
+    async fn write(&self, fencing_token: Option<i64>) -> anyhow::Result<()> {
+        {
+            let mut highest = self.highest.lock().unwrap_or_else(PoisonError::into_inner);
+            let token = fencing_token.context("no lock is held")?;
+            ensure!(token >= *highest, "somebody else has the lock now");
+            *highest = token;
+        }
+        ensure!(
+            self.inside.fetch_add(1, Ordering::SeqCst) == 0,
+            "two at once"
+        );
+        // Long enough for everybody else to have come in, had they been let.
+        tokio::task::yield_now().await;
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
+    let store = SqliteStore::new(db);
+    store.migrate().await?;
+    let idem = Idem::new(store);
+    let resource = Arc::new(Resource::default());
+    let name = "nightly-report";
+
+    // The first owner is lost with the lock in its hand, as if it were paused for long.
+    let inside = Arc::new(Notify::new());
+    let paused: Arc<Mutex<Option<i64>>> = Arc::default();
+    let first = tokio::spawn({
+        let (idem, inside, paused) = (idem.clone(), Arc::clone(&inside), Arc::clone(&paused));
+        async move {
+            let work = async |attempt: Attempt| {
+                *paused.lock().unwrap_or_else(PoisonError::into_inner) = attempt.fencing_token();
+                inside.notify_one();
+                std::future::pending::<()>().await;
+            };
+            locked(&idem, name, Duration::from_secs(1), work).await
+        }
+    });
+    let came_in = tokio::time::timeout(Duration::from_secs(30), inside.notified()).await;
+    came_in.context("the first owner never got the lock")?;
+    first.abort();
+    ensure!(first.await.is_err());
+
+    // Fifty others come in one by one, once its lease is over.
+    fifty(|_| {
+        let (idem, resource) = (idem.clone(), Arc::clone(&resource));
+        async move {
+            let work = async |attempt: Attempt| resource.write(attempt.fencing_token()).await;
+            locked(&idem, name, Duration::from_secs(30), work).await?
+        }
+    })
+    .await?;
+
+    // The first one wakes up, and writes what it was about to write.
+    let late = *paused.lock().unwrap_or_else(PoisonError::into_inner);
+    ensure!(late.is_some() && resource.write(late).await.is_err());
+    let effects = resource.writes.load(Ordering::SeqCst);
+    ensure!(effects == FIFTY as u64);
+    Ok(Proof {
+        effects,
+        told: "one by one that it is theirs; a paused owner: refused".to_owned(),
+    })
+}

@@ -1,0 +1,163 @@
+//! A service that calls another one hands it a key of its own, derived from the key that it was given: so the chain is
+//! idempotent where each link is.
+//!
+//! The dangerous moment is between the other service's effect and our record of it. Whoever dies there leaves money
+//! taken that nobody knows of; the next attempt sends the same downstream key, and is told what the first one did.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
+use idem_runtime::{Error, Idem, SqliteStore, idempotent};
+use sqlx::SqlitePool;
+use tokio::sync::Notify;
+
+use crate::Proof;
+use crate::fifty::{FIFTY, fifty};
+use crate::server::Server;
+
+// -------------------------------------------------------------------------------------------- somebody else's service
+
+/// Takes money, once a key, as payment services do.
+#[derive(Default)]
+struct Processor {
+    payments: Mutex<HashMap<String, u64>>,
+    requests: Mutex<u64>,
+}
+
+async fn take(
+    State(processor): State<Arc<Processor>>,
+    headers: HeaderMap,
+) -> Result<String, StatusCode> {
+    let key = headers
+        .get("idempotency-key")
+        .and_then(|key| key.to_str().ok())
+        .ok_or(StatusCode::BAD_REQUEST)?;
+    *processor
+        .requests
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) += 1;
+    let mut payments = processor
+        .payments
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let next = payments.len() as u64 + 1;
+    let payment = *payments.entry(key.to_owned()).or_insert(next);
+    Ok(payment.to_string())
+}
+
+// -------------------------------------------------------------------------------------------------------- our service
+
+#[derive(Debug, thiserror::Error)]
+enum PayError {
+    #[error("the processor failed")]
+    Processor(#[from] reqwest::Error),
+    #[error("the database failed")]
+    Database(#[from] sqlx::Error),
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+}
+
+#[derive(Clone)]
+struct Payments {
+    idem: Idem<SqliteStore>,
+    db: SqlitePool,
+    http: reqwest::Client,
+    processor: String,
+    /// Where the first attempt dies, and who is told that it got there.
+    grave: Arc<Notify>,
+}
+
+impl Payments {
+    #[idempotent(
+        key = key,
+        ttl = "24h",
+        lease = "1s",
+        wait = "1m",
+        name = "payments.take",
+        store = self.idem,
+        attempt = attempt,
+    )]
+    async fn pay(&self, key: &str) -> Result<String, PayError> {
+        let payment = self
+            .http
+            .post(&self.processor)
+            .header("idempotency-key", attempt.downstream_key("processor"))
+            .send()
+            .await?
+            .error_for_status()?
+            .text()
+            .await?;
+        if attempt.number() == 1 {
+            // The money is taken, and nothing here says so yet.
+            self.grave.notify_one();
+            std::future::pending::<()>().await;
+        }
+        sqlx::query("INSERT INTO ledger (payment) VALUES (?)")
+            .bind(&payment)
+            .execute(&self.db)
+            .await?;
+        Ok(payment)
+    }
+}
+
+pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
+    sqlx::raw_sql("CREATE TABLE ledger (payment TEXT)")
+        .execute(&db)
+        .await?;
+    let store = SqliteStore::new(db.clone());
+    store.migrate().await?;
+    let processor = Arc::new(Processor::default());
+    let router = Router::new()
+        .route("/payments", post(take))
+        .with_state(Arc::clone(&processor));
+    let server = Server::start(router).await?;
+    let payments = Payments {
+        idem: Idem::new(store),
+        db: db.clone(),
+        http: reqwest::Client::new(),
+        processor: format!("{}/payments", server.url()),
+        grave: Arc::default(),
+    };
+
+    // The task dies between the charge and the commit, and says nothing to the store.
+    let first = tokio::spawn({
+        let payments = payments.clone();
+        async move { payments.pay("order-1").await }
+    });
+    let died = tokio::time::timeout(Duration::from_secs(30), payments.grave.notified()).await;
+    died.context("the first attempt never got to the processor")?;
+    first.abort();
+    ensure!(first.await.is_err());
+
+    let answers = fifty(|_| {
+        let payments = payments.clone();
+        async move { Ok(payments.pay("order-1").await?) }
+    })
+    .await?;
+    ensure!(answers.iter().all(|it| it == "1"));
+    server.stop().await?;
+
+    let rows: u64 = sqlx::query_scalar("SELECT count(*) FROM ledger")
+        .fetch_one(&db)
+        .await?;
+    let taken = processor
+        .payments
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .len() as u64;
+    let requests = *processor
+        .requests
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    ensure!(rows == 1 && taken == 1 && requests == 2);
+    Ok(Proof {
+        effects: taken,
+        told: format!("all {FIFTY} payment 1, after a crash between charge and commit"),
+    })
+}

@@ -1,0 +1,97 @@
+//! Every scheme that the texts on idempotency name, each in a file of its own beside this one, and each under fifty
+//! duplicates at once. [docs/patterns.md](../../../../docs/patterns.md) says when to prefer which.
+//!
+//! Where the toolkit does a scheme it is shown in the toolkit's terms, and in plain SQL where the database already does
+//! it. Each counts its effects where they happen, and fails where that is not what it must be.
+//!
+//! Run all with `cargo run --bin patterns`, one with `cargo run --bin patterns -- upsert`.
+
+mod conditional_request;
+mod dedup_table;
+mod distributed_lock;
+mod downstream_chaining;
+mod fifty;
+mod idempotency_key;
+mod one_time_token;
+mod operation_log;
+mod optimistic_lock;
+mod outbox;
+mod pessimistic_lock;
+mod reconcile;
+mod request_filter;
+mod server;
+mod state_machine;
+mod unique_constraint;
+mod upsert;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use anyhow::bail;
+use idem_examples::Table;
+use idem_runtime::SqliteStore;
+use sqlx::SqlitePool;
+
+/// What a scheme has shown: the effects that were counted, and what the duplicates were told.
+struct Proof {
+    effects: u64,
+    told: String,
+}
+
+type Scheme = fn(SqlitePool) -> Pin<Box<dyn Future<Output = anyhow::Result<Proof>>>>;
+
+/// The schemes, in the order of the page that tells of them.
+const SCHEMES: &[(&str, Scheme)] = &[
+    ("idempotency_key", |db| Box::pin(idempotency_key::run(db))),
+    ("one_time_token", |db| Box::pin(one_time_token::run(db))),
+    ("request_filter", |db| Box::pin(request_filter::run(db))),
+    ("unique_constraint", |db| {
+        Box::pin(unique_constraint::run(db))
+    }),
+    ("upsert", |db| Box::pin(upsert::run(db))),
+    ("optimistic_lock", |db| Box::pin(optimistic_lock::run(db))),
+    ("state_machine", |db| Box::pin(state_machine::run(db))),
+    ("pessimistic_lock", |db| Box::pin(pessimistic_lock::run(db))),
+    ("operation_log", |db| Box::pin(operation_log::run(db))),
+    ("conditional_request", |db| {
+        Box::pin(conditional_request::run(db))
+    }),
+    ("distributed_lock", |db| Box::pin(distributed_lock::run(db))),
+    ("dedup_table", |db| Box::pin(dedup_table::run(db))),
+    ("outbox", |db| Box::pin(outbox::run(db))),
+    ("downstream_chaining", |db| {
+        Box::pin(downstream_chaining::run(db))
+    }),
+    ("reconcile", |db| Box::pin(reconcile::run(db))),
+];
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    for name in &wanted {
+        if !SCHEMES.iter().any(|(it, _)| it == name) {
+            let known: Vec<_> = SCHEMES.iter().map(|(it, _)| *it).collect();
+            bail!(
+                "there is no scheme {name:?}, there are {}",
+                known.join(", ")
+            );
+        }
+    }
+    let table = Table::new([
+        ("scheme", 19),
+        ("effects", 7),
+        ("what the 50 duplicates were told", 60),
+    ]);
+    for (name, scheme) in SCHEMES {
+        if !wanted.is_empty() && !wanted.iter().any(|it| it == name) {
+            continue;
+        }
+        let folder = tempfile::tempdir()?;
+        let options = SqliteStore::connect_options(folder.path().join("app.db"));
+        let db = SqlitePool::connect_with(options).await?;
+        let Proof { effects, told } = scheme(db.clone()).await?;
+        db.close().await;
+        table.line([name, &effects.to_string(), &told]);
+    }
+    Ok(())
+}

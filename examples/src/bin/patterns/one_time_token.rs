@@ -1,0 +1,99 @@
+//! The service names the request: it gives a token out with the form, and takes only what it gave out, once.
+//!
+//! Where a used token is refused, as is usual, a lost reply leaves its caller with nothing. Here whoever sends it again
+//! gets the answer that it came to.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use idem_runtime::fingerprint::Secret;
+use idem_runtime::{Error, Idem, Key, SqliteStore, idempotent};
+use sqlx::SqlitePool;
+
+use crate::Proof;
+use crate::fifty::fifty;
+
+/// The operation that the tokens are for.
+const TRANSFER: &str = "transfers.make";
+
+#[derive(Debug, thiserror::Error)]
+enum TransferError {
+    #[error("the database failed")]
+    Database(#[from] sqlx::Error),
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+}
+
+#[derive(Clone)]
+struct Bank {
+    idem: Idem<SqliteStore>,
+    db: SqlitePool,
+}
+
+impl Bank {
+    /// The token that goes into a user's form. Nothing of it is stored before it is used.
+    async fn form(&self, user: &str) -> Result<Key, Error> {
+        let ttl = Duration::from_secs(15 * 60);
+        self.idem.issue(TRANSFER, user, ttl).await
+    }
+
+    #[idempotent(
+        key = token,
+        scope = user,
+        ttl = "24h",
+        wait = "1m",
+        name = TRANSFER,
+        store = self.idem,
+        tx = tx,
+        issued,
+    )]
+    async fn transfer(&self, user: &str, token: &Key, cents: u32) -> Result<i64, TransferError> {
+        let row = sqlx::query("INSERT INTO transfers (user, cents) VALUES (?, ?)")
+            .bind(user)
+            .bind(cents)
+            .execute(&mut *tx)
+            .await?;
+        Ok(row.last_insert_rowid())
+    }
+}
+
+pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
+    sqlx::raw_sql("CREATE TABLE transfers (user TEXT, cents INTEGER)")
+        .execute(&db)
+        .await?;
+    let store = SqliteStore::new(db.clone());
+    store.migrate().await?;
+    // The same in all processes of the service, and nowhere else: whoever has it can issue tokens.
+    let secret = Secret::new("thirty-two bytes of the service's")?;
+    let bank = Bank {
+        idem: Idem::builder(store).fingerprint_secret(secret).build(),
+        db: db.clone(),
+    };
+
+    let token = bank.form("ann").await?;
+    let answers = fifty(|_| {
+        let (bank, token) = (bank.clone(), token.clone());
+        async move { Ok(bank.transfer("ann", &token, 500).await?) }
+    })
+    .await?;
+    ensure!(answers.iter().all(|it| *it == answers[0]));
+
+    // Neither a key of one's own will do, nor another user's token.
+    let made_up = Key::generate();
+    for (user, token) in [("ann", &made_up), ("eve", &token)] {
+        let refused = bank.transfer(user, token, 500).await;
+        ensure!(matches!(
+            refused,
+            Err(TransferError::Idempotency(Error::InvalidKey(_)))
+        ));
+    }
+
+    let effects = sqlx::query_scalar("SELECT count(*) FROM transfers")
+        .fetch_one(&bank.db)
+        .await?;
+    ensure!(effects == 1);
+    Ok(Proof {
+        effects,
+        told: "all of them the transfer's number; a token made up: refused".to_owned(),
+    })
+}

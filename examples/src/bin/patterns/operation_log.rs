@@ -1,0 +1,72 @@
+//! What happened is written down and never changed, each operation under its own name; what is, follows from the log.
+//!
+//! A duplicate finds its name in the log. The balance is summed up here; one that is kept beside the log is changed in
+//! the transaction that appends, and only where that did append.
+
+use anyhow::ensure;
+use sqlx::SqlitePool;
+
+use crate::Proof;
+use crate::fifty::{FIFTY, fifty};
+
+/// Appends an operation. Tells whether it was not there before.
+async fn append(
+    db: &SqlitePool,
+    operation: &str,
+    account: i64,
+    cents: i64,
+) -> anyhow::Result<bool> {
+    let appended = sqlx::query(
+        "INSERT INTO operations (operation, account, cents) VALUES (?, ?, ?) ON CONFLICT (operation) DO NOTHING",
+    )
+    .bind(operation)
+    .bind(account)
+    .bind(cents)
+    .execute(db)
+    .await?;
+    if appended.rows_affected() > 0 {
+        return Ok(true);
+    }
+    let original: (i64, i64) =
+        sqlx::query_as("SELECT account, cents FROM operations WHERE operation = ?")
+            .bind(operation)
+            .fetch_one(db)
+            .await?;
+    ensure!(
+        original == (account, cents),
+        "another operation has this name"
+    );
+    Ok(false)
+}
+
+async fn balance(db: &SqlitePool, account: i64) -> sqlx::Result<i64> {
+    sqlx::query_scalar("SELECT coalesce(sum(cents), 0) FROM operations WHERE account = ?")
+        .bind(account)
+        .fetch_one(db)
+        .await
+}
+
+pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
+    sqlx::raw_sql(
+        "CREATE TABLE operations (operation TEXT PRIMARY KEY, account INTEGER, cents INTEGER) WITHOUT ROWID",
+    )
+    .execute(&db)
+    .await?;
+    append(&db, "deposit-1", 1, 10_000).await?;
+
+    let answers = fifty(|_| {
+        let db = db.clone();
+        async move { append(&db, "withdrawal-1", 1, -2_500).await }
+    })
+    .await?;
+    ensure!(answers.iter().filter(|it| **it).count() == 1);
+    ensure!(append(&db, "withdrawal-1", 1, -9_000).await.is_err());
+    ensure!(balance(&db, 1).await? == 7_500);
+    let operations: u64 = sqlx::query_scalar("SELECT count(*) FROM operations")
+        .fetch_one(&db)
+        .await?;
+    Ok(Proof {
+        effects: operations - 1,
+        told: format!("1 that it was booked, {} that it had been", FIFTY - 1),
+    })
+}

@@ -1,0 +1,74 @@
+//! The request says which version it was made for, and changes nothing else: whoever comes second finds another one.
+//!
+//! Nothing is locked while somebody thinks. A conflict may be the caller's own earlier try whose answer was lost, so the
+//! row keeps the name of the request that wrote it.
+
+use anyhow::ensure;
+use sqlx::SqlitePool;
+
+use crate::Proof;
+use crate::fifty::{FIFTY, fifty};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Answer {
+    Written,
+    /// By an earlier try of this very request.
+    WrittenBefore,
+    /// Somebody else has changed it: read it again, and think again.
+    Conflict,
+}
+
+async fn set_price(
+    db: &SqlitePool,
+    request: &str,
+    version: i64,
+    cents: i64,
+) -> sqlx::Result<Answer> {
+    let written = sqlx::query(
+        "UPDATE prices SET cents = ?, version = version + 1, written_by = ? WHERE article = 1 AND version = ?",
+    )
+    .bind(cents)
+    .bind(request)
+    .bind(version)
+    .execute(db)
+    .await?;
+    if written.rows_affected() > 0 {
+        return Ok(Answer::Written);
+    }
+    let (now, writer): (i64, String) =
+        sqlx::query_as("SELECT version, written_by FROM prices WHERE article = 1")
+            .fetch_one(db)
+            .await?;
+    Ok(if (now, writer.as_str()) == (version + 1, request) {
+        Answer::WrittenBefore
+    } else {
+        Answer::Conflict
+    })
+}
+
+pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
+    sqlx::raw_sql(
+        "CREATE TABLE prices (article INTEGER PRIMARY KEY, cents INTEGER, version INTEGER, written_by TEXT);
+         INSERT INTO prices VALUES (1, 900, 7, 'import');",
+    )
+    .execute(&db)
+    .await?;
+
+    let answers = fifty(|_| {
+        let db = db.clone();
+        async move { Ok(set_price(&db, "ann-1", 7, 950).await?) }
+    })
+    .await?;
+    let count = |answer| answers.iter().filter(|it| **it == answer).count();
+    ensure!(count(Answer::Written) == 1 && count(Answer::WrittenBefore) == FIFTY - 1);
+    ensure!(set_price(&db, "bob-1", 7, 880).await? == Answer::Conflict);
+
+    let (cents, version): (i64, i64) = sqlx::query_as("SELECT cents, version FROM prices")
+        .fetch_one(&db)
+        .await?;
+    ensure!((cents, version) == (950, 8));
+    Ok(Proof {
+        effects: (version - 7) as u64,
+        told: "1 that it was written, 49 that it had been; another's: a conflict".to_owned(),
+    })
+}

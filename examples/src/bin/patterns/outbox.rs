@@ -1,0 +1,128 @@
+//! A change, and the message that tells others of it: both are there or neither, because the message is a row that the
+//! change's own transaction writes. A relay hands it out until its consumer has it, and the consumer deduplicates.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use idem_runtime::outbox::{self, Message, Outbox};
+use idem_runtime::{Error, Fingerprint, Idem, Key, SqliteStore, idempotent};
+use serde::{Deserialize, Serialize};
+use sqlx::SqlitePool;
+
+use crate::Proof;
+use crate::fifty::fifty;
+
+#[derive(Fingerprint, Serialize, Deserialize)]
+struct OrderPlaced {
+    order: i64,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ShopError {
+    #[error("the reply was lost")]
+    ReplyLost,
+    #[error("the database failed")]
+    Database(#[from] sqlx::Error),
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+}
+
+#[derive(Clone)]
+struct Shop {
+    idem: Idem<SqliteStore>,
+    /// How often the warehouse was given a message.
+    handed_out: Arc<AtomicU32>,
+}
+
+impl Shop {
+    /// The order, its message and the record of the call: one transaction.
+    #[idempotent(key = key, ttl = "24h", wait = "1m", name = "orders.place", store = self.idem, tx = tx)]
+    async fn place(&self, key: &str, customer: &str) -> Result<i64, ShopError> {
+        let row = sqlx::query("INSERT INTO orders (customer) VALUES (?)")
+            .bind(customer)
+            .execute(&mut *tx)
+            .await?;
+        let order = row.last_insert_rowid();
+        outbox::enqueue(tx, "order.placed", &OrderPlaced { order }).await?;
+        Ok(order)
+    }
+
+    /// What the relay calls. Its first answer is lost, as one may be over a network.
+    async fn on_order_placed(&self, message: Message<OrderPlaced>) -> Result<(), ShopError> {
+        self.send_parcel(message.key(), &message.payload).await?;
+        match self.handed_out.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(ShopError::ReplyLost),
+            _ => Ok(()),
+        }
+    }
+
+    /// The consumer. The message's key stays the same, however often it is handed out.
+    #[idempotent(key = key, ttl = "7d", name = "parcels.send", store = self.idem, tx = tx)]
+    async fn send_parcel(&self, key: &Key, placed: &OrderPlaced) -> Result<(), ShopError> {
+        sqlx::query("INSERT INTO parcels (order_number) VALUES (?)")
+            .bind(placed.order)
+            .execute(&mut *tx)
+            .await?;
+        Ok(())
+    }
+}
+
+pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
+    sqlx::raw_sql(
+        "CREATE TABLE orders (customer TEXT);
+         CREATE TABLE parcels (order_number INTEGER);",
+    )
+    .execute(&db)
+    .await?;
+    let store = SqliteStore::new(db.clone());
+    store.migrate().await?;
+    let outbox = Outbox::new(db.clone());
+    outbox.migrate().await?;
+    let shop = Shop {
+        idem: Idem::new(store),
+        handed_out: Arc::default(),
+    };
+
+    let answers = fifty(|_| {
+        let shop = shop.clone();
+        async move { Ok(shop.place("click-1", "ann").await?) }
+    })
+    .await?;
+    ensure!(answers.iter().all(|it| *it == answers[0]));
+    let counts: (u64, u64) =
+        sqlx::query_as("SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM idem_outbox)")
+            .fetch_one(&db)
+            .await?;
+    ensure!(counts == (1, 1));
+
+    let relay = outbox
+        .relay()
+        .backoff(Duration::from_millis(5), Duration::from_millis(50))
+        .poll_every(Duration::from_millis(50))
+        .on("order.placed", {
+            let shop = shop.clone();
+            move |message| {
+                let shop = shop.clone();
+                async move { shop.on_order_placed(message).await }
+            }
+        })
+        .start()?;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while outbox.backlog().await?.waiting > 0 {
+        ensure!(Instant::now() < deadline, "the message is never delivered");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    relay.shutdown().await;
+
+    ensure!(shop.handed_out.load(Ordering::Relaxed) == 2);
+    let effects = sqlx::query_scalar("SELECT count(*) FROM parcels")
+        .fetch_one(&db)
+        .await?;
+    ensure!(effects == 1);
+    Ok(Proof {
+        effects,
+        told: "all of them the order's number; 1 message, handed out twice".to_owned(),
+    })
+}

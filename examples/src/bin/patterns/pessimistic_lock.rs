@@ -1,0 +1,71 @@
+//! Look, decide and write under a lock: the others wait, and then see what was written.
+//!
+//! For decisions that need more than one statement, such as one over many rows. The lock is the database's, so a crash
+//! gives it back and undoes what was written. SQLite has one for all writers, which `BEGIN IMMEDIATE` takes; PostgreSQL
+//! and MySQL lock the rows that `SELECT ... FOR UPDATE` reads.
+
+use anyhow::ensure;
+use sqlx::SqlitePool;
+
+use crate::Proof;
+use crate::fifty::{FIFTY, fifty};
+
+/// Books a seat in a hall for a request, as long as one is free. Gives the seat that the request has.
+async fn book(db: &SqlitePool, request: &str) -> sqlx::Result<Option<i64>> {
+    let mut tx = db.begin_with("BEGIN IMMEDIATE").await?;
+    let booked = sqlx::query_scalar("SELECT seat FROM bookings WHERE request = ?")
+        .bind(request)
+        .fetch_optional(&mut *tx)
+        .await?;
+    if booked.is_some() {
+        return Ok(booked);
+    }
+    let (seats, taken): (i64, i64) =
+        sqlx::query_as("SELECT seats, (SELECT count(*) FROM bookings) FROM halls")
+            .fetch_one(&mut *tx)
+            .await?;
+    if taken == seats {
+        return Ok(None);
+    }
+    sqlx::query("INSERT INTO bookings (request, seat) VALUES (?, ?)")
+        .bind(request)
+        .bind(taken + 1)
+        .execute(&mut *tx)
+        .await?;
+    tx.commit().await?;
+    Ok(Some(taken + 1))
+}
+
+pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
+    // Nothing in the tables themselves stops a second booking: the lock alone does.
+    sqlx::raw_sql(
+        "CREATE TABLE halls (seats INTEGER);
+         INSERT INTO halls VALUES (2);
+         CREATE TABLE bookings (request TEXT, seat INTEGER);",
+    )
+    .execute(&db)
+    .await?;
+
+    let seats = fifty(|_| {
+        let db = db.clone();
+        async move { Ok(book(&db, "ann-1").await?) }
+    })
+    .await?;
+    ensure!(seats.iter().all(|seat| *seat == Some(1)));
+    let effects = sqlx::query_scalar("SELECT count(*) FROM bookings")
+        .fetch_one(&db)
+        .await?;
+    ensure!(effects == 1);
+
+    // And fifty who want the last seat.
+    let seats = fifty(|number| {
+        let db = db.clone();
+        async move { Ok(book(&db, &format!("guest-{number}")).await?) }
+    })
+    .await?;
+    ensure!(seats.iter().filter(|seat| seat.is_some()).count() == 1);
+    Ok(Proof {
+        effects,
+        told: format!("all of them seat 1; of {FIFTY} others, one the last seat"),
+    })
+}

@@ -1,0 +1,116 @@
+//! Query before retry: after a crash the other side is asked what became of the first attempt, before anything is done
+//! again.
+//!
+//! For effects that take no key, on a side that can be asked. It is asked only when there is a dead attempt.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use idem_runtime::{Error, Idem, Reconciled, SqliteStore, idempotent};
+use sqlx::SqlitePool;
+use tokio::sync::Notify;
+
+use crate::Proof;
+use crate::fifty::{FIFTY, fifty};
+
+/// Prints a label for each request, and two for two. It has a list of what it printed.
+#[derive(Default)]
+struct Printer {
+    labels: Mutex<Vec<u64>>,
+    asked: Mutex<u64>,
+}
+
+impl Printer {
+    fn print(&self, order: u64) -> u64 {
+        let mut labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
+        labels.push(order);
+        labels.len() as u64
+    }
+
+    fn label_of(&self, order: u64) -> Option<u64> {
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        let labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = labels.iter().position(|it| *it == order)?;
+        Some(at as u64 + 1)
+    }
+}
+
+#[derive(Clone)]
+struct Shipping {
+    idem: Idem<SqliteStore>,
+    printer: Arc<Printer>,
+    /// Where the first attempt dies, and who is told that it got there.
+    grave: Arc<Notify>,
+}
+
+impl Shipping {
+    #[idempotent(
+        key = order,
+        ttl = "7d",
+        lease = "1s",
+        wait = "1m",
+        name = "labels.print",
+        store = self.idem,
+        on_crash = reconcile(self.look_up(order)),
+        attempt = attempt,
+    )]
+    async fn label(&self, order: u64) -> Result<u64, Error> {
+        let label = self.printer.print(order);
+        if attempt.number() == 1 {
+            self.grave.notify_one();
+            std::future::pending::<()>().await;
+        }
+        Ok(label)
+    }
+
+    async fn look_up(&self, order: u64) -> Result<Reconciled<u64>, Error> {
+        Ok(match self.printer.label_of(order) {
+            Some(label) => Reconciled::Done(label),
+            None => Reconciled::NotDone,
+        })
+    }
+}
+
+pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
+    let store = SqliteStore::new(db);
+    store.migrate().await?;
+    let shipping = Shipping {
+        idem: Idem::new(store),
+        printer: Arc::default(),
+        grave: Arc::default(),
+    };
+
+    let first = tokio::spawn({
+        let shipping = shipping.clone();
+        async move { shipping.label(1001).await }
+    });
+    let died = tokio::time::timeout(Duration::from_secs(30), shipping.grave.notified()).await;
+    died.context("the first attempt never got to the printer")?;
+    first.abort();
+    ensure!(first.await.is_err());
+
+    let labels = fifty(|_| {
+        let shipping = shipping.clone();
+        async move { Ok(shipping.label(1001).await?) }
+    })
+    .await?;
+    ensure!(labels.iter().all(|label| *label == 1));
+
+    let printed = shipping
+        .printer
+        .labels
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .len() as u64;
+    let asked = *shipping
+        .printer
+        .asked
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    ensure!(printed == 1 && asked == 1);
+    Ok(Proof {
+        effects: printed,
+        told: format!("all {FIFTY} label 1, after a crash; the printer was asked once"),
+    })
+}

@@ -1,0 +1,90 @@
+//! No caller names its request, so the request is its own name: the same one again within the `ttl` is a duplicate.
+
+use anyhow::ensure;
+use idem_runtime::{Error, Fingerprint, Idem, SqliteStore, idempotent};
+use sqlx::SqlitePool;
+
+use crate::Proof;
+use crate::fifty::fifty;
+
+#[derive(Clone, Fingerprint)]
+struct Alarm {
+    sensor: String,
+    /// The minute that it is about: without it the next alarm of the sensor would be a duplicate, too.
+    minute: u64,
+    /// Each repetition has another one, so it does not count.
+    #[fingerprint(skip)]
+    repetition: usize,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum AlarmError {
+    #[error("the database failed")]
+    Database(#[from] sqlx::Error),
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+}
+
+#[derive(Clone)]
+struct Pager {
+    idem: Idem<SqliteStore>,
+    db: SqlitePool,
+}
+
+impl Pager {
+    /// Wakes somebody up.
+    #[idempotent(
+        key = fingerprint,
+        ttl = "1h",
+        wait = "1m",
+        name = "alarms.page",
+        store = self.idem,
+    )]
+    async fn page(&self, alarm: Alarm) -> Result<(), AlarmError> {
+        sqlx::query("INSERT INTO pages (sensor, minute, repetition) VALUES (?, ?, ?)")
+            .bind(alarm.sensor)
+            .bind(alarm.minute as i64)
+            .bind(alarm.repetition as i64)
+            .execute(&self.db)
+            .await?;
+        Ok(())
+    }
+}
+
+pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
+    sqlx::raw_sql("CREATE TABLE pages (sensor TEXT, minute INTEGER, repetition INTEGER)")
+        .execute(&db)
+        .await?;
+    let store = SqliteStore::new(db.clone());
+    store.migrate().await?;
+    let pager = Pager {
+        idem: Idem::new(store),
+        db: db.clone(),
+    };
+    let alarm = |minute, repetition| Alarm {
+        sensor: "boiler".to_owned(),
+        minute,
+        repetition,
+    };
+
+    fifty(|repetition| {
+        let (pager, alarm) = (pager.clone(), alarm(600, repetition));
+        async move { Ok(pager.page(alarm).await?) }
+    })
+    .await?;
+    let effects = pages(&db).await?;
+    ensure!(effects == 1);
+
+    pager.page(alarm(601, 0)).await?;
+    ensure!(pages(&db).await? == 2);
+    Ok(Proof {
+        effects,
+        told: "all of them that it was done; the next minute's alarm is a new one".to_owned(),
+    })
+}
+
+async fn pages(db: &SqlitePool) -> sqlx::Result<u64> {
+    sqlx::query_scalar("SELECT count(*) FROM pages")
+        .fetch_one(db)
+        .await
+}

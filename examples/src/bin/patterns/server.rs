@@ -1,0 +1,43 @@
+//! A server for the schemes that go over HTTP.
+
+use std::net::SocketAddr;
+
+use axum::Router;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// A real server on a free port of this machine.
+pub(crate) struct Server {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<std::io::Result<()>>,
+}
+
+impl Server {
+    pub(crate) async fn start(router: Router) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let address = listener.local_addr()?;
+        let (stop, stopped) = oneshot::channel();
+        let serving = axum::serve(listener, router).with_graceful_shutdown(async {
+            // An error says that whoever started it is gone.
+            let _ = stopped.await;
+        });
+        Ok(Self {
+            address,
+            stop,
+            task: tokio::spawn(serving.into_future()),
+        })
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub(crate) async fn stop(self) -> anyhow::Result<()> {
+        let Self { stop, task, .. } = self;
+        drop(stop);
+        task.await??;
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! What is done moves from state to state, and each step names the state that it leaves: it is taken once.
+//!
+//! The effect is in the same statement or the same transaction as the step. One that is outside of the database needs
+//! an idempotency key, for a crash between the two would leave one without the other.
+
+use anyhow::{bail, ensure};
+use sqlx::SqlitePool;
+
+use crate::Proof;
+use crate::fifty::{FIFTY, fifty};
+
+/// Pays an order. Tells whether it was this call that did.
+async fn pay(db: &SqlitePool, order: i64) -> anyhow::Result<bool> {
+    let paid = sqlx::query(
+        "UPDATE orders SET state = 'paid', paid_times = paid_times + 1 WHERE id = ? AND state = 'placed'",
+    )
+    .bind(order)
+    .execute(db)
+    .await?;
+    if paid.rows_affected() > 0 {
+        return Ok(true);
+    }
+    let state: Option<String> = sqlx::query_scalar("SELECT state FROM orders WHERE id = ?")
+        .bind(order)
+        .fetch_optional(db)
+        .await?;
+    match state.as_deref() {
+        // Or further: what was paid may have been shipped since.
+        Some("paid" | "shipped") => Ok(false),
+        Some(state) => bail!("an order that is {state} cannot be paid"),
+        None => bail!("there is no such order"),
+    }
+}
+
+pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
+    sqlx::raw_sql(
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, state TEXT, paid_times INTEGER);
+         INSERT INTO orders VALUES (1, 'placed', 0), (2, 'cancelled', 0);",
+    )
+    .execute(&db)
+    .await?;
+
+    let answers = fifty(|_| {
+        let db = db.clone();
+        async move { pay(&db, 1).await }
+    })
+    .await?;
+    ensure!(answers.iter().filter(|it| **it).count() == 1);
+    ensure!(pay(&db, 2).await.is_err());
+
+    let effects = sqlx::query_scalar("SELECT sum(paid_times) FROM orders")
+        .fetch_one(&db)
+        .await?;
+    ensure!(effects == 1);
+    Ok(Proof {
+        effects,
+        told: format!("1 that it paid, {} that it was paid before", FIFTY - 1),
+    })
+}

@@ -1,0 +1,60 @@
+//! The thing that is made has a name of its own, and the database keeps names unique: whoever comes second is given
+//! what the first has made.
+//!
+//! Asking first and inserting then is a race; the constraint decides, and the insert that lost reads.
+
+use anyhow::{Context as _, ensure};
+use sqlx::SqlitePool;
+
+use crate::Proof;
+use crate::fifty::fifty;
+
+/// An account, as it was opened: its number and its plan.
+type Account = (i64, String);
+
+/// Opens an account, or gives the one that this very request has opened before; none where another request has.
+async fn open(db: &SqlitePool, email: &str, plan: &str) -> sqlx::Result<Option<Account>> {
+    let opened = sqlx::query_as(
+        "INSERT INTO accounts (email, plan) VALUES (?, ?) ON CONFLICT (email) DO NOTHING RETURNING id, plan",
+    )
+    .bind(email)
+    .bind(plan)
+    .fetch_optional(db)
+    .await?;
+    if opened.is_some() {
+        return Ok(opened);
+    }
+    let original: Account = sqlx::query_as("SELECT id, plan FROM accounts WHERE email = ?")
+        .bind(email)
+        .fetch_one(db)
+        .await?;
+    // What is returned must answer the request: one for another plan is no duplicate.
+    Ok(Some(original).filter(|(_, original)| original == plan))
+}
+
+pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
+    sqlx::raw_sql("CREATE TABLE accounts (id INTEGER PRIMARY KEY, email TEXT UNIQUE, plan TEXT)")
+        .execute(&db)
+        .await?;
+
+    let answers = fifty(|_| {
+        let db = db.clone();
+        async move {
+            open(&db, "ann@shop.example", "basic")
+                .await?
+                .context("it is the same request")
+        }
+    })
+    .await?;
+    ensure!(answers.iter().all(|it| *it == answers[0]));
+    ensure!(open(&db, "ann@shop.example", "gold").await?.is_none());
+
+    let effects = sqlx::query_scalar("SELECT count(*) FROM accounts")
+        .fetch_one(&db)
+        .await?;
+    ensure!(effects == 1);
+    Ok(Proof {
+        effects,
+        told: "all of them the first one's account; another plan: a conflict".to_owned(),
+    })
+}

@@ -1,0 +1,57 @@
+//! The request says how things are to be, not what is to change: writing it twice is writing it once.
+//!
+//! What comes late must not undo what came after it, so each state has a number, and the statement looks at it.
+
+use anyhow::ensure;
+use sqlx::SqlitePool;
+
+use crate::Proof;
+use crate::fifty::{FIFTY, fifty};
+
+/// Keeps the newest position of a parcel. Tells whether this one is.
+async fn move_parcel(db: &SqlitePool, parcel: i64, seq: i64, place: &str) -> sqlx::Result<bool> {
+    let written = sqlx::query(
+        "INSERT INTO parcels (parcel, seq, place) VALUES (?, ?, ?)
+         ON CONFLICT (parcel) DO UPDATE SET seq = excluded.seq, place = excluded.place
+         WHERE excluded.seq > parcels.seq",
+    )
+    .bind(parcel)
+    .bind(seq)
+    .bind(place)
+    .execute(db)
+    .await?;
+    Ok(written.rows_affected() > 0)
+}
+
+pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
+    sqlx::raw_sql(
+        "CREATE TABLE parcels (parcel INTEGER PRIMARY KEY, seq INTEGER, place TEXT);
+         CREATE TABLE writes (parcel INTEGER);
+         CREATE TRIGGER inserted AFTER INSERT ON parcels BEGIN INSERT INTO writes VALUES (NEW.parcel); END;
+         CREATE TRIGGER updated AFTER UPDATE ON parcels BEGIN INSERT INTO writes VALUES (NEW.parcel); END;",
+    )
+    .execute(&db)
+    .await?;
+
+    // Fifty times the third scan, and behind them the second one, which was delayed.
+    let written = fifty(|_| {
+        let db = db.clone();
+        async move { Ok(move_parcel(&db, 7, 3, "Utrecht").await?) }
+    })
+    .await?;
+    ensure!(written.iter().filter(|it| **it).count() == 1);
+    ensure!(!move_parcel(&db, 7, 2, "Antwerp").await?);
+
+    let (seq, place): (i64, String) = sqlx::query_as("SELECT seq, place FROM parcels")
+        .fetch_one(&db)
+        .await?;
+    ensure!((seq, place.as_str()) == (3, "Utrecht"));
+    let effects = sqlx::query_scalar("SELECT count(*) FROM writes")
+        .fetch_one(&db)
+        .await?;
+    ensure!(effects == 1);
+    Ok(Proof {
+        effects,
+        told: format!("1 that it was news, {} that it was not", FIFTY - 1),
+    })
+}

@@ -1,0 +1,75 @@
+//! The main job: a charge happens once, whatever becomes of callers, networks and processes.
+//!
+//! `cargo run --bin payments` tells it as a story of a few steps, which fails where a count is not what it must be.
+//!
+//! `cargo run --bin payments -- serve` serves it, with a page that has buttons for what may go wrong.
+
+mod page;
+mod serve;
+mod service;
+mod story;
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use anyhow::bail;
+use lexopt::prelude::{Long, Short, Value, ValueExt as _};
+
+const USAGE: &str = "\
+Usage: payments                    tells the story
+       payments serve [--port N]   serves the page on 127.0.0.1, port 8080 unless told otherwise; 0 takes a free one
+";
+
+enum Command {
+    Story,
+    Serve {
+        port: u16,
+    },
+    Help,
+    /// What this program starts itself for.
+    Worker(serve::Worker),
+    Doomed {
+        file: OsString,
+    },
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    match parse()? {
+        Command::Story => story::tell().await,
+        Command::Serve { port } => serve::supervise(port).await,
+        Command::Help => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        Command::Worker(worker) => worker.run().await,
+        Command::Doomed { file } => story::be_killed(Path::new(&file)).await,
+    }
+}
+
+fn parse() -> anyhow::Result<Command> {
+    let mut args = lexopt::Parser::from_env();
+    let mut command = Command::Story;
+    while let Some(arg) = args.next()? {
+        match (&mut command, arg) {
+            (_, Long("help") | Short('h')) => return Ok(Command::Help),
+            (Command::Story, Value(name)) => {
+                command = match name.to_str() {
+                    Some("serve") => Command::Serve { port: 8080 },
+                    Some(serve::WORKER) => Command::Worker(serve::Worker {
+                        port: args.value()?.parse()?,
+                        file: args.value()?.into(),
+                        life: args.value()?.parse()?,
+                    }),
+                    Some(story::DOOMED) => Command::Doomed {
+                        file: args.value()?,
+                    },
+                    _ => bail!("there is no command {name:?}\n\n{USAGE}"),
+                };
+            }
+            (Command::Serve { port }, Long("port")) => *port = args.value()?.parse()?,
+            (_, arg) => return Err(arg.unexpected().into()),
+        }
+    }
+    Ok(command)
+}

@@ -1,0 +1,404 @@
+//! Kafka, through `rdkafka`.
+//!
+//! Kafka acknowledges no message but a place in a partition: all before it are done with. So a consumer here handles one
+//! message at a time, several consumers of a group share the partitions, and a message that is to come later must not
+//! hold up those behind it: a copy goes to the topic `NAME.later`, which the same consumers read, each message once it
+//! has been there for the pause. Dead letters go to `NAME.dead`. The order of messages is lost on the way; where it
+//! matters, wait instead (`pause` the partition and `seek` back).
+//!
+//! Places are committed in the background. What was done and not committed comes again after a crash, and is replayed.
+//! A message that could not be settled is gone back to before the next one is handled, whose place would cover it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, bail};
+use rdkafka::consumer::{BaseConsumer, Consumer as _, StreamConsumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep_until};
+
+use super::{Broker, Delivery, Message, Source};
+
+const ID: &str = "message-id";
+const REASON: &str = "reason";
+/// How long Kafka may take to answer.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+
+/// A topic, and the topics beside it. The topics must be there, or Kafka make them by itself.
+#[derive(Clone)]
+pub struct Kafka {
+    servers: String,
+    name: String,
+    pause: Duration,
+    producer: FutureProducer,
+}
+
+impl Kafka {
+    /// A client of the brokers at these addresses, separated by commas. `pause` is how long messages stay away that
+    /// are to come later: less than the five minutes after which Kafka gives up a consumer that does not ask.
+    ///
+    /// # Errors
+    ///
+    /// The client cannot be made. That Kafka cannot be reached shows only later.
+    pub fn new(servers: &str, name: &str, pause: Duration) -> anyhow::Result<Self> {
+        let producer = ClientConfig::new()
+            .set("bootstrap.servers", servers)
+            .set("acks", "all")
+            .set("enable.idempotence", "true")
+            .create()?;
+        Ok(Self {
+            servers: servers.to_owned(),
+            name: name.to_owned(),
+            pause,
+            producer,
+        })
+    }
+
+    /// The topics, in the order: to consume, later, dead.
+    pub fn topics(&self) -> [String; 3] {
+        ["", ".later", ".dead"].map(|behind| format!("{}{behind}", self.name))
+    }
+
+    /// A group for each topic, so that what happens in one does not move the partitions of the other.
+    fn consumer(&self, topic: &str) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config
+            .set("bootstrap.servers", &self.servers)
+            .set("group.id", topic)
+            .set("auto.offset.reset", "earliest")
+            // Who asks for nothing new lets Kafka wait this long, and a place that was sought in the meantime as well.
+            .set("fetch.wait.max.ms", "20")
+            .set("reconnect.backoff.max.ms", "1000")
+            // How long a consumer that says nothing keeps its partitions: the least that Kafka allows as it comes.
+            .set("session.timeout.ms", "6000")
+            // Only what was acknowledged is committed.
+            .set("enable.auto.offset.store", "false")
+            .set("auto.commit.interval.ms", "500");
+        config
+    }
+
+    /// To `NAME`, or `NAME` with something behind it.
+    async fn send_behind(
+        &self,
+        behind: &str,
+        message: &Message,
+        reason: Option<&str>,
+    ) -> anyhow::Result<()> {
+        let topic = format!("{}{behind}", self.name);
+        let headers = [(ID, message.id.as_deref()), (REASON, reason)];
+        let headers = headers
+            .into_iter()
+            .filter(|(_, value)| value.is_some())
+            .fold(OwnedHeaders::new(), |headers, (key, value)| {
+                headers.insert(Header { key, value })
+            });
+        let record = FutureRecord::<(), _>::to(&topic)
+            .payload(&message.body)
+            .headers(headers);
+        let sent = self.producer.send(record, ANSWERS_WITHIN).await;
+        sent.map_err(|(error, _)| error)?;
+        Ok(())
+    }
+}
+
+impl Broker for Kafka {
+    type Source = Deliveries;
+
+    async fn send(&self, message: &Message) -> anyhow::Result<()> {
+        self.send_behind("", message, None).await
+    }
+
+    async fn deliveries(&self) -> anyhow::Result<Deliveries> {
+        let [main, later, _] = self.topics();
+        let subscribed = |topic: &str| {
+            let consumer: StreamConsumer = self.consumer(topic).create()?;
+            consumer.subscribe(&[topic])?;
+            Ok::<_, KafkaError>(Arc::new(consumer))
+        };
+        Ok(Deliveries {
+            main: subscribed(&main)?,
+            later: subscribed(&later)?,
+            waiting: None,
+            unsettled: Unsettled::default(),
+            kafka: self.clone(),
+        })
+    }
+
+    /// Leaves them where they are.
+    async fn dead_letters(&self) -> anyhow::Result<Vec<Message>> {
+        let kafka = self.clone();
+        spawn_blocking(move || {
+            let [.., dead] = kafka.topics();
+            let consumer: BaseConsumer = kafka.consumer(&dead).create()?;
+            let ends = ends(&consumer, &dead)?;
+            let mut places = TopicPartitionList::new();
+            for partition in 0..ends.len() {
+                let partition = i32::try_from(partition)?;
+                places.add_partition_offset(&dead, partition, Offset::Beginning)?;
+            }
+            consumer.assign(&places)?;
+            let there: i64 = ends.iter().sum();
+            let mut letters = Vec::new();
+            while letters.len() < usize::try_from(there)? {
+                let letter = consumer.poll(ANSWERS_WITHIN);
+                letters.push(message(&letter.context("Kafka does not answer")??));
+            }
+            Ok(letters)
+        })
+        .await?
+    }
+
+    async fn unsettled(&self) -> anyhow::Result<u64> {
+        let kafka = self.clone();
+        spawn_blocking(move || {
+            let [main, later, _] = kafka.topics();
+            let mut unsettled = 0;
+            for topic in [main, later] {
+                let consumer: BaseConsumer = kafka.consumer(&topic).create()?;
+                let ends = ends(&consumer, &topic)?;
+                let mut places = TopicPartitionList::new();
+                for partition in 0..ends.len() {
+                    places.add_partition(&topic, i32::try_from(partition)?);
+                }
+                let committed = consumer.committed_offsets(places, ANSWERS_WITHIN)?;
+                for (place, end) in committed.elements().iter().zip(ends) {
+                    let done = match place.offset() {
+                        Offset::Offset(done) => done,
+                        // Nothing was committed in this partition yet.
+                        _ => 0,
+                    };
+                    unsettled += u64::try_from(end - done)?;
+                }
+            }
+            Ok(unsettled)
+        })
+        .await?
+    }
+}
+
+/// How many messages were ever written to each partition of a topic.
+fn ends(consumer: &BaseConsumer, topic: &str) -> anyhow::Result<Vec<i64>> {
+    let metadata = consumer.fetch_metadata(Some(topic), ANSWERS_WITHIN)?;
+    let Some(found) = metadata.topics().first() else {
+        bail!("Kafka has no topic {topic}");
+    };
+    (0..found.partitions().len())
+        .map(|partition| {
+            let partition = i32::try_from(partition)?;
+            let (_, end) = consumer.fetch_watermarks(topic, partition, ANSWERS_WITHIN)?;
+            Ok(end)
+        })
+        .collect()
+}
+
+/// What is delivered.
+pub struct Deliveries {
+    main: Arc<StreamConsumer>,
+    later: Arc<StreamConsumer>,
+    /// The next one of `later`, until its time has come.
+    waiting: Option<(Instant, KafkaDelivery)>,
+    unsettled: Unsettled,
+    kafka: Kafka,
+}
+
+impl Deliveries {
+    fn delivery(&self, raw: &BorrowedMessage<'_>, consumer: &Arc<StreamConsumer>) -> KafkaDelivery {
+        KafkaDelivery {
+            message: message(raw),
+            place: Place {
+                consumer: Arc::clone(consumer),
+                topic: raw.topic().to_owned(),
+                partition: raw.partition(),
+                offset: raw.offset(),
+            },
+            kafka: self.kafka.clone(),
+            settled: AtomicBool::new(false),
+            unsettled: self.unsettled.clone(),
+        }
+    }
+
+    /// Goes back to what was dropped without being settled.
+    async fn go_back(&self) -> anyhow::Result<()> {
+        while let Some(place) = self.unsettled.first() {
+            if place.is_assigned()? {
+                place.seek().await?;
+            }
+            // Only now: whoever drops this future before has lost nothing.
+            self.unsettled.remove_first();
+        }
+        Ok(())
+    }
+}
+
+impl Source for Deliveries {
+    type Delivery = KafkaDelivery;
+
+    fn at_once(&self) -> u32 {
+        1
+    }
+
+    async fn next(&mut self) -> anyhow::Result<KafkaDelivery> {
+        self.go_back().await?;
+        loop {
+            let due = self.waiting.as_ref().map(|(due, _)| *due);
+            let time_has_come = async {
+                match due {
+                    Some(due) => sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = time_has_come => {
+                    if let Some((_, delivery)) = self.waiting.take() {
+                        return Ok(delivery);
+                    }
+                }
+                next = self.later.recv(), if due.is_none() => {
+                    let Some(raw) = unless_mended(next)? else { continue };
+                    // A clock that differs from the one of whoever wrote it makes the pause shorter, never longer.
+                    let written = Duration::from_millis(
+                        raw.timestamp().to_millis().unwrap_or(0).try_into().unwrap_or(0),
+                    );
+                    let age = SystemTime::UNIX_EPOCH.elapsed()?.saturating_sub(written);
+                    let due = Instant::now() + self.kafka.pause.saturating_sub(age);
+                    let delivery = self.delivery(&raw, &self.later);
+                    self.waiting = Some((due, delivery));
+                }
+                next = self.main.recv() => {
+                    if let Some(raw) = unless_mended(next)? {
+                        return Ok(self.delivery(&raw, &self.main));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Lost connections are reported, and librdkafka makes new ones by itself.
+fn unless_mended<T>(next: Result<T, KafkaError>) -> Result<Option<T>, KafkaError> {
+    match next {
+        Err(KafkaError::MessageConsumption(
+            RDKafkaErrorCode::AllBrokersDown | RDKafkaErrorCode::BrokerTransportFailure,
+        )) => Ok(None),
+        next => next.map(Some),
+    }
+}
+
+/// Where a message is.
+#[derive(Clone)]
+struct Place {
+    consumer: Arc<StreamConsumer>,
+    topic: String,
+    partition: i32,
+    offset: i64,
+}
+
+impl Place {
+    /// Whether the partition is still this consumer's. Another one begins behind what was committed.
+    fn is_assigned(&self) -> anyhow::Result<bool> {
+        let assigned = self.consumer.assignment()?;
+        Ok(assigned
+            .find_partition(&self.topic, self.partition)
+            .is_some())
+    }
+
+    async fn seek(self) -> anyhow::Result<()> {
+        spawn_blocking(move || {
+            let offset = Offset::Offset(self.offset);
+            self.consumer
+                .seek(&self.topic, self.partition, offset, ANSWERS_WITHIN)
+        })
+        .await??;
+        Ok(())
+    }
+}
+
+/// Where messages are that were dropped without being settled: one at most while they are handled one at a time.
+#[derive(Clone, Default)]
+struct Unsettled(Arc<Mutex<Vec<Place>>>);
+
+impl Unsettled {
+    fn first(&self) -> Option<Place> {
+        self.with(|places| places.first().cloned())
+    }
+
+    fn remove_first(&self) {
+        self.with(|places| drop(places.remove(0)));
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut Vec<Place>) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// One message from Kafka.
+pub struct KafkaDelivery {
+    message: Message,
+    place: Place,
+    kafka: Kafka,
+    settled: AtomicBool,
+    unsettled: Unsettled,
+}
+
+impl Drop for KafkaDelivery {
+    fn drop(&mut self) {
+        if !*self.settled.get_mut() {
+            self.unsettled
+                .with(|places| places.push(self.place.clone()));
+        }
+    }
+}
+
+impl Delivery for KafkaDelivery {
+    fn message(&self) -> &Message {
+        &self.message
+    }
+
+    /// Fails where the partition has meanwhile been given to another consumer, which then gets the message as well.
+    async fn ack(&self) -> anyhow::Result<()> {
+        let Place {
+            consumer,
+            topic,
+            partition,
+            offset,
+        } = &self.place;
+        consumer.store_offset(topic, *partition, *offset)?;
+        self.settled.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn later(&self) -> anyhow::Result<()> {
+        self.kafka
+            .send_behind(".later", &self.message, None)
+            .await?;
+        self.ack().await
+    }
+
+    async fn give_back(&self) -> anyhow::Result<()> {
+        self.place.clone().seek().await?;
+        self.settled.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn bury(&self, reason: &str) -> anyhow::Result<()> {
+        self.kafka
+            .send_behind(".dead", &self.message, Some(reason))
+            .await
+    }
+}
+
+fn message(raw: &BorrowedMessage<'_>) -> Message {
+    let id = raw
+        .headers()
+        .and_then(|headers| headers.iter().find(|header| header.key == ID))
+        .and_then(|header| header.value);
+    Message {
+        id: id.map(|it| String::from_utf8_lossy(it).into_owned()),
+        body: raw.payload().unwrap_or_default().to_vec(),
+    }
+}

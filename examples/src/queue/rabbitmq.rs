@@ -1,0 +1,301 @@
+//! RabbitMQ, through `lapin`.
+//!
+//! Three queues: `NAME`, which is consumed from; `NAME.later`, from which messages go back to `NAME` when their time to
+//! live is over, so that one pause serves all of them (with a time for each message, those behind a long one would wait
+//! for it); and `NAME.dead`.
+//!
+//! `NAME` is a quorum queue with a delivery limit. It ends what this consumer cannot: a message that kills the process
+//! before there is a record to count the attempts in goes to `NAME.dead` as well.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use futures_util::StreamExt as _;
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicGetOptions, BasicNackOptions, BasicPublishOptions,
+    BasicQosOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
+use lapin::{
+    BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, Consumer, Queue,
+};
+
+use super::{Broker, Delivery, Message, Source};
+
+/// How often RabbitMQ itself delivers a message that is neither acknowledged nor sent to `NAME.later`.
+const DELIVERY_LIMIT: i64 = 20;
+/// How many deliveries that are not settled RabbitMQ lets a consumer have.
+const AT_ONCE: u16 = 16;
+const PERSISTENT: u8 = 2;
+
+/// A connection to the queues.
+#[derive(Debug)]
+pub struct RabbitMq {
+    connection: Connection,
+    publisher: Publisher,
+}
+
+impl RabbitMq {
+    /// Connects, and makes the queues where they are not there. `pause` is how long messages stay in `NAME.later`.
+    ///
+    /// # Errors
+    ///
+    /// RabbitMQ cannot be reached, or has these queues with other settings; or the name is too long.
+    pub async fn connect(url: &str, name: &str, pause: Duration) -> anyhow::Result<Self> {
+        ensure!(name.len() <= 200, "a queue's name has at most 200 bytes");
+        let connection = Connection::connect(url, ConnectionProperties::default())
+            .await
+            .context("RabbitMQ cannot be reached")?;
+        let channel = connection.create_channel().await?;
+        let publisher = Publisher {
+            channel,
+            name: name.to_owned(),
+        };
+        publisher.declare(pause).await?;
+        // From here on every publication is answered.
+        let confirm = ConfirmSelectOptions::default();
+        publisher.channel.confirm_select(confirm).await?;
+        Ok(Self {
+            connection,
+            publisher,
+        })
+    }
+
+    /// Deletes the queues, with whatever is in them.
+    ///
+    /// # Errors
+    ///
+    /// The connection was lost.
+    pub async fn remove(&self) -> anyhow::Result<()> {
+        let Publisher { channel, name } = &self.publisher;
+        for behind in ["", ".later", ".dead"] {
+            let queue = format!("{name}{behind}");
+            let delete = channel.queue_delete(queue.into(), QueueDeleteOptions::default());
+            delete.await?;
+        }
+        Ok(())
+    }
+}
+
+impl Broker for RabbitMq {
+    type Source = Deliveries;
+
+    async fn send(&self, message: &Message) -> anyhow::Result<()> {
+        self.publisher.send("", message, None).await
+    }
+
+    async fn deliveries(&self) -> anyhow::Result<Deliveries> {
+        let channel = self.connection.create_channel().await?;
+        channel
+            .basic_qos(AT_ONCE, BasicQosOptions::default())
+            .await?;
+        let consumer = channel
+            .basic_consume(
+                self.publisher.name.as_str().into(),
+                "".into(),
+                BasicConsumeOptions::default(),
+                FieldTable::default(),
+            )
+            .await?;
+        Ok(Deliveries {
+            consumer,
+            publisher: self.publisher.clone(),
+        })
+    }
+
+    /// Takes them.
+    async fn dead_letters(&self) -> anyhow::Result<Vec<Message>> {
+        let Publisher { channel, name } = &self.publisher;
+        let mut letters = Vec::new();
+        let options = BasicGetOptions { no_ack: true };
+        while let Some(letter) = channel
+            .basic_get(format!("{name}.dead").into(), options)
+            .await?
+        {
+            letters.push(message(&letter.delivery));
+        }
+        Ok(letters)
+    }
+
+    async fn unsettled(&self) -> anyhow::Result<u64> {
+        let name = &self.publisher.name;
+        // What a consumer holds is not counted, and is back when it is gone.
+        while self.publisher.look_at(name).await?.consumer_count() > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let mut unsettled = 0;
+        for queue in [name.clone(), format!("{name}.later")] {
+            let queue = self.publisher.look_at(&queue).await?;
+            unsettled += u64::from(queue.message_count());
+        }
+        Ok(unsettled)
+    }
+}
+
+/// Sends to the queues, and hears that they have what was sent.
+#[derive(Debug, Clone)]
+struct Publisher {
+    channel: Channel,
+    name: String,
+}
+
+impl Publisher {
+    async fn declare(&self, pause: Duration) -> anyhow::Result<()> {
+        let Self { channel, name } = self;
+        let text = |text: &str| AMQPValue::LongString(LongString::from(text));
+        // The exchange without a name delivers to the queue that the routing key names.
+        let then = |queue: &str| {
+            [
+                ("x-dead-letter-exchange", text("")),
+                ("x-dead-letter-routing-key", text(queue)),
+            ]
+        };
+        let pause = i64::try_from(pause.as_millis()).context("that is too long a pause")?;
+        let dead = format!("{name}.dead");
+        let mut main = vec![
+            ("x-queue-type", text("quorum")),
+            ("x-delivery-limit", AMQPValue::LongLongInt(DELIVERY_LIMIT)),
+            // Otherwise a dead letter that RabbitMQ moves could be lost on the way. It demands the second one.
+            ("x-dead-letter-strategy", text("at-least-once")),
+            ("x-overflow", text("reject-publish")),
+        ];
+        main.extend(then(&dead));
+        let mut later = vec![("x-message-ttl", AMQPValue::LongLongInt(pause))];
+        later.extend(then(name));
+        for (queue, settings) in [
+            (dead, Vec::new()),
+            (name.clone(), main),
+            (format!("{name}.later"), later),
+        ] {
+            let mut arguments = FieldTable::default();
+            for (setting, value) in settings {
+                arguments.insert(setting.into(), value);
+            }
+            channel
+                .queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn look_at(&self, queue: &str) -> anyhow::Result<Queue> {
+        let look = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
+        let looked = self
+            .channel
+            .queue_declare(queue.into(), look, FieldTable::default());
+        Ok(looked.await?)
+    }
+
+    /// To `NAME`, or `NAME` with something behind it.
+    async fn send(
+        &self,
+        behind: &str,
+        message: &Message,
+        reason: Option<&str>,
+    ) -> anyhow::Result<()> {
+        let mut properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
+        if let Some(id) = &message.id {
+            properties = properties.with_message_id(ShortString::try_new(id.as_str())?);
+        }
+        if let Some(reason) = reason {
+            let mut headers = FieldTable::default();
+            headers.insert(
+                "reason".into(),
+                AMQPValue::LongString(LongString::from(reason)),
+            );
+            properties = properties.with_headers(headers);
+        }
+        let queue = format!("{}{behind}", self.name);
+        let options = BasicPublishOptions {
+            // Otherwise a message for a queue that is gone is confirmed and thrown away.
+            mandatory: true,
+            ..BasicPublishOptions::default()
+        };
+        let confirmation = self
+            .channel
+            .basic_publish("".into(), queue.into(), options, &message.body, properties)
+            .await?
+            .await?;
+        match confirmation {
+            Confirmation::Ack(None) => Ok(()),
+            other => bail!("RabbitMQ did not take the message: {other:?}"),
+        }
+    }
+}
+
+/// What is delivered.
+#[derive(Debug)]
+pub struct Deliveries {
+    consumer: Consumer,
+    publisher: Publisher,
+}
+
+impl Source for Deliveries {
+    type Delivery = RabbitMqDelivery;
+
+    fn at_once(&self) -> u32 {
+        AT_ONCE.into()
+    }
+
+    async fn next(&mut self) -> anyhow::Result<RabbitMqDelivery> {
+        let delivery = self.consumer.next().await;
+        let raw = delivery.context("RabbitMQ has cancelled the consumer")??;
+        Ok(RabbitMqDelivery {
+            message: message(&raw),
+            raw,
+            publisher: self.publisher.clone(),
+        })
+    }
+}
+
+/// One message from RabbitMQ.
+#[derive(Debug)]
+pub struct RabbitMqDelivery {
+    message: Message,
+    raw: lapin::message::Delivery,
+    publisher: Publisher,
+}
+
+impl Delivery for RabbitMqDelivery {
+    fn message(&self) -> &Message {
+        &self.message
+    }
+
+    async fn ack(&self) -> anyhow::Result<()> {
+        let told = self.raw.acker.ack(BasicAckOptions::default()).await?;
+        ensure!(told, "its channel is closed");
+        Ok(())
+    }
+
+    /// What is cut off between the two steps leaves a second copy, which is a duplicate like any other.
+    async fn later(&self) -> anyhow::Result<()> {
+        self.publisher.send(".later", &self.message, None).await?;
+        self.ack().await
+    }
+
+    async fn give_back(&self) -> anyhow::Result<()> {
+        let back = BasicNackOptions {
+            requeue: true,
+            ..BasicNackOptions::default()
+        };
+        ensure!(self.raw.acker.nack(back).await?, "its channel is closed");
+        Ok(())
+    }
+
+    async fn bury(&self, reason: &str) -> anyhow::Result<()> {
+        self.publisher
+            .send(".dead", &self.message, Some(reason))
+            .await
+    }
+}
+
+fn message(delivery: &lapin::message::Delivery) -> Message {
+    let id = delivery.properties.message_id().as_ref();
+    Message {
+        id: id.map(|it| it.as_str().to_owned()),
+        body: delivery.data.clone(),
+    }
+}

@@ -1,0 +1,284 @@
+//! The page of the payments example in a real browser, which clicks, and reads what the page shows.
+
+use std::collections::HashMap;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use idem_servers::{Options, Server};
+use serde::de::DeserializeOwned;
+use thirtyfour::{By, ChromiumLikeCapabilities as _, DesiredCapabilities, WebDriver};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep, timeout};
+
+/// For what takes a moment here, on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+#[ignore = "needs Chromium: cargo xtask test runs it"]
+async fn each_order_is_paid_once() -> anyhow::Result<()> {
+    let payments = Payments::serve().await?;
+    let page = Page::open(&payments.url).await?;
+    assert!(page.ledger().await?.is_empty());
+
+    // Twenty clicks, as fast as they go, with one key.
+    let first = page.order().await?;
+    for _ in 0..20 {
+        page.click("pay").await?;
+    }
+    let answers = page.answers(20).await?;
+    for answer in &answers {
+        assert_eq!(
+            (answer.status(), answer.receipt()),
+            ("200", "1"),
+            "{answer:?}"
+        );
+    }
+    let executed = answers.iter().filter(|it| it.how() == "executed").count();
+    assert_eq!(executed, 1, "{answers:?}");
+    assert_eq!(page.ledger().await?, [first.as_str()]);
+    assert_eq!(page.record(&first).await?, ["completed", "1", "19"]);
+
+    // A reply that is lost, and a retry by hand.
+    page.click("new-order").await?;
+    let second = page.order().await?;
+    page.click("lose").await?;
+    assert_eq!(page.last_answer(21).await?.status(), "lost");
+    assert_eq!(page.ledger().await?, [second.as_str(), &first]);
+    page.click("pay").await?;
+    let retried = page.last_answer(22).await?;
+    assert_eq!(
+        (retried.status(), retried.how(), retried.receipt()),
+        ("200", "replayed", "2")
+    );
+    assert_eq!(page.ledger().await?, [second.as_str(), &first]);
+
+    // The process dies when the money has moved; another one takes over once the lease is over.
+    page.click("new-order").await?;
+    let third = page.order().await?;
+    page.click("crash").await?;
+    let crashed = page.last_answer(23).await?;
+    // A browser may send a request again by itself whose connection broke: then this is the answer already.
+    assert!(
+        crashed.status() == "lost" || crashed.attempt() == "2",
+        "{crashed:?}"
+    );
+    page.click("pay").await?;
+    let resumed = page.last_answer(24).await?;
+    assert_eq!(
+        (resumed.status(), resumed.attempt(), resumed.receipt()),
+        ("200", "2", "3")
+    );
+    assert_eq!(page.ledger().await?, [third.as_str(), &second, &first]);
+    assert_eq!(page.record(&third).await?[..2], ["completed", "2"]);
+    assert!(page.text("process").await?.contains("number 2"));
+    assert!(
+        page.text("processor")
+            .await?
+            .contains("4 requests, 3 payments")
+    );
+
+    // The same key for another amount.
+    page.click("reuse").await?;
+    let reused = page.last_answer(25).await?;
+    assert_eq!(reused.status(), "422");
+    assert!(
+        reused
+            .text()
+            .contains("The idempotency key was used for another request")
+    );
+    assert_eq!(page.ledger().await?.len(), 3);
+    assert!(
+        page.text("processor")
+            .await?
+            .contains("4 requests, 3 payments")
+    );
+
+    page.close().await?;
+    payments.stop().await
+}
+
+/// The program, serving on a free port.
+struct Payments {
+    process: Child,
+    url: String,
+    /// In which it keeps its file.
+    folder: tempfile::TempDir,
+}
+
+impl Payments {
+    async fn serve() -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let mut process = Command::new(env!("CARGO_BIN_EXE_payments"))
+            .args(["serve", "--port", "0"])
+            .env("TMPDIR", folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let stdout = process.stdout.take().context("its stdout is a pipe")?;
+        let mut lines = BufReader::new(stdout).lines();
+        let line = timeout(PATIENCE, lines.next_line()).await??;
+        let line = line.context("it says where it is")?;
+        let url = line.split_whitespace().next().context("an address")?;
+        let url = url.to_owned();
+        // What it says later is read as well, lest it waits for that.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        Ok(Self {
+            process,
+            url,
+            folder,
+        })
+    }
+
+    /// As Ctrl-C does: it leaves nothing behind.
+    async fn stop(mut self) -> anyhow::Result<()> {
+        let pid = self.process.id().context("it has not ended")?;
+        let sent = Command::new("kill")
+            .args(["-INT", &pid.to_string()])
+            .status();
+        ensure!(sent.await?.success());
+        let status = timeout(PATIENCE, self.process.wait()).await??;
+        ensure!(status.success(), "{status}");
+        ensure!(self.folder.path().read_dir()?.next().is_none());
+        Ok(())
+    }
+}
+
+/// The page in a browser of its own, which ends with this value.
+struct Page {
+    driver: WebDriver,
+    _chrome: Server,
+}
+
+impl Page {
+    async fn open(url: &str) -> anyhow::Result<Self> {
+        let chrome = Server::chrome_driver(&Options::fast())?;
+        let mut wanted = DesiredCapabilities::chrome();
+        for argument in [
+            "--headless=new",
+            // Which root cannot have, and this page does not need.
+            "--no-sandbox",
+            "--disable-dev-shm-usage",
+            "--disable-gpu",
+            "--remote-debugging-pipe",
+            "--window-size=1280,1000",
+        ] {
+            wanted.add_arg(argument)?;
+        }
+        let driver = WebDriver::new(chrome.url(), wanted).await?;
+        driver.goto(url).await?;
+        let page = Self {
+            driver,
+            _chrome: chrome,
+        };
+        page.look().await?;
+        Ok(page)
+    }
+
+    async fn click(&self, id: &str) -> anyhow::Result<()> {
+        Ok(self.driver.find(By::Id(id)).await?.click().await?)
+    }
+
+    async fn text(&self, id: &str) -> anyhow::Result<String> {
+        self.look().await?;
+        self.read(&format!("document.getElementById('{id}').textContent"))
+            .await
+    }
+
+    /// The key of the order that is being paid.
+    async fn order(&self) -> anyhow::Result<String> {
+        self.read("document.getElementById('key').title").await
+    }
+
+    /// The orders in the ledger, the newest first.
+    async fn ledger(&self) -> anyhow::Result<Vec<String>> {
+        self.look().await?;
+        self.read("[...document.querySelectorAll('#ledger tbody .key')].map((it) => it.title)")
+            .await
+    }
+
+    /// State, attempt and replays of a key's record.
+    async fn record(&self, key: &str) -> anyhow::Result<[String; 3]> {
+        self.look().await?;
+        self.read(&format!(
+            "[1, 2, 4].map((it) => document.querySelector('#records tr[data-id=\"{key}\"]').cells[it].textContent)"
+        ))
+        .await
+    }
+
+    async fn last_answer(&self, of: usize) -> anyhow::Result<Answer> {
+        self.answers(of).await?.pop().context("an answer")
+    }
+
+    /// So many answers, once all of them have come, the oldest first.
+    async fn answers(&self, count: usize) -> anyhow::Result<Vec<Answer>> {
+        let all = "[...document.querySelectorAll('#answers li')].reverse().map((it) => ({ ...it.dataset, text: it.textContent }))";
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answers: Vec<Answer> = self.read(all).await?;
+            if answers.len() == count && answers.iter().all(|it| !it.status().is_empty()) {
+                return Ok(answers);
+            }
+            ensure!(Instant::now() < deadline, "not all have come: {answers:?}");
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Waits until the page shows what is there now: the second view from here on was begun after the first.
+    async fn look(&self) -> anyhow::Result<()> {
+        let looks = "Number(document.body.dataset.looks ?? 0)";
+        let before: u64 = self.read(looks).await?;
+        let deadline = Instant::now() + PATIENCE;
+        while self.read::<u64>(looks).await? < before + 2 {
+            ensure!(
+                Instant::now() < deadline,
+                "the page shows nothing new any more"
+            );
+            sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+
+    /// The value of an expression of the page's language.
+    async fn read<T: DeserializeOwned>(&self, expression: &str) -> anyhow::Result<T> {
+        let value = self.driver.execute(format!("return {expression}"), vec![]);
+        Ok(value.await?.convert()?)
+    }
+
+    async fn close(self) -> anyhow::Result<()> {
+        Ok(self.driver.quit().await?)
+    }
+}
+
+/// What the page tells of one click.
+#[derive(Debug, serde::Deserialize)]
+struct Answer(HashMap<String, String>);
+
+impl Answer {
+    fn told(&self, what: &str) -> &str {
+        self.0.get(what).map_or("", String::as_str)
+    }
+
+    /// An HTTP status, or `lost`; nothing while there is no answer.
+    fn status(&self) -> &str {
+        self.told("status")
+    }
+
+    fn how(&self) -> &str {
+        self.told("how")
+    }
+
+    fn attempt(&self) -> &str {
+        self.told("attempt")
+    }
+
+    fn receipt(&self) -> &str {
+        self.told("receipt")
+    }
+
+    fn text(&self) -> &str {
+        self.told("text")
+    }
+}

@@ -1,0 +1,247 @@
+//! A journal in a directory: one small file a job.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::{Entry, Job, JournalError, KeyJournal};
+use crate::key::{Key, hex};
+
+/// Keeps each job's key in a file of its own, in one directory that several processes may share.
+///
+/// The file is written and flushed under another name and then linked to its own, which the file system does for one of
+/// all who try; after that the directory is flushed. So a key is there as a whole or not at all, and is durable before
+/// it is sent. The directory is on a local file system that has hard links.
+///
+/// Keys are readable for whoever can read the directory, which on Unix is made for its owner alone.
+#[derive(Debug, Clone)]
+pub struct DirectoryJournal {
+    directory: Arc<Path>,
+}
+
+/// What stands in a file, as one line of JSON. A newline at its end says that it is whole.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    job: String,
+    key: String,
+    /// When the key was made, in microseconds since 1970 by the clock of the machine.
+    made: u64,
+}
+
+impl DirectoryJournal {
+    /// The journal in this directory, which is made where it does not exist.
+    ///
+    /// # Errors
+    /// The directory cannot be made, or is none.
+    ///
+    /// # Cancel safety
+    /// The directory may have been made or not.
+    pub async fn open(directory: impl Into<PathBuf>) -> Result<Self, JournalError> {
+        let directory = directory.into();
+        blocking(move || {
+            make_directory(&directory)
+                .map_err(|error| failed("the journal's directory cannot be made", error))?;
+            Ok(Self {
+                directory: directory.into(),
+            })
+        })
+        .await
+    }
+
+    /// Forgets the keys that have been kept for longer than this, ended or not, and what writers left behind that died.
+    /// Gives how many keys were forgotten. A job that is begun again after this is another one, so let nothing be
+    /// forgotten that somebody may still find out about.
+    ///
+    /// # Errors
+    /// A file cannot be looked at or removed; those before it are gone.
+    ///
+    /// # Cancel safety
+    /// It goes on in the background.
+    pub async fn purge(&self, older_than: Duration) -> Result<u64, JournalError> {
+        let directory = Arc::clone(&self.directory);
+        blocking(move || {
+            purge(&directory, older_than)
+                .map_err(|error| failed("the journal cannot be purged", error))
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl KeyJournal for DirectoryJournal {
+    async fn begin(&self, job: &Job, fresh: Key) -> Result<Entry, JournalError> {
+        let directory = Arc::clone(&self.directory);
+        let job = job.clone();
+        blocking(move || begin(&directory, &job, &fresh)).await
+    }
+
+    async fn end(&self, job: &Job) -> Result<(), JournalError> {
+        let path = path_of(&self.directory, job);
+        // A key that comes back after a crash is harmless: the job gets its old answer again.
+        blocking(move || {
+            remove(&path)
+                .map(|_| ())
+                .map_err(|error| failed("the key of the job cannot be removed", error))
+        })
+        .await
+    }
+}
+
+/// Runs this where it may wait for a disk.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, JournalError> + Send + 'static,
+) -> Result<T, JournalError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| JournalError::new("the journal did not finish").with_source(error))?
+}
+
+fn failed(message: &str, error: io::Error) -> JournalError {
+    JournalError::new(message).with_source(error)
+}
+
+fn begin(directory: &Path, job: &Job, fresh: &Key) -> Result<Entry, JournalError> {
+    let path = path_of(directory, job);
+    let keep = || -> io::Result<Line> {
+        let mut further = 0..100;
+        let line = loop {
+            if !path.try_exists()? {
+                write(directory, &path, job, fresh)?;
+            }
+            match read(&path, job) {
+                // Somebody has ended the job in between, and now it is begun anew.
+                Err(error) if error.kind() == ErrorKind::NotFound && further.next().is_some() => {}
+                read => break read?,
+            }
+        };
+        // Whoever linked the file may not have come so far: nobody sends a key that a crash could still take back.
+        sync_directory(directory)?;
+        Ok(line)
+    };
+    let line = keep().map_err(|error| failed("the key of the job cannot be kept", error))?;
+    let key = Key::new(line.key).map_err(|error| {
+        JournalError::new("what is kept for the job is no key").with_source(error)
+    })?;
+    let age = now().saturating_sub(Duration::from_micros(line.made));
+    Ok(Entry::new(key, age))
+}
+
+/// Links a file with this key to the path, unless another one is there already.
+fn write(directory: &Path, path: &Path, job: &Job, key: &Key) -> io::Result<()> {
+    let line = Line {
+        job: job.as_str().to_owned(),
+        key: key.as_str().to_owned(),
+        made: now().as_micros() as u64,
+    };
+    let mut text = serde_json::to_vec(&line)?;
+    text.push(b'\n');
+    let own = directory.join(format!("{}.new", Key::generate_v4().as_str()));
+    let linked = write_new(&own, &text).and_then(|()| match fs::hard_link(&own, path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    });
+    // What stays behind where this fails is removed by a purge.
+    let _ = fs::remove_file(&own);
+    linked
+}
+
+fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    file.write_all(text)?;
+    file.sync_all()
+}
+
+fn read(path: &Path, job: &Job) -> io::Result<Line> {
+    let text = fs::read_to_string(path)?;
+    let line: Line = text
+        .strip_suffix('\n')
+        .and_then(|line| serde_json::from_str(line).ok())
+        .ok_or_else(|| corrupt("is not what was written"))?;
+    if line.job != job.as_str() {
+        return Err(corrupt("belongs to another job"));
+    }
+    Ok(line)
+}
+
+fn corrupt(what: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, format!("the job's file {what}"))
+}
+
+fn purge(directory: &Path, older_than: Duration) -> io::Result<u64> {
+    let mut forgotten = 0;
+    for file in fs::read_dir(directory)? {
+        let path = file?.path();
+        let is_key = path.extension().is_some_and(|it| it == "key");
+        if !is_key && path.extension().is_none_or(|it| it != "new") {
+            continue;
+        }
+        let made = match fs::metadata(&path).and_then(|it| it.modified()) {
+            // Others purge as well, and end jobs.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            made => made?,
+        };
+        let age = SystemTime::now().duration_since(made).unwrap_or_default();
+        if age > older_than && remove(&path)? {
+            forgotten += u64::from(is_key);
+        }
+    }
+    Ok(forgotten)
+}
+
+/// Removes a file that may not be there; says whether it was.
+fn remove(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        removed => removed.map(|()| true),
+    }
+}
+
+fn path_of(directory: &Path, job: &Job) -> PathBuf {
+    let name = hex(&Sha256::digest(job.as_str()));
+    directory.join(format!("{name}.key"))
+}
+
+fn now() -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default()
+}
+
+#[cfg(unix)]
+fn make_directory(directory: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+
+    if directory.is_dir() {
+        return Ok(());
+    }
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)?;
+    // The directory is itself an entry of another one.
+    match fs::canonicalize(directory)?.parent() {
+        Some(parent) => sync_directory(parent),
+        None => Ok(()),
+    }
+}
+
+#[cfg(not(unix))]
+fn make_directory(directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)
+}
+
+#[cfg(unix)]
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    fs::File::open(directory)?.sync_all()
+}
+
+/// Where directories cannot be opened, the file system's own journal has to do.
+#[cfg(not(unix))]
+fn sync_directory(_directory: &Path) -> io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,462 @@
+//! The finished steps of bodies, on a store that keeps them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::faults::{FaultStore, Op};
+use super::interruption::{POLLS, dropped_after};
+use super::kit::*;
+use crate::record::{Grant, Holder, OnCrash, Payload, Token};
+use crate::store::{Claim, ClaimRequest, Fenced, Resolution, Resolved, StepStore, Store};
+
+/// What is read, by name.
+type Steps = BTreeMap<String, Payload>;
+
+async fn save(
+    store: &Subject,
+    holder: &Holder,
+    name: &str,
+    payload: &Payload,
+) -> Result<Fenced, String> {
+    let store = store.store();
+    let steps = store.steps().ok_or("the store keeps no steps")?;
+    let answer = steps.save_step(holder, name, payload).await;
+    answer.map_err(failed("save_step"))
+}
+
+/// A save that must be accepted.
+async fn saved(store: &Subject, holder: &Holder, name: &str, payload: &Payload) -> Outcome {
+    let answer = save(store, holder, name, payload).await?;
+    ensure!(answer == Fenced::Done, "the step {name:?} was refused");
+    Ok(())
+}
+
+async fn read(store: &Subject, holder: &Holder) -> Result<Option<Steps>, String> {
+    let store = store.store();
+    let steps = store.steps().ok_or("the store keeps no steps")?;
+    let read = steps.saved_steps(holder).await;
+    let Some(read) = read.map_err(failed("saved_steps"))? else {
+        return Ok(None);
+    };
+    let count = read.len();
+    let steps: Steps = read
+        .into_iter()
+        .map(|step| (step.name, step.payload))
+        .collect();
+    ensure!(
+        steps.len() == count,
+        "{count} steps have {} names",
+        steps.len()
+    );
+    Ok(Some(steps))
+}
+
+/// What the holder must be able to read.
+async fn reads(store: &Subject, holder: &Holder) -> Result<Steps, String> {
+    let steps = read(store, holder).await?;
+    steps.ok_or_else(|| "the holder was refused its steps".to_owned())
+}
+
+async fn begins_without(store: &Subject, holder: &Holder) -> Outcome {
+    let steps = reads(store, holder).await?;
+    ensure!(steps.is_empty(), "it begins with {steps:?}");
+    // A step of the same name is a step of this life.
+    saved(store, holder, "step", &payload(b"later")).await?;
+    let steps = reads(store, holder).await?;
+    ensure!(steps == one(b"later"), "it was kept as {steps:?}");
+    Ok(())
+}
+
+/// The step that most cases save.
+fn one(bytes: &[u8]) -> Steps {
+    Steps::from([("step".to_owned(), payload(bytes))])
+}
+
+/// Neither saving nor reading is granted, and nothing is written.
+async fn refused(store: &Subject, holder: &Holder) -> Outcome {
+    let answer = save(store, holder, "stray", &payload(b"stray")).await?;
+    ensure!(answer == Fenced::Lost, "a step was accepted");
+    let steps = read(store, holder).await?;
+    ensure!(steps.is_none(), "it was told of {steps:?}");
+    Ok(())
+}
+
+/// A fresh record with one step, and its owner.
+async fn with_a_step(store: &Subject, claim: &ClaimRequest) -> Result<Holder, String> {
+    let owner = store.own(claim).await?;
+    saved(store, &owner, "step", &payload(b"first")).await?;
+    Ok(owner)
+}
+
+pub(super) async fn step_is_read_back(store: Subject) -> Outcome {
+    let claim = fresh();
+    let owner = store.own(&claim).await?;
+    let before = store.record(&claim.id).await?;
+    let none = reads(&store, &owner).await?;
+    ensure!(none.is_empty(), "a fresh record has {none:?}");
+    // Long enough for a lease that is begun anew to show.
+    store.passes(before.read_at.after(SHORT), &claim.id).await?;
+    saved(&store, &owner, "step", &payload(b"first")).await?;
+    let steps = reads(&store, &owner).await?;
+    ensure!(steps == one(b"first"), "it was kept as {steps:?}");
+    store.unchanged(&before).await
+}
+
+pub(super) async fn steps_are_kept_over_takeover(store: Subject) -> Outcome {
+    let claim = ClaimRequest {
+        lease: SHORT,
+        ..fresh()
+    };
+    with_a_step(&store, &claim).await?;
+    let second = other(&claim);
+    let seen = store.lapsed(&claim.id).await?.observation();
+    let owner = holder(&second, &store.taken(&seen, &second).await?);
+    saved(&store, &owner, "next", &payload(b"second")).await?;
+    let third = other(&claim);
+    let seen = store.lapsed(&claim.id).await?.observation();
+    let owner = holder(&third, &store.taken(&seen, &third).await?);
+    let steps = reads(&store, &owner).await?;
+    let mut both = one(b"first");
+    both.insert("next".to_owned(), payload(b"second"));
+    ensure!(steps == both, "the successor reads {steps:?}");
+    Ok(())
+}
+
+pub(super) async fn steps_are_kept_over_release(store: Subject) -> Outcome {
+    let claim = fresh();
+    let owner = with_a_step(&store, &claim).await?;
+    let released = store.release(&owner).await?;
+    ensure!(released == Fenced::Done, "the release was refused");
+    let owner = store.own(&other(&claim)).await?;
+    let steps = reads(&store, &owner).await?;
+    ensure!(steps == one(b"first"), "the next owner reads {steps:?}");
+
+    let claim = ClaimRequest {
+        lease: SHORT,
+        on_crash: OnCrash::Refuse,
+        ..fresh()
+    };
+    with_a_step(&store, &claim).await?;
+    let seen = store.lapsed(&claim.id).await?.observation();
+    let resolved = store.resolve(&seen, &Resolution::Release).await?;
+    ensure!(resolved == Resolved::Done, "the resolution was refused");
+    let owner = store.own(&other(&claim)).await?;
+    let steps = reads(&store, &owner).await?;
+    ensure!(steps == one(b"first"), "after a release by hand: {steps:?}");
+    Ok(())
+}
+
+pub(super) async fn step_is_immutable(store: Subject) -> Outcome {
+    let claim = fresh();
+    let owner = with_a_step(&store, &claim).await?;
+    saved(&store, &owner, "step", &payload(b"first")).await?;
+    saved(&store, &owner, "step", &payload(b"another")).await?;
+    store.release(&owner).await?;
+    let owner = store.own(&other(&claim)).await?;
+    saved(&store, &owner, "step", &payload(b"another")).await?;
+    let steps = reads(&store, &owner).await?;
+    ensure!(steps == one(b"first"), "it was written over: {steps:?}");
+    Ok(())
+}
+
+pub(super) async fn step_compares_token_and_grant(store: Subject) -> Outcome {
+    let claim = fresh();
+    let owner = with_a_step(&store, &claim).await?;
+    let token = Token::random();
+    refused(&store, &Holder { token, ..owner }).await?;
+    for number in [owner.grant.number() - 1, owner.grant.number() + 1] {
+        let grant = Grant::from_number(number);
+        refused(&store, &Holder { grant, ..owner }).await?;
+    }
+    let steps = reads(&store, &owner).await?;
+    ensure!(steps == one(b"first"), "the owner reads {steps:?}");
+    Ok(())
+}
+
+pub(super) async fn stale_owner_has_no_steps(store: Subject) -> Outcome {
+    let claim = ClaimRequest {
+        lease: SHORT,
+        ..fresh()
+    };
+    let former = with_a_step(&store, &claim).await?;
+    let second = ClaimRequest {
+        lease: LONG,
+        ..other(&claim)
+    };
+    let seen = store.lapsed(&claim.id).await?.observation();
+    let owner = holder(&second, &store.taken(&seen, &second).await?);
+    refused(&store, &former).await?;
+    let steps = reads(&store, &owner).await?;
+    ensure!(steps == one(b"first"), "the successor reads {steps:?}");
+    Ok(())
+}
+
+pub(super) async fn settled_takes_no_step(store: Subject) -> Outcome {
+    let claim = fresh();
+    let owner = with_a_step(&store, &claim).await?;
+    store.release(&owner).await?;
+    refused(&store, &owner).await?;
+    let owner = store.own(&other(&claim)).await?;
+    store.complete(&owner, &ending()).await?;
+    refused(&store, &owner).await
+}
+
+pub(super) async fn silent_owner_saves_steps(store: Subject) -> Outcome {
+    for on_crash in [OnCrash::Rerun, OnCrash::Refuse] {
+        let silent = store.silent(on_crash).await?;
+        saved(&store, &silent.holder, "step", &payload(b"first")).await?;
+        let steps = reads(&store, &silent.holder).await?;
+        ensure!(steps == one(b"first"), "the silent owner reads {steps:?}");
+    }
+    let claim = fresh();
+    let owner = store.own(&claim).await?;
+    store.interrupt(&owner).await?;
+    saved(&store, &owner, "step", &payload(b"first")).await?;
+    let steps = reads(&store, &owner).await?;
+    ensure!(
+        steps == one(b"first"),
+        "the interrupted owner reads {steps:?}"
+    );
+    Ok(())
+}
+
+pub(super) async fn absent_takes_no_step(store: Subject) -> Outcome {
+    let claim = fresh();
+    let stranger = Holder {
+        id: claim.id,
+        token: claim.token,
+        grant: Grant::from_number(1),
+    };
+    refused(&store, &stranger).await?;
+    let none = store.get(&claim.id).await?;
+    ensure!(none.is_none(), "a record came into being: {none:?}");
+    let owner = store.own(&claim).await?;
+    begins_without(&store, &owner).await
+}
+
+pub(super) async fn step_against_takeover(store: Subject) -> Outcome {
+    for round in 0..8 {
+        let silent = store.silent(OnCrash::Rerun).await?;
+        let (former, seen) = (silent.holder, silent.observation());
+        let second = ClaimRequest {
+            lease: LONG,
+            ..other(&silent.claim)
+        };
+        let answers = at_once(2, |task| {
+            let (store, second) = (store.clone(), second.clone());
+            async move {
+                // Whoever comes last to the barrier is the first to go on.
+                if (task + round) % 2 == 0 {
+                    let answer = save(&store, &former, "step", &payload(b"first")).await?;
+                    return Ok((answer == Fenced::Done, false));
+                }
+                let owner = holder(&second, &store.taken(&seen, &second).await?);
+                let steps = reads(&store, &owner).await?;
+                Ok((false, !steps.is_empty()))
+            }
+        });
+        let answers = answers.await?;
+        let acknowledged = answers.iter().any(|(acknowledged, _)| *acknowledged);
+        let is_seen = answers.iter().any(|(_, is_seen)| *is_seen);
+        ensure!(
+            acknowledged == is_seen,
+            "acknowledged: {acknowledged}, read by the successor: {is_seen}"
+        );
+    }
+    Ok(())
+}
+
+pub(super) async fn steps_end_with_expiry(store: Subject) -> Outcome {
+    let claim = ClaimRequest {
+        retention: SHORT,
+        ..fresh()
+    };
+    let owner = with_a_step(&store, &claim).await?;
+    store.complete(&owner, &ending()).await?;
+    store.absent(&claim.id).await?;
+    refused(&store, &owner).await?;
+    let next = ClaimRequest {
+        fingerprint: digest(2),
+        ..other(&claim)
+    };
+    // A cache may take a moment longer to forget.
+    let mut patience = Patience::new("the expired record was never replaced");
+    loop {
+        if let Claim::Granted(granted) = store.claim(&next).await? {
+            return begins_without(&store, &holder(&next, &granted)).await;
+        }
+        patience.wait().await?;
+    }
+}
+
+pub(super) async fn steps_end_with_erasure(store: Subject) -> Outcome {
+    let claim = fresh();
+    let owner = with_a_step(&store, &claim).await?;
+    store.complete(&owner, &ending()).await?;
+    let seen = store.record(&claim.id).await?.observation();
+    let erased = store.resolve(&seen, &Resolution::Erase).await?;
+    ensure!(erased == Resolved::Done, "the erasure was refused");
+    refused(&store, &owner).await?;
+    let owner = store.own(&other(&claim)).await?;
+    begins_without(&store, &owner).await
+}
+
+pub(super) async fn steps_end_with_purging(store: Subject) -> Outcome {
+    let claim = ClaimRequest {
+        retention: SHORT,
+        ..fresh()
+    };
+    let owner = with_a_step(&store, &claim).await?;
+    store.release(&owner).await?;
+    store.absent(&claim.id).await?;
+    // Not until there is no more: there are cases that count what they purge.
+    store.purge(1000).await?;
+    let next = ClaimRequest {
+        retention: LONG,
+        ..other(&claim)
+    };
+    let owner = store.own(&next).await?;
+    begins_without(&store, &owner).await
+}
+
+pub(super) async fn step_names_are_kept(store: Subject) -> Outcome {
+    let owner = store.own(&fresh()).await?;
+    let mut names: Vec<String> = (0x20..=0x7e_u8).map(|it| char::from(it).into()).collect();
+    names.push((0x20..=0x7e_u8).map(char::from).collect());
+    names.extend(
+        [
+            "  ", "a ", " a", "a  ", "NULL", "state", "e\u{301}", "\u{e9}",
+        ]
+        .map(String::from),
+    );
+    names.extend(["Zahlung/Ö", "株式会社", "شركة", "🦀", "'; --"].map(String::from));
+    names.push("x".repeat(255));
+    names.push(format!("{}y", "x".repeat(254)));
+    names.push(format!("x{}", "é".repeat(127)));
+    let mut expected = Steps::new();
+    for name in names {
+        let step = payload(name.as_bytes());
+        saved(&store, &owner, &name, &step).await?;
+        expected.insert(name, step);
+    }
+    let steps = reads(&store, &owner).await?;
+    let strays: Vec<_> = expected
+        .keys()
+        .filter(|name| steps.get(*name) != expected.get(*name))
+        .collect();
+    ensure!(
+        strays.is_empty() && steps.len() == expected.len(),
+        "these were not kept: {strays:?}, of {} there are {}",
+        expected.len(),
+        steps.len()
+    );
+    Ok(())
+}
+
+pub(super) async fn step_payloads_are_kept(store: Subject) -> Outcome {
+    let owner = store.own(&fresh()).await?;
+    let large: Vec<u8> = (0..1024 * 1024_u32)
+        .map(|n| (n.wrapping_mul(0x9e37_79b9) >> 24) as u8)
+        .collect();
+    let every_byte: Vec<u8> = (0..=255).collect();
+    let mut expected = Steps::new();
+    for (name, bytes) in [
+        ("none", &b""[..]),
+        ("every", &every_byte),
+        ("large", &large),
+    ] {
+        expected.insert(name.to_owned(), payload(bytes));
+    }
+    for codec in [
+        "",
+        "cbor/1",
+        "someone's own codec, v2",
+        "Größe/🦀",
+        "JSON/1 ",
+        "2:x",
+    ] {
+        let tagged = Payload {
+            codec: codec.to_owned().into(),
+            ..payload(b"3:1")
+        };
+        expected.insert(format!("tagged {codec}"), tagged);
+    }
+    for (name, payload) in &expected {
+        saved(&store, &owner, name, payload).await?;
+    }
+    let steps = reads(&store, &owner).await?;
+    for (name, payload) in &expected {
+        let kept = steps.get(name);
+        ensure!(
+            kept == Some(payload),
+            "{name}: {payload:?} was kept as {kept:?}"
+        );
+    }
+    Ok(())
+}
+
+pub(super) async fn many_steps_are_kept(store: Subject) -> Outcome {
+    const STEPS: usize = 400;
+    const AT_ONCE: usize = 8;
+    let owner = store.own(&fresh()).await?;
+    at_once(AT_ONCE, |task| {
+        let store = store.clone();
+        async move {
+            for number in (task..STEPS).step_by(AT_ONCE) {
+                let step = payload(number.to_string().as_bytes());
+                saved(&store, &owner, &format!("step {number}"), &step).await?;
+            }
+            Ok(())
+        }
+    })
+    .await?;
+    let steps = reads(&store, &owner).await?;
+    let kept = |number: &usize| {
+        steps.get(&format!("step {number}")) == Some(&payload(number.to_string().as_bytes()))
+    };
+    ensure!(
+        steps.len() == STEPS && (0..STEPS).all(|number| kept(&number)),
+        "of {STEPS} there are {}",
+        steps.len()
+    );
+    Ok(())
+}
+
+pub(super) async fn lost_answer_of_a_step(store: Subject) -> Outcome {
+    let faults = FaultStore::new(store.store());
+    let owner = store.own(&fresh()).await?;
+    let step = payload(b"first");
+    faults.fail_before(Op::SaveStep, 1);
+    let lost = faults.save_step(&owner, "step", &step).await;
+    ensure!(lost.is_err(), "the fault was lost");
+    let steps = reads(&store, &owner).await?;
+    ensure!(steps.is_empty(), "it has {steps:?} before any save");
+
+    faults.fail_after(Op::SaveStep, 1);
+    let lost = faults.save_step(&owner, "step", &step).await;
+    ensure!(lost.is_err(), "the fault was lost");
+    saved(&store, &owner, "step", &step).await?;
+    let steps = reads(&store, &owner).await?;
+    ensure!(steps == one(b"first"), "it was kept as {steps:?}");
+    Ok(())
+}
+
+pub(super) async fn dropped_step(store: Subject) -> Outcome {
+    for polls in 1..=POLLS {
+        let owner = store.own(&fresh()).await?;
+        let first = payload(b"first");
+        let dropped = dropped_after(polls, save(&store, &owner, "step", &first)).await;
+        if let Some(answer) = dropped {
+            ensure!(answer? == Fenced::Done, "the step was refused");
+        }
+        // What is under way may still arrive, before or after this one.
+        saved(&store, &owner, "step", &first).await?;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let steps = reads(&store, &owner).await?;
+        ensure!(
+            steps == one(b"first"),
+            "dropped after {polls} polls, it was kept as {steps:?}"
+        );
+    }
+    Ok(())
+}

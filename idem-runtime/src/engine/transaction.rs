@@ -1,0 +1,432 @@
+//! Calls whose record, effect and result are committed together. There is no lease and no heartbeat: the transaction
+//! holds the record until it ends, and whatever ends it early has undone what the body did.
+
+pub(super) mod inside;
+mod opening;
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+use tracing::{Instrument as _, Span};
+
+use self::inside::Inside;
+use self::opening::{Attempting, Joined, Own, Source};
+use super::call::Prepared;
+use super::claim::{Claimant, Claimed, Waited};
+use super::handover::{Ended, Lead, Phase};
+use super::provenance::Source as Provenance;
+use super::timing::{Backoff, bounded, later};
+use super::typed::{Codecs, Entry, ErrorCodec, ErrorKind, Handle, Joins, ValueCodec, ending};
+use super::{Attempt, Call, Idem};
+use crate::error::{Error, StoreError};
+use crate::record::{Ending, Holder};
+use crate::store::{Connects, Fenced, TransactionalStore};
+
+/// A handle on a store with transactions.
+pub struct Transactions<S: TransactionalStore> {
+    handle: Handle,
+    store: Arc<S>,
+}
+
+/// The handle, where its store has transactions.
+pub fn transactions<S: TransactionalStore>(idem: &Idem<S>) -> Transactions<S> {
+    Transactions {
+        handle: Handle(Ok(Arc::clone(idem.engine()))),
+        store: Arc::clone(&idem.store),
+    }
+}
+
+/// A body that may run in a transaction that is open. Dropped, it rolls the transaction back.
+pub struct InTransaction<'c, S: TransactionalStore, T, E> {
+    held: Held<'c, S>,
+    entry: Entry<T, E>,
+}
+
+/// A transaction that holds a record.
+///
+/// It knows no type of the user's, and what it does are futures that are certain to be `Send`: the compiler need not
+/// look into them, which it could not do under `#[async_trait]`.
+struct Held<'c, S: TransactionalStore> {
+    /// Dropped first, so that the record is as free as it gets before followers are woken.
+    transaction: S::Transaction<'c>,
+    store: Arc<S>,
+    /// Whether it is a part of a transaction of the caller's, which may still undo it.
+    nested: bool,
+    savepoint: Option<String>,
+    lead: Option<Lead>,
+    life: Life,
+    holder: Holder,
+}
+
+/// The attempt, which is over when this is dropped: whatever the body left running must not take the record for its
+/// own any more.
+struct Life(Attempt);
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.0.lose();
+    }
+}
+
+/// Why no body runs.
+enum Instead {
+    Replay(Ended, Waited),
+    Refuse(Error),
+}
+
+impl<X: Into<Error>> From<X> for Instead {
+    fn from(error: X) -> Self {
+        Self::Refuse(error.into())
+    }
+}
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What polls a transactional body.
+pub struct Driver<'a> {
+    address: usize,
+    span: &'a Span,
+}
+
+/// Claims the record of a call in a transaction of its own. `Err` is what the function returns without running its body.
+pub(crate) fn enter<S: TransactionalStore, T, E>(
+    transactions: Transactions<S>,
+    call: Call,
+    values: ValueCodec<T>,
+    errors: ErrorCodec<E>,
+) -> impl Future<Output = Result<InTransaction<'static, S, T, E>, Result<T, E>>> {
+    enter_from(transactions, Own::new(), call, Codecs { values, errors })
+}
+
+/// The same in the transaction that a connection of the caller's is in.
+pub(crate) fn join<'c, S, C, T, E>(
+    transactions: Transactions<S>,
+    connection: &'c mut C,
+    call: Call,
+    values: ValueCodec<T>,
+    errors: ErrorCodec<E>,
+) -> impl Future<Output = Result<InTransaction<'c, S, T, E>, Result<T, E>>>
+where
+    S: TransactionalStore,
+    C: Connects<S::Connection>,
+{
+    join_connection(transactions, connection.connection(), call, values, errors)
+}
+
+/// The same on the connection itself.
+pub(crate) fn join_connection<'c, S: TransactionalStore, T, E>(
+    transactions: Transactions<S>,
+    connection: &'c mut S::Connection,
+    call: Call,
+    values: ValueCodec<T>,
+    errors: ErrorCodec<E>,
+) -> impl Future<Output = Result<InTransaction<'c, S, T, E>, Result<T, E>>> {
+    let source = Joined::new(connection);
+    enter_from(transactions, source, call, Codecs { values, errors })
+}
+
+fn enter_from<'c, S: TransactionalStore, F: Source<'c, S> + 'c, T, E>(
+    transactions: Transactions<S>,
+    source: F,
+    call: Call,
+    codecs: Codecs<T, E>,
+) -> impl Future<Output = Result<InTransaction<'c, S, T, E>, Result<T, E>>> {
+    let Transactions { handle, store } = transactions;
+    let begun = Entry::prepare(handle, call.transactional(), codecs, Joins(F::JOINS));
+    let begun = begun.map(|(call, entry)| {
+        // Only an error that is stored needs one: all else rolls back the whole.
+        let savepoint = entry.codecs.errors.stored.is_some();
+        let held = hold(store, source, call, savepoint).instrument(entry.span.clone());
+        (held, entry)
+    });
+    async move {
+        let (held, entry) = begun?;
+        match held.await {
+            Ok(held) => {
+                entry.span.record("attempt", held.life.0.number());
+                Ok(InTransaction { held, entry })
+            }
+            Err(Instead::Replay(ended, waited)) => Err(entry.replay(&ended, waited)),
+            Err(Instead::Refuse(error)) => Err(entry.refuse(error)),
+        }
+    }
+}
+
+/// Claims the record in a transaction.
+fn hold<'c, S: TransactionalStore, F: Source<'c, S> + 'c>(
+    store: Arc<S>,
+    source: F,
+    call: Arc<Prepared>,
+    savepoint: bool,
+) -> Boxed<'c, Result<Held<'c, S>, Instead>> {
+    Box::pin(async move {
+        let limit = call.engine.policy.store_timeout;
+        let mut attempting = Attempting::new(Arc::clone(&store), source);
+        let mut claimant = Claimant::in_transaction(call, &mut attempting);
+        let claimed = claimant.claim().await;
+        drop(claimant);
+        let (attempt, lead) = match claimed {
+            Ok(Claimed::Run(attempt, lead)) => (attempt, lead),
+            Ok(Claimed::Replay(ended, waited)) => {
+                attempting.give_up(limit).await;
+                return Err(Instead::Replay(ended, waited));
+            }
+            Ok(Claimed::Ask(_)) => {
+                attempting.give_up(limit).await;
+                // Whoever is to answer would act outside of the transaction.
+                return Err(Error::Interrupted.into());
+            }
+            Err(error) => {
+                attempting.give_up(limit).await;
+                return Err(error.into());
+            }
+        };
+        let (Some((transaction, nested)), Some(holder)) =
+            (attempting.into_transaction(), attempt.holder())
+        else {
+            return Err(Error::LeaseLost.into());
+        };
+        let mut held = Held {
+            transaction,
+            store,
+            nested,
+            savepoint: None,
+            lead,
+            life: Life(attempt),
+            holder,
+        };
+        if savepoint && let Err(error) = held.set_savepoint().await {
+            held.roll_back().await;
+            return Err(error.into());
+        }
+        Ok(held)
+    })
+}
+
+impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
+    /// The running attempt.
+    pub fn attempt(&self) -> Attempt {
+        self.held.life.0.clone()
+    }
+
+    /// What polls the body, and the connection that the body works with.
+    pub fn parts(&mut self) -> (Driver<'_>, &mut S::Connection) {
+        let driver = Driver {
+            address: inside::address(self.held.life.0.engine()),
+            span: &self.entry.span,
+        };
+        (driver, &mut self.held.transaction)
+    }
+
+    /// Commits or rolls back by what the body returned, and gives the caller what it is owed.
+    ///
+    /// # Errors
+    /// What the function returns.
+    pub fn finish<J>(
+        self,
+        result: Result<T, E>,
+        judge: J,
+    ) -> impl Future<Output = Result<T, E>> + use<'c, S, T, E, J>
+    where
+        J: FnOnce(&E) -> ErrorKind,
+    {
+        let ending = self.ending(&result, judge);
+        let Self { held, entry } = self;
+        let number = held.life.0.number();
+        let outcome = match ending {
+            Some(Ending::Unrecorded) => "unrecorded",
+            _ => "executed",
+        };
+        let ended = match ending {
+            Some(ending) => held.end(result.is_err(), ending),
+            None => held.undo(),
+        };
+        let ended = ended.instrument(entry.span.clone());
+        async move {
+            if let Err(error) = ended.await {
+                return entry.refuse(error);
+            }
+            entry.span.record("outcome", outcome);
+            if let Some(observer) = &entry.observer {
+                observer.tell(Provenance::Executed, number, SystemTime::now());
+            }
+            result
+        }
+    }
+
+    /// How the record ends. None where it is rolled back with all that the body did.
+    fn ending(&self, result: &Result<T, E>, judge: impl FnOnce(&E) -> ErrorKind) -> Option<Ending> {
+        let attempt = &self.held.life.0;
+        let policy = &attempt.engine().policy;
+        let (codec, limit) = (policy.codec, policy.max_result_bytes);
+        let codecs = &self.entry.codecs;
+        match (result, &codecs.errors.stored) {
+            (Ok(value), _) => {
+                let encoded = (codecs.values.encode)(value, codec, limit);
+                Some(ending(encoded, Ending::Completed, attempt))
+            }
+            (Err(error), Some(errors)) if judge(error) == ErrorKind::Terminal => {
+                let encoded = (errors.encode)(error, codec, limit);
+                Some(ending(encoded, Ending::Failed, attempt))
+            }
+            (Err(_), _) => None,
+        }
+    }
+}
+
+impl<'c, S: TransactionalStore> Held<'c, S> {
+    fn store_timeout(&self) -> Duration {
+        self.life.0.engine().policy.store_timeout
+    }
+
+    async fn set_savepoint(&mut self) -> Result<(), StoreError> {
+        // A name of its own, or MySQL would move the savepoint of a call around this one.
+        let name = format!("idem_{:016x}", rand::random::<u64>());
+        let limit = self.store_timeout();
+        let step = self.store.savepoint(&mut self.transaction, &name);
+        bounded(limit, Box::pin(step)).await?;
+        self.savepoint = Some(name);
+        Ok(())
+    }
+
+    /// Commits what the body did and this; with a terminal error this alone.
+    fn end(mut self, failed: bool, ending: Ending) -> Boxed<'c, Result<(), Error>> {
+        Box::pin(async move {
+            match self.complete(failed, &ending).await {
+                Ok(Fenced::Done) => {}
+                Ok(Fenced::Lost) => {
+                    // Somebody has meddled with the row, or the body with the transaction.
+                    self.roll_back().await;
+                    return Err(Error::LeaseLost);
+                }
+                Err(error) => {
+                    self.roll_back().await;
+                    return Err(error.into());
+                }
+            }
+            let limit = self.store_timeout();
+            let Self {
+                transaction,
+                store,
+                nested,
+                savepoint: _,
+                lead,
+                life,
+                holder,
+            } = self;
+            let committed = bounded(limit, Box::pin(store.commit(transaction))).await;
+            if let Err(error) = committed
+                && (nested || !was_committed(&life.0, &holder).await)
+            {
+                return Err(error.into());
+            }
+            let Some(lead) = lead else { return Ok(()) };
+            if nested {
+                // What the caller's transaction may still undo is told to nobody.
+                lead.resign(|| Phase::Alone);
+            } else {
+                lead.resign(|| {
+                    Phase::Ended(Arc::new(Ended {
+                        ending,
+                        fingerprint: life.0.call().request.fingerprint,
+                        attempt: life.0.number(),
+                        at: SystemTime::now(),
+                    }))
+                });
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes the outcome.
+    async fn complete(&mut self, failed: bool, ending: &Ending) -> Result<Fenced, StoreError> {
+        let limit = self.store_timeout();
+        if let (true, Some(savepoint)) = (failed, &self.savepoint) {
+            let step = self.store.rollback_to(&mut self.transaction, savepoint);
+            bounded(limit, Box::pin(step)).await?;
+        }
+        let step = self
+            .store
+            .complete_in(&mut self.transaction, &self.holder, ending);
+        bounded(limit, Box::pin(step)).await
+    }
+
+    fn undo(self) -> Boxed<'c, Result<(), Error>> {
+        Box::pin(async move {
+            self.roll_back().await;
+            Ok(())
+        })
+    }
+
+    /// Undoes everything. Where the database does not answer it does so by itself.
+    async fn roll_back(self) {
+        let limit = self.store_timeout();
+        let step = self.store.rollback(self.transaction);
+        if let Err(error) = bounded(limit, Box::pin(step)).await {
+            tracing::debug!(
+                target: "idem",
+                error = ?error.kind(),
+                "the connection was lost before the transaction could be rolled back",
+            );
+        }
+        // Followers are woken after the record is free.
+        drop(self.lead);
+    }
+}
+
+/// Finds out what became of a transaction whose commit was not acknowledged, on another connection. Where the record is
+/// not there, or the store cannot tell, the caller asks again with the same key, and is given the result should the
+/// commit still be under way.
+async fn was_committed(attempt: &Attempt, holder: &Holder) -> bool {
+    let engine = attempt.engine();
+    let policy = &engine.policy;
+    let give_up_at = later(Instant::now(), policy.store_patience);
+    let mut retries = Backoff::of_retries();
+    loop {
+        let read = bounded(policy.store_timeout, engine.store.get(&holder.id)).await;
+        match read {
+            Ok(record) => {
+                return record.is_some_and(|record| {
+                    record.state.is_ended()
+                        && record.token == Some(holder.token)
+                        && record.grant == holder.grant
+                });
+            }
+            Err(error) => {
+                let pause = retries.pause();
+                if !error.is_retryable() || Instant::now() + pause >= give_up_at {
+                    return false;
+                }
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
+}
+
+impl<'a> Driver<'a> {
+    /// Runs the body in place.
+    pub fn drive<F: Future + 'a>(self, body: F) -> impl Future<Output = F::Output> + use<'a, F> {
+        Inside::new(body, self.address, self.span)
+    }
+}
+
+impl<S: TransactionalStore> fmt::Debug for Transactions<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transactions").finish_non_exhaustive()
+    }
+}
+
+impl<S: TransactionalStore, T, E> fmt::Debug for InTransaction<'_, S, T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InTransaction").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Driver<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").finish_non_exhaustive()
+    }
+}

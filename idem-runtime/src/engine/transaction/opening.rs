@@ -1,0 +1,180 @@
+//! From a call to a transaction that holds its record, on a connection of the store's own or on the caller's.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::claim::{Opened, Opening};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::record::Observation;
+use crate::store::{ClaimInTransaction, ClaimRequest, TransactionalStore};
+
+/// Where transactions come from.
+pub(super) trait Source<'c, S: TransactionalStore>: Send {
+    /// Whether they are a part of what the caller has begun.
+    const JOINS: bool;
+
+    /// A transaction, and whether it is nested in one of the caller's.
+    fn open<'a>(
+        &'a mut self,
+        store: &'a S,
+    ) -> impl Future<Output = Result<&'a mut S::Transaction<'c>, StoreError>> + Send + 'a
+    where
+        'c: 'a;
+
+    /// What was opened.
+    fn take(&mut self) -> Option<S::Transaction<'c>>;
+
+    /// Whether it is nested in a transaction of the caller's.
+    fn is_nested(&self) -> bool;
+}
+
+/// A connection of the store's own for each try, so that one that waits holds none.
+pub(super) struct Own<S: TransactionalStore>(Option<S::Transaction<'static>>);
+
+impl<S: TransactionalStore> Own<S> {
+    pub(super) fn new() -> Self {
+        Self(None)
+    }
+}
+
+impl<S: TransactionalStore> Source<'static, S> for Own<S> {
+    const JOINS: bool = false;
+
+    async fn open<'a>(
+        &'a mut self,
+        store: &'a S,
+    ) -> Result<&'a mut S::Transaction<'static>, StoreError>
+    where
+        'static: 'a,
+    {
+        // One of a try that was given up is rolled back.
+        self.0 = None;
+        let transaction = store.begin().await?;
+        Ok(self.0.insert(transaction))
+    }
+
+    fn take(&mut self) -> Option<S::Transaction<'static>> {
+        self.0.take()
+    }
+
+    fn is_nested(&self) -> bool {
+        false
+    }
+}
+
+/// One savepoint on the caller's connection, for all tries.
+pub(super) struct Joined<'c, S: TransactionalStore> {
+    connection: Option<&'c mut S::Connection>,
+    opened: Option<S::Transaction<'c>>,
+    nested: bool,
+}
+
+impl<'c, S: TransactionalStore> Joined<'c, S> {
+    pub(super) fn new(connection: &'c mut S::Connection) -> Self {
+        Self {
+            nested: S::is_in_transaction(connection),
+            connection: Some(connection),
+            opened: None,
+        }
+    }
+}
+
+impl<'c, S: TransactionalStore> Source<'c, S> for Joined<'c, S> {
+    const JOINS: bool = true;
+
+    async fn open<'a>(&'a mut self, store: &'a S) -> Result<&'a mut S::Transaction<'c>, StoreError>
+    where
+        'c: 'a,
+    {
+        if let Some(connection) = self.connection.take() {
+            self.opened = Some(store.join(connection).await?);
+        }
+        self.opened.as_mut().ok_or_else(|| {
+            StoreError::new(
+                StoreErrorKind::Unavailable,
+                "the connection to join did not answer in time",
+            )
+        })
+    }
+
+    fn take(&mut self) -> Option<S::Transaction<'c>> {
+        self.opened.take()
+    }
+
+    fn is_nested(&self) -> bool {
+        self.nested
+    }
+}
+
+/// A call on its way to a transaction that holds its record.
+pub(super) struct Attempting<'c, S, F> {
+    store: Arc<S>,
+    source: F,
+    /// How long its transactions may live.
+    lives: PhantomData<&'c ()>,
+}
+
+impl<'c, S: TransactionalStore, F: Source<'c, S>> Attempting<'c, S, F> {
+    pub(super) fn new(store: Arc<S>, source: F) -> Self {
+        Self {
+            store,
+            source,
+            lives: PhantomData,
+        }
+    }
+
+    /// The transaction that holds the record, and whether it is nested in the caller's.
+    pub(super) fn into_transaction(mut self) -> Option<(S::Transaction<'c>, bool)> {
+        let nested = self.source.is_nested();
+        Some((self.source.take()?, nested))
+    }
+
+    /// Gives the caller's connection back as it was, in bounded time.
+    pub(super) async fn give_up(&mut self, limit: Duration) {
+        // Dropped, it is rolled back when its connection is next used.
+        let _ = tokio::time::timeout(limit, self.leave()).await;
+    }
+
+    async fn leave(&mut self) {
+        if let Some(transaction) = self.source.take() {
+            // What the database did not hear of it does when the connection is gone, or used next.
+            let _ = self.store.rollback(transaction).await;
+        }
+    }
+
+    async fn try_claim(
+        &mut self,
+        observed: Option<&Observation>,
+        request: &ClaimRequest,
+    ) -> Result<ClaimInTransaction, StoreError> {
+        if !F::JOINS
+            && let Some(found) = self.store.look(request).await?
+        {
+            return Ok(found);
+        }
+        let transaction = self.source.open(&self.store).await?;
+        let claimed = self
+            .store
+            .claim_in(transaction, observed, request, F::JOINS)
+            .await;
+        if !F::JOINS && !matches!(claimed, Ok(ClaimInTransaction::Granted(_))) {
+            self.leave().await;
+        }
+        claimed
+    }
+}
+
+impl<'c, S: TransactionalStore, F: Source<'c, S>> Opening for Attempting<'c, S, F> {
+    fn claim<'a>(
+        &'a mut self,
+        observed: Option<&'a Observation>,
+        request: &'a ClaimRequest,
+    ) -> Opened<'a> {
+        Box::pin(self.try_claim(observed, request))
+    }
+
+    fn joins(&self) -> bool {
+        F::JOINS
+    }
+}

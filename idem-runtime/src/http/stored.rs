@@ -1,0 +1,238 @@
+//! A response as it is stored: the form `http/1`, and which of its headers go along.
+//!
+//! It reads like a message of HTTP/1, so that an operator can read it, and the body stands in it as it is: the status in
+//! three digits, a line `name: value` for each header, an empty line, the body; lines end in CR LF. No value of a header
+//! can hold one, so what is read is what was written.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use http::header::{self, HeaderName};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+
+use crate::codec::EncodeError;
+use crate::error::DecodeError;
+use crate::record::Payload;
+
+/// The codec's tag.
+const TAG: &str = "http/1";
+
+/// What is stored of a response's headers, unless the layer says more: what describes the body, where to find what was
+/// made, and what a 405 and a 415 must say (RFC 9110 §15.5.6, §15.5.16).
+const STORED: [HeaderName; 16] = [
+    header::ACCEPT,
+    header::ACCEPT_ENCODING,
+    HeaderName::from_static("accept-patch"),
+    header::ALLOW,
+    header::CACHE_CONTROL,
+    header::CONTENT_DISPOSITION,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LANGUAGE,
+    header::CONTENT_LOCATION,
+    header::CONTENT_TYPE,
+    header::ETAG,
+    header::EXPIRES,
+    header::LAST_MODIFIED,
+    header::LINK,
+    header::LOCATION,
+    header::VARY,
+];
+
+/// What never is: it belongs to one connection, one moment or one client.
+const NEVER: [HeaderName; 19] = [
+    header::SET_COOKIE,
+    header::DATE,
+    header::AGE,
+    header::RETRY_AFTER,
+    header::CONTENT_LENGTH,
+    header::CONNECTION,
+    header::TRANSFER_ENCODING,
+    header::TE,
+    header::TRAILER,
+    header::UPGRADE,
+    header::PROXY_AUTHENTICATE,
+    header::WWW_AUTHENTICATE,
+    HeaderName::from_static("authentication-info"),
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-authentication-info"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("set-cookie2"),
+    super::header::IDEMPOTENT_REPLAYED,
+    super::header::IDEMPOTENCY_KEY,
+];
+
+/// The headers that are stored.
+#[derive(Debug, Clone)]
+pub(super) struct Allowed(BTreeSet<String>);
+
+impl Default for Allowed {
+    fn default() -> Self {
+        Self(STORED.iter().map(ToString::to_string).collect())
+    }
+}
+
+impl Allowed {
+    /// Whether this one may be stored at all.
+    pub(super) fn admits(name: &HeaderName) -> bool {
+        let limits_rates = ["ratelimit", "rate-limit", "x-ratelimit", "x-rate-limit"];
+        !NEVER.contains(name) && !limits_rates.iter().any(|it| name.as_str().starts_with(it))
+    }
+
+    pub(super) fn insert(&mut self, name: &HeaderName) {
+        self.0.insert(name.as_str().to_owned());
+    }
+
+    /// Their names, sorted.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+
+    /// A response as it is stored.
+    pub(super) fn write(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(256 + body.len());
+        bytes.extend_from_slice(status.as_str().as_bytes());
+        bytes.extend_from_slice(b"\r\n");
+        for (name, value) in headers {
+            if self.0.contains(name.as_str()) {
+                bytes.extend_from_slice(name.as_str().as_bytes());
+                bytes.extend_from_slice(b": ");
+                bytes.extend_from_slice(value.as_bytes());
+                bytes.extend_from_slice(b"\r\n");
+            }
+        }
+        bytes.extend_from_slice(b"\r\n");
+        bytes.extend_from_slice(body);
+        bytes
+    }
+}
+
+/// What is to be stored, where there is room for it.
+pub(super) fn encode(written: Option<&[u8]>, limit: usize) -> Result<Payload, EncodeError> {
+    match written {
+        Some(bytes) if bytes.len() <= limit => Ok(Payload {
+            codec: TAG.into(),
+            bytes: bytes.into(),
+        }),
+        _ => Err(EncodeError::TooLarge { limit }),
+    }
+}
+
+/// What was stored.
+pub(super) fn decode(payload: &Payload) -> Result<Response<Bytes>, DecodeError> {
+    if payload.codec != TAG {
+        return Err(DecodeError::new(format!(
+            "what is stored is no HTTP response, but `{}`: the operation has a name that a function uses as well",
+            payload.codec.escape_default()
+        )));
+    }
+    read(&payload.bytes).ok_or_else(|| DecodeError::new("the stored HTTP response is malformed"))
+}
+
+fn read(mut rest: &[u8]) -> Option<Response<Bytes>> {
+    let status = StatusCode::from_bytes(line(&mut rest)?).ok()?;
+    let mut response = Response::new(Bytes::new());
+    *response.status_mut() = status;
+    loop {
+        let line = line(&mut rest)?;
+        if line.is_empty() {
+            break;
+        }
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        let (name, value) = line.split_at(colon);
+        let name = HeaderName::from_bytes(name).ok()?;
+        let value = HeaderValue::from_bytes(value.strip_prefix(b": ")?).ok()?;
+        response.headers_mut().append(name, value);
+    }
+    *response.body_mut() = Bytes::copy_from_slice(rest);
+    Some(response)
+}
+
+fn line<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+    let line = &rest[..end];
+    *rest = &rest[end + 2..];
+    Some(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(status: u16, headers: &[(&'static str, &[u8])], body: &[u8]) -> Response<Bytes> {
+        let map = headers.iter().map(|(name, value)| {
+            (
+                HeaderName::from_static(name),
+                HeaderValue::from_bytes(value).unwrap(),
+            )
+        });
+        let status = StatusCode::from_u16(status).unwrap();
+        let written = Allowed::default().write(status, &map.collect(), body);
+        decode(&encode(Some(&written), usize::MAX).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_written() {
+        let body = b"\r\n\r\nlocation: /forged\r\n\r\n\0\xff";
+        let response = stored(
+            201,
+            &[
+                ("location", b"/charges/1"),
+                ("link", b"<a>; rel=\"b\""),
+                ("content-language", b"\xe4 obs-text, \t tab"),
+                ("etag", b""),
+            ],
+            body,
+        );
+        assert_eq!(response.status(), 201);
+        assert_eq!(response.headers().len(), 4);
+        assert_eq!(response.headers()["location"], "/charges/1");
+        assert_eq!(
+            response.headers()["content-language"].as_bytes(),
+            b"\xe4 obs-text, \t tab"
+        );
+        assert_eq!(response.headers()["etag"], "");
+        assert_eq!(response.body().as_ref(), body);
+    }
+
+    #[test]
+    fn what_belongs_to_one_client_is_left_out() {
+        let response = stored(
+            200,
+            &[("set-cookie", b"a=b"), ("date", b"now"), ("x-own", b"1")],
+            b"",
+        );
+        assert!(response.headers().is_empty());
+        for name in [
+            "set-cookie",
+            "date",
+            "ratelimit-remaining",
+            "x-ratelimit-reset",
+        ] {
+            assert!(!Allowed::admits(&HeaderName::from_static(name)), "{name}");
+        }
+        assert!(Allowed::admits(&HeaderName::from_static("x-own")));
+    }
+
+    #[test]
+    fn what_is_malformed_is_an_error() {
+        for bytes in [
+            &b""[..],
+            b"200",
+            b"200\r\n",
+            b"2\r\n\r\n",
+            b"200\r\na\r\n\r\n",
+            b"200\r\na b: c\r\n\r\n",
+        ] {
+            let payload = Payload {
+                codec: TAG.into(),
+                bytes: bytes.into(),
+            };
+            assert!(decode(&payload).is_err(), "{}", bytes.escape_ascii());
+        }
+        let payload = Payload {
+            codec: "json/1".into(),
+            bytes: (*b"1").into(),
+        };
+        assert!(decode(&payload).is_err());
+    }
+}

@@ -1,0 +1,288 @@
+//! The way of one message from its claim to its end, and on to the next of its ordering key.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
+use tracing::Instrument as _;
+
+use super::relay::{Counters, Failure, Shared};
+use super::run::within;
+use crate::error::StoreError;
+use crate::record::Token;
+use crate::store::outbox::{Claimed, Stored};
+
+/// A message, and what it was claimed with.
+pub(super) struct Claim {
+    pub(super) message: Stored,
+    pub(super) token: Token,
+}
+
+impl Claim {
+    fn claimed(&self) -> Claimed {
+        Claimed {
+            id: self.message.id,
+            token: self.token,
+        }
+    }
+}
+
+/// How many messages of one ordering key follow each other before others have their turn.
+const RUN: u32 = 100;
+/// The longest text of an error that is kept, in characters.
+const MAX_ERROR: usize = 1_000;
+
+/// Handles a message, and then those behind it in the order of its key: asking for the next of one key is cheaper than
+/// looking through all that wait behind others. Tells whether there may be something that only a new look finds.
+pub(super) async fn carry(shared: Arc<Shared>, mut claim: Claim) -> bool {
+    let mut run = 0;
+    loop {
+        let ordering_key = claim.message.ordering_key.clone();
+        let ended = handle(&shared, claim).await;
+        let Some(ordering_key) = ordering_key else {
+            return false;
+        };
+        if !ended || *shared.stop.borrow() {
+            return false;
+        }
+        run += 1;
+        if run == RUN {
+            return true;
+        }
+        let token = Token::random();
+        let next = shared.messages.claim_next(
+            &shared.polling,
+            &ordering_key,
+            &token,
+            shared.settings.lease,
+        );
+        match within(next).await {
+            Ok(Some(message)) => claim = Claim { message, token },
+            Ok(None) => return false,
+            Err(_) => return true,
+        }
+    }
+}
+
+/// Hands out a message and records how that ended. Tells whether the next of its ordering key may follow.
+async fn handle(shared: &Shared, claim: Claim) -> bool {
+    let claimed = claim.claimed();
+    let Claim { message, .. } = claim;
+    let about = About {
+        topic: message.topic.clone(),
+        number: message.id,
+        attempt: message.attempt,
+    };
+    let settings = &shared.settings;
+    if message.attempt > settings.max_attempts {
+        let error =
+            "it was handed out as often as allowed, and no relay lived to tell how it ended";
+        return park(shared, claimed, &about, error).await;
+    }
+    let failure = match run(shared, claimed, &about, message).await {
+        Ok(Ok(())) => return deliver(shared, claimed, &about).await,
+        Ok(Err(Failure::Unreadable(error))) => {
+            return park(shared, claimed, &about, &told(&error)).await;
+        }
+        Ok(Err(Failure::Failed(error))) => told(&*error),
+        Err(ended) => match ended.try_into_panic() {
+            Ok(panic) => panicked(&*panic),
+            // The runtime is stopping.
+            Err(_) => return false,
+        },
+    };
+    Counters::add(&shared.counters.failed);
+    if about.attempt >= settings.max_attempts {
+        return park(shared, claimed, &about, &failure).await;
+    }
+    let pause = pause(settings.first_pause, settings.longest_pause, about.attempt);
+    tracing::warn!(
+        target: "idem",
+        topic = about.topic,
+        message = about.number,
+        attempt = about.attempt,
+        pause_ms = pause.as_millis() as u64,
+        "handling a message failed, it will be handed out again",
+    );
+    let step = || shared.messages.give_back(claimed, pause, &failure);
+    settle(shared, &about, step).await;
+    // It stands in the way of those behind it.
+    false
+}
+
+/// What events tell of a message.
+struct About {
+    topic: String,
+    number: i64,
+    attempt: u32,
+}
+
+/// Runs the handler as a task, so that one that keeps its thread busy does not keep its own lease from being renewed.
+async fn run(
+    shared: &Shared,
+    claimed: Claimed,
+    about: &About,
+    message: Stored,
+) -> Result<Result<(), Failure>, JoinError> {
+    let Some(handler) = shared.handlers.get(&about.topic) else {
+        let error = format!("this relay has no handler for `{}`", about.topic);
+        return Ok(Err(Failure::Failed(error.into())));
+    };
+    let handler = Arc::clone(handler);
+    let span = tracing::info_span!(
+        target: "idem",
+        "outbox",
+        topic = about.topic,
+        message = about.number,
+        attempt = about.attempt,
+    );
+    // Dropped, it stops the handler.
+    let mut task = JoinSet::new();
+    // Calling it belongs to the task: it may panic before it has made a future.
+    task.spawn(async move { handler(message).await }.instrument(span));
+    let lease = shared.settings.lease;
+    let mut held = true;
+    loop {
+        tokio::select! {
+            Some(ended) = task.join_next() => return ended,
+            () = tokio::time::sleep(lease / 3), if held => {
+                match within(shared.messages.renew(claimed, lease)).await {
+                    Ok(renewed) => held = renewed,
+                    // The next one may succeed, and whoever takes over first makes it fail for good.
+                    Err(error) => tracing::warn!(
+                        target: "idem",
+                        topic = about.topic,
+                        message = about.number,
+                        error = ?error.kind(),
+                        "renewing the lease of a message failed, trying again",
+                    ),
+                }
+                if !held {
+                    tracing::warn!(
+                        target: "idem",
+                        topic = about.topic,
+                        message = about.number,
+                        "the lease of a message was lost, somebody else may be handling it",
+                    );
+                }
+            }
+        }
+    }
+}
+
+async fn deliver(shared: &Shared, claimed: Claimed, about: &About) -> bool {
+    let keep = shared.settings.keep_delivered;
+    let delivered = settle(shared, about, || shared.messages.deliver(claimed, keep)).await;
+    if delivered {
+        Counters::add(&shared.counters.delivered);
+    }
+    delivered
+}
+
+/// Tells whether later messages of its ordering key may follow.
+async fn park(shared: &Shared, claimed: Claimed, about: &About, error: &str) -> bool {
+    let parked = settle(shared, about, || shared.messages.park(claimed, error)).await;
+    if parked {
+        Counters::add(&shared.counters.parked);
+        tracing::warn!(
+            target: "idem",
+            topic = about.topic,
+            message = about.number,
+            attempt = about.attempt,
+            "a message was parked, a person has to look at it",
+        );
+    }
+    parked && shared.settings.skip_parked
+}
+
+/// Takes a step that ends a claim, again and again where the database fails, for as long as the message may still be
+/// this relay's. False where it is somebody else's, or will be.
+async fn settle<F>(shared: &Shared, about: &About, step: impl Fn() -> F) -> bool
+where
+    F: Future<Output = Result<bool, StoreError>>,
+{
+    let until = Instant::now() + shared.settings.lease;
+    let mut tried = 0;
+    loop {
+        match within(step()).await {
+            Ok(true) => return true,
+            // An earlier try may have done it without having said so.
+            Ok(false) if tried > 0 => return true,
+            Err(_) if Instant::now() < until => {
+                let longest = Duration::from_millis(20 << tried.min(6_u32));
+                tokio::time::sleep(longest.mul_f64(rand::random())).await;
+                tried += 1;
+            }
+            Ok(false) | Err(_) => break,
+        }
+    }
+    Counters::add(&shared.counters.lost);
+    tracing::warn!(
+        target: "idem",
+        topic = about.topic,
+        message = about.number,
+        "how a message ended could not be recorded, so it may be handed out again",
+    );
+    false
+}
+
+/// Exponential backoff with full jitter, <https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/>.
+fn pause(first: Duration, longest: Duration, attempt: u32) -> Duration {
+    let doubled = first.saturating_mul(2_u32.saturating_pow(attempt.saturating_sub(1)));
+    doubled.min(longest).mul_f64(rand::random())
+}
+
+/// An error and what caused it.
+fn told(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    storable(&text)
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> String {
+    let message = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    storable(&format!(
+        "the handler panicked: {}",
+        message.unwrap_or("without a message")
+    ))
+}
+
+/// As much of it as is kept; PostgreSQL takes no NUL.
+fn storable(text: &str) -> String {
+    text.chars()
+        .filter(|it| *it != '\0')
+        .take(MAX_ERROR)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_the_longest() {
+        let (first, longest) = (Duration::from_secs(1), Duration::from_secs(60));
+        for attempt in 1..=1_000 {
+            let most = longest.min(first * 2_u32.saturating_pow(attempt.min(10) - 1));
+            assert!(pause(first, longest, attempt) <= most, "{attempt}");
+        }
+        let drawn = (0..200).map(|_| pause(first, longest, 50)).max();
+        assert!(drawn > Some(longest / 2), "{drawn:?}");
+        assert_eq!(pause(Duration::ZERO, longest, 7), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_is_kept_of_an_error_is_bounded() {
+        let kept = storable(&"ä\0".repeat(2 * MAX_ERROR));
+        assert_eq!(kept, "ä".repeat(MAX_ERROR));
+    }
+}

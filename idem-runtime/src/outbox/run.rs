@@ -1,0 +1,196 @@
+//! The loop of a relay: when it looks for messages, and how many it takes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::ENQUEUED;
+use super::carry::{Claim, carry};
+use super::relay::Shared;
+use crate::error::{StoreError, StoreErrorKind};
+use crate::record::Token;
+use crate::store::outbox::BATCH;
+
+/// How long one step of the database may take.
+const STEP_WITHIN: Duration = Duration::from_secs(10);
+/// The first pause after something was enqueued in this process: about when its transaction commits. It grows from there.
+const SOON: Duration = Duration::from_millis(5);
+/// The pauses after the database failed grow up to this.
+const LONGEST_FAILURE: Duration = Duration::from_secs(30);
+/// How often delivered messages are deleted, unless they are kept for less.
+const PURGE_EVERY: Duration = Duration::from_secs(60);
+const PURGE_BATCH: u32 = 1_000;
+
+pub(super) async fn run(shared: Arc<Shared>) {
+    let mut stop = shared.stop.subscribe();
+    let mut enqueued = ENQUEUED.subscribe();
+    let mut work = JoinSet::new();
+    let mut due = Vec::new();
+    let poll_every = shared.settings.poll_every;
+    let mut pause = poll_every;
+    let mut failures = 0;
+    // The relays of a service do not purge in step.
+    let keep = shared.settings.keep_delivered.unwrap_or(PURGE_EVERY);
+    let purge_every = keep.min(PURGE_EVERY).max(SOON);
+    let mut purge_at = Instant::now() + purge_every.mul_f64(rand::random());
+    while !*stop.borrow() {
+        let free = shared.settings.concurrency - work.len();
+        let mut claimed = 0;
+        let looked = match free {
+            0 => Ok(Look::Full),
+            _ => {
+                let take = |claim: Claim| {
+                    claimed += 1;
+                    work.spawn(carry(Arc::clone(&shared), claim));
+                };
+                look(&shared, &mut due, free, take).await
+            }
+        };
+        let wait = match looked {
+            Ok(Look::Full) => None,
+            Ok(Look::Contended) => Some(SOON),
+            Ok(Look::Exhausted) => {
+                failures = 0;
+                if Instant::now() >= purge_at {
+                    purge_at = Instant::now() + purge_every;
+                    purge(&shared).await;
+                }
+                // The processes of a service do not look in step.
+                let jittered = pause.mul_f64(0.8 + 0.4 * rand::random::<f64>());
+                if claimed == 0 {
+                    pause = poll_every.min(pause * 2);
+                }
+                Some(jittered.min(poll_every))
+            }
+            Err(error) => {
+                tracing::warn!(
+                    target: "idem",
+                    error = ?error.kind(),
+                    "looking for messages failed, trying again",
+                );
+                due.clear();
+                failures += 1;
+                let longest = LONGEST_FAILURE.min(SOON * 2_u32.saturating_pow(failures.min(16)));
+                Some(longest.mul_f64(0.5 + 0.5 * rand::random::<f64>()))
+            }
+        };
+        let mut again_at = Instant::now() + wait.unwrap_or_default();
+        loop {
+            tokio::select! {
+                biased;
+                () = stopped(&mut stop) => break,
+                Some(carried) = work.join_next(), if !work.is_empty() => {
+                    // Where all slots were taken, one is free now; else only what a message left over is new.
+                    if wait.is_none() || carried.unwrap_or(true) {
+                        break;
+                    }
+                }
+                _ = enqueued.changed(), if wait.is_some() => {
+                    pause = SOON.min(poll_every);
+                    if failures == 0 {
+                        again_at = again_at.min(Instant::now() + pause);
+                    }
+                }
+                () = tokio::time::sleep_until(again_at), if wait.is_some() => break,
+            }
+        }
+    }
+    while work.join_next().await.is_some() {}
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // The sender lives as long as the relay.
+    let _ = stop.wait_for(|stopped| *stopped).await;
+}
+
+enum Look {
+    /// There may be more than could be taken.
+    Full,
+    /// There is no more.
+    Exhausted,
+    /// Others took what was there.
+    Contended,
+}
+
+/// Takes up to so many messages. `due` are the topics that had some when last looked.
+async fn look(
+    shared: &Shared,
+    due: &mut Vec<String>,
+    mut free: usize,
+    mut take: impl FnMut(Claim),
+) -> Result<Look, StoreError> {
+    let polling = &shared.polling;
+    loop {
+        if due.is_empty() {
+            *due = within(shared.messages.due(polling)).await?;
+            if due.is_empty() {
+                return Ok(Look::Exhausted);
+            }
+        }
+        // The last one first next time, so that no topic starves behind others.
+        due.rotate_right(1);
+        let mut found = false;
+        let mut at = 0;
+        while at < due.len() && free > 0 {
+            let limit = free.min(BATCH);
+            let token = Token::random();
+            let lease = shared.settings.lease;
+            let claimed = within(
+                shared
+                    .messages
+                    .claim(polling, &due[at], &token, lease, limit),
+            )
+            .await?;
+            if claimed.len() < limit {
+                due.swap_remove(at);
+            } else {
+                at += 1;
+            }
+            found |= !claimed.is_empty();
+            free -= claimed.len();
+            for message in claimed {
+                take(Claim { message, token });
+            }
+        }
+        if free == 0 {
+            return Ok(Look::Full);
+        }
+        if !found {
+            due.clear();
+            return Ok(Look::Contended);
+        }
+    }
+}
+
+async fn purge(shared: &Shared) {
+    loop {
+        match within(shared.messages.purge(PURGE_BATCH)).await {
+            Ok(purged) if purged < u64::from(PURGE_BATCH) => return,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(
+                    target: "idem",
+                    error = ?error.kind(),
+                    "deleting delivered messages failed, trying again later",
+                );
+                return;
+            }
+        }
+    }
+}
+
+/// Gives a step of the database up that takes too long.
+pub(super) async fn within<T>(
+    step: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout(STEP_WITHIN, step).await {
+        Ok(done) => done,
+        Err(_) => Err(StoreError::new(
+            StoreErrorKind::Timeout,
+            format!("the database gave no answer within {STEP_WITHIN:?}"),
+        )),
+    }
+}

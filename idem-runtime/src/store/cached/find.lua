@@ -1,0 +1,13 @@
+-- What stands at the key, and the time, in one step: the time says how old a record is, and by when what is read after
+-- this must have been put there.
+
+local time = redis.call('TIME')
+local now = string.format('%.0f', time[1] * 1000000 + time[2])
+local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'table' then
+    if string.find(value.err, 'WRONGTYPE', 1, true) then
+        return { now, false }
+    end
+    return value
+end
+return { now, value }

@@ -1,0 +1,43 @@
+//! How ids are spread over the buckets of a map.
+
+use std::hash::{BuildHasher, Hasher};
+
+/// Ids are uniform already, so two words of one are folded with a secret: without it, whoever chooses keys could
+/// choose ids that fall into one bucket.
+#[derive(Clone, Copy)]
+pub(super) struct Seeded(pub(super) u64, pub(super) u64);
+
+impl BuildHasher for Seeded {
+    type Hasher = Fold;
+
+    fn build_hasher(&self) -> Fold {
+        Fold {
+            seeds: *self,
+            hash: 0,
+        }
+    }
+}
+
+pub(super) struct Fold {
+    seeds: Seeded,
+    hash: u64,
+}
+
+impl Hasher for Fold {
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some((head, rest)) = bytes.split_first_chunk::<16>() {
+            let words = u128::from_ne_bytes(*head);
+            let left = (words as u64) ^ self.seeds.0;
+            let right = ((words >> 64) as u64) ^ self.seeds.1;
+            let product = u128::from(left) * u128::from(right);
+            self.hash ^= (product as u64) ^ ((product >> 64) as u64) ^ rest.len() as u64;
+        }
+    }
+
+    /// The length that goes before the bytes of an array says nothing about an id.
+    fn write_usize(&mut self, _: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.hash
+    }
+}

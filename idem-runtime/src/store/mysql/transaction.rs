@@ -1,0 +1,156 @@
+//! Claiming in a transaction that stays open while a body runs.
+
+use std::time::Duration;
+
+use sqlx::MySql;
+use sqlx::mysql::{MySqlConnection, MySqlQueryResult, MySqlRow};
+
+use super::{
+    Inserted, LOCKED, MySqlStore, Statements, Steps, answer_of, claim_there, error, insert, look,
+    number, try_take_over,
+};
+use crate::error::StoreError;
+use crate::record::{Ending, Holder, Observation, Record};
+use crate::store::sql::{self, On, OpenTransaction, Query};
+use crate::store::{ClaimInTransaction, ClaimRequest, Fenced, TransactionalStore};
+
+sql::transactions!(MySqlStore, MySql, MySqlConnection, MySqlRow);
+
+impl Steps for On<'_, MySqlStore, MySqlConnection> {
+    fn own_statements(&self) -> &Statements {
+        &self.store.statements
+    }
+
+    async fn answer(
+        &self,
+        query: &Query<'_>,
+    ) -> Result<(Option<MySqlRow>, MySqlQueryResult), sqlx::Error> {
+        let mut connection = self.connection.lock().await;
+        answer_of(&mut **connection, query).await
+    }
+}
+
+/// How long a call that joins a transaction looks for others. Then it claims without, and may wait for them.
+const LOOK_WITHIN: Duration = Duration::from_millis(200);
+
+/// What trying for the lock of a row came to.
+enum Tried {
+    /// It is had, with what there is.
+    Held(Option<Box<Record>>),
+    Locked,
+}
+
+impl Tried {
+    fn of(rows: Result<Vec<MySqlRow>, sqlx::Error>) -> Result<Self, StoreError> {
+        match rows {
+            Ok(rows) => {
+                let record = rows.first().map(sql::record).transpose()?;
+                Ok(Self::Held(record.map(Box::new)))
+            }
+            Err(error) if number(&error).is_some_and(|it| LOCKED.contains(&it)) => Ok(Self::Locked),
+            Err(source) => Err(error(source)),
+        }
+    }
+}
+
+impl TransactionalStore for MySqlStore {
+    sql::transactions!(in trait MySqlStore, MySql, MySqlConnection);
+
+    async fn begin(&self) -> Result<OpenTransaction<'static, MySql>, StoreError> {
+        Ok(OpenTransaction {
+            transaction: self.pool.begin().await.map_err(error)?,
+            _turn: None,
+        })
+    }
+
+    /// A transaction that is at work on the record holds the lock of its row, and an insert or update would wait for
+    /// it. So the lock is tried for first, by a statement that commits by itself: it is let go at once, and with it
+    /// the lock on the gap where there is no row, for which transactions with other keys would wait. Of two that come
+    /// at the same moment, before either has inserted, the second waits for the first.
+    async fn look(&self, claim: &ClaimRequest) -> Result<Option<ClaimInTransaction>, StoreError> {
+        let query = self.statements.lock.query();
+        let query = query.bytes(&claim.id.as_bytes()[..]);
+        match Tried::of(query.build::<MySql>().fetch_all(&self.pool).await)? {
+            Tried::Held(record) => Ok(record.filter(|it| has_ended(it)).map(existing)),
+            // Those who only look meet here as well.
+            Tried::Locked => match look(self, &claim.id).await?.filter(|it| !it.is_expired()) {
+                Some(record) if has_ended(&record) => Ok(Some(existing(record.into()))),
+                record => Ok(Some(ClaimInTransaction::Locked {
+                    fingerprint: record.map(|record| record.fingerprint),
+                })),
+            },
+        }
+    }
+
+    async fn claim_in(
+        &self,
+        connection: &mut MySqlConnection,
+        observed: Option<&Observation>,
+        claim: &ClaimRequest,
+        joined: bool,
+    ) -> Result<ClaimInTransaction, StoreError> {
+        let on = On::new(self, connection);
+        if joined {
+            // What the caller's transaction itself has done, nobody else can see.
+            if let Some(record) = look(&on, &claim.id).await?.filter(has_ended) {
+                return Ok(existing(record.into()));
+            }
+            // It takes a connection, and all of the pool may be in transactions that wait for one more.
+            if let Ok(answer) = tokio::time::timeout(LOOK_WITHIN, self.look(claim)).await
+                && let Some(answer) = answer?
+            {
+                return Ok(answer);
+            }
+        }
+        // The insert comes before any read: a read of nothing would lock the gap.
+        let mut may_be_new = observed.is_none();
+        for _ in 0..sql::ROUNDS {
+            if may_be_new && let Inserted::New(claimed) = insert(&on, claim).await? {
+                return Ok(claimed.into());
+            }
+            match on.try_claim_there(observed, claim).await? {
+                Some(answer) => return Ok(answer),
+                None => may_be_new = true,
+            }
+        }
+        Err(sql::restless())
+    }
+}
+
+impl On<'_, MySqlStore, MySqlConnection> {
+    /// None where there is no record.
+    async fn try_claim_there(
+        &self,
+        observed: Option<&Observation>,
+        claim: &ClaimRequest,
+    ) -> Result<Option<ClaimInTransaction>, StoreError> {
+        // It reads what is there now, whatever the transaction has seen before.
+        let query = self.store.statements.lock.query();
+        let query = query.bytes(&claim.id.as_bytes()[..]);
+        let rows = {
+            let mut connection = self.connection.lock().await;
+            query.build::<MySql>().fetch_all(&mut **connection).await
+        };
+        let record = match Tried::of(rows)? {
+            Tried::Held(None) => return Ok(None),
+            Tried::Held(Some(record)) => record,
+            Tried::Locked => return Ok(Some(ClaimInTransaction::Locked { fingerprint: None })),
+        };
+        let answer = if record.is_expired() || sql::may_be_granted(&record, claim) {
+            claim_there(self, claim).await?
+        } else if let Some(observed) = observed {
+            try_take_over(self, observed, claim).await?
+        } else {
+            return Ok(Some(existing(record)));
+        };
+        Ok(answer.map(Into::into))
+    }
+}
+
+fn has_ended(record: &Record) -> bool {
+    record.state.is_ended() && !record.is_expired()
+}
+
+fn existing(record: Box<Record>) -> ClaimInTransaction {
+    ClaimInTransaction::Existing(record)
+}

@@ -1,0 +1,479 @@
+//! Messages of an outbox in a SQL database. As with records, each step is one atomic statement by the database's clock;
+//! nothing here knows a codec, a handler or a user's type.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Mutex;
+
+use crate::error::{StoreError, StoreErrorKind};
+use crate::record::{Timestamp, Token};
+use crate::store::sql::{Query, Readable, Statement, Table, span};
+
+mod enqueue;
+mod kinds;
+mod statements;
+
+pub use enqueue::Connection;
+pub(crate) use enqueue::{Enqueued, Inserts};
+use kinds::Kind;
+pub(crate) use statements::Polling;
+use statements::Statements;
+
+/// The table's name where nobody chose another.
+const DEFAULT_TABLE: &str = "idem_outbox";
+
+/// Where the table is.
+#[derive(Debug, Clone)]
+pub(crate) struct Place(Table);
+
+impl Place {
+    pub(crate) fn named(&self, name: &str) -> Result<Self, StoreError> {
+        Table::new(self.0.schema.as_deref(), name).map(Self)
+    }
+
+    pub(crate) fn in_schema(&self, schema: &str) -> Result<Self, StoreError> {
+        Table::new(Some(schema), &self.0.name).map(Self)
+    }
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self(Table {
+            schema: None,
+            name: DEFAULT_TABLE.into(),
+        })
+    }
+}
+
+/// How many messages one step claims at most, to keep its locks short.
+pub(crate) const BATCH: usize = 32;
+
+/// A message as it is enqueued.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Envelope<'a> {
+    pub(crate) key: &'a str,
+    pub(crate) topic: &'a str,
+    pub(crate) ordering_key: Option<&'a str>,
+    pub(crate) payload: &'a str,
+    pub(crate) headers: Option<&'a str>,
+    pub(crate) delay: Duration,
+}
+
+/// A message as it is handed out, or was parked.
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub(crate) id: i64,
+    pub(crate) key: String,
+    pub(crate) topic: String,
+    pub(crate) ordering_key: Option<String>,
+    pub(crate) payload: String,
+    pub(crate) headers: Option<String>,
+    /// How often it was handed out, this time included.
+    pub(crate) attempt: u32,
+    pub(crate) enqueued_at: Timestamp,
+    pub(crate) parked_at: Option<Timestamp>,
+    pub(crate) last_error: Option<String>,
+}
+
+/// Who handles which message. A step that takes one changes nothing where somebody else has it by now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claimed {
+    pub(crate) id: i64,
+    pub(crate) token: Token,
+}
+
+/// What is in a table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Counted {
+    pub(crate) waiting: u64,
+    pub(crate) parked: u64,
+    /// How long the oldest of the waiting ones has waited.
+    pub(crate) oldest: Duration,
+}
+
+/// A table of messages. Each method is one step that may be repeated; dropped, it leaves its step done or not done.
+#[async_trait]
+pub(crate) trait Messages: Debug + Send + Sync {
+    async fn migrate(&self) -> Result<(), StoreError>;
+
+    /// What polls for these topics. Where parked messages are skipped, later ones of their ordering key go before them.
+    fn polling(&self, topics: &[&str], skip_parked: bool) -> Polling;
+
+    /// The topics of which at least one message could be claimed.
+    async fn due(&self, polling: &Polling) -> Result<Vec<String>, StoreError>;
+
+    /// Claims up to `limit` messages of a topic, at most [`BATCH`], none of them behind an earlier one of its ordering
+    /// key.
+    async fn claim(
+        &self,
+        polling: &Polling,
+        topic: &str,
+        token: &Token,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<Vec<Stored>, StoreError>;
+
+    /// Claims the first message of an ordering key, where it is due and of a topic that is polled.
+    async fn claim_next(
+        &self,
+        polling: &Polling,
+        ordering_key: &str,
+        token: &Token,
+        lease: Duration,
+    ) -> Result<Option<Stored>, StoreError>;
+
+    /// Begins the lease anew. False where somebody else has the message.
+    async fn renew(&self, claimed: Claimed, lease: Duration) -> Result<bool, StoreError>;
+
+    /// Ends the message, which is kept for so long. False where somebody else has it, or it is gone.
+    async fn deliver(&self, claimed: Claimed, keep: Option<Duration>) -> Result<bool, StoreError>;
+
+    /// Gives the message back, to be handed out again after a pause.
+    async fn give_back(
+        &self,
+        claimed: Claimed,
+        pause: Duration,
+        error: &str,
+    ) -> Result<bool, StoreError>;
+
+    /// Sets the message aside for a person.
+    async fn park(&self, claimed: Claimed, error: &str) -> Result<bool, StoreError>;
+
+    /// Up to so many parked messages behind the one of this number, in the order of enqueuing.
+    async fn parked(&self, after: i64, limit: u32) -> Result<Vec<Stored>, StoreError>;
+
+    /// Lets a parked message be handed out again, as often as a new one.
+    async fn requeue(&self, key: &str) -> Result<bool, StoreError>;
+
+    /// Deletes a parked message.
+    async fn discard(&self, key: &str) -> Result<bool, StoreError>;
+
+    /// Deletes up to `limit` delivered messages that were kept for long enough.
+    async fn purge(&self, limit: u32) -> Result<u64, StoreError>;
+
+    async fn count(&self) -> Result<Counted, StoreError>;
+}
+
+/// A pool of connections to a database that can have an outbox. Made from a pool of sqlx, and from a store of this
+/// crate.
+#[derive(Debug, Clone)]
+pub struct Database(Source);
+
+#[derive(Debug, Clone)]
+enum Source {
+    #[cfg(feature = "sqlite")]
+    Sqlite(sqlx::SqlitePool),
+    #[cfg(feature = "postgres")]
+    Postgres(sqlx::PgPool),
+    #[cfg(feature = "mysql")]
+    MySql(sqlx::MySqlPool),
+}
+
+macro_rules! from_pool {
+    ($($feature:literal: $variant:ident, $pool:ty, $store:ty;)*) => {$(
+        #[cfg(feature = $feature)]
+        impl From<$pool> for Database {
+            fn from(pool: $pool) -> Self {
+                Self(Source::$variant(pool))
+            }
+        }
+
+        /// The connections of the store; a table and schema that were chosen for its records are not the outbox's.
+        #[cfg(feature = $feature)]
+        impl From<&$store> for Database {
+            fn from(store: &$store) -> Self {
+                store.pool.clone().into()
+            }
+        }
+    )*};
+}
+
+from_pool! {
+    "sqlite": Sqlite, sqlx::SqlitePool, crate::store::sqlite::SqliteStore;
+    "postgres": Postgres, sqlx::PgPool, crate::store::postgres::PostgresStore;
+    "mysql": MySql, sqlx::MySqlPool, crate::store::mysql::MySqlStore;
+}
+
+impl Database {
+    pub(crate) fn messages(&self, place: &Place) -> Arc<dyn Messages> {
+        let table = &place.0;
+        match self.0.clone() {
+            #[cfg(feature = "sqlite")]
+            Source::Sqlite(pool) => Arc::new(Pooled::new(pool, table)),
+            #[cfg(feature = "postgres")]
+            Source::Postgres(pool) => Arc::new(Pooled::new(pool, table)),
+            #[cfg(feature = "mysql")]
+            Source::MySql(pool) => Arc::new(Pooled::new(pool, table)),
+        }
+    }
+}
+
+/// A table of messages, and the connections to it.
+#[derive(Debug)]
+struct Pooled<DB: Kind> {
+    pool: sqlx::Pool<DB>,
+    table: Table,
+    statements: Statements,
+    /// Where there is one writer at a time, those of this process wait here, in order, instead of polling.
+    writer: Option<Mutex<()>>,
+}
+
+impl<DB: Kind> Pooled<DB> {
+    fn new(pool: sqlx::Pool<DB>, table: &Table) -> Self {
+        Self {
+            pool,
+            statements: Statements::new(&DB::DIALECT, table),
+            table: table.clone(),
+            writer: DB::ONE_WRITER.then(Mutex::default),
+        }
+    }
+
+    async fn read(&self, query: Query<'_>) -> Result<Vec<DB::Row>, StoreError> {
+        DB::rows(&self.pool, &query).await
+    }
+
+    async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
+        let _turn = self.turn().await;
+        DB::run(&self.pool, &query).await
+    }
+
+    async fn change(&self, query: Query<'_>) -> Result<bool, StoreError> {
+        Ok(self.write(query).await? > 0)
+    }
+
+    async fn turn(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        match &self.writer {
+            Some(writer) => Some(writer.lock().await),
+            None => None,
+        }
+    }
+
+    /// Claims what a query selects.
+    async fn claimed(
+        &self,
+        query: Query<'_>,
+        token: &Token,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<Vec<Stored>, StoreError> {
+        let rows = if DB::RETURNS_ROWS {
+            let _turn = self.turn().await;
+            self.read(query).await?
+        } else {
+            self.claim_in_steps(query, token, lease, limit).await?
+        };
+        let mut claimed: Vec<Stored> = rows.iter().map(stored).collect::<Result<_, _>>()?;
+        claimed.sort_unstable_by_key(|message| message.id);
+        Ok(claimed)
+    }
+
+    /// Reads what could be claimed, claims of it what nobody has claimed since, and reads what that was. A read that
+    /// locked would keep transactions waiting that enqueue, and a transaction around all of it could be left open by
+    /// one that is dropped.
+    async fn claim_in_steps(
+        &self,
+        candidates: Query<'_>,
+        token: &Token,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<Vec<DB::Row>, StoreError> {
+        let mut ids = Vec::new();
+        for row in self.read(candidates).await? {
+            ids.push(row.number(0).map_err(unreadable)?);
+        }
+        if ids.is_empty() {
+            return Ok(vec![]);
+        }
+        // Relays side by side read the same; by chance they take different ones.
+        while ids.len() > limit {
+            ids.swap_remove(rand::random::<u32>() as usize % ids.len());
+        }
+        ids.sort_unstable();
+        let take = of_batch(self.statements.take.query(), &ids);
+        let take = take.bytes(&token.as_bytes()[..]).number(span(lease));
+        if self.write(take).await? == 0 {
+            return Ok(vec![]);
+        }
+        let taken = of_batch(self.statements.taken.query(), &ids);
+        self.read(taken.bytes(&token.as_bytes()[..])).await
+    }
+}
+
+/// As many ids as a batch has, so that there is one statement for all lengths: the last one stands for those that are
+/// missing.
+fn of_batch<'q>(query: Query<'q>, ids: &[i64]) -> Query<'q> {
+    let last = ids.last().copied().unwrap_or_default();
+    (0..BATCH).fold(query, |query, at| {
+        query.number(ids.get(at).copied().unwrap_or(last))
+    })
+}
+
+#[async_trait]
+impl<DB: Kind> Messages for Pooled<DB> {
+    async fn migrate(&self) -> Result<(), StoreError> {
+        let _turn = self.turn().await;
+        DB::migrate(&self.pool, &self.table).await
+    }
+
+    fn polling(&self, topics: &[&str], skip_parked: bool) -> Polling {
+        Polling::new(&DB::DIALECT, &self.table, topics, skip_parked)
+    }
+
+    async fn due(&self, polling: &Polling) -> Result<Vec<String>, StoreError> {
+        let query = polling
+            .topics
+            .iter()
+            .fold(polling.due.query(), |query, topic| query.text(&**topic));
+        let rows = self.read(query).await?;
+        let topic = |row: &DB::Row| row.text(0).map(str::to_owned).map_err(unreadable);
+        rows.iter().map(topic).collect()
+    }
+
+    async fn claim(
+        &self,
+        polling: &Polling,
+        topic: &str,
+        token: &Token,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<Vec<Stored>, StoreError> {
+        let limit = limit.min(BATCH);
+        let query = polling
+            .claim
+            .query()
+            .text(topic)
+            .bytes(&token.as_bytes()[..])
+            .number(span(lease))
+            .number(limit as i64);
+        self.claimed(query, token, lease, limit).await
+    }
+
+    async fn claim_next(
+        &self,
+        polling: &Polling,
+        ordering_key: &str,
+        token: &Token,
+        lease: Duration,
+    ) -> Result<Option<Stored>, StoreError> {
+        let query = polling
+            .claim_next
+            .query()
+            .text(ordering_key)
+            .bytes(&token.as_bytes()[..])
+            .number(span(lease));
+        let query = polling
+            .topics
+            .iter()
+            .fold(query, |query, topic| query.text(&**topic));
+        Ok(self.claimed(query, token, lease, 1).await?.pop())
+    }
+
+    async fn renew(&self, claimed: Claimed, lease: Duration) -> Result<bool, StoreError> {
+        let query = held(&self.statements.renew, &claimed);
+        self.change(query.number(span(lease))).await
+    }
+
+    async fn deliver(&self, claimed: Claimed, keep: Option<Duration>) -> Result<bool, StoreError> {
+        let query = match keep {
+            None => held(&self.statements.delete, &claimed),
+            Some(keep) => held(&self.statements.deliver, &claimed).number(span(keep)),
+        };
+        self.change(query).await
+    }
+
+    async fn give_back(
+        &self,
+        claimed: Claimed,
+        pause: Duration,
+        error: &str,
+    ) -> Result<bool, StoreError> {
+        let query = held(&self.statements.give_back, &claimed);
+        self.change(query.number(span(pause)).text(error)).await
+    }
+
+    async fn park(&self, claimed: Claimed, error: &str) -> Result<bool, StoreError> {
+        let query = held(&self.statements.park, &claimed);
+        self.change(query.text(error)).await
+    }
+
+    async fn parked(&self, after: i64, limit: u32) -> Result<Vec<Stored>, StoreError> {
+        let query = self.statements.parked.query();
+        let rows = self
+            .read(query.number(after).number(i64::from(limit)))
+            .await?;
+        rows.iter().map(stored).collect()
+    }
+
+    async fn requeue(&self, key: &str) -> Result<bool, StoreError> {
+        self.change(self.statements.requeue.query().text(key)).await
+    }
+
+    async fn discard(&self, key: &str) -> Result<bool, StoreError> {
+        self.change(self.statements.discard.query().text(key)).await
+    }
+
+    async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
+        let query = self.statements.purge.query();
+        self.write(query.number(i64::from(limit))).await
+    }
+
+    async fn count(&self) -> Result<Counted, StoreError> {
+        let rows = self.read(self.statements.count.query()).await?;
+        let mut counted = [0; 3];
+        if let Some(row) = rows.first() {
+            for (column, count) in counted.iter_mut().enumerate() {
+                let number = row.number(column).map_err(unreadable)?;
+                *count = number.max(0).cast_unsigned();
+            }
+        }
+        let [waiting, parked, oldest] = counted;
+        Ok(Counted {
+            waiting,
+            parked,
+            oldest: Duration::from_micros(oldest),
+        })
+    }
+}
+
+/// Parameters 1 and 2.
+fn held<'q>(statement: &'q Statement, claimed: &'q Claimed) -> Query<'q> {
+    let query = statement.query().number(claimed.id);
+    query.bytes(&claimed.token.as_bytes()[..])
+}
+
+/// The columns that [`stored`] reads, in its order.
+const COLUMNS: &str = "id, message_key, topic, ordering_key, payload, headers, attempt, enqueued_at, parked_at, \
+     last_error";
+
+fn stored<R: Readable>(row: &R) -> Result<Stored, StoreError> {
+    let text = |column| row.text(column).map(str::to_owned).map_err(unreadable);
+    let text_or_null = |column| {
+        let text = row.text_or_null(column).map_err(unreadable)?;
+        Ok::<_, StoreError>(text.map(str::to_owned))
+    };
+    let number = |column| row.number(column).map_err(unreadable);
+    let parked_at = row.number_or_null(8).map_err(unreadable)?;
+    Ok(Stored {
+        id: number(0)?,
+        key: text(1)?,
+        topic: text(2)?,
+        ordering_key: text_or_null(3)?,
+        payload: text(4)?,
+        headers: text_or_null(5)?,
+        attempt: u32::try_from(number(6)?).unwrap_or(u32::MAX),
+        enqueued_at: Timestamp::from_micros(number(7)?),
+        parked_at: parked_at.map(Timestamp::from_micros),
+        last_error: text_or_null(9)?,
+    })
+}
+
+fn unreadable(source: sqlx::Error) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Corrupt,
+        "a row holds a value of a type that no outbox writes, repair or delete it",
+    )
+    .with_source(source)
+}

@@ -1,0 +1,228 @@
+//! Putting a message into the outbox, in the caller's own transaction.
+
+use std::sync::OnceLock;
+
+use crate::error::{StoreError, StoreErrorKind};
+use crate::store::outbox::{Envelope, Place, unreadable};
+use crate::store::sql::{Dialect, Placeholders, Query, Readable, Statement, Table, span};
+
+/// A connection that messages can be enqueued through: `SqliteConnection`, `PgConnection` or `MySqlConnection` of sqlx.
+/// What is enqueued becomes a message when the transaction that is open on it commits.
+#[diagnostic::on_unimplemented(
+    message = "messages cannot be enqueued through `{Self}`",
+    label = "not a connection of SQLite, PostgreSQL or MySQL",
+    note = "give the connection that a transaction is open on: `&mut *tx` where `tx` is a transaction of sqlx",
+    note = "the feature of its database (`sqlite`, `postgres`, `mysql`) must be on"
+)]
+pub trait Connection: Send {
+    #[doc(hidden)]
+    fn opened(&mut self) -> Opened<'_>;
+}
+
+/// A connection of any kind.
+#[doc(hidden)]
+#[derive(Debug)]
+#[expect(
+    unnameable_types,
+    reason = "nobody else makes one, which seals the trait"
+)]
+pub struct Opened<'c>(Kind<'c>);
+
+#[derive(Debug)]
+enum Kind<'c> {
+    #[cfg(feature = "sqlite")]
+    Sqlite(&'c mut sqlx::SqliteConnection),
+    #[cfg(feature = "postgres")]
+    Postgres(&'c mut sqlx::PgConnection),
+    #[cfg(feature = "mysql")]
+    MySql(&'c mut sqlx::MySqlConnection),
+}
+
+/// What became of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Enqueued {
+    New,
+    /// The same message is there already.
+    Again,
+    /// Another message has its key.
+    Differs,
+}
+
+/// The statements that insert into one table, for each kind of connection that turned up.
+#[derive(Debug)]
+pub(crate) struct Inserts {
+    table: Table,
+    of_kind: [OnceLock<Insert>; 3],
+}
+
+#[derive(Debug)]
+struct Insert {
+    insert: Statement,
+    find: Statement,
+}
+
+/// How often an insert is tried that met a message which was then gone.
+const ROUNDS: u32 = 8;
+
+impl Inserts {
+    pub(crate) fn new(place: Place) -> Self {
+        Self {
+            table: place.0,
+            of_kind: Default::default(),
+        }
+    }
+
+    /// Enqueues a message, with one statement where nobody else has its key.
+    pub(crate) async fn enqueue<C: Connection + ?Sized>(
+        &self,
+        connection: &mut C,
+        envelope: &Envelope<'_>,
+        same_payload: impl Fn(&str, &str) -> bool + Sync,
+    ) -> Result<Enqueued, StoreError> {
+        let mut connection = connection.opened();
+        let (number, dialect) = connection.kind();
+        let statements = self.of_kind[number].get_or_init(|| Insert::new(dialect, &self.table));
+        for _ in 0..ROUNDS {
+            let query = statements
+                .insert
+                .query()
+                .text(envelope.key)
+                .text(envelope.topic)
+                .text(envelope.ordering_key)
+                .text(envelope.payload)
+                .text(envelope.headers)
+                .number(span(envelope.delay));
+            if connection.insert(query).await? {
+                return Ok(Enqueued::New);
+            }
+            let there = connection
+                .find(statements.find.query().text(envelope.key))
+                .await?;
+            if let Some([key, topic, ordering_key, payload]) = there {
+                // Where blanks at the end do not count in a comparison, it may be another key.
+                let same = key == envelope.key
+                    && topic == envelope.topic
+                    && ordering_key == envelope.ordering_key.unwrap_or_default()
+                    && same_payload(&payload, envelope.payload);
+                return Ok(if same {
+                    Enqueued::Again
+                } else {
+                    Enqueued::Differs
+                });
+            }
+        }
+        Err(StoreError::new(
+            StoreErrorKind::Conflict,
+            "a message with the same key came and went at each look, try again",
+        ))
+    }
+}
+
+impl Insert {
+    fn new(dialect: &Dialect, table: &Table) -> Self {
+        let now = dialect.now;
+        let messages = table.quoted(dialect.quote, "");
+        // In a transaction of MySQL a plain read may not see the message that an insert has just met.
+        let (otherwise, latest) = match dialect.placeholders {
+            Placeholders::InOrder => ("", " LOCK IN SHARE MODE"),
+            Placeholders::Numbered(_) => (" ON CONFLICT (message_key) DO NOTHING", ""),
+        };
+        let sql = |text: String| Statement::new(&text, dialect.placeholders);
+        Self {
+            insert: sql(format!(
+                "INSERT INTO {messages} (message_key, topic, ordering_key, payload, headers, state, attempt, due_at, \
+                 enqueued_at) VALUES (?1, ?2, ?3, ?4, ?5, 'waiting', 0, {now} + ?6, {now}){otherwise}"
+            )),
+            find: sql(format!(
+                "SELECT message_key, topic, coalesce(ordering_key, ''), payload FROM {messages} WHERE message_key = ?1{latest}"
+            )),
+        }
+    }
+}
+
+macro_rules! kinds {
+    ($($feature:literal: $variant:ident, $number:literal, $connection:ty, $database:ty, $module:ident;)*) => {
+        $(
+            #[cfg(feature = $feature)]
+            impl Connection for $connection {
+                fn opened(&mut self) -> Opened<'_> {
+                    Opened(Kind::$variant(self))
+                }
+            }
+        )*
+
+        impl Opened<'_> {
+            /// The number of its kind, and what is spoken to it.
+            fn kind(&self) -> (usize, &'static Dialect) {
+                match self.0 {
+                    $(
+                        #[cfg(feature = $feature)]
+                        Kind::$variant(_) => ($number, &crate::store::$module::statements::DIALECT),
+                    )*
+                }
+            }
+
+            /// False where there is a message of that key.
+            async fn insert(&mut self, query: Query<'_>) -> Result<bool, StoreError> {
+                match &mut self.0 {
+                    $(
+                        #[cfg(feature = $feature)]
+                        Kind::$variant(connection) => {
+                            let done = query.build::<$database>().execute(&mut **connection).await;
+                            match done {
+                                Ok(done) => Ok(done.rows_affected() > 0),
+                                Err(error) if is_duplicate(&error) => Ok(false),
+                                Err(error) => Err(crate::store::$module::error(error)),
+                            }
+                        }
+                    )*
+                }
+            }
+
+            /// The first row, of four texts.
+            async fn find(&mut self, query: Query<'_>) -> Result<Option<[String; 4]>, StoreError> {
+                match &mut self.0 {
+                    $(
+                        #[cfg(feature = $feature)]
+                        Kind::$variant(connection) => query
+                            .build::<$database>()
+                            .fetch_optional(&mut **connection)
+                            .await
+                            .map_err(crate::store::$module::error)?
+                            .as_ref()
+                            .map(texts)
+                            .transpose(),
+                    )*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    "sqlite": Sqlite, 0, sqlx::SqliteConnection, sqlx::Sqlite, sqlite;
+    "postgres": Postgres, 1, sqlx::PgConnection, sqlx::Postgres, postgres;
+    "mysql": MySql, 2, sqlx::MySqlConnection, sqlx::MySql, mysql;
+}
+
+/// MySQL fails where there is a message of that key, which undoes the statement alone: the transaction goes on.
+fn is_duplicate(error: &sqlx::Error) -> bool {
+    #[cfg(feature = "mysql")]
+    {
+        use crate::store::mysql::{DUPLICATE, number};
+        number(error) == Some(DUPLICATE)
+    }
+    #[cfg(not(feature = "mysql"))]
+    {
+        let _ = error;
+        false
+    }
+}
+
+fn texts<R: Readable>(row: &R) -> Result<[String; 4], StoreError> {
+    let mut texts = [const { String::new() }; 4];
+    for (column, text) in texts.iter_mut().enumerate() {
+        *text = row.text(column).map_err(unreadable)?.to_owned();
+    }
+    Ok(texts)
+}

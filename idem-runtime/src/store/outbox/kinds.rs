@@ -1,0 +1,105 @@
+//! The databases that can have an outbox, behind one small trait.
+
+use sqlx::Pool;
+
+use crate::error::StoreError;
+use crate::store::outbox::DEFAULT_TABLE;
+use crate::store::sql::{Dialect, Migrations, Query, Readable, Table};
+
+/// What an outbox asks of a kind of database.
+pub(super) trait Kind: sqlx::Database<Row: Readable> {
+    const DIALECT: Dialect;
+    /// Whether a statement that writes can give back rows.
+    const RETURNS_ROWS: bool;
+    /// Whether writers wait for each other, whatever they write.
+    const ONE_WRITER: bool;
+
+    /// Runs a statement and gives the rows it returns. It is driven to its end even where one row is enough: the commit
+    /// comes after the last.
+    fn rows(
+        pool: &Pool<Self>,
+        query: &Query<'_>,
+    ) -> impl Future<Output = Result<Vec<Self::Row>, StoreError>> + Send;
+
+    /// Runs a statement and tells how many rows it matched.
+    fn run(
+        pool: &Pool<Self>,
+        query: &Query<'_>,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Makes the table, or brings it up to date.
+    fn migrate(
+        pool: &Pool<Self>,
+        table: &Table,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+macro_rules! kind {
+    ($feature:literal, $database:ty, $module:ident, $retry:ident, $migration:literal, $returns_rows:literal,
+     $one_writer:literal) => {
+        #[cfg(feature = $feature)]
+        impl Kind for $database {
+            const DIALECT: Dialect = crate::store::$module::statements::DIALECT;
+            const RETURNS_ROWS: bool = $returns_rows;
+            const ONE_WRITER: bool = $one_writer;
+
+            async fn rows(
+                pool: &Pool<Self>,
+                query: &Query<'_>,
+            ) -> Result<Vec<Self::Row>, StoreError> {
+                use crate::store::$module::{error, $retry};
+                $retry(|| query.build::<Self>().fetch_all(pool))
+                    .await
+                    .map_err(error)
+            }
+
+            async fn run(pool: &Pool<Self>, query: &Query<'_>) -> Result<u64, StoreError> {
+                use crate::store::$module::{error, $retry};
+                let done = $retry(|| query.build::<Self>().execute(pool))
+                    .await
+                    .map_err(error)?;
+                Ok(done.rows_affected())
+            }
+
+            async fn migrate(pool: &Pool<Self>, table: &Table) -> Result<(), StoreError> {
+                const MIGRATIONS: Migrations = Migrations {
+                    table: DEFAULT_TABLE,
+                    versions: &[include_str!(concat!(
+                        "../../../migrations/",
+                        $migration,
+                        "/outbox/0001_outbox.sql"
+                    ))],
+                };
+                crate::store::$module::migrate::run(pool, table, &MIGRATIONS).await
+            }
+        }
+    };
+}
+
+kind!(
+    "sqlite",
+    sqlx::Sqlite,
+    sqlite,
+    retry_busy,
+    "sqlite",
+    true,
+    true
+);
+kind!(
+    "postgres",
+    sqlx::Postgres,
+    postgres,
+    retry_conflicts,
+    "postgres",
+    true,
+    false
+);
+kind!(
+    "mysql",
+    sqlx::MySql,
+    mysql,
+    retry_undone,
+    "mysql",
+    false,
+    false
+);

@@ -1,0 +1,18 @@
+-- The completion of a call that runs, at once as well. The arguments are those of `hold.lua`; token and grant are hex
+-- digits and digits, so they stand for themselves in a pattern.
+
+if HEAD and ARGV[1] == 'complete' then
+    local retention, on_crash, lease_until =
+        string.match(HEAD, '^running %- (%d+) (%l+) (%d+) ' .. ARGV[2] .. ' ' .. ARGV[3] .. ' ')
+    if retention and (on_crash ~= 'rerun' or lease_until + retention > NOW) then
+        -- All but the first two words stays.
+        local head = string.format('%s %.0f%s', ARGV[5], NOW, string.sub(HEAD, #'running -' + 1))
+        if ARGV[6] then
+            redis.call('HSET', KEY, 'head', head, 'outcome', ARGV[6])
+        else
+            redis.call('HSET', KEY, 'head', head)
+        end
+        redis.call('PEXPIREAT', KEY, string.format('%.0f', math.ceil((NOW + retention + GRACE) / 1000)))
+        return 1
+    end
+end

@@ -1,0 +1,11 @@
+-- How a script begins that needs no more than what decides.
+
+local KEY = KEYS[1]
+local TIME = redis.call('TIME')
+local NOW = TIME[1] * 1000000 + TIME[2]
+
+-- How long after a record expired, or was erased, its grant is remembered, in microseconds: a server that takes over
+-- with a clock that is behind by less than this still gives a higher one.
+local GRACE = 60000000
+
+local HEAD = redis.call('HGET', KEY, 'head')

@@ -1,0 +1,144 @@
+//! What calls keep to be made again, in a table beside the records.
+//!
+//! Neither claiming nor ending a record touches it: a row is due a lease after it was written, and whoever recovers looks
+//! at the record then. Deleting a record deletes its row.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::error::StoreError;
+use crate::key::{Operation, RecordId};
+use crate::record::{Holder, Payload, Timestamp};
+use crate::store::sql::rows::{corrupt, unreadable};
+use crate::store::sql::{Backend, Conditions, Dialect, Query, Readable, Statement, Table, span};
+use crate::store::{Fenced, Kept, RecoveryStore, Resolved};
+
+/// The statements for one table.
+#[derive(Debug)]
+pub(in crate::store) struct KeptStatements {
+    keep: Statement,
+    due: Statement,
+    postpone: Statement,
+    forget: Statement,
+}
+
+impl KeptStatements {
+    pub(in crate::store) fn new(dialect: &Dialect, table: &Table) -> Self {
+        let Dialect {
+            now,
+            greatest,
+            lock,
+            upsert,
+            proposed,
+            ..
+        } = dialect;
+        let records = table.quoted(dialect.quote, "");
+        let kept = table.quoted(dialect.quote, "_kept");
+        let Conditions { held, .. } = Conditions::new(dialect, "r.");
+        let new = |column: &str| proposed.replace("{}", column);
+        // Some dialects see in an assignment what the ones before it did, so this column is written last.
+        let same_life = format!("{kept}.first_claimed_at = {}", new("first_claimed_at"));
+        let sql = |text: String| Statement::new(&text, dialect.placeholders);
+        let as_read =
+            "id = ?1 AND first_claimed_at = ?2 AND recover_after = ?3 AND recoveries = ?4";
+        Self {
+            keep: sql(format!(
+                "-- Another caller may take over between the look at the holder and the insert: the record stays as it\n\
+                 -- is until the statement is over. What is left of an earlier life of the record begins anew.\n\
+                 INSERT INTO {kept} (id, first_claimed_at, operation, codec, payload, recover_after, recoveries) \
+                 SELECT r.id, r.first_claimed_at, r.operation, ?4, ?5, {now} + ?6, 0 FROM {records} AS r \
+                 WHERE {held} {lock} {upsert} \
+                 recoveries = CASE WHEN {same_life} THEN {kept}.recoveries ELSE 0 END, \
+                 recover_after = CASE WHEN {same_life} THEN {greatest}({kept}.recover_after, {recover_after}) \
+                   ELSE {recover_after} END, \
+                 codec = {codec}, payload = {payload}, first_claimed_at = {first_claimed_at}",
+                first_claimed_at = new("first_claimed_at"),
+                recover_after = new("recover_after"),
+                codec = new("codec"),
+                payload = new("payload"),
+            )),
+            due: sql(format!(
+                "SELECT id, first_claimed_at, codec, payload, recoveries, recover_after FROM {kept} \
+                 WHERE operation = ?1 AND recover_after <= {now} ORDER BY recover_after LIMIT ?2"
+            )),
+            postpone: sql(format!(
+                "-- Several may have read that it is due. The first makes it due later, and the others find another\n\
+                 -- time than they read.\n\
+                 UPDATE {kept} SET recover_after = {now} + ?5, recoveries = recoveries + ?6 WHERE {as_read}"
+            )),
+            forget: sql(format!("DELETE FROM {kept} WHERE {as_read}")),
+        }
+    }
+}
+
+#[async_trait]
+impl<B: Backend + Send> RecoveryStore for B {
+    async fn keep(
+        &self,
+        holder: &Holder,
+        kept: &Payload,
+        lease: Duration,
+    ) -> Result<Fenced, StoreError> {
+        let query = self.statements().kept.keep.query().holder(holder);
+        let query = query.text(&*kept.codec).bytes(&*kept.bytes);
+        Ok(match self.write(query.number(span(lease))).await? {
+            0 => Fenced::Lost,
+            _ => Fenced::Done,
+        })
+    }
+
+    async fn due(&self, operation: &Operation, limit: u32) -> Result<Vec<Kept>, StoreError> {
+        let query = self.statements().kept.due.query().text(operation.as_str());
+        let rows = self.read(query.number(i64::from(limit))).await?;
+        rows.iter().map(kept).collect()
+    }
+
+    async fn postpone(
+        &self,
+        kept: &Kept,
+        by: Duration,
+        recovering: bool,
+    ) -> Result<Resolved, StoreError> {
+        let query = as_read(&self.statements().kept.postpone, kept);
+        // Never the time that it was due: that is what the others know it by.
+        let query = query.number(span(by).max(1)).number(i64::from(recovering));
+        resolved(self, query).await
+    }
+
+    async fn forget(&self, kept: &Kept) -> Result<Resolved, StoreError> {
+        resolved(self, as_read(&self.statements().kept.forget, kept)).await
+    }
+}
+
+async fn resolved(backend: &impl Backend, query: Query<'_>) -> Result<Resolved, StoreError> {
+    Ok(match backend.write(query).await? {
+        0 => Resolved::Stale,
+        _ => Resolved::Done,
+    })
+}
+
+/// Parameters 1 to 4.
+fn as_read<'q>(statement: &'q Statement, kept: &'q Kept) -> Query<'q> {
+    statement
+        .query()
+        .bytes(&kept.id.as_bytes()[..])
+        .number(kept.first_claimed_at.as_micros())
+        .number(kept.due_at.as_micros())
+        .number(i64::from(kept.recoveries))
+}
+
+fn kept<R: Readable>(row: &R) -> Result<Kept, StoreError> {
+    let id = row.bytes(0).map_err(unreadable)?;
+    let recoveries = row.number(4).map_err(unreadable)?;
+    Ok(Kept {
+        id: RecordId::from_bytes(id.try_into().map_err(|_| corrupt("id"))?),
+        first_claimed_at: Timestamp::from_micros(row.number(1).map_err(unreadable)?),
+        payload: Payload {
+            codec: row.text(2).map_err(unreadable)?.to_owned().into(),
+            bytes: row.bytes(3).map_err(unreadable)?.into(),
+        },
+        recoveries: recoveries.try_into().map_err(|_| corrupt("recoveries"))?,
+        due_at: Timestamp::from_micros(row.number(5).map_err(unreadable)?),
+    })
+}

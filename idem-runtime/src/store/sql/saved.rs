@@ -1,0 +1,135 @@
+//! The finished steps of bodies, in a table beside the records.
+//!
+//! A row says of which life of its record it is by the time of the first claim: the claim that replaces an expired
+//! record in place writes no further table, and what is left of the life before is not seen, and written over by the
+//! next step of that name. Deleting a record deletes the rest.
+
+use crate::error::StoreError;
+use crate::record::{Holder, Payload};
+use crate::store::sql::rows::{corrupt, unreadable};
+use crate::store::sql::{Backend, Conditions, Dialect, Readable, Statement, Table};
+use crate::store::{Fenced, SavedStep};
+
+/// What is written differently in each dialect.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::store) struct StepDialect {
+    /// Locks the row that a `SELECT` reads, as it is by then, until the statement is over.
+    pub(in crate::store) lock: &'static str,
+    /// What an insert does where there is a row of that name; `{saved}` stands for the table.
+    pub(in crate::store) on_conflict: &'static str,
+    /// The column `s.name` as text.
+    pub(in crate::store) name: &'static str,
+}
+
+/// The statements for one table.
+#[derive(Debug)]
+pub(in crate::store) struct StepStatements {
+    save: Statement,
+    find: Statement,
+    all: Statement,
+}
+
+impl StepStatements {
+    pub(in crate::store) fn new(dialect: &Dialect, steps: &StepDialect, table: &Table) -> Self {
+        let records = table.quoted(dialect.quote, "");
+        let saved = table.quoted(dialect.quote, "_steps");
+        let Conditions { held, .. } = Conditions::new(dialect, "r.");
+        let StepDialect {
+            lock,
+            on_conflict,
+            name,
+        } = steps;
+        let sql = |text: String| Statement::new(&text, dialect.placeholders);
+        let of_this_life = "s.id = r.id AND s.first_claimed_at = r.first_claimed_at";
+        Self {
+            save: sql(format!(
+                "-- Another caller may take over between the look at the holder and the insert, and would then have read\n\
+                 -- the steps without this one: the record stays as it is until the statement is over.\n\
+                 INSERT INTO {saved} (id, name, first_claimed_at, codec, payload) \
+                 SELECT r.id, ?4, r.first_claimed_at, ?5, ?6 FROM {records} AS r WHERE {held} {lock} {on_conflict}",
+                on_conflict = on_conflict.replace("{saved}", &saved),
+            )),
+            find: sql(format!(
+                "SELECT 1 FROM {records} AS r JOIN {saved} AS s ON {of_this_life} AND s.name = ?4 WHERE {held}"
+            )),
+            all: sql(format!(
+                "-- In one statement, so that the steps are those of the life whose holder asks. Its own row comes\n\
+                 -- back where there are none.\n\
+                 SELECT {name}, s.codec, s.payload FROM {records} AS r LEFT JOIN {saved} AS s ON {of_this_life} \
+                 WHERE {held}"
+            )),
+        }
+    }
+
+    #[cfg(all(test, feature = "sqlite"))]
+    pub(in crate::store) fn each(&self) -> [&Statement; 3] {
+        [&self.save, &self.find, &self.all]
+    }
+}
+
+pub(in crate::store) async fn save_step(
+    backend: &impl Backend,
+    statements: &StepStatements,
+    holder: &Holder,
+    name: &str,
+    payload: &Payload,
+) -> Result<Fenced, StoreError> {
+    if save_new_step(backend, statements, holder, name, payload).await? == Fenced::Done {
+        return Ok(Fenced::Done);
+    }
+    // It was saved before, or the record is another's.
+    let find = statements.find.query().holder(holder).text(name);
+    Ok(match backend.read(find).await?.len() {
+        0 => Fenced::Lost,
+        _ => Fenced::Done,
+    })
+}
+
+/// The same for a step that was not saved before.
+pub(in crate::store) async fn save_new_step(
+    backend: &impl Backend,
+    statements: &StepStatements,
+    holder: &Holder,
+    name: &str,
+    payload: &Payload,
+) -> Result<Fenced, StoreError> {
+    let save = statements.save.query().holder(holder).text(name);
+    let save = save.text(&*payload.codec).bytes(&*payload.bytes);
+    Ok(match backend.write(save).await? {
+        0 => Fenced::Lost,
+        _ => Fenced::Done,
+    })
+}
+
+pub(in crate::store) async fn saved_steps(
+    backend: &impl Backend,
+    statements: &StepStatements,
+    holder: &Holder,
+) -> Result<Option<Vec<SavedStep>>, StoreError> {
+    let rows = backend.read(statements.all.query().holder(holder)).await?;
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    let steps = rows.iter().filter_map(|row| step(row).transpose());
+    steps.collect::<Result<_, _>>().map(Some)
+}
+
+/// The step in a row; none in that of a record without steps.
+fn step<R: Readable>(row: &R) -> Result<Option<SavedStep>, StoreError> {
+    let Some(name) = row.text_or_null(0).map_err(unreadable)? else {
+        return Ok(None);
+    };
+    let (Some(codec), Some(bytes)) = (
+        row.text_or_null(1).map_err(unreadable)?,
+        row.bytes_or_null(2).map_err(unreadable)?,
+    ) else {
+        return Err(corrupt("payload"));
+    };
+    Ok(Some(SavedStep {
+        name: name.to_owned(),
+        payload: Payload {
+            codec: codec.to_owned().into(),
+            bytes: bytes.into(),
+        },
+    }))
+}

@@ -1,0 +1,71 @@
+//! Claiming in a transaction that stays open while a body runs.
+
+use std::sync::Arc;
+
+use sqlx::Sqlite;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+
+use super::{SqliteStore, error, retry_busy};
+use crate::error::StoreError;
+use crate::record::{Ending, Holder, Observation};
+use crate::store::sql::{self, Backend, On, OpenTransaction, Query, Returning};
+use crate::store::{Claim, ClaimInTransaction, ClaimRequest, Fenced, Store, TransactionalStore};
+
+sql::transactions!(SqliteStore, Sqlite, SqliteConnection, SqliteRow);
+
+impl Returning for On<'_, SqliteStore, SqliteConnection> {
+    async fn write_returning(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, StoreError> {
+        self.read(query).await
+    }
+}
+
+impl TransactionalStore for SqliteStore {
+    sql::transactions!(in trait SqliteStore, Sqlite, SqliteConnection);
+
+    /// The transaction is the writer from its beginning: one that became it half way could find that another has
+    /// written since it read, and could only be rolled back.
+    async fn begin(&self) -> Result<OpenTransaction<'static, Sqlite>, StoreError> {
+        let turn = Arc::clone(&self.writer).lock_owned().await;
+        let transaction = retry_busy(|| self.pool.begin_with("BEGIN IMMEDIATE"))
+            .await
+            .map_err(error)?;
+        Ok(OpenTransaction {
+            transaction,
+            _turn: Some(turn),
+        })
+    }
+
+    /// A replay does not queue behind writers.
+    async fn look(&self, claim: &ClaimRequest) -> Result<Option<ClaimInTransaction>, StoreError> {
+        let record = self.get(&claim.id).await?;
+        let ended = record.filter(|record| record.state.is_ended());
+        Ok(ended.map(|record| ClaimInTransaction::Existing(Box::new(record))))
+    }
+
+    /// Nobody else writes beside this transaction, so there is no race, and nobody whose row it could wait for.
+    async fn claim_in(
+        &self,
+        connection: &mut SqliteConnection,
+        observed: Option<&Observation>,
+        claim: &ClaimRequest,
+        _: bool,
+    ) -> Result<ClaimInTransaction, StoreError> {
+        let on = On::new(self, connection);
+        for _ in 0..sql::ROUNDS {
+            let query = sql::claim_query(&self.statements.claim, claim);
+            let answer = match (sql::grant(&on, query).await?, observed) {
+                (Some(granted), _) => Some(granted),
+                (None, Some(observed)) => {
+                    sql::try_take_over(&on, &self.statements.take_over, observed, claim).await?
+                }
+                (None, None) => sql::get(&on, &claim.id)
+                    .await?
+                    .map(|record| Claim::Existing(Box::new(record))),
+            };
+            if let Some(answer) = answer {
+                return Ok(answer.into());
+            }
+        }
+        Err(sql::restless())
+    }
+}

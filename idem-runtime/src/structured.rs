@@ -1,0 +1,106 @@
+//! The header that carries a key, and the strings of structured fields (RFC 9651) that keys are written as: by one rule,
+//! for who sends them and who reads them.
+
+use http::HeaderName;
+
+/// The request header that carries the key, of draft-ietf-httpapi-idempotency-key-header-07.
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// Printable ASCII as a string, RFC 9651 §4.1.6.
+#[cfg(feature = "client")]
+pub(crate) fn write(text: &str) -> String {
+    let mut string = String::with_capacity(text.len() + 2);
+    string.push('"');
+    for char in text.chars() {
+        if matches!(char, '"' | '\\') {
+            string.push('\\');
+        }
+        string.push(char);
+    }
+    string.push('"');
+    string
+}
+
+/// The string of an item, RFC 9651 §4.2.3 and §4.2.5; none where it is anything else. Its parameters are checked for
+/// their form and ignored, since none is defined.
+pub(crate) fn read(value: &[u8]) -> Option<String> {
+    let [b'"', ..] = value else {
+        return None;
+    };
+    let mut text = String::with_capacity(value.len());
+    let mut at = 1;
+    loop {
+        match *value.get(at)? {
+            b'"' => break,
+            b'\\' => {
+                at += 1;
+                match *value.get(at)? {
+                    escaped @ (b'"' | b'\\') => text.push(escaped.into()),
+                    _ => return None,
+                }
+            }
+            plain @ 0x20..=0x7e => text.push(plain.into()),
+            _ => return None,
+        }
+        at += 1;
+    }
+    parameters(&value[at + 1..]).then_some(text)
+}
+
+/// Whether these are parameters, RFC 9651 §4.2.3.2, of any type that a bare item has.
+fn parameters(mut rest: &[u8]) -> bool {
+    while let [b';', more @ ..] = rest {
+        rest = skip(more, |byte| byte == b' ');
+        if !matches!(rest.first(), Some(b'a'..=b'z' | b'*')) {
+            return false;
+        }
+        rest = skip(
+            rest,
+            |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'*'),
+        );
+        if let [b'=', value @ ..] = rest {
+            let Some(behind) = bare_item(value) else {
+                return false;
+            };
+            rest = behind;
+        }
+    }
+    rest.is_empty()
+}
+
+/// What stands behind a bare item. It is looked at no closer than its end demands: it is ignored.
+fn bare_item(value: &[u8]) -> Option<&[u8]> {
+    match value {
+        [b'"', ..] => {
+            let mut escaped = false;
+            let end = value.iter().skip(1).position(|byte| {
+                let ends = *byte == b'"' && !escaped;
+                escaped = *byte == b'\\' && !escaped;
+                ends
+            })?;
+            value[1..=end]
+                .iter()
+                .all(|byte| matches!(byte, 0x20..=0x7e))
+                .then(|| &value[end + 2..])
+        }
+        _ => {
+            let rest = skip(value, |byte| {
+                byte.is_ascii_graphic() && byte != b';' && byte != b','
+            });
+            (rest.len() < value.len()).then_some(rest)
+        }
+    }
+}
+
+fn skip(bytes: &[u8], is: impl Fn(u8) -> bool) -> &[u8] {
+    let end = bytes.iter().position(|byte| !is(*byte));
+    &bytes[end.unwrap_or(bytes.len())..]
+}
+
+/// Without the white space around it, which is no part of a field's value (RFC 9110 §5.5).
+pub(crate) fn trim(mut bytes: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = bytes {
+        bytes = rest;
+    }
+    bytes
+}

@@ -1,0 +1,188 @@
+//! What a transactional call costs against its business insert alone in a transaction of its own, by hand and through the
+//! same connections. Each row is a wave of calls at once, with keys of their own.
+//!
+//! `cargo bench -p idem-tests --bench transactions -- postgres` measures the stores whose names contain a word.
+//!
+//! The limits are what PostgreSQL itself was measured to take for the statements by hand: at worst those of a claim, the
+//! insert and a completion in one transaction, at best the insert and one of a record that is completed already, which
+//! could not tell a duplicate anything before the body ran.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a benchmark that cannot run has nothing to say"
+)]
+
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, SqliteStore, idempotent};
+use idem_servers::{Options, Server};
+use idem_tests::ledger::Database;
+use idem_tests::ratio::{Effort, Limits, Table};
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::SqlitePoolOptions;
+use tokio::runtime::Runtime;
+
+/// How many calls are under way at a time.
+const WAVES: [usize; 3] = [1, 16, 64];
+/// How many connections a pool has.
+const CONNECTIONS: u32 = 16;
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+#[derive(Debug, thiserror::Error)]
+enum ChargeError {
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+    #[error(transparent)]
+    Ledger(#[from] sqlx::Error),
+}
+
+#[idempotent(key = key, ttl = "24h", name = "bench.charge", store = idem, tx = tx)]
+async fn charge<S: Database>(idem: &Idem<S>, key: &str, receipt: &str) -> Result<u64, ChargeError> {
+    S::charge(tx, key, receipt).await?;
+    Ok(34)
+}
+
+/// A store, and what somebody would write without it.
+struct Bed {
+    name: &'static str,
+    /// What was measured with so many tasks.
+    limits: fn(usize) -> Option<Limits>,
+    alone: Box<dyn Fn(String) -> Work>,
+    call: Box<dyn Fn(String) -> Work>,
+}
+
+/// The business insert in its own transaction, and the call that does the same.
+macro_rules! bed {
+    ($name:literal, $store:ident, $pool:ident, $limits:expr, $begin:expr) => {{
+        let store = $store::new($pool.clone());
+        store.make_ledger(&$pool).await.unwrap();
+        let idem = Idem::new(store);
+        Bed {
+            name: $name,
+            limits: $limits,
+            alone: Box::new(move |key| {
+                let pool = $pool.clone();
+                Box::pin(async move {
+                    let mut transaction = $begin(pool).await.unwrap();
+                    $store::charge(&mut transaction, &key, "a receipt")
+                        .await
+                        .unwrap();
+                    transaction.commit().await.unwrap();
+                })
+            }),
+            call: Box::new(move |key| {
+                let idem = idem.clone();
+                Box::pin(async move {
+                    charge(&idem, &key, "a receipt").await.unwrap();
+                })
+            }),
+        }
+    }};
+}
+
+fn main() {
+    let effort = Effort::from_arguments();
+    let runtime = Runtime::new().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::durable();
+    let postgres = Server::postgres(&options).unwrap();
+    let maria_db = Server::maria_db(&options).unwrap();
+    let beds = [
+        runtime.block_on(on_sqlite(&dir.path().join("bench.sqlite"))),
+        runtime.block_on(on_postgres(&postgres.url())),
+        runtime.block_on(on_maria_db(&maria_db.url())),
+    ];
+    let words: Vec<_> = std::env::args()
+        .skip(1)
+        .filter(|it| !it.starts_with('-'))
+        .map(|it| it.to_lowercase())
+        .collect();
+    for bed in &beds {
+        let name = bed.name.to_lowercase();
+        if !words.is_empty() && !words.iter().any(|word| name.contains(word)) {
+            continue;
+        }
+        for tasks in WAVES {
+            measure(&runtime, bed, tasks, effort);
+        }
+    }
+}
+
+fn measure(runtime: &Runtime, bed: &Bed, tasks: usize, effort: Effort) {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let wave = |work: &dyn Fn(String) -> Work| {
+        runtime.block_on(async {
+            let running: Vec<_> = (0..tasks)
+                .map(|_| format!("key-{}", NEXT.fetch_add(1, Ordering::Relaxed)))
+                .map(|key| tokio::spawn(work(key)))
+                .collect();
+            for task in running {
+                task.await.unwrap();
+            }
+        });
+    };
+    let title = format!("{}, in a transaction, {tasks} at once", bed.name);
+    Table::against(&title, "the insert alone", || {
+        wave(&bed.alone);
+    })
+    .with("annotated, tx = tx", (bed.limits)(tasks), || {
+        wave(&bed.call);
+    })
+    .print(effort);
+}
+
+async fn on_sqlite(file: &Path) -> Bed {
+    let pool = SqlitePoolOptions::new()
+        .max_connections(5)
+        .test_before_acquire(false)
+        .connect_with(SqliteStore::connect_options(file))
+        .await
+        .unwrap();
+    bed!(
+        "SQLite",
+        SqliteStore,
+        pool,
+        |_| None,
+        async |pool: sqlx::SqlitePool| { pool.begin_with("BEGIN IMMEDIATE").await }
+    )
+}
+
+async fn on_postgres(url: &str) -> Bed {
+    let pool = PgPoolOptions::new()
+        .max_connections(CONNECTIONS)
+        .test_before_acquire(false)
+        .connect(url)
+        .await
+        .unwrap();
+    let limits = |tasks| match tasks {
+        1 => Some(Limits::ratio(1.07, 1.06)),
+        64 => Some(Limits::ratio(1.42, 1.28)),
+        _ => None,
+    };
+    bed!(
+        "PostgreSQL",
+        PostgresStore,
+        pool,
+        limits,
+        async |pool: sqlx::PgPool| { pool.begin().await }
+    )
+}
+
+async fn on_maria_db(url: &str) -> Bed {
+    let pool = MySqlPoolOptions::new()
+        .max_connections(CONNECTIONS)
+        .test_before_acquire(false)
+        .connect(url)
+        .await
+        .unwrap();
+    bed!(
+        "MariaDB",
+        MySqlStore,
+        pool,
+        |_| None,
+        async |pool: sqlx::MySqlPool| { pool.begin().await }
+    )
+}

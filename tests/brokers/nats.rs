@@ -1,0 +1,72 @@
+//! NATS JetStream.
+
+use std::time::Duration;
+
+use idem_examples::queue::nats::{Nats, Timing};
+use idem_tests::backends::{self, unique_name};
+use idem_tests::proxy::{Loss, Proxy};
+
+use crate::suite::{self, Connect};
+
+/// What was handed to a consumer that was cut off is waited for this long.
+const TIMING: Timing = Timing {
+    pause: Duration::from_millis(200),
+    ack_wait: Duration::from_secs(3),
+};
+
+/// How those who consume reach it.
+struct Service {
+    url: String,
+    name: String,
+}
+
+impl Connect for Service {
+    type Broker = Nats;
+
+    async fn connect(&self) -> anyhow::Result<Nats> {
+        Nats::connect(&self.url, &self.name, TIMING).await
+    }
+}
+
+/// A stream of the test's own, for those who consume and for the test, with a proxy before the former.
+async fn stream() -> (Service, Nats, Proxy) {
+    let url = backends::variable(backends::NATS).unwrap();
+    let name = unique_name();
+    let own = Nats::connect(&url, &name, TIMING).await.unwrap();
+    let (proxy, url) = crate::proxied(&url, 4222).await;
+    (Service { url, name }, own, proxy)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs NATS: cargo xtask test runs it"]
+async fn each_effect_happens_once() {
+    let (service, broker, proxy) = stream().await;
+    suite::each_effect_happens_once(service, &broker, || proxy.lose(Loss::Reply)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs NATS: cargo xtask test runs it"]
+async fn a_duplicate_in_flight_comes_back() {
+    let (service, broker, _proxy) = stream().await;
+    suite::a_duplicate_in_flight_comes_back(service, &broker).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs NATS: cargo xtask test runs it"]
+async fn poison_is_buried_once() {
+    let (service, broker, _proxy) = stream().await;
+    suite::poison_is_buried_once(service, &broker).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs NATS: cargo xtask test runs it"]
+async fn a_consumer_that_is_killed_leaves_nothing() {
+    if let Some(name) = suite::doomed() {
+        let url = backends::variable(backends::NATS).unwrap();
+        return suite::consume_until_killed(Service { url, name }).await;
+    }
+    let (service, broker, _proxy) = stream().await;
+    let queue = service.name.clone();
+    let test = "nats::a_consumer_that_is_killed_leaves_nothing";
+    suite::a_consumer_that_is_killed_leaves_nothing(test, &queue, service, &broker).await;
+}

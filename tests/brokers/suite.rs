@@ -1,0 +1,430 @@
+//! What every broker must show.
+
+use std::collections::HashMap;
+use std::process::Stdio;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use idem_examples::queue::{Bank, Broker, Delivery, Deposit, Message, Source, consume};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+const MESSAGES: usize = 1_000;
+
+/// Reaches a queue for those who consume; called again after a connection was lost.
+pub(crate) trait Connect: Send + Sync + 'static {
+    type Broker: Broker;
+
+    fn connect(&self) -> impl Future<Output = anyhow::Result<Self::Broker>> + Send;
+
+    /// How many consume at a time.
+    fn consumers(&self) -> usize {
+        1
+    }
+}
+
+/// 1,000 messages are sent one to four times. Besides, each is forced to come again once: half of them before their work
+/// is begun, half after it was done, as if the acknowledgement had been lost. Now and then `cut` cuts a connection of those who
+/// consume.
+pub(crate) async fn each_effect_happens_once(
+    service: impl Connect,
+    broker: &impl Broker,
+    cut: impl Fn(),
+) {
+    let copies = |n: usize| 1 + n % 4;
+    let desk = Desk::open().await;
+    let messages: Vec<Message> = (0..MESSAGES)
+        .map(|n| deposit(&format!("m-{n}"), &format!("account-{}", n % 10)))
+        .collect();
+    let all = messages
+        .iter()
+        .enumerate()
+        .flat_map(|(n, message)| std::iter::repeat_n(message, copies(n)));
+    // Copies of a message follow each other closely, so that many find the one before in flight.
+    stream::iter(all)
+        .map(|message| broker.send(message))
+        .buffered(64)
+        .for_each(|sent| async { sent.unwrap() })
+        .await;
+
+    let sight = Arc::new(Sight::forcing());
+    let service = Arc::new(service);
+    let enough = |sight: &Sight| {
+        messages.iter().enumerate().all(|(n, message)| {
+            let seen = sight.of(message);
+            seen > copies(n)
+        })
+    };
+    let mut cuts = [500, 1_200, 2_000].into_iter().peekable();
+    let running = Running::start(&desk.bank, &service, &sight);
+    eventually("each message has come", async || {
+        if cuts.next_if(|at| sight.total() > *at).is_some() {
+            cut();
+        }
+        enough(&sight)
+    })
+    .await;
+    running.stop().await;
+    // What waited, or was cut off, when the last message came. What a broker still counts while the last acknowledgements
+    // are on their way never comes, so it is looked at again after a while.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let unsettled = broker.unsettled().await.unwrap() as usize;
+        if unsettled == 0 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{unsettled} are never settled");
+        let expected = sight.total() + unsettled;
+        let running = Running::start(&desk.bank, &service, &sight);
+        let a_while = Instant::now() + Duration::from_secs(5);
+        while sight.total() < expected && Instant::now() < a_while {
+            sleep(Duration::from_millis(10)).await;
+        }
+        running.stop().await;
+    }
+
+    assert_eq!(desk.bank.booked().await.unwrap(), (1_000, 1_000));
+    // Each message was delivered twice at least, and all that came after its work was done was replayed or had to wait.
+    assert!(enough(&sight));
+    assert!(desk.bank.tally.done.load(Relaxed) <= 1_000);
+    assert!(desk.bank.tally.replayed.load(Relaxed) >= 1_000);
+    assert_eq!(desk.bank.tally.dead.load(Relaxed), 0);
+    assert_eq!(broker.dead_letters().await.unwrap(), []);
+}
+
+/// A duplicate that comes while the first delivery is at work goes back, comes again, and is replayed.
+pub(crate) async fn a_duplicate_in_flight_comes_back(service: impl Connect, broker: &impl Broker) {
+    let desk = Desk::open().await;
+    let sight = Arc::new(Sight::default());
+    let running = Running::start(&desk.bank, &Arc::new(service), &sight);
+    desk.bank.hold(Some("slow"));
+
+    broker.send(&deposit("twice", "slow")).await.unwrap();
+    desk.bank.until_one_waits().await;
+    broker.send(&deposit("twice", "slow")).await.unwrap();
+    let tally = &desk.bank.tally;
+    eventually("the duplicate goes back", async || {
+        tally.later.load(Relaxed) >= 1
+    })
+    .await;
+    assert_eq!(desk.bank.booked().await.unwrap(), (0, 0));
+    assert_eq!(tally.done.load(Relaxed), 0);
+
+    desk.bank.hold(None);
+    eventually("both are acknowledged", async || {
+        (tally.done.load(Relaxed), tally.replayed.load(Relaxed)) == (1, 1)
+    })
+    .await;
+    running.stop().await;
+    assert_eq!(desk.bank.booked().await.unwrap(), (1, 1));
+    assert_eq!(broker.unsettled().await.unwrap(), 0);
+}
+
+/// What will never succeed ends among the dead letters, once for all its copies, and holds up nothing behind it.
+pub(crate) async fn poison_is_buried_once(service: impl Connect, broker: &impl Broker) {
+    let desk = Desk::open().await;
+    let garbage = |id: Option<&str>| Message {
+        id: id.map(str::to_owned),
+        body: b"\xff{".to_vec(),
+    };
+    let poison = [
+        deposit("cursed", "cursed"),
+        deposit("closed", "closed"),
+        deposit("not printable \u{e9}", "ann"),
+        garbage(Some("garbage")),
+        garbage(None),
+        // The id of another message.
+        deposit("good", "bob"),
+    ];
+    let good = [deposit("good", "ann"), deposit("better", "ann")];
+
+    let sight = Arc::new(Sight::default());
+    let running = Running::start(&desk.bank, &Arc::new(service), &sight);
+    let tally = &desk.bank.tally;
+    broker.send(&good[0]).await.unwrap();
+    eventually("the first is booked", async || {
+        tally.done.load(Relaxed) == 1
+    })
+    .await;
+    for message in poison.iter().chain(&poison) {
+        broker.send(message).await.unwrap();
+    }
+    broker.send(&good[1]).await.unwrap();
+    eventually("all are settled", async || {
+        (tally.done.load(Relaxed), tally.dead.load(Relaxed)) == (2, 12)
+    })
+    .await;
+    running.stop().await;
+
+    let mut letters = broker.dead_letters().await.unwrap();
+    let mut expected = Vec::from(poison);
+    let by_id = |a: &Message, b: &Message| a.id.cmp(&b.id);
+    letters.sort_by(by_id);
+    expected.sort_by(by_id);
+    assert_eq!(letters, expected);
+    assert_eq!(desk.bank.booked().await.unwrap(), (2, 2));
+    assert_eq!(broker.unsettled().await.unwrap(), 0);
+}
+
+/// A consumer is killed when it has written the row of a message and not committed it. Whoever the message is delivered
+/// to next books it, and it is booked once. `test` is the name of the test that calls this: it runs again as the process
+/// that is killed.
+pub(crate) async fn a_consumer_that_is_killed_leaves_nothing(
+    test: &str,
+    queue: &str,
+    service: impl Connect,
+    broker: &impl Broker,
+) {
+    let desk = Desk::open().await;
+    let mut doomed = Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--include-ignored", "--nocapture"])
+        .env(DOOMED_QUEUE, queue)
+        .env(DOOMED_FOLDER, desk.folder.path())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    broker.send(&deposit("killed", "slow")).await.unwrap();
+    let mut said = BufReader::new(doomed.stdout.take().unwrap()).lines();
+    let row_is_written = async {
+        while let Some(line) = said.next_line().await.unwrap() {
+            if line.ends_with(ROW_IS_WRITTEN) {
+                return;
+            }
+        }
+        panic!("the process ended before it was killed");
+    };
+    timeout(Duration::from_secs(60), row_is_written)
+        .await
+        .unwrap();
+    // SIGKILL: no destructor, no clean-up, no last word.
+    doomed.kill().await.unwrap();
+    assert_eq!(desk.bank.booked().await.unwrap(), (0, 0));
+
+    let running = Running::start(&desk.bank, &Arc::new(service), &Arc::default());
+    let tally = &desk.bank.tally;
+    eventually("it is delivered to another one", async || {
+        tally.done.load(Relaxed) == 1
+    })
+    .await;
+    running.stop().await;
+    assert_eq!(desk.bank.booked().await.unwrap(), (1, 1));
+    assert_eq!(tally.dead.load(Relaxed), 0);
+    assert_eq!(broker.unsettled().await.unwrap(), 0);
+}
+
+/// Set for the process that is killed.
+const DOOMED_QUEUE: &str = "IDEM_TEST_DOOMED_QUEUE";
+const DOOMED_FOLDER: &str = "IDEM_TEST_DOOMED_FOLDER";
+/// What it says when it is time.
+const ROW_IS_WRITTEN: &str = "the row is written";
+
+/// The queue of the process that is to be killed, where this is it.
+pub(crate) fn doomed() -> Option<String> {
+    std::env::var(DOOMED_QUEUE).ok()
+}
+
+/// Consumes in the process that is killed.
+pub(crate) async fn consume_until_killed(service: impl Connect) {
+    let folder = std::env::var_os(DOOMED_FOLDER).unwrap();
+    let bank = Bank::open(folder.as_ref(), "deposits").await.unwrap();
+    let bank = Arc::new(bank);
+    bank.hold(Some("slow"));
+    let _running = Running::start(&bank, &Arc::new(service), &Arc::default());
+    bank.until_one_waits().await;
+    println!("{ROW_IS_WRITTEN}");
+    std::future::pending::<()>().await;
+}
+
+pub(crate) fn deposit(id: &str, account: &str) -> Message {
+    let deposit = Deposit {
+        account: account.to_owned(),
+        cents: 500,
+    };
+    Message {
+        id: Some(id.to_owned()),
+        body: serde_json::to_vec(&deposit).unwrap(),
+    }
+}
+
+/// A bank, and the folder with its files.
+pub(crate) struct Desk {
+    pub(crate) bank: Arc<Bank>,
+    folder: TempDir,
+}
+
+impl Desk {
+    pub(crate) async fn open() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self {
+            bank: Arc::new(Bank::open(folder.path(), "deposits").await.unwrap()),
+            folder,
+        }
+    }
+}
+
+/// Those who consume, and connect again when they are cut off.
+struct Running {
+    stop: watch::Sender<bool>,
+    consumers: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    fn start(bank: &Arc<Bank>, service: &Arc<impl Connect>, sight: &Arc<Sight>) -> Self {
+        let (stop, told) = watch::channel(false);
+        let consumers = (0..service.consumers())
+            .map(|_| {
+                let (bank, service, sight) = (bank.clone(), service.clone(), sight.clone());
+                let told = told.clone();
+                tokio::spawn(async move {
+                    while !*told.borrow() {
+                        let consumed = async {
+                            let broker = service.connect().await?;
+                            let source = Forcing {
+                                source: broker.deliveries().await?,
+                                sight: Arc::clone(&sight),
+                            };
+                            consume(&bank, source, told.clone()).await
+                        };
+                        if let Err(error) = consumed.await {
+                            eprintln!("consuming again: {error:#}");
+                        }
+                    }
+                })
+            })
+            .collect();
+        Self { stop, consumers }
+    }
+
+    /// Returns once nothing is under way.
+    async fn stop(self) {
+        self.stop.send_replace(true);
+        for consumer in self.consumers {
+            consumer.await.unwrap();
+        }
+    }
+}
+
+/// How often each message was delivered.
+#[derive(Default)]
+pub(crate) struct Sight {
+    /// Whether each message is to come again once, in one of two ways.
+    forces: bool,
+    seen: Mutex<HashMap<String, usize>>,
+}
+
+impl Sight {
+    fn forcing() -> Self {
+        Self {
+            forces: true,
+            ..Self::default()
+        }
+    }
+
+    fn of(&self, message: &Message) -> usize {
+        let seen = self.seen.lock().unwrap();
+        let id = message.id.as_deref().unwrap();
+        seen.get(id).copied().unwrap_or_default()
+    }
+
+    fn total(&self) -> usize {
+        self.seen.lock().unwrap().values().sum()
+    }
+
+    fn force(&self, message: &Message) -> Force {
+        let Some(id) = &message.id else {
+            return Force::Nothing;
+        };
+        let mut seen = self.seen.lock().unwrap();
+        let times = seen.entry(id.clone()).or_default();
+        *times += 1;
+        match (
+            self.forces && *times == 1,
+            id.len() + usize::from(id.as_bytes()[id.len() - 1]),
+        ) {
+            (false, _) => Force::Nothing,
+            (true, n) if n % 2 == 0 => Force::BeforeWork,
+            (true, _) => Force::AfterWork,
+        }
+    }
+}
+
+enum Force {
+    Nothing,
+    BeforeWork,
+    AfterWork,
+}
+
+/// A source whose messages come again.
+struct Forcing<S> {
+    source: S,
+    sight: Arc<Sight>,
+}
+
+impl<S: Source> Source for Forcing<S> {
+    type Delivery = Forced<S::Delivery>;
+
+    fn at_once(&self) -> u32 {
+        self.source.at_once()
+    }
+
+    async fn next(&mut self) -> anyhow::Result<Self::Delivery> {
+        loop {
+            let delivery = self.source.next().await?;
+            let force = self.sight.force(delivery.message());
+            if let Force::BeforeWork = force {
+                delivery.give_back().await?;
+                continue;
+            }
+            let loses_ack = matches!(force, Force::AfterWork);
+            return Ok(Forced {
+                delivery,
+                loses_ack,
+            });
+        }
+    }
+}
+
+struct Forced<D> {
+    delivery: D,
+    loses_ack: bool,
+}
+
+impl<D: Delivery> Delivery for Forced<D> {
+    fn message(&self) -> &Message {
+        self.delivery.message()
+    }
+
+    async fn ack(&self) -> anyhow::Result<()> {
+        match self.loses_ack {
+            true => self.delivery.give_back().await,
+            false => self.delivery.ack().await,
+        }
+    }
+
+    async fn later(&self) -> anyhow::Result<()> {
+        self.delivery.later().await
+    }
+
+    async fn give_back(&self) -> anyhow::Result<()> {
+        self.delivery.give_back().await
+    }
+
+    async fn bury(&self, reason: &str) -> anyhow::Result<()> {
+        self.delivery.bury(reason).await
+    }
+}
+
+pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !condition().await {
+        assert!(Instant::now() < deadline, "{what}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,155 @@
+//! What calls keep to be made again, in the plain store.
+
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use idem_runtime::StoreError;
+use idem_runtime::key::Operation;
+use idem_runtime::record::{Holder, Payload, State, Timestamp};
+use idem_runtime::store::{Fenced, Kept, RecoveryStore, Resolved};
+
+use super::{Inner, ToyStore};
+use crate::mutants::Bug;
+
+/// A value, and the operation that it is found by.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    kept: Kept,
+    operation: String,
+}
+
+#[async_trait]
+impl RecoveryStore for ToyStore {
+    async fn keep(
+        &self,
+        holder: &Holder,
+        kept: &Payload,
+        lease: Duration,
+    ) -> Result<Fenced, StoreError> {
+        let mut held = None;
+        let answer = self.held(holder, |record| {
+            if self.has(Bug::KeepingBeginsTheLeaseAnew) {
+                record.lease_until = record.read_at.after(Duration::from_secs(3600));
+            }
+            held = Some(record.clone());
+        });
+        if self.has(Bug::KeepingIsNotFenced) {
+            held = self.lock().records.get(&holder.id).cloned();
+        }
+        let Some(record) = held else {
+            return Ok(answer);
+        };
+        if self.has(Bug::KeepingNeedsALease)
+            && (record.is_lapsed() || record.state != State::Running)
+        {
+            return Ok(Fenced::Lost);
+        }
+        let mut payload = kept.clone();
+        if self.has(Bug::KeptLosesItsCodec) {
+            payload.codec = "json/1".into();
+        }
+        let lease = match self.has(Bug::KeptIsDueAtOnce) {
+            true => Duration::ZERO,
+            false => lease,
+        };
+        let mut new = Kept {
+            id: holder.id,
+            first_claimed_at: record.first_claimed_at,
+            payload,
+            recoveries: 0,
+            due_at: record.read_at.after(lease),
+        };
+        let mut inner = self.lock();
+        if let Some(Row { kept: old, .. }) = inner.kept.get(&holder.id) {
+            if self.has(Bug::KeepingAgainIsIgnored) {
+                new.payload = old.payload.clone();
+            }
+            if !self.has(Bug::KeepingAgainForgetsRecoveries) {
+                new.recoveries = old.recoveries;
+            }
+            if !self.has(Bug::KeepingAgainHastens) {
+                new.due_at = new.due_at.max(old.due_at);
+            }
+        }
+        let operation = record.identity.operation.as_str().to_owned();
+        let row = Row {
+            kept: new,
+            operation,
+        };
+        inner.kept.insert(holder.id, row);
+        Ok(Fenced::Done)
+    }
+
+    async fn due(&self, operation: &Operation, limit: u32) -> Result<Vec<Kept>, StoreError> {
+        let now: Timestamp = SystemTime::now().into();
+        let asked = operation.as_str();
+        let inner = self.lock();
+        let mut due: Vec<Kept> = inner
+            .kept
+            .values()
+            .filter(|row| match self.bug {
+                Some(Bug::DueMatchesPrefix) => row.operation.starts_with(asked),
+                Some(Bug::DueFoldsNames) => row.operation.eq_ignore_ascii_case(asked),
+                _ => row.operation == asked,
+            })
+            .map(|row| row.kept.clone())
+            .filter(|kept| kept.due_at <= now)
+            .collect();
+        due.sort_by_key(|kept| kept.due_at);
+        if self.has(Bug::DueHasNoOrder) {
+            due.reverse();
+        }
+        if !self.has(Bug::DueIsUnbounded) {
+            due.truncate(limit as usize);
+        }
+        Ok(due)
+    }
+
+    async fn postpone(
+        &self,
+        kept: &Kept,
+        by: Duration,
+        recovering: bool,
+    ) -> Result<Resolved, StoreError> {
+        let mut inner = self.lock();
+        let Some(row) = as_read(&mut inner, kept, self.has(Bug::PostponedHoweverRead)) else {
+            return Ok(match self.has(Bug::PostponedByAll) {
+                true => Resolved::Done,
+                false => Resolved::Stale,
+            });
+        };
+        let now: Timestamp = SystemTime::now().into();
+        let by = match self.has(Bug::PostponedForNothing) {
+            true => Duration::ZERO,
+            false => by,
+        };
+        // Never the time that it was due.
+        row.kept.due_at = now.after(by.max(Duration::from_micros(1)));
+        let counts = recovering && !self.has(Bug::RecoveriesAreNotCounted);
+        row.kept.recoveries += u32::from(counts || self.has(Bug::LooksAreCounted));
+        Ok(Resolved::Done)
+    }
+
+    async fn forget(&self, kept: &Kept) -> Result<Resolved, StoreError> {
+        let mut inner = self.lock();
+        if as_read(&mut inner, kept, self.has(Bug::ForgottenHoweverRead)).is_none() {
+            let gone = !inner.kept.contains_key(&kept.id);
+            return Ok(match self.has(Bug::ForgottenTwice) && gone {
+                true => Resolved::Done,
+                false => Resolved::Stale,
+            });
+        }
+        inner.kept.remove(&kept.id);
+        Ok(Resolved::Done)
+    }
+}
+
+/// The row of a value that still is as it was read.
+fn as_read<'a>(inner: &'a mut Inner, kept: &Kept, however: bool) -> Option<&'a mut Row> {
+    let row = inner.kept.get_mut(&kept.id)?;
+    let now = &row.kept;
+    let is = now.first_claimed_at == kept.first_claimed_at
+        && now.due_at == kept.due_at
+        && now.recoveries == kept.recoveries;
+    (is || however).then_some(row)
+}

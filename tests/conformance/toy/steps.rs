@@ -1,0 +1,110 @@
+//! The finished steps of bodies, in the plain store.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use idem_runtime::StoreError;
+use idem_runtime::record::{Holder, Payload};
+use idem_runtime::store::{Fenced, SavedStep, StepStore};
+
+use super::ToyStore;
+use crate::mutants::Bug;
+
+/// How many steps a record has room for under [`Bug::StepsAreBounded`].
+const ROOM: usize = 64;
+
+#[async_trait]
+impl StepStore for ToyStore {
+    async fn save_step(
+        &self,
+        holder: &Holder,
+        name: &str,
+        payload: &Payload,
+    ) -> Result<Fenced, StoreError> {
+        if self.has(Bug::StepIsLookedThenWritten) {
+            let answer = self.held(holder, |_| {});
+            tokio::time::sleep(Duration::from_millis(4)).await;
+            if answer == Fenced::Done {
+                self.write_step(holder, name, payload);
+            }
+            return Ok(answer);
+        }
+        let ended_too = self.has(Bug::EndedTakesSteps) && self.is_settled(holder);
+        let answer = self.held(holder, |record| {
+            if self.has(Bug::StepBeginsTheLeaseAnew) {
+                record.lease_until = record.read_at.after(Duration::from_secs(3600));
+            }
+        });
+        if answer == Fenced::Lost && !ended_too {
+            return Ok(Fenced::Lost);
+        }
+        if self.has(Bug::StepIsSavedInHalves) {
+            // Two writes with a pause between them: whoever drops it there leaves a half.
+            let half = Payload {
+                bytes: (*b"half").into(),
+                ..payload.clone()
+            };
+            let is_new = self.write_step(holder, name, &half);
+            tokio::task::yield_now().await;
+            if is_new {
+                let mut inner = self.lock();
+                inner.steps.remove(&(holder.id, name.to_owned()));
+                drop(inner);
+                self.write_step(holder, name, payload);
+            }
+            return Ok(Fenced::Done);
+        }
+        let is_new = self.write_step(holder, name, payload);
+        Ok(match self.has(Bug::RepeatedStepIsLost) && !is_new {
+            true => Fenced::Lost,
+            false => Fenced::Done,
+        })
+    }
+
+    async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError> {
+        let held = self.held(holder, |_| {});
+        if held == Fenced::Lost && !self.has(Bug::AnybodyReadsSteps) {
+            return Ok(None);
+        }
+        let inner = self.lock();
+        let own = inner.steps.iter().filter(|((id, _), _)| *id == holder.id);
+        Ok(Some(
+            own.map(|((_, name), payload)| SavedStep {
+                name: name.clone(),
+                payload: payload.clone(),
+            })
+            .collect(),
+        ))
+    }
+}
+
+impl ToyStore {
+    /// Whether there was none of the name.
+    fn write_step(&self, holder: &Holder, name: &str, payload: &Payload) -> bool {
+        let mut inner = self.lock();
+        let name = match self.has(Bug::StepNameIsTrimmed) {
+            true => name.trim_end(),
+            false => name,
+        };
+        let key = (holder.id, name.to_owned());
+        let is_new = !inner.steps.contains_key(&key);
+        let is_full = self.has(Bug::StepsAreBounded) && inner.steps.len() >= ROOM;
+        if (is_new || self.has(Bug::StepIsOverwritten)) && !is_full {
+            let payload = match self.has(Bug::StepLosesItsCodec) {
+                true => Payload {
+                    codec: "json/1".into(),
+                    ..payload.clone()
+                },
+                false => payload.clone(),
+            };
+            inner.steps.insert(key, payload);
+        }
+        is_new
+    }
+
+    fn is_settled(&self, holder: &Holder) -> bool {
+        let mut inner = self.lock();
+        let record = self.live(&mut inner, &holder.id);
+        record.is_some_and(|record| record.state.is_ended())
+    }
+}

@@ -1,0 +1,306 @@
+//! Charging in transactions: the worker, and what its callers were told held against the database.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure};
+use idem_runtime::store::{Filter, PageRequest};
+use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, SqliteStore, State, idempotent};
+use idem_tests::ledger::Database;
+use rand::RngExt;
+
+use crate::Counts;
+use crate::backend::Name;
+use crate::report::Answers;
+use crate::worker::{Orders, call_on, say};
+
+/// How long the last call of a key may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a charge can answer.
+#[derive(Debug, thiserror::Error)]
+enum ChargeError {
+    #[error("it failed behind its effect")]
+    Failed,
+    #[error(transparent)]
+    Ledger(#[from] sqlx::Error),
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+}
+
+const OPERATION: &str = "crash.tx";
+
+/// Takes a moment before the effect and one between it and the commit, so that kills hit all sides of both.
+#[idempotent(key = key, ttl = "24h", name = OPERATION, store = idem, tx = tx, skip(fails))]
+async fn charge<S: Database>(
+    idem: &Idem<S>,
+    key: &str,
+    fails: bool,
+) -> Result<String, ChargeError> {
+    let (before, after) = {
+        let mut rng = rand::rng();
+        (rng.random_range(0..6), rng.random_range(0..6))
+    };
+    tokio::time::sleep(Duration::from_millis(before)).await;
+    // Another one each time, so that two runs never look like one.
+    let receipt = format!("{:016x}", rand::random::<u64>());
+    S::charge(tx, key, &receipt).await?;
+    tokio::time::sleep(Duration::from_millis(after)).await;
+    if fails {
+        return Err(ChargeError::Failed);
+    }
+    Ok(receipt)
+}
+
+/// Makes the tables.
+pub(crate) async fn prepare(address: &str) -> anyhow::Result<()> {
+    match address.split(':').next() {
+        Some("sqlite") => prepare_on::<SqliteStore>(address).await,
+        Some("postgres") => prepare_on::<PostgresStore>(address).await,
+        _ => prepare_on::<MySqlStore>(address).await,
+    }
+}
+
+async fn prepare_on<S: Database>(address: &str) -> anyhow::Result<()> {
+    let (store, pool) = S::connect(address).await?;
+    store.make_ledger(&pool).await
+}
+
+pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
+    match orders.store.split(':').next() {
+        Some("sqlite") => work_on::<SqliteStore>(orders).await,
+        Some("postgres") => work_on::<PostgresStore>(orders).await,
+        _ => work_on::<MySqlStore>(orders).await,
+    }
+}
+
+async fn work_on<S: Database>(orders: Orders) -> anyhow::Result<()> {
+    let store = loop {
+        match S::connect(&orders.store).await {
+            Ok((store, _)) => break store,
+            // The server may be down just now. Whoever started this process ends it.
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    };
+    let idem = Idem::new(store);
+    call_on(orders.begun_at, move |key| {
+        let idem = idem.clone();
+        async move {
+            let (fails, patience) = {
+                let mut rng = rand::rng();
+                let patience = rng.random_bool(0.1).then(|| rng.random_range(0..12));
+                (rng.random_bool(0.1), patience)
+            };
+            let answer = match patience {
+                None => charge(&idem, &key, fails).await,
+                Some(patience) => {
+                    let patience = Duration::from_millis(patience);
+                    match tokio::time::timeout(patience, charge(&idem, &key, fails)).await {
+                        Ok(answer) => answer,
+                        Err(_) => return say("tx", &key, "error dropped"),
+                    }
+                }
+            };
+            say("tx", &key, &told(&answer));
+            if answer.is_err() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+    })
+    .await
+}
+
+fn told(answer: &Result<String, ChargeError>) -> String {
+    match answer {
+        Ok(receipt) => format!("ok {receipt}"),
+        Err(ChargeError::Failed) => "error failed".to_owned(),
+        Err(ChargeError::Ledger(error)) => format!("outage {error:?}"),
+        Err(ChargeError::Idempotency(error)) => match error {
+            Error::InFlight { .. } => "error in-flight".to_owned(),
+            Error::Store(error) if error.is_retryable() => format!("outage {error:?}"),
+            other => format!("unexpected {other:?}"),
+        },
+    }
+}
+
+/// What became of all of it.
+#[derive(Debug)]
+pub(crate) struct Report {
+    store: Name,
+    keys: usize,
+    answered: usize,
+    rows: usize,
+    completed: usize,
+    double_effects: usize,
+    lost_outcomes: usize,
+    /// Rows without a completed record that tells their receipt, records without a row, records in any other state.
+    apart: usize,
+    stuck: usize,
+    calls: Counts,
+    unexpected: Vec<String>,
+}
+
+/// Looks, and calls every key once more.
+pub(crate) async fn judge(store: Name, address: &str, answers: Answers) -> anyhow::Result<Report> {
+    match store {
+        Name::Sqlite => judge_on::<SqliteStore>(store, address, answers).await,
+        Name::Postgres => judge_on::<PostgresStore>(store, address, answers).await,
+        Name::MariaDb => judge_on::<MySqlStore>(store, address, answers).await,
+        Name::Redis => bail!("{store} has no transactions"),
+    }
+}
+
+async fn judge_on<S: Database>(
+    name: Name,
+    address: &str,
+    answers: Answers,
+) -> anyhow::Result<Report> {
+    let (store, pool) = S::connect(address).await?;
+    let idem = Idem::new(store);
+    let ledger = S::ledger(&pool).await?;
+    let records = records(&idem).await?;
+    let mut told: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for ((_, key), receipts) in answers.receipts {
+        told.entry(key).or_default().extend(receipts);
+    }
+    let keys: BTreeSet<&String> = ledger
+        .keys()
+        .chain(records.keys())
+        .chain(told.keys())
+        .collect();
+    let mut report = Report {
+        store: name,
+        keys: keys.len(),
+        answered: told.len(),
+        rows: ledger.values().map(Vec::len).sum(),
+        completed: records
+            .values()
+            .filter(|it| **it == State::Completed)
+            .count(),
+        double_effects: 0,
+        lost_outcomes: 0,
+        apart: 0,
+        stuck: 0,
+        calls: answers.calls,
+        unexpected: answers.unexpected,
+    };
+    for key in &keys {
+        let effects = ledger.get(*key).map_or(&[][..], Vec::as_slice);
+        report.double_effects += usize::from(effects.len() > 1);
+        let receipts = told.get(*key).map_or(&[][..], Vec::as_slice);
+        // Whoever was given a receipt finds it in the ledger.
+        let lost = receipts.iter().any(|it| !effects.contains(it));
+        if lost {
+            eprintln!("lost: {key}: told {receipts:?}, in the ledger {effects:?}");
+        }
+        report.lost_outcomes += usize::from(lost);
+        let state = records.get(*key).copied();
+        let expected = (!effects.is_empty()).then_some(State::Completed);
+        report.apart += usize::from(state != expected);
+    }
+    for key in &keys {
+        match (ledger.get(*key), call_to_its_end(&idem, key).await) {
+            (None, Ok(_)) => {}
+            (Some(effects), Ok(receipt)) => {
+                report.apart += usize::from(!effects.contains(&receipt));
+            }
+            (_, Err(error)) => {
+                eprintln!("stuck: {key}: {error:?}");
+                report.stuck += 1;
+            }
+        }
+    }
+    // The last calls have charged what was rolled back or never begun, and nothing else.
+    let ledger = S::ledger(&pool).await?;
+    for key in &keys {
+        let effects = ledger.get(*key).map_or(0, Vec::len);
+        report.double_effects += usize::from(effects > 1);
+        report.lost_outcomes += usize::from(effects == 0);
+    }
+    Ok(report)
+}
+
+/// The states of all records, by key.
+async fn records<S: Database>(idem: &Idem<S>) -> anyhow::Result<BTreeMap<String, State>> {
+    let mut records = BTreeMap::new();
+    let mut page = PageRequest {
+        limit: 1000,
+        after: None,
+    };
+    loop {
+        let found = idem.store().list(&Filter::default(), &page).await?;
+        for record in found.records {
+            ensure!(
+                record.identity.operation.as_str() == OPERATION,
+                "a record of something else"
+            );
+            records.insert(record.identity.key.as_str().to_owned(), record.state);
+        }
+        page.after = found.next;
+        if page.after.is_none() {
+            return Ok(records);
+        }
+    }
+}
+
+async fn call_to_its_end<S: Database>(idem: &Idem<S>, key: &str) -> Result<String, ChargeError> {
+    let began = Instant::now();
+    loop {
+        match charge(idem, key, false).await {
+            Err(ChargeError::Idempotency(error))
+                if error.is_retryable() && began.elapsed() < PATIENCE =>
+            {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+impl Report {
+    /// Whether everything was as promised.
+    pub(crate) fn verdict(&self) -> anyhow::Result<()> {
+        if let Some(line) = self.unexpected.first() {
+            bail!(
+                "{} unexpected answers, such as: {line}",
+                self.unexpected.len()
+            );
+        }
+        ensure!(self.answered > 0, "no call was answered");
+        ensure!(self.lost_outcomes == 0, "lost outcomes");
+        ensure!(self.double_effects == 0, "double effects");
+        ensure!(
+            self.apart == 0 && self.rows == self.completed,
+            "records and ledger are apart"
+        );
+        ensure!(self.stuck == 0, "stuck keys");
+        Ok(())
+    }
+
+    fn calls(&self, kind: &str) -> u64 {
+        self.calls.get(kind).copied().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} tx: {} calls ({} answered, {} out of reach) on {} keys, {} keys answered, {} ledger rows, \
+             {} completed records, {} apart, {} double effects, {} lost outcomes, {} stuck keys",
+            self.store,
+            self.calls.values().sum::<u64>(),
+            self.calls("tx ok"),
+            self.calls("tx outage"),
+            self.keys,
+            self.answered,
+            self.rows,
+            self.completed,
+            self.apart,
+            self.double_effects,
+            self.lost_outcomes,
+            self.stuck,
+        )
+    }
+}

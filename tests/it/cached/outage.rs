@@ -1,0 +1,141 @@
+//! The Redis under a cache is killed and started again while calls go on: none fails, none gets a wrong answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use idem_runtime::store::Resolution;
+use idem_runtime::{Cached, Call, Error, Idem, PostgresStore, SqliteStore, Store};
+use idem_servers::{Options, Server};
+use idem_tests::backends;
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use tokio::time::{Instant, sleep};
+
+use crate::records::HOUR;
+
+const TASKS: u64 = 8;
+const KEYS: u64 = 40;
+const KILLS: u32 = 5;
+
+/// What all the tasks know.
+#[derive(Default)]
+struct Told {
+    over: AtomicBool,
+    /// How often each body ran; a result is the number of its run.
+    runs: AtomicU64,
+    answers: std::sync::Mutex<BTreeMap<u64, u64>>,
+    calls: AtomicU64,
+}
+
+async fn calls_go_on<S: Store>(store: S) {
+    let server = Server::redis(&Options::fast()).unwrap();
+    let store = Arc::new(store);
+    // Two processes of a service.
+    let processes = [(); 2].map(|()| {
+        let client = redis::Client::open(server.url()).unwrap();
+        let config = ConnectionManagerConfig::new().set_max_delay(Duration::from_millis(50));
+        let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
+        Arc::new(Cached::in_redis(Arc::clone(&store), connection, "outage"))
+    });
+    let told = Arc::new(Told::default());
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let cached = Arc::clone(&processes[task as usize % 2]);
+            let (idem, told) = (Idem::new(cached), Arc::clone(&told));
+            tokio::spawn(async move {
+                let mut turn = task;
+                while !told.over.load(Ordering::SeqCst) {
+                    turn += 1;
+                    call(&idem, &told, turn * 7 % KEYS).await;
+                }
+            })
+        })
+        .collect();
+
+    for _ in 0..KILLS {
+        goes_from_cache(&processes).await;
+        server.kill().unwrap();
+        let calls = told.calls.load(Ordering::SeqCst);
+        until(|| told.calls.load(Ordering::SeqCst) > calls + 200).await;
+        server.restart().unwrap();
+    }
+    goes_from_cache(&processes).await;
+    told.over.store(true, Ordering::SeqCst);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(told.runs.load(Ordering::SeqCst), KEYS, "a body ran twice");
+    erasures_are_heeded(&processes).await;
+}
+
+/// Each call gives what the first one with its key gave.
+async fn call<S: Store>(idem: &Idem<S>, told: &Told, key: u64) {
+    let call = Call::new("outage.call", &key, &key, HOUR);
+    let body = async || Ok::<_, Error>(told.runs.fetch_add(1, Ordering::SeqCst));
+    let answer = match idem.run(call, body).await {
+        Ok(answer) => answer,
+        Err(Error::InFlight { .. }) => return,
+        Err(other) => panic!("{key}: {other:?}"),
+    };
+    let first = *told.answers.lock().unwrap().entry(key).or_insert(answer);
+    assert_eq!(answer, first, "{key} has two answers");
+    told.calls.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Waits until replays come from Redis, in each process.
+async fn goes_from_cache<S: Store>(processes: &[Arc<Cached<S>>]) {
+    for process in processes {
+        let hits = process.stats().hits;
+        until(|| process.stats().hits > hits + 50).await;
+        assert!(process.stats().misses > 0);
+    }
+}
+
+async fn erasures_are_heeded<S: Store>(processes: &[Arc<Cached<S>>; 2]) {
+    let idem = Idem::new(Arc::clone(&processes[0]));
+    let other = Idem::new(Arc::clone(&processes[1]));
+    let scope = idem_runtime::Scope::none();
+    let record = idem
+        .records()
+        .find("outage.call", "1", &scope)
+        .await
+        .unwrap()
+        .unwrap();
+    let seen = record.observation();
+    processes[0]
+        .resolve(&seen, &Resolution::Erase)
+        .await
+        .unwrap();
+    let call = Call::new("outage.call", &1_u64, &1_u64, HOUR);
+    let answer = other.run(call, async || Ok::<_, Error>(u64::MAX)).await;
+    assert_eq!(answer.unwrap(), u64::MAX);
+}
+
+async fn until(is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "calls do not go on");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn redis_is_lost_and_comes_back_in_front_of_sqlite() {
+    let dir = tempfile::tempdir().unwrap();
+    calls_go_on(
+        SqliteStore::open(dir.path().join("outage.sqlite"))
+            .await
+            .unwrap(),
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs PostgreSQL and Redis: cargo xtask test runs it"]
+async fn redis_is_lost_and_comes_back_in_front_of_postgres() {
+    let store = PostgresStore::new(backends::postgres().await.unwrap());
+    store.migrate().await.unwrap();
+    calls_go_on(store).await;
+}

@@ -1,0 +1,44 @@
+//! The client middleware: which requests it guards, with which key, what it repeats and when it stops.
+
+mod journal;
+mod keys;
+mod lossy;
+mod retries;
+mod server;
+
+use std::time::Duration;
+
+use idem_runtime::client::{ClientError, GaveUp, IdempotencyMiddleware, RetryPolicy, Sent};
+use reqwest::Response;
+use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
+
+use self::server::Server;
+
+/// Pauses too short to be waited for.
+fn quick() -> IdempotencyMiddleware {
+    let pauses = Duration::from_millis(1);
+    IdempotencyMiddleware::new().policy(RetryPolicy::new().pauses(pauses, pauses))
+}
+
+fn client(middleware: IdempotencyMiddleware) -> ClientWithMiddleware {
+    ClientBuilder::new(reqwest::Client::new())
+        .with(middleware)
+        .build()
+}
+
+fn sent(response: &Response) -> &Sent {
+    response.extensions().get().expect("a guarded response")
+}
+
+/// What the middleware says in place of a response.
+fn refusal(answer: &reqwest_middleware::Result<Response>) -> &ClientError {
+    let error = answer.as_ref().expect_err("no response");
+    ClientError::of(error).expect("an error of the middleware")
+}
+
+fn gave_up(answer: &reqwest_middleware::Result<Response>) -> &GaveUp {
+    match refusal(answer) {
+        ClientError::GaveUp(gave_up) => gave_up,
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,321 @@
+//! Keys that survive the client: durable before anything is sent, and found again by the job's name.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use idem_runtime::Key;
+use idem_runtime::client::{
+    ClientError, DirectoryJournal, Entry, Job, JournalError, KeyJournal, RetryPolicy, Why,
+};
+use reqwest::Response;
+use tempfile::TempDir;
+use tokio::sync::Barrier;
+
+use super::server::{Answer, say};
+use super::{Server, client, gave_up, quick, refusal, sent};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn job() -> Job {
+    Job::new("invoice/2031: \u{fc}berf\u{e4}llig")
+}
+
+/// What a program does when it starts, again and again.
+async fn post(
+    server: &Server,
+    journal: Arc<dyn KeyJournal>,
+    retention: Duration,
+) -> reqwest_middleware::Result<Response> {
+    let policy = RetryPolicy::new()
+        .retries(1)
+        .pauses(Duration::ZERO, Duration::ZERO);
+    client(quick().policy(policy).journal(journal, retention))
+        .post(server.url())
+        .with_extension(job())
+        .send()
+        .await
+}
+
+async fn opened(directory: &TempDir) -> Arc<DirectoryJournal> {
+    let path = directory.path().join("keys");
+    Arc::new(DirectoryJournal::open(path).await.unwrap())
+}
+
+fn files(directory: &TempDir) -> Vec<PathBuf> {
+    let files = fs::read_dir(directory.path().join("keys")).unwrap();
+    files.map(|it| it.unwrap().path()).collect()
+}
+
+#[tokio::test]
+async fn a_client_that_starts_again_sends_the_same_key() {
+    let directory = TempDir::new().unwrap();
+    let server = Server::script([Answer::Hang, Answer::Hang, say(200, "", "done")]).await;
+
+    // Given a client that dies without an answer,
+    let answer = post(&server, opened(&directory).await, DAY).await;
+    let key = gave_up(&answer).key().clone();
+    // when another one does its work,
+    let response = post(&server, opened(&directory).await, DAY).await.unwrap();
+    // then the server can tell.
+    assert_eq!(*sent(&response).key(), key);
+    let keys: HashSet<_> = server
+        .asked()
+        .iter()
+        .map(|it| it.key().to_owned())
+        .collect();
+    assert_eq!((server.asked().len(), keys.len()), (3, 1));
+
+    // The answer is at hand until the job is ended,
+    let response = post(&server, opened(&directory).await, DAY).await.unwrap();
+    assert_eq!(*sent(&response).key(), key);
+    opened(&directory).await.end(&job()).await.unwrap();
+    opened(&directory).await.end(&job()).await.unwrap();
+    assert!(files(&directory).is_empty());
+    // and after that it is another one.
+    let response = post(&server, opened(&directory).await, DAY).await.unwrap();
+    assert_ne!(*sent(&response).key(), key);
+}
+
+#[tokio::test]
+async fn other_jobs_have_other_keys() {
+    let directory = TempDir::new().unwrap();
+    let journal = opened(&directory).await;
+    let mut keys = HashSet::new();
+    for name in ["", "a", "A", "a/b", "../a", "a\nb", &"long".repeat(1000)] {
+        let entry = journal
+            .begin(&Job::new(name), Key::generate())
+            .await
+            .unwrap();
+        assert!(keys.insert(entry.key.as_str().to_owned()), "{name}");
+        let again = journal
+            .begin(&Job::new(name), Key::generate())
+            .await
+            .unwrap();
+        assert_eq!(again.key, entry.key, "{name}");
+    }
+    assert_eq!(
+        files(&directory).len(),
+        keys.len(),
+        "and nothing else stays behind"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn fifty_who_begin_a_job_at_once_get_one_key() {
+    let directory = TempDir::new().unwrap();
+    let barrier = Arc::new(Barrier::new(50));
+    let mut tasks = Vec::new();
+    for _ in 0..50 {
+        // Each as a process of its own would: nothing is shared but the directory.
+        let journal = opened(&directory).await;
+        let barrier = Arc::clone(&barrier);
+        tasks.push(tokio::spawn(async move {
+            barrier.wait().await;
+            journal.begin(&job(), Key::generate()).await.unwrap().key
+        }));
+    }
+    let mut keys = HashSet::new();
+    for task in tasks {
+        keys.insert(task.await.unwrap());
+    }
+    assert_eq!(keys.len(), 1);
+    assert_eq!(files(&directory).len(), 1);
+}
+
+/// Whoever begins a job while another one ends it gets the key that goes or a new one, and no error.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_job_may_be_begun_while_it_is_ended() {
+    let directory = TempDir::new().unwrap();
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let journal = opened(&directory).await;
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..100 {
+                journal.begin(&job(), Key::generate()).await.unwrap();
+                journal.end(&job()).await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert!(files(&directory).is_empty());
+}
+
+/// A name is no path: whatever stands in it, its file is in the directory.
+#[tokio::test]
+async fn any_text_names_a_job() {
+    let directory = TempDir::new().unwrap();
+    let journal = opened(&directory).await;
+    let long = "j".repeat(100_000);
+    let names = [
+        "",
+        ".",
+        "..",
+        "../x",
+        "/etc/passwd",
+        "a\0b",
+        "a\nb",
+        "CON",
+        &long,
+    ];
+    let mut keys = HashSet::new();
+    for name in names {
+        let entry = journal.begin(&Job::new(name), Key::generate()).await;
+        keys.insert(entry.unwrap().key);
+    }
+    assert_eq!(keys.len(), names.len());
+    assert_eq!(files(&directory).len(), names.len());
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_an_error_and_nothing_is_sent() {
+    let directory = TempDir::new().unwrap();
+    let server = Server::script([say(200, "", "")]).await;
+    opened(&directory)
+        .await
+        .begin(&job(), Key::generate())
+        .await
+        .unwrap();
+    let file = files(&directory).remove(0);
+    let whole = fs::read_to_string(&file).unwrap();
+
+    let other = whole.replace("invoice", "invoice of another");
+    for wrong in [
+        "",
+        "{}\n",
+        whole.trim_end(),
+        &whole[..whole.len() / 2],
+        &other,
+    ] {
+        fs::write(&file, wrong).unwrap();
+        let answer = post(&server, opened(&directory).await, DAY).await;
+        assert!(
+            matches!(refusal(&answer), ClientError::Journal(_)),
+            "{wrong}"
+        );
+    }
+    assert_eq!(server.asked().len(), 0);
+
+    fs::write(&file, &whole).unwrap();
+    post(&server, opened(&directory).await, DAY).await.unwrap();
+    assert_eq!(server.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_had_is_an_error() {
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert!(DirectoryJournal::open(file.join("keys")).await.is_err());
+
+    let journal = opened(&directory).await;
+    fs::remove_dir_all(directory.path().join("keys")).unwrap();
+    let error = journal.begin(&job(), Key::generate()).await.unwrap_err();
+    assert!(std::error::Error::source(&error).is_some());
+}
+
+#[tokio::test]
+async fn purging_forgets_what_is_old_and_what_the_dead_left_behind() {
+    let directory = TempDir::new().unwrap();
+    let journal = opened(&directory).await;
+    journal.begin(&job(), Key::generate()).await.unwrap();
+    fs::write(directory.path().join("keys/left.new"), "{").unwrap();
+    fs::write(directory.path().join("keys/README"), "of somebody else").unwrap();
+
+    assert_eq!(journal.purge(DAY).await.unwrap(), 0);
+    assert_eq!(files(&directory).len(), 3);
+    for file in files(&directory) {
+        let file = fs::File::options().write(true).open(file).unwrap();
+        file.set_modified(std::time::SystemTime::now() - 2 * DAY)
+            .unwrap();
+    }
+    assert_eq!(journal.purge(DAY).await.unwrap(), 1);
+    assert_eq!(files(&directory), [directory.path().join("keys/README")]);
+}
+
+#[tokio::test]
+async fn a_job_without_a_journal_is_an_error() {
+    let server = Server::script([say(200, "", "")]).await;
+    let request = client(quick()).post(server.url()).with_extension(job());
+    assert!(matches!(
+        refusal(&request.send().await),
+        ClientError::NoJournal
+    ));
+    assert_eq!(server.asked().len(), 0);
+}
+
+/// Says of a key that it is this old, or fails; counts how often it was asked.
+#[derive(Debug)]
+struct Scripted {
+    age: Option<Duration>,
+    begun: AtomicUsize,
+}
+
+#[async_trait]
+impl KeyJournal for Scripted {
+    async fn begin(&self, _: &Job, fresh: Key) -> Result<Entry, JournalError> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        match self.age {
+            Some(age) => Ok(Entry::new(fresh, age)),
+            None => Err(JournalError::new("the disk is full")),
+        }
+    }
+
+    async fn end(&self, _: &Job) -> Result<(), JournalError> {
+        Ok(())
+    }
+}
+
+fn scripted(age: Option<Duration>) -> Arc<Scripted> {
+    let begun = AtomicUsize::new(0);
+    Arc::new(Scripted { age, begun })
+}
+
+#[tokio::test]
+async fn nothing_is_sent_before_the_key_is_kept() {
+    let server = Server::script([say(503, "", ""), say(200, "", "")]).await;
+    let fails = scripted(None);
+    let answer = post(&server, fails.clone(), DAY).await;
+    assert!(matches!(refusal(&answer), ClientError::Journal(_)));
+    assert_eq!(
+        (fails.begun.load(Ordering::SeqCst), server.asked().len()),
+        (1, 0)
+    );
+
+    // Retries are the same request: the journal is asked once.
+    let keeps = scripted(Some(Duration::ZERO));
+    post(&server, keeps.clone(), DAY).await.unwrap();
+    assert_eq!(
+        (keeps.begun.load(Ordering::SeqCst), server.asked().len()),
+        (1, 2)
+    );
+}
+
+#[tokio::test]
+async fn a_key_that_the_server_may_have_forgotten_is_not_sent() {
+    let server = Server::script([Answer::Hang]).await;
+    let answer = post(&server, scripted(Some(DAY)), DAY).await;
+    assert!(matches!(refusal(&answer), ClientError::KeyTooOld));
+    assert_eq!(server.asked().len(), 0);
+
+    // One that grows too old while the server asks for patience is not sent again.
+    let server = Server::script([say(503, "Retry-After: 20\r\n", "")]).await;
+    let almost = DAY - Duration::from_secs(10);
+    let response = post(&server, scripted(Some(almost)), DAY).await.unwrap();
+    assert_eq!((response.status().as_u16(), server.asked().len()), (503, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_grows_too_old_on_the_way_is_said_to() {
+    let server = Server::script([Answer::Silence]).await;
+    let almost = DAY - Duration::from_secs(10);
+    let answer = post(&server, scripted(Some(almost)), DAY).await;
+    assert_eq!(gave_up(&answer).why(), Why::KeyTooOld);
+}

@@ -1,0 +1,438 @@
+//! What is repeated, after which pauses, and when it stops. Time is paused, and stands still while a try is under way.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::Extensions;
+use idem_runtime::client::{IdempotencyMiddleware, RetryPolicy, Sent, Why};
+use reqwest::{Request, Response};
+use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next};
+use tokio::time::Instant;
+
+use super::server::{Answer, Asked, say};
+use super::{Server, gave_up, sent};
+
+/// Keeps paused time from going on by itself while the network is waited for, which no timer does.
+struct TimeStands;
+
+#[async_trait]
+impl Middleware for TimeStands {
+    async fn handle(
+        &self,
+        request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> reqwest_middleware::Result<Response> {
+        let (ended, end) = std::sync::mpsc::channel::<()>();
+        // Tokio's time does not go on by itself while there is blocking work.
+        let held = tokio::task::spawn_blocking(move || end.recv());
+        let answer = next.run(request, extensions).await;
+        drop(ended);
+        held.await.unwrap().unwrap_err();
+        answer
+    }
+}
+
+fn client(policy: RetryPolicy) -> ClientWithMiddleware {
+    ClientBuilder::new(reqwest::Client::new())
+        .with(IdempotencyMiddleware::new().policy(policy))
+        .with(TimeStands)
+        .build()
+}
+
+async fn post(server: &Server, policy: RetryPolicy) -> reqwest_middleware::Result<Response> {
+    let client = client(policy);
+    client.post(server.url()).body("500 cents").send().await
+}
+
+/// How long each pause was.
+fn pauses(server: &Server) -> Vec<Duration> {
+    let asked = server.asked();
+    asked.windows(2).map(|two| two[1].at - two[0].at).collect()
+}
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// No pauses but those that the server asks for.
+const AT_ONCE: RetryPolicy = RetryPolicy::new().pauses(Duration::ZERO, Duration::ZERO);
+
+#[tokio::test(start_paused = true)]
+async fn whatever_breaks_on_the_way_is_repeated_as_it_was() {
+    let head = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n";
+    let server = Server::script([
+        Answer::Hang,
+        Answer::Say(head.to_owned()),
+        Answer::Say(format!("{head}\r\nhalf")),
+        Answer::Say("nonsense\r\n\r\n".to_owned()),
+        say(200, "X-Own: yes\r\n", "the whole"),
+    ])
+    .await;
+
+    let response = post(&server, RetryPolicy::new()).await.unwrap();
+
+    let asked = server.asked();
+    assert_eq!(asked.len(), 5);
+    assert!(asked.iter().all(|it| it.body == "500 cents"));
+    assert!(asked.iter().all(|it| it.key() == asked[0].key()));
+    assert_eq!(sent(&response).tries(), 5);
+    // What was read on the way is handed over as it came.
+    assert_eq!(response.url().as_str(), server.url());
+    assert_eq!(response.headers()["x-own"], "yes");
+    assert!(response.remote_addr().is_some());
+    assert_eq!(response.content_length(), Some(9));
+    assert_eq!(response.text().await.unwrap(), "the whole");
+}
+
+#[tokio::test(start_paused = true)]
+async fn statuses_that_pass_are_repeated_and_no_others() {
+    for (status, tries) in [
+        (408, 2),
+        (425, 2),
+        (429, 2),
+        (500, 2),
+        (502, 2),
+        (503, 2),
+        (504, 2),
+        (599, 2),
+        (201, 1),
+        (304, 1),
+        (400, 1),
+        (401, 1),
+        (403, 1),
+        (404, 1),
+        (409, 1),
+        (410, 1),
+        (412, 1),
+        (413, 1),
+        (422, 1),
+        (428, 1),
+    ] {
+        // A wish to be asked again moves nobody whose answer is final, but that of a conflict.
+        let headers = if status == 409 {
+            ""
+        } else {
+            "Retry-After: 1\r\n"
+        };
+        let server = Server::script([say(status, headers, ""), say(200, "", "")]).await;
+        let response = post(&server, AT_ONCE).await.unwrap();
+        assert_eq!(server.asked().len(), tries, "{status}");
+        assert_eq!(sent(&response).tries() as usize, tries, "{status}");
+        let told = if tries == 2 { 200 } else { status };
+        assert_eq!(response.status(), told);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conflict_is_repeated_where_it_says_that_it_passes() {
+    let json = "Content-Type: application/problem+json; charset=utf-8\r\n";
+    let yes = r#"{"title":"in flight","retryable":true}"#;
+    for (headers, body, tries) in [
+        ("Retry-After: 1\r\n", "", 2),
+        (json, yes, 2),
+        ("Content-Type: Application/Problem+JSON\r\n", yes, 2),
+        (json, r#"{"retryable":false}"#, 1),
+        (json, r#"{"retryable":"true"}"#, 1),
+        (json, r#"{"title":"taken"}"#, 1),
+        (json, "", 1),
+        ("Content-Type: application/json\r\n", yes, 1),
+        ("", yes, 1),
+        ("Retry-After: soon\r\n", "", 1),
+        ("Retry-After: -1\r\n", "", 1),
+    ] {
+        let server = Server::script([say(409, headers, body), say(200, "", "")]).await;
+        let response = post(&server, AT_ONCE).await.unwrap();
+        assert_eq!(server.asked().len(), tries, "{headers}{body}");
+        if tries == 1 {
+            assert_eq!(response.status(), 409);
+            assert_eq!(response.text().await.unwrap(), body);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conflict_of_unknown_length_is_looked_into_and_handed_over_whole() {
+    let chunked = |body: &str| {
+        Answer::Say(format!(
+            "HTTP/1.1 409 X\r\nConnection: close\r\nContent-Type: application/problem+json\r\n\
+             Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+            body.len()
+        ))
+    };
+    let server = Server::script([chunked(r#"{"retryable":true}"#), say(200, "", "")]).await;
+    post(&server, AT_ONCE).await.unwrap();
+    assert_eq!(server.asked().len(), 2);
+
+    // More than anybody says in a problem is no problem.
+    let long = format!(r#"{{"retryable":true,"detail":"{}"}}"#, "x".repeat(200_000));
+    let server = Server::script([chunked(&long), say(200, "", "")]).await;
+    let response = post(&server, AT_ONCE).await.unwrap();
+    assert_eq!(server.asked().len(), 1);
+    assert_eq!(response.url().as_str(), server.url());
+    assert_eq!(response.text().await.unwrap(), long);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pauses_are_random_below_a_bound_that_doubles() {
+    let policy = RetryPolicy::new().retries(6).pauses(secs(1), secs(8));
+    let mut all = Vec::new();
+    for _ in 0..20 {
+        let server = Server::script([say(500, "", "")]).await;
+        post(&server, policy).await.unwrap();
+        all.push(pauses(&server));
+    }
+    for (at, bound) in [1, 2, 4, 8, 8, 8].into_iter().enumerate() {
+        let pauses: Vec<Duration> = all.iter().map(|it| it[at]).collect();
+        // Timers tick in milliseconds and round up.
+        let bound = secs(bound) + Duration::from_millis(1);
+        assert!(pauses.iter().all(|it| *it <= bound), "{at}: {pauses:?}");
+        // Full jitter: twenty of them are in both halves, but for one run in half a million.
+        assert!(pauses.iter().any(|it| *it < bound / 2), "{at}: {pauses:?}");
+        assert!(pauses.iter().any(|it| *it > bound / 2), "{at}: {pauses:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_is_waited_for() {
+    let date =
+        "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nRetry-After: Sun, 06 Nov 1994 08:49:44 GMT\r\n";
+    let server = Server::script([
+        say(503, "Retry-After: 5\r\n", ""),
+        say(429, date, ""),
+        say(409, "Retry-After: 0\r\n", ""),
+        // RFC 9110, section 5.6.7: the obsolete forms are read as well; one that is over asks for nothing.
+        say(500, "Retry-After: Sunday, 06-Nov-94 08:49:37 GMT\r\n", ""),
+        say(200, "", ""),
+    ])
+    .await;
+
+    post(&server, AT_ONCE).await.unwrap();
+
+    let pauses = pauses(&server);
+    for (pause, asked) in pauses.iter().zip([5, 7, 0, 0]) {
+        let late = pause.checked_sub(secs(asked)).expect("not before");
+        assert!(late <= Duration::from_millis(1), "{pauses:?}");
+    }
+    assert_eq!(pauses.len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_were_told_the_same_second_come_back_one_by_one() {
+    let policy = RetryPolicy::new().retries(1).pauses(secs(1), secs(1));
+    let mut late = Vec::new();
+    for _ in 0..20 {
+        let server = Server::script([say(503, "Retry-After: 5\r\n", "")]).await;
+        post(&server, policy).await.unwrap();
+        late.push(pauses(&server)[0].checked_sub(secs(5)).expect("not before"));
+    }
+    assert!(late.iter().all(|it| *it <= Duration::from_millis(1001)));
+    assert!(late.iter().max() > late.iter().min());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_answer_is_handed_over_when_the_tries_are_over() {
+    let server = Server::script([say(500, "", "1"), say(502, "", "2"), say(503, "", "3")]).await;
+    let response = post(&server, AT_ONCE.retries(2)).await.unwrap();
+    assert_eq!(server.asked().len(), 3);
+    assert_eq!(sent(&response).tries(), 3);
+    assert_eq!(response.status(), 503);
+    assert_eq!(response.text().await.unwrap(), "3");
+
+    let server = Server::script([say(500, "", "")]).await;
+    post(&server, AT_ONCE.retries(0)).await.unwrap();
+    assert_eq!(server.asked().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_any_answer_the_caller_learns_the_key() {
+    let server = Server::script([Answer::Hang]).await;
+    let answer = post(&server, AT_ONCE.retries(2)).await;
+    let gave_up = gave_up(&answer);
+    assert_eq!(server.asked().len(), 3);
+    assert_eq!(gave_up.tries(), 3);
+    assert_eq!(gave_up.why(), Why::Tries);
+    assert_eq!(
+        server.asked()[2].key(),
+        format!("\"{}\"", gave_up.key().as_str())
+    );
+    assert!(std::error::Error::source(gave_up).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_at_the_other_end_is_tried_again() {
+    let server = Server::script([Answer::Hang]).await;
+    let url = server.url();
+    drop(server);
+    tokio::task::yield_now().await;
+    let answer = client(AT_ONCE.retries(4)).post(url).send().await;
+    assert_eq!(gave_up(&answer).tries(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_try_begins_after_the_time_is_over() {
+    let policy = AT_ONCE.total(secs(25));
+    let server = Server::script([say(503, "Retry-After: 10\r\n", "")]).await;
+    let began = Instant::now();
+    let response = post(&server, policy).await.unwrap();
+    assert_eq!(response.status(), 503);
+    assert_eq!(server.asked().len(), 3, "at 0, 10 and 20 s");
+    assert!(began.elapsed() < secs(21), "and nobody waits for the end");
+
+    for beyond in ["3600", "99999999999999999999999999"] {
+        let header = format!("Retry-After: {beyond}\r\n");
+        let server = Server::script([say(429, &header, "")]).await;
+        let response = post(&server, policy).await.unwrap();
+        assert_eq!(response.status(), 429);
+        assert_eq!(server.asked().len(), 1);
+    }
+}
+
+/// Without `TimeStands`: here it is a time-out that is waited for.
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_never_comes_is_noticed() {
+    let server = Server::script([Answer::Silence]).await;
+    let silent = |policy| {
+        ClientBuilder::new(reqwest::Client::new())
+            .with(IdempotencyMiddleware::new().policy(policy))
+            .build()
+    };
+
+    let began = Instant::now();
+    let three = silent(AT_ONCE.retries(2).per_try(secs(7)));
+    let answer = three.post(server.url()).send().await;
+    let given_up = gave_up(&answer);
+    assert_eq!((given_up.tries(), given_up.why()), (3, Why::Tries));
+    assert!((secs(21)..secs(22)).contains(&began.elapsed()));
+
+    // The time for all of them breaks off the last one.
+    let began = Instant::now();
+    let short = silent(AT_ONCE.per_try(secs(20)).total(secs(50)));
+    let answer = short.post(server.url()).send().await;
+    let given_up = gave_up(&answer);
+    assert_eq!((given_up.tries(), given_up.why()), (3, Why::Time));
+    assert!((secs(50)..secs(51)).contains(&began.elapsed()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_is_sent_once_with_its_key() {
+    let stream = || reqwest::Body::wrap("500 cents".to_owned());
+
+    let server = Server::script([say(503, "", "later"), say(200, "", "")]).await;
+    let request = client(AT_ONCE).post(server.url()).body(stream());
+    let response = request.send().await.unwrap();
+    assert_eq!(response.status(), 503);
+    assert_eq!(server.asked().len(), 1);
+    assert!(!server.asked()[0].key().is_empty());
+
+    let server = Server::script([Answer::Hang, say(200, "", "")]).await;
+    let request = client(AT_ONCE).post(server.url()).body(stream());
+    let answer = request.send().await;
+    assert_eq!(gave_up(&answer).why(), Why::Stream);
+    assert_eq!(server.asked().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_of_this_side_are_not_repeated() {
+    let server = Server::script([say(307, "Location: /again\r\n", "")]).await;
+    let answer = post(&server, AT_ONCE).await;
+    assert!(answer.unwrap_err().is_redirect());
+    let asked = server.asked();
+    assert_eq!(
+        asked.len(),
+        11,
+        "one request, redirected until reqwest has enough"
+    );
+    assert!(asked.iter().all(|it| it.key() == asked[0].key()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_reply_is_handed_over_before_it_is_read() {
+    // Its connection breaks in the middle, which whoever reads it learns, and the key to ask again with.
+    let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1000000\r\n\r\nbegin";
+    let server = Server::script([Answer::Say(head.to_owned())]).await;
+    let response = post(&server, AT_ONCE).await.unwrap();
+    assert_eq!(server.asked().len(), 1);
+    let known: Sent = sent(&response).clone();
+    assert_eq!(
+        server.asked()[0].key(),
+        format!("\"{}\"", known.key().as_str())
+    );
+    assert!(response.bytes().await.is_err());
+}
+
+/// A server that moved is asked where it is now, for the same work.
+#[tokio::test]
+async fn a_redirect_takes_the_key_and_the_body_along() {
+    for status in [307, 308] {
+        let moved = say(status, "Location: /moved\r\n", "");
+        let server = Server::script([moved.clone(), say(503, "", ""), moved, say(200, "", "")]);
+        let server = server.await;
+        let response = post(&server, AT_ONCE).await.unwrap();
+        assert_eq!(
+            (response.status().as_u16(), sent(&response).tries()),
+            (200, 2)
+        );
+        let asked = server.asked();
+        let lines: Vec<_> = asked.iter().map(Asked::line).collect();
+        let (first, second) = ("POST /charges?secret=1 HTTP/1.1", "POST /moved HTTP/1.1");
+        assert_eq!(lines, [first, second, first, second]);
+        assert!(asked.iter().all(|it| it.key() == asked[0].key()));
+        assert!(asked.iter().all(|it| it.body == "500 cents"));
+    }
+}
+
+/// The work is done and its result is elsewhere: where that cannot be had, the work is asked for again by its key.
+#[tokio::test]
+async fn a_result_that_is_elsewhere_is_fetched() {
+    let other = say(303, "Location: /charges/1\r\n", "");
+    let server = Server::script([other.clone(), say(503, "", ""), other, say(200, "", "paid")]);
+    let server = server.await;
+    let response = post(&server, AT_ONCE).await.unwrap();
+    assert_eq!(sent(&response).tries(), 2);
+    assert_eq!(response.text().await.unwrap(), "paid");
+    let asked = server.asked();
+    let lines: Vec<_> = asked.iter().map(Asked::line).collect();
+    let (work, result) = ("POST /charges?secret=1 HTTP/1.1", "GET /charges/1 HTTP/1.1");
+    assert_eq!(lines, [work, result, work, result]);
+    assert_eq!(asked[0].key(), asked[2].key());
+}
+
+/// No number that a server or a policy can name is too large.
+#[tokio::test]
+async fn nothing_overflows() {
+    const LONGEST: RetryPolicy = RetryPolicy::new()
+        .pauses(Duration::MAX, Duration::MAX)
+        .total(Duration::MAX)
+        .per_try(Duration::MAX);
+    for after in [
+        "18446744073709551615",
+        "99999999999999999999999",
+        "Fri, 31 Dec 9999 23:59:59 GMT",
+    ] {
+        let busy = say(503, &format!("Retry-After: {after}\r\n"), "");
+        let server = Server::script([busy]).await;
+        let response = post(&server, RetryPolicy::new()).await.unwrap();
+        assert_eq!((response.status().as_u16(), server.asked().len()), (503, 1));
+    }
+    // What is no time says nothing.
+    for after in [
+        "-1",
+        "1.5",
+        "soon",
+        "",
+        "+1",
+        "Thu, 01 Jan 1970 00:00:00 GMT",
+    ] {
+        let busy = say(503, &format!("Retry-After: {after}\r\n"), "");
+        let server = Server::script([busy, say(200, "", "")]).await;
+        let response = post(&server, AT_ONCE).await.unwrap();
+        assert_eq!((response.status().as_u16(), server.asked().len()), (200, 2));
+    }
+    let server = Server::script([say(200, "", "")]).await;
+    let response = post(&server, LONGEST).await.unwrap();
+    assert_eq!(response.status(), 200);
+    let server = Server::script([say(503, "", "")]).await;
+    let response = post(&server, LONGEST.retries(0)).await.unwrap();
+    assert_eq!(response.status(), 503);
+}

@@ -1,0 +1,177 @@
+//! A disk that is full: a small one in memory, on which each store keeps its tables. What could not be written is told
+//! with its remedy, what was there is still answered, and once there is room everything goes on.
+//!
+//! Mounting it takes root and a container that lets root mount. Where that cannot be had, say so with
+//! `IDEM_TEST_WITHOUT_MOUNT=1`; otherwise these tests fail.
+
+use std::path::Path;
+use std::process::Command;
+
+use idem_runtime::store::{Claim, Fenced};
+use idem_runtime::{
+    MySqlStore, PostgresStore, SqliteStore, State, Store, StoreError, StoreErrorKind,
+};
+use idem_servers::{Options, Server};
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, PgPool};
+use tempfile::TempDir;
+
+use crate::records::{claim, ending, own, told};
+
+const WITHOUT: &str = "IDEM_TEST_WITHOUT_MOUNT";
+
+/// A mounted disk, for as long as this lives.
+struct Disk(TempDir);
+
+impl Disk {
+    /// None where whoever runs the tests has said that nothing can be mounted.
+    fn of(size: &str) -> Option<Self> {
+        if std::env::var_os(WITHOUT).is_some() {
+            return None;
+        }
+        let directory = tempfile::Builder::new()
+            .prefix("idem-disk-")
+            .tempdir()
+            .unwrap();
+        let options = format!("size={size},mode=0777");
+        let mount = ["-t", "tmpfs", "-o", &options, "tmpfs"];
+        let mounted = run(Command::new("mount").args(mount).arg(directory.path()));
+        assert!(
+            mounted,
+            "no disk can be mounted here: run this as root where root may mount, or set {WITHOUT}=1"
+        );
+        Some(Self(directory))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Makes the disk larger.
+    fn make_room(&self, size: &str) {
+        let options = format!("remount,size={size}");
+        assert!(run(Command::new("mount")
+            .args(["-o", &options])
+            .arg(self.path())));
+    }
+
+    /// Gives it to whom the server runs as.
+    fn give_to(&self, user: &str) {
+        assert!(run(Command::new("chown").arg(user).arg(self.path())));
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Lazily: a file of it may still be open while a test panics.
+        run(Command::new("umount").arg("-l").arg(self.path()));
+    }
+}
+
+fn run(command: &mut Command) -> bool {
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn assert_full(error: &StoreError) {
+    assert_eq!(error.kind(), StoreErrorKind::Full, "{}", told(error));
+    assert!(error.to_string().contains("make room"), "{}", told(error));
+    assert!(std::error::Error::source(error).is_some());
+    assert!(!error.is_retryable());
+}
+
+/// Fills the disk with results and then with claims, until there is no room for either.
+async fn goes_on_when_there_is_room(store: impl Store, make_room: impl FnOnce()) {
+    // Incompressible, and another one each time.
+    let result = || -> Vec<u8> { (0..100_000).map(|_| rand::random()).collect() };
+    let done = own(&store, &claim("done")).await;
+    store.complete(&done, &ending(b"1")).await.unwrap();
+    let mut number = 0;
+    let (unfinished, result, error) = loop {
+        number += 1;
+        assert!(number < 1_000, "the disk is never full");
+        // Claims are small: a result is refused long before one of them.
+        let owner = own(&store, &claim(&format!("result-{number}"))).await;
+        let result = result();
+        if let Err(error) = store.complete(&owner, &ending(&result)).await {
+            break (owner, result, error);
+        }
+    };
+    assert_full(&error);
+    let record = store.get(&unfinished.id).await.unwrap().unwrap();
+    assert_eq!(record.state, State::Running, "it is as it was");
+    let mut number = 0;
+    let refused = loop {
+        number += 1;
+        assert!(number < 100_000, "there is always room for a claim");
+        let claim = claim(&format!("claim-{number}"));
+        if let Err(error) = store.claim(&claim).await {
+            assert_full(&error);
+            break claim;
+        }
+    };
+    let replay = store.claim(&claim("done")).await;
+    let replay = replay.map_err(|it| told(&it)).unwrap();
+    assert!(matches!(replay, Claim::Existing(record) if record.ending() == Some(ending(b"1"))));
+
+    make_room();
+    let late = store.complete(&unfinished, &ending(&result)).await;
+    assert_eq!(late.map_err(|it| told(&it)).unwrap(), Fenced::Done);
+    let record = store.get(&unfinished.id).await.unwrap().unwrap();
+    assert_eq!(record.ending(), Some(ending(&result)));
+    let owner = own(&store, &refused).await;
+    store.complete(&owner, &ending(b"1")).await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs root, who mounts a small disk: cargo xtask test runs it"]
+async fn a_full_disk_under_sqlite() {
+    let Some(disk) = Disk::of("2m") else { return };
+    let store = SqliteStore::open(disk.path().join("idem.db"))
+        .await
+        .unwrap();
+    goes_on_when_there_is_room(store, || disk.make_room("64m")).await;
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL, and root, who mounts a small disk: cargo xtask test runs it"]
+async fn a_full_disk_under_postgres() {
+    let Some(disk) = Disk::of("2m") else { return };
+    disk.give_to("postgres");
+    let server = Server::postgres(&Options::fast()).unwrap();
+    let admin = PgPool::connect(&server.url()).await.unwrap();
+    let make = format!(
+        "CREATE TABLESPACE small LOCATION '{}'",
+        disk.path().display()
+    );
+    sqlx::raw_sql(AssertSqlSafe(make))
+        .execute(&admin)
+        .await
+        .unwrap();
+    let options: PgConnectOptions = server.url().parse().unwrap();
+    let pool = PgPoolOptions::new()
+        .connect_with(options.options([("default_tablespace", "small")]))
+        .await
+        .unwrap();
+    let store = PostgresStore::new(pool);
+    store.migrate().await.unwrap();
+    goes_on_when_there_is_room(store, || disk.make_room("64m")).await;
+}
+
+#[tokio::test]
+#[ignore = "needs MariaDB, and root, who mounts a small disk: cargo xtask test runs it"]
+async fn a_full_disk_under_maria_db() {
+    let Some(disk) = Disk::of("4m") else { return };
+    disk.give_to("mysql");
+    let server = Server::maria_db(&Options::fast()).unwrap();
+    // A database is a directory.
+    let database = server.directory().join("data").join("small");
+    std::os::unix::fs::symlink(disk.path(), &database).unwrap();
+    let pool = MySqlPoolOptions::new()
+        .connect(&server.url().replace("/mysql", "/small"))
+        .await
+        .unwrap();
+    let store = MySqlStore::new(pool);
+    store.migrate().await.unwrap();
+    goes_on_when_there_is_room(store, || disk.make_room("64m")).await;
+}

@@ -1,0 +1,64 @@
+//! A store that does what every store does, and nothing further.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use idem_runtime::record::{Ending, Holder, Observation};
+use idem_runtime::store::{
+    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, Resolution, Resolved,
+};
+use idem_runtime::{MemoryStore, Record, RecordId, Store, StoreError};
+
+#[derive(Debug)]
+pub(super) struct Plain(pub(super) MemoryStore);
+
+#[async_trait]
+impl Store for Plain {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+        self.0.claim(claim).await
+    }
+
+    async fn take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<Claim, StoreError> {
+        self.0.take_over(observed, claim).await
+    }
+
+    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
+        self.0.renew(holder, lease).await
+    }
+
+    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
+        self.0.complete(holder, ending).await
+    }
+
+    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        self.0.release(holder).await
+    }
+
+    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+        self.0.interrupt(holder).await
+    }
+
+    async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        self.0.resolve(observed, resolution).await
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        self.0.get(id).await
+    }
+
+    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
+        self.0.list(filter, page).await
+    }
+
+    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+        self.0.purge(limit).await
+    }
+}

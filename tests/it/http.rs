@@ -1,0 +1,168 @@
+//! Idempotent HTTP on an axum server behind a real socket.
+
+mod client;
+mod curl;
+mod departures;
+mod extract;
+mod hostile;
+mod layer;
+mod scope;
+mod statuses;
+mod wire;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use http_body_util::BodyExt as _;
+use idem_runtime::conformance::faults::FaultStore;
+use idem_runtime::http::{
+    IdempotencyLayer, LayerBuilder, Principal, scoped_by_extension, unscoped,
+};
+use idem_runtime::{Idem, MemoryStore, ToScope};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tower_service::Service as _;
+
+use self::client::{Answer, Client, post_to};
+
+const TTL: Duration = Duration::from_secs(24 * 3600);
+
+type Store = FaultStore<MemoryStore>;
+
+fn idem() -> Idem<Store> {
+    Idem::new(FaultStore::new(MemoryStore::new()))
+}
+
+/// A layer for callers that are not told apart.
+fn builder(idem: &Idem<Store>) -> LayerBuilder {
+    IdempotencyLayer::builder(idem, "test.http", TTL, unscoped())
+}
+
+/// A server that runs until this is dropped.
+#[derive(Debug)]
+struct Server {
+    client: Client,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    async fn start(router: Router) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = Client(listener.local_addr().unwrap());
+        let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { client, task }
+    }
+
+    async fn send(&self, request: client::Request) -> Answer {
+        self.client.send(request).await
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// How often a handler ran.
+#[derive(Debug, Clone, Default)]
+struct Effects(Arc<AtomicU32>);
+
+impl Effects {
+    fn happen(&self) -> u32 {
+        self.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn count(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// A route that makes charges, with a number for each, and tells what it was sent.
+fn charges(effects: &Effects) -> Router {
+    let effects = effects.clone();
+    let handler = move |body: Bytes| {
+        let number = effects.happen();
+        async move {
+            let headers = [
+                ("content-type", "text/plain; charset=utf-8".to_owned()),
+                ("location", format!("/charges/{number}")),
+                ("etag", format!("\"{number}\"")),
+                ("set-cookie", format!("session={number}")),
+                ("x-ratelimit-remaining", "41".to_owned()),
+                ("x-own", "mine".to_owned()),
+            ];
+            let text = format!("charge {number}: {}", String::from_utf8_lossy(&body));
+            (StatusCode::CREATED, headers, text)
+        }
+    };
+    Router::new()
+        .route(
+            "/charges",
+            post(handler.clone())
+                .patch(handler.clone())
+                .put(handler.clone()),
+        )
+        .route("/refunds", post(handler))
+}
+
+/// A server of charges behind a layer in front of a store that this test alone uses.
+async fn server(effects: &Effects, layer: impl FnOnce(LayerBuilder) -> LayerBuilder) -> Server {
+    let layer = layer(builder(&idem())).build().unwrap();
+    Server::start(charges(effects).layer(layer)).await
+}
+
+/// A charge without a socket, for tests with paused time: the status and the body.
+async fn call(router: &Router, key: &str, body: &str) -> (u16, String) {
+    let request = Request::post("/charges")
+        .header("idempotency-key", key)
+        .body(Body::from(body.to_owned()));
+    // A router is always ready.
+    let response = router.clone().call(request.unwrap()).await.unwrap();
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.into()).unwrap())
+}
+
+/// Who is authenticated.
+#[derive(Debug, Clone)]
+struct User(String);
+
+impl Principal for User {
+    fn scope(&self) -> impl ToScope {
+        self.0.as_str()
+    }
+}
+
+/// The service's authentication: two users, each with a secret token. A bad token is refused, no token is nobody.
+async fn authenticate(mut request: Request, next: Next) -> Response {
+    let user = match request
+        .headers()
+        .get("authorization")
+        .map(HeaderValue::as_bytes)
+    {
+        Some(b"Bearer token-of-ann") => Some("ann"),
+        Some(b"Bearer token-of-bob") => Some("bob"),
+        Some(_) => return StatusCode::UNAUTHORIZED.into_response(),
+        None => None,
+    };
+    if let Some(user) = user {
+        request.extensions_mut().insert(User(user.to_owned()));
+    }
+    next.run(request).await
+}
+
+/// A server of charges for users.
+async fn server_of_users(effects: &Effects) -> Server {
+    let layer = IdempotencyLayer::builder(&idem(), "test.http", TTL, scoped_by_extension::<User>());
+    let router = charges(effects).layer(layer.build().unwrap());
+    Server::start(router.layer(from_fn(authenticate))).await
+}

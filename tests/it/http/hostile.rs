@@ -1,0 +1,235 @@
+//! Input that nobody should send: clear errors, bounded memory, and the server goes on.
+
+use tokio::io::AsyncWriteExt as _;
+
+use super::*;
+
+/// The server still does its work.
+async fn assert_alive(server: &Server, effects: &Effects) {
+    let before = effects.count();
+    let key = format!("alive-{before}");
+    let answer = server.send(post_to("/charges").key(&key).body("5")).await;
+    assert_eq!((answer.status, effects.count()), (201, before + 1));
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_413() {
+    let effects = Effects::default();
+    let server = server(&effects, |layer| layer.max_request_bytes(1000)).await;
+    let fits = server
+        .send(post_to("/charges").key("k").body("5".repeat(1000)))
+        .await;
+    assert_eq!(fits.status, 201);
+    let problem = server
+        .send(post_to("/charges").key("l").body("5".repeat(1001)))
+        .await;
+    let problem = problem.problem(413, "body-too-large");
+    assert!(problem["detail"].as_str().unwrap().contains("1000 bytes"));
+
+    // A length that is announced is not waited for.
+    let announced = "POST /charges HTTP/1.1\r\nhost: a\r\nconnection: close\r\nidempotency-key: m\r\n\
+                     content-length: 99999999999\r\n\r\n";
+    let answer = server.client.send_bytes(announced.as_bytes()).await;
+    answer.problem(413, "body-too-large");
+    assert_eq!(effects.count(), 1);
+    assert_alive(&server, &effects).await;
+}
+
+/// A body without an announced length is cut off where it is too long: this one would never end.
+#[tokio::test]
+async fn a_body_without_an_end_is_cut_off() {
+    let effects = Effects::default();
+    let server = server(&effects, |layer| layer.max_request_bytes(100_000)).await;
+    let (mut from_server, mut to_server) = server.client.connect().await.into_split();
+    let head = "POST /charges HTTP/1.1\r\nhost: a\r\nconnection: close\r\nidempotency-key: k\r\n\
+                transfer-encoding: chunked\r\n\r\n";
+    to_server.write_all(head.as_bytes()).await.unwrap();
+    let endless = tokio::spawn(async move {
+        let chunk = format!("1000\r\n{}\r\n", "x".repeat(0x1000));
+        while to_server.write_all(chunk.as_bytes()).await.is_ok() {}
+    });
+    let mut bytes = vec![0; 12];
+    tokio::io::AsyncReadExt::read_exact(&mut from_server, &mut bytes)
+        .await
+        .unwrap();
+    assert_eq!(bytes, b"HTTP/1.1 413");
+    drop(from_server);
+    endless.abort();
+    assert_eq!(effects.count(), 0);
+    assert_alive(&server, &effects).await;
+}
+
+#[tokio::test]
+async fn a_bomb_of_headers_is_refused() {
+    let effects = Effects::default();
+    let server = server(&effects, |layer| layer).await;
+    let many = (0..5000).fold(post_to("/charges"), |request, number| {
+        request.header(&format!("x-{number}"), "y")
+    });
+    assert_eq!(server.send(many.key("k")).await.status, 431);
+    let long = post_to("/charges")
+        .key("k")
+        .header("x-long", "y".repeat(1_000_000));
+    assert_eq!(server.send(long).await.status, 431);
+    let keys = (0..90).fold(post_to("/charges"), |request, number| {
+        request.key(&number.to_string())
+    });
+    server.send(keys).await.problem(400, "repeated-key");
+    let key = post_to("/charges").key(&"k".repeat(100_000));
+    server.send(key).await.problem(400, "malformed-key");
+    assert_eq!(effects.count(), 0);
+    assert_alive(&server, &effects).await;
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_text_are_refused_in_keys_and_kept_in_bodies() {
+    let effects = Effects::default();
+    let server = server(&effects, |layer| layer).await;
+    for key in [
+        &b"\xff"[..],
+        b"\"\xc3\x28\"",
+        b"\"\xf0\x9f\x92\xb3\"",
+        b"k\xa0",
+        b"\"a\tb\"",
+    ] {
+        let request = post_to("/charges").header("idempotency-key", key);
+        server.send(request).await.problem(400, "malformed-key");
+    }
+    for control in [&b"a\0b"[..], b"a\x7fb", b"a\rb"] {
+        let request = post_to("/charges").header("idempotency-key", control);
+        assert_eq!(server.send(request).await.status, 400);
+    }
+    let body = b"\xff\xfe\0{";
+    for content_type in ["application/json", "text/plain", "\u{e4}"] {
+        let key = content_type.len().to_string();
+        let request = post_to("/charges")
+            .key(&key)
+            .header("content-type", content_type)
+            .body(body);
+        assert_eq!(server.send(request.clone()).await.status, 201);
+        assert!(server.send(request).await.is_replayed());
+    }
+    assert_alive(&server, &effects).await;
+}
+
+/// A request whose body ends early is not carried out, and claims nothing.
+#[tokio::test]
+async fn a_truncated_body_is_not_run() {
+    let effects = Effects::default();
+    let idem = idem();
+    let layer = builder(&idem).build().unwrap();
+    let server = Server::start(charges(&effects).layer(layer)).await;
+    let head = "POST /charges HTTP/1.1\r\nhost: a\r\nconnection: close\r\nidempotency-key: k\r\n";
+    for rest in [
+        "content-length: 10\r\n\r\n12345",
+        "transfer-encoding: chunked\r\n\r\n5\r\n12345\r\n",
+        "transfer-encoding: chunked\r\n\r\n5\r\n123",
+        "transfer-encoding: chunked\r\n\r\n",
+    ] {
+        let mut stream = server.client.connect().await;
+        stream
+            .write_all(format!("{head}{rest}").as_bytes())
+            .await
+            .unwrap();
+        stream.shutdown().await.unwrap();
+        let mut bytes = Vec::new();
+        let _ = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut bytes).await;
+        let told = String::from_utf8_lossy(&bytes);
+        assert!(
+            told.is_empty() || told.starts_with("HTTP/1.1 400"),
+            "{told}"
+        );
+    }
+    // What is no chunk can be answered.
+    let garbage = format!("{head}transfer-encoding: chunked\r\n\r\nzz\r\n12345\r\n0\r\n\r\n");
+    let answer = server.client.send_bytes(garbage.as_bytes()).await;
+    let problem = answer.problem(400, "body-unreadable");
+    assert_eq!(problem["safe_new_key"], false, "it may have arrived before");
+    assert_eq!(effects.count(), 0);
+    assert_eq!(
+        server
+            .send(post_to("/charges").key("k").body("whole"))
+            .await
+            .status,
+        201
+    );
+    assert_alive(&server, &effects).await;
+}
+
+/// Each key is its own, whatever runs beside it; what is read at a time is bounded by what may be under way.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_keys_at_once() {
+    const KEYS: usize = 10_000;
+    const CONNECTIONS: usize = 50;
+    let effects = Effects::default();
+    let layer = builder(&idem()).build().unwrap();
+    let drain = layer.drain();
+    let server = Server::start(charges(&effects).layer(layer)).await;
+    let client = server.client;
+    let senders: Vec<_> = (0..CONNECTIONS)
+        .map(|sender| {
+            tokio::spawn(async move {
+                // All that a sender sends is on its way before the first answer is read.
+                let requests: String = (0..KEYS / CONNECTIONS)
+                    .map(|number| {
+                        let close = if number + 1 == KEYS / CONNECTIONS { "connection: close\r\n" } else { "" };
+                        format!(
+                            "POST /charges HTTP/1.1\r\nhost: a\r\n{close}idempotency-key: {sender}-{number}\r\n\
+                             content-length: 1\r\n\r\n5"
+                        )
+                    })
+                    .collect();
+                let (mut reading, mut writing) = client.connect().await.into_split();
+                let written = tokio::spawn(async move {
+                    writing.write_all(requests.as_bytes()).await.unwrap();
+                    writing
+                });
+                let mut bytes = Vec::new();
+                tokio::io::AsyncReadExt::read_to_end(&mut reading, &mut bytes).await.unwrap();
+                drop(written.await.unwrap());
+                String::from_utf8(bytes).unwrap().matches("HTTP/1.1 201").count()
+            })
+        })
+        .collect();
+    let mut created = 0;
+    for sender in senders {
+        created += sender.await.unwrap();
+    }
+    assert_eq!((created, effects.count() as usize), (KEYS, KEYS));
+    drain.finished().await;
+    assert_alive(&server, &effects).await;
+}
+
+/// Clients that go away leave their handlers running, so there is a limit to how many may.
+#[tokio::test]
+async fn more_requests_than_may_be_under_way_are_503() {
+    let gate: &'static tokio::sync::Semaphore = Box::leak(Box::new(tokio::sync::Semaphore::new(0)));
+    let (begun, mut began) = tokio::sync::mpsc::unbounded_channel();
+    let slow = move || {
+        begun.send(()).unwrap();
+        async { gate.acquire().await.unwrap().forget() }
+    };
+    let layer = builder(&idem()).max_running(2).build().unwrap();
+    let drain = layer.drain();
+    let server = Server::start(Router::new().route("/", post(slow)).layer(layer)).await;
+    for key in ["a", "b"] {
+        let mut stream = server.client.connect().await;
+        stream
+            .write_all(&post_to("/").key(key).bytes())
+            .await
+            .unwrap();
+        began.recv().await.unwrap();
+    }
+    let problem = server
+        .send(post_to("/").key("c"))
+        .await
+        .problem(503, "overloaded");
+    // Whoever sent it before and lost the reply would do it twice with a new key.
+    assert_eq!(
+        (&problem["retryable"], &problem["safe_new_key"]),
+        (&true.into(), &false.into())
+    );
+    gate.add_permits(3);
+    drain.finished().await;
+    assert_eq!(server.send(post_to("/").key("c")).await.status, 200);
+}

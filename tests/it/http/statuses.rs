@@ -1,0 +1,177 @@
+//! Which responses are final, under each way to go on after a crash.
+
+use axum::extract::Path;
+use axum::routing::post;
+use idem_runtime::http::finality;
+use idem_runtime::{Error, ErrorKind};
+
+use super::*;
+
+/// A route that answers with the status in its path, and the number of the run.
+fn statuses(effects: &Effects) -> Router {
+    let effects = effects.clone();
+    let handler = move |Path((status, headers)): Path<(u16, String)>| {
+        let number = effects.happen().to_string();
+        async move {
+            // No content, but the number of the run elsewhere.
+            let text = if status == 204 { String::new() } else { number };
+            let mut response = (StatusCode::from_u16(status).unwrap(), text).into_response();
+            if headers == "retry-after" {
+                response
+                    .headers_mut()
+                    .insert("retry-after", "7".parse().unwrap());
+            }
+            response
+        }
+    };
+    Router::new().route("/{status}/{headers}", post(handler))
+}
+
+async fn start(effects: &Effects, layer: impl FnOnce(LayerBuilder) -> LayerBuilder) -> Server {
+    let layer = layer(builder(&idem())).build().unwrap();
+    Server::start(statuses(effects).layer(layer)).await
+}
+
+/// Sends the same request twice, and gives both answers.
+async fn twice(server: &Server, path: &str) -> [Answer; 2] {
+    let request = post_to(path).key(&path.replace('/', "-"));
+    [
+        server.send(request.clone()).await,
+        server.send(request).await,
+    ]
+}
+
+const STORED: [u16; 17] = [
+    200, 201, 202, 204, 301, 302, 303, 400, 402, 403, 404, 409, 410, 412, 413, 422, 451,
+];
+const RELEASED: [u16; 15] = [
+    307, 308, 401, 407, 408, 421, 423, 425, 429, 500, 501, 502, 503, 504, 599,
+];
+
+#[tokio::test]
+async fn final_statuses_are_replayed() {
+    let server = start(&Effects::default(), |layer| layer).await;
+    for status in STORED {
+        let [first, second] = twice(&server, &format!("/{status}/none")).await;
+        assert_eq!((first.status, second.status), (status, status));
+        assert!(second.is_replayed(), "{status}");
+        assert_eq!(first.body, second.body);
+    }
+}
+
+/// RFC 9110 §15.5.6: a 405 says which methods are allowed, and so does its replay.
+#[tokio::test]
+async fn a_replayed_405_says_what_is_allowed() {
+    let server = server(&Effects::default(), |layer| layer).await;
+    let [first, second] = [(); 2].map(|()| {
+        let request = client::Request::new("PATCH", "/refunds").key("k");
+        server.send(request)
+    });
+    let (first, second) = (first.await, second.await);
+    assert_eq!((first.status, second.status), (405, 405));
+    assert!(second.is_replayed());
+    assert_eq!(second.header("allow"), Some("POST"));
+    assert_eq!(second.header("allow"), first.header("allow"));
+}
+
+#[tokio::test]
+async fn passing_statuses_release_their_key() {
+    let effects = Effects::default();
+    let server = start(&effects, |layer| layer).await;
+    for (number, status) in (1..).step_by(2).zip(RELEASED) {
+        let [first, second] = twice(&server, &format!("/{status}/none")).await;
+        assert_eq!((first.status, second.status), (status, status));
+        assert!(!second.is_replayed(), "{status}");
+        assert_eq!(
+            (first.text(), second.text()),
+            (&*number.to_string(), &*(number + 1).to_string())
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_error_that_says_when_to_come_back_is_not_final() {
+    let effects = Effects::default();
+    let server = start(&effects, |layer| layer).await;
+    let [first, second] = twice(&server, "/409/retry-after").await;
+    assert_eq!((first.status, second.status), (409, 409));
+    assert_eq!((first.text(), second.text()), ("1", "2"));
+    let [_, second] = twice(&server, "/202/retry-after").await;
+    assert!(second.is_replayed(), "the work goes on");
+    assert_eq!(second.header("retry-after"), None);
+}
+
+/// As Stripe's API v1 does it.
+#[tokio::test]
+async fn everything_is_stored_on_demand() {
+    let server = start(&Effects::default(), LayerBuilder::store_every_status).await;
+    for status in RELEASED {
+        let [first, second] = twice(&server, &format!("/{status}/none")).await;
+        assert_eq!((first.status, second.status), (status, status));
+        assert!(second.is_replayed(), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_policy_of_ones_own_may_ask_the_default() {
+    let server = start(&Effects::default(), |layer| {
+        layer.finality(|response| match response.status.as_u16() {
+            404 => ErrorKind::Transient,
+            _ => finality(response),
+        })
+    })
+    .await;
+    let [_, missing] = twice(&server, "/404/none").await;
+    let [_, gone] = twice(&server, "/410/none").await;
+    assert!(!missing.is_replayed() && gone.is_replayed());
+}
+
+/// Under `refuse` nobody knows what a failure left behind, so it is not tried again.
+#[tokio::test]
+async fn under_refuse_a_failure_interrupts_its_key() {
+    let effects = Effects::default();
+    let server = start(&effects, LayerBuilder::refuse).await;
+    for status in [408, 500, 503] {
+        let [first, second] = twice(&server, &format!("/{status}/none")).await;
+        assert_eq!(first.status, status);
+        let problem = second.problem(409, "interrupted");
+        assert_eq!(
+            (&problem["retryable"], &problem["safe_new_key"]),
+            (&false.into(), &false.into())
+        );
+    }
+    assert_eq!(effects.count(), 3);
+    for status in [401, 429] {
+        let [first, second] = twice(&server, &format!("/{status}/none")).await;
+        assert_eq!(
+            (first.status, second.status),
+            (status, status),
+            "nothing was done"
+        );
+        assert!(!second.is_replayed());
+    }
+    let [_, declined] = twice(&server, "/402/none").await;
+    assert!(declined.is_replayed());
+}
+
+/// A handler's own idempotent calls may be refused; that is no answer to the request that made them.
+#[tokio::test]
+async fn a_problem_of_a_handler_is_never_stored() {
+    let effects = Effects::default();
+    let seen = effects.clone();
+    let reused = move || {
+        let number = seen.happen();
+        async move {
+            if number == 1 {
+                Err(Error::KeyReused)
+            } else {
+                Ok("mended")
+            }
+        }
+    };
+    let layer = builder(&idem()).store_every_status().build().unwrap();
+    let server = Server::start(Router::new().route("/", post(reused)).layer(layer)).await;
+    let [first, second] = twice(&server, "/").await;
+    first.problem(422, "key-reused");
+    assert_eq!(second.text(), "mended");
+}

@@ -1,0 +1,103 @@
+//! What a MariaDB of its own is needed for to go wrong: a server that writes nothing, text that is none, and somebody
+//! else behind the port.
+
+use idem_runtime::store::{Claim, Fenced};
+use idem_runtime::{MySqlStore, Store, StoreErrorKind};
+use idem_servers::{Options, Server};
+use sqlx::MySqlPool;
+
+use super::{Database, assert_error, execute};
+use crate::imposter::Imposter;
+use crate::records::{claim, ending, own};
+
+#[tokio::test]
+#[ignore = "needs MariaDB: cargo xtask test runs it"]
+async fn a_read_only_server_replays_and_claims_nothing() {
+    let server = Server::maria_db(&Options::fast()).unwrap();
+    let make =
+        "CREATE DATABASE app; CREATE USER app IDENTIFIED BY 'right'; GRANT ALL ON app.* TO app";
+    server.query(make).unwrap();
+    let url = server
+        .url()
+        .replace("root@", "app:right@")
+        .replace("/mysql", "/app");
+    let store = MySqlStore::open(&url).await.unwrap();
+    store.migrate().await.unwrap();
+    let owner = own(&store, &claim("done")).await;
+    store.complete(&owner, &ending(b"1")).await.unwrap();
+    let running = own(&store, &claim("running")).await;
+    let released = own(&store, &claim("released")).await;
+    store.release(&released).await.unwrap();
+
+    server.query("SET GLOBAL read_only = 1").unwrap();
+    store.migrate().await.unwrap();
+    for key in ["done", "running"] {
+        let answer = store.claim(&claim(key)).await.unwrap();
+        assert!(matches!(answer, Claim::Existing(_)), "{key}: {answer:?}");
+    }
+    for key in ["new", "released"] {
+        let error = store.claim(&claim(key)).await.unwrap_err();
+        assert_error(&error, StoreErrorKind::ReadOnly, "connect to the primary");
+        assert!(!error.is_retryable());
+    }
+    let error = store.complete(&running, &ending(b"1")).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::ReadOnly, "connect to the primary");
+
+    server.query("SET GLOBAL read_only = 0").unwrap();
+    let done = store.complete(&running, &ending(b"1")).await.unwrap();
+    assert_eq!(done, Fenced::Done);
+    own(&store, &claim("new")).await;
+    own(&store, &claim("released")).await;
+}
+
+/// A column of text refuses such bytes; somebody has made it one of bytes.
+#[tokio::test]
+#[ignore = "needs MariaDB: cargo xtask test runs it"]
+async fn text_that_is_not_utf8_is_corrupt() {
+    for database in Database::each().await {
+        let store = database.store().await;
+        let pool: MySqlPool = database.pool(1).await;
+        let owner = own(&store, &claim("k")).await;
+        store.complete(&owner, &ending(b"1")).await.unwrap();
+        for column in ["state", "on_crash", "operation"] {
+            execute(
+                &pool,
+                &format!(
+                    "CREATE TABLE kept LIKE idem_records; INSERT INTO kept SELECT * FROM idem_records; \
+                     ALTER TABLE idem_records MODIFY {column} VARBINARY(255) NOT NULL; \
+                     UPDATE idem_records SET {column} = x'fffe'"
+                ),
+            )
+            .await;
+            for error in [
+                store.get(&owner.id).await.unwrap_err(),
+                store.claim(&claim("k")).await.unwrap_err(),
+            ] {
+                assert_error(&error, StoreErrorKind::Corrupt, "repair or delete");
+                assert!(!error.is_retryable());
+            }
+            execute(
+                &pool,
+                "SET foreign_key_checks = 0; DROP TABLE idem_records; RENAME TABLE kept TO idem_records; SET foreign_key_checks = 1",
+            )
+            .await;
+            let answer = store.claim(&claim("k")).await.unwrap();
+            assert!(matches!(answer, Claim::Existing(_)), "{column}: {answer:?}");
+        }
+        database.drop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_is_no_mysql_is_told() {
+    // Looks like the beginning of a greeting that never ends.
+    let imposter = Imposter::saying(b"SSH-2.0-OpenSSH_9.2p1\r\n").await;
+    let url = format!("mysql://app:right@127.0.0.1:{}/app", imposter.port());
+    let error = MySqlStore::open(&url).await.unwrap_err();
+    assert_error(
+        &error,
+        StoreErrorKind::Unavailable,
+        "check the host and port",
+    );
+    assert!(error.is_retryable());
+}

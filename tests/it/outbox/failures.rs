@@ -1,0 +1,269 @@
+//! What becomes of messages whose handlers fail.
+
+use idem_runtime::error::InvalidOutbox;
+use idem_runtime::outbox::{self, Message};
+use idem_runtime::{Error, Key};
+
+use super::{Database, Log, Placed, TOPIC, placed, seen, until};
+
+super::on_every_database!(
+    a_message_that_failed_is_handed_out_again_with_the_same_key,
+    a_poisonous_message_is_parked_after_the_bound_and_requeued_by_hand,
+    a_parked_message_blocks_its_ordering_key_until_it_is_discarded,
+    where_parked_messages_are_skipped_later_ones_go_on,
+    a_payload_that_cannot_be_read_is_parked_at_once,
+    an_unknown_topic_is_left_for_a_relay_that_knows_it,
+);
+
+async fn a_message_that_failed_is_handed_out_again_with_the_same_key(database: Database) {
+    let key = database.enqueue(outbox::message(TOPIC, &placed(1))).await;
+    let handled = Log::new();
+    let log = handled.clone();
+    let relay = database
+        .relay()
+        .on(TOPIC, move |message: Message<Placed>| {
+            log.push(seen(&message));
+            // Before there is a future, inside of it, and as an error.
+            assert!(message.attempt() != 1, "at the call");
+            async move {
+                match message.attempt() {
+                    2 => panic!("while it is polled"),
+                    3 => Err("as an error"),
+                    _ => Ok(()),
+                }
+            }
+        })
+        .start()
+        .unwrap();
+    until(async || relay.stats().delivered == 1).await;
+    let stats = relay.stats();
+    relay.shutdown().await;
+    assert_eq!((stats.failed, stats.parked, stats.lost), (3, 0, 0));
+    let key = key.as_str().to_owned();
+    let expected = [1, 2, 3, 4].map(|attempt| (key.clone(), 1, attempt));
+    assert_eq!(handled.entries(), expected);
+    assert_eq!(database.rows().await, 0);
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the mail was refused")]
+struct Refused(#[source] std::io::Error);
+
+async fn a_poisonous_message_is_parked_after_the_bound_and_requeued_by_hand(database: Database) {
+    let poison = database.enqueue(outbox::message(TOPIC, &placed(1))).await;
+    let good = database.enqueue(outbox::message(TOPIC, &placed(2))).await;
+    let handled = Log::new();
+    let start = |is_mended: bool| {
+        let log = handled.clone();
+        database
+            .relay()
+            .max_attempts(3)
+            .on(TOPIC, move |message: Message<Placed>| {
+                log.push(seen(&message));
+                async move {
+                    if message.payload.order == 1 && !is_mended {
+                        return Err(Refused(std::io::Error::other("\0no such address")));
+                    }
+                    Ok(())
+                }
+            })
+            .start()
+            .unwrap()
+    };
+    let relay = start(false);
+    until(async || relay.stats().parked == 1 && relay.stats().delivered == 1).await;
+    relay.shutdown().await;
+    let mut entries = handled.entries();
+    entries.sort();
+    let mut expected = vec![(good.as_str().to_owned(), 2, 1)];
+    expected.extend([1, 2, 3].map(|attempt| (poison.as_str().to_owned(), 1, attempt)));
+    expected.sort();
+    assert_eq!(entries, expected);
+
+    // It is kept, with what a person wants to know.
+    let parked = database.outbox.parked(None, 10).await.unwrap();
+    let [message] = &parked[..] else {
+        panic!("{parked:?}");
+    };
+    assert_eq!((message.key(), message.topic()), (&poison, TOPIC));
+    assert_eq!(message.attempts(), 3);
+    assert_eq!(
+        message.last_error(),
+        "the mail was refused: no such address"
+    );
+    assert_eq!(
+        serde_json::from_str::<Placed>(message.payload()).unwrap(),
+        placed(1)
+    );
+    assert!(message.parked_at() >= message.enqueued_at());
+    assert_eq!(database.outbox.backlog().await.unwrap().parked, 1);
+    assert!(
+        database
+            .outbox
+            .parked(Some(message), 10)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+
+    let nobody = Key::new("nobody's").unwrap();
+    assert!(!database.outbox.requeue(&nobody).await.unwrap());
+    assert!(database.outbox.requeue(&poison).await.unwrap());
+    assert!(!database.outbox.requeue(&poison).await.unwrap(), "it waits");
+    assert!(!database.outbox.discard(&poison).await.unwrap(), "it waits");
+    let relay = start(true);
+    until(async || relay.stats().delivered == 1).await;
+    relay.shutdown().await;
+    assert_eq!(
+        handled.entries().last(),
+        Some(&(poison.as_str().to_owned(), 1, 1))
+    );
+    assert_eq!(database.rows().await, 0);
+}
+
+/// Orders 1 to 3 of one customer, of which the first fails, and 4 of another.
+async fn enqueue_behind_poison(database: &Database) -> Key {
+    let mut keys = Vec::new();
+    for (order, customer) in [(1, "ann"), (2, "ann"), (3, "ann"), (4, "bob")] {
+        let order = placed(order);
+        let message = outbox::message(TOPIC, &order).ordered_by(customer);
+        keys.push(database.enqueue(message).await);
+    }
+    keys.swap_remove(0)
+}
+
+async fn a_parked_message_blocks_its_ordering_key_until_it_is_discarded(database: Database) {
+    let poison = enqueue_behind_poison(&database).await;
+    let handled = Log::new();
+    let log = handled.clone();
+    let relay = database
+        .relay()
+        .max_attempts(1)
+        .on(TOPIC, move |message: Message<Placed>| {
+            log.push(message.payload.order);
+            async move {
+                match message.payload.order {
+                    1 => Err("poison"),
+                    _ => Ok(()),
+                }
+            }
+        })
+        .start()
+        .unwrap();
+    until(async || relay.stats().parked == 1 && relay.stats().delivered == 1).await;
+    // A message that is enqueued and handled now shows that the relay has looked again.
+    database.enqueue(outbox::message(TOPIC, &placed(5))).await;
+    until(async || relay.stats().delivered == 2).await;
+    let mut first = handled.entries();
+    first.sort_unstable();
+    assert_eq!(first, [1, 4, 5]);
+    assert!(database.outbox.discard(&poison).await.unwrap());
+    assert_eq!(handled.reached(5).await[3..], [2, 3]);
+    until(async || relay.stats().delivered == 4).await;
+    relay.shutdown().await;
+    assert_eq!(database.rows().await, 0);
+}
+
+async fn where_parked_messages_are_skipped_later_ones_go_on(database: Database) {
+    enqueue_behind_poison(&database).await;
+    let handled = Log::new();
+    let log = handled.clone();
+    let relay = database
+        .relay()
+        .max_attempts(2)
+        .skip_parked()
+        .on(TOPIC, move |message: Message<Placed>| {
+            log.push(message.payload.order);
+            async move {
+                match message.payload.order {
+                    1 => Err("poison"),
+                    _ => Ok(()),
+                }
+            }
+        })
+        .start()
+        .unwrap();
+    until(async || relay.stats().delivered == 3).await;
+    relay.shutdown().await;
+    let mut of_ann = handled.entries();
+    of_ann.retain(|order| *order != 4);
+    assert_eq!(of_ann, [1, 1, 2, 3]);
+    assert_eq!(database.outbox.backlog().await.unwrap().parked, 1);
+}
+
+async fn a_payload_that_cannot_be_read_is_parked_at_once(database: Database) {
+    database
+        .enqueue(outbox::message(TOPIC, "a secret, not an order"))
+        .await;
+    let relay = database
+        .relay()
+        .on(TOPIC, |_: Message<Placed>| async {
+            panic!("there is nothing to handle");
+            #[expect(unreachable_code, reason = "it tells the type")]
+            Ok::<_, Error>(())
+        })
+        .start()
+        .unwrap();
+    until(async || relay.stats().parked == 1).await;
+    assert_eq!(relay.stats().failed, 0);
+    relay.shutdown().await;
+    let parked = database.outbox.parked(None, 10).await.unwrap();
+    assert_eq!(parked[0].attempts(), 1);
+    let error = parked[0].last_error();
+    assert!(error.contains("does not fit the type"), "{error}");
+    assert!(!error.contains("secret"), "{error}");
+}
+
+async fn an_unknown_topic_is_left_for_a_relay_that_knows_it(database: Database) {
+    database.enqueue(outbox::message("new", &placed(1))).await;
+    database.enqueue(outbox::message("old", &placed(2))).await;
+    let handled = Log::new();
+    let on = |topic: &str| {
+        let log = handled.clone();
+        database
+            .relay()
+            .on(topic, move |message: Message<Placed>| {
+                log.push(message.payload.order);
+                async { Ok::<_, Error>(()) }
+            })
+            .start()
+            .unwrap()
+    };
+    let old = on("old");
+    until(async || old.stats().delivered == 1).await;
+    old.shutdown().await;
+    assert_eq!(database.number("SELECT attempt FROM idem_outbox").await, 0);
+    let new = on("new");
+    until(async || new.stats().delivered == 1).await;
+    new.shutdown().await;
+    assert_eq!(handled.entries(), [2, 1]);
+}
+
+#[tokio::test]
+async fn a_relay_that_is_set_up_wrongly_does_not_start() {
+    let database = Database::sqlite().await;
+    let handler = |_: Message<Placed>| async { Ok::<_, Error>(()) };
+    let refused = |relay: outbox::Relay| match relay.start().map(drop).unwrap_err() {
+        Error::InvalidOutbox(error) => error,
+        other => panic!("{other:?}"),
+    };
+    let relay = || database.outbox.relay();
+    assert!(matches!(refused(relay()), InvalidOutbox::NoHandler));
+    let error = refused(relay().on("a", handler).on("b", handler).on("a", handler));
+    assert!(matches!(&error, InvalidOutbox::TwoHandlers(topic) if topic == "a"));
+    let error = refused(relay().on("", handler).on("b", handler));
+    assert!(matches!(error, InvalidOutbox::Topic));
+    let error = refused(relay().on("a", handler).lease(std::time::Duration::ZERO));
+    assert!(matches!(error, InvalidOutbox::ZeroLease));
+    let error = refused(relay().on("a", handler).concurrency(0));
+    assert!(matches!(error, InvalidOutbox::ZeroConcurrency));
+    let many = (0..101).fold(relay(), |relay, n| relay.on(format!("t{n}"), handler));
+    assert!(matches!(refused(many), InvalidOutbox::TooManyTopics));
+
+    let started = std::thread::spawn({
+        let relay = relay().on("a", handler);
+        move || relay.start().map(drop)
+    });
+    let error = started.join().unwrap().unwrap_err();
+    assert!(matches!(error, Error::NoRuntime), "{error:?}");
+}

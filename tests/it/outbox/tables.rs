@@ -1,0 +1,141 @@
+//! The table: made by many at once, under another name, by the application's own migrations.
+
+use std::time::Duration;
+
+use idem_runtime::outbox::{self, Message, Outbox};
+use idem_runtime::{Error, SqliteStore, StoreErrorKind};
+use tokio::task::JoinSet;
+
+use super::{Database, Log, Placed, Pool, TOPIC, placed, until};
+
+super::on_every_database!(
+    ten_migrate_at_once,
+    an_outbox_has_a_table_of_its_own_name,
+    delivered_messages_are_kept_as_long_as_asked,
+    the_index_serves_who_polls_past_what_is_not_due,
+);
+
+async fn ten_migrate_at_once(database: Database) {
+    let mut migrating = JoinSet::new();
+    for _ in 0..10 {
+        let outbox = database.outbox.clone().with_table("at_once").unwrap();
+        migrating.spawn(async move { outbox.migrate().await });
+    }
+    for migrated in migrating.join_all().await {
+        migrated.unwrap();
+    }
+    let applied = "SELECT count(*) FROM at_once_migrations";
+    assert_eq!(database.number(applied).await, 1);
+    assert_eq!(database.number("SELECT count(*) FROM at_once").await, 0);
+}
+
+async fn an_outbox_has_a_table_of_its_own_name(database: Database) {
+    for name in ["", "a-b", "2a", "a b", &"a".repeat(49)] {
+        let error = database.outbox.clone().with_table(name).unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Schema, "{name}");
+    }
+    // A word of SQL.
+    let order = database.outbox.clone().with_table("order").unwrap();
+    let error = order.backlog().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Schema);
+    order.migrate().await.unwrap();
+    database.enqueue(order.message(TOPIC, &placed(1))).await;
+    assert_eq!(database.rows().await, 0);
+    assert_eq!(order.backlog().await.unwrap().waiting, 1);
+    let handled = Log::new();
+    let log = handled.clone();
+    let relay = order
+        .relay()
+        .poll_every(Duration::from_millis(20))
+        .on(TOPIC, move |message: Message<Placed>| {
+            log.push(message.payload.order);
+            async { Ok::<_, Error>(()) }
+        })
+        .start()
+        .unwrap();
+    assert_eq!(handled.reached(1).await, [1]);
+    relay.shutdown().await;
+    assert_eq!(order.backlog().await.unwrap().waiting, 0);
+}
+
+async fn delivered_messages_are_kept_as_long_as_asked(database: Database) {
+    let day = Duration::from_secs(24 * 60 * 60);
+    let start = |retention| {
+        database
+            .relay()
+            .keep_delivered(retention)
+            .on(TOPIC, |_: Message<Placed>| async { Ok::<_, Error>(()) })
+            .start()
+            .unwrap()
+    };
+    let order = placed(1);
+    let again = || outbox::message(TOPIC, &order).key("order-1");
+    database.enqueue(again()).await;
+    let relay = start(day);
+    until(async || relay.stats().delivered == 1).await;
+    // For as long as it is kept it is not enqueued again, and stands in nobody's way.
+    database.enqueue(again()).await;
+    let next = placed(2);
+    database
+        .enqueue(outbox::message(TOPIC, &next).ordered_by("ann"))
+        .await;
+    until(async || relay.stats().delivered == 2).await;
+    relay.shutdown().await;
+    let delivered = "SELECT count(*) FROM idem_outbox WHERE state = 'delivered'";
+    assert_eq!(database.number(delivered).await, 2);
+    assert_eq!(database.outbox.backlog().await.unwrap().waiting, 0);
+
+    database
+        .execute("UPDATE idem_outbox SET keep_until = 0 WHERE message_key = 'order-1'")
+        .await;
+    let relay = start(Duration::from_millis(10));
+    until(async || database.rows().await == 1).await;
+    relay.shutdown().await;
+}
+
+/// A backlog of a topic that nobody here knows, and a delayed one, must not be read each time.
+async fn the_index_serves_who_polls_past_what_is_not_due(database: Database) {
+    let plan = match &database.pool {
+        Pool::Sqlite(_) => "EXPLAIN QUERY PLAN ",
+        Pool::Postgres(_) => {
+            // So small a table would be read as a whole.
+            "SET enable_seqscan = off; EXPLAIN "
+        }
+        Pool::MySql(_) => "EXPLAIN ",
+    };
+    let poll = "SELECT c.id FROM idem_outbox AS c WHERE c.topic = 'a' AND c.due_at <= 5 AND (c.ordering_key IS NULL \
+                OR NOT EXISTS (SELECT 1 FROM idem_outbox AS e WHERE e.ordering_key = c.ordering_key AND e.id < c.id \
+                AND e.state <> 'delivered')) ORDER BY c.due_at, c.id LIMIT 10";
+    let plan = database.texts(&format!("{plan}{poll}")).await.join("\n");
+    let (due, order) = match &database.pool {
+        Pool::MySql(_) => ("due", "ordering"),
+        _ => ("idem_outbox_due", "idem_outbox_order"),
+    };
+    assert!(plan.contains(due) && plan.contains(order), "{plan}");
+    assert!(!plan.to_lowercase().contains("temp b-tree"), "{plan}");
+    assert!(!plan.to_lowercase().contains("filesort"), "{plan}");
+}
+
+#[tokio::test]
+async fn an_application_runs_the_migrations_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(directory.path().join("idem.db"))
+        .await
+        .unwrap();
+    let pool = sqlx::SqlitePool::connect_with(SqliteStore::connect_options(
+        directory.path().join("idem.db"),
+    ))
+    .await
+    .unwrap();
+    // As a migration of its own would.
+    let migration = include_str!("../../../idem-runtime/migrations/sqlite/outbox/0001_outbox.sql");
+    sqlx::raw_sql(migration).execute(&pool).await.unwrap();
+    let outbox = Outbox::new(&store);
+    let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    outbox::enqueue(&mut *tx, TOPIC, &placed(1)).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(outbox.backlog().await.unwrap().waiting, 1);
+    // Migrating after that changes nothing.
+    outbox.migrate().await.unwrap();
+    assert_eq!(outbox.backlog().await.unwrap().waiting, 1);
+}

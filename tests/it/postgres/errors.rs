@@ -1,0 +1,94 @@
+//! What a PostgreSQL of its own is needed for to go wrong: a password that is asked for, an encoding that is none, and
+//! somebody else behind the port.
+
+use idem_runtime::store::Claim;
+use idem_runtime::{PostgresStore, Store, StoreErrorKind};
+use idem_servers::{Options, Server};
+use sqlx::PgPool;
+use sqlx::postgres::PgConnectOptions;
+
+use super::{assert_error, execute};
+use crate::imposter::Imposter;
+use crate::records::{claim, ending, own};
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_wrong_password_is_denied() {
+    // Durable, since it is killed to be started again.
+    let server = Server::postgres(&Options::durable()).unwrap();
+    let make = "CREATE ROLE app LOGIN PASSWORD 'right'; GRANT ALL ON SCHEMA public TO app";
+    server.query(make).unwrap();
+    // The socket stays open to the tests' own client.
+    let rules = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
+    std::fs::write(server.directory().join("data/pg_hba.conf"), rules).unwrap();
+    server.restart().unwrap();
+
+    let url = |login: &str| server.url().replace("postgres@", &format!("{login}@"));
+    for login in ["app:wrong", "app", "nobody:right"] {
+        let error = PostgresStore::open(&url(login)).await.unwrap_err();
+        assert_error(&error, StoreErrorKind::Denied, "password");
+        assert!(!error.is_retryable(), "{login}");
+    }
+    let store = PostgresStore::open(&url("app:right")).await.unwrap();
+    store.migrate().await.unwrap();
+    own(&store, &claim("k")).await;
+}
+
+/// SQL_ASCII takes any byte for text.
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn text_that_is_not_utf8_is_corrupt() {
+    let server = Server::postgres(&Options::fast()).unwrap();
+    server
+        .query("CREATE DATABASE bytes ENCODING 'SQL_ASCII' TEMPLATE template0")
+        .unwrap();
+    let options: PgConnectOptions = server.url().parse().unwrap();
+    let pool = PgPool::connect_with(options.database("bytes"))
+        .await
+        .unwrap();
+    let store = PostgresStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    own(&store, &claim("k")).await;
+    for column in ["scope", "operation", "idempotency_key", "state", "on_crash"] {
+        let claim = claim(column);
+        let owner = own(&store, &claim).await;
+        store.complete(&owner, &ending(b"1")).await.unwrap();
+        let garble = format!(
+            "SET client_encoding = 'SQL_ASCII'; UPDATE idem_records SET {column} = E'\\xff\\xfe' \
+             WHERE idempotency_key = '{column}'; RESET client_encoding"
+        );
+        execute(&pool, &garble).await;
+        for error in [
+            store.get(&claim.id).await.unwrap_err(),
+            store.claim(&claim).await.unwrap_err(),
+        ] {
+            assert_error(&error, StoreErrorKind::Corrupt, "repair or delete");
+            assert!(!error.is_retryable());
+        }
+    }
+    let answer = store.claim(&claim("k")).await.unwrap();
+    assert!(
+        matches!(answer, Claim::Existing(_)),
+        "others are left alone"
+    );
+}
+
+#[tokio::test]
+async fn a_service_that_is_no_postgres_is_told() {
+    // Asks for a login of a kind that there is not.
+    let url = |imposter: &Imposter| {
+        let port = imposter.port();
+        format!("postgres://app:right@127.0.0.1:{port}/app")
+    };
+    let imposter = Imposter::saying(b"R\x00\x00\x00\x08\x00\x00\x00\x63").await;
+    let error = PostgresStore::open(&url(&imposter)).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::Corrupt, "unreadable");
+    // Looks like the beginning of a message that never ends.
+    let imposter = Imposter::saying(b"SSH-2.0-OpenSSH_9.2p1\r\n").await;
+    let error = PostgresStore::open(&url(&imposter)).await.unwrap_err();
+    assert_error(
+        &error,
+        StoreErrorKind::Unavailable,
+        "check the host and port",
+    );
+}

@@ -1,0 +1,84 @@
+//! What the server's `pg_stat_statements` has counted of a store: statements, rows and bytes of the log.
+
+use idem_runtime::store::Claim;
+use idem_runtime::{PostgresStore, Store};
+use idem_servers::{Options, Server};
+use sqlx::postgres::{PgPool, PgPoolOptions};
+
+use super::execute;
+use crate::records::{claim, ending, own};
+
+/// A step, how often it ran, the rows that it gave or changed, and the records and bytes that it logged.
+type Counted = (String, i64, i64, i64, i64);
+
+/// What was counted of the statements on the store's tables since the counters were set back.
+async fn counted(looking: &PgPool) -> Vec<Counted> {
+    sqlx::query_as(
+        "SELECT CASE WHEN query LIKE '%INSERT INTO%' THEN 'claim' \
+           WHEN query LIKE 'UPDATE%' THEN 'complete' ELSE query END AS step, \
+           calls, rows, wal_records, wal_bytes::bigint \
+         FROM pg_stat_statements WHERE query LIKE '%\"idem_records\"%' ORDER BY step",
+    )
+    .fetch_all(looking)
+    .await
+    .unwrap()
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_first_call_is_two_statements_and_a_replay_one_that_logs_no_byte() {
+    const CALLS: i64 = 200;
+    // Its own server: the counters are the server's, and vacuuming by itself would write on behalf of nobody.
+    let options = Options::durable()
+        .set("shared_preload_libraries", "pg_stat_statements")
+        .set("pg_stat_statements.track_utility", "off")
+        .set("autovacuum", "off");
+    let server = Server::postgres(&options).unwrap();
+    let connect = async || {
+        PgPoolOptions::new()
+            .max_connections(1)
+            .test_before_acquire(false)
+            .connect(&server.url())
+            .await
+            .unwrap()
+    };
+    let looking = connect().await;
+    execute(&looking, "CREATE EXTENSION pg_stat_statements").await;
+    let store = PostgresStore::new(connect().await);
+    store.migrate().await.unwrap();
+    execute(&looking, "SELECT pg_stat_statements_reset()").await;
+
+    for call in 0..CALLS {
+        let owner = own(&store, &claim(&format!("k{call}"))).await;
+        store.complete(&owner, &ending(b"1")).await.unwrap();
+    }
+    let first = counted(&looking).await;
+    let steps: Vec<_> = first
+        .iter()
+        .map(|(step, calls, rows, ..)| (step.as_str(), *calls, *rows))
+        .collect();
+    assert_eq!(
+        steps,
+        [("claim", CALLS, CALLS), ("complete", CALLS, CALLS)],
+        "{first:?}"
+    );
+    assert!(first.iter().all(|(.., bytes)| *bytes > 0), "{first:?}");
+
+    // Whoever reads a page first tidies up what updates left on it, which is logged. A vacuum does it for all.
+    execute(&looking, "VACUUM (FREEZE) idem_records").await;
+    own(&store, &claim("running")).await;
+    execute(&looking, "VACUUM (FREEZE) idem_records").await;
+    execute(&looking, "SELECT pg_stat_statements_reset()").await;
+    for call in 0..CALLS {
+        let answer = store.claim(&claim(&format!("k{call}"))).await.unwrap();
+        assert!(
+            matches!(&answer, Claim::Existing(record) if record.ending() == Some(ending(b"1"))),
+            "{answer:?}"
+        );
+        let answer = store.claim(&claim("running")).await.unwrap();
+        assert!(matches!(answer, Claim::Existing(_)), "{answer:?}");
+    }
+    // Each gave back its row.
+    let replays = ("claim".to_owned(), 2 * CALLS, 2 * CALLS, 0, 0);
+    assert_eq!(counted(&looking).await, [replays]);
+}

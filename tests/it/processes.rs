@@ -1,0 +1,159 @@
+//! Other processes on the same store: one that is paused past its lease, one whose clock is wrong, ten that migrate at
+//! once. Each is the program `caller`, which says on its output what it does and waits for lines on its input.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use idem_runtime::{Idem, Record, Scope};
+use idem_tests::backends;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+mod clocks;
+mod migrating;
+mod paused;
+mod transactions;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_caller");
+/// How long another process may take to say something.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A store that other processes can be told of.
+struct Place {
+    address: String,
+    _directory: Option<TempDir>,
+}
+
+impl Place {
+    /// A file that is not there yet.
+    fn sqlite() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self {
+            address: format!("sqlite://{}", directory.path().join("idem.db").display()),
+            _directory: Some(directory),
+        }
+    }
+
+    fn at(address: String) -> Self {
+        Self {
+            address,
+            _directory: None,
+        }
+    }
+
+    /// An empty database.
+    async fn postgres() -> Self {
+        let pool = backends::postgres().await.unwrap();
+        let url = sqlx::ConnectOptions::to_url_lossy(&*pool.connect_options());
+        pool.close().await;
+        Self::at(url.into())
+    }
+
+    /// An empty database.
+    async fn mysql() -> Self {
+        let pool = backends::mysql().await.unwrap();
+        let url = sqlx::ConnectOptions::to_url_lossy(&*pool.connect_options());
+        pool.close().await;
+        Self::at(url.into())
+    }
+
+    /// Shared with other tests, so keys have to be unique.
+    fn redis() -> Self {
+        Self::at(backends::variable(backends::REDIS).unwrap())
+    }
+
+    async fn open(&self) -> Idem {
+        backends::open(&self.address).await.unwrap()
+    }
+}
+
+/// A key that nobody else uses.
+fn unique_key() -> String {
+    format!("key-{:032x}", rand::random::<u128>())
+}
+
+/// The record of the key that the program was told to call with.
+async fn record(idem: &Idem, key: &str) -> Option<Record> {
+    idem.records()
+        .find(backends::OPERATION, key, &Scope::none())
+        .await
+        .unwrap()
+}
+
+/// The program `caller`, killed when this is dropped.
+struct Caller {
+    process: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Caller {
+    fn start(arguments: &[&str]) -> Self {
+        Self::run(Command::new(PROGRAM).args(arguments))
+    }
+
+    fn run(command: &mut Command) -> Self {
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        Self {
+            input: process.stdin.take().unwrap(),
+            output: BufReader::new(process.stdout.take().unwrap()).lines(),
+            process,
+        }
+    }
+
+    /// The next line that it says.
+    async fn hear(&mut self) -> String {
+        tokio::time::timeout(PATIENCE, self.output.next_line())
+            .await
+            .expect("it says nothing")
+            .unwrap()
+            .expect("it ended without a word; its error is above")
+    }
+
+    /// Lets it go on.
+    async fn go_on(&mut self) {
+        self.input.write_all(b"go on\n").await.unwrap();
+    }
+
+    /// `SIGSTOP`; nothing of it runs any more when this returns.
+    async fn pause(&self) {
+        self.signal("-STOP").await;
+        eventually("it is paused", async || {
+            let state = Command::new("ps")
+                .args(["-o", "stat=", "-p", &self.pid()])
+                .output();
+            state.await.unwrap().stdout.starts_with(b"T")
+        })
+        .await;
+    }
+
+    async fn resume(&self) {
+        self.signal("-CONT").await;
+    }
+
+    async fn signal(&self, signal: &str) {
+        let kill = Command::new("kill")
+            .args([signal, &self.pid()])
+            .status()
+            .await;
+        assert!(kill.unwrap().success());
+    }
+
+    fn pid(&self) -> String {
+        self.process.id().unwrap().to_string()
+    }
+}
+
+async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds().await {
+        assert!(Instant::now() < deadline, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

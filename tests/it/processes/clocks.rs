@@ -1,0 +1,176 @@
+//! A process whose clock is hours ahead of the server's and everybody else's, or behind: leases, takeovers and retention
+//! go by the server's alone. `libfaketime` sets it apart.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use idem_runtime::{Call, Error, Idem, Record, State};
+use idem_servers::{Options, Server};
+use idem_tests::backends::OPERATION;
+use tokio::process::Command;
+use tokio::sync::oneshot;
+
+use super::{Caller, PROGRAM, Place, eventually, record, unique_key};
+
+const LONG: Duration = Duration::from_secs(600);
+const SHORT: Duration = Duration::from_millis(500);
+
+/// The program, with its wall clock set apart by so much; durations are measured as ever.
+fn apart(hours: &str, arguments: &[&str]) -> Caller {
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments);
+    // The loader puts in where this system has its libraries.
+    command.env("LD_PRELOAD", "/usr/$LIB/faketime/libfaketime.so.1");
+    command.env("FAKETIME", hours);
+    command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    Caller::run(&mut command)
+}
+
+fn call_apart(hours: &str, place: &Place, key: &str, lease: Duration, ttl: Duration) -> Caller {
+    let [lease, ttl] = [lease, ttl].map(|it| it.as_millis().to_string());
+    apart(
+        hours,
+        &["call", &place.address, key, &lease, &ttl, "theirs"],
+    )
+}
+
+async fn ours(
+    idem: &Idem,
+    key: &str,
+    body: impl AsyncFnOnce() -> Result<String, Error>,
+) -> Result<String, Error> {
+    let call = Call::new(OPERATION, key, "request", LONG).lease(LONG);
+    idem.run(call, body).await
+}
+
+/// Its times lie as far from each other, and from the server's, as was asked for.
+fn assert_times(record: &Record, lease: Duration) {
+    assert!(record.first_claimed_at <= record.read_at, "{record:?}");
+    assert!(
+        record.lease_until.since(record.read_at) <= lease,
+        "{record:?}"
+    );
+}
+
+async fn the_servers_clock_decides(place: Place) {
+    let idem = place.open().await;
+    for hours in ["+5h", "-5h"] {
+        let clock: u64 = apart(hours, &["clock"]).hear().await.parse().unwrap();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_secs();
+        assert!(
+            clock.abs_diff(now) > 4 * 3600,
+            "is libfaketime installed? {clock}, {now}"
+        );
+
+        // Its lease holds for us, though our clock is another.
+        let key = unique_key();
+        let mut owner = call_apart(hours, &place, &key, LONG, LONG);
+        assert_eq!(owner.hear().await, "running", "{hours}");
+        let running = record(&idem, &key).await.unwrap();
+        assert_eq!(running.state, State::Running);
+        assert_times(&running, LONG);
+        assert!(!running.is_lapsed() && running.lease_until.since(running.read_at) > LONG / 2);
+        let answer = ours(&idem, &key, async || panic!("it is taken")).await;
+        assert!(matches!(answer, Err(Error::InFlight { .. })), "{answer:?}");
+        owner.go_on().await;
+        assert_eq!(owner.hear().await, "executed theirs");
+        let value = ours(&idem, &key, async || panic!("it is done")).await;
+        assert_eq!(value.unwrap(), "theirs");
+        let done = record(&idem, &key).await.unwrap();
+        let kept = done.expires_at().unwrap().since(done.read_at);
+        assert!(kept <= LONG && kept > LONG / 2, "{hours}: {kept:?}");
+
+        // When it is gone, we take over once its lease is over, and not before.
+        let key = unique_key();
+        let mut owner = call_apart(hours, &place, &key, SHORT, LONG);
+        assert_eq!(owner.hear().await, "running", "{hours}");
+        drop(owner);
+        eventually("its lease is over", async || {
+            let running = record(&idem, &key).await.unwrap();
+            assert_times(&running, SHORT);
+            running.is_lapsed()
+        })
+        .await;
+        let value = ours(&idem, &key, async || Ok("ours".to_owned())).await;
+        assert_eq!(value.unwrap(), "ours", "{hours}");
+        assert_eq!(record(&idem, &key).await.unwrap().attempt, 2);
+
+        // Our lease holds for it, and our result is neither expired for it nor removed by it.
+        let key = unique_key();
+        let (running, has_begun) = oneshot::channel();
+        let (finish, finished) = oneshot::channel();
+        let calling = tokio::spawn({
+            let (idem, key) = (idem.clone(), key.clone());
+            async move {
+                ours(&idem, &key, async || {
+                    running.send(()).unwrap();
+                    finished.await.unwrap();
+                    Ok("ours".to_owned())
+                })
+                .await
+            }
+        });
+        has_begun.await.unwrap();
+        let mut duplicate = call_apart(hours, &place, &key, LONG, LONG);
+        assert_eq!(duplicate.hear().await, "in-flight", "{hours}");
+        let kept_by_its_purge = async |state| {
+            let said = apart(hours, &["purge", &place.address]).hear().await;
+            assert!(said.starts_with("purged "), "{said}");
+            assert_eq!(record(&idem, &key).await.unwrap().state, state, "{hours}");
+        };
+        kept_by_its_purge(State::Running).await;
+        finish.send(()).unwrap();
+        assert_eq!(calling.await.unwrap().unwrap(), "ours");
+        kept_by_its_purge(State::Completed).await;
+        let mut duplicate = call_apart(hours, &place, &key, LONG, LONG);
+        assert_eq!(duplicate.hear().await, "replayed ours", "{hours}");
+
+        // It takes over from an owner of our clock whose lease is over, and runs again what the server finds expired.
+        let key = unique_key();
+        let [lease, ttl] = [SHORT, LONG].map(|it| it.as_millis().to_string());
+        let words = ["call", &place.address, &key, &lease, &ttl, "nobody's"];
+        let mut owner = Caller::start(&words);
+        assert_eq!(owner.hear().await, "running");
+        drop(owner);
+        eventually("its lease is over", async || {
+            record(&idem, &key).await.unwrap().is_lapsed()
+        })
+        .await;
+        let executes = async |attempt| {
+            let mut next = call_apart(hours, &place, &key, LONG, SHORT);
+            assert_eq!(next.hear().await, "running", "{hours}, {attempt}");
+            let running = record(&idem, &key).await.unwrap();
+            assert_eq!(running.attempt, attempt, "{hours}");
+            next.go_on().await;
+            assert_eq!(next.hear().await, "executed theirs", "{hours}, {attempt}");
+        };
+        executes(2).await;
+        eventually("it has expired", async || {
+            record(&idem, &key).await.is_none()
+        })
+        .await;
+        executes(1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL and libfaketime: cargo xtask test runs it"]
+async fn a_clock_set_apart_from_that_of_postgres() {
+    the_servers_clock_decides(Place::postgres().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MariaDB and libfaketime: cargo xtask test runs it"]
+async fn a_clock_set_apart_from_that_of_maria_db() {
+    the_servers_clock_decides(Place::mysql().await).await;
+}
+
+/// On a server of its own, since purging looks at all that is there.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis and libfaketime: cargo xtask test runs it"]
+async fn a_clock_set_apart_from_that_of_redis() {
+    let server = Server::redis(&Options::fast()).unwrap();
+    the_servers_clock_decides(Place::at(server.url())).await;
+}

@@ -1,0 +1,63 @@
+//! Ten processes that start together on an empty database, as the instances of a service do after a deploy.
+
+use std::time::Duration;
+
+use idem_runtime::{Call, Error};
+use idem_tests::backends::OPERATION;
+
+use super::{Caller, Place};
+
+async fn ten_migrate(place: &Place) {
+    let mut processes: Vec<_> = (0..10)
+        .map(|_| Caller::start(&["migrate", &place.address]))
+        .collect();
+    for process in &mut processes {
+        assert_eq!(process.hear().await, "ready");
+    }
+    // All of them wait, and are let go together.
+    for process in &mut processes {
+        process.go_on().await;
+    }
+    for process in &mut processes {
+        assert_eq!(process.hear().await, "migrated");
+    }
+    for process in processes {
+        let Caller { mut process, .. } = process;
+        assert!(process.wait().await.unwrap().success());
+    }
+    let idem = place.open().await;
+    let call = Call::new(OPERATION, "k", "request", Duration::from_secs(600));
+    let value = idem.run(call, async || Ok::<_, Error>(7)).await;
+    assert_eq!(value.unwrap(), 7);
+}
+
+const APPLIED: &str = "SELECT version FROM idem_records_migrations ORDER BY version";
+
+#[tokio::test]
+async fn ten_processes_migrate_sqlite_at_once() {
+    let place = Place::sqlite();
+    ten_migrate(&place).await;
+    let pool = sqlx::SqlitePool::connect(&place.address).await.unwrap();
+    let applied: Vec<i64> = sqlx::query_scalar(APPLIED).fetch_all(&pool).await.unwrap();
+    assert_eq!(applied, [1, 2, 3]);
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn ten_processes_migrate_postgres_at_once() {
+    let place = Place::postgres().await;
+    ten_migrate(&place).await;
+    let pool = sqlx::PgPool::connect(&place.address).await.unwrap();
+    let applied: Vec<i64> = sqlx::query_scalar(APPLIED).fetch_all(&pool).await.unwrap();
+    assert_eq!(applied, [1, 2, 3]);
+}
+
+#[tokio::test]
+#[ignore = "needs MariaDB: cargo xtask test runs it"]
+async fn ten_processes_migrate_maria_db_at_once() {
+    let place = Place::mysql().await;
+    ten_migrate(&place).await;
+    let pool = sqlx::MySqlPool::connect(&place.address).await.unwrap();
+    let applied: Vec<i32> = sqlx::query_scalar(APPLIED).fetch_all(&pool).await.unwrap();
+    assert_eq!(applied, [1, 2, 3]);
+}

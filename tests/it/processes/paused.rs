@@ -1,0 +1,125 @@
+//! An owner that is stopped as a whole, heartbeats and all, for longer than its lease, and then goes on.
+
+use std::time::Duration;
+
+use idem_runtime::{Call, Error, Idem, State};
+use idem_tests::backends::OPERATION;
+use tokio::sync::oneshot;
+
+use super::{Caller, Place, eventually, record, unique_key};
+
+const TTL: Duration = Duration::from_secs(600);
+/// In milliseconds.
+const LEASE: &str = "400";
+const LONG: Duration = Duration::from_secs(60);
+
+/// An owner in another process whose body has begun, and which is paused and no longer believed.
+async fn silent_owner(place: &Place, idem: &Idem, key: &str) -> Caller {
+    let ttl = TTL.as_millis().to_string();
+    let mut owner = Caller::start(&["call", &place.address, key, LEASE, &ttl, "theirs"]);
+    assert_eq!(owner.hear().await, "running");
+    owner.pause().await;
+    eventually("the lease is over", async || {
+        record(idem, key).await.unwrap().is_lapsed()
+    })
+    .await;
+    owner
+}
+
+/// A call of this process, for the same request.
+async fn ours(
+    idem: &Idem,
+    key: &str,
+    body: impl AsyncFnOnce() -> Result<String, Error>,
+) -> Result<String, Error> {
+    let call = Call::new(OPERATION, key, "request", TTL).lease(LONG);
+    idem.run(call, body).await
+}
+
+/// Somebody took over and has a result: that is what the paused one is given, too.
+async fn is_given_what_is_stored(place: Place) {
+    let (idem, key) = (place.open().await, unique_key());
+    let mut owner = silent_owner(&place, &idem, &key).await;
+    let value = ours(&idem, &key, async || Ok("ours".to_owned())).await;
+    assert_eq!(value.unwrap(), "ours");
+    owner.resume().await;
+    owner.go_on().await;
+    assert_eq!(owner.hear().await, "replayed ours");
+    let record = record(&idem, &key).await.unwrap();
+    assert_eq!((record.state, record.attempt), (State::Completed, 2));
+    let replayed = ours(&idem, &key, async || panic!("it is done")).await;
+    assert_eq!(replayed.unwrap(), "ours");
+}
+
+/// Somebody took over and is not done: there is nothing to give the paused one, and its result is not recorded.
+async fn loses_its_lease(place: Place) {
+    let (idem, key) = (place.open().await, unique_key());
+    let mut owner = silent_owner(&place, &idem, &key).await;
+    let (running, has_begun) = oneshot::channel();
+    let (finish, finished) = oneshot::channel();
+    let taking_over = tokio::spawn({
+        let (idem, key) = (idem.clone(), key.clone());
+        async move {
+            ours(&idem, &key, async || {
+                running.send(()).unwrap();
+                finished.await.unwrap();
+                Ok("ours".to_owned())
+            })
+            .await
+        }
+    });
+    has_begun.await.unwrap();
+    owner.resume().await;
+    owner.go_on().await;
+    assert_eq!(owner.hear().await, "lease-lost");
+    let running = record(&idem, &key).await.unwrap();
+    assert_eq!((running.state, running.attempt), (State::Running, 2));
+    finish.send(()).unwrap();
+    assert_eq!(taking_over.await.unwrap().unwrap(), "ours");
+    let replayed = ours(&idem, &key, async || panic!("it is done")).await;
+    assert_eq!(replayed.unwrap(), "ours");
+}
+
+/// Nobody took over: a lease that is over does not by itself refuse its owner.
+async fn is_accepted(place: Place) {
+    let (idem, key) = (place.open().await, unique_key());
+    let mut owner = silent_owner(&place, &idem, &key).await;
+    owner.resume().await;
+    owner.go_on().await;
+    assert_eq!(owner.hear().await, "executed theirs");
+    let record = record(&idem, &key).await.unwrap();
+    assert_eq!((record.state, record.attempt), (State::Completed, 1));
+    let replayed = ours(&idem, &key, async || panic!("it is done")).await;
+    assert_eq!(replayed.unwrap(), "theirs");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_owner_on_sqlite() {
+    is_given_what_is_stored(Place::sqlite()).await;
+    loses_its_lease(Place::sqlite()).await;
+    is_accepted(Place::sqlite()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_paused_owner_on_postgres() {
+    is_given_what_is_stored(Place::postgres().await).await;
+    loses_its_lease(Place::postgres().await).await;
+    is_accepted(Place::postgres().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MariaDB: cargo xtask test runs it"]
+async fn a_paused_owner_on_maria_db() {
+    is_given_what_is_stored(Place::mysql().await).await;
+    loses_its_lease(Place::mysql().await).await;
+    is_accepted(Place::mysql().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn a_paused_owner_on_redis() {
+    is_given_what_is_stored(Place::redis()).await;
+    loses_its_lease(Place::redis()).await;
+    is_accepted(Place::redis()).await;
+}

@@ -1,0 +1,592 @@
+//! Calls whose owner died are made again although no caller tries again.
+//!
+//! The same cases on every store that keeps what it takes, with real time: leases of a second, polled to a deadline.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use idem_runtime::error::InvalidCall;
+use idem_runtime::key::Operation;
+use idem_runtime::store::Resolved;
+use idem_runtime::{
+    Call, Error, Handling, Idem, MemoryStore, MySqlStore, OnCrash, PostgresStore, Reconciled,
+    Record, Recovering, Recovery, SqliteStore, State, Store, idempotent,
+};
+use idem_tests::backends;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+const LEASE: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Job {
+    number: u64,
+    text: String,
+}
+
+impl Job {
+    fn new(number: u64) -> Self {
+        Self {
+            number,
+            text: format!("job {number}"),
+        }
+    }
+}
+
+/// What a body does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mood {
+    Works,
+    /// It begins, and is never heard of again.
+    Hangs,
+    Fails,
+    Panics,
+    /// It takes longer than its lease.
+    Slow,
+}
+
+struct Service {
+    idem: Idem,
+    mood: std::sync::Mutex<Mood>,
+    begun: AtomicU32,
+    done: AtomicU32,
+    has_begun: Notify,
+}
+
+impl Service {
+    fn new(store: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self {
+            idem: Idem::builder(store).lease(LEASE).build().erased(),
+            mood: std::sync::Mutex::new(Mood::Works),
+            begun: AtomicU32::new(0),
+            done: AtomicU32::new(0),
+            has_begun: Notify::new(),
+        })
+    }
+
+    #[idempotent(
+        key = job.number,
+        ttl = "1h",
+        name = "jobs.run",
+        store = self.idem,
+        fingerprint = job.number,
+        keep = job,
+    )]
+    async fn run(&self, job: Job) -> Result<String, Error> {
+        self.body(&job).await
+    }
+
+    async fn body(&self, job: &Job) -> Result<String, Error> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        self.has_begun.notify_one();
+        match self.mood() {
+            Mood::Works => {}
+            Mood::Hangs => std::future::pending().await,
+            Mood::Fails => return Err(Error::NotInstalled),
+            Mood::Panics => panic!("a body that panics"),
+            Mood::Slow => tokio::time::sleep(3 * LEASE).await,
+        }
+        self.done.fetch_add(1, Ordering::SeqCst);
+        Ok(job.text.to_uppercase())
+    }
+
+    fn mood(&self) -> Mood {
+        *self.mood.lock().unwrap()
+    }
+
+    fn set(&self, mood: Mood) {
+        *self.mood.lock().unwrap() = mood;
+    }
+
+    fn begun(&self) -> u32 {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    fn done(&self) -> u32 {
+        self.done.load(Ordering::SeqCst)
+    }
+
+    /// A call of this job whose owner dies in the body.
+    async fn dies(self: &Arc<Self>, number: u64) {
+        self.set(Mood::Hangs);
+        let begun_before = self.begun();
+        let call = self.spawn(number);
+        while self.begun() == begun_before {
+            self.has_begun.notified().await;
+        }
+        call.abort();
+        assert!(call.await.unwrap_err().is_cancelled());
+        self.set(Mood::Works);
+    }
+
+    fn spawn(self: &Arc<Self>, number: u64) -> JoinHandle<Result<String, Error>> {
+        let service = Arc::clone(self);
+        tokio::spawn(async move { service.run(Job::new(number)).await })
+    }
+
+    fn recovery(self: &Arc<Self>) -> Recovery {
+        let service = Arc::clone(self);
+        Recovery::new(&self.idem)
+            .on("jobs.run", move |job: Job| {
+                let service = Arc::clone(&service);
+                async move { service.run(job).await }
+            })
+            .every(Duration::from_millis(50))
+            .pauses(Duration::from_millis(50), Duration::from_millis(200))
+    }
+
+    async fn record(&self, number: u64) -> Record {
+        let scope = idem_runtime::Scope::none();
+        let found = self.idem.records().find("jobs.run", &number, &scope).await;
+        found.unwrap().unwrap()
+    }
+
+    /// Waits until the record of a job is in this state.
+    async fn comes_to(&self, number: u64, state: State) -> Record {
+        let poll = async {
+            loop {
+                let record = self.record(number).await;
+                if record.state == state {
+                    return record;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, poll).await.unwrap()
+    }
+
+    /// Waits until nothing is kept any more that is due.
+    async fn keeps_nothing(&self) {
+        let operation = Operation::new("jobs.run").unwrap();
+        let store = self.idem.store().recovery().unwrap();
+        let poll = async {
+            // What is not due yet is made so by waiting out its lease.
+            tokio::time::sleep(LEASE + Duration::from_millis(100)).await;
+            while !store.due(&operation, 10).await.unwrap().is_empty() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, poll).await.unwrap();
+    }
+}
+
+fn start(recovery: Recovery) -> Recovering {
+    recovery.start().unwrap()
+}
+
+async fn work_whose_owner_died_is_ended_by_nobody_else(store: Arc<dyn Store>) {
+    let service = Service::new(store);
+    service.dies(7).await;
+    let recovering = start(service.recovery());
+    let record = service.comes_to(7, State::Completed).await;
+    assert_eq!((service.begun(), service.done(), record.attempt), (2, 1, 2));
+    // A caller that comes back after all gets what the recovery came to.
+    assert_eq!(service.run(Job::new(7)).await.unwrap(), "JOB 7");
+    assert_eq!(service.done(), 1);
+    service.keeps_nothing().await;
+    recovering.shutdown().await;
+}
+
+async fn an_owner_that_is_alive_is_left_alone(store: Arc<dyn Store>) {
+    let service = Service::new(store);
+    let recovering = start(service.recovery());
+    service.set(Mood::Slow);
+    assert_eq!(service.spawn(1).await.unwrap().unwrap(), "JOB 1");
+    service.keeps_nothing().await;
+    assert_eq!((service.begun(), service.record(1).await.attempt), (1, 1));
+    recovering.shutdown().await;
+}
+
+async fn a_caller_that_was_told_decides_for_itself(store: Arc<dyn Store>) {
+    let service = Service::new(store);
+    service.set(Mood::Fails);
+    service.run(Job::new(1)).await.unwrap_err();
+    service.set(Mood::Works);
+    let recovering = start(service.recovery());
+    service.keeps_nothing().await;
+    let record = service.record(1).await;
+    assert_eq!((record.state, service.begun()), (State::Released, 1));
+    // Should it try again and die, it is recovered.
+    service.dies(1).await;
+    service.comes_to(1, State::Completed).await;
+    recovering.shutdown().await;
+}
+
+async fn what_cannot_be_recovered_is_interrupted(store: Arc<dyn Store>) {
+    for mood in [Mood::Fails, Mood::Panics] {
+        let service = Service::new(Arc::clone(&store));
+        let number = mood as u64;
+        service.dies(number).await;
+        service.set(mood);
+        let recovering = start(service.recovery().attempts(3));
+        let record = service.comes_to(number, State::Interrupted).await;
+        assert_eq!(service.begun(), 4, "{mood:?}");
+        let answer = service.run(Job::new(number)).await;
+        assert!(matches!(answer, Err(Error::Interrupted)), "{answer:?}");
+        recovering.shutdown().await;
+        // A person has looked.
+        let released = service.idem.records().release(&record.observation()).await;
+        assert_eq!(released.unwrap(), Resolved::Done);
+        service.set(Mood::Works);
+        assert!(service.run(Job::new(number)).await.is_ok());
+    }
+}
+
+async fn several_recoveries_do_not_fight(store: Arc<dyn Store>) {
+    let services: Vec<_> = (0..4).map(|_| Service::new(Arc::clone(&store))).collect();
+    for number in 0..12 {
+        services[0].dies(number).await;
+    }
+    let recovering: Vec<_> = services
+        .iter()
+        .map(|service| start(service.recovery().pauses(DEADLINE, DEADLINE)))
+        .collect();
+    for number in 0..12 {
+        let record = services[0].comes_to(number, State::Completed).await;
+        assert_eq!(record.attempt, 2);
+    }
+    let begun: u32 = services.iter().map(|service| service.begun()).sum();
+    let done: u32 = services.iter().map(|service| service.done()).sum();
+    assert_eq!((begun, done), (24, 12));
+    for one in recovering {
+        one.shutdown().await;
+    }
+}
+
+async fn what_does_not_fit_its_handler_is_interrupted_in_the_end(store: Arc<dyn Store>) {
+    let service = Service::new(store);
+    service.dies(1).await;
+    let recovery = Recovery::new(&service.idem)
+        .on("jobs.run", async |_: Vec<u8>| Ok::<(), Error>(()))
+        .every(Duration::from_millis(50))
+        .pauses(Duration::from_millis(10), Duration::from_millis(10))
+        .attempts(2);
+    let recovering = start(recovery);
+    service.comes_to(1, State::Interrupted).await;
+    assert_eq!(service.begun(), 1);
+    recovering.shutdown().await;
+}
+
+async fn shutting_down_waits_for_what_is_under_way(store: Arc<dyn Store>) {
+    let service = Service::new(store);
+    service.dies(1).await;
+    service.set(Mood::Slow);
+    let recovering = start(service.recovery());
+    while service.begun() == 1 {
+        service.has_begun.notified().await;
+    }
+    recovering.shutdown().await;
+    let record = service.record(1).await;
+    assert_eq!((record.state, service.done()), (State::Completed, 1));
+}
+
+async fn what_is_erased_is_not_recovered(store: Arc<dyn Store>) {
+    let service = Service::new(store);
+    service.dies(1).await;
+    tokio::time::sleep(LEASE + Duration::from_millis(100)).await;
+    let record = service.record(1).await;
+    let erased = service.idem.records().erase(&record.observation()).await;
+    assert_eq!(erased.unwrap(), Resolved::Done);
+    let operation = Operation::new("jobs.run").unwrap();
+    let kept = service.idem.store().recovery().unwrap();
+    assert!(kept.due(&operation, 10).await.unwrap().is_empty());
+}
+
+async fn refused_work_is_interrupted_and_reconciled_work_is_asked_about(store: Arc<dyn Store>) {
+    let service = Service::new(store);
+    let call = |on_crash| {
+        Call::new("jobs.run", &(on_crash as u64), &(), DEADLINE)
+            .on_crash(on_crash)
+            .keep(&Job::new(on_crash as u64))
+    };
+    for on_crash in [OnCrash::Refuse, OnCrash::Reconcile] {
+        let hangs = {
+            let (service, call) = (Arc::clone(&service), call(on_crash));
+            // A process that dies says nothing, so neither may this guard.
+            let body = async |_| {
+                service.has_begun.notify_one();
+                std::future::pending::<Result<String, Error>>().await
+            };
+            let handling = Handling::new();
+            let idem = service.idem.clone();
+            let running = Box::pin(async move { idem.run_with(call, handling, body).await });
+            let mut running = std::mem::ManuallyDrop::new(running);
+            tokio::select! {
+                biased;
+                _ = running.as_mut() => false,
+                () = service.has_begun.notified() => true,
+            }
+        };
+        assert!(hangs);
+    }
+    let again = Arc::clone(&service);
+    let recovery = Recovery::new(&service.idem)
+        .on("jobs.run", move |job: Job| {
+            let service = Arc::clone(&again);
+            let on_crash = OnCrash::Reconcile;
+            assert_eq!(job.number, on_crash as u64);
+            let call = Call::new("jobs.run", &job.number, &(), DEADLINE).keep(&job);
+            async move {
+                let asked = Handling::new()
+                    .reconcile(async |_| Ok(Reconciled::Done("it was done".to_owned())));
+                let body = async |_| service.body(&job).await;
+                service.idem.run_with(call, asked, body).await
+            }
+        })
+        .every(Duration::from_millis(50));
+    let recovering = start(recovery);
+    let refused = OnCrash::Refuse as u64;
+    service.comes_to(refused, State::Interrupted).await;
+    let reconciled = OnCrash::Reconcile as u64;
+    service.comes_to(reconciled, State::Completed).await;
+    assert_eq!(service.begun(), 0);
+    recovering.shutdown().await;
+}
+
+/// What a call was dropped in the middle of can be asked about like what died.
+async fn reconciled_work_that_was_cancelled_is_recovered(store: Arc<dyn Store>) {
+    let service = Service::new(store);
+    let call = || {
+        Call::new("jobs.run", &1, &(), DEADLINE)
+            .on_crash(OnCrash::Reconcile)
+            .keep(&Job::new(1))
+    };
+    let hangs = async |_| {
+        service.has_begun.notify_one();
+        std::future::pending::<Result<String, Error>>().await
+    };
+    tokio::select! {
+        answer = service.idem.run_with(call(), Handling::new(), hangs) => panic!("{answer:?}"),
+        () = service.has_begun.notified() => {}
+    }
+    service.comes_to(1, State::Interrupted).await;
+    let asked = Arc::new(AtomicU32::new(0));
+    let recovery = {
+        let (again, asked) = (Arc::clone(&service), Arc::clone(&asked));
+        Recovery::new(&service.idem).on("jobs.run", move |job: Job| {
+            let (service, asked) = (Arc::clone(&again), Arc::clone(&asked));
+            async move {
+                // At first nobody can tell.
+                let asked = Handling::new().reconcile(async |_| {
+                    Ok(match asked.fetch_add(1, Ordering::SeqCst) {
+                        0 => Reconciled::Unknown,
+                        _ => Reconciled::NotDone,
+                    })
+                });
+                let call = Call::new("jobs.run", &job.number, &(), DEADLINE).keep(&job);
+                let body = async |_| service.body(&job).await;
+                service.idem.run_with(call, asked, body).await
+            }
+        })
+    };
+    let recovering = start(
+        recovery
+            .every(Duration::from_millis(50))
+            .pauses(Duration::from_millis(50), Duration::from_millis(50)),
+    );
+    service.comes_to(1, State::Completed).await;
+    assert_eq!((service.done(), asked.load(Ordering::SeqCst)), (1, 2));
+    recovering.shutdown().await;
+}
+
+async fn shutting_down_begins_nothing_more(store: Arc<dyn Store>) {
+    let service = Service::new(store);
+    service.dies(1).await;
+    service.dies(2).await;
+    service.set(Mood::Slow);
+    let recovering = start(service.recovery().at_once(1));
+    while service.begun() == 2 {
+        service.has_begun.notified().await;
+    }
+    recovering.shutdown().await;
+    assert_eq!((service.begun(), service.done()), (3, 1));
+}
+
+/// What an earlier life of a record was put off by is not the next one's to wait for.
+async fn a_record_that_begins_anew_is_due_by_its_own_lease(store: Arc<dyn Store>) {
+    let idem = Idem::new(store);
+    let operation = Operation::new("jobs.run").unwrap();
+    let kept = idem.store().recovery().unwrap();
+    let dies = async |text: &str| {
+        let begun = Notify::new();
+        let call = Call::new("jobs.run", "k", &(), Duration::from_millis(50));
+        let call = call.lease(Duration::from_millis(50)).keep(text);
+        let hangs = async || {
+            begun.notify_one();
+            std::future::pending::<Result<(), Error>>().await
+        };
+        tokio::select! {
+            answer = idem.run(call, hangs) => answer,
+            () = begun.notified() => Ok(()),
+        }
+    };
+    let due = async |text: &str| {
+        let poll = async {
+            loop {
+                let due = kept.due(&operation, 10).await.unwrap();
+                match due.into_iter().next() {
+                    Some(found) => return found,
+                    None => tokio::time::sleep(Duration::from_millis(10)).await,
+                }
+            }
+        };
+        let found = tokio::time::timeout(DEADLINE, poll).await.unwrap();
+        assert_eq!(&*found.payload.bytes, format!("{text:?}").as_bytes());
+        found
+    };
+    dies("first").await.unwrap();
+    let first = due("first").await;
+    let postponed = kept.postpone(&first, DEADLINE * 10, true).await;
+    assert_eq!(postponed.unwrap(), Resolved::Done);
+    let scope = idem_runtime::Scope::none();
+    while idem
+        .records()
+        .find("jobs.run", "k", &scope)
+        .await
+        .unwrap()
+        .is_some()
+    {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    dies("second").await.unwrap();
+    assert_eq!(due("second").await.recoveries, 0);
+}
+
+macro_rules! cases {
+    ($($case:ident)*) => {
+        mod sqlite {
+            use super::*;
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $case() {
+                    let directory = tempfile::tempdir().unwrap();
+                    let file = directory.path().join("idem.db");
+                    super::$case(Arc::new(SqliteStore::open(file).await.unwrap())).await;
+                }
+            )*
+        }
+
+        mod postgres {
+            use super::*;
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+                async fn $case() {
+                    let store = PostgresStore::new(backends::postgres().await.unwrap());
+                    store.migrate().await.unwrap();
+                    super::$case(Arc::new(store)).await;
+                }
+            )*
+        }
+
+        mod mysql {
+            use super::*;
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
+                async fn $case() {
+                    let store = MySqlStore::new(backends::mysql().await.unwrap());
+                    store.migrate().await.unwrap();
+                    super::$case(Arc::new(store)).await;
+                }
+            )*
+        }
+    };
+}
+
+cases! {
+    work_whose_owner_died_is_ended_by_nobody_else
+    an_owner_that_is_alive_is_left_alone
+    a_caller_that_was_told_decides_for_itself
+    what_cannot_be_recovered_is_interrupted
+    several_recoveries_do_not_fight
+    what_does_not_fit_its_handler_is_interrupted_in_the_end
+    shutting_down_waits_for_what_is_under_way
+    what_is_erased_is_not_recovered
+    refused_work_is_interrupted_and_reconciled_work_is_asked_about
+    reconciled_work_that_was_cancelled_is_recovered
+    shutting_down_begins_nothing_more
+    a_record_that_begins_anew_is_due_by_its_own_lease
+}
+
+/// A record that nobody can read is passed over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_is_damaged_keeps_nobody_from_being_recovered() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("idem.db");
+    let service = Service::new(Arc::new(SqliteStore::open(&file).await.unwrap()));
+    service.dies(1).await;
+    service.dies(2).await;
+    let db = sqlx::SqlitePool::connect_with(SqliteStore::connect_options(&file))
+        .await
+        .unwrap();
+    sqlx::query("UPDATE idem_records SET fingerprint = x'00' WHERE idempotency_key = '1'")
+        .execute(&db)
+        .await
+        .unwrap();
+    let recovering = start(service.recovery().at_once(1));
+    service.comes_to(2, State::Completed).await;
+    recovering.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_store_that_keeps_nothing_says_so() {
+    let idem = Idem::new(MemoryStore::new());
+    let started = Recovery::new(&idem).start();
+    assert!(matches!(
+        started,
+        Err(Error::InvalidCall(InvalidCall::NoRecovery))
+    ));
+    let call = Call::new("jobs.run", "k", &(), DEADLINE).keep("a value");
+    let refused: Result<(), Error> = idem.run(call, async || panic!("must not run")).await;
+    assert!(matches!(
+        refused,
+        Err(Error::InvalidCall(InvalidCall::NoRecovery))
+    ));
+    let found = idem
+        .records()
+        .find("jobs.run", "k", &idem_runtime::Scope::none())
+        .await;
+    assert_eq!(found.unwrap(), None);
+}
+
+#[tokio::test]
+async fn what_cannot_be_kept_is_not_begun() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("idem.db");
+    let store = SqliteStore::open(&file).await.unwrap();
+    let idem = Idem::builder(store).max_result_bytes(8).build();
+    let run = async |kept: &str| -> Result<(), Error> {
+        let call = Call::new("jobs.run", "k", &(), DEADLINE).keep(kept);
+        idem.run(call, async || Ok(())).await
+    };
+    let answer = run("longer than eight bytes").await;
+    assert!(matches!(
+        answer,
+        Err(Error::InvalidCall(InvalidCall::Kept(_)))
+    ));
+
+    // A store that is out of order: the claim is given back, for nothing has run.
+    let db = sqlx::SqlitePool::connect_with(SqliteStore::connect_options(&file))
+        .await
+        .unwrap();
+    sqlx::query("ALTER TABLE idem_records_kept RENAME TO away")
+        .execute(&db)
+        .await
+        .unwrap();
+    assert!(matches!(run("short").await, Err(Error::Store(_))));
+    sqlx::query("ALTER TABLE away RENAME TO idem_records_kept")
+        .execute(&db)
+        .await
+        .unwrap();
+    let poll = async {
+        while let Err(error) = run("short").await {
+            assert!(matches!(error, Error::InFlight { .. }), "{error:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, poll).await.unwrap();
+}

@@ -1,0 +1,331 @@
+//! What a real server answers when something is wrong with it: each is an error of its kind that says what to do.
+
+use std::time::{Duration, Instant};
+
+use ::redis::Client;
+use ::redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
+use idem_runtime::record::{Ending, Holder, Token};
+use idem_runtime::store::{Claim, ClaimRequest, Fenced};
+use idem_runtime::{OnCrash, RedisStore, Store, StoreError, StoreErrorKind};
+use idem_servers::{Options, Server};
+use tokio::time::sleep;
+
+use super::{claim, key, own};
+use crate::records::told;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn fresh() -> ClaimRequest {
+    ClaimRequest {
+        token: Token::random(),
+        ..crate::records::claim(&format!("{:032x}", rand::random::<u128>()))
+    }
+}
+
+#[track_caller]
+fn is(error: &StoreError, kind: StoreErrorKind, advice: &str) {
+    assert_eq!(error.kind(), kind, "{error:?}");
+    let told = told(error);
+    assert!(told.contains(advice), "{told:?} does not say {advice:?}");
+}
+
+/// Asks until the server answers with an error.
+async fn until_refused<T: std::fmt::Debug>(
+    step: impl AsyncFn() -> Result<T, StoreError>,
+) -> StoreError {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match step().await {
+            Err(error) if error.kind() != StoreErrorKind::Timeout => return error,
+            other => assert!(Instant::now() < deadline, "never refused: {other:?}"),
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn until_said(server: &Server, question: &str, answer: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let said = server.query(question).unwrap();
+        if said.contains(answer) {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{question}: never {answer}: {said}"
+        );
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn raw(server: &Server) -> MultiplexedConnection {
+    let client = Client::open(server.url()).unwrap();
+    client.get_multiplexed_async_connection().await.unwrap()
+}
+
+async fn following(primary: &Server) -> Server {
+    let replica = Server::redis(&Options::fast()).unwrap();
+    replica
+        .query(&format!("REPLICAOF 127.0.0.1 {}", primary.port()))
+        .unwrap();
+    until_said(&replica, "INFO replication", "master_link_status:up").await;
+    replica
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn a_full_memory_refuses_claims_and_still_replays() {
+    let server = Server::redis(&Options::fast().set("maxmemory-policy", "noeviction")).unwrap();
+    let store = RedisStore::open(&server.url()).await.unwrap();
+    let done = claim(OnCrash::Rerun);
+    let owner = own(&store, &done).await;
+    store.complete(&owner, &Ending::Unrecorded).await.unwrap();
+    server.query("CONFIG SET maxmemory 1").unwrap();
+
+    let error = store.claim(&fresh()).await.unwrap_err();
+    is(&error, StoreErrorKind::Full, "give it more memory");
+    let again = ClaimRequest {
+        token: Token::random(),
+        ..done
+    };
+    let replayed = store.claim(&again).await.unwrap();
+    assert!(matches!(replayed, Claim::Existing(_)), "{replayed:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn a_replica_is_read_only() {
+    let primary = Server::redis(&Options::fast()).unwrap();
+    let replica = following(&primary).await;
+    let store = RedisStore::open(&replica.url()).await.unwrap();
+    assert!(store.get(&fresh().id).await.unwrap().is_none());
+    let error = store.claim(&fresh()).await.unwrap_err();
+    is(&error, StoreErrorKind::ReadOnly, "connect to the primary");
+
+    replica
+        .query("CONFIG SET replica-serve-stale-data no")
+        .unwrap();
+    primary.kill().unwrap();
+    let error = until_refused(async || store.get(&fresh().id).await).await;
+    is(&error, StoreErrorKind::Unavailable, "lost its primary");
+    assert!(error.is_retryable());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn a_server_that_reads_its_data_is_unavailable() {
+    // Each of the keys takes it a while, and it answers after every thousand or so.
+    let server = Server::redis(&Options::durable().set("key-load-delay", "200")).unwrap();
+    server.query("CONFIG SET appendfsync no").unwrap();
+    let mut writes = ::redis::pipe();
+    for number in 0..10_000 {
+        writes.set(number, "x").ignore();
+    }
+    let () = writes.query_async(&mut raw(&server).await).await.unwrap();
+    let client = Client::open(server.url()).unwrap();
+    let config = ConnectionManagerConfig::new().set_max_delay(Duration::from_millis(20));
+    let manager = ConnectionManager::new_lazy_with_config(client, config).unwrap();
+    let store = RedisStore::new(manager);
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.restart().unwrap());
+        tokio::task::block_in_place(|| {
+            tokio::runtime::Handle::current().block_on(async {
+                let error = until_loading(&store).await;
+                is(
+                    &error,
+                    StoreErrorKind::Unavailable,
+                    "still reading its data",
+                );
+                assert!(error.is_retryable());
+            });
+        });
+    });
+    own(&store, &fresh()).await;
+}
+
+/// While the server is down a connection cannot be had; then it is there and refuses.
+async fn until_loading(store: &RedisStore) -> StoreError {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let error = until_refused(async || store.get(&fresh().id).await).await;
+        if told(&error).contains("LOADING") || error.to_string().contains("reading its data") {
+            return error;
+        }
+        assert!(Instant::now() < deadline, "{error:?}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn a_server_busy_with_a_script_is_a_conflict() {
+    let server = Server::redis(&Options::fast().set("lua-time-limit", "50")).unwrap();
+    let store = RedisStore::open(&server.url()).await.unwrap();
+    let mut connection = raw(&server).await;
+    let endless = tokio::spawn(async move {
+        let mut script = ::redis::cmd("EVAL");
+        script.arg("while true do end").arg(0);
+        script.exec_async(&mut connection).await
+    });
+    let error = until_refused(async || store.get(&fresh().id).await).await;
+    is(
+        &error,
+        StoreErrorKind::Conflict,
+        "busy with somebody's script",
+    );
+    assert!(error.is_retryable());
+    server.query("SCRIPT KILL").unwrap();
+    endless.await.unwrap().unwrap_err();
+    own(&store, &fresh()).await;
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn a_server_that_cannot_save_refuses_claims() {
+    let server = Server::redis(&Options::fast().set("save", "3600 1")).unwrap();
+    let store = RedisStore::open(&server.url()).await.unwrap();
+    // What it would save is renamed to this at last.
+    std::fs::create_dir(server.directory().join("dump.rdb")).unwrap();
+    server.query("BGSAVE").unwrap();
+    until_said(&server, "INFO persistence", "rdb_last_bgsave_status:err").await;
+    let error = store.claim(&fresh()).await.unwrap_err();
+    is(&error, StoreErrorKind::Full, "cannot save to its disk");
+    assert!(store.get(&fresh().id).await.unwrap().is_none());
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn who_has_not_the_password_is_denied() {
+    let server = Server::redis(&Options::fast()).unwrap();
+    server.query("CONFIG SET requirepass right").unwrap();
+    let with = |login: &str| {
+        server
+            .url()
+            .replace("redis://", &format!("redis://{login}"))
+    };
+    for login in ["", ":wrong@", "nobody:right@"] {
+        let error = RedisStore::open(&with(login)).await.unwrap_err();
+        is(&error, StoreErrorKind::Denied, "check user and password");
+    }
+    RedisStore::open(&with(":right@")).await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn who_may_not_write_is_denied() {
+    let server = Server::redis(&Options::fast()).unwrap();
+    server
+        .query("ACL SETUSER reader on >secret ~* +@read +@scripting +time +ping")
+        .unwrap();
+    let url = server.url().replace("redis://", "redis://reader:secret@");
+    let store = RedisStore::open(&url).await.unwrap();
+    let error = store.claim(&fresh()).await.unwrap_err();
+    is(&error, StoreErrorKind::Denied, "grant it the commands");
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn fields_that_are_not_what_was_written_are_corrupt() {
+    let (store, prefix) = super::store().await;
+    let claim = claim(OnCrash::Rerun);
+    let owner = own(&store, &claim).await;
+    let ending = crate::records::ending(b"1");
+    store.complete(&owner, &ending).await.unwrap();
+    let (key, mut connection) = (key(&prefix, &claim), super::connect().await);
+    let again = ClaimRequest {
+        token: Token::random(),
+        ..claim.clone()
+    };
+    let mut written = Vec::new();
+    for field in ["head", "about", "outcome"] {
+        let mut read = ::redis::cmd("HGET");
+        let read = read.arg(&key).arg(field);
+        let before: Vec<u8> = read.query_async(&mut connection).await.unwrap();
+        written.push((field, before));
+    }
+    let head = String::from_utf8(written[0].1.clone()).unwrap();
+    let words: Vec<_> = head.split(' ').collect();
+    let mut odd_ones: Vec<(&str, Vec<u8>)> = Vec::new();
+    for odd in [&b"\xff\xfe"[..], b"odd \n", b"-1"] {
+        odd_ones.extend(written.iter().map(|(field, _)| (*field, odd.to_vec())));
+        // Each word of the head by itself.
+        odd_ones.extend((0..words.len()).map(|at| {
+            let mut words: Vec<_> = words.iter().map(|word| word.as_bytes()).collect();
+            words[at] = odd;
+            ("head", words.join(&b' '))
+        }));
+    }
+    // What another record is about.
+    let mut another = written[1].1.clone();
+    another.push(b'x');
+    odd_ones.push(("about", another));
+    for (field, odd) in odd_ones {
+        let write = async |connection: &mut ConnectionManager, value: &[u8]| {
+            let mut write = ::redis::cmd("HSET");
+            let write = write.arg(&key).arg(field).arg(value);
+            let () = write.query_async(connection).await.unwrap();
+        };
+        write(&mut connection, &odd).await;
+        for error in [
+            store.claim(&again).await.unwrap_err(),
+            store.get(&claim.id).await.unwrap_err(),
+        ] {
+            let advice = "give the store another prefix";
+            is(&error, StoreErrorKind::Corrupt, advice);
+        }
+        let before = written.iter().find(|it| it.0 == field).unwrap();
+        write(&mut connection, &before.1).await;
+    }
+    assert!(store.get(&claim.id).await.unwrap().is_some());
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn steps_wait_for_a_replica_that_is_there() {
+    let primary = Server::redis(&Options::fast()).unwrap();
+    let replica = following(&primary).await;
+    let manager = || async {
+        let client = Client::open(primary.url()).unwrap();
+        let config = ConnectionManagerConfig::new().set_response_timeout(None);
+        ConnectionManager::new_with_config(client, config)
+            .await
+            .unwrap()
+    };
+    let store = RedisStore::new(manager().await)
+        .with_timeout(PATIENCE)
+        .wait_for_replicas(manager().await, 1, Duration::from_secs(20));
+    let claim = fresh();
+    let owner = own(&store, &claim).await;
+    let followed = RedisStore::open(&replica.url()).await.unwrap();
+    assert!(followed.get(&claim.id).await.unwrap().is_some());
+
+    replica.kill().unwrap();
+    until_said(&primary, "INFO replication", "connected_slaves:0").await;
+    let brief = RedisStore::new(manager().await).wait_for_replicas(
+        manager().await,
+        1,
+        Duration::from_millis(50),
+    );
+    let complete = async || brief.complete(&owner, &Ending::Unrecorded).await;
+    let error = complete().await.unwrap_err();
+    is(
+        &error,
+        StoreErrorKind::Unavailable,
+        "see whether they are connected",
+    );
+    assert!(error.is_retryable());
+
+    replica.restart().unwrap();
+    replica
+        .query(&format!("REPLICAOF 127.0.0.1 {}", primary.port()))
+        .unwrap();
+    until_said(&replica, "INFO replication", "master_link_status:up").await;
+    let done = store.complete(&owner, &Ending::Unrecorded).await.unwrap();
+    assert_eq!(done, Fenced::Done);
+    let kept = followed_record(&replica, &owner).await;
+    assert!(kept.state.is_ended(), "{kept:?}");
+}
+
+async fn followed_record(replica: &Server, owner: &Holder) -> idem_runtime::Record {
+    let store = RedisStore::open(&replica.url()).await.unwrap();
+    store.get(&owner.id).await.unwrap().unwrap()
+}

@@ -1,0 +1,144 @@
+//! What becomes of record and effect, however a body ends.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use idem_runtime::{Error, Source, State, with_provenance};
+
+use super::places::Place;
+use super::{
+    Failure, Shop, Then, drop_half_way, idempotency, on_every_store, order, order_at_last,
+};
+
+on_every_store! {
+    effect_and_record_are_committed_together,
+    a_replay_runs_nothing,
+    a_reused_key_is_told_and_changes_nothing,
+    an_error_rolls_back,
+    a_terminal_error_is_kept_without_what_the_body_did,
+    a_panic_rolls_back,
+    a_dropped_call_rolls_back,
+    a_body_that_swallows_an_error_of_the_database,
+    a_result_too_large_is_not_run_again,
+    a_released_record_is_claimed,
+    a_lapsed_record_is_taken_over,
+}
+
+/// A module of its own: the names of stores are those of modules.
+mod servers {
+    use super::a_lost_connection_rolls_back;
+
+    crate::transaction::on_every_server! { a_lost_connection_rolls_back }
+}
+
+async fn effect_and_record_are_committed_together<P: Place>(shop: Arc<Shop<P>>) {
+    assert_eq!(order(&shop, "a", 5, Then::Succeed).await.unwrap(), (1, 5));
+    shop.assert_ordered_once("a").await;
+}
+
+async fn a_replay_runs_nothing<P: Place>(shop: Arc<Shop<P>>) {
+    order(&shop, "a", 5, Then::Succeed).await.unwrap();
+    for shop in [&shop, &shop.elsewhere()] {
+        let (answer, provenance) = with_provenance(order(shop, "a", 5, Then::Panic)).await;
+        assert_eq!(answer.unwrap(), (1, 5));
+        assert_eq!(provenance.unwrap().source, Source::Replayed);
+    }
+    shop.assert_ordered_once("a").await;
+}
+
+async fn a_reused_key_is_told_and_changes_nothing<P: Place>(shop: Arc<Shop<P>>) {
+    order(&shop, "a", 5, Then::Succeed).await.unwrap();
+    let error = idempotency(order(&shop, "a", 6, Then::Succeed).await);
+    assert!(matches!(error, Error::KeyReused), "{error:?}");
+    shop.assert_ordered_once("a").await;
+}
+
+async fn an_error_rolls_back<P: Place>(shop: Arc<Shop<P>>) {
+    let error = order(&shop, "a", 5, Then::Fail).await.unwrap_err();
+    assert!(matches!(error, Failure::OutOfStock), "{error:?}");
+    shop.assert_untouched("a").await;
+    // As if never called: even the attempt is the first.
+    assert_eq!(order(&shop, "a", 5, Then::Succeed).await.unwrap(), (1, 5));
+    shop.assert_ordered_once("a").await;
+}
+
+async fn a_terminal_error_is_kept_without_what_the_body_did<P: Place>(shop: Arc<Shop<P>>) {
+    for then in [Then::Decline, Then::Succeed] {
+        let error = order(&shop, "a", 5, then).await.unwrap_err();
+        assert!(
+            matches!(&error, Failure::Declined(why) if why == "no money"),
+            "{error:?}"
+        );
+    }
+    assert_eq!(shop.orders("a").await, 0);
+    assert_eq!(shop.record("a").await.unwrap().state, State::Failed);
+}
+
+async fn a_panic_rolls_back<P: Place>(shop: Arc<Shop<P>>) {
+    let call = AssertUnwindSafe(order(&shop, "a", 5, Then::Panic));
+    assert!(call.catch_unwind().await.is_err());
+    assert_eq!(order_at_last(&shop, "a", 5).await, (1, 5));
+    shop.assert_ordered_once("a").await;
+}
+
+async fn a_dropped_call_rolls_back<P: Place>(shop: Arc<Shop<P>>) {
+    drop_half_way(&shop, "a", 5).await;
+    assert_eq!(order_at_last(&shop, "a", 5).await, (1, 5));
+    shop.assert_ordered_once("a").await;
+}
+
+async fn a_lost_connection_rolls_back<P: Place>(shop: Arc<Shop<P>>) {
+    // The body does not notice; the store does when it writes the result.
+    idempotency(order(&shop, "a", 5, Then::CutOff).await);
+    shop.assert_untouched("a").await;
+    assert_eq!(order_at_last(&shop, "a", 5).await, (1, 5));
+    shop.assert_ordered_once("a").await;
+}
+
+async fn a_body_that_swallows_an_error_of_the_database<P: Place>(shop: Arc<Shop<P>>) {
+    match order(&shop, "a", 5, Then::Swallow).await {
+        // Where an error undoes its own statement alone, the rest of the body holds.
+        Ok(answer) => assert_eq!(answer, (1, 5)),
+        // PostgreSQL commits nothing of such a transaction, and says so.
+        Err(error) => {
+            idempotency::<()>(Err(error));
+            shop.assert_untouched("a").await;
+            order(&shop, "a", 5, Then::Succeed).await.unwrap();
+        }
+    }
+    shop.assert_ordered_once("a").await;
+}
+
+async fn a_result_too_large_is_not_run_again<P: Place>(shop: Arc<Shop<P>>) {
+    assert_eq!(order(&shop, "a", 5, Then::Boast).await.unwrap(), (1, 5));
+    assert_eq!(shop.record("a").await.unwrap().state, State::Unrecorded);
+    let error = idempotency(order(&shop, "a", 5, Then::Succeed).await);
+    assert!(matches!(error, Error::Unrecorded), "{error:?}");
+    assert_eq!(shop.orders("a").await, 1);
+}
+
+/// The function was leased before it became transactional.
+async fn a_released_record_is_claimed<P: Place>(shop: Arc<Shop<P>>) {
+    let leased = super::refusals::order_leased(&shop.idem, "a", 5, true).await;
+    assert!(matches!(leased, Err(Failure::OutOfStock)));
+    assert_eq!(shop.record("a").await.unwrap().state, State::Released);
+    order(&shop, "a", 5, Then::Fail).await.unwrap_err();
+    assert_eq!(shop.record("a").await.unwrap().state, State::Released);
+    assert_eq!(order(&shop, "a", 5, Then::Succeed).await.unwrap(), (2, 5));
+    shop.assert_ordered_once("a").await;
+}
+
+async fn a_lapsed_record_is_taken_over<P: Place>(shop: Arc<Shop<P>>) {
+    let mut dying = Box::pin(super::refusals::order_and_die(&shop.idem, "a", 5));
+    let claimed = async || shop.record("a").await.is_some();
+    loop {
+        assert!(dying.as_mut().now_or_never().is_none());
+        if claimed().await {
+            break;
+        }
+    }
+    drop(dying);
+    assert_eq!(order_at_last(&shop, "a", 5).await, (2, 5));
+    shop.assert_ordered_once("a").await;
+}

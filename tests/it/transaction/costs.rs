@@ -1,0 +1,175 @@
+//! What PostgreSQL and MariaDB are made to do for a call, counted by the servers themselves.
+
+use idem_runtime::store::TransactionalStore;
+use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, idempotent};
+use idem_servers::{Options, Server};
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{MySqlPool, Row as _};
+
+use super::places::{Connection, MySql, Place, Postgres, TABLE};
+
+const CALLS: i64 = 20;
+
+/// One order.
+#[idempotent(key = key, ttl = "1h", name = "costs.plain", store = idem, tx = tx)]
+async fn plain<P: Place>(idem: &Idem<P::Store>, key: &str) -> Result<i64, Error> {
+    order::<P>(tx).await
+}
+
+/// The same with errors that are kept.
+#[idempotent(key = key, ttl = "1h", name = "costs.kept", store = idem, tx = tx, replay_err = Kept::Error)]
+async fn kept<P: Place>(idem: &Idem<P::Store>, key: &str) -> Result<i64, Kept> {
+    Ok(order::<P>(tx).await?)
+}
+
+#[derive(Debug, serde::Serialize, serde::Deserialize, thiserror::Error)]
+enum Kept {
+    #[error("kept")]
+    Error,
+    #[error(transparent)]
+    #[serde(skip)]
+    Idempotency(#[from] Error),
+}
+
+async fn order<P: Place>(tx: &mut Connection<P>) -> Result<i64, Error> {
+    P::order(tx, "k", 1).await.unwrap();
+    Ok(7)
+}
+
+async fn plain_calls<P: Place>(idem: &Idem<P::Store>)
+where
+    P::Store: TransactionalStore,
+{
+    for call in 0..CALLS {
+        plain::<P>(idem, &call.to_string()).await.unwrap();
+    }
+}
+
+/// What PostgreSQL has executed for the store since it was last asked, by `pg_stat_statements`.
+#[derive(Debug, PartialEq, Eq)]
+struct Executed {
+    statements: i64,
+    commits: i64,
+    log_records: i64,
+}
+
+impl Executed {
+    fn take(server: &Server) -> Self {
+        let counted = server
+            .query(
+                "SELECT coalesce(sum(calls), 0), coalesce(sum(calls) FILTER (WHERE query = 'COMMIT'), 0), \
+                 coalesce(sum(wal_records), 0) FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat%'",
+            )
+            .unwrap();
+        server.query("SELECT pg_stat_statements_reset()").unwrap();
+        let mut numbers = counted.split('|').map(|it| it.trim().parse().unwrap());
+        let mut next = || numbers.next().unwrap();
+        Self {
+            statements: next(),
+            commits: next(),
+            log_records: next(),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_call_is_five_statements_on_postgres_and_a_replay_three_that_write_nothing() {
+    // Given a server that counts, and a connection that has prepared its statements.
+    let options = Options::fast()
+        .set("shared_preload_libraries", "pg_stat_statements")
+        .set("pg_stat_statements.track_utility", "on")
+        .set("autovacuum", "off");
+    let server = Server::postgres(&options).unwrap();
+    server.query("CREATE EXTENSION pg_stat_statements").unwrap();
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .test_before_acquire(false)
+        .connect(&server.url())
+        .await
+        .unwrap();
+    sqlx::query(TABLE).execute(&pool).await.unwrap();
+    let store = PostgresStore::new(pool);
+    store.migrate().await.unwrap();
+    let idem = Idem::new(store);
+    plain::<Postgres>(&idem, "before").await.unwrap();
+    Executed::take(&server);
+
+    // When there are calls of which each is the first, then each is begin, claim, order, completion and commit.
+    plain_calls::<Postgres>(&idem).await;
+    let first = Executed::take(&server);
+    assert_eq!((first.statements, first.commits), (5 * CALLS, CALLS));
+
+    // When they are repeated, then nothing is written.
+    plain_calls::<Postgres>(&idem).await;
+    let replayed = Executed::take(&server);
+    assert_eq!(
+        replayed,
+        Executed {
+            statements: 3 * CALLS,
+            commits: 0,
+            log_records: 0
+        }
+    );
+
+    // When errors are kept, then there is a savepoint as well.
+    for call in 0..CALLS {
+        kept::<Postgres>(&idem, &call.to_string()).await.unwrap();
+    }
+    let first = Executed::take(&server);
+    assert_eq!((first.statements, first.commits), (6 * CALLS, CALLS));
+}
+
+/// What MariaDB has been asked for by the session of the only connection.
+async fn asked(pool: &MySqlPool, name: &str) -> i64 {
+    let row = sqlx::raw_sql("SHOW SESSION STATUS")
+        .fetch_all(pool)
+        .await
+        .unwrap();
+    let row = row.iter().find(|row| row.get::<String, _>(0) == name);
+    row.unwrap().get::<String, _>(1).parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
+async fn a_call_is_six_statements_on_mysql_and_a_replay_one_that_writes_nothing() {
+    let place = MySql::open().await;
+    let pool = MySqlPoolOptions::new()
+        .max_connections(1)
+        .test_before_acquire(false)
+        .connect_with((*place.0.connect_options()).clone())
+        .await
+        .unwrap();
+    let store = MySqlStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    let idem = Idem::new(store);
+    plain::<MySql>(&idem, "before").await.unwrap();
+    // Asking is a statement, too.
+    let counts = async || {
+        let mut counts = Vec::new();
+        for name in ["Questions", "Com_commit", "Com_insert", "Com_update"] {
+            counts.push(asked(&pool, name).await);
+        }
+        counts
+    };
+    let spent = |before: &[i64], after: &[i64]| -> Vec<i64> {
+        let pairs = before.iter().zip(after);
+        pairs.map(|(before, after)| after - before).collect()
+    };
+    let begun = counts().await;
+    let idle = spent(&begun, &counts().await);
+
+    let before = counts().await;
+    plain_calls::<MySql>(&idem).await;
+    let mut first = spent(&before, &counts().await);
+    first[0] -= idle[0];
+    assert_eq!(first[0], 6 * CALLS, "{first:?}");
+    assert_eq!(first[1], CALLS);
+
+    let before = counts().await;
+    plain_calls::<MySql>(&idem).await;
+    let mut replayed = spent(&before, &counts().await);
+    replayed[0] -= idle[0];
+    assert_eq!(replayed, [CALLS, 0, 0, 0]);
+}

@@ -1,0 +1,95 @@
+//! Two transactions that lock two rows crosswise: the database ends one of them, and its key is free.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join;
+use idem_runtime::{Call, Error, Handling};
+use tokio::sync::Barrier;
+
+use super::places::{Connection, Place};
+use super::{Failure, OPERATION, Shop, on_every_server};
+
+on_every_server! {
+    the_victim_of_a_deadlock_is_rolled_back_and_its_key_free,
+    a_swallowed_deadlock_is_not_committed,
+}
+
+/// Changes one row and then the other, and in between waits for whoever does so in the other order. The victim's own
+/// error is given back, or swallowed.
+async fn crosswise<P: Place>(
+    shop: &Shop<P>,
+    key: &str,
+    rows: [&str; 2],
+    together: Option<&Barrier>,
+    swallow: bool,
+) -> Result<u64, Failure> {
+    let call = Call::new(OPERATION, key, "request", Duration::from_secs(600));
+    let body = async |tx: &mut Connection<P>, _| {
+        P::order(tx, key, 5).await?;
+        P::add(tx, rows[0]).await?;
+        if let Some(together) = together {
+            together.wait().await;
+        }
+        match P::add(tx, rows[1]).await {
+            Err(error) if !swallow => Err(error.into()),
+            _ => Ok(1),
+        }
+    };
+    shop.idem
+        .run_in_transaction(call, Handling::new(), body)
+        .await
+}
+
+/// The victim's key, and what it was told.
+async fn deadlock<P: Place>(shop: &Shop<P>, swallow: bool) -> (&'static str, Failure) {
+    for row in ["left", "right"] {
+        super::order(shop, row, 1, super::Then::Succeed)
+            .await
+            .unwrap();
+    }
+    // Without it MySQL would lock all rows for one.
+    shop.place.make_ids_unique().await;
+    let together = Barrier::new(2);
+    let (a, b) = join(
+        crosswise(shop, "a", ["left", "right"], Some(&together), swallow),
+        crosswise(shop, "b", ["right", "left"], Some(&together), swallow),
+    )
+    .await;
+    match (a, b) {
+        (Err(lost), Ok(1)) => ("a", lost),
+        (Ok(1), Err(lost)) => ("b", lost),
+        both => panic!("the database ends one of them: {both:?}"),
+    }
+}
+
+/// The other one is committed, and the victim may ask again.
+async fn is_free<P: Place>(shop: &Shop<P>, victim: &str) {
+    shop.assert_untouched(victim).await;
+    let other = if victim == "a" { "b" } else { "a" };
+    shop.assert_ordered_once(other).await;
+    let rows = ["left", "right"];
+    let again = crosswise(shop, victim, rows, None, false).await;
+    assert_eq!(again.unwrap(), 1);
+    shop.assert_ordered_once(victim).await;
+}
+
+async fn the_victim_of_a_deadlock_is_rolled_back_and_its_key_free<P: Place>(shop: Arc<Shop<P>>) {
+    let (victim, told) = deadlock(&shop, false).await;
+    // It is the body's own statement that was the last straw.
+    assert!(matches!(&told, Failure::Database(_)), "{told:?}");
+    is_free(&shop, victim).await;
+}
+
+/// A body that goes on as if nothing had happened cannot make half of it last.
+async fn a_swallowed_deadlock_is_not_committed<P: Place>(shop: Arc<Shop<P>>) {
+    let (victim, told) = deadlock(&shop, true).await;
+    let Failure::Idempotency(error) = told else {
+        panic!("{told:?}");
+    };
+    assert!(
+        matches!(error, Error::LeaseLost | Error::Store(_)),
+        "{error:?}"
+    );
+    is_free(&shop, victim).await;
+}

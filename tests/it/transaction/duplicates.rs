@@ -1,0 +1,200 @@
+//! Duplicates that come while the first call is in its transaction.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem_runtime::{Call, Error, Source, Store as _, with_provenance};
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+use super::places::Place;
+use super::{
+    Failure, Gate, Shop, Then, idempotency, on_every_server, on_every_store, order, order_waiting,
+};
+
+const LONG: Duration = Duration::from_secs(60);
+
+on_every_store! {
+    fifty_at_once_have_one_effect,
+    fifty_at_once_through_handles_of_their_own_have_one_effect,
+    a_duplicate_is_told_at_once,
+    a_duplicate_waits_for_the_commit,
+    a_duplicate_goes_on_where_the_first_is_rolled_back,
+    another_request_is_told_from_a_duplicate,
+}
+
+mod servers {
+    use super::{
+        a_purge_beside_it_keeps_nobody_out, another_process_goes_on_where_the_first_is_rolled_back,
+        another_process_is_told_at_once, another_process_waits_for_the_commit,
+        calls_with_other_keys_run_beside_it,
+    };
+
+    super::on_every_server! {
+        another_process_is_told_at_once,
+        another_process_waits_for_the_commit,
+        another_process_goes_on_where_the_first_is_rolled_back,
+        calls_with_other_keys_run_beside_it,
+        a_purge_beside_it_keeps_nobody_out,
+    }
+}
+
+async fn fifty_at_once_have_one_effect<P: Place>(shop: Arc<Shop<P>>) {
+    fifty(&shop, Arc::clone).await;
+}
+
+async fn fifty_at_once_through_handles_of_their_own_have_one_effect<P: Place>(shop: Arc<Shop<P>>) {
+    fifty(&shop, |shop| shop.elsewhere()).await;
+}
+
+async fn fifty<P: Place>(shop: &Arc<Shop<P>>, copy: impl Fn(&Arc<Shop<P>>) -> Arc<Shop<P>>) {
+    let together = Arc::new(Barrier::new(50));
+    let mut calls = JoinSet::new();
+    for _ in 0..50 {
+        let (shop, together) = (copy(shop), Arc::clone(&together));
+        calls.spawn(async move {
+            together.wait().await;
+            let call = order_waiting(&shop, "a", 5, Then::Succeed, LONG);
+            with_provenance(call).await
+        });
+    }
+    let mut executed = 0;
+    for (answer, provenance) in calls.join_all().await {
+        assert_eq!(answer.unwrap(), (1, 5, String::new()));
+        executed += u32::from(provenance.unwrap().source == Source::Executed);
+    }
+    assert_eq!(executed, 1);
+    shop.assert_ordered_once("a").await;
+}
+
+/// A first call that is in its body.
+async fn held<P: Place>(
+    shop: &Arc<Shop<P>>,
+    then: impl FnOnce(Arc<Gate>) -> Then,
+) -> (Arc<Gate>, JoinSet<Result<(u32, i64), Failure>>) {
+    let gate = Gate::new();
+    let mut calls = JoinSet::new();
+    let (shop, then) = (Arc::clone(shop), then(Arc::clone(&gate)));
+    calls.spawn(async move { order(&shop, "a", 5, then).await });
+    gate.entered().await;
+    (gate, calls)
+}
+
+/// The first call ends after this one has begun to wait.
+async fn wait_for<P: Place>(
+    shop: &Arc<Shop<P>>,
+    gate: &Gate,
+) -> (Result<(u32, i64, String), Failure>, Source) {
+    let waiting = with_provenance(order_waiting(shop, "a", 5, Then::Succeed, LONG));
+    tokio::pin!(waiting);
+    // Long enough to have looked and found that it has to wait.
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut waiting);
+    early.await.expect_err("the first call holds the record");
+    gate.open();
+    let (answer, provenance) = waiting.await;
+    (answer, provenance.unwrap().source)
+}
+
+fn assert_in_flight<T: std::fmt::Debug>(answer: Result<T, Failure>) {
+    let error = idempotency(answer);
+    assert!(matches!(error, Error::InFlight { .. }), "{error:?}");
+}
+
+async fn told_at_once<P: Place>(first: &Arc<Shop<P>>, second: &Arc<Shop<P>>) {
+    let (gate, calls) = held(first, Then::Meet).await;
+    // It would hang until the gate is opened, which happens behind it.
+    assert_in_flight(order(second, "a", 5, Then::Succeed).await);
+    gate.open();
+    assert_eq!(calls.join_all().await.remove(0).unwrap(), (1, 5));
+    assert_eq!(order(second, "a", 5, Then::Panic).await.unwrap(), (1, 5));
+    first.assert_ordered_once("a").await;
+}
+
+async fn waits_for_the_commit<P: Place>(first: &Arc<Shop<P>>, second: &Arc<Shop<P>>) {
+    let (gate, calls) = held(first, Then::Meet).await;
+    let (answer, source) = wait_for(second, &gate).await;
+    assert_eq!(answer.unwrap(), (1, 5, String::new()));
+    assert_eq!(source, Source::Waited);
+    assert_eq!(calls.join_all().await.remove(0).unwrap(), (1, 5));
+    first.assert_ordered_once("a").await;
+}
+
+async fn goes_on_after_a_rollback<P: Place>(first: &Arc<Shop<P>>, second: &Arc<Shop<P>>) {
+    let (gate, calls) = held(first, Then::MeetAndFail).await;
+    let (answer, source) = wait_for(second, &gate).await;
+    assert_eq!(answer.unwrap(), (1, 5, String::new()));
+    assert_eq!(source, Source::Executed);
+    calls.join_all().await.remove(0).unwrap_err();
+    first.assert_ordered_once("a").await;
+}
+
+async fn a_duplicate_is_told_at_once<P: Place>(shop: Arc<Shop<P>>) {
+    told_at_once(&shop, &shop).await;
+}
+
+async fn another_process_is_told_at_once<P: Place>(shop: Arc<Shop<P>>) {
+    told_at_once(&shop, &shop.elsewhere()).await;
+}
+
+async fn a_duplicate_waits_for_the_commit<P: Place>(shop: Arc<Shop<P>>) {
+    waits_for_the_commit(&shop, &shop).await;
+}
+
+async fn another_process_waits_for_the_commit<P: Place>(shop: Arc<Shop<P>>) {
+    waits_for_the_commit(&shop, &shop.elsewhere()).await;
+}
+
+async fn a_duplicate_goes_on_where_the_first_is_rolled_back<P: Place>(shop: Arc<Shop<P>>) {
+    goes_on_after_a_rollback(&shop, &shop).await;
+}
+
+async fn another_process_goes_on_where_the_first_is_rolled_back<P: Place>(shop: Arc<Shop<P>>) {
+    goes_on_after_a_rollback(&shop, &shop.elsewhere()).await;
+}
+
+async fn another_request_is_told_from_a_duplicate<P: Place>(shop: Arc<Shop<P>>) {
+    let (gate, calls) = held(&shop, Then::Meet).await;
+    let error = idempotency(order(&shop, "a", 6, Then::Succeed).await);
+    assert!(matches!(error, Error::KeyReused), "{error:?}");
+    gate.open();
+    calls.join_all().await.remove(0).unwrap();
+}
+
+/// What holds one record holds no other one.
+async fn calls_with_other_keys_run_beside_it<P: Place>(shop: Arc<Shop<P>>) {
+    let (gate, calls) = held(&shop, Then::Meet).await;
+    for key in ["b", "c", "d", "e", "f", "g", "h", "i"] {
+        order(&shop, key, 5, Then::Succeed).await.unwrap();
+        order(&shop.elsewhere(), key, 5, Then::Panic).await.unwrap();
+    }
+    gate.open();
+    calls.join_all().await.remove(0).unwrap();
+}
+
+/// A purge may have to wait for the transaction; those who claim must not have to wait for the purge.
+async fn a_purge_beside_it_keeps_nobody_out<P: Place>(shop: Arc<Shop<P>>) {
+    // What is claimed for so short a time is soon in the queue of the purge.
+    let short = Duration::from_millis(100);
+    let expired = Call::new("shop.other", "expired", &(), short).lease(short);
+    let run = async |call| shop.idem.run(call, async || Ok::<_, Error>(())).await;
+    run(expired).await.unwrap();
+    tokio::time::sleep(3 * short).await;
+    let (gate, calls) = held(&shop, Then::Meet).await;
+    let purging = tokio::spawn({
+        let shop = Arc::clone(&shop);
+        async move {
+            while !matches!(shop.idem.store().purge(10).await, Ok(purged) if purged.removed > 0) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    });
+    // Long enough for the purge to be done, or to wait for the lock that it needs.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    run(Call::new("shop.other", "leased", &(), LONG))
+        .await
+        .unwrap();
+    order(&shop, "b", 5, Then::Succeed).await.unwrap();
+    gate.open();
+    calls.join_all().await.remove(0).unwrap();
+    tokio::time::timeout(LONG, purging).await.unwrap().unwrap();
+}

@@ -1,0 +1,320 @@
+//! `tx` that names an argument: the call becomes a part of the caller's transaction.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use idem_runtime::store::{Resolved, TransactionalStore};
+use idem_runtime::{Error, Idem, Record, State, idempotent};
+
+use super::places::{Connection, MySql, Place};
+use super::{
+    Failure, Gate, OPERATION, Shop, Then, behave, idempotency, on_every_store, order, order_at_last,
+};
+
+on_every_store! {
+    the_callers_commit_is_the_commit,
+    the_callers_rollback_takes_the_record_along,
+    an_error_takes_back_what_the_call_did_alone,
+    a_terminal_error_is_kept_with_the_callers_commit,
+    a_dropped_call_is_taken_back_before_the_connection_is_used_again,
+    a_duplicate_in_the_same_transaction_is_replayed,
+    nobody_is_told_what_is_not_committed,
+    on_a_connection_without_a_transaction_the_call_commits,
+    a_call_in_the_body_may_join,
+    a_call_that_failed_may_be_made_again_in_the_same_transaction,
+    what_died_is_reported_although_the_transaction_is_open,
+}
+
+#[idempotent(key = key, ttl = "1h", name = OPERATION, store = idem, tx = tx, attempt = attempt,
+             skip(idem, then), replay_err = Failure::Declined(_))]
+async fn order_on<P: Place>(
+    idem: &Idem<P::Store>,
+    tx: &mut Connection<P>,
+    key: &str,
+    amount: i64,
+    then: Then,
+) -> Result<(u32, i64, String), Failure> {
+    P::order(tx, key, amount).await?;
+    behave::<P>(tx, &attempt, amount, then).await
+}
+
+#[idempotent(key = key, ttl = "1h", name = OPERATION, store = idem, lease = "300ms", on_crash = refuse, skip(idem, gate))]
+async fn order_once<P: Place>(
+    idem: &Idem<P::Store>,
+    gate: &Gate,
+    key: &str,
+    amount: i64,
+) -> Result<(u32, i64, String), Failure> {
+    gate.pass().await;
+    Ok((0, amount, String::new()))
+}
+
+async fn join<P: Place>(
+    shop: &Shop<P>,
+    outer: &mut P::Outer,
+    key: &str,
+    then: Then,
+) -> Result<i64, Failure> {
+    let tx = P::connection(outer);
+    let answer = order_on::<P>(&shop.idem, tx, key, 5, then).await;
+    answer.map(|(_, amount, _)| amount)
+}
+
+async fn the_callers_commit_is_the_commit<P: Place>(shop: Arc<Shop<P>>) {
+    let mut outer = shop.place.begin().await;
+    P::order(P::connection(&mut outer), "before", 1)
+        .await
+        .unwrap();
+    assert_eq!(
+        join(&shop, &mut outer, "a", Then::Succeed).await.unwrap(),
+        5
+    );
+    assert_eq!(
+        join(&shop, &mut outer, "b", Then::Succeed).await.unwrap(),
+        5
+    );
+    shop.assert_untouched("a").await;
+    P::commit(outer).await;
+    shop.assert_ordered_once("a").await;
+    shop.assert_ordered_once("b").await;
+    assert_eq!(shop.orders("before").await, 1);
+    assert_eq!(order(&shop, "a", 5, Then::Panic).await.unwrap(), (1, 5));
+}
+
+async fn the_callers_rollback_takes_the_record_along<P: Place>(shop: Arc<Shop<P>>) {
+    let mut outer = shop.place.begin().await;
+    join(&shop, &mut outer, "a", Then::Succeed).await.unwrap();
+    P::rollback(outer).await;
+    shop.assert_untouched("a").await;
+    assert_eq!(order(&shop, "a", 5, Then::Succeed).await.unwrap(), (1, 5));
+    shop.assert_ordered_once("a").await;
+}
+
+async fn an_error_takes_back_what_the_call_did_alone<P: Place>(shop: Arc<Shop<P>>) {
+    let mut outer = shop.place.begin().await;
+    P::order(P::connection(&mut outer), "before", 1)
+        .await
+        .unwrap();
+    join(&shop, &mut outer, "a", Then::Fail).await.unwrap_err();
+    P::order(P::connection(&mut outer), "after", 1)
+        .await
+        .unwrap();
+    P::commit(outer).await;
+    shop.assert_untouched("a").await;
+    assert_eq!(
+        (shop.orders("before").await, shop.orders("after").await),
+        (1, 1)
+    );
+}
+
+async fn a_terminal_error_is_kept_with_the_callers_commit<P: Place>(shop: Arc<Shop<P>>) {
+    let mut outer = shop.place.begin().await;
+    P::order(P::connection(&mut outer), "before", 1)
+        .await
+        .unwrap();
+    let error = join(&shop, &mut outer, "a", Then::Decline)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Failure::Declined(_)), "{error:?}");
+    P::commit(outer).await;
+    assert_eq!(
+        (shop.orders("a").await, shop.orders("before").await),
+        (0, 1)
+    );
+    assert_eq!(shop.record("a").await.unwrap().state, State::Failed);
+}
+
+async fn a_dropped_call_is_taken_back_before_the_connection_is_used_again<P: Place>(
+    shop: Arc<Shop<P>>,
+) {
+    let mut outer = shop.place.begin().await;
+    P::order(P::connection(&mut outer), "before", 1)
+        .await
+        .unwrap();
+    {
+        let (gate, then) = Gate::held();
+        let mut call = Box::pin(join(&shop, &mut outer, "a", then));
+        tokio::select! {
+            answer = &mut call => panic!("its body hangs: {answer:?}"),
+            () = gate.entered() => {}
+        }
+        assert!(call.as_mut().now_or_never().is_none());
+    }
+    P::order(P::connection(&mut outer), "after", 1)
+        .await
+        .unwrap();
+    P::commit(outer).await;
+    shop.assert_untouched("a").await;
+    assert_eq!(
+        (shop.orders("before").await, shop.orders("after").await),
+        (1, 1)
+    );
+}
+
+async fn a_duplicate_in_the_same_transaction_is_replayed<P: Place>(shop: Arc<Shop<P>>) {
+    let mut outer = shop.place.begin().await;
+    for then in [Then::Succeed, Then::Panic] {
+        assert_eq!(join(&shop, &mut outer, "a", then).await.unwrap(), 5);
+    }
+    P::commit(outer).await;
+    shop.assert_ordered_once("a").await;
+}
+
+/// Whoever waited in the process may be given the value only once the caller has committed, and it never does.
+async fn nobody_is_told_what_is_not_committed<P: Place>(shop: Arc<Shop<P>>) {
+    let mut outer = shop.place.begin().await;
+    let gate = Gate::new();
+    let waiting = {
+        let joined = join(&shop, &mut outer, "a", Then::Meet(Arc::clone(&gate)));
+        tokio::pin!(joined);
+        tokio::select! {
+            answer = &mut joined => panic!("it is held: {answer:?}"),
+            () = gate.entered() => {}
+        }
+        let duplicate = Arc::clone(&shop);
+        let waiting = tokio::spawn(async move { order_at_last(&duplicate, "a", 5).await });
+        tokio::task::yield_now().await;
+        gate.open();
+        assert_eq!(joined.await.unwrap(), 5);
+        // The same call once more: it finds the result, and must not spread it either.
+        waiting
+    };
+    assert_eq!(join(&shop, &mut outer, "a", Then::Panic).await.unwrap(), 5);
+    assert!(!waiting.is_finished());
+    P::rollback(outer).await;
+    assert_eq!(waiting.await.unwrap(), (1, 5));
+    shop.assert_ordered_once("a").await;
+}
+
+async fn on_a_connection_without_a_transaction_the_call_commits<P: Place>(shop: Arc<Shop<P>>) {
+    let mut own = shop.place.acquire().await;
+    let tx = P::lent(&mut own);
+    order_on::<P>(&shop.idem, tx, "a", 5, Then::Succeed)
+        .await
+        .unwrap();
+    shop.assert_ordered_once("a").await;
+    let tx = P::lent(&mut own);
+    order_on::<P>(&shop.idem, tx, "b", 5, Then::Fail)
+        .await
+        .unwrap_err();
+    shop.assert_untouched("b").await;
+}
+
+/// An order and its parts, all or nothing.
+#[idempotent(key = key, ttl = "1h", name = "shop.basket", store = shop.idem, tx = tx, skip(shop, then))]
+async fn basket<P: Place>(shop: &Shop<P>, key: &str, then: Then) -> Result<i64, Failure> {
+    let mut sum = 0;
+    for part in ["a", "b"] {
+        sum += order_on::<P>(&shop.idem, tx, part, 5, Then::Succeed)
+            .await?
+            .1;
+    }
+    // One that joins nothing would wait for this very transaction.
+    let error = idempotency(order(shop, "c", 5, Then::Succeed).await);
+    assert!(matches!(error, Error::InvalidCall(_)), "{error:?}");
+    match then {
+        Then::Fail => Err(Failure::OutOfStock),
+        _ => Ok(sum),
+    }
+}
+
+async fn a_call_in_the_body_may_join<P: Place>(shop: Arc<Shop<P>>) {
+    basket(&shop, "k", Then::Fail).await.unwrap_err();
+    shop.assert_untouched("a").await;
+    assert_eq!(basket(&shop, "k", Then::Succeed).await.unwrap(), 10);
+    shop.assert_ordered_once("a").await;
+    shop.assert_ordered_once("b").await;
+}
+
+#[expect(dead_code, reason = "it only has to compile")]
+fn the_future_of_a_generic_call_is_send<S: TransactionalStore>(
+    idem: &Idem<S>,
+    connection: &mut S::Connection,
+) {
+    #[idempotent(key = key, ttl = "1h", store = idem, tx = tx)]
+    async fn nothing<S: TransactionalStore>(
+        idem: &Idem<S>,
+        tx: &mut S::Connection,
+        key: &str,
+    ) -> Result<(), Error> {
+        let _ = tx;
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+    fn is_send(_: impl Send) {}
+    is_send(nothing(idem, connection, "a"));
+}
+
+/// A refused call whose owner died.
+async fn die<P: Place>(shop: &Shop<P>) -> Record {
+    let gate = Gate::new();
+    // A process that dies says nothing, so neither may the guard of this call.
+    let mut died =
+        std::mem::ManuallyDrop::new(Box::pin(order_once::<P>(&shop.idem, &gate, "a", 5)));
+    tokio::select! {
+        answer = died.as_mut() => panic!("its body hangs: {answer:?}"),
+        () = gate.entered() => {}
+    }
+    loop {
+        let record = shop.record("a").await.unwrap();
+        if record.is_lapsed() {
+            return record;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}
+
+async fn a_call_that_failed_may_be_made_again_in_the_same_transaction<P: Place>(
+    shop: Arc<Shop<P>>,
+) {
+    let died = die(&shop).await;
+    let released = shop.idem.records().release(&died.observation()).await;
+    assert_eq!(released.unwrap(), Resolved::Done);
+    let shop = shop.elsewhere();
+    let mut outer = shop.place.begin().await;
+    let failed = join(&shop, &mut outer, "a", Then::Fail).await;
+    assert!(matches!(failed, Err(Failure::OutOfStock)), "{failed:?}");
+    assert_eq!(
+        join(&shop, &mut outer, "a", Then::Succeed).await.unwrap(),
+        5
+    );
+    P::commit(outer).await;
+    shop.assert_ordered_once("a").await;
+}
+
+/// Marking the record would wait for the caller's own transaction.
+async fn what_died_is_reported_although_the_transaction_is_open<P: Place>(shop: Arc<Shop<P>>) {
+    die(&shop).await;
+    let elsewhere = shop.elsewhere();
+    let mut outer = shop.place.begin().await;
+    P::order(P::connection(&mut outer), "before", 1)
+        .await
+        .unwrap();
+    let error = idempotency(join(&elsewhere, &mut outer, "a", Then::Panic).await);
+    assert!(matches!(error, Error::Interrupted), "{error:?}");
+    P::commit(outer).await;
+    assert_eq!(shop.orders("before").await, 1);
+}
+
+/// Every connection may be in a transaction that a call is to join.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
+async fn on_mysql_the_callers_connection_may_be_the_last_one() {
+    let place = MySql::open().await;
+    let one = sqlx::mysql::MySqlPoolOptions::new()
+        .max_connections(1)
+        .connect_with((*place.0.connect_options()).clone())
+        .await
+        .unwrap();
+    let idem = Idem::new(idem_runtime::MySqlStore::new(one.clone()));
+    idem.store().migrate().await.unwrap();
+    let place = MySql(one);
+    let shop = Shop { idem, place };
+    let mut outer = shop.place.begin().await;
+    assert_eq!(
+        join(&shop, &mut outer, "a", Then::Succeed).await.unwrap(),
+        5
+    );
+    MySql::commit(outer).await;
+    shop.assert_ordered_once("a").await;
+}

@@ -1,0 +1,282 @@
+//! What a network loses, and what a database rolls back by itself.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join;
+use idem_runtime::store::TransactionalStore;
+use idem_runtime::{Attempt, Call, Error, Handling, Idem, MySqlStore, PostgresStore};
+use idem_servers::{Options, Server};
+use idem_tests::proxy::{Loss, Proxy};
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{Executor as _, PgPool};
+use tokio::sync::Barrier;
+
+use super::Failure;
+use super::places::{Connection, MySql, Place, Postgres, Sqlite, TABLE};
+
+fn call(key: &str) -> Call {
+    Call::new("shop.order", key, &5, Duration::from_secs(600))
+}
+
+/// A store behind a proxy, on one connection, and how many of what is said are spared after the body has ended.
+struct Line<S: TransactionalStore> {
+    server: Server,
+    proxy: Arc<Proxy>,
+    idem: Idem<S>,
+    /// The table of orders, with the database that the URL leads to.
+    table: &'static str,
+}
+
+impl<S: TransactionalStore> Line<S> {
+    /// Orders, and loses this of the commit. The completion, which comes before it, is spared.
+    async fn order<P: Place<Store = S>>(&self, key: &str, loss: Loss) -> Result<u64, Failure> {
+        let body = async |tx: &mut Connection<P>, _| {
+            P::order(tx, key, 5).await?;
+            self.proxy.lose_later(loss, 1);
+            Ok(7)
+        };
+        self.idem
+            .run_in_transaction(call(key), Handling::new(), body)
+            .await
+    }
+
+    /// The same in a step of a leased call. The saving of the step comes before its commit.
+    async fn step<P: Place<Store = S>>(&self, key: &str, loss: Loss) -> Result<u64, Failure> {
+        let body = async |attempt: Attempt| {
+            let step = attempt.step_tx(&self.idem, "order", async |tx: &mut Connection<P>| {
+                P::order(tx, key, 5).await?;
+                self.proxy.lose_later(loss, 1);
+                Ok::<_, Failure>(7)
+            });
+            step.await
+        };
+        self.idem.run_with(call(key), Handling::new(), body).await
+    }
+
+    async fn lost_commits_of_steps_are_found_out<P: Place<Store = S>>(&self) {
+        assert_eq!(self.step::<P>("step-warm", Loss::None).await.unwrap(), 7);
+
+        // When the commit was done and its acknowledgement is lost, then the step is done, and its value is there.
+        assert_eq!(self.step::<P>("step-reply", Loss::Reply).await.unwrap(), 7);
+        assert!(self.proxy.has_lost());
+        assert_eq!(self.orders("step-reply"), "1");
+
+        // When the commit never arrived, then the step has not happened, and nothing is unknown: the key is free.
+        assert_eq!(self.step::<P>("step-again", Loss::None).await.unwrap(), 7);
+        let error = super::idempotency(self.step::<P>("step-request", Loss::Request).await);
+        assert!(self.proxy.has_lost());
+        assert!(error.is_retryable(), "{error:?}");
+        assert_eq!(self.orders("step-request"), "0");
+        assert_eq!(self.step::<P>("step-request", Loss::None).await.unwrap(), 7);
+        assert_eq!(self.orders("step-request"), "1");
+    }
+
+    fn orders(&self, key: &str) -> String {
+        let count = format!("SELECT count(*) FROM {} WHERE id = '{key}'", self.table);
+        let said = self.server.query(&count).unwrap();
+        said.lines().last().unwrap_or_default().trim().to_owned()
+    }
+
+    async fn lost_commits_are_found_out<P: Place<Store = S>>(&self) {
+        // The statements are prepared, so that each is one message.
+        assert_eq!(self.order::<P>("warm", Loss::None).await.unwrap(), 7);
+
+        // When the commit was done and its acknowledgement is lost, then the caller has its value.
+        assert_eq!(self.order::<P>("reply", Loss::Reply).await.unwrap(), 7);
+        assert!(self.proxy.has_lost());
+        assert_eq!(self.orders("reply"), "1");
+
+        // When the commit never arrived, then nothing has happened, and the caller may ask again.
+        assert_eq!(self.order::<P>("again", Loss::None).await.unwrap(), 7);
+        let error = super::idempotency(self.order::<P>("request", Loss::Request).await);
+        assert!(self.proxy.has_lost());
+        assert!(error.is_retryable(), "{error:?}");
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        loop {
+            // The server may not know yet that the connection is gone.
+            match self.order::<P>("request", Loss::None).await {
+                Err(Failure::Idempotency(error)) if error.is_retryable() => {
+                    assert!(tokio::time::Instant::now() < deadline, "{error:?}");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                answer => break assert_eq!(answer.unwrap(), 7),
+            }
+        }
+        assert_eq!(self.orders("request"), "1");
+    }
+}
+
+async fn through_proxy(server: &Server) -> (Arc<Proxy>, String) {
+    let address = SocketAddr::from(([127, 0, 0, 1], server.port()));
+    let proxy = Proxy::start(address).await.unwrap();
+    let [from, to] = [address.port(), proxy.address().port()].map(|port| format!(":{port}"));
+    (Arc::new(proxy), server.url().replace(&from, &to))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_lost_commit_is_found_out_on_postgres() {
+    let server = Server::postgres(&Options::fast()).unwrap();
+    let (proxy, url) = through_proxy(&server).await;
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .test_before_acquire(false)
+        .connect(&url)
+        .await
+        .unwrap();
+    pool.execute(TABLE).await.unwrap();
+    let store = PostgresStore::new(pool);
+    store.migrate().await.unwrap();
+    let idem = Idem::new(store);
+    let line = Line {
+        server,
+        proxy,
+        idem,
+        table: "public.orders",
+    };
+    line.lost_commits_are_found_out::<Postgres>().await;
+    line.lost_commits_of_steps_are_found_out::<Postgres>().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MariaDB: cargo xtask test runs it"]
+async fn a_lost_commit_is_found_out_on_maria_db() {
+    let server = Server::maria_db(&Options::fast()).unwrap();
+    let (proxy, url) = through_proxy(&server).await;
+    let pool = MySqlPoolOptions::new()
+        .max_connections(1)
+        .test_before_acquire(false)
+        .connect(&url)
+        .await
+        .unwrap();
+    pool.execute(TABLE).await.unwrap();
+    let store = MySqlStore::new(pool);
+    store.migrate().await.unwrap();
+    let idem = Idem::new(store);
+    let line = Line {
+        server,
+        proxy,
+        idem,
+        table: "mysql.orders",
+    };
+    line.lost_commits_are_found_out::<MySql>().await;
+    line.lost_commits_of_steps_are_found_out::<MySql>().await;
+}
+
+/// An order that is taken only while there are fewer than two.
+async fn order_within_stock(
+    idem: &Idem<PostgresStore>,
+    key: &str,
+    together: Option<&Barrier>,
+) -> Result<i64, Failure> {
+    let body = async |tx: &mut Connection<Postgres>, _| {
+        let taken: i64 = sqlx::query_scalar("SELECT count(*) FROM orders")
+            .fetch_one(&mut *tx)
+            .await?;
+        Postgres::order(tx, key, 5).await?;
+        if let Some(together) = together {
+            together.wait().await;
+        }
+        Ok(taken)
+    };
+    idem.run_in_transaction(call(key), Handling::new(), body)
+        .await
+}
+
+/// Two transactions read what the other writes: the database lets one of them commit. To which statement of the other
+/// it says so is its own choice, and all of them are ours.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_serialization_failure_leaves_the_key_free() {
+    let place = Postgres::open().await;
+    let serializable = PgPoolOptions::new().after_connect(|connection, _| {
+        Box::pin(async move {
+            let set = "SET default_transaction_isolation = 'serializable'";
+            connection.execute(set).await.map(drop)
+        })
+    });
+    let options = (*place.0.connect_options()).clone();
+    let pool: PgPool = serializable.connect_with(options).await.unwrap();
+    let idem = Idem::new(PostgresStore::new(pool));
+    idem.store().migrate().await.unwrap();
+    order_within_stock(&idem, "warm", None).await.unwrap();
+
+    let together = Barrier::new(2);
+    let (a, b) = join(
+        order_within_stock(&idem, "a", Some(&together)),
+        order_within_stock(&idem, "b", Some(&together)),
+    )
+    .await;
+    let (key, lost) = match (a, b) {
+        (Err(lost), Ok(1)) => ("a", lost),
+        (Ok(1), Err(lost)) => ("b", lost),
+        both => panic!("one of them cannot be: {both:?}"),
+    };
+    let Failure::Idempotency(Error::Store(error)) = lost else {
+        panic!("{lost:?}");
+    };
+    assert!(error.is_retryable(), "{error:?}");
+    assert_eq!(place.orders(key).await, 0);
+    assert_eq!(order_within_stock(&idem, key, None).await.unwrap(), 2);
+    assert_eq!(place.orders(key).await, 1);
+}
+
+/// The application runs the SQL of this crate among its own migrations. The store is used before it has looked at its
+/// tables itself, and after.
+async fn tables_of_the_applications_own_migrations_serve<P: Place>(place: P)
+where
+    P::Store: super::places::Migrate,
+{
+    let idem = Idem::new(place.store());
+    for key in ["a", "b"] {
+        let ordered: Result<u64, Failure> = idem
+            .run_in_transaction(call(key), Handling::new(), async |tx, _| {
+                P::order(tx, key, 5).await?;
+                Ok(1)
+            })
+            .await;
+        assert_eq!(ordered.unwrap(), 1);
+        let stepped: Result<u64, Failure> = idem
+            .run_with(call("leased"), Handling::new(), async |attempt: Attempt| {
+                attempt.step("one", async || Ok(2)).await
+            })
+            .await;
+        assert_eq!(stepped.unwrap(), 2);
+        super::places::Migrate::migrate_for_tests(idem.store()).await;
+        assert_eq!(place.orders(key).await, 1);
+    }
+}
+
+async fn migrator(dialect: &str) -> sqlx::migrate::Migrator {
+    let migrations =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../idem-runtime/migrations");
+    sqlx::migrate::Migrator::new(migrations.join(dialect))
+        .await
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_applications_own_migrations_make_the_tables_on_sqlite() {
+    let place = Sqlite::open().await;
+    migrator("sqlite").await.run(place.pool()).await.unwrap();
+    tables_of_the_applications_own_migrations_serve(place).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn the_applications_own_migrations_make_the_tables_on_postgres() {
+    let place = Postgres::open().await;
+    migrator("postgres").await.run(&place.0).await.unwrap();
+    tables_of_the_applications_own_migrations_serve(place).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
+async fn the_applications_own_migrations_make_the_tables_on_mysql() {
+    let place = MySql::open().await;
+    migrator("mysql").await.run(&place.0).await.unwrap();
+    tables_of_the_applications_own_migrations_serve(place).await;
+}

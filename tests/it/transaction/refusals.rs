@@ -1,0 +1,107 @@
+//! Calls that would wait for the transaction that waits for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem_runtime::{Call, Error, Handling, Idem, InvalidCall, Store, idempotent};
+
+use super::places::Place;
+use super::{Failure, OPERATION, Shop, on_every_store};
+
+on_every_store! {
+    a_leased_call_in_the_body_is_refused,
+    another_transaction_in_the_body_is_refused,
+    what_says_something_of_crashes_is_refused,
+}
+
+/// The same operation without a transaction.
+#[idempotent(key = key, ttl = "1h", name = OPERATION, store = idem, skip(fail))]
+pub(super) async fn order_leased<S: Store>(
+    idem: &Idem<S>,
+    key: &str,
+    amount: i64,
+    fail: bool,
+) -> Result<(u32, i64, String), Failure> {
+    if fail {
+        return Err(Failure::OutOfStock);
+    }
+    Ok((1, amount, String::new()))
+}
+
+/// The same with an owner that dies.
+#[idempotent(key = key, ttl = "1h", name = OPERATION, store = idem, lease = "200ms")]
+pub(super) async fn order_and_die<S: Store>(
+    idem: &Idem<S>,
+    key: &str,
+    amount: i64,
+) -> Result<(u32, i64, String), Failure> {
+    let _ = amount;
+    std::future::pending().await
+}
+
+fn call(key: &str) -> Call {
+    Call::new("outer", key, "request", Duration::from_secs(60))
+}
+
+fn assert_inside<T: std::fmt::Debug>(answer: Result<T, Failure>) {
+    let error = super::idempotency(answer);
+    assert!(
+        matches!(error, Error::InvalidCall(InvalidCall::InsideTransaction)),
+        "{error:?}"
+    );
+}
+
+async fn a_leased_call_in_the_body_is_refused<P: Place>(shop: Arc<Shop<P>>) {
+    let answer: Result<u64, Failure> = shop
+        .idem
+        .run_in_transaction(call("a"), Handling::new(), async |_, _| {
+            assert_inside(order_leased(&shop.idem, "b", 5, false).await);
+            // Not at its first poll only.
+            tokio::task::yield_now().await;
+            assert_inside(order_leased(&shop.idem.clone(), "b", 5, false).await);
+            Ok(1)
+        })
+        .await;
+    assert_eq!(answer.unwrap(), 1);
+    // Outside it is welcome, and so it is on the same thread while a body waits.
+    order_leased(&shop.idem, "b", 5, false).await.unwrap();
+}
+
+async fn another_transaction_in_the_body_is_refused<P: Place>(shop: Arc<Shop<P>>) {
+    let answer: Result<u64, Failure> = shop
+        .idem
+        .run_in_transaction(call("a"), Handling::new(), async |_, _| {
+            assert_inside(super::order(&shop, "b", 5, super::Then::Succeed).await);
+            Err(Failure::OutOfStock)
+        })
+        .await;
+    assert!(matches!(answer, Err(Failure::OutOfStock)));
+    shop.assert_untouched("b").await;
+}
+
+async fn what_says_something_of_crashes_is_refused<P: Place>(shop: Arc<Shop<P>>) {
+    let handlings: [(Call, Handling<'_, u64, Failure>); 5] = [
+        (call("a").lease(Duration::from_secs(1)), Handling::new()),
+        (
+            call("a").on_crash(idem_runtime::OnCrash::Refuse),
+            Handling::new(),
+        ),
+        (call("a").run_on_store_error(), Handling::new()),
+        (call("a"), Handling::new().retry_err(|_| true)),
+        (
+            call("a"),
+            Handling::new().reconcile(async |_| Ok(idem_runtime::Reconciled::Unknown)),
+        ),
+    ];
+    for (call, handling) in handlings {
+        let answer = shop
+            .idem
+            .run_in_transaction(call, handling, async |_, _| Ok(1))
+            .await;
+        let error = super::idempotency(answer);
+        assert!(
+            matches!(error, Error::InvalidCall(InvalidCall::NotTransactional(_))),
+            "{error:?}"
+        );
+    }
+}

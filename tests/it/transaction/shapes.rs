@@ -1,0 +1,147 @@
+//! Where an annotated function with a transaction may stand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use idem_runtime::{Call, Error, Handling, Idem, SqliteStore, idempotent};
+use sqlx::SqliteConnection;
+use sqlx::pool::PoolConnection;
+
+use super::places::{Place as _, Sqlite};
+use super::{Failure, Shop};
+
+#[async_trait]
+trait Orders: Send + Sync {
+    async fn place(&self, key: &str, amount: i64) -> Result<i64, Failure>;
+    async fn add(&self, tx: &mut SqliteConnection, key: &str) -> Result<i64, Failure>;
+}
+
+/// A service that its handlers share.
+struct Service {
+    idem: Arc<Idem<SqliteStore>>,
+}
+
+#[async_trait]
+impl Orders for Service {
+    #[idempotent(key = key, ttl = "1h", name = "orders.place", store = self.idem, tx = connection)]
+    async fn place(&self, key: &str, amount: i64) -> Result<i64, Failure> {
+        Sqlite::order(connection, key, amount).await?;
+        self.add(connection, key).await
+    }
+
+    #[idempotent(key = key, ttl = "1h", name = "orders.add", store = self.idem, tx = tx)]
+    async fn add(&self, tx: &mut SqliteConnection, key: &str) -> Result<i64, Failure> {
+        Sqlite::order(tx, key, 1).await?;
+        let nested = sqlx::Connection::begin(&mut *tx).await?;
+        nested.rollback().await?;
+        Ok(2)
+    }
+}
+
+/// On what a transaction of the caller's may be handed over as.
+#[idempotent(key = key, ttl = "1h", store = idem, tx = tx)]
+async fn on_a_transaction(
+    idem: &Idem<SqliteStore>,
+    tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>,
+    key: &str,
+) -> Result<(), Failure> {
+    Ok(Sqlite::order(&mut *tx, key, 1).await?)
+}
+
+#[idempotent(key = key, ttl = "1h", store = idem, tx = tx)]
+async fn on_a_lent_connection(
+    idem: &Idem<SqliteStore>,
+    tx: &mut PoolConnection<sqlx::Sqlite>,
+    key: &str,
+) -> Result<(), Failure> {
+    Ok(Sqlite::order(&mut *tx, key, 1).await?)
+}
+
+fn is_handler<F: Future + Send + 'static>(_: &impl Fn(Arc<Service>, String) -> F) {}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn methods_of_async_traits_and_handlers() {
+    // Given a handler as web frameworks want it: its future is `Send` and borrows nothing.
+    let handler = |service: Arc<Service>, key: String| async move { service.place(&key, 5).await };
+    is_handler(&handler);
+    let shop = Shop::<Sqlite>::open().await;
+    let service = Arc::new(Service {
+        idem: Arc::new(shop.idem.clone()),
+    });
+
+    // When it is called twice, then it has happened once, in a task of its own or not.
+    for _ in 0..2 {
+        let call = tokio::spawn(handler(Arc::clone(&service), "a".to_owned()));
+        assert_eq!(call.await.unwrap().unwrap(), 2);
+    }
+    assert_eq!(shop.orders("a").await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_carries_a_connection_can_be_joined() {
+    let shop = Shop::<Sqlite>::open().await;
+    let mut outer = shop.place.begin().await;
+    on_a_transaction(&shop.idem, &mut outer, "a").await.unwrap();
+    Sqlite::commit(outer).await;
+    let mut lent = shop.place.acquire().await;
+    on_a_lent_connection(&shop.idem, &mut lent, "b")
+        .await
+        .unwrap();
+    assert_eq!((shop.orders("a").await, shop.orders("b").await), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_macro() {
+    let shop = Shop::<Sqlite>::open().await;
+    let call = |key: &str| Call::new("orders.place", key, &5, Duration::from_secs(60));
+    for _ in 0..2 {
+        let answer: Result<u32, Failure> = shop
+            .idem
+            .run_in_transaction(call("a"), Handling::new(), async |tx, attempt| {
+                Sqlite::order(tx, "a", 5).await?;
+                attempt.renew().await?;
+                Ok(attempt.number())
+            })
+            .await;
+        assert_eq!(answer.unwrap(), 1);
+    }
+    assert_eq!(shop.orders("a").await, 1);
+
+    let mut outer = shop.place.begin().await;
+    let answer: Result<(), Error> = shop
+        .idem
+        .join_transaction(&mut outer, call("b"), Handling::new(), async |tx, _| {
+            Sqlite::order(tx, "b", 5).await.unwrap();
+            Ok(())
+        })
+        .await;
+    answer.unwrap();
+    Sqlite::rollback(outer).await;
+    assert_eq!(shop.orders("b").await, 0);
+}
+
+/// An attempt that outlives its transaction owns nothing any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_is_over_with_its_transaction() {
+    let shop = Shop::<Sqlite>::open().await;
+    for fails in [true, false] {
+        let call = Call::new("orders.place", "a", &5, Duration::from_secs(60));
+        let mut kept = None;
+        let _: Result<(), Failure> = shop
+            .idem
+            .run_in_transaction(call, Handling::new(), async |_, attempt| {
+                assert!(attempt.is_live() && attempt.fencing_token().is_some());
+                kept = Some(attempt);
+                if fails {
+                    Err(Failure::OutOfStock)
+                } else {
+                    Ok(())
+                }
+            })
+            .await;
+        let kept = kept.unwrap();
+        assert!(!kept.is_live());
+        assert!(matches!(kept.renew().await, Err(Error::LeaseLost)));
+    }
+}

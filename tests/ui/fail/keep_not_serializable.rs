@@ -1,0 +1,15 @@
+//! What is kept is stored.
+
+use idem_runtime::{Error, Fingerprint, idempotent};
+
+#[derive(Fingerprint)]
+struct Order {
+    number: u64,
+}
+
+#[idempotent(key = order.number, ttl = "24h", keep = order)]
+async fn checkout(order: Order) -> Result<u64, Error> {
+    Ok(order.number)
+}
+
+fn main() {}

@@ -1,0 +1,11 @@
+//! What is refused is never made again, so nothing is kept for it.
+
+use idem_runtime::{Error, idempotent};
+
+#[idempotent(key = key, ttl = "24h", keep = amount, on_crash = refuse)]
+async fn charge(key: &str, amount: u64) -> Result<u64, Error> {
+    let _ = key;
+    Ok(amount)
+}
+
+fn main() {}
