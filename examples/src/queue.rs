@@ -101,7 +101,7 @@ pub trait Broker: Send + Sync + 'static {
     /// The dead letters that nobody has taken yet.
     fn dead_letters(&self) -> impl Future<Output = anyhow::Result<Vec<Message>>> + Send;
 
-    /// How many messages are neither acknowledged nor dead, once nobody consumes.
+    /// How many messages are neither acknowledged nor dead. Some brokers leave out what is under way at a consumer.
     fn unsettled(&self) -> impl Future<Output = anyhow::Result<u64>> + Send;
 }
 
