@@ -1,5 +1,6 @@
-//! What a call costs on each store that keeps its records outside of the process, against the same statements written by
-//! hand through the same connections. Each row is a wave of calls at once, with keys of their own.
+//! What a call costs on each store that keeps its records outside of the process, against what somebody would write by
+//! hand, through the same connections: on SQL an insert and a fenced update of the same row, and a read of it by its
+//! primary key; on Redis two scripts, and `GET`. Each row is a wave of calls at once, with keys of their own.
 //!
 //! `cargo bench -p idem-tests --bench stores -- redis` measures the stores whose names contain a word.
 #![expect(
@@ -9,16 +10,17 @@
 
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore, idempotent};
 use idem_servers::{Options, Server};
 use idem_tests::ratio::{Effort, Limits, Table};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
+use sqlx::query::Query;
 use sqlx::sqlite::SqlitePoolOptions;
+use sqlx::{Encode, Type};
 use tokio::runtime::Runtime;
 
 /// How many calls are under way at a time.
@@ -46,18 +48,15 @@ struct Bed {
     idem: Idem,
     replay: Limits,
     /// Claims this key, and completes it.
-    by_hand: Box<dyn Fn(i64) -> Work>,
+    first_call: Contestant,
     /// Reads what this key was completed with.
-    read: Box<dyn Fn(i64) -> Work>,
-    /// The same two through the least that a step of the store can be, where that is more.
-    floor: Option<Floor>,
+    read: Contestant,
+    /// What promises less than the two above do, or more, and says how much of the rest is owed to that.
+    others: [(Contestant, Contestant); 1],
 }
 
-struct Floor {
-    name: &'static str,
-    by_hand: Box<dyn Fn(i64) -> Work>,
-    read: Box<dyn Fn(i64) -> Work>,
-}
+/// What it is, and its work on a key.
+struct Contestant(&'static str, Box<dyn Fn(i64) -> Work>);
 
 fn main() {
     let effort = Effort::from_arguments();
@@ -109,13 +108,10 @@ fn measure(runtime: &Runtime, bed: &Bed, tasks: usize, effort: Effort) {
         })
     };
     let title = format!("{}, first calls, {tasks} at once", bed.name);
-    let mut table = Table::against(&title, "insert and update by hand", || {
-        wave(&|| (bed.by_hand)(fresh() as i64));
-    });
-    if let Some(floor) = &bed.floor {
-        table = table.with(floor.name, None, || {
-            wave(&|| (floor.by_hand)(fresh() as i64));
-        });
+    let Contestant(name, by_hand) = &bed.first_call;
+    let mut table = Table::against(&title, name, || wave(&|| by_hand(fresh() as i64)));
+    for (Contestant(name, other), _) in &bed.others {
+        table = table.with(name, None, || wave(&|| other(fresh() as i64)));
     }
     table
         .with("annotated", Some(FIRST_CALL), || {
@@ -124,7 +120,10 @@ fn measure(runtime: &Runtime, bed: &Bed, tasks: usize, effort: Effort) {
         .print(effort);
 
     let done = fresh();
-    runtime.block_on((bed.by_hand)(done as i64));
+    runtime.block_on(by_hand(done as i64));
+    for (Contestant(_, other), _) in &bed.others {
+        runtime.block_on(other(done as i64));
+    }
     // One key a task: replays of one key in one process are one read.
     let keys: Vec<_> = (0..tasks).map(|_| format!("done-{}", fresh())).collect();
     for key in &keys {
@@ -132,11 +131,10 @@ fn measure(runtime: &Runtime, bed: &Bed, tasks: usize, effort: Effort) {
     }
     let turn = AtomicU64::new(0);
     let title = format!("{}, replays, {tasks} at once", bed.name);
-    let mut table = Table::against(&title, "primary-key read by hand", || {
-        wave(&|| (bed.read)(done as i64));
-    });
-    if let Some(floor) = &bed.floor {
-        table = table.with(floor.name, None, || wave(&|| (floor.read)(done as i64)));
+    let Contestant(name, read) = &bed.read;
+    let mut table = Table::against(&title, name, || wave(&|| read(done as i64)));
+    for (_, Contestant(name, other)) in &bed.others {
+        table = table.with(name, None, || wave(&|| other(done as i64)));
     }
     table
         .with("annotated", Some(bed.replay), || {
@@ -154,44 +152,90 @@ fn id(number: i64) -> Vec<u8> {
     sha2::Sha256::digest(number.to_le_bytes()).to_vec()
 }
 
-macro_rules! by_hand {
-    ($pool:ident, $insert:literal, $update:literal) => {{
+/// The work of a statement or two. They are written for each store, as somebody would who wants what the store gives:
+/// one row of the same columns and indexes a key, claimed by whoever inserts it, and completed by nobody else.
+macro_rules! work {
+    ($pool:ident, |$number:ident| $($query:expr => $run:ident),+) => {{
         let pool = $pool.clone();
-        Box::new(move |number| -> Work {
+        Box::new(move |$number| -> Work {
             let pool = pool.clone();
             Box::pin(async move {
-                sqlx::query($insert)
-                    .bind(id(number))
-                    .bind(number)
-                    .execute(&pool)
-                    .await
-                    .unwrap();
-                sqlx::query($update)
-                    .bind(RESULT)
-                    .bind(id(number))
-                    .bind(number)
-                    .execute(&pool)
-                    .await
-                    .unwrap();
+                $($query.$run(&pool).await.unwrap();)+
             })
         })
     }};
 }
 
-macro_rules! read {
-    ($pool:ident, $select:literal) => {{
-        let pool = $pool.clone();
-        Box::new(move |number| -> Work {
-            let pool = pool.clone();
-            Box::pin(async move {
-                sqlx::query($select)
-                    .bind(id(number))
-                    .fetch_one(&pool)
-                    .await
-                    .unwrap();
-            })
-        })
-    }};
+macro_rules! contestants {
+    ($pool:ident, $insert:literal, $update:literal, $read:literal, $small:literal, $end:literal, $get:literal) => {
+        (
+            Contestant(
+                "insert and update by hand",
+                work!($pool, |number|
+                    insert(sqlx::query($insert), number) => execute,
+                    sqlx::query($update)
+                        .bind(RESULT)
+                        .bind(now())
+                        .bind(id(number))
+                        .bind(token(number)) => execute
+                ),
+            ),
+            Contestant(
+                "primary-key read by hand",
+                work!($pool, |number| sqlx::query($read).bind(id(number)) => fetch_one),
+            ),
+            [(
+                Contestant(
+                    "the same on a row of four columns",
+                    work!($pool, |number|
+                        sqlx::query($small).bind(id(number)).bind(number) => execute,
+                        sqlx::query($end).bind(RESULT).bind(id(number)).bind(number) => execute
+                    ),
+                ),
+                Contestant(
+                    "the same on a row of four columns",
+                    work!($pool, |number| sqlx::query($get).bind(id(number)) => fetch_one),
+                ),
+            )],
+        )
+    };
+}
+
+/// The row of this key.
+fn insert<'q, DB: sqlx::Database>(
+    query: Query<'q, DB, DB::Arguments>,
+    number: i64,
+) -> Query<'q, DB, DB::Arguments>
+where
+    Vec<u8>: Encode<'q, DB> + Type<DB>,
+    String: Encode<'q, DB> + Type<DB>,
+    i64: Encode<'q, DB> + Type<DB>,
+{
+    const LEASE: i64 = 30_000_000;
+    const RETENTION: i64 = 24 * 3_600_000_000;
+    let mut fingerprint = vec![0; 5];
+    fingerprint.extend(id(-number));
+    query
+        .bind(id(number))
+        .bind("bench.operation".to_owned())
+        .bind(format!("first-{number}"))
+        .bind(fingerprint)
+        .bind(token(number))
+        .bind(now())
+        .bind(now() + LEASE)
+        .bind(RETENTION)
+        .bind(now())
+        .bind(now() + LEASE + RETENTION)
+}
+
+fn token(number: i64) -> Vec<u8> {
+    i128::from(number).to_le_bytes().to_vec()
+}
+
+/// Microseconds, by the clock of the process.
+fn now() -> i64 {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    now.as_micros().try_into().unwrap()
 }
 
 async fn on_sqlite(file: &Path) -> Bed {
@@ -204,23 +248,33 @@ async fn on_sqlite(file: &Path) -> Bed {
         .unwrap();
     let store = SqliteStore::new(pool.clone());
     store.migrate().await.unwrap();
+    let by_hand = store.clone().with_table("by_hand").unwrap();
+    by_hand.migrate().await.unwrap();
     sqlx::query(
-        "CREATE TABLE by_hand (id BLOB PRIMARY KEY, token INTEGER, state TEXT, payload BLOB)",
+        "CREATE TABLE small (id BLOB PRIMARY KEY, token INTEGER, state TEXT, payload BLOB)",
     )
     .execute(&pool)
     .await
     .unwrap();
+    let (first_call, read, others) = contestants!(
+        pool,
+        "INSERT INTO by_hand (id, scope, operation, idempotency_key, fingerprint, state, token, grant_number, attempt, \
+           lease_until, retention, on_crash, first_claimed_at, purge_after) \
+         VALUES (?, '', ?, ?, ?, 'running', ?, ?, 1, ?, ?, 'rerun', ?, ?) ON CONFLICT DO NOTHING",
+        "UPDATE by_hand SET state = 'completed', codec = 'json', payload = ?, ended_at = ? \
+         WHERE id = ? AND token = ? AND state = 'running'",
+        "SELECT fingerprint, state, payload FROM by_hand WHERE id = ?",
+        "INSERT INTO small (id, token, state) VALUES (?, ?, 'running') ON CONFLICT DO NOTHING",
+        "UPDATE small SET state = 'completed', payload = ? WHERE id = ? AND token = ?",
+        "SELECT state, payload FROM small WHERE id = ?"
+    );
     Bed {
         name: "SQLite",
         idem: Idem::new(store).erased(),
         replay: REPLAY_BY_READ,
-        by_hand: by_hand!(
-            pool,
-            "INSERT INTO by_hand (id, token, state) VALUES (?, ?, 'running') ON CONFLICT DO NOTHING",
-            "UPDATE by_hand SET state = 'completed', payload = ? WHERE id = ? AND token = ?"
-        ),
-        read: read!(pool, "SELECT state, payload FROM by_hand WHERE id = ?"),
-        floor: None,
+        first_call,
+        read,
+        others,
     }
 }
 
@@ -233,23 +287,33 @@ async fn on_postgres(url: &str) -> Bed {
         .unwrap();
     let store = PostgresStore::new(pool.clone());
     store.migrate().await.unwrap();
+    let by_hand = store.clone().with_table("by_hand").unwrap();
+    by_hand.migrate().await.unwrap();
     sqlx::query(
-        "CREATE TABLE by_hand (id BYTEA PRIMARY KEY, token BIGINT, state TEXT, payload BYTEA)",
+        "CREATE TABLE small (id BYTEA PRIMARY KEY, token BIGINT, state TEXT, payload BYTEA)",
     )
     .execute(&pool)
     .await
     .unwrap();
+    let (first_call, read, others) = contestants!(
+        pool,
+        "INSERT INTO by_hand (id, scope, operation, idempotency_key, fingerprint, state, token, grant_number, attempt, \
+           lease_until, retention, on_crash, first_claimed_at, purge_after) \
+         VALUES ($1, '', $2, $3, $4, 'running', $5, $6, 1, $7, $8, 'rerun', $9, $10) ON CONFLICT DO NOTHING",
+        "UPDATE by_hand SET state = 'completed', codec = 'json', payload = $1, ended_at = $2 \
+         WHERE id = $3 AND token = $4 AND state = 'running'",
+        "SELECT fingerprint, state, payload FROM by_hand WHERE id = $1",
+        "INSERT INTO small (id, token, state) VALUES ($1, $2, 'running') ON CONFLICT DO NOTHING",
+        "UPDATE small SET state = 'completed', payload = $1 WHERE id = $2 AND token = $3",
+        "SELECT state, payload FROM small WHERE id = $1"
+    );
     Bed {
         name: "PostgreSQL",
         idem: Idem::new(store).erased(),
         replay: REPLAY_BY_CLAIM,
-        by_hand: by_hand!(
-            pool,
-            "INSERT INTO by_hand (id, token, state) VALUES ($1, $2, 'running') ON CONFLICT DO NOTHING",
-            "UPDATE by_hand SET state = 'completed', payload = $1 WHERE id = $2 AND token = $3"
-        ),
-        read: read!(pool, "SELECT state, payload FROM by_hand WHERE id = $1"),
-        floor: None,
+        first_call,
+        read,
+        others,
     }
 }
 
@@ -262,43 +326,81 @@ async fn on_maria_db(url: &str) -> Bed {
         .unwrap();
     let store = MySqlStore::new(pool.clone());
     store.migrate().await.unwrap();
+    let by_hand = store.clone().with_table("by_hand").unwrap();
+    by_hand.migrate().await.unwrap();
     sqlx::query(
-        "CREATE TABLE by_hand (id BINARY(32) PRIMARY KEY, token BIGINT, state VARCHAR(16), payload LONGBLOB)",
+        "CREATE TABLE small (id BINARY(32) PRIMARY KEY, token BIGINT, state VARCHAR(16), payload LONGBLOB)",
     )
     .execute(&pool)
     .await
     .unwrap();
+    let (first_call, read, others) = contestants!(
+        pool,
+        "INSERT IGNORE INTO by_hand (id, scope, operation, idempotency_key, fingerprint, state, token, grant_number, \
+           attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
+         VALUES (?, '', ?, ?, ?, 'running', ?, ?, 1, ?, ?, 'rerun', ?, ?)",
+        "UPDATE by_hand SET state = 'completed', codec = 'json', payload = ?, ended_at = ? \
+         WHERE id = ? AND token = ? AND state = 'running'",
+        "SELECT fingerprint, state, payload FROM by_hand WHERE id = ?",
+        "INSERT IGNORE INTO small (id, token, state) VALUES (?, ?, 'running')",
+        "UPDATE small SET state = 'completed', payload = ? WHERE id = ? AND token = ?",
+        "SELECT state, payload FROM small WHERE id = ?"
+    );
     Bed {
         name: "MariaDB",
         idem: Idem::new(store).erased(),
         replay: REPLAY_BY_CLAIM,
-        by_hand: by_hand!(
-            pool,
-            "INSERT IGNORE INTO by_hand (id, token, state) VALUES (?, ?, 'running')",
-            "UPDATE by_hand SET state = 'completed', payload = ? WHERE id = ? AND token = ?"
-        ),
-        read: read!(pool, "SELECT state, payload FROM by_hand WHERE id = ?"),
-        floor: None,
+        first_call,
+        read,
+        others,
     }
 }
+
+/// What a claim by hand must do in one step: tell what is there, or write that it is taken.
+const CLAIM: &str = "local there = redis.call('GET', KEYS[1]) if there then return there end \
+    redis.call('SET', KEYS[1], 'running ' .. ARGV[1] .. ' ' .. ARGV[2], 'PX', 86400000) return 'claimed'";
+/// And a completion: write, where nobody else has claimed meanwhile.
+const COMPLETE: &str = "local there = redis.call('GET', KEYS[1]) \
+    if there ~= 'running ' .. ARGV[1] .. ' ' .. ARGV[2] then return 0 end \
+    redis.call('SET', KEYS[1], 'completed ' .. ARGV[2] .. ARGV[3], 'PX', 86400000) return 1";
 
 async fn on_redis(url: &str) -> Bed {
     let client = redis::Client::open(url).unwrap();
     let connection = client.get_connection_manager().await.unwrap();
     let store = RedisStore::open(url).await.unwrap();
-    let (to_write, to_read) = (connection.clone(), Arc::new(connection.clone()));
-    let script = |text| (redis::Script::new(text), connection.clone());
-    let set = script("redis.call('SET', KEYS[1], ARGV[1], 'EX', 86400) return 1");
-    let get = script("return redis.call('GET', KEYS[1])");
-    let run = |(script, connection): (redis::Script, redis::aio::ConnectionManager), times| {
-        Box::new(move |number| -> Work {
-            let (script, mut connection) = (script.clone(), connection.clone());
+    let run = |scripts: &[&'static str]| -> Box<dyn Fn(i64) -> Work> {
+        let scripts: Vec<_> = scripts
+            .iter()
+            .map(|text| redis::Script::new(text))
+            .collect();
+        let connection = connection.clone();
+        Box::new(move |number| {
+            let (scripts, mut connection) = (scripts.clone(), connection.clone());
             Box::pin(async move {
-                for _ in 0..times {
+                for script in &scripts {
                     let mut step = script.key(id(number));
                     let _: redis::Value = step
+                        .arg(token(number))
+                        .arg(id(-number))
                         .arg(RESULT)
                         .invoke_async(&mut connection)
+                        .await
+                        .unwrap();
+                }
+            })
+        })
+    };
+    let plain = |commands: &[&[&'static str]]| -> Box<dyn Fn(i64) -> Work> {
+        let commands: Vec<Vec<_>> = commands.iter().map(|it| it.to_vec()).collect();
+        let connection = connection.clone();
+        Box::new(move |number| {
+            let (commands, mut connection) = (commands.clone(), connection.clone());
+            Box::pin(async move {
+                for words in &commands {
+                    let _: redis::Value = redis::cmd(words[0])
+                        .arg(id(number))
+                        .arg(&words[1..])
+                        .query_async(&mut connection)
                         .await
                         .unwrap();
                 }
@@ -309,36 +411,17 @@ async fn on_redis(url: &str) -> Bed {
         name: "Redis",
         idem: Idem::new(store).erased(),
         replay: REPLAY_BY_CLAIM,
-        floor: Some(Floor {
-            name: "scripts of one command",
-            by_hand: run(set, 2),
-            read: run(get, 1),
-        }),
-        by_hand: Box::new(move |number| {
-            let mut connection = to_write.clone();
-            Box::pin(async move {
-                for options in [&["NX"][..], &["XX"]] {
-                    redis::cmd("SET")
-                        .arg(id(number))
-                        .arg(RESULT)
-                        .arg("EX")
-                        .arg(86_400)
-                        .arg(options)
-                        .exec_async(&mut connection)
-                        .await
-                        .unwrap();
-                }
-            })
-        }),
-        read: Box::new(move |number| {
-            let mut connection = redis::aio::ConnectionManager::clone(&to_read);
-            Box::pin(async move {
-                let _: Vec<u8> = redis::cmd("GET")
-                    .arg(id(number))
-                    .query_async(&mut connection)
-                    .await
-                    .unwrap();
-            })
-        }),
+        first_call: Contestant("two scripts by hand", run(&[CLAIM, COMPLETE])),
+        read: Contestant("GET", plain(&[&["GET"]])),
+        others: [(
+            Contestant(
+                "SET NX and SET XX, which compare nothing",
+                plain(&[
+                    &["SET", "34", "EX", "86400", "NX"],
+                    &["SET", "34", "EX", "86400", "XX"],
+                ]),
+            ),
+            Contestant("the script that claims by hand", run(&[CLAIM])),
+        )],
     }
 }

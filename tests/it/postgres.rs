@@ -222,7 +222,7 @@ async fn ten_migrate_at_once() {
     assert_eq!(listed.records.len(), 10);
     let pool = database.pool(1).await;
     let versions = "SELECT count(*) FROM idem_records_migrations";
-    assert_eq!(number(&pool, versions).await, 3);
+    assert_eq!(number(&pool, versions).await, 4);
     database.drop().await;
 }
 
@@ -273,12 +273,12 @@ async fn tables_of_a_later_release_are_left_alone() {
     let pool = database.pool(1).await;
     execute(
         &pool,
-        "INSERT INTO idem_records_migrations VALUES (4, 0), (5, 0)",
+        "INSERT INTO idem_records_migrations VALUES (5, 0), (6, 0)",
     )
     .await;
     let error = store.migrate().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Schema);
-    assert!(error.to_string().contains("version 5"), "{error}");
+    assert!(error.to_string().contains("version 6"), "{error}");
     database.drop().await;
 }
 

@@ -9,18 +9,18 @@ use sqlx::{ConnectOptions, Connection, PgPool, Postgres};
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Ending, Holder, Observation, Payload, Record};
-use crate::store::sql::{self, Backend, Claiming, Query, Readable, Returning, Table};
+use crate::record::{Ending, Grant, Holder, Observation, Payload, Record};
+use crate::store::sql::{self, Backend, CONTENT_LEN, Claiming, Query, Readable, Returning, Table};
 use crate::store::{
-    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
-    Resolved, SavedStep, StepStore, Store,
+    Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
+    Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
 pub(super) mod migrate;
 pub(super) mod statements;
 mod transaction;
 
-use statements::{IS_NEW, Statements};
+use statements::{FOREIGN, LOCKED, LOST, OUTCOME, Statements};
 
 /// Records in PostgreSQL 12 or later. Cloning is cheap and shares the connections.
 ///
@@ -192,22 +192,14 @@ impl Backend for PostgresStore {
 
 impl Claiming for PostgresStore {
     async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
-        let rows = match self
-            .read(sql::claim_query(&self.statements.claim, claim))
-            .await
-        {
-            Err(error) if error.kind() == StoreErrorKind::ReadOnly => {
-                return sql::read_instead(self, claim, error).await;
-            }
-            rows => rows?,
+        let query = sql::claim_query(&self.statements.claim, claim);
+        let record = match found(&self.read(query).await?, claim)? {
+            Found::New(granted) => return Ok(Some(Claim::Granted(granted))),
+            Found::Nothing => return Ok(None),
+            Found::Locked(_) => return Err(sql::restless()),
+            Found::Foreign => return Err(foreign(self, claim).await),
+            Found::Record(record) => record,
         };
-        let Some(row) = rows.first() else {
-            return Ok(None);
-        };
-        if row.number(IS_NEW).map_err(error)? == 1 {
-            return Ok(Some(Claim::Granted(sql::granted_of_record(row)?)));
-        }
-        let record = sql::record(row)?;
         if !record.is_expired() && !sql::may_be_granted(&record, claim) {
             return Ok(Some(existing(record)));
         }
@@ -306,6 +298,47 @@ impl StepStore for PostgresStore {
     }
 }
 
+/// What a claim came upon.
+enum Found {
+    /// There was nothing, and now there is this.
+    New(Granted),
+    /// Somebody else made the record at the same time, and it has to be read again.
+    Nothing,
+    /// Another transaction has it, and may have written what cannot be seen yet.
+    Locked(Option<Record>),
+    /// The record under its id is about something else.
+    Foreign,
+    Record(Record),
+}
+
+/// In the row of a statement that claims.
+fn found(rows: &[PgRow], claim: &ClaimRequest) -> Result<Found, StoreError> {
+    let row = rows.first().ok_or_else(|| sql::corrupt("id"))?;
+    Ok(
+        match row.number_or_null(OUTCOME).map_err(sql::unreadable)? {
+            None => {
+                let record = sql::record_of(row, claim)?;
+                Found::Record(record.ok_or_else(|| sql::corrupt("fingerprint"))?)
+            }
+            Some(LOCKED) => Found::Locked(sql::record_of(row, claim)?),
+            Some(LOST) => Found::Nothing,
+            Some(FOREIGN) => Found::Foreign,
+            Some(grant) => Found::New(Granted {
+                grant: Grant::from_number(grant),
+                attempt: 1,
+                first_claimed_at: sql::time(row, CONTENT_LEN)?,
+                on_crash: claim.on_crash,
+            }),
+        },
+    )
+}
+
+/// What is wrong with a record that is about something else than its id says.
+async fn foreign(backend: &impl Backend, claim: &ClaimRequest) -> StoreError {
+    let read = sql::get(backend, &claim.id).await;
+    read.err().unwrap_or_else(|| sql::corrupt("id"))
+}
+
 fn existing(record: Record) -> Claim {
     Claim::Existing(Box::new(record))
 }
@@ -349,9 +382,9 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
                 "the user lacks a privilege, grant it SELECT, INSERT, UPDATE and DELETE on the store's tables",
             ),
             "3D000" => (Schema, "there is no such database, create it"),
-            "42P01" | "42703" | "3F000" => (
+            "42P01" | "42703" | "42883" | "3F000" => (
                 Schema,
-                "a table or column of the store is missing, run `migrate()`",
+                "a table, column or function of the store is missing, run `migrate()`",
             ),
             // Only where the database has no encoding: what it gives out is checked, what it takes is not.
             "22021" => (

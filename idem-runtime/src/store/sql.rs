@@ -24,15 +24,13 @@ pub(super) use query::{Placeholders, Query, Statement};
 pub(super) use returning::{Returning, grant, purge, try_take_over};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(super) use rows::GRANTED;
-#[cfg(feature = "postgres")]
-pub(super) use rows::granted_of_record;
-pub(super) use rows::{COLUMNS, Readable, record};
+pub(super) use rows::{
+    COLUMNS, CONTENT, CONTENT_LEN, Readable, corrupt, record, record_of, time, unreadable,
+};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use rows::{granted, state};
 pub(super) use saved::{StepDialect, StepStatements, save_new_step, save_step, saved_steps};
 pub(super) use statements::{Conditions, Dialect, Statements, Table};
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(super) use steps::read_instead;
 pub(super) use steps::{
     Backend, Claiming, ROUNDS, claim, claim_query, complete, get, interrupt, list, may_be_granted,
     release, renew, resolve, restless, take_over, take_over_query,

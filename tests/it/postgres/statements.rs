@@ -14,7 +14,7 @@ type Counted = (String, i64, i64, i64, i64);
 /// What was counted of the statements on the store's tables since the counters were set back.
 async fn counted(looking: &PgPool) -> Vec<Counted> {
     sqlx::query_as(
-        "SELECT CASE WHEN query LIKE '%INSERT INTO%' THEN 'claim' \
+        "SELECT CASE WHEN query LIKE '%idem_records_claim%' THEN 'claim' \
            WHEN query LIKE 'UPDATE%' THEN 'complete' ELSE query END AS step, \
            calls, rows, wal_records, wal_bytes::bigint \
          FROM pg_stat_statements WHERE query LIKE '%\"idem_records\"%' ORDER BY step",

@@ -13,6 +13,7 @@ pub(super) const RECORDS: Migrations = Migrations {
         include_str!("../../../migrations/postgres/0001_records.sql"),
         include_str!("../../../migrations/postgres/0002_steps.sql"),
         include_str!("../../../migrations/postgres/0003_kept.sql"),
+        include_str!("../../../migrations/postgres/0004_claim.sql"),
     ],
 };
 

@@ -1,15 +1,16 @@
 //! What PostgreSQL says in a way of its own.
 
 use crate::store::sql::{
-    self, COLUMNS, Conditions, Dialect, GRANTED, Placeholders, Statement, StepDialect,
+    self, CONTENT, CONTENT_LEN, Conditions, Dialect, GRANTED, Placeholders, Statement, StepDialect,
     StepStatements, Table,
 };
 
 /// The clock of the database in microseconds, the same wherever it stands in one statement, and stable, so that an
 /// index can be searched with it. It shows when the statement arrived, which is after it was sent: an owner that counts
-/// its lease from the sending never believes in it for longer than the record says. Before version 14 the seconds are
-/// a floating-point number, and the rounding of the cast gives the exact microsecond back.
-const NOW: &str = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint";
+/// its lease from the sending never believes in it for longer than the record says. The seconds are a floating-point
+/// number, and the rounding of the cast gives the exact microsecond back; `extract`, whose result is exact from version
+/// 14 on, takes ten times as long.
+const NOW: &str = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint";
 
 /// How PostgreSQL spells what all dialects share.
 pub(in crate::store) const DIALECT: Dialect = Dialect {
@@ -23,8 +24,15 @@ pub(in crate::store) const DIALECT: Dialect = Dialect {
     proposed: "excluded.{}",
 };
 
-/// The column of [`Statements::claim`] that tells whether the row was made by this very claim: 1, or 0.
-pub(super) const IS_NEW: usize = 17;
+/// The column of [`Statements::claim`] and [`Statements::claim_locked`] that tells what was done: null where there is a
+/// record, the number of the grant where this claim made it, or one of those below.
+pub(super) const OUTCOME: usize = CONTENT_LEN + 1;
+/// Another claim made the record while this one ran.
+pub(super) const LOST: i64 = 0;
+/// Another transaction holds the record's lock.
+pub(super) const LOCKED: i64 = -1;
+/// The record under this id is about something else.
+pub(super) const FOREIGN: i64 = -2;
 
 /// How PostgreSQL spells the steps of bodies.
 const STEPS: StepDialect = StepDialect {
@@ -34,16 +42,12 @@ const STEPS: StepDialect = StepDialect {
     name: "s.name",
 };
 
-/// The same column of [`Statements::claim_locked`] where another transaction holds the record's lock.
-pub(super) const IS_LOCKED: i64 = 2;
-
 /// The statements for one table.
 #[derive(Debug)]
 pub(super) struct Statements {
     pub(super) table: Table,
     pub(super) shared: sql::Statements,
-    /// A row of [`COLUMNS`], the time of reading, and [`IS_NEW`]; none where another claim of the record was
-    /// committed while this one ran.
+    /// One row of [`CONTENT`], all null where there is no record, the time of reading, and [`OUTCOME`].
     pub(super) claim: Statement,
     pub(super) claim_again: Statement,
     /// The same in a transaction that stays open; parameter 10 is what the record's lock is found by.
@@ -57,7 +61,13 @@ pub(super) struct Statements {
 impl Statements {
     pub(super) fn new(table: Table) -> Self {
         let records = table.quoted('"', "");
-        let dropped = table.quoted('"', "_dropped");
+        let make = format!(
+            "{}(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            table.quoted('"', "_claim")
+        );
+        let found = format!("FROM (SELECT) AS one LEFT JOIN {records} AS r ON r.id = ?1");
+        // Null where there is none.
+        let foreign = "r.scope <> ?2 OR r.operation <> ?3 OR r.idempotency_key <> ?4";
         let Conditions {
             expired,
             unsettled,
@@ -75,38 +85,21 @@ impl Statements {
             steps: StepStatements::new(&DIALECT, &STEPS, &table),
             claim: sql(format!(
                 "-- Two callers may both have read that there is no record. The primary key lets one of them insert;\n\
-                 -- the other waits for its commit, inserts nothing, and cannot see the row in its own snapshot: no\n\
-                 -- row comes back, and it reads again. Where a record is there, nothing is written or locked.\n\
-                 WITH existing AS (SELECT {COLUMNS} FROM {records} WHERE id = ?1), \
-                 claimed AS (INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, token, \
-                     grant_number, attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
-                   SELECT ?1, ?2, ?3, ?4, ?5, 'running', ?6, \
-                     greatest({NOW}, coalesce((SELECT grant_number + 1 FROM {dropped}), 0)), \
-                     1, {NOW} + ?7, ?8, ?9, {NOW}, {NOW} + ?7 + ?8 \
-                   WHERE NOT EXISTS (SELECT FROM existing) \
-                   ON CONFLICT (id) DO NOTHING RETURNING {COLUMNS}) \
-                 SELECT {COLUMNS}, {NOW}, 0::bigint FROM existing \
-                 UNION ALL SELECT {COLUMNS}, {NOW}, 1::bigint FROM claimed"
+                 -- the other waits for its commit, inserts nothing, and reads again. Where a record is there, nothing\n\
+                 -- is written or locked.\n\
+                 SELECT {CONTENT}, {NOW}, CASE WHEN r.id IS NULL THEN {make} WHEN {foreign} THEN {FOREIGN}::bigint END \
+                 {found}"
             )),
             claim_locked: sql(format!(
                 "-- Another transaction may have claimed the record and not ended: its row cannot be seen, and an insert\n\
                  -- or update would wait for it. So the lock is tried first, which waits for nobody and is let go with the\n\
                  -- transaction. It is the table's own, whatever others lock by the same number. Whoever gets it after the\n\
-                 -- other has committed does not see that in its snapshot: the insert does nothing, and it reads again.\n\
-                 WITH existing AS (SELECT {COLUMNS} FROM {records} WHERE id = ?1), \
-                 turn AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(?10 # '{records}'::regclass::oid::bigint) AS held \
-                   WHERE NOT EXISTS (SELECT FROM {records} AS r WHERE r.id = ?1 \
-                     AND r.state IN ('completed', 'failed', 'unrecorded') AND NOT ({expired}))), \
-                 claimed AS (INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, token, \
-                     grant_number, attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
-                   SELECT ?1, ?2, ?3, ?4, ?5, 'running', ?6, \
-                     greatest({NOW}, coalesce((SELECT grant_number + 1 FROM {dropped}), 0)), \
-                     1, {NOW} + ?7, ?8, ?9, {NOW}, {NOW} + ?7 + ?8 \
-                   WHERE NOT EXISTS (SELECT FROM existing) AND (SELECT held FROM turn) \
-                   ON CONFLICT (id) DO NOTHING RETURNING {COLUMNS}) \
-                 SELECT {COLUMNS}, {NOW}, CASE WHEN (SELECT held FROM turn) IS FALSE THEN {IS_LOCKED}::bigint \
-                   ELSE 0::bigint END FROM existing \
-                 UNION ALL SELECT {COLUMNS}, {NOW}, 1::bigint FROM claimed"
+                 -- other has committed does not see that here: the insert does nothing, and it reads again.\n\
+                 SELECT {CONTENT}, {NOW}, CASE WHEN {foreign} THEN {FOREIGN}::bigint \
+                   WHEN r.state IN ('completed', 'failed', 'unrecorded') AND NOT ({expired}) THEN NULL \
+                   WHEN NOT pg_try_advisory_xact_lock(?10 # '{records}'::regclass::oid::bigint) THEN {LOCKED}::bigint \
+                   WHEN r.id IS NULL THEN {make} END \
+                 {found}"
             )),
             claim_again: sql(format!(
                 "-- Several callers may have read that the record is released or has expired. The first locks the row;\n\

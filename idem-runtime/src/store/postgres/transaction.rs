@@ -3,11 +3,11 @@
 use sqlx::Postgres;
 use sqlx::postgres::{PgConnection, PgRow};
 
-use super::statements::{IS_LOCKED, IS_NEW, Statements};
-use super::{PostgresStore, error, existing};
+use super::statements::Statements;
+use super::{Found, PostgresStore, error, existing, foreign, found};
 use crate::error::StoreError;
 use crate::record::{Ending, Holder, Observation};
-use crate::store::sql::{self, Backend, On, OpenTransaction, Query, Readable, Returning};
+use crate::store::sql::{self, Backend, On, OpenTransaction, Query, Returning};
 use crate::store::{ClaimInTransaction, ClaimRequest, Fenced, TransactionalStore};
 
 sql::transactions!(PostgresStore, Postgres, PgConnection, PgRow);
@@ -66,22 +66,18 @@ impl On<'_, PostgresStore, PgConnection> {
         let lock = lock.map_or(0, |eight| i64::from_be_bytes(*eight));
         let query = sql::claim_query(claim_locked, claim).number(lock);
         let rows = self.read(query).await?;
-        let Some(row) = rows.first() else {
-            // Nothing that is committed is in the way, or it was committed just now.
-            let locked = sql::get(self, &claim.id).await?.is_none();
-            return Ok(locked.then_some(ClaimInTransaction::Locked { fingerprint: None }));
+        let record = match found(&rows, claim)? {
+            Found::New(granted) => return Ok(Some(ClaimInTransaction::Granted(granted))),
+            Found::Nothing => return Ok(None),
+            Found::Locked(record) => {
+                let there = record.filter(|record| !record.is_expired());
+                return Ok(Some(ClaimInTransaction::Locked {
+                    fingerprint: there.map(|record| record.fingerprint),
+                }));
+            }
+            Found::Foreign => return Err(foreign(self, claim).await),
+            Found::Record(record) => record,
         };
-        let is_new = row.number(IS_NEW).map_err(error)?;
-        if is_new == 1 {
-            let granted = sql::granted_of_record(row)?;
-            return Ok(Some(ClaimInTransaction::Granted(granted)));
-        }
-        let record = sql::record(row)?;
-        if is_new == IS_LOCKED {
-            return Ok(Some(ClaimInTransaction::Locked {
-                fingerprint: (!record.is_expired()).then_some(record.fingerprint),
-            }));
-        }
         let answer = if record.is_expired() || sql::may_be_granted(&record, claim) {
             sql::grant(self, sql::claim_query(claim_again, claim)).await?
         } else if let Some(observed) = observed {

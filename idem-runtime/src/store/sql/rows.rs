@@ -7,14 +7,24 @@ use sqlx::{ColumnIndex, Decode, Row, Type};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{Identity, Key, Operation, RecordId, Scope};
 use crate::record::{Digest, Grant, OnCrash, Payload, Record, State, Timestamp, Token};
-use crate::store::Granted;
+use crate::store::{ClaimRequest, Granted};
+
+macro_rules! content {
+    () => {
+        "fingerprint, state, token, grant_number, attempt, lease_until, retention, on_crash, codec, payload, \
+         first_claimed_at, ended_at"
+    };
+}
 
 /// The columns that [`record`] reads, in its order; the time of reading comes last, as each dialect writes it.
-pub(in crate::store) const COLUMNS: &str = "id, scope, operation, idempotency_key, fingerprint, state, token, \
-     grant_number, attempt, lease_until, retention, on_crash, codec, payload, first_claimed_at, ended_at";
+pub(in crate::store) const COLUMNS: &str =
+    concat!("id, scope, operation, idempotency_key, ", content!());
 
-/// Where the columns of a grant stand in a row of [`COLUMNS`].
-const GRANTED_AT: [usize; 4] = [7, 8, 14, 11];
+/// The same without what says whose record it is, for [`record_of`].
+pub(in crate::store) const CONTENT: &str = content!();
+
+/// How many [`CONTENT`] names.
+pub(in crate::store) const CONTENT_LEN: usize = 12;
 
 /// The columns that [`granted`] reads, in its order.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -76,19 +86,42 @@ pub(in crate::store) fn record<R: Readable>(row: &R) -> Result<Record, StoreErro
     if RecordId::of(&identity) != id {
         return Err(corrupt("id"));
     }
-    let fingerprint = Digest::from_bytes(row.bytes(4).map_err(unreadable)?)
+    content(row, 4, id, identity)
+}
+
+/// The record in a row of [`CONTENT`] and the time of reading, which is known to be that of the claim; none where all of
+/// the former is null.
+pub(in crate::store) fn record_of<R: Readable>(
+    row: &R,
+    claim: &ClaimRequest,
+) -> Result<Option<Record>, StoreError> {
+    let fingerprint = row.bytes_or_null(0).map_err(unreadable)?;
+    fingerprint
+        .map(|_| content(row, 0, claim.id, claim.identity.clone()))
+        .transpose()
+}
+
+/// The record in a row that has [`CONTENT`] and the time of reading from this column on.
+fn content<R: Readable>(
+    row: &R,
+    first: usize,
+    id: RecordId,
+    identity: Identity,
+) -> Result<Record, StoreError> {
+    let at = |column: usize| first + column;
+    let fingerprint = Digest::from_bytes(row.bytes(at(0)).map_err(unreadable)?)
         .ok_or_else(|| corrupt("fingerprint"))?;
     let state =
-        State::from_stored(row.text(5).map_err(unreadable)?).ok_or_else(|| corrupt("state"))?;
-    let token = match row.bytes_or_null(6).map_err(unreadable)? {
+        State::from_stored(row.text(at(1)).map_err(unreadable)?).ok_or_else(|| corrupt("state"))?;
+    let token = match row.bytes_or_null(at(2)).map_err(unreadable)? {
         None => None,
         Some(bytes) => Some(Token::from_bytes(
             bytes.try_into().map_err(|_| corrupt("token"))?,
         )),
     };
     let payload = match (
-        row.text_or_null(12).map_err(unreadable)?,
-        row.bytes_or_null(13).map_err(unreadable)?,
+        row.text_or_null(at(8)).map_err(unreadable)?,
+        row.bytes_or_null(at(9)).map_err(unreadable)?,
     ) {
         (None, None) => None,
         (Some(codec), Some(bytes)) => Some(Payload {
@@ -97,7 +130,7 @@ pub(in crate::store) fn record<R: Readable>(row: &R) -> Result<Record, StoreErro
         }),
         _ => return Err(corrupt("payload")),
     };
-    let ended_at = row.number_or_null(15).map_err(unreadable)?;
+    let ended_at = row.number_or_null(at(11)).map_err(unreadable)?;
     if payload.is_some() != matches!(state, State::Completed | State::Failed) {
         return Err(corrupt("payload"));
     }
@@ -113,7 +146,7 @@ pub(in crate::store) fn record<R: Readable>(row: &R) -> Result<Record, StoreErro
         attempt,
         first_claimed_at,
         on_crash,
-    } = granted_at(row, GRANTED_AT)?;
+    } = granted_at(row, [at(3), at(4), at(10), at(7)])?;
     Ok(Record {
         id,
         identity,
@@ -123,9 +156,9 @@ pub(in crate::store) fn record<R: Readable>(row: &R) -> Result<Record, StoreErro
         token,
         grant,
         attempt,
-        lease_until: Timestamp::from_micros(row.number(9).map_err(unreadable)?),
+        lease_until: Timestamp::from_micros(row.number(at(5)).map_err(unreadable)?),
         retention: row
-            .number(10)
+            .number(at(6))
             .map_err(unreadable)?
             .try_into()
             .map(Duration::from_micros)
@@ -133,20 +166,21 @@ pub(in crate::store) fn record<R: Readable>(row: &R) -> Result<Record, StoreErro
         on_crash,
         first_claimed_at,
         ended_at: ended_at.map(Timestamp::from_micros),
-        read_at: Timestamp::from_micros(row.number(16).map_err(unreadable)?),
+        read_at: time(row, at(CONTENT_LEN))?,
     })
+}
+
+/// The time in this column.
+pub(in crate::store) fn time<R: Readable>(row: &R, column: usize) -> Result<Timestamp, StoreError> {
+    row.number(column)
+        .map(Timestamp::from_micros)
+        .map_err(unreadable)
 }
 
 /// The state that is the only column of a row.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(in crate::store) fn state<R: Readable>(row: &R) -> Result<State, StoreError> {
     State::from_stored(row.text(0).map_err(unreadable)?).ok_or_else(|| corrupt("state"))
-}
-
-/// The grant in a row of [`COLUMNS`].
-#[cfg(feature = "postgres")]
-pub(in crate::store) fn granted_of_record<R: Readable>(row: &R) -> Result<Granted, StoreError> {
-    granted_at(row, GRANTED_AT)
 }
 
 /// The grant in a row of [`GRANTED`].
@@ -163,20 +197,20 @@ fn granted_at<R: Readable>(row: &R, columns: [usize; 4]) -> Result<Granted, Stor
             .ok()
             .filter(|attempt| *attempt > 0)
             .ok_or_else(|| corrupt("attempt"))?,
-        first_claimed_at: Timestamp::from_micros(row.number(first_claimed_at).map_err(unreadable)?),
+        first_claimed_at: time(row, first_claimed_at)?,
         on_crash: OnCrash::from_stored(row.text(on_crash).map_err(unreadable)?)
             .ok_or_else(|| corrupt("on_crash"))?,
     })
 }
 
-pub(super) fn corrupt(column: &str) -> StoreError {
+pub(in crate::store) fn corrupt(column: &str) -> StoreError {
     StoreError::new(
         StoreErrorKind::Corrupt,
         format!("a row holds what no idem store writes in column `{column}`, repair or delete it"),
     )
 }
 
-pub(super) fn unreadable(source: sqlx::Error) -> StoreError {
+pub(in crate::store) fn unreadable(source: sqlx::Error) -> StoreError {
     StoreError::new(
         StoreErrorKind::Corrupt,
         "a row holds a value of a type that no idem store writes, repair or delete it",

@@ -83,21 +83,6 @@ pub(in crate::store) fn may_be_granted(record: &Record, claim: &ClaimRequest) ->
             || record.state == State::Running && record.token == Some(claim.token))
 }
 
-/// What is there, of a server that refuses to write: a replica, say, which can still tell.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::store) async fn read_instead(
-    backend: &impl Backend,
-    claim: &ClaimRequest,
-    refused: StoreError,
-) -> Result<Option<Claim>, StoreError> {
-    match get(backend, &claim.id).await? {
-        Some(record) if !may_be_granted(&record, claim) => {
-            Ok(Some(Claim::Existing(Box::new(record))))
-        }
-        _ => Err(refused),
-    }
-}
-
 /// Parameters 1 to 9: id, scope, operation, key, fingerprint, token, lease, retention, `on_crash`.
 pub(in crate::store) fn claim_query<'q>(
     statement: &'q Statement,
