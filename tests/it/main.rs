@@ -6,6 +6,7 @@
 )]
 
 mod backends;
+mod batches;
 mod cached;
 mod client;
 mod disk;

@@ -66,7 +66,7 @@ async fn purge_all(store: &Subject, limit: u32) -> Result<Purged, String> {
 pub(super) async fn purge_removes_what_expired(store: Subject) -> Outcome {
     let mut counted = Purged::default();
     // Others may purge the same store meanwhile, so a count that falls short is taken again.
-    for _ in 0..10 {
+    for _ in 0..40 {
         let completed = brief(OnCrash::Refuse);
         let released = brief(OnCrash::Reconcile);
         let abandoned = brief(OnCrash::Rerun);

@@ -6,11 +6,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgRow};
 use sqlx::{ConnectOptions, Connection, PgPool, Postgres};
+use tokio::sync::Semaphore;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Ending, Grant, Holder, Observation, Payload, Record};
-use crate::store::sql::{self, Backend, CONTENT_LEN, Claiming, Query, Readable, Returning, Table};
+use crate::store::sql::{
+    self, Backend, Batches, CONTENT_LEN, Claiming, Query, Readable, Returning, Table,
+};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
     Resolution, Resolved, SavedStep, StepStore, Store,
@@ -18,9 +21,11 @@ use crate::store::{
 
 pub(super) mod migrate;
 pub(super) mod statements;
+mod together;
 mod transaction;
 
 use statements::{FOREIGN, LOCKED, LOST, OUTCOME, Statements};
+use together::{Claims, Completions};
 
 /// Records in PostgreSQL 12 or later. Cloning is cheap and shares the connections.
 ///
@@ -34,7 +39,8 @@ use statements::{FOREIGN, LOCKED, LOST, OUTCOME, Statements};
 /// ```
 ///
 /// A first call is two statements, a replay is one that writes nothing. Each is a transaction of its own, and no
-/// connection is held while the body runs.
+/// connection is held while the body runs. Where many calls begin or end at once, they share statements and commits;
+/// none of them waits for others to come.
 ///
 /// # Durability
 ///
@@ -74,10 +80,16 @@ use statements::{FOREIGN, LOCKED, LOST, OUTCOME, Statements};
 pub struct PostgresStore {
     pub(super) pool: PgPool,
     statements: Arc<Statements>,
+    claims: Batches<Claims>,
+    completions: Batches<Completions>,
 }
 
 /// How often a step is tried that the server rolled back because of others; each of them has changed nothing.
 const TRIES: u32 = 20;
+/// How many statements of a kind are under way before others wait to be run together.
+const AT_ONCE: usize = 2;
+/// How long a statement counts as one of them, which is how long another waits at most because of it.
+const HELD_UP: Duration = Duration::from_millis(5);
 /// How long a pool that the store makes waits for a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -117,10 +129,7 @@ impl PostgresStore {
     /// A store on the connections of a pool that the caller made. It does nothing until it is used; call
     /// [`migrate`](Self::migrate) first.
     pub fn new(pool: PgPool) -> Self {
-        Self {
-            pool,
-            statements: Arc::new(Statements::new(Table::default())),
-        }
+        Self::on(pool, Table::default())
     }
 
     /// The same store on a table of this name instead of `idem_records`. Its index, its trigger and three further tables
@@ -144,9 +153,18 @@ impl PostgresStore {
         self.with(Some(schema), &name)
     }
 
-    fn with(mut self, schema: Option<&str>, name: &str) -> Result<Self, StoreError> {
-        self.statements = Arc::new(Statements::new(Table::new(schema, name)?));
-        Ok(self)
+    fn with(self, schema: Option<&str>, name: &str) -> Result<Self, StoreError> {
+        Ok(Self::on(self.pool, Table::new(schema, name)?))
+    }
+
+    fn on(pool: PgPool, table: Table) -> Self {
+        let batches = || Arc::new(Semaphore::new(AT_ONCE));
+        Self {
+            pool,
+            statements: Arc::new(Statements::new(table)),
+            claims: Batches::new(batches(), Some(HELD_UP)),
+            completions: Batches::new(batches(), Some(HELD_UP)),
+        }
     }
 
     /// Makes the tables, or brings them up to date. Safe to call at every start, and from many processes at once.
@@ -192,12 +210,11 @@ impl Backend for PostgresStore {
 
 impl Claiming for PostgresStore {
     async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
-        let query = sql::claim_query(&self.statements.claim, claim);
-        let record = match found(&self.read(query).await?, claim)? {
+        let record = match self.find_or_make(claim).await? {
             Found::New(granted) => return Ok(Some(Claim::Granted(granted))),
             Found::Nothing => return Ok(None),
             Found::Locked(_) => return Err(sql::restless()),
-            Found::Foreign => return Err(foreign(self, claim).await),
+            Found::Foreign => return Err(sql::foreign(self, claim).await),
             Found::Record(record) => record,
         };
         if !record.is_expired() && !sql::may_be_granted(&record, claim) {
@@ -241,7 +258,13 @@ impl Store for PostgresStore {
     }
 
     async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
-        sql::complete(self, holder, ending).await
+        if sql::is_large(ending) {
+            return sql::complete(self, holder, ending).await;
+        }
+        let together = || Completions::of(self);
+        let step = || (*holder, ending.clone());
+        let alone = sql::complete(self, holder, ending);
+        self.completions.take(together, step, alone).await
     }
 
     async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
@@ -298,6 +321,18 @@ impl StepStore for PostgresStore {
     }
 }
 
+impl PostgresStore {
+    /// Reads the record that a claim is for, or makes it.
+    async fn find_or_make(&self, claim: &ClaimRequest) -> Result<Found, StoreError> {
+        let together = || Claims::of(self);
+        let alone = async {
+            let query = sql::claim_query(&self.statements.claim, claim);
+            found(&self.read(query).await?, claim)
+        };
+        self.claims.take(together, || claim.clone(), alone).await
+    }
+}
+
 /// What a claim came upon.
 enum Found {
     /// There was nothing, and now there is this.
@@ -313,7 +348,10 @@ enum Found {
 
 /// In the row of a statement that claims.
 fn found(rows: &[PgRow], claim: &ClaimRequest) -> Result<Found, StoreError> {
-    let row = rows.first().ok_or_else(|| sql::corrupt("id"))?;
+    found_in(rows.first().ok_or_else(|| sql::corrupt("id"))?, claim)
+}
+
+fn found_in(row: &PgRow, claim: &ClaimRequest) -> Result<Found, StoreError> {
     Ok(
         match row.number_or_null(OUTCOME).map_err(sql::unreadable)? {
             None => {
@@ -331,12 +369,6 @@ fn found(rows: &[PgRow], claim: &ClaimRequest) -> Result<Found, StoreError> {
             }),
         },
     )
-}
-
-/// What is wrong with a record that is about something else than its id says.
-async fn foreign(backend: &impl Backend, claim: &ClaimRequest) -> StoreError {
-    let read = sql::get(backend, &claim.id).await;
-    read.err().unwrap_or_else(|| sql::corrupt("id"))
 }
 
 fn existing(record: Record) -> Claim {

@@ -9,6 +9,7 @@ use sqlx::error::DatabaseError;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::micros;
 
+mod batch;
 mod kept;
 mod query;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -19,18 +20,25 @@ mod statements;
 mod steps;
 mod transaction;
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(super) use batch::is_large;
+pub(super) use batch::{Asked, Batches, Together};
 pub(super) use query::{Placeholders, Query, Statement};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(super) use returning::{Returning, grant, purge, try_take_over};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(super) use rows::GRANTED;
-pub(super) use rows::{
-    COLUMNS, CONTENT, CONTENT_LEN, Readable, corrupt, record, record_of, time, unreadable,
-};
+#[cfg(feature = "postgres")]
+pub(super) use rows::time;
+pub(super) use rows::{COLUMNS, Readable, record};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(super) use rows::{CONTENT, CONTENT_LEN, corrupt, record_of, unreadable};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use rows::{granted, state};
 pub(super) use saved::{StepDialect, StepStatements, save_new_step, save_step, saved_steps};
 pub(super) use statements::{Conditions, Dialect, Statements, Table};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(super) use steps::foreign;
 pub(super) use steps::{
     Backend, Claiming, ROUNDS, claim, claim_query, complete, get, interrupt, list, may_be_granted,
     release, renew, resolve, restless, take_over, take_over_query,

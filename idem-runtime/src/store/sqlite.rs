@@ -10,12 +10,11 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous,
 };
 use sqlx::{Sqlite, SqlitePool};
-use tokio::sync::Mutex;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Ending, Holder, Observation, Payload, Record};
-use crate::store::sql::{self, Backend, Claiming, Query, Returning, Table};
+use crate::store::sql::{self, Backend, CONTENT_LEN, Claiming, Query, Readable, Returning, Table};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
     Resolved, SavedStep, StepStore, Store,
@@ -24,8 +23,10 @@ use crate::store::{
 pub(super) mod migrate;
 pub(super) mod statements;
 mod transaction;
+mod writer;
 
 use statements::Statements;
+use writer::Writer;
 
 /// Records in a SQLite file. Several processes may share one; cloning is cheap and shares the connections.
 ///
@@ -61,8 +62,8 @@ use statements::Statements;
 /// # Concurrency
 ///
 /// A replay is one read and never waits for a writer, provided the pool has more than one connection. Writers of one
-/// store queue up fairly inside the process. Those of different processes wait for each other as long as
-/// `busy_timeout` says, and are tried again a few times.
+/// store queue up fairly inside the process, and steps that wait there are written together, with one commit. Those of
+/// different processes wait for each other as long as `busy_timeout` says, and are tried again a few times.
 ///
 /// # Transactions
 ///
@@ -77,8 +78,7 @@ use statements::Statements;
 pub struct SqliteStore {
     pub(super) pool: SqlitePool,
     statements: Arc<Statements>,
-    /// SQLite has one writer at a time and lets the others poll; those of this store wait here instead, in order.
-    writer: Arc<Mutex<()>>,
+    pub(super) writer: Writer,
 }
 
 /// How often a step is tried that another process's writer kept out for the whole `busy_timeout`. Such a step has
@@ -126,9 +126,9 @@ impl SqliteStore {
     /// `test_before_acquire` on pays for it before each step.
     pub fn new(pool: SqlitePool) -> Self {
         Self {
+            writer: Writer::new(pool.clone()),
             pool,
             statements: Arc::new(Statements::new(Table::default())),
-            writer: Arc::default(),
         }
     }
 
@@ -154,8 +154,23 @@ impl SqliteStore {
     /// # Cancel safety
     /// Dropped, it leaves each migration applied or not applied; call it again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        let _turn = self.writer.lock().await;
+        let _turn = self.writer.turn().await;
         migrate::run(&self.pool, &self.statements.table, &migrate::RECORDS).await
+    }
+}
+
+impl SqliteStore {
+    /// The record that a claim is for, an expired one too.
+    async fn find(&self, claim: &ClaimRequest) -> Result<Option<Record>, StoreError> {
+        let query = self.statements.find.query().bytes(&claim.id.as_bytes()[..]);
+        let rows = self.read(query.identity(&claim.identity)).await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        if row.number(CONTENT_LEN + 1).map_err(sql::unreadable)? != 0 {
+            return Err(sql::foreign(self, claim).await);
+        }
+        sql::record_of(row, claim)
     }
 }
 
@@ -173,17 +188,14 @@ impl Backend for SqliteStore {
     }
 
     async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
-        let _turn = self.writer.lock().await;
-        let done = retry_busy(|| query.build::<Sqlite>().execute(&self.pool))
-            .await
-            .map_err(error)?;
-        Ok(done.rows_affected())
+        Ok(self.writer.write(&query).await?.rows_affected)
     }
 }
 
 impl Claiming for SqliteStore {
     async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
-        if let Some(record) = self.get(&claim.id).await?
+        if let Some(record) = self.find(claim).await?
+            && !record.is_expired()
             && !sql::may_be_granted(&record, claim)
         {
             return Ok(Some(Claim::Existing(Box::new(record))));
@@ -203,8 +215,7 @@ impl Claiming for SqliteStore {
 
 impl Returning for SqliteStore {
     async fn write_returning(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, StoreError> {
-        let _turn = self.writer.lock().await;
-        self.read(query).await
+        Ok(self.writer.write(&query).await?.rows)
     }
 }
 

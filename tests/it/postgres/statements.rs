@@ -1,11 +1,14 @@
 //! What the server's `pg_stat_statements` has counted of a store: statements, rows and bytes of the log.
 
+use std::sync::Arc;
+
 use idem_runtime::store::Claim;
 use idem_runtime::{PostgresStore, Store};
 use idem_servers::{Options, Server};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 
-use super::execute;
+use super::{execute, number, until};
+use crate::batches::Crowd;
 use crate::records::{claim, ending, own};
 
 /// A step, how often it ran, the rows that it gave or changed, and the records and bytes that it logged.
@@ -81,4 +84,40 @@ async fn a_first_call_is_two_statements_and_a_replay_one_that_logs_no_byte() {
     // Each gave back its row.
     let replays = ("claim".to_owned(), 2 * CALLS, 2 * CALLS, 0, 0);
     assert_eq!(counted(&looking).await, [replays]);
+}
+
+/// What waits is claimed, and completed, by a statement or two.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn calls_at_once_share_statements() {
+    let options = Options::fast()
+        .set("shared_preload_libraries", "pg_stat_statements")
+        .set("pg_stat_statements.track_utility", "off");
+    let server = Server::postgres(&options).unwrap();
+    let looking = PgPool::connect(&server.url()).await.unwrap();
+    execute(&looking, "CREATE EXTENSION pg_stat_statements").await;
+    let store = PostgresStore::open(&server.url()).await.unwrap();
+    store.migrate().await.unwrap();
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%unnest%'";
+    let counted =
+        "SELECT sum(calls)::bigint FROM pg_stat_statements WHERE query LIKE '%\"idem_records\"%'";
+
+    let mut crowd = Crowd::gather(&store).await;
+    let shared: Arc<dyn Store> = Arc::new(store.clone());
+    for step in [Crowd::claim, Crowd::complete] {
+        let mut lock = looking.begin().await.unwrap();
+        sqlx::query("LOCK TABLE idem_records IN ACCESS EXCLUSIVE MODE")
+            .execute(&mut *lock)
+            .await
+            .unwrap();
+        execute(&looking, "SELECT pg_stat_statements_reset()").await;
+        let asked = step(&crowd, &shared);
+        until(async || number(&looking, waiting).await > 0).await;
+        lock.commit().await.unwrap();
+        crowd.hear(asked).await;
+        let statements = number(&looking, counted).await;
+        // Records that were there before are claimed by a statement of their own, and refusals are looked into.
+        assert!(statements < crowd.size() / 2, "{statements} statements");
+    }
+    crowd.check(&store).await;
 }

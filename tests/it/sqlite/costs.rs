@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use idem_runtime::store::Claim;
 use idem_runtime::{SqliteStore, Store};
@@ -12,7 +12,8 @@ use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 
-use super::file;
+use super::{execute, file, pool};
+use crate::batches::{Asked, Crowd};
 use crate::records::{claim, ending, own};
 
 /// Nobody else's statements name it.
@@ -95,4 +96,28 @@ async fn a_replay_is_one_read_and_logs_no_byte() {
     });
     assert_eq!(replay.await, ["SELECT"]);
     assert!(log() == before, "a replay wrote to the log");
+}
+
+/// What waits for its turn to write is written with one commit.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_at_once_share_commits() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(file(&directory)).await.unwrap();
+    let mut crowd = Crowd::gather(&store).await;
+    let pool = pool(SqliteStore::connect_options(file(&directory))).await;
+    // Each commit by itself writes three pages of a claim, and one of a completion.
+    let shared: Arc<dyn Store> = Arc::new(store.clone());
+    for (at_most, step) in [
+        (2, Crowd::claim as fn(&Crowd, &Arc<dyn Store>) -> Asked),
+        (1, Crowd::complete),
+    ] {
+        execute(&pool, "PRAGMA wal_checkpoint(TRUNCATE)").await;
+        crowd.hear(step(&crowd, &shared)).await;
+        let (_, frames, _): (i64, i64, i64) = sqlx::query_as("PRAGMA wal_checkpoint(PASSIVE)")
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+        assert!(frames < at_most * crowd.size(), "{frames} pages");
+    }
+    crowd.check(&store).await;
 }

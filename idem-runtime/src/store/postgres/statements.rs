@@ -27,6 +27,8 @@ pub(in crate::store) const DIALECT: Dialect = Dialect {
 /// The column of [`Statements::claim`] and [`Statements::claim_locked`] that tells what was done: null where there is a
 /// record, the number of the grant where this claim made it, or one of those below.
 pub(super) const OUTCOME: usize = CONTENT_LEN + 1;
+/// The column of [`Statements::claim_all`] behind it.
+pub(super) const PLACE: usize = OUTCOME + 1;
 /// Another claim made the record while this one ran.
 pub(super) const LOST: i64 = 0;
 /// Another transaction holds the record's lock.
@@ -50,7 +52,13 @@ pub(super) struct Statements {
     /// One row of [`CONTENT`], all null where there is no record, the time of reading, and [`OUTCOME`].
     pub(super) claim: Statement,
     pub(super) claim_again: Statement,
-    /// The same in a transaction that stays open; parameter 10 is what the record's lock is found by.
+    /// The same for many records, none twice. Parameters 1 to 9 are arrays; each row ends in the place of its claim in
+    /// them, counted from 1.
+    pub(super) claim_all: Statement,
+    /// The completions that took effect, by their places. Parameters 1 to 6 are arrays: those of a holder, then of an
+    /// ending.
+    pub(super) complete_all: Statement,
+    /// The same as `claim` in a transaction that stays open; parameter 10 is what the record's lock is found by.
     pub(super) claim_locked: Statement,
     pub(super) take_over: Statement,
     pub(super) purge: Statement,
@@ -61,6 +69,7 @@ pub(super) struct Statements {
 impl Statements {
     pub(super) fn new(table: Table) -> Self {
         let records = table.quoted('"', "");
+        let dropped = table.quoted('"', "_dropped");
         let make = format!(
             "{}(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
             table.quoted('"', "_claim")
@@ -72,9 +81,18 @@ impl Statements {
             expired,
             unsettled,
             observed,
+            held,
             next_grant,
+            queued_from_now,
             ..
         } = Conditions::new(&DIALECT, "r.");
+        // Of the holder in a row of arrays instead of parameters.
+        let held = held
+            .replace("?1", "a.id")
+            .replace("?2", "a.token")
+            .replace("?3", "a.grant_number");
+        let content = CONTENT.split(", ").map(|column| format!("r.{column}"));
+        let content = content.collect::<Vec<_>>().join(", ");
         let sql = |text: String| Statement::new(&text, DIALECT.placeholders);
         let due = format!(
             "WITH due AS MATERIALIZED (SELECT id FROM {records} WHERE purge_after <= {NOW} \
@@ -89,6 +107,32 @@ impl Statements {
                  -- is written or locked.\n\
                  SELECT {CONTENT}, {NOW}, CASE WHEN r.id IS NULL THEN {make} WHEN {foreign} THEN {FOREIGN}::bigint END \
                  {found}"
+            )),
+            claim_all: sql(format!(
+                "-- As above for each. Whoever waits here for another's commit has the rows before it locked, which is no\n\
+                 -- deadlock, because everybody sorts what it asks for.\n\
+                 WITH asked AS (SELECT * FROM unnest(?1::bytea[], ?2::text[], ?3::text[], ?4::text[], ?5::bytea[], \
+                     ?6::bytea[], ?7::bigint[], ?8::bigint[], ?9::text[]) WITH ORDINALITY \
+                   AS a (id, scope, operation, idempotency_key, fingerprint, token, lease, retention, on_crash, place)), \
+                 made AS (INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, token, \
+                     grant_number, attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
+                   SELECT a.id, a.scope, a.operation, a.idempotency_key, a.fingerprint, 'running', a.token, \
+                     greatest({NOW}, coalesce((SELECT grant_number + 1 FROM {dropped}), 0)), \
+                     1, {NOW} + a.lease, a.retention, a.on_crash, {NOW}, {NOW} + a.lease + a.retention \
+                   FROM asked AS a WHERE NOT EXISTS (SELECT FROM {records} AS r WHERE r.id = a.id) \
+                   ON CONFLICT (id) DO NOTHING RETURNING id, grant_number) \
+                 SELECT {content}, {NOW}, \
+                   CASE WHEN r.id IS NULL THEN coalesce(m.grant_number, {LOST}) \
+                     WHEN r.scope <> a.scope OR r.operation <> a.operation OR r.idempotency_key <> a.idempotency_key \
+                     THEN {FOREIGN}::bigint END, a.place \
+                 FROM asked AS a LEFT JOIN {records} AS r ON r.id = a.id LEFT JOIN made AS m ON m.id = a.id"
+            )),
+            complete_all: sql(format!(
+                "UPDATE {records} AS r SET purge_after = {queued_from_now}, codec = a.codec, payload = a.payload, \
+                   ended_at = {NOW}, state = a.state \
+                 FROM unnest(?1::bytea[], ?2::bytea[], ?3::bigint[], ?4::text[], ?5::text[], ?6::bytea[]) WITH ORDINALITY \
+                   AS a (id, token, grant_number, state, codec, payload, place) \
+                 WHERE {held} RETURNING a.place"
             )),
             claim_locked: sql(format!(
                 "-- Another transaction may have claimed the record and not ended: its row cannot be seen, and an insert\n\

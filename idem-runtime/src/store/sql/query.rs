@@ -2,6 +2,7 @@
 
 use sqlx::{AssertSqlSafe, Database, Encode, SqlSafeStr, SqlStr, Type};
 
+use crate::key::Identity;
 use crate::record::{Ending, Holder, Observation};
 
 /// How a dialect writes parameters.
@@ -65,6 +66,11 @@ impl Statement {
         }
     }
 
+    #[cfg(feature = "postgres")]
+    pub(in crate::store) fn text(&self) -> SqlStr {
+        self.text.clone()
+    }
+
     #[cfg(test)]
     pub(in crate::store) fn as_str(&self) -> &str {
         self.text.as_str()
@@ -101,6 +107,13 @@ impl<'q> Query<'q> {
 
     pub(in crate::store) fn bytes(self, value: impl Into<Option<&'q [u8]>>) -> Self {
         self.value(Bound::Bytes(value.into()))
+    }
+
+    /// Scope, operation, key.
+    pub(in crate::store) fn identity(self, identity: &'q Identity) -> Self {
+        self.text(identity.scope.as_str())
+            .text(identity.operation.as_str())
+            .text(identity.key.as_str())
     }
 
     /// Parameters 1 to 3.

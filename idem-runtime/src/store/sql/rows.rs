@@ -7,7 +7,9 @@ use sqlx::{ColumnIndex, Decode, Row, Type};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{Identity, Key, Operation, RecordId, Scope};
 use crate::record::{Digest, Grant, OnCrash, Payload, Record, State, Timestamp, Token};
-use crate::store::{ClaimRequest, Granted};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use crate::store::ClaimRequest;
+use crate::store::Granted;
 
 macro_rules! content {
     () => {
@@ -21,6 +23,7 @@ pub(in crate::store) const COLUMNS: &str =
     concat!("id, scope, operation, idempotency_key, ", content!());
 
 /// The same without what says whose record it is, for [`record_of`].
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(in crate::store) const CONTENT: &str = content!();
 
 /// How many [`CONTENT`] names.
@@ -91,6 +94,7 @@ pub(in crate::store) fn record<R: Readable>(row: &R) -> Result<Record, StoreErro
 
 /// The record in a row of [`CONTENT`] and the time of reading, which is known to be that of the claim; none where all of
 /// the former is null.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(in crate::store) fn record_of<R: Readable>(
     row: &R,
     claim: &ClaimRequest,

@@ -5,6 +5,8 @@ use std::time::Duration;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Ending, Holder, Observation, Record, State, micros};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use crate::store::sql::corrupt;
 use crate::store::sql::{Query, Readable, Statement, Statements, record, span};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Resolution, Resolved, cursor,
@@ -83,6 +85,13 @@ pub(in crate::store) fn may_be_granted(record: &Record, claim: &ClaimRequest) ->
             || record.state == State::Running && record.token == Some(claim.token))
 }
 
+/// What is wrong with a record that is about something else than its id says.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(in crate::store) async fn foreign(backend: &impl Backend, claim: &ClaimRequest) -> StoreError {
+    let read = get(backend, &claim.id).await;
+    read.err().unwrap_or_else(|| corrupt("id"))
+}
+
 /// Parameters 1 to 9: id, scope, operation, key, fingerprint, token, lease, retention, `on_crash`.
 pub(in crate::store) fn claim_query<'q>(
     statement: &'q Statement,
@@ -91,9 +100,7 @@ pub(in crate::store) fn claim_query<'q>(
     statement
         .query()
         .bytes(&claim.id.as_bytes()[..])
-        .text(claim.identity.scope.as_str())
-        .text(claim.identity.operation.as_str())
-        .text(claim.identity.key.as_str())
+        .identity(&claim.identity)
         .bytes(&claim.fingerprint.as_bytes()[..])
         .bytes(&claim.token.as_bytes()[..])
         .number(span(claim.lease))

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use sqlx::pool::PoolConnection;
 use sqlx::{Database, Transaction};
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, OwnedSemaphorePermit};
 
 use crate::store::Connects;
 
@@ -13,7 +13,7 @@ use crate::store::Connects;
 pub struct OpenTransaction<'c, DB: Database> {
     pub(in crate::store) transaction: Transaction<'c, DB>,
     /// The turn of a writer, where writers take turns. Behind the transaction, so that it is given up after it.
-    pub(in crate::store) _turn: Option<OwnedMutexGuard<()>>,
+    pub(in crate::store) _turn: Option<OwnedSemaphorePermit>,
 }
 
 impl<DB: Database> Deref for OpenTransaction<'_, DB> {

@@ -1,7 +1,8 @@
 //! What SQLite says in a way of its own.
 
 use crate::store::sql::{
-    self, Conditions, Dialect, GRANTED, Placeholders, Statement, StepDialect, StepStatements, Table,
+    self, CONTENT, Conditions, Dialect, GRANTED, Placeholders, Statement, StepDialect,
+    StepStatements, Table,
 };
 
 /// The clock of the database in microseconds, the same wherever it stands in one statement. It ticks in milliseconds;
@@ -34,6 +35,8 @@ const STEPS: StepDialect = StepDialect {
 pub(super) struct Statements {
     pub(super) table: Table,
     pub(super) shared: sql::Statements,
+    /// [`CONTENT`], the time of reading, and whether the record is about something else than parameters 2 to 4 say.
+    pub(super) find: Statement,
     pub(super) claim: Statement,
     pub(super) take_over: Statement,
     pub(super) purge: Statement,
@@ -56,6 +59,10 @@ impl Statements {
         Self {
             shared: sql::Statements::new(&DIALECT, &table),
             steps: StepStatements::new(&DIALECT, &STEPS, &table),
+            find: sql(format!(
+                "SELECT {CONTENT}, {NOW}, scope <> ?2 OR operation <> ?3 OR idempotency_key <> ?4 FROM {records} \
+                 WHERE id = ?1"
+            )),
             claim: sql(format!(
                 "-- Two callers may both have read that there is no record. The primary key lets one of them insert;\n\
                  -- the insert of the other becomes an update, whose condition looks at the row that won.\n\
@@ -166,6 +173,7 @@ mod tests {
             }
             for statement in [
                 &statements.shared.get,
+                &statements.find,
                 &statements.take_over,
                 &statements.shared.renew,
                 &statements.shared.complete,

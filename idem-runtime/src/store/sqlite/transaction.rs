@@ -1,7 +1,5 @@
 //! Claiming in a transaction that stays open while a body runs.
 
-use std::sync::Arc;
-
 use sqlx::Sqlite;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
@@ -25,13 +23,13 @@ impl TransactionalStore for SqliteStore {
     /// The transaction is the writer from its beginning: one that became it half way could find that another has
     /// written since it read, and could only be rolled back.
     async fn begin(&self) -> Result<OpenTransaction<'static, Sqlite>, StoreError> {
-        let turn = Arc::clone(&self.writer).lock_owned().await;
+        let turn = self.writer.turn().await;
         let transaction = retry_busy(|| self.pool.begin_with("BEGIN IMMEDIATE"))
             .await
             .map_err(error)?;
         Ok(OpenTransaction {
             transaction,
-            _turn: Some(turn),
+            _turn: turn,
         })
     }
 

@@ -1,0 +1,144 @@
+//! Claims, and completions, in one statement for many.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use sqlx::postgres::PgRow;
+use sqlx::{PgPool, Postgres};
+use tokio::sync::oneshot::Sender;
+
+use super::statements::{PLACE, Statements};
+use super::{Found, PostgresStore, error, found_in, retry_conflicts};
+use crate::error::StoreError;
+use crate::record::{Ending, Holder};
+use crate::store::sql::{self, Asked, Readable, Together};
+use crate::store::{ClaimRequest, Fenced};
+
+type Query<'q> = sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>;
+
+/// Claims of many records.
+#[derive(Debug, Clone)]
+pub(super) struct Claims(PgPool, Arc<Statements>);
+
+/// Completions of many records.
+#[derive(Debug, Clone)]
+pub(super) struct Completions(PgPool, Arc<Statements>);
+
+impl Claims {
+    pub(super) fn of(store: &PostgresStore) -> Self {
+        Self(store.pool.clone(), Arc::clone(&store.statements))
+    }
+}
+
+impl Completions {
+    pub(super) fn of(store: &PostgresStore) -> Self {
+        Self(store.pool.clone(), Arc::clone(&store.statements))
+    }
+}
+
+impl Together for Claims {
+    type Step = ClaimRequest;
+    type Answer = Found;
+
+    async fn run(&self, steps: Vec<Asked<Self>>) {
+        let steps = once_each(steps, |claim| *claim.id.as_bytes());
+        let each = || steps.iter().map(|(claim, _)| claim);
+        let ids: Vec<_> = each().map(|it| &it.id.as_bytes()[..]).collect();
+        let scopes: Vec<_> = each().map(|it| it.identity.scope.as_str()).collect();
+        let operations: Vec<_> = each().map(|it| it.identity.operation.as_str()).collect();
+        let keys: Vec<_> = each().map(|it| it.identity.key.as_str()).collect();
+        let fingerprints: Vec<_> = each().map(|it| &it.fingerprint.as_bytes()[..]).collect();
+        let tokens: Vec<_> = each().map(|it| &it.token.as_bytes()[..]).collect();
+        let leases: Vec<_> = each().map(|it| sql::span(it.lease)).collect();
+        let retentions: Vec<_> = each().map(|it| sql::span(it.retention)).collect();
+        let on_crash: Vec<_> = each().map(|it| it.on_crash.as_str()).collect();
+        let rows = rows(&self.0, || {
+            sqlx::query(self.1.claim_all.text())
+                .bind(&ids)
+                .bind(&scopes)
+                .bind(&operations)
+                .bind(&keys)
+                .bind(&fingerprints)
+                .bind(&tokens)
+                .bind(&leases)
+                .bind(&retentions)
+                .bind(&on_crash)
+        });
+        let Ok(rows) = rows.await else { return };
+        answer(steps, &rows, PLACE, |row, claim| found_in(row, claim).ok());
+    }
+}
+
+impl Together for Completions {
+    type Step = (Holder, Ending);
+    type Answer = Fenced;
+
+    /// Those that took no effect are looked at alone.
+    async fn run(&self, steps: Vec<Asked<Self>>) {
+        let steps = once_each(steps, |(holder, _)| *holder.id.as_bytes());
+        let holders = || steps.iter().map(|((holder, _), _)| holder);
+        let endings = || steps.iter().map(|((_, ending), _)| ending);
+        let ids: Vec<_> = holders().map(|it| &it.id.as_bytes()[..]).collect();
+        let tokens: Vec<_> = holders().map(|it| &it.token.as_bytes()[..]).collect();
+        let grants: Vec<_> = holders().map(|it| it.grant.number()).collect();
+        let states: Vec<_> = endings().map(|it| it.state().as_str()).collect();
+        let codecs: Vec<_> = endings()
+            .map(|it| it.payload().map(|it| &*it.codec))
+            .collect();
+        let payloads: Vec<_> = endings()
+            .map(|it| it.payload().map(|it| &*it.bytes))
+            .collect();
+        let rows = rows(&self.0, || {
+            sqlx::query(self.1.complete_all.text())
+                .bind(&ids)
+                .bind(&tokens)
+                .bind(&grants)
+                .bind(&states)
+                .bind(&codecs)
+                .bind(&payloads)
+        });
+        let Ok(rows) = rows.await else { return };
+        answer(steps, &rows, 0, |_, _| Some(Fenced::Done));
+    }
+}
+
+/// Steps in the order of their records, in which everybody takes them, so that no two batches wait for each other. Of
+/// several for one record all but the first are dropped, and run alone.
+fn once_each<S, A>(
+    mut steps: Vec<(S, Sender<A>)>,
+    id: impl Fn(&S) -> [u8; 32],
+) -> Vec<(S, Sender<A>)> {
+    let mut seen = HashSet::with_capacity(steps.len());
+    steps.retain(|(step, _)| seen.insert(id(step)));
+    steps.sort_unstable_by_key(|(step, _)| id(step));
+    steps
+}
+
+async fn rows<'q>(pool: &PgPool, query: impl Fn() -> Query<'q>) -> Result<Vec<PgRow>, StoreError> {
+    retry_conflicts(|| query().fetch_all(pool))
+        .await
+        .map_err(error)
+}
+
+/// Gives each step what its row, which holds its place in this column, came to.
+fn answer<S, A>(
+    steps: Vec<(S, Sender<A>)>,
+    rows: &[PgRow],
+    place: usize,
+    read: impl Fn(&PgRow, &S) -> Option<A>,
+) {
+    let mut steps: Vec<_> = steps.into_iter().map(Some).collect();
+    for row in rows {
+        let step = row
+            .number(place)
+            .ok()
+            .and_then(|place| usize::try_from(place - 1).ok());
+        let step = step.and_then(|place| steps.get_mut(place)?.take());
+        if let Some((step, sender)) = step
+            && let Some(answer) = read(row, &step)
+        {
+            // Whoever asked may have gone away.
+            let _ = sender.send(answer);
+        }
+    }
+}

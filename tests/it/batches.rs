@@ -1,0 +1,174 @@
+//! Calls that begin and end at once share statements and commits, and each gets what it would have got alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem_runtime::record::{Digest, Grant, Holder, Token};
+use idem_runtime::store::{Claim, ClaimRequest, Fenced};
+use idem_runtime::{State, Store};
+use tokio::task::JoinSet;
+
+use crate::records::{claim, ending, own};
+
+/// Claims of records in every state, and the completions of what was granted.
+pub(crate) struct Crowd {
+    members: Vec<Member>,
+}
+
+struct Member {
+    claim: ClaimRequest,
+    expects: Expects,
+    got: Option<Claim>,
+    completed: Option<Fenced>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expects {
+    /// The record, in this attempt.
+    Granted(u32),
+    /// The very grant that it has already.
+    Again(Grant),
+    /// What is there, in this state.
+    Existing(State),
+    /// One of those who claim this key gets it, and the others see it run.
+    OneOf(&'static str),
+}
+
+/// What a member was told.
+pub(crate) enum Told {
+    Claim(Claim),
+    Completion(Fenced),
+}
+
+/// What all of them ask at once.
+pub(crate) type Asked = JoinSet<(usize, Told)>;
+
+impl Crowd {
+    /// Makes the records that are there before.
+    pub(crate) async fn gather(store: &impl Store) -> Self {
+        let mut members = Vec::new();
+        let mut join = |claim, expects| {
+            members.push(Member {
+                claim,
+                expects,
+                got: None,
+                completed: None,
+            });
+        };
+        for number in 0..60 {
+            join(claim(&format!("new-{number}")), Expects::Granted(1));
+        }
+        for number in 0..4 {
+            let owner = own(store, &claim(&format!("done-{number}"))).await;
+            store.complete(&owner, &ending(b"before")).await.unwrap();
+            let mut duplicate = claim(&format!("done-{number}"));
+            if number % 2 == 1 {
+                duplicate.fingerprint = Digest::new(1, [0; 4], &[8; 32]);
+            }
+            join(duplicate, Expects::Existing(State::Completed));
+            own(store, &claim(&format!("running-{number}"))).await;
+            join(
+                claim(&format!("running-{number}")),
+                Expects::Existing(State::Running),
+            );
+            let owner = own(store, &claim(&format!("released-{number}"))).await;
+            store.release(&owner).await.unwrap();
+            join(claim(&format!("released-{number}")), Expects::Granted(2));
+            let again = claim(&format!("again-{number}"));
+            let owner = own(store, &again).await;
+            join(again, Expects::Again(owner.grant));
+            let mut brief = claim(&format!("expired-{number}"));
+            brief.retention = Duration::from_millis(1);
+            let owner = own(store, &brief).await;
+            store.complete(&owner, &ending(b"before")).await.unwrap();
+            while store.get(&brief.id).await.unwrap().is_some() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            join(claim(&format!("expired-{number}")), Expects::Granted(1));
+            join(claim("one"), Expects::OneOf("one"));
+        }
+        Self { members }
+    }
+
+    pub(crate) fn size(&self) -> i64 {
+        self.members.len() as i64
+    }
+
+    /// Begins to claim all of them.
+    pub(crate) fn claim(&self, store: &Arc<dyn Store>) -> Asked {
+        let mut asked = JoinSet::new();
+        for (n, member) in self.members.iter().enumerate() {
+            let (store, claim) = (Arc::clone(store), member.claim.clone());
+            asked.spawn(async move { (n, Told::Claim(store.claim(&claim).await.unwrap())) });
+        }
+        asked
+    }
+
+    /// Begins to complete all that were granted, and the others with a grant of nobody.
+    pub(crate) fn complete(&self, store: &Arc<dyn Store>) -> Asked {
+        let mut asked = JoinSet::new();
+        for (n, member) in self.members.iter().enumerate() {
+            let grant = match &member.got {
+                Some(Claim::Granted(granted)) => granted.grant,
+                _ => Grant::from_number(1),
+            };
+            let holder = Holder {
+                id: member.claim.id,
+                token: member.claim.token,
+                grant,
+            };
+            let ending = ending(member.claim.token.as_bytes());
+            let store = Arc::clone(store);
+            asked.spawn(async move {
+                let fenced = store.complete(&holder, &ending).await.unwrap();
+                (n, Told::Completion(fenced))
+            });
+        }
+        asked
+    }
+
+    pub(crate) async fn hear(&mut self, asked: Asked) {
+        for (n, told) in asked.join_all().await {
+            match told {
+                Told::Claim(claim) => self.members[n].got = Some(claim),
+                Told::Completion(fenced) => self.members[n].completed = Some(fenced),
+            }
+        }
+    }
+
+    /// That each got what it would have got alone.
+    pub(crate) async fn check(&self, store: &impl Store) {
+        let mut winners: Vec<Token> = Vec::new();
+        for member in &self.members {
+            let key = member.claim.identity.key.as_str();
+            let got = member.got.as_ref().unwrap();
+            match (member.expects, got) {
+                (Expects::Granted(attempt), Claim::Granted(granted)) => {
+                    assert_eq!(granted.attempt, attempt, "{key}");
+                }
+                (Expects::Again(grant), Claim::Granted(granted)) => {
+                    assert_eq!(granted.grant, grant, "{key}");
+                }
+                (Expects::Existing(state), Claim::Existing(record)) => {
+                    assert_eq!(record.state, state, "{key}");
+                    assert_eq!(record.identity, member.claim.identity);
+                }
+                (Expects::OneOf(_), Claim::Granted(_)) => winners.push(member.claim.token),
+                (Expects::OneOf(_), Claim::Existing(record)) => {
+                    assert_eq!(record.state, State::Running, "{key}");
+                }
+                (expects, got) => panic!("{key}: {expects:?}, not {got:?}"),
+            }
+            let record = store.get(&member.claim.id).await.unwrap().unwrap();
+            if matches!(got, Claim::Granted(_)) {
+                assert_eq!(member.completed, Some(Fenced::Done), "{key}");
+                let own = ending(member.claim.token.as_bytes());
+                assert_eq!(record.ending(), Some(own), "{key}");
+            } else {
+                assert_eq!(member.completed, Some(Fenced::Lost), "{key}");
+                assert_ne!(record.token, Some(member.claim.token), "{key}");
+            }
+        }
+        assert_eq!(winners.len(), 1);
+    }
+}
