@@ -1,6 +1,7 @@
 //! Records in MySQL or MariaDB.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,7 +14,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Either, Executor, MySql, M
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Ending, Grant, Holder, Observation, Payload, Record, State, Timestamp, Token};
-use crate::store::sql::{self, Backend, Claiming, Query, Readable, Statement, Table};
+use crate::store::sql::{self, Backend, Batches, Claiming, Query, Readable, Statement, Table};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
     Resolution, Resolved, SavedStep, StepStore, Store,
@@ -21,9 +22,11 @@ use crate::store::{
 
 pub(super) mod migrate;
 pub(super) mod statements;
+mod together;
 mod transaction;
 
 use statements::Statements;
+use together::{Claims, Completions};
 
 /// Records in MySQL 8 or later, or MariaDB 10.6 or later. Cloning is cheap and shares the connections.
 ///
@@ -90,6 +93,10 @@ use statements::Statements;
 pub struct MySqlStore {
     pub(super) pool: MySqlPool,
     statements: Arc<Statements>,
+    claims: Batches<Claims>,
+    completions: Batches<Completions>,
+    /// Whether the server gives back the rows that an insert comes upon, as MariaDB does.
+    returns_rows: Arc<AtomicBool>,
 }
 
 /// How often a statement is tried that was rolled back in favour of another's.
@@ -134,9 +141,16 @@ impl MySqlStore {
     /// A store on the connections of a pool that the caller made. It does nothing until it is used; call
     /// [`migrate`](Self::migrate) first.
     pub fn new(pool: MySqlPool) -> Self {
+        Self::on(pool, Table::default())
+    }
+
+    fn on(pool: MySqlPool, table: Table) -> Self {
         Self {
             pool,
-            statements: Arc::new(Statements::new(Table::default())),
+            statements: Arc::new(Statements::new(table)),
+            claims: Batches::of_statements(),
+            completions: Batches::of_statements(),
+            returns_rows: Arc::new(AtomicBool::new(true)),
         }
     }
 
@@ -145,20 +159,18 @@ impl MySqlStore {
     /// # Errors
     /// [`StoreErrorKind::Schema`] where the name is not 1 to 48 ASCII letters, digits and underscores, begins with a
     /// digit, or is reserved.
-    pub fn with_table(mut self, name: &str) -> Result<Self, StoreError> {
+    pub fn with_table(self, name: &str) -> Result<Self, StoreError> {
         let schema = self.statements.table.schema.as_deref();
-        self.statements = Arc::new(Statements::new(Table::new(schema, name)?));
-        Ok(self)
+        Ok(Self::on(self.pool, Table::new(schema, name)?))
     }
 
     /// The same store on tables in this database instead of the one that the connections are in. It has to be there.
     ///
     /// # Errors
     /// As [`with_table`](Self::with_table).
-    pub fn with_schema(mut self, name: &str) -> Result<Self, StoreError> {
+    pub fn with_schema(self, name: &str) -> Result<Self, StoreError> {
         let table = Table::new(Some(name), &self.statements.table.name)?;
-        self.statements = Arc::new(Statements::new(table));
-        Ok(self)
+        Ok(Self::on(self.pool, table))
     }
 
     /// Makes the tables, or brings them up to date. Safe to call at every start, and from many processes at once: they
@@ -358,13 +370,7 @@ async fn insert_by(
         answer => answer.map_err(error)?,
     };
     if let Some(row) = row {
-        let record = sql::record(&row)?;
-        // An earlier try of this claim was made by another statement, at another time.
-        let is_new = record.first_claimed_at == record.read_at;
-        return Ok(match granted_to(&claim.token, &record) {
-            Some(granted) if is_new => Inserted::New(granted),
-            _ => Inserted::Seen(Box::new(record)),
-        });
+        return Ok(inserted(sql::record(&row)?, &claim.token));
     }
     Ok(match (done.rows_affected(), done.last_insert_id()) {
         (0, _) => Inserted::Nothing,
@@ -381,6 +387,16 @@ async fn insert_by(
             }))
         }
     })
+}
+
+/// What MariaDB gave back.
+fn inserted(record: Record, token: &Token) -> Inserted {
+    // An earlier try of this claim was made by another statement, at another time.
+    let is_new = record.first_claimed_at == record.read_at;
+    match granted_to(token, &record) {
+        Some(granted) if is_new => Inserted::New(granted),
+        _ => Inserted::Seen(Box::new(record)),
+    }
 }
 
 /// Claims what is there; none where it changed.
@@ -432,9 +448,20 @@ impl Backend for MySqlStore {
     }
 }
 
+impl MySqlStore {
+    async fn insert(&self, claim: &ClaimRequest) -> Result<Inserted, StoreError> {
+        let alone = insert(self, claim);
+        if !self.returns_rows.load(Ordering::Relaxed) {
+            return alone.await;
+        }
+        let together = || Claims(self.clone());
+        self.claims.take(together, || claim.clone(), alone).await
+    }
+}
+
 impl Claiming for MySqlStore {
     async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
-        let record = match insert(self, claim).await {
+        let record = match self.insert(claim).await {
             Ok(Inserted::New(granted)) => return Ok(Some(granted)),
             Ok(Inserted::Seen(record)) => *record,
             Ok(Inserted::Unseen | Inserted::Nothing) => match look(self, &claim.id).await? {
@@ -481,7 +508,13 @@ impl Store for MySqlStore {
     }
 
     async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
-        sql::complete(self, holder, ending).await
+        let alone = sql::complete(self, holder, ending);
+        if sql::is_large(ending) {
+            return alone.await;
+        }
+        let together = || Completions(self.clone());
+        let step = || (*holder, ending.clone());
+        self.completions.take(together, step, alone).await
     }
 
     async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {

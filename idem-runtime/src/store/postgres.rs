@@ -6,7 +6,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgRow};
 use sqlx::{ConnectOptions, Connection, PgPool, Postgres};
-use tokio::sync::Semaphore;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
@@ -86,10 +85,6 @@ pub struct PostgresStore {
 
 /// How often a step is tried that the server rolled back because of others; each of them has changed nothing.
 const TRIES: u32 = 20;
-/// How many statements of a kind are under way before others wait to be run together.
-const AT_ONCE: usize = 2;
-/// How long a statement counts as one of them, which is how long another waits at most because of it.
-const HELD_UP: Duration = Duration::from_millis(5);
 /// How long a pool that the store makes waits for a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -158,12 +153,11 @@ impl PostgresStore {
     }
 
     fn on(pool: PgPool, table: Table) -> Self {
-        let batches = || Arc::new(Semaphore::new(AT_ONCE));
         Self {
             pool,
             statements: Arc::new(Statements::new(table)),
-            claims: Batches::new(batches(), Some(HELD_UP)),
-            completions: Batches::new(batches(), Some(HELD_UP)),
+            claims: Batches::of_statements(),
+            completions: Batches::of_statements(),
         }
     }
 
@@ -258,12 +252,12 @@ impl Store for PostgresStore {
     }
 
     async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
+        let alone = sql::complete(self, holder, ending);
         if sql::is_large(ending) {
-            return sql::complete(self, holder, ending).await;
+            return alone.await;
         }
         let together = || Completions::of(self);
         let step = || (*holder, ending.clone());
-        let alone = sql::complete(self, holder, ending);
         self.completions.take(together, step, alone).await
     }
 

@@ -1,6 +1,7 @@
 //! What a step costs the server: statements, rows and bytes of its logs, from its own counters.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use idem_runtime::store::Claim;
 use idem_runtime::{MySqlStore, Store};
@@ -9,11 +10,12 @@ use sqlx::mysql::{MySqlPool, MySqlPoolOptions, MySqlRow};
 use sqlx::{AssertSqlSafe, Row};
 
 use super::Database;
+use crate::batches::Crowd;
 use crate::records::{claim, ending, own};
 
 /// Statements, and rows that were changed. `Handler_write` counts inserts that were tried as well.
-const STEPS: &str = "'Com_select', 'Com_insert', 'Com_insert_select', 'Com_update', 'Com_delete', \
-     'Com_begin', 'Handler_update', 'Handler_delete'";
+const STEPS: &str = "'Com_select', 'Com_insert', 'Com_insert_select', 'Com_update', \
+     'Com_update_multi', 'Com_delete', 'Com_begin', 'Handler_update', 'Handler_delete'";
 
 type Counts = BTreeMap<String, u64>;
 
@@ -99,6 +101,35 @@ async fn a_first_call_is_two_statements_and_a_replay_one() {
             assert!(matches!(answer, Claim::Existing(_)), "{answer:?}");
         });
         assert_eq!(duplicate.await, counts(reads));
+        database.drop().await;
+    }
+}
+
+/// What waits is claimed, and completed, by a statement or two. MySQL claims one by one.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MariaDB: cargo xtask test runs it"]
+async fn calls_at_once_share_statements() {
+    for database in Database::each().await {
+        let pool = database.pool(1).await;
+        let store = MySqlStore::new(pool.clone());
+        store.migrate().await.unwrap();
+        let version: String = sqlx::query_scalar("SELECT VERSION()")
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+        let mut crowd = Crowd::gather(&store).await;
+        let shared: Arc<dyn Store> = Arc::new(store.clone());
+        let asked = [Crowd::claim, Crowd::complete];
+        for (ask, name) in asked.iter().zip(["com_insert_select", "com_update_multi"]) {
+            let counted = spent(&pool, async || crowd.hear(ask(&crowd, &shared)).await).await;
+            let count = |name| counted.iter().find(|it| it.0 == name).map_or(0, |it| it.1);
+            if version.contains("MariaDB") {
+                assert!((1..20).contains(&count(name)), "{name}: {counted:?}");
+                let alone = count("com_update") as i64;
+                assert!(alone < crowd.size() / 2, "{counted:?}");
+            }
+        }
+        crowd.check(&store).await;
         database.drop().await;
     }
 }

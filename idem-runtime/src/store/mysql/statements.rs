@@ -50,6 +50,13 @@ pub(super) struct Statements {
     pub(super) insert: Statement,
     /// The same for such a clock.
     pub(super) insert_above: Statement,
+    /// [`Statements::insert`] for many records, none twice; the parameter is [`claims`](super::together). MySQL refuses
+    /// all of them where one is a duplicate.
+    pub(super) insert_all: Statement,
+    /// The completions in the parameter that may take effect.
+    pub(super) complete_all: Statement,
+    /// The ids of those that have.
+    pub(super) completed: Statement,
     pub(super) claim: Statement,
     pub(super) take_over: Statement,
     pub(super) due: Statement,
@@ -81,6 +88,19 @@ impl Statements {
             ..
         } = Conditions::new(&DIALECT, "");
         let sql = |text: String| Statement::new(&text, DIALECT.placeholders);
+        let Conditions {
+            held,
+            queued_from_now,
+            ..
+        } = Conditions::new(&DIALECT, "r.");
+        let completions = "JSON_TABLE(?1, '$[*]' COLUMNS ( \
+               its_id CHAR(64) PATH '$[0]', its_token CHAR(32) PATH '$[1]', its_grant BIGINT PATH '$[2]', \
+               its_state VARCHAR(16) PATH '$[3]', its_codec VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[4]', \
+               its_payload LONGTEXT PATH '$[5]')) AS a";
+        let held = held
+            .replace("?1", "UNHEX(a.its_id)")
+            .replace("?2", "UNHEX(a.its_token)")
+            .replace("?3", "a.its_grant");
         let insert = |race: &str, grant: &str, from: &str| {
             // MySQL takes the last part for a comment. To MariaDB it is an assignment that changes nothing, so nothing
             // is written, neither a row nor a byte of the log, and the row comes back.
@@ -111,6 +131,33 @@ impl Statements {
                 &format!("greatest({NOW}, coalesce(max(grant_number) + 1, 0))"),
                 &format!("FROM {dropped} WHERE one = 1 LOCK IN SHARE MODE"),
             ),
+            insert_all: sql(format!(
+                "-- As above for each. Whoever waits here for another's row has those before it locked, which is no\n\
+                 -- deadlock, because everybody sorts what it asks for.\n\
+                 INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, token, grant_number, \
+                   attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
+                 SELECT UNHEX(a.its_id), a.its_scope, a.its_operation, a.its_key, UNHEX(a.its_fingerprint), 'running', \
+                   UNHEX(a.its_token), {NOW}, 1, {NOW} + a.its_lease, a.its_retention, a.its_on_crash, {NOW}, \
+                   {NOW} + a.its_lease + a.its_retention \
+                 FROM {dropped} AS d JOIN JSON_TABLE(?1, '$[*]' COLUMNS ( \
+                   its_id CHAR(64) PATH '$[0]', its_scope MEDIUMTEXT CHARACTER SET utf8mb4 PATH '$[1]', \
+                   its_operation VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[2]', its_key VARCHAR(255) PATH '$[3]', \
+                   its_fingerprint CHAR(74) PATH '$[4]', its_token CHAR(32) PATH '$[5]', its_lease BIGINT PATH '$[6]', \
+                   its_retention BIGINT PATH '$[7]', its_on_crash VARCHAR(16) PATH '$[8]')) AS a \
+                 WHERE d.one = 1 AND d.grant_number < {NOW} LOCK IN SHARE MODE \
+                 /*M! ON DUPLICATE KEY UPDATE id = VALUES(id) RETURNING {COLUMNS}, {NOW} */"
+            )),
+            // No assignment reads what another one writes: their order is the server's choice.
+            complete_all: sql(format!(
+                "UPDATE {completions} STRAIGHT_JOIN {records} AS r ON r.id = UNHEX(a.its_id) \
+                 SET r.purge_after = {queued_from_now}, r.codec = a.its_codec, r.payload = UNHEX(a.its_payload), \
+                   r.ended_at = {NOW}, r.state = a.its_state WHERE {held}"
+            )),
+            completed: sql(format!(
+                "SELECT r.id FROM {completions} STRAIGHT_JOIN {records} AS r ON r.id = UNHEX(a.its_id) \
+                 WHERE r.token = UNHEX(a.its_token) AND r.grant_number = a.its_grant \
+                   AND r.state IN ('completed', 'failed', 'unrecorded')"
+            )),
             // An assignment sees what those before it did: the columns that `expired` looks at come last.
             claim: sql(format!(
                 "-- Another caller may have claimed a record that was read as expired or released. It changed what the\n\

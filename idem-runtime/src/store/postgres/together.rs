@@ -1,6 +1,5 @@
 //! Claims, and completions, in one statement for many.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use sqlx::postgres::PgRow;
@@ -41,7 +40,7 @@ impl Together for Claims {
     type Answer = Found;
 
     async fn run(&self, steps: Vec<Asked<Self>>) {
-        let steps = once_each(steps, |claim| *claim.id.as_bytes());
+        let steps = sql::once_each(steps, |claim| claim.id);
         let each = || steps.iter().map(|(claim, _)| claim);
         let ids: Vec<_> = each().map(|it| &it.id.as_bytes()[..]).collect();
         let scopes: Vec<_> = each().map(|it| it.identity.scope.as_str()).collect();
@@ -75,7 +74,7 @@ impl Together for Completions {
 
     /// Those that took no effect are looked at alone.
     async fn run(&self, steps: Vec<Asked<Self>>) {
-        let steps = once_each(steps, |(holder, _)| *holder.id.as_bytes());
+        let steps = sql::once_each(steps, |(holder, _)| holder.id);
         let holders = || steps.iter().map(|((holder, _), _)| holder);
         let endings = || steps.iter().map(|((_, ending), _)| ending);
         let ids: Vec<_> = holders().map(|it| &it.id.as_bytes()[..]).collect();
@@ -100,18 +99,6 @@ impl Together for Completions {
         let Ok(rows) = rows.await else { return };
         answer(steps, &rows, 0, |_, _| Some(Fenced::Done));
     }
-}
-
-/// Steps in the order of their records, in which everybody takes them, so that no two batches wait for each other. Of
-/// several for one record all but the first are dropped, and run alone.
-fn once_each<S, A>(
-    mut steps: Vec<(S, Sender<A>)>,
-    id: impl Fn(&S) -> [u8; 32],
-) -> Vec<(S, Sender<A>)> {
-    let mut seen = HashSet::with_capacity(steps.len());
-    steps.retain(|(step, _)| seen.insert(id(step)));
-    steps.sort_unstable_by_key(|(step, _)| id(step));
-    steps
 }
 
 async fn rows<'q>(pool: &PgPool, query: impl Fn() -> Query<'q>) -> Result<Vec<PgRow>, StoreError> {

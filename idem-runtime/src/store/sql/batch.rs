@@ -4,6 +4,9 @@
 //! Whoever finds none waits with all the others, and they run together as soon as a slot is free. So the more is asked
 //! for at once, the less each of it costs.
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod servers;
+
 use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,18 +17,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-use crate::record::Ending;
+pub(in crate::store) use servers::{is_large, once_each};
 
 /// How many steps run together at most.
 const LIMIT: usize = 128;
-
-/// Whether what is to be stored is too large to be sent along with others.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::store) fn is_large(ending: &Ending) -> bool {
-    ending
-        .payload()
-        .is_some_and(|payload| payload.bytes.len() > 16 * 1024)
-}
 
 /// How steps of a kind run together.
 pub(in crate::store) trait Together: Clone + Send + Sync + 'static {

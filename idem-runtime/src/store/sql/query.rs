@@ -66,7 +66,7 @@ impl Statement {
         }
     }
 
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(in crate::store) fn text(&self) -> SqlStr {
         self.text.clone()
     }

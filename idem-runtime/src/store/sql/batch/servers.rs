@@ -1,0 +1,44 @@
+//! What batches on a server have in common.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::sync::oneshot::Sender;
+
+use super::{Batches, Together};
+use crate::key::RecordId;
+use crate::record::Ending;
+
+/// How many statements of a kind are under way before others wait to be run together.
+const AT_ONCE: usize = 2;
+/// How long a statement counts as one of them, which is how long another waits at most because of it.
+const HELD_UP: Duration = Duration::from_millis(5);
+/// What is sent alone if it has more bytes.
+const LARGE: usize = 16 * 1024;
+
+impl<T: Together> Batches<T> {
+    /// For statements that a server runs side by side.
+    pub(in crate::store) fn of_statements() -> Self {
+        Self::new(Arc::new(Semaphore::new(AT_ONCE)), Some(HELD_UP))
+    }
+}
+
+/// Whether what is to be stored is too large to be sent along with others.
+pub(in crate::store) fn is_large(ending: &Ending) -> bool {
+    let payload = ending.payload();
+    payload.is_some_and(|payload| payload.bytes.len() > LARGE)
+}
+
+/// Steps in the order of their records, in which everybody takes them, so that no two batches wait for each other. Of
+/// several for one record all but the first are dropped, and run alone.
+pub(in crate::store) fn once_each<S, A>(
+    mut steps: Vec<(S, Sender<A>)>,
+    id: impl Fn(&S) -> RecordId,
+) -> Vec<(S, Sender<A>)> {
+    let mut seen = HashSet::with_capacity(steps.len());
+    steps.retain(|(step, _)| seen.insert(id(step)));
+    steps.sort_unstable_by_key(|(step, _)| id(step));
+    steps
+}
