@@ -45,7 +45,8 @@ use together::{Claims, Completions};
 /// statements, a replay is one. MySQL returns nothing from an insert, so a replay there is two, the second a read. A
 /// replay writes no row and nothing to the redo log. It locks the record for the length of its statement, so it waits
 /// for a completion to be committed. No transaction stays open between statements, and no connection is held while the
-/// body runs.
+/// body runs. Where many calls begin or end at once, they share statements and commits, except that MySQL claims one by
+/// one; none of them waits for others to come.
 ///
 /// With `binlog_format = STATEMENT` replays are written to the binary log, for which there is no row to tell that
 /// nothing changed; use `MIXED`, the default of MariaDB, or `ROW`, the default of MySQL.

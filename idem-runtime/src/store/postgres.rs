@@ -127,8 +127,8 @@ impl PostgresStore {
         Self::on(pool, Table::default())
     }
 
-    /// The same store on a table of this name instead of `idem_records`. Its index, its trigger and three further tables
-    /// are named after it.
+    /// The same store on a table of this name instead of `idem_records`. Its index, its trigger, its function and three
+    /// further tables are named after it.
     ///
     /// # Errors
     /// [`StoreErrorKind::Schema`] where the name is not 1 to 48 ASCII letters, digits and underscores, begins with a
@@ -166,7 +166,8 @@ impl PostgresStore {
     /// migrations. The SQL is in `migrations/postgres` of this crate, for an application that applies
     /// it with its own `sqlx::migrate!` as well.
     ///
-    /// Afterwards the store needs `SELECT`, `INSERT`, `UPDATE` and `DELETE` on the tables alone.
+    /// Afterwards the store needs `SELECT`, `INSERT`, `UPDATE` and `DELETE` on the tables alone, and `EXECUTE` on the
+    /// function `idem_records_claim`, which everybody has unless it was revoked.
     ///
     /// # Errors
     /// [`StoreErrorKind::Schema`] where a later version of this crate made the tables, or the schema is missing;

@@ -119,16 +119,18 @@ impl<T: Together> Batches<T> {
 
     /// Works in a slot.
     async fn hold<A>(&self, slot: OwnedSemaphorePermit, work: impl Future<Output = A>) -> A {
-        let _slot = slot;
-        let Some(patience) = self.patience else {
-            return work.await;
-        };
         let mut work = pin!(work);
-        if let Ok(done) = timeout(patience, &mut work).await {
-            return done;
+        if let Some(patience) = self.patience {
+            let in_time = timeout(patience, &mut work).await;
+            drop(slot);
+            return match in_time {
+                Ok(done) => done,
+                Err(_) => work.await,
+            };
         }
-        drop(_slot);
-        work.await
+        let done = work.await;
+        drop(slot);
+        done
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting<T>> {
