@@ -4,6 +4,8 @@ pub mod backends;
 pub mod ledger;
 pub mod proxy;
 pub mod ratio;
+#[cfg(unix)]
+pub mod slow_disk;
 
 /// The README's Rust compiles: its quick start runs in a crate of its own, see `it/outside.rs`.
 #[cfg(doctest)]

@@ -2,7 +2,8 @@
 //! hand, through the same connections: on SQL an insert and a fenced update of the same row, and a read of it by its
 //! primary key; on Redis two scripts, and `GET`. Each row is a wave of calls at once, with keys of their own.
 //!
-//! `cargo bench -p idem-tests --bench stores -- redis` measures the stores whose names contain a word.
+//! `cargo bench -p idem-tests --bench stores -- redis` measures the stores whose names contain a word, and
+//! `--fsync=1ms` does so on a disk whose flushes take a millisecond longer.
 #![expect(
     clippy::unwrap_used,
     reason = "a benchmark that cannot run has nothing to say"
@@ -16,6 +17,7 @@ use std::time::{Duration, SystemTime};
 use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore, idempotent};
 use idem_servers::{Options, Server};
 use idem_tests::ratio::{Effort, Limits, Table};
+use idem_tests::slow_disk;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::query::Query;
@@ -59,6 +61,7 @@ struct Bed {
 struct Contestant(&'static str, Box<dyn Fn(i64) -> Work>);
 
 fn main() {
+    slow_disk::from_arguments(Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap();
     let effort = Effort::from_arguments();
     let runtime = Runtime::new().unwrap();
     let dir = tempfile::tempdir().unwrap();

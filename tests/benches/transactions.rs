@@ -1,7 +1,8 @@
 //! What a transactional call costs against its business insert alone in a transaction of its own, by hand and through the
 //! same connections. Each row is a wave of calls at once, with keys of their own.
 //!
-//! `cargo bench -p idem-tests --bench transactions -- postgres` measures the stores whose names contain a word.
+//! `cargo bench -p idem-tests --bench transactions -- postgres` measures the stores whose names contain a word, and
+//! `--fsync=1ms` does so on a disk whose flushes take a millisecond longer.
 //!
 //! The limits are what PostgreSQL itself was measured to take for the statements by hand: at worst those of a claim, the
 //! insert and a completion in one transaction, at best the insert and one of a record that is completed already, which
@@ -19,6 +20,7 @@ use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, SqliteStore, idempote
 use idem_servers::{Options, Server};
 use idem_tests::ledger::Database;
 use idem_tests::ratio::{Effort, Limits, Table};
+use idem_tests::slow_disk;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::SqlitePoolOptions;
@@ -84,6 +86,7 @@ macro_rules! bed {
 }
 
 fn main() {
+    slow_disk::from_arguments(Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap();
     let effort = Effort::from_arguments();
     let runtime = Runtime::new().unwrap();
     let dir = tempfile::tempdir().unwrap();
