@@ -1,8 +1,8 @@
 //! Steps that are asked for while others are under way run together: one statement for all of them, or one commit.
 //!
-//! Nobody waits for company, and there is no timer: whoever finds a free slot runs alone, as if there were no batches.
-//! Whoever finds none waits with all the others, and they run together as soon as a slot is free. So the more is asked
-//! for at once, the less each of it costs.
+//! Nobody waits for company, and there is no timer: whoever finds nothing under way runs alone, as if there were no
+//! batches. The others run together as soon as a slot is free, with all that was asked for in the same moment. So the more
+//! is asked for at once, the less each of it costs.
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers;
@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -21,6 +22,8 @@ pub(in crate::store) use servers::{is_large, once_each};
 
 /// How many steps run together at most.
 const LIMIT: usize = 128;
+/// How often the tasks that are ready to run are let go first, before what was asked for is run.
+const MOMENTS: usize = 4;
 
 /// How steps of a kind run together.
 pub(in crate::store) trait Together: Clone + Send + Sync + 'static {
@@ -42,6 +45,7 @@ pub(in crate::store) type Asked<T> = (
 /// The steps of one kind. Cloning is cheap and shares the slots and those who wait.
 pub(in crate::store) struct Batches<T: Together> {
     slots: Arc<Semaphore>,
+    count: usize,
     /// How long a slot stays taken by what does not end: a statement that waits for a lock must not keep all others out.
     patience: Option<Duration>,
     waiting: Arc<Mutex<Waiting<T>>>,
@@ -56,6 +60,7 @@ struct Waiting<T: Together> {
 impl<T: Together> Batches<T> {
     pub(in crate::store) fn new(slots: Arc<Semaphore>, patience: Option<Duration>) -> Self {
         Self {
+            count: slots.available_permits(),
             slots,
             patience,
             waiting: Arc::new(Mutex::new(Waiting {
@@ -65,7 +70,7 @@ impl<T: Together> Batches<T> {
         }
     }
 
-    /// Takes a step: alone where a slot is free, else with others.
+    /// Takes a step: alone where nothing else is under way, else with others.
     ///
     /// Dropped, it has taken the step or not; what runs together goes on.
     pub(in crate::store) async fn take<E>(
@@ -74,7 +79,9 @@ impl<T: Together> Batches<T> {
         step: impl FnOnce() -> T::Step,
         alone: impl Future<Output = Result<T::Answer, E>>,
     ) -> Result<T::Answer, E> {
-        if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
+        if self.slots.available_permits() == self.count
+            && let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned()
+        {
             return self.hold(slot, alone).await;
         }
         let (sender, answer) = oneshot::channel();
@@ -102,6 +109,9 @@ impl<T: Together> Batches<T> {
     async fn serve(self, together: T) {
         let left = Left(&self);
         while let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await {
+            for _ in 0..MOMENTS {
+                yield_now().await;
+            }
             let steps = {
                 let mut waiting = self.waiting();
                 if waiting.steps.is_empty() {
@@ -142,6 +152,7 @@ impl<T: Together> Clone for Batches<T> {
     fn clone(&self) -> Self {
         Self {
             slots: Arc::clone(&self.slots),
+            count: self.count,
             patience: self.patience,
             waiting: Arc::clone(&self.waiting),
         }
@@ -171,7 +182,7 @@ impl<T: Together> Drop for Left<'_, T> {
 #[cfg(test)]
 mod tests {
     use tokio::runtime::Builder;
-    use tokio::task::{JoinSet, yield_now};
+    use tokio::task::JoinSet;
 
     use super::*;
 
@@ -218,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_finds_a_slot_runs_alone() {
+    async fn whoever_finds_nothing_under_way_runs_alone() {
         let (squares, batches) = (Squares::default(), slots(1, None));
         for number in 0..10 {
             assert_eq!(squares.square(&batches, number).await, number * number);
@@ -227,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_finds_none_runs_with_the_others_and_alone_where_that_failed() {
+    async fn whoever_finds_something_runs_with_the_others_and_alone_where_that_failed() {
         let (squares, batches) = (Squares::default(), slots(1, None));
         let taken = Arc::clone(&batches.slots).acquire_owned().await.unwrap();
         let mut asking = JoinSet::new();
