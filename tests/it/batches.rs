@@ -13,6 +13,9 @@ use crate::records::{claim, ending, own};
 /// Claims of records in every state, and the completions of what was granted.
 pub(crate) struct Crowd {
     members: Vec<Member>,
+    /// Owners whose records were completed, and are gone.
+    late: Vec<Holder>,
+    told_late: Vec<Fenced>,
 }
 
 struct Member {
@@ -38,6 +41,7 @@ enum Expects {
 pub(crate) enum Told {
     Claim(Claim),
     Completion(Fenced),
+    Late(Fenced),
 }
 
 /// What all of them ask at once.
@@ -46,7 +50,7 @@ pub(crate) type Asked = JoinSet<(usize, Told)>;
 impl Crowd {
     /// Makes the records that are there before.
     pub(crate) async fn gather(store: &impl Store) -> Self {
-        let mut members = Vec::new();
+        let (mut members, mut late) = (Vec::new(), Vec::new());
         let mut join = |claim, expects| {
             members.push(Member {
                 claim,
@@ -77,17 +81,16 @@ impl Crowd {
             let again = claim(&format!("again-{number}"));
             let owner = own(store, &again).await;
             join(again, Expects::Again(owner.grant));
-            let mut brief = claim(&format!("expired-{number}"));
-            brief.retention = Duration::from_millis(1);
-            let owner = own(store, &brief).await;
-            store.complete(&owner, &ending(b"before")).await.unwrap();
-            while store.get(&brief.id).await.unwrap().is_some() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+            gone(store, &format!("expired-{number}")).await;
             join(claim(&format!("expired-{number}")), Expects::Granted(1));
+            late.push(gone(store, &format!("late-{number}")).await);
             join(claim("one"), Expects::OneOf("one"));
         }
-        Self { members }
+        Self {
+            members,
+            late,
+            told_late: Vec::new(),
+        }
     }
 
     pub(crate) fn size(&self) -> i64 {
@@ -104,7 +107,7 @@ impl Crowd {
         asked
     }
 
-    /// Begins to complete all that were granted, and the others with a grant of nobody.
+    /// Begins to complete all that were granted, the others with a grant of nobody, and those that are gone once more.
     pub(crate) fn complete(&self, store: &Arc<dyn Store>) -> Asked {
         let mut asked = JoinSet::new();
         for (n, member) in self.members.iter().enumerate() {
@@ -124,6 +127,13 @@ impl Crowd {
                 (n, Told::Completion(fenced))
             });
         }
+        for (n, holder) in self.late.iter().copied().enumerate() {
+            let store = Arc::clone(store);
+            asked.spawn(async move {
+                let fenced = store.complete(&holder, &ending(b"before")).await.unwrap();
+                (n, Told::Late(fenced))
+            });
+        }
         asked
     }
 
@@ -132,6 +142,7 @@ impl Crowd {
             match told {
                 Told::Claim(claim) => self.members[n].got = Some(claim),
                 Told::Completion(fenced) => self.members[n].completed = Some(fenced),
+                Told::Late(fenced) => self.told_late.push(fenced),
             }
         }
     }
@@ -170,5 +181,18 @@ impl Crowd {
             }
         }
         assert_eq!(winners.len(), 1);
+        assert_eq!(self.told_late, [Fenced::Lost; 4]);
     }
+}
+
+/// The owner of a record that has ended and expired.
+async fn gone(store: &impl Store, key: &str) -> Holder {
+    let mut brief = claim(key);
+    brief.retention = Duration::from_millis(1);
+    let owner = own(store, &brief).await;
+    store.complete(&owner, &ending(b"before")).await.unwrap();
+    while store.get(&brief.id).await.unwrap().is_some() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    owner
 }

@@ -91,6 +91,7 @@ impl Statements {
         let Conditions {
             held,
             queued_from_now,
+            expired: gone,
             ..
         } = Conditions::new(&DIALECT, "r.");
         let completions = "JSON_TABLE(?1, '$[*]' COLUMNS ( \
@@ -156,7 +157,7 @@ impl Statements {
             completed: sql(format!(
                 "SELECT r.id FROM {completions} STRAIGHT_JOIN {records} AS r ON r.id = UNHEX(a.its_id) \
                  WHERE r.token = UNHEX(a.its_token) AND r.grant_number = a.its_grant \
-                   AND r.state IN ('completed', 'failed', 'unrecorded')"
+                   AND r.state IN ('completed', 'failed', 'unrecorded') AND NOT ({gone})"
             )),
             // An assignment sees what those before it did: the columns that `expired` looks at come last.
             claim: sql(format!(
