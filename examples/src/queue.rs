@@ -101,7 +101,12 @@ pub trait Broker: Send + Sync + 'static {
     /// The dead letters that nobody has taken yet.
     fn dead_letters(&self) -> impl Future<Output = anyhow::Result<Vec<Message>>> + Send;
 
-    /// How many messages are neither acknowledged nor dead. Some brokers leave out what is under way at a consumer.
+    /// Waits until the broker has heard of each acknowledgement, where it is told in the background.
+    fn until_told(&self) -> impl Future<Output = anyhow::Result<()>> + Send {
+        async { Ok(()) }
+    }
+
+    /// How many messages are neither acknowledged nor dead, once nobody consumes.
     fn unsettled(&self) -> impl Future<Output = anyhow::Result<u64>> + Send;
 }
 

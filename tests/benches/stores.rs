@@ -53,8 +53,8 @@ struct Bed {
     first_call: Contestant,
     /// Reads what this key was completed with.
     read: Contestant,
-    /// What promises less than the two above do, or more, and says how much of the rest is owed to that.
-    others: [(Contestant, Contestant); 1],
+    /// The same two where less is promised, or by other means: how much of the rest is owed to that.
+    others: (Contestant, Contestant),
 }
 
 /// What it is, and its work on a key.
@@ -112,11 +112,9 @@ fn measure(runtime: &Runtime, bed: &Bed, tasks: usize, effort: Effort) {
     };
     let title = format!("{}, first calls, {tasks} at once", bed.name);
     let Contestant(name, by_hand) = &bed.first_call;
-    let mut table = Table::against(&title, name, || wave(&|| by_hand(fresh() as i64)));
-    for (Contestant(name, other), _) in &bed.others {
-        table = table.with(name, None, || wave(&|| other(fresh() as i64)));
-    }
-    table
+    let Contestant(other_name, other) = &bed.others.0;
+    Table::against(&title, name, || wave(&|| by_hand(fresh() as i64)))
+        .with(other_name, None, || wave(&|| other(fresh() as i64)))
         .with("annotated", Some(FIRST_CALL), || {
             wave(&|| call(format!("first-{}", fresh())));
         })
@@ -124,9 +122,7 @@ fn measure(runtime: &Runtime, bed: &Bed, tasks: usize, effort: Effort) {
 
     let done = fresh();
     runtime.block_on(by_hand(done as i64));
-    for (Contestant(_, other), _) in &bed.others {
-        runtime.block_on(other(done as i64));
-    }
+    runtime.block_on(other(done as i64));
     // One key a task: replays of one key in one process are one read.
     let keys: Vec<_> = (0..tasks).map(|_| format!("done-{}", fresh())).collect();
     for key in &keys {
@@ -135,11 +131,9 @@ fn measure(runtime: &Runtime, bed: &Bed, tasks: usize, effort: Effort) {
     let turn = AtomicU64::new(0);
     let title = format!("{}, replays, {tasks} at once", bed.name);
     let Contestant(name, read) = &bed.read;
-    let mut table = Table::against(&title, name, || wave(&|| read(done as i64)));
-    for (_, Contestant(name, other)) in &bed.others {
-        table = table.with(name, None, || wave(&|| other(done as i64)));
-    }
-    table
+    let Contestant(other_name, other) = &bed.others.1;
+    Table::against(&title, name, || wave(&|| read(done as i64)))
+        .with(other_name, None, || wave(&|| other(done as i64)))
         .with("annotated", Some(bed.replay), || {
             wave(&|| {
                 let turn = turn.fetch_add(1, Ordering::Relaxed) as usize;
@@ -187,7 +181,7 @@ macro_rules! contestants {
                 "primary-key read by hand",
                 work!($pool, |number| sqlx::query($read).bind(id(number)) => fetch_one),
             ),
-            [(
+            (
                 Contestant(
                     "the same on a row of four columns",
                     work!($pool, |number|
@@ -199,7 +193,7 @@ macro_rules! contestants {
                     "the same on a row of four columns",
                     work!($pool, |number| sqlx::query($get).bind(id(number)) => fetch_one),
                 ),
-            )],
+            ),
         )
     };
 }
@@ -416,7 +410,7 @@ async fn on_redis(url: &str) -> Bed {
         replay: REPLAY_BY_CLAIM,
         first_call: Contestant("two scripts by hand", run(&[CLAIM, COMPLETE])),
         read: Contestant("GET", plain(&[&["GET"]])),
-        others: [(
+        others: (
             Contestant(
                 "SET NX and SET XX, which compare nothing",
                 plain(&[
@@ -425,6 +419,6 @@ async fn on_redis(url: &str) -> Bed {
                 ]),
             ),
             Contestant("the script that claims by hand", run(&[CLAIM])),
-        )],
+        ),
     }
 }

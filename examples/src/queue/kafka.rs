@@ -20,7 +20,7 @@ use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, Owne
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Broker, Delivery, Message, Source};
 
@@ -151,6 +151,15 @@ impl Broker for Kafka {
             Ok(letters)
         })
         .await?
+    }
+
+    /// A consumer that goes while another one comes or goes is not heard any more, and what it had done comes again.
+    async fn until_told(&self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + ANSWERS_WITHIN;
+        while self.unsettled().await? > 0 && Instant::now() < deadline {
+            sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
     }
 
     async fn unsettled(&self) -> anyhow::Result<u64> {

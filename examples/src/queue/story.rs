@@ -69,8 +69,7 @@ pub async fn tell(broker: &impl Broker) -> anyhow::Result<()> {
     broker.send(&self::deposit("order-5", "bob")?).await?;
     story.line("another deposit", [2, 2, 4, 2]).await?;
 
-    // Kafka is told in the background, and not at all by a consumer that goes while another one comes or goes.
-    until_settled(broker).await?;
+    broker.until_told().await?;
     stop.send_replace(true);
     for consumer in consumers {
         consumer.await??;
@@ -79,15 +78,6 @@ pub async fn tell(broker: &impl Broker) -> anyhow::Result<()> {
     let left = broker.unsettled().await?;
     println!("\n{letters} dead letters, {left} messages left: each effect once.");
     ensure!((letters, left) == (3, 0));
-    Ok(())
-}
-
-/// Waits until the broker has heard of what was acknowledged; not for ever, since it may never hear.
-async fn until_settled(broker: &impl Broker) -> anyhow::Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while broker.unsettled().await? > 0 && Instant::now() < deadline {
-        sleep(Duration::from_millis(10)).await;
-    }
     Ok(())
 }
 
