@@ -1,0 +1,103 @@
+//! What an error of the server means.
+
+use std::time::Duration;
+
+use sqlx::mysql::MySqlDatabaseError;
+
+use crate::error::{StoreError, StoreErrorKind};
+use crate::store::sql;
+
+/// How often a statement is tried that was rolled back in favour of another's.
+const TRIES: u32 = 8;
+
+/// Tries a statement again that the server rolled back as a whole, which is safe: it has changed nothing.
+pub(in crate::store) async fn retry_undone<T, F>(step: impl FnMut() -> F) -> Result<T, sqlx::Error>
+where
+    F: Future<Output = Result<T, sqlx::Error>>,
+{
+    let pause = |tried: u32| Duration::from_micros(rand::random::<u64>() % (1000 << tried));
+    sql::retry(TRIES, is_undone, pause, step).await
+}
+
+pub(super) fn is_undone(error: &sqlx::Error) -> bool {
+    number(error).is_some_and(|it| UNDONE.contains(&it))
+}
+
+pub(in crate::store) const DUPLICATE: u16 = 1062;
+pub(super) const NO_SUCH_TABLE: u16 = 1146;
+/// What a statement answers that does not wait for a lock: MySQL, and MariaDB.
+pub(super) const LOCKED: &[u16] = &[3572, 1205];
+/// Deadlock; record changed since it was read (MariaDB); table definition changed; statement must be prepared anew.
+const UNDONE: &[u16] = &[1213, 1020, 1412, 1615];
+
+/// The server's error number: <https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html>,
+/// <https://mariadb.com/kb/en/mariadb-error-code-reference/>.
+pub(in crate::store) fn number(error: &sqlx::Error) -> Option<u16> {
+    let answer = error.as_database_error()?;
+    Some(answer.try_downcast_ref::<MySqlDatabaseError>()?.number())
+}
+
+pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
+    use StoreErrorKind::{Conflict, Denied, Full, Other, ReadOnly, Schema, Timeout, Unavailable};
+    let number = number(&source);
+    sql::error(source, |_| match number {
+        Some(1045 | 1698 | 1130 | 1820 | 1862) => (
+            Denied,
+            "the server refused the user, check name, password and host",
+        ),
+        Some(1044 | 1142 | 1143 | 1227 | 1370) => (
+            Denied,
+            "the user lacks a privilege, grant SELECT, INSERT, UPDATE and DELETE on the store's tables, \
+             and CREATE and REFERENCES for `migrate()`",
+        ),
+        Some(1049 | 1046) => (
+            Schema,
+            "there is no such database, make it or name another in the URL",
+        ),
+        Some(NO_SUCH_TABLE | 1054 | 1136 | 1364) => (
+            Schema,
+            "a table or column of the store is missing, run `migrate()`",
+        ),
+        Some(1290 | 1792 | 1836) => (ReadOnly, "the server is read-only, connect to the primary"),
+        Some(3 | 1021 | 1026 | 1114) => (Full, "the disk or the tablespace is full, make room"),
+        Some(1040 | 1203 | 1226) => (
+            Unavailable,
+            "the server has no connection left, make the pool smaller or `max_connections` larger",
+        ),
+        Some(
+            1047
+            | 1053
+            | 1077
+            | 1079
+            | 1080
+            | 1129
+            | 1152..=1161
+            | 1317
+            | 1927
+            | 2006
+            | 2013
+            | 4031,
+        ) if number != Some(1153) => (Unavailable, "the server ended the connection, try again"),
+        Some(1153 | 1301) => (
+            Other,
+            "the result is larger than a packet, raise `max_allowed_packet` or lower the limit on results",
+        ),
+        Some(1118) => (
+            Other,
+            "the result is too large for the redo log, raise `innodb_log_file_size` or lower the limit on results",
+        ),
+        Some(1205) => (
+            Conflict,
+            "another session kept the record locked for too long, try again",
+        ),
+        Some(1020 | 1213 | 1412 | 1615) => (
+            Conflict,
+            "the statement was rolled back in favour of others each time, try again",
+        ),
+        Some(1969 | 3024) => (
+            Timeout,
+            "the server's limit on statement time was reached, raise it for this user",
+        ),
+        _ => (Other, "the database refused the statement"),
+    })
+}
