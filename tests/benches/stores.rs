@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore, idempotent};
 use idem_servers::{Options, Server};
-use idem_tests::ratio::{Effort, Limits, Table};
+use idem_tests::ratio::{Effort, Limits, Table, is_asked_for};
 use idem_tests::slow_disk;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
@@ -75,16 +75,7 @@ fn main() {
         runtime.block_on(on_maria_db(&maria_db.url())),
         runtime.block_on(on_redis(&redis.url())),
     ];
-    let words: Vec<_> = std::env::args()
-        .skip(1)
-        .filter(|it| !it.starts_with('-'))
-        .map(|it| it.to_lowercase())
-        .collect();
-    for bed in &beds {
-        let name = bed.name.to_lowercase();
-        if !words.is_empty() && !words.iter().any(|word| name.contains(word)) {
-            continue;
-        }
+    for bed in beds.iter().filter(|bed| is_asked_for(bed.name)) {
         for tasks in WAVES {
             measure(&runtime, bed, tasks, effort);
         }

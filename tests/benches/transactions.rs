@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, SqliteStore, idempotent};
 use idem_servers::{Options, Server};
 use idem_tests::ledger::Database;
-use idem_tests::ratio::{Effort, Limits, Table};
+use idem_tests::ratio::{Effort, Limits, Table, is_asked_for};
 use idem_tests::slow_disk;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
@@ -98,16 +98,7 @@ fn main() {
         runtime.block_on(on_postgres(&postgres.url())),
         runtime.block_on(on_maria_db(&maria_db.url())),
     ];
-    let words: Vec<_> = std::env::args()
-        .skip(1)
-        .filter(|it| !it.starts_with('-'))
-        .map(|it| it.to_lowercase())
-        .collect();
-    for bed in &beds {
-        let name = bed.name.to_lowercase();
-        if !words.is_empty() && !words.iter().any(|word| name.contains(word)) {
-            continue;
-        }
+    for bed in beds.iter().filter(|bed| is_asked_for(bed.name)) {
         for tasks in WAVES {
             measure(&runtime, bed, tasks, effort);
         }

@@ -294,11 +294,11 @@ async fn raise(pool: &MySqlPool, statement: &Statement, grant: Grant) -> Result<
 trait Steps: Backend<Row = MySqlRow> {
     fn own_statements(&self) -> &Statements;
 
-    /// Runs a statement that may give back a row, to its end.
+    /// Runs a statement that may give back rows, to its end.
     async fn answer(
         &self,
         query: &Query<'_>,
-    ) -> Result<(Option<MySqlRow>, MySqlQueryResult), sqlx::Error>;
+    ) -> Result<(Vec<MySqlRow>, MySqlQueryResult), sqlx::Error>;
 }
 
 impl Steps for MySqlStore {
@@ -309,7 +309,7 @@ impl Steps for MySqlStore {
     async fn answer(
         &self,
         query: &Query<'_>,
-    ) -> Result<(Option<MySqlRow>, MySqlQueryResult), sqlx::Error> {
+    ) -> Result<(Vec<MySqlRow>, MySqlQueryResult), sqlx::Error> {
         retry_undone(|| answer_of(&self.pool, query)).await
     }
 }
@@ -317,16 +317,16 @@ impl Steps for MySqlStore {
 async fn answer_of<'c>(
     executor: impl Executor<'c, Database = MySql>,
     query: &Query<'_>,
-) -> Result<(Option<MySqlRow>, MySqlQueryResult), sqlx::Error> {
-    let (mut row, mut done) = (None, MySqlQueryResult::default());
+) -> Result<(Vec<MySqlRow>, MySqlQueryResult), sqlx::Error> {
+    let (mut rows, mut done) = (Vec::new(), MySqlQueryResult::default());
     let mut answer = executor.fetch_many(query.build::<MySql>());
     while let Some(step) = answer.try_next().await? {
         match step {
             Either::Left(result) => done.extend([result]),
-            Either::Right(returned) => row = Some(returned),
+            Either::Right(row) => rows.push(row),
         }
     }
-    Ok((row, done))
+    Ok((rows, done))
 }
 
 /// What is there, of a server that refuses to write: a replica, say, which can still tell.
@@ -365,12 +365,12 @@ async fn insert_by(
     claim: &ClaimRequest,
 ) -> Result<Inserted, StoreError> {
     let query = sql::claim_query(statement, claim);
-    let (row, done) = match backend.answer(&query).await {
+    let (rows, done) = match backend.answer(&query).await {
         Err(error) if number(&error) == Some(DUPLICATE) => return Ok(Inserted::Unseen),
         answer => answer.map_err(error)?,
     };
-    if let Some(row) = row {
-        return Ok(inserted(sql::record(&row)?, &claim.token));
+    if let Some(row) = rows.first() {
+        return Ok(inserted(sql::record(row)?, &claim.token));
     }
     Ok(match (done.rows_affected(), done.last_insert_id()) {
         (0, _) => Inserted::Nothing,
@@ -508,13 +508,10 @@ impl Store for MySqlStore {
     }
 
     async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
-        let alone = sql::complete(self, holder, ending);
-        if sql::is_large(ending) {
-            return alone.await;
-        }
         let together = || Completions(self.clone());
-        let step = || (*holder, ending.clone());
-        self.completions.take(together, step, alone).await
+        self.completions
+            .complete(self, together, holder, ending)
+            .await
     }
 
     async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {

@@ -253,13 +253,10 @@ impl Store for PostgresStore {
     }
 
     async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
-        let alone = sql::complete(self, holder, ending);
-        if sql::is_large(ending) {
-            return alone.await;
-        }
-        let together = || Completions::of(self);
-        let step = || (*holder, ending.clone());
-        self.completions.take(together, step, alone).await
+        let together = || Completions(self.clone());
+        self.completions
+            .complete(self, together, holder, ending)
+            .await
     }
 
     async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
@@ -319,7 +316,7 @@ impl StepStore for PostgresStore {
 impl PostgresStore {
     /// Reads the record that a claim is for, or makes it.
     async fn find_or_make(&self, claim: &ClaimRequest) -> Result<Found, StoreError> {
-        let together = || Claims::of(self);
+        let together = || Claims(self.clone());
         let alone = async {
             let query = sql::claim_query(&self.statements.claim, claim);
             found(&self.read(query).await?, claim)

@@ -20,9 +20,9 @@ mod statements;
 mod steps;
 mod transaction;
 
-pub(super) use batch::{Asked, Batches, Together};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(super) use batch::{is_large, once_each};
+pub(super) use batch::once_each;
+pub(super) use batch::{Asked, Batches, Together};
 pub(super) use query::{Placeholders, Query, Statement};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(super) use returning::{Returning, grant, purge, try_take_over};

@@ -4,15 +4,12 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 
-use futures_util::TryStreamExt as _;
 use serde_json::{Value, json};
-use sqlx::mysql::MySqlRow;
-use sqlx::{Either, Executor as _, MySql};
 
-use super::{DUPLICATE, Inserted, MySqlStore, inserted, number, retry_undone};
+use super::{DUPLICATE, Inserted, MySqlStore, Steps as _, inserted, number};
 use crate::key::hex;
 use crate::record::{Ending, Holder};
-use crate::store::sql::{self, Asked, Together};
+use crate::store::sql::{self, Asked, Backend as _, Readable as _, Together};
 use crate::store::{ClaimRequest, Fenced};
 
 /// Claims of many records.
@@ -32,8 +29,10 @@ impl Together for Claims {
     async fn run(&self, steps: Vec<Asked<Self>>) {
         let steps = sql::once_each(steps, |claim| claim.id);
         let claims: Value = steps.iter().map(|(claim, _)| of_claim(claim)).collect();
-        let rows = match self.insert(&claims.to_string()).await {
-            Ok((rows, made)) if !rows.is_empty() || made == 0 => rows,
+        let claims = claims.to_string();
+        let query = self.0.statements.insert_all.query().text(&*claims);
+        let rows = match self.0.answer(&query).await {
+            Ok((rows, done)) if !rows.is_empty() || done.rows_affected() == 0 => rows,
             Ok(_) => return self.0.returns_rows.store(false, Ordering::Relaxed),
             Err(error) if number(&error) == Some(DUPLICATE) => {
                 return self.0.returns_rows.store(false, Ordering::Relaxed);
@@ -50,26 +49,6 @@ impl Together for Claims {
     }
 }
 
-impl Claims {
-    /// The rows that were given back, and how many were made.
-    async fn insert(&self, claims: &str) -> Result<(Vec<MySqlRow>, u64), sqlx::Error> {
-        let Self(store) = self;
-        retry_undone(|| async {
-            let (mut rows, mut made) = (Vec::new(), 0);
-            let query = sqlx::query::<MySql>(store.statements.insert_all.text()).bind(claims);
-            let mut answer = store.pool.fetch_many(query);
-            while let Some(step) = answer.try_next().await? {
-                match step {
-                    Either::Left(done) => made += done.rows_affected(),
-                    Either::Right(row) => rows.push(row),
-                }
-            }
-            Ok((rows, made))
-        })
-        .await
-    }
-}
-
 impl Together for Completions {
     type Step = (Holder, Ending);
     type Answer = Fenced;
@@ -80,50 +59,29 @@ impl Together for Completions {
             .iter()
             .map(|(completion, _)| of_completion(completion));
         let completions = completions.collect::<Value>().to_string();
-        let all = steps.len() as u64;
-        let Ok(done) = self.complete(&completions).await else {
+        let Self(store) = self;
+        let query = store.statements.complete_all.query().text(&*completions);
+        let Ok(matched) = store.write(query).await else {
             return;
         };
-        let done = match done {
-            matched if matched == all => None,
-            // The server tells how many took effect, and not which.
-            _ => match self.completed(&completions).await {
-                Ok(done) => Some(done),
-                Err(_) => return,
-            },
-        };
+        // The server tells how many took effect, and not which.
+        let mut done = None;
+        if matched != steps.len() as u64 {
+            let query = store.statements.completed.query().text(&*completions);
+            let Ok(rows) = store.read(query).await else {
+                return;
+            };
+            let ids = rows
+                .iter()
+                .filter_map(|row| Some(row.bytes(0).ok()?.to_vec()));
+            done = Some(ids.collect::<HashSet<_>>());
+        }
         for ((holder, _), sender) in steps {
-            if done
-                .as_ref()
-                .is_none_or(|done| done.contains(&holder.id.as_bytes()[..]))
-            {
+            let id = &holder.id.as_bytes()[..];
+            if done.as_ref().is_none_or(|done| done.contains(id)) {
                 let _ = sender.send(Fenced::Done);
             }
         }
-    }
-}
-
-impl Completions {
-    async fn complete(&self, completions: &str) -> Result<u64, sqlx::Error> {
-        let Self(store) = self;
-        let text = || store.statements.complete_all.text();
-        let query = || {
-            sqlx::query::<MySql>(text())
-                .bind(completions)
-                .execute(&store.pool)
-        };
-        Ok(retry_undone(query).await?.rows_affected())
-    }
-
-    async fn completed(&self, completions: &str) -> Result<HashSet<Vec<u8>>, sqlx::Error> {
-        let Self(store) = self;
-        let text = || store.statements.completed.text();
-        let query = || {
-            sqlx::query_scalar::<MySql, Vec<u8>>(text())
-                .bind(completions)
-                .fetch_all(&store.pool)
-        };
-        Ok(retry_undone(query).await?.into_iter().collect())
     }
 }
 

@@ -24,7 +24,7 @@ impl Steps for On<'_, MySqlStore, MySqlConnection> {
     async fn answer(
         &self,
         query: &Query<'_>,
-    ) -> Result<(Option<MySqlRow>, MySqlQueryResult), sqlx::Error> {
+    ) -> Result<(Vec<MySqlRow>, MySqlQueryResult), sqlx::Error> {
         let mut connection = self.connection.lock().await;
         answer_of(&mut **connection, query).await
     }

@@ -1,12 +1,10 @@
 //! Claims, and completions, in one statement for many.
 
-use std::sync::Arc;
-
 use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Postgres};
 use tokio::sync::oneshot::Sender;
 
-use super::statements::{PLACE, Statements};
+use super::statements::PLACE;
 use super::{Found, PostgresStore, error, found_in, retry_conflicts};
 use crate::error::StoreError;
 use crate::record::{Ending, Holder};
@@ -17,23 +15,11 @@ type Query<'q> = sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>;
 
 /// Claims of many records.
 #[derive(Debug, Clone)]
-pub(super) struct Claims(PgPool, Arc<Statements>);
+pub(super) struct Claims(pub(super) PostgresStore);
 
 /// Completions of many records.
 #[derive(Debug, Clone)]
-pub(super) struct Completions(PgPool, Arc<Statements>);
-
-impl Claims {
-    pub(super) fn of(store: &PostgresStore) -> Self {
-        Self(store.pool.clone(), Arc::clone(&store.statements))
-    }
-}
-
-impl Completions {
-    pub(super) fn of(store: &PostgresStore) -> Self {
-        Self(store.pool.clone(), Arc::clone(&store.statements))
-    }
-}
+pub(super) struct Completions(pub(super) PostgresStore);
 
 impl Together for Claims {
     type Step = ClaimRequest;
@@ -51,8 +37,8 @@ impl Together for Claims {
         let leases: Vec<_> = each().map(|it| sql::span(it.lease)).collect();
         let retentions: Vec<_> = each().map(|it| sql::span(it.retention)).collect();
         let on_crash: Vec<_> = each().map(|it| it.on_crash.as_str()).collect();
-        let rows = rows(&self.0, || {
-            sqlx::query(self.1.claim_all.text())
+        let rows = rows(&self.0.pool, || {
+            sqlx::query(self.0.statements.claim_all.text())
                 .bind(&ids)
                 .bind(&scopes)
                 .bind(&operations)
@@ -87,8 +73,8 @@ impl Together for Completions {
         let payloads: Vec<_> = endings()
             .map(|it| it.payload().map(|it| &*it.bytes))
             .collect();
-        let rows = rows(&self.0, || {
-            sqlx::query(self.1.complete_all.text())
+        let rows = rows(&self.0.pool, || {
+            sqlx::query(self.0.statements.complete_all.text())
                 .bind(&ids)
                 .bind(&tokens)
                 .bind(&grants)

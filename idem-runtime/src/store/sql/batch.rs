@@ -18,7 +18,7 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::store) use servers::{is_large, once_each};
+pub(in crate::store) use servers::once_each;
 
 /// How many steps run together at most.
 const LIMIT: usize = 128;

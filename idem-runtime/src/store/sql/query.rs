@@ -66,7 +66,7 @@ impl Statement {
         }
     }
 
-    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    #[cfg(feature = "postgres")]
     pub(in crate::store) fn text(&self) -> SqlStr {
         self.text.clone()
     }

@@ -8,8 +8,11 @@ use tokio::sync::Semaphore;
 use tokio::sync::oneshot::Sender;
 
 use super::{Batches, Together};
+use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::Ending;
+use crate::record::{Ending, Holder};
+use crate::store::Fenced;
+use crate::store::sql::{Backend, complete};
 
 /// How many statements of a kind are under way before others wait to be run together.
 const AT_ONCE: usize = 2;
@@ -25,8 +28,25 @@ impl<T: Together> Batches<T> {
     }
 }
 
-/// Whether what is to be stored is too large to be sent along with others.
-pub(in crate::store) fn is_large(ending: &Ending) -> bool {
+impl<T: Together<Step = (Holder, Ending), Answer = Fenced>> Batches<T> {
+    /// Completes a record of this store, unless it is large with others.
+    pub(in crate::store) async fn complete<B: Backend>(
+        &self,
+        store: &B,
+        together: impl FnOnce() -> T,
+        holder: &Holder,
+        ending: &Ending,
+    ) -> Result<Fenced, StoreError> {
+        let alone = complete(store, holder, ending);
+        if is_large(ending) {
+            return alone.await;
+        }
+        let step = || (*holder, ending.clone());
+        self.take(together, step, alone).await
+    }
+}
+
+fn is_large(ending: &Ending) -> bool {
     let payload = ending.payload();
     payload.is_some_and(|payload| payload.bytes.len() > LARGE)
 }
