@@ -23,7 +23,7 @@ async fn renewed_and_due(
     on_crash: OnCrash,
     retention: Duration,
 ) -> Result<(Holder, ClaimRequest), String> {
-    for _ in 0..20 {
+    for _ in 0..40 {
         let claim = ClaimRequest {
             lease: Duration::from_millis(200),
             retention,
@@ -201,7 +201,7 @@ pub(super) async fn purge_counts_retention_from_the_outcome(store: Subject) -> O
 
 pub(super) async fn purge_interrupts_what_is_unknown(store: Subject) -> Outcome {
     let mut counted = 0;
-    for _ in 0..20 {
+    for _ in 0..40 {
         for on_crash in [OnCrash::Refuse, OnCrash::Reconcile] {
             let claim = brief(on_crash);
             let owner = store.own(&claim).await?;
@@ -235,7 +235,7 @@ pub(super) async fn purge_interrupts_what_is_unknown(store: Subject) -> Outcome 
 
 pub(super) async fn purge_finds_what_was_resolved_late(store: Subject) -> Outcome {
     let mut removed = 0;
-    for _ in 0..20 {
+    for _ in 0..40 {
         let claim = brief(OnCrash::Refuse);
         let owner = store.own(&claim).await?;
         let mut patience = Patience::new("it was never marked INTERRUPTED");
