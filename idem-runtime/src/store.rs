@@ -24,6 +24,8 @@ pub mod cached;
     feature = "redis"
 ))]
 mod cursor;
+#[cfg(any(feature = "sqlite", feature = "mysql", feature = "redis"))]
+mod head;
 #[cfg(feature = "memory")]
 pub mod memory;
 #[cfg(feature = "mysql")]

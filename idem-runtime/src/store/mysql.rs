@@ -347,7 +347,7 @@ async fn read_instead(
 async fn look(backend: &impl Steps, id: &RecordId) -> Result<Option<Record>, StoreError> {
     let query = backend.statements().get.query();
     let rows = backend.read(query.bytes(&id.as_bytes()[..])).await?;
-    rows.first().map(sql::record).transpose()
+    rows.first().map(sql::packed::record).transpose()
 }
 
 /// The first claim. `INSERT IGNORE` would also ignore what is wrong with a value.
@@ -370,7 +370,7 @@ async fn insert_by(
         answer => answer.map_err(error)?,
     };
     if let Some(row) = rows.first() {
-        return Ok(inserted(sql::record(row)?, &claim.token));
+        return Ok(inserted(sql::packed::record(row)?, &claim.token));
     }
     Ok(match (done.rows_affected(), done.last_insert_id()) {
         (0, _) => Inserted::Nothing,
@@ -433,6 +433,10 @@ impl Backend for MySqlStore {
 
     fn statements(&self) -> &sql::Statements {
         &self.statements.shared
+    }
+
+    fn record(row: &MySqlRow) -> Result<Record, StoreError> {
+        sql::packed::record(row)
     }
 
     async fn read(&self, query: Query<'_>) -> Result<Vec<MySqlRow>, StoreError> {

@@ -10,19 +10,19 @@ use sqlx::{ConnectOptions, Connection, PgPool, Postgres};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Ending, Grant, Holder, Observation, Payload, Record};
-use crate::store::sql::{
-    self, Backend, Batches, CONTENT_LEN, Claiming, Query, Readable, Returning, Table,
-};
+use crate::store::sql::{self, Backend, Batches, Claiming, Query, Readable, Returning, Table};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
     Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
 pub(super) mod migrate;
+mod rows;
 pub(super) mod statements;
 mod together;
 mod transaction;
 
+use rows::{CONTENT_LEN, foreign, record_of};
 use statements::{FOREIGN, LOCKED, LOST, OUTCOME, Statements};
 use together::{Claims, Completions};
 
@@ -187,6 +187,10 @@ impl Backend for PostgresStore {
         &self.statements.shared
     }
 
+    fn record(row: &PgRow) -> Result<Record, StoreError> {
+        rows::record(row)
+    }
+
     /// All rows are read, also where one is enough: the commit comes after the last, and a row alone would acknowledge
     /// what may yet be undone.
     async fn read(&self, query: Query<'_>) -> Result<Vec<PgRow>, StoreError> {
@@ -209,7 +213,7 @@ impl Claiming for PostgresStore {
             Found::New(granted) => return Ok(Some(Claim::Granted(granted))),
             Found::Nothing => return Ok(None),
             Found::Locked(_) => return Err(sql::restless()),
-            Found::Foreign => return Err(sql::foreign(self, claim).await),
+            Found::Foreign => return Err(foreign(self, claim).await),
             Found::Record(record) => record,
         };
         if !record.is_expired() && !sql::may_be_granted(&record, claim) {
@@ -347,10 +351,10 @@ fn found_in(row: &PgRow, claim: &ClaimRequest) -> Result<Found, StoreError> {
     Ok(
         match row.number_or_null(OUTCOME).map_err(sql::unreadable)? {
             None => {
-                let record = sql::record_of(row, claim)?;
+                let record = record_of(row, claim)?;
                 Found::Record(record.ok_or_else(|| sql::corrupt("fingerprint"))?)
             }
-            Some(LOCKED) => Found::Locked(sql::record_of(row, claim)?),
+            Some(LOCKED) => Found::Locked(record_of(row, claim)?),
             Some(LOST) => Found::Nothing,
             Some(FOREIGN) => Found::Foreign,
             Some(grant) => Found::New(Granted {

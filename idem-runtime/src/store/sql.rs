@@ -11,6 +11,8 @@ use crate::record::micros;
 
 mod batch;
 mod kept;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+pub(super) mod packed;
 mod query;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod returning;
@@ -28,17 +30,13 @@ pub(super) use query::{Placeholders, Query, Statement};
 pub(super) use returning::{Returning, grant, purge, try_take_over};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(super) use rows::GRANTED;
+pub(super) use rows::Readable;
 #[cfg(feature = "postgres")]
-pub(super) use rows::time;
-pub(super) use rows::{COLUMNS, Readable, record};
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(super) use rows::{CONTENT, CONTENT_LEN, corrupt, record_of, unreadable};
+pub(super) use rows::{corrupt, granted_at, time, unreadable};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use rows::{granted, state};
 pub(super) use saved::{StepDialect, StepStatements, save_new_step, save_step, saved_steps};
 pub(super) use statements::{Conditions, Dialect, Statements, Table};
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(super) use steps::foreign;
 pub(super) use steps::{
     Backend, Claiming, ROUNDS, claim, claim_query, complete, get, interrupt, list, may_be_granted,
     release, renew, resolve, restless, take_over, take_over_query,

@@ -14,17 +14,19 @@ use sqlx::{Sqlite, SqlitePool};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Ending, Holder, Observation, Payload, Record};
-use crate::store::sql::{self, Backend, CONTENT_LEN, Claiming, Query, Readable, Returning, Table};
+use crate::store::sql::{self, Backend, Batches, Claiming, Query, Returning, Table};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
     Resolved, SavedStep, StepStore, Store,
 };
 
 pub(super) mod migrate;
+mod reader;
 pub(super) mod statements;
 mod transaction;
 mod writer;
 
+use reader::Finds;
 use statements::Statements;
 use writer::Writer;
 
@@ -62,8 +64,9 @@ use writer::Writer;
 /// # Concurrency
 ///
 /// A replay is one read and never waits for a writer, provided the pool has more than one connection. Writers of one
-/// store queue up fairly inside the process, and steps that wait there are written together, with one commit. Those of
-/// different processes wait for each other as long as `busy_timeout` says, and are tried again a few times.
+/// store queue up fairly inside the process, and steps that wait there are written together, with one commit; those of
+/// different processes wait for each other as long as `busy_timeout` says, and are tried again a few times. What many
+/// calls look for at once is read by one statement.
 ///
 /// # Transactions
 ///
@@ -78,6 +81,7 @@ use writer::Writer;
 pub struct SqliteStore {
     pub(super) pool: SqlitePool,
     statements: Arc<Statements>,
+    finds: Batches<Finds>,
     pub(super) writer: Writer,
 }
 
@@ -129,6 +133,7 @@ impl SqliteStore {
             writer: Writer::new(pool.clone()),
             pool,
             statements: Arc::new(Statements::new(Table::default())),
+            finds: Batches::of_statements(),
         }
     }
 
@@ -140,6 +145,8 @@ impl SqliteStore {
     /// digit, or is reserved.
     pub fn with_table(mut self, name: &str) -> Result<Self, StoreError> {
         self.statements = Arc::new(Statements::new(Table::new(None, name)?));
+        // Those of the other table are another statement's.
+        self.finds = Batches::of_statements();
         Ok(self)
     }
 
@@ -162,15 +169,20 @@ impl SqliteStore {
 impl SqliteStore {
     /// The record that a claim is for, an expired one too.
     async fn find(&self, claim: &ClaimRequest) -> Result<Option<Record>, StoreError> {
-        let query = self.statements.find.query().bytes(&claim.id.as_bytes()[..]);
-        let rows = self.read(query.identity(&claim.identity)).await?;
-        let Some(row) = rows.first() else {
-            return Ok(None);
+        let alone = async {
+            let query = self.statements.shared.get.query();
+            let row = self.read_one(query.bytes(&claim.id.as_bytes()[..])).await?;
+            row.as_ref().map(sql::packed::record).transpose()
         };
-        if row.number(CONTENT_LEN + 1).map_err(sql::unreadable)? != 0 {
-            return Err(sql::foreign(self, claim).await);
-        }
-        sql::record_of(row, claim)
+        let together = || Finds(self.clone());
+        self.finds.take(together, || claim.id, alone).await
+    }
+
+    /// Runs a statement that reads a row at most. sqlx then sends it and that there is no other in one message.
+    async fn read_one(&self, query: Query<'_>) -> Result<Option<SqliteRow>, StoreError> {
+        retry_busy(|| query.build::<Sqlite>().fetch_optional(&self.pool))
+            .await
+            .map_err(error)
     }
 }
 
@@ -179,6 +191,10 @@ impl Backend for SqliteStore {
 
     fn statements(&self) -> &sql::Statements {
         &self.statements.shared
+    }
+
+    fn record(row: &SqliteRow) -> Result<Record, StoreError> {
+        sql::packed::record(row)
     }
 
     async fn read(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, StoreError> {

@@ -1,7 +1,7 @@
 //! What MySQL and MariaDB say in a way of their own.
 
 use crate::store::sql::{
-    self, COLUMNS, Conditions, Dialect, Placeholders, Statement, StepDialect, StepStatements, Table,
+    self, Conditions, Dialect, Placeholders, Statement, StepDialect, StepStatements, Table,
 };
 
 /// The clock of the server in microseconds. It is the time at which the statement began, the same wherever it stands in
@@ -14,11 +14,23 @@ use crate::store::sql::{
 /// unsafe for statement-based replication.
 const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
+/// The columns of [`packed::record`](sql::packed::record). The ends of lines stand as they are: whether a backslash makes
+/// one is a setting.
+fn record() -> String {
+    format!(
+        "CONCAT(CONCAT_WS(' ', state, COALESCE(ended_at, '-'), retention, on_crash, lease_until, \
+           COALESCE(HEX(token), '-'), grant_number, attempt, first_claimed_at), \
+         '\n', {NOW}, '\n', HEX(id), '\n', COALESCE(LENGTH(codec), '-'), '\n', operation, '\n', idempotency_key, '\n', \
+         COALESCE(codec, ''), scope), fingerprint, payload"
+    )
+}
+
 /// How MySQL spells what all dialects share.
 pub(in crate::store) const DIALECT: Dialect = Dialect {
     placeholders: Placeholders::InOrder,
     quote: '`',
     now: NOW,
+    record,
     greatest: "greatest",
     same: "<=>",
     lock: "FOR UPDATE",
@@ -44,7 +56,7 @@ pub(super) struct Statements {
     pub(super) shared: sql::Statements,
     /// [`sql::Statements::get`] that takes the row's lock, and fails where another transaction has it.
     pub(super) lock: Statement,
-    /// From MariaDB a row of [`COLUMNS`] and the time of reading: what was inserted, or what was there. From MySQL no
+    /// From MariaDB a row of [`record`]: what was inserted, or what was there. From MySQL no
     /// row, and the error of a duplicate. Neither does anything where the clock is not ahead of all grants that were
     /// deleted.
     pub(super) insert: Statement,
@@ -80,6 +92,7 @@ impl Statements {
     pub(super) fn new(table: Table) -> Self {
         let records = table.quoted(DIALECT.quote, "");
         let dropped = table.quoted(DIALECT.quote, "_dropped");
+        let record = record();
         let Conditions {
             expired,
             unsettled,
@@ -110,7 +123,7 @@ impl Statements {
                  INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, token, grant_number, \
                    attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
                  SELECT ?1, ?2, ?3, ?4, ?5, 'running', ?6, {grant}, 1, {NOW} + ?7, ?8, ?9, {NOW}, {NOW} + ?7 + ?8 {from} \
-                 /*M! ON DUPLICATE KEY UPDATE id = VALUES(id) RETURNING {COLUMNS}, {NOW} */"
+                 /*M! ON DUPLICATE KEY UPDATE id = VALUES(id) RETURNING {record} */"
             ))
         };
         // Gone for good, or only for as long as nobody reconciles it.
@@ -118,7 +131,7 @@ impl Statements {
         Self {
             shared: sql::Statements::new(&DIALECT, &table),
             lock: sql(format!(
-                "SELECT {COLUMNS}, {NOW} FROM {records} WHERE id = ?1 FOR UPDATE NOWAIT"
+                "SELECT {record} FROM {records} WHERE id = ?1 FOR UPDATE NOWAIT"
             )),
             steps: StepStatements::new(&DIALECT, &STEPS, &table),
             insert: insert(
@@ -146,7 +159,7 @@ impl Statements {
                    its_fingerprint CHAR(74) PATH '$[4]', its_token CHAR(32) PATH '$[5]', its_lease BIGINT PATH '$[6]', \
                    its_retention BIGINT PATH '$[7]', its_on_crash VARCHAR(16) PATH '$[8]')) AS a \
                  WHERE d.one = 1 AND d.grant_number < {NOW} LOCK IN SHARE MODE \
-                 /*M! ON DUPLICATE KEY UPDATE id = VALUES(id) RETURNING {COLUMNS}, {NOW} */"
+                 /*M! ON DUPLICATE KEY UPDATE id = VALUES(id) RETURNING {record} */"
             )),
             // No assignment reads what another one writes: their order is the server's choice.
             complete_all: sql(format!(

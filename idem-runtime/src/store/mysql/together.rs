@@ -40,7 +40,7 @@ impl Together for Claims {
             Err(_) => return,
         };
         let mut steps: HashMap<_, _> = steps.into_iter().map(|it| (it.0.id, it)).collect();
-        for record in rows.iter().filter_map(|row| sql::record(row).ok()) {
+        for record in rows.iter().filter_map(|row| sql::packed::record(row).ok()) {
             if let Some((claim, sender)) = steps.remove(&record.id) {
                 // Whoever asked may have gone away.
                 let _ = sender.send(inserted(record, &claim.token));

@@ -44,7 +44,7 @@ impl Tried {
     fn of(rows: Result<Vec<MySqlRow>, sqlx::Error>) -> Result<Self, StoreError> {
         match rows {
             Ok(rows) => {
-                let record = rows.first().map(sql::record).transpose()?;
+                let record = rows.first().map(sql::packed::record).transpose()?;
                 Ok(Self::Held(record.map(Box::new)))
             }
             Err(error) if number(&error).is_some_and(|it| LOCKED.contains(&it)) => Ok(Self::Locked),

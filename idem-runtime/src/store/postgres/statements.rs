@@ -1,8 +1,8 @@
 //! What PostgreSQL says in a way of its own.
 
+use super::rows::{COLUMNS, CONTENT, CONTENT_LEN};
 use crate::store::sql::{
-    self, CONTENT, CONTENT_LEN, Conditions, Dialect, GRANTED, Placeholders, Statement, StepDialect,
-    StepStatements, Table,
+    self, Conditions, Dialect, GRANTED, Placeholders, Statement, StepDialect, StepStatements, Table,
 };
 
 /// The clock of the database in microseconds, the same wherever it stands in one statement, and stable, so that an
@@ -17,6 +17,7 @@ pub(in crate::store) const DIALECT: Dialect = Dialect {
     placeholders: Placeholders::Numbered('$'),
     quote: '"',
     now: NOW,
+    record: || format!("{COLUMNS}, {NOW}"),
     greatest: "greatest",
     same: "IS NOT DISTINCT FROM",
     lock: "FOR UPDATE",

@@ -4,7 +4,7 @@ use sqlx::Postgres;
 use sqlx::postgres::{PgConnection, PgRow};
 
 use super::statements::Statements;
-use super::{Found, PostgresStore, error, existing, found};
+use super::{Found, PostgresStore, error, existing, foreign, found};
 use crate::error::StoreError;
 use crate::record::{Ending, Holder, Observation};
 use crate::store::sql::{self, Backend, On, OpenTransaction, Query, Returning};
@@ -75,7 +75,7 @@ impl On<'_, PostgresStore, PgConnection> {
                     fingerprint: there.map(|record| record.fingerprint),
                 }));
             }
-            Found::Foreign => return Err(sql::foreign(self, claim).await),
+            Found::Foreign => return Err(foreign(self, claim).await),
             Found::Record(record) => record,
         };
         let answer = if record.is_expired() || sql::may_be_granted(&record, claim) {

@@ -3,16 +3,17 @@
 use redis::Value;
 
 use super::errors::{corrupt, unreadable};
-use super::written::{Head, number, read_about, read_payload};
+use super::written::{read_about, read_payload};
 use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{Record, State, Timestamp};
+use crate::store::head::{Head, number};
 use crate::store::{Claim, SavedStep};
 
 /// The answer to a claim.
 pub(super) fn claim(id: &RecordId, answer: Value) -> Result<Claim, StoreError> {
     match answer {
-        Value::BulkString(head) => Ok(Claim::Granted(Head::read(&head)?.granted)),
+        Value::BulkString(head) => Ok(Claim::Granted(read_head(&head)?.granted)),
         existing => Ok(Claim::Existing(Box::new(record(id, existing)?))),
     }
 }
@@ -52,6 +53,11 @@ pub(super) fn took_effect(answer: &Value) -> Result<bool, StoreError> {
     }
 }
 
+pub(super) fn read_head(head: &[u8]) -> Result<Head, StoreError> {
+    let line = std::str::from_utf8(head).map_err(|_| corrupt("head"))?;
+    Head::read(line).map_err(|_| corrupt("head"))
+}
+
 /// The time in seconds and microseconds, head, about, outcome.
 fn record(id: &RecordId, answer: Value) -> Result<Record, StoreError> {
     let mut fields = Fields::of(answer)?;
@@ -64,7 +70,7 @@ fn record(id: &RecordId, answer: Value) -> Result<Record, StoreError> {
         lease_until,
         token,
         granted,
-    } = Head::read(&fields.bytes("head")?)?;
+    } = read_head(&fields.bytes("head")?)?;
     let (fingerprint, identity) = read_about(&fields.bytes("about")?)?;
     // Whatever put a record under the id of another would hand one caller the result of another.
     if RecordId::of(&identity) != *id {

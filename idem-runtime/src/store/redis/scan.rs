@@ -9,10 +9,11 @@ use redis::{Value, cmd};
 use super::RedisStore;
 use super::errors::unreadable;
 use super::link::Primary;
-use super::written::Head;
+use super::reply::read_head;
 use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{State, Timestamp};
+use crate::store::head::Head;
 
 /// How many keys a server looks at for one answer. It serves nobody else meanwhile.
 const BATCH: u32 = 500;
@@ -89,7 +90,7 @@ impl RedisStore {
             let Value::BulkString(head) = answer else {
                 return false;
             };
-            Head::read(&head).is_ok_and(|head| due_at(&head).is_some_and(|at| at <= now))
+            read_head(&head).is_ok_and(|head| due_at(&head).is_some_and(|at| at <= now))
         };
         Ok(Found {
             ids: found

@@ -12,14 +12,19 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use tokio::sync::oneshot;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(in crate::store) use servers::once_each;
 
+/// How many statements of a kind are under way before others wait to be run together.
+const AT_ONCE: usize = 2;
+/// How long others wait at most because of a statement that does not end.
+const HELD_UP: Duration = Duration::from_millis(5);
 /// How many steps run together at most.
 const LIMIT: usize = 128;
 /// How often the tasks that are ready to run are let go first, before what was asked for is run.
@@ -46,8 +51,10 @@ pub(in crate::store) type Asked<T> = (
 pub(in crate::store) struct Batches<T: Together> {
     slots: Arc<Semaphore>,
     count: usize,
-    /// How long a slot stays taken by what does not end: a statement that waits for a lock must not keep all others out.
+    /// How long a slot is waited for that is taken by what does not end: a statement that waits for a lock must not keep
+    /// all others out. Whoever has waited that long tells all that hold one to give it back.
     patience: Option<Duration>,
+    overdue: Arc<Notify>,
     waiting: Arc<Mutex<Waiting<T>>>,
 }
 
@@ -63,11 +70,17 @@ impl<T: Together> Batches<T> {
             count: slots.available_permits(),
             slots,
             patience,
+            overdue: Arc::default(),
             waiting: Arc::new(Mutex::new(Waiting {
                 steps: Vec::new(),
                 is_served: false,
             })),
         }
+    }
+
+    /// For statements that run side by side.
+    pub(in crate::store) fn of_statements() -> Self {
+        Self::new(Arc::new(Semaphore::new(AT_ONCE)), Some(HELD_UP))
     }
 
     /// Takes a step: alone where nothing else is under way, else with others.
@@ -91,11 +104,24 @@ impl<T: Together> Batches<T> {
         if let Ok(answer) = answer.await {
             return Ok(answer);
         }
-        // The slots are never closed.
-        match Arc::clone(&self.slots).acquire_owned().await {
-            Ok(slot) => self.hold(slot, alone).await,
-            Err(_) => alone.await,
+        match self.slot().await {
+            Some(slot) => self.hold(slot, alone).await,
+            None => alone.await,
         }
+    }
+
+    /// Waits for a slot. There is always one: they are never closed.
+    async fn slot(&self) -> Option<OwnedSemaphorePermit> {
+        let mut free = pin!(Arc::clone(&self.slots).acquire_owned());
+        if let Some(patience) = self.patience {
+            loop {
+                match timeout(patience, &mut free).await {
+                    Ok(slot) => return slot.ok(),
+                    Err(_) => self.overdue.notify_waiters(),
+                }
+            }
+        }
+        free.await.ok()
     }
 
     /// Whether a task has to be started that serves those who wait.
@@ -108,7 +134,7 @@ impl<T: Together> Batches<T> {
     /// Runs what waits, until nothing does.
     async fn serve(self, together: T) {
         let left = Left(&self);
-        while let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await {
+        while let Some(slot) = self.slot().await {
             for _ in 0..MOMENTS {
                 yield_now().await;
             }
@@ -129,18 +155,23 @@ impl<T: Together> Batches<T> {
 
     /// Works in a slot.
     async fn hold<A>(&self, slot: OwnedSemaphorePermit, work: impl Future<Output = A>) -> A {
-        let mut work = pin!(work);
-        if let Some(patience) = self.patience {
-            let in_time = timeout(patience, &mut work).await;
+        let work = pin!(work);
+        if self.patience.is_none() {
+            let done = work.await;
             drop(slot);
-            return match in_time {
-                Ok(done) => done,
-                Err(_) => work.await,
-            };
+            return done;
         }
-        let done = work.await;
-        drop(slot);
-        done
+        let overdue = pin!(self.overdue.notified());
+        match select(work, overdue).await {
+            Either::Left((done, _)) => {
+                drop(slot);
+                done
+            }
+            Either::Right(((), work)) => {
+                drop(slot);
+                work.await
+            }
+        }
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting<T>> {
@@ -154,6 +185,7 @@ impl<T: Together> Clone for Batches<T> {
             slots: Arc::clone(&self.slots),
             count: self.count,
             patience: self.patience,
+            overdue: Arc::clone(&self.overdue),
             waiting: Arc::clone(&self.waiting),
         }
     }

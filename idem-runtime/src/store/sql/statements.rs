@@ -3,7 +3,7 @@
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::sql::kept::KeptStatements;
-use crate::store::sql::{COLUMNS, Placeholders, Statement};
+use crate::store::sql::{Placeholders, Statement};
 
 /// What is written differently in each dialect.
 #[derive(Debug, Clone, Copy)]
@@ -13,6 +13,8 @@ pub(in crate::store) struct Dialect {
     pub(in crate::store) quote: char,
     /// The database's clock in microseconds since 1970.
     pub(in crate::store) now: &'static str,
+    /// The columns that make a record, with the time of reading.
+    pub(in crate::store) record: fn() -> String,
     /// The function that gives the higher of two numbers.
     pub(in crate::store) greatest: &'static str,
     /// The operator of an equality under which two nulls are equal.
@@ -162,6 +164,7 @@ impl Statements {
     /// Some dialects see in an assignment what the ones before it did, so each reads only what a later one writes.
     pub(in crate::store) fn new(dialect: &Dialect, table: &Table) -> Self {
         let now = dialect.now;
+        let record = (dialect.record)();
         let records = table.quoted(dialect.quote, "");
         let Conditions {
             expired,
@@ -175,9 +178,7 @@ impl Statements {
         let sql = |text: String| Statement::new(&text, dialect.placeholders);
         let update = |rest: String| sql(format!("UPDATE {records} SET {rest}"));
         Self {
-            get: sql(format!(
-                "SELECT {COLUMNS}, {now} FROM {records} WHERE id = ?1"
-            )),
+            get: sql(format!("SELECT {record} FROM {records} WHERE id = ?1")),
             renew: update(format!(
                 "purge_after = coalesce(purge_after, {now} + ?4 + retention), lease_until = {now} + ?4, \
                  state = 'running' WHERE {held}"
@@ -208,7 +209,7 @@ impl Statements {
             )),
             // Where blanks at the end do not count in a comparison, they do in a length.
             list: sql(format!(
-                "SELECT {COLUMNS}, {now} FROM {records} WHERE id > ?1 \
+                "SELECT {record} FROM {records} WHERE id > ?1 \
                  AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR operation = ?3 AND length(operation) = length(?3)) \
                  AND (?4 = 0 OR state = 'running' AND lease_until <= {now}) \
                  AND (?5 IS NULL OR {now} - first_claimed_at >= ?5) \

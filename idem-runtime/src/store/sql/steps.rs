@@ -5,9 +5,7 @@ use std::time::Duration;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Ending, Holder, Observation, Record, State, micros};
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-use crate::store::sql::corrupt;
-use crate::store::sql::{Query, Readable, Statement, Statements, record, span};
+use crate::store::sql::{Query, Readable, Statement, Statements, span};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Resolution, Resolved, cursor,
 };
@@ -17,6 +15,9 @@ pub(in crate::store) trait Backend: Sync {
     type Row: Readable + Send;
 
     fn statements(&self) -> &Statements;
+
+    /// The record in a row of [`Dialect::record`](crate::store::sql::Dialect::record).
+    fn record(row: &Self::Row) -> Result<Record, StoreError>;
 
     /// Runs a statement that only reads.
     fn read(
@@ -83,13 +84,6 @@ pub(in crate::store) fn may_be_granted(record: &Record, claim: &ClaimRequest) ->
     record.fingerprint == claim.fingerprint
         && (record.state == State::Released
             || record.state == State::Running && record.token == Some(claim.token))
-}
-
-/// What is wrong with a record that is about something else than its id says.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(in crate::store) async fn foreign(backend: &impl Backend, claim: &ClaimRequest) -> StoreError {
-    let read = get(backend, &claim.id).await;
-    read.err().unwrap_or_else(|| corrupt("id"))
 }
 
 /// Parameters 1 to 9: id, scope, operation, key, fingerprint, token, lease, retention, `on_crash`.
@@ -195,18 +189,18 @@ pub(in crate::store) async fn resolve(
     })
 }
 
-pub(in crate::store) async fn get(
-    backend: &impl Backend,
+pub(in crate::store) async fn get<B: Backend>(
+    backend: &B,
     id: &RecordId,
 ) -> Result<Option<Record>, StoreError> {
     let query = backend.statements().get.query().bytes(&id.as_bytes()[..]);
     let rows = backend.read(query).await?;
-    let found = rows.first().map(record).transpose()?;
+    let found = rows.first().map(B::record).transpose()?;
     Ok(found.filter(|record| !record.is_expired()))
 }
 
-pub(in crate::store) async fn list(
-    backend: &impl Backend,
+pub(in crate::store) async fn list<B: Backend>(
+    backend: &B,
     filter: &Filter,
     page: &PageRequest,
 ) -> Result<Page, StoreError> {
@@ -225,7 +219,7 @@ pub(in crate::store) async fn list(
     let records = rows
         .iter()
         .take(limit)
-        .map(record)
+        .map(B::record)
         .collect::<Result<Vec<_>, _>>()?;
     let next = records
         .last()

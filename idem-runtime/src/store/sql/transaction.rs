@@ -81,6 +81,10 @@ macro_rules! transactions {
                 &self.store.statements.shared
             }
 
+            fn record(row: &$row) -> Result<crate::record::Record, StoreError> {
+                <$store as crate::store::sql::Backend>::record(row)
+            }
+
             async fn read(
                 &self,
                 query: crate::store::sql::Query<'_>,

@@ -1,19 +1,29 @@
 //! What SQLite says in a way of its own.
 
 use crate::store::sql::{
-    self, CONTENT, Conditions, Dialect, GRANTED, Placeholders, Statement, StepDialect,
-    StepStatements, Table,
+    self, Conditions, Dialect, GRANTED, Placeholders, Statement, StepDialect, StepStatements, Table,
 };
 
 /// The clock of the database in microseconds, the same wherever it stands in one statement. It ticks in milliseconds;
 /// the rounding undoes what a floating-point number of seconds loses.
 const NOW: &str = "(CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)";
 
+/// The columns of [`packed::record`](sql::packed::record).
+fn record() -> String {
+    format!(
+        "printf('%s %s %d %s %d %s %d %d %d\n%d\n%s\n%s\n', state, coalesce(ended_at, '-'), retention, on_crash, lease_until, \
+           iif(token IS NULL, '-', hex(token)), grant_number, attempt, first_claimed_at, \
+           {NOW}, hex(id), coalesce(length(CAST(codec AS BLOB)), '-')) \
+         || operation || '\n' || idempotency_key || '\n' || coalesce(codec, '') || scope, fingerprint, payload"
+    )
+}
+
 /// How SQLite spells what all dialects share.
 pub(in crate::store) const DIALECT: Dialect = Dialect {
     placeholders: Placeholders::Numbered('?'),
     quote: '"',
     now: NOW,
+    record,
     greatest: "max",
     same: "IS",
     lock: "",
@@ -35,8 +45,8 @@ const STEPS: StepDialect = StepDialect {
 pub(super) struct Statements {
     pub(super) table: Table,
     pub(super) shared: sql::Statements,
-    /// [`CONTENT`], the time of reading, and whether the record is about something else than parameters 2 to 4 say.
-    pub(super) find: Statement,
+    /// The records whose ids are in the parameter, a JSON array of hex digits.
+    pub(super) find_all: Statement,
     pub(super) claim: Statement,
     pub(super) take_over: Statement,
     pub(super) purge: Statement,
@@ -48,6 +58,7 @@ impl Statements {
     pub(super) fn new(table: Table) -> Self {
         let records = table.quoted('"', "");
         let dropped = table.quoted('"', "_dropped");
+        let record = record();
         let Conditions {
             expired,
             unsettled,
@@ -59,9 +70,8 @@ impl Statements {
         Self {
             shared: sql::Statements::new(&DIALECT, &table),
             steps: StepStatements::new(&DIALECT, &STEPS, &table),
-            find: sql(format!(
-                "SELECT {CONTENT}, {NOW}, scope <> ?2 OR operation <> ?3 OR idempotency_key <> ?4 FROM {records} \
-                 WHERE id = ?1"
+            find_all: sql(format!(
+                "SELECT {record} FROM {records} WHERE id IN (SELECT unhex(value) FROM json_each(?1))"
             )),
             claim: sql(format!(
                 "-- Two callers may both have read that there is no record. The primary key lets one of them insert;\n\
@@ -173,7 +183,7 @@ mod tests {
             }
             for statement in [
                 &statements.shared.get,
-                &statements.find,
+                &statements.find_all,
                 &statements.take_over,
                 &statements.shared.renew,
                 &statements.shared.complete,

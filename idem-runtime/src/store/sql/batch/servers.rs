@@ -1,10 +1,7 @@
 //! What batches on a server have in common.
 
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use tokio::sync::oneshot::Sender;
 
 use super::{Batches, Together};
@@ -14,19 +11,8 @@ use crate::record::{Ending, Holder};
 use crate::store::Fenced;
 use crate::store::sql::{Backend, complete};
 
-/// How many statements of a kind are under way before others wait to be run together.
-const AT_ONCE: usize = 2;
-/// How long a statement counts as one of them, which is how long another waits at most because of it.
-const HELD_UP: Duration = Duration::from_millis(5);
 /// What is sent alone if it has more bytes.
 const LARGE: usize = 16 * 1024;
-
-impl<T: Together> Batches<T> {
-    /// For statements that a server runs side by side.
-    pub(in crate::store) fn of_statements() -> Self {
-        Self::new(Arc::new(Semaphore::new(AT_ONCE)), Some(HELD_UP))
-    }
-}
 
 impl<T: Together<Step = (Holder, Ending), Answer = Fenced>> Batches<T> {
     /// Completes a record of this store, unless it is large with others.

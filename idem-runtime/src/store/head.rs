@@ -1,0 +1,154 @@
+//! What changes of a record until it ends, as a line of text: for stores where reading many values takes longer than
+//! reading one.
+//!
+//! State, when it ended or was released or `-`, retention, `on_crash`, end of the lease, token in hex digits or `-`, grant,
+//! attempt, when it was first claimed. Times and durations are in microseconds.
+
+use std::str::Split;
+use std::time::Duration;
+
+use crate::record::{Grant, OnCrash, State, Timestamp, Token};
+use crate::store::Granted;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) state: State,
+    pub(super) ended_at: Option<Timestamp>,
+    pub(super) retention: Duration,
+    pub(super) lease_until: Timestamp,
+    pub(super) token: Option<Token>,
+    pub(super) granted: Granted,
+}
+
+impl Head {
+    /// # Errors
+    /// The name of what no store writes like this.
+    pub(super) fn read(line: &str) -> Result<Self, &'static str> {
+        let words = &mut line.split(' ');
+        let state = word(words, State::from_stored).ok_or("state")?;
+        let ended_at = word(words, |it| or_none(it, time)).ok_or("ended_at")?;
+        let retention = word(words, number).ok_or("retention")?;
+        let on_crash = word(words, OnCrash::from_stored).ok_or("on_crash")?;
+        let lease_until = word(words, time).ok_or("lease_until")?;
+        let token = word(words, |it| or_none(it, read_token)).ok_or("token")?;
+        let granted = Granted {
+            grant: Grant::from_number(word(words, number).ok_or("grant_number")?),
+            attempt: word(words, attempt).ok_or("attempt")?,
+            first_claimed_at: word(words, time).ok_or("first_claimed_at")?,
+            on_crash,
+        };
+        if words.next().is_some() {
+            return Err("first_claimed_at");
+        }
+        if ended_at.is_some() != (state.is_ended() || state == State::Released) {
+            return Err("ended_at");
+        }
+        let owned = matches!(state, State::Running | State::Interrupted);
+        if owned && token.is_none() || state == State::Released && token.is_some() {
+            return Err("token");
+        }
+        Ok(Self {
+            state,
+            ended_at,
+            retention: Duration::from_micros(retention.cast_unsigned()),
+            lease_until,
+            token,
+            granted,
+        })
+    }
+}
+
+fn word<T>(words: &mut Split<'_, char>, read: impl Fn(&str) -> Option<T>) -> Option<T> {
+    words.next().and_then(read)
+}
+
+fn attempt(word: &str) -> Option<u32> {
+    u32::try_from(number(word)?)
+        .ok()
+        .filter(|attempt| *attempt > 0)
+}
+
+fn time(word: &str) -> Option<Timestamp> {
+    number(word).map(Timestamp::from_micros)
+}
+
+fn read_token(word: &str) -> Option<Token> {
+    let is_token = word.len() == 32 && word.bytes().all(|it| it.is_ascii_hexdigit());
+    let number = is_token.then(|| u128::from_str_radix(word, 16).ok())??;
+    Some(Token::from_bytes(number.to_be_bytes()))
+}
+
+/// A word that may be absent; what is there must be readable.
+fn or_none<T>(word: &str, read: impl Fn(&str) -> Option<T>) -> Option<Option<T>> {
+    match word {
+        "-" => Some(None),
+        word => read(word).map(Some),
+    }
+}
+
+/// All numbers that are stored are whole and positive.
+pub(super) fn number(word: &str) -> Option<i64> {
+    let is_number = word.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| word.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "completed 7 60 rerun 5 000102030405060708090a0b0c0d0e0f 3 2 1";
+
+    #[test]
+    fn what_is_read_is_what_is_there() {
+        let token = Token::from_bytes(std::array::from_fn(|n| n as u8));
+        let granted = Granted {
+            grant: Grant::from_number(3),
+            attempt: 2,
+            first_claimed_at: Timestamp::from_micros(1),
+            on_crash: OnCrash::Rerun,
+        };
+        let read = Head {
+            state: State::Completed,
+            ended_at: Some(Timestamp::from_micros(7)),
+            retention: Duration::from_micros(60),
+            lease_until: Timestamp::from_micros(5),
+            token: Some(token),
+            granted,
+        };
+        assert_eq!(Head::read(HEAD).as_ref(), Ok(&read));
+        assert_eq!(Head::read(&HEAD.replace("0e0f", "0E0F")), Ok(read));
+    }
+
+    #[test]
+    fn a_word_too_many_too_few_or_of_another_kind_is_named() {
+        const NAMES: [&str; 9] = [
+            "state",
+            "ended_at",
+            "retention",
+            "on_crash",
+            "lease_until",
+            "token",
+            "grant_number",
+            "attempt",
+            "first_claimed_at",
+        ];
+        let words: Vec<_> = HEAD.split(' ').collect();
+        for (at, name) in NAMES.into_iter().enumerate() {
+            for odd in ["", "odd", "+1"] {
+                let mut words = words.clone();
+                words[at] = odd;
+                assert_eq!(Head::read(&words.join(" ")), Err(name), "{odd}");
+            }
+            assert!(Head::read(&words[..at].join(" ")).is_err());
+        }
+        assert_eq!(Head::read(&format!("{HEAD} 1")), Err("first_claimed_at"));
+        for (from, to, name) in [
+            ("completed", "running", "ended_at"),
+            ("completed 7", "completed -", "ended_at"),
+            ("completed", "released", "token"),
+            (" 2 1", " 0 1", "attempt"),
+        ] {
+            assert_eq!(Head::read(&HEAD.replace(from, to)), Err(name));
+        }
+    }
+}

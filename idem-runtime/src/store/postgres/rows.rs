@@ -1,0 +1,129 @@
+//! How a record is read, column by column: to PostgreSQL a column costs next to nothing, and text has to be made.
+
+use std::time::Duration;
+
+use crate::error::StoreError;
+use crate::key::{Identity, Key, Operation, RecordId, Scope};
+use crate::record::{Digest, Payload, Record, State, Timestamp, Token};
+use crate::store::sql::{self, Backend, Readable, corrupt, granted_at, time, unreadable};
+use crate::store::{ClaimRequest, Granted};
+
+macro_rules! content {
+    () => {
+        "fingerprint, state, token, grant_number, attempt, lease_until, retention, on_crash, codec, payload, \
+         first_claimed_at, ended_at"
+    };
+}
+
+/// The columns that [`record`] reads, in its order; the time of reading comes last.
+pub(super) const COLUMNS: &str = concat!("id, scope, operation, idempotency_key, ", content!());
+
+/// The same without what says whose record it is, for [`record_of`].
+pub(super) const CONTENT: &str = content!();
+
+/// How many [`CONTENT`] names.
+pub(super) const CONTENT_LEN: usize = 12;
+
+/// The record in a row of [`COLUMNS`] and the time of reading.
+pub(super) fn record<R: Readable>(row: &R) -> Result<Record, StoreError> {
+    let bytes = row.bytes(0).map_err(unreadable)?;
+    let id = RecordId::from_bytes(bytes.try_into().map_err(|_| corrupt("id"))?);
+    let identity = Identity {
+        scope: Scope::from_stored(row.text(1).map_err(unreadable)?),
+        operation: Operation::new(row.text(2).map_err(unreadable)?.to_owned())
+            .map_err(|_| corrupt("operation"))?,
+        key: Key::new(row.text(3).map_err(unreadable)?).map_err(|_| corrupt("idempotency_key"))?,
+    };
+    // Whatever put a row under the id of another would hand one caller the result of another.
+    if RecordId::of(&identity) != id {
+        return Err(corrupt("id"));
+    }
+    content(row, 4, id, identity)
+}
+
+/// The record in a row of [`CONTENT`] and the time of reading, which is known to be that of the claim; none where all of
+/// the former is null.
+pub(super) fn record_of<R: Readable>(
+    row: &R,
+    claim: &ClaimRequest,
+) -> Result<Option<Record>, StoreError> {
+    let fingerprint = row.bytes_or_null(0).map_err(unreadable)?;
+    fingerprint
+        .map(|_| content(row, 0, claim.id, claim.identity.clone()))
+        .transpose()
+}
+
+/// The record in a row that has [`CONTENT`] and the time of reading from this column on.
+fn content<R: Readable>(
+    row: &R,
+    first: usize,
+    id: RecordId,
+    identity: Identity,
+) -> Result<Record, StoreError> {
+    let at = |column: usize| first + column;
+    let fingerprint = Digest::from_bytes(row.bytes(at(0)).map_err(unreadable)?)
+        .ok_or_else(|| corrupt("fingerprint"))?;
+    let state =
+        State::from_stored(row.text(at(1)).map_err(unreadable)?).ok_or_else(|| corrupt("state"))?;
+    let token = match row.bytes_or_null(at(2)).map_err(unreadable)? {
+        None => None,
+        Some(bytes) => Some(Token::from_bytes(
+            bytes.try_into().map_err(|_| corrupt("token"))?,
+        )),
+    };
+    let payload = match (
+        row.text_or_null(at(8)).map_err(unreadable)?,
+        row.bytes_or_null(at(9)).map_err(unreadable)?,
+    ) {
+        (None, None) => None,
+        (Some(codec), Some(bytes)) => Some(Payload {
+            codec: codec.to_owned().into(),
+            bytes: bytes.into(),
+        }),
+        _ => return Err(corrupt("payload")),
+    };
+    let ended_at = row.number_or_null(at(11)).map_err(unreadable)?;
+    if payload.is_some() != matches!(state, State::Completed | State::Failed) {
+        return Err(corrupt("payload"));
+    }
+    if ended_at.is_some() != (state.is_ended() || state == State::Released) {
+        return Err(corrupt("ended_at"));
+    }
+    let owned = matches!(state, State::Running | State::Interrupted);
+    if owned && token.is_none() || state == State::Released && token.is_some() {
+        return Err(corrupt("token"));
+    }
+    let Granted {
+        grant,
+        attempt,
+        first_claimed_at,
+        on_crash,
+    } = granted_at(row, [at(3), at(4), at(10), at(7)])?;
+    Ok(Record {
+        id,
+        identity,
+        fingerprint,
+        state,
+        payload,
+        token,
+        grant,
+        attempt,
+        lease_until: Timestamp::from_micros(row.number(at(5)).map_err(unreadable)?),
+        retention: row
+            .number(at(6))
+            .map_err(unreadable)?
+            .try_into()
+            .map(Duration::from_micros)
+            .map_err(|_| corrupt("retention"))?,
+        on_crash,
+        first_claimed_at,
+        ended_at: ended_at.map(Timestamp::from_micros),
+        read_at: time(row, at(CONTENT_LEN))?,
+    })
+}
+
+/// What is wrong with a record that is about something else than its id says.
+pub(super) async fn foreign(backend: &impl Backend, claim: &ClaimRequest) -> StoreError {
+    let read = sql::get(backend, &claim.id).await;
+    read.err().unwrap_or_else(|| corrupt("id"))
+}

@@ -1,0 +1,150 @@
+//! What many claims look for at once is read by one statement: each costs a hop to the thread of its connection and back,
+//! which takes longer than the reading.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::SqliteStore;
+use crate::key::{RecordId, hex};
+use crate::record::Record;
+use crate::store::sql::{self, Asked, Backend as _, Together};
+
+/// Looks for records.
+#[derive(Debug, Clone)]
+pub(super) struct Finds(pub(super) SqliteStore);
+
+impl Together for Finds {
+    type Step = RecordId;
+    type Answer = Option<Record>;
+
+    /// Nobody is answered where a row is unreadable: alone, each gets the error that is its own.
+    async fn run(&self, steps: Vec<Asked<Self>>) {
+        let ids = steps.iter().map(|(id, _)| hex(id.as_bytes()));
+        let ids = ids.collect::<Value>().to_string();
+        let Self(store) = self;
+        let query = store.statements.find_all.query().text(&*ids);
+        let Ok(rows) = store.read(query).await else {
+            return;
+        };
+        let records = rows
+            .iter()
+            .map(|row| sql::packed::record(row).map(|it| (it.id, it)));
+        let Ok(records) = records.collect::<Result<HashMap<_, _>, _>>() else {
+            return;
+        };
+        for (id, sender) in steps {
+            // Whoever asked may have gone away.
+            let _ = sender.send(records.get(&id).cloned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sqlx::sqlite::SqlitePoolOptions;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::key::{Identity, Key, Operation, Scope};
+    use crate::record::{Digest, Ending, Holder, OnCrash, Payload, Token};
+    use crate::store::{Claim, ClaimRequest, Store as _};
+
+    fn claim(scope: &str, key: &str) -> ClaimRequest {
+        let identity = Identity {
+            scope: Scope::from_stored(scope),
+            operation: Operation::new("charges.create").unwrap(),
+            key: Key::new(key).unwrap(),
+        };
+        ClaimRequest {
+            id: RecordId::of(&identity),
+            identity,
+            fingerprint: Digest::new(1, [b'\n'; 4], &[7; 32]),
+            token: Token::from_bytes([0xab; 16]),
+            lease: Duration::from_secs(30),
+            retention: Duration::from_secs(60),
+            on_crash: OnCrash::Refuse,
+        }
+    }
+
+    /// What is found together.
+    async fn find(store: &SqliteStore, ids: &[RecordId]) -> Vec<Option<Option<Record>>> {
+        let (mut steps, mut answers) = (Vec::new(), Vec::new());
+        for id in ids {
+            let (sender, answer) = oneshot::channel();
+            steps.push((*id, sender));
+            answers.push(answer);
+        }
+        Finds(store.clone()).run(steps).await;
+        let mut found = Vec::new();
+        for answer in answers {
+            found.push(answer.await.ok());
+        }
+        found
+    }
+
+    #[tokio::test]
+    async fn each_finds_what_it_would_find_alone() {
+        let pool = SqlitePoolOptions::new()
+            .max_connections(1)
+            .connect("sqlite::memory:")
+            .await
+            .unwrap();
+        let store = SqliteStore::new(pool.clone());
+        store.migrate().await.unwrap();
+        let claims = [
+            claim("", "running"),
+            claim("ann\nbob ", "completed"),
+            claim("", "absent"),
+            claim("", "released"),
+        ];
+        for it in [&claims[0], &claims[1], &claims[3]] {
+            let Claim::Granted(granted) = store.claim(it).await.unwrap() else {
+                panic!("{:?} is in the way", it.identity);
+            };
+            let holder = Holder {
+                id: it.id,
+                token: it.token,
+                grant: granted.grant,
+            };
+            match it.identity.key.as_str() {
+                "completed" => {
+                    let payload = Payload {
+                        codec: "a tag\nof ü".into(),
+                        bytes: (*b"\0\n\xff").into(),
+                    };
+                    store.complete(&holder, &Ending::Completed(payload)).await
+                }
+                "released" => store.release(&holder).await,
+                _ => continue,
+            }
+            .unwrap();
+        }
+        let mut ids = claims.each_ref().map(|it| it.id).to_vec();
+        // Two who look for the same.
+        ids.push(claims[1].id);
+        let found = find(&store, &ids).await;
+        for (id, found) in ids.iter().zip(&found) {
+            let mut alone = store.get(id).await.unwrap();
+            let found = found.as_ref().unwrap();
+            if let (Some(alone), Some(found)) = (&mut alone, found) {
+                alone.read_at = found.read_at;
+            }
+            assert_eq!(*found, alone);
+        }
+        assert_eq!(found.iter().flatten().flatten().count(), 4);
+        let completed = found[1].as_ref().unwrap().as_ref().unwrap();
+        assert_eq!(completed.identity, claims[1].identity);
+        assert_eq!(&*completed.payload.as_ref().unwrap().codec, "a tag\nof ü");
+
+        // Where one is unreadable, all look alone, where that one gets its error.
+        sqlx::query("UPDATE idem_records SET attempt = 0 WHERE idempotency_key = 'running'")
+            .execute(&pool)
+            .await
+            .unwrap();
+        let found = find(&store, &ids).await;
+        assert!(found.iter().all(Option::is_none));
+    }
+}
