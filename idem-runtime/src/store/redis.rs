@@ -12,7 +12,7 @@ use redis::cluster_async::ClusterConnection;
 use tokio::task::JoinSet;
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::key::{RecordId, hex};
+use crate::key::{RecordId, push_hex};
 use crate::record::{Ending, Holder, Observation, Payload, Record, State};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, Resolution, Resolved,
@@ -237,7 +237,10 @@ impl RedisStore {
     }
 
     fn key(&self, id: &RecordId) -> Vec<u8> {
-        format!("{}{}", self.prefix, hex(id.as_bytes())).into_bytes()
+        let mut key = String::with_capacity(self.prefix.len() + 2 * id.as_bytes().len());
+        key.push_str(&self.prefix);
+        push_hex(&mut key, id.as_bytes());
+        key.into_bytes()
     }
 
     /// The id in a key of this store; none where the key is somebody else's.
@@ -358,7 +361,7 @@ impl Store for RedisStore {
         }
         let key = self.key(&claim.id);
         let step = Step::new(&scripts::CLAIM, &key).claim(claim);
-        reply::claim(&claim.id, self.write(&step).await?)
+        reply::claimed(claim, self.write(&step).await?)
     }
 
     async fn take_over(
@@ -370,7 +373,7 @@ impl Store for RedisStore {
         let step = Step::new(&scripts::CLAIM, &key)
             .claim(claim)
             .observation(observed);
-        reply::claim(&claim.id, self.write(&step).await?)
+        reply::claimed(claim, self.write(&step).await?)
     }
 
     async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {

@@ -276,6 +276,20 @@ async fn fields_that_are_not_what_was_written_are_corrupt() {
         write(&mut connection, &before.1).await;
     }
     assert!(store.get(&claim.id).await.unwrap().is_some());
+    // A record that is about nothing is not about what is claimed.
+    let mut delete = ::redis::cmd("HDEL");
+    let delete = delete.arg(&key).arg("about");
+    let () = delete.query_async(&mut connection).await.unwrap();
+    for error in [
+        store.claim(&again).await.unwrap_err(),
+        store.get(&claim.id).await.unwrap_err(),
+    ] {
+        is(
+            &error,
+            StoreErrorKind::Corrupt,
+            "give the store another prefix",
+        );
+    }
 }
 
 #[tokio::test]

@@ -48,4 +48,4 @@ if ABOUT == about then
         return write(record)
     end
 end
-return { TIME[1], TIME[2], HEAD, ABOUT, VALUES[3] }
+return found()

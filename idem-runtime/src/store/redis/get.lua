@@ -7,4 +7,4 @@ end
 if not is_live(record) then
     return false
 end
-return { TIME[1], TIME[2], HEAD, ABOUT, VALUES[3] }
+return found()

@@ -8,13 +8,16 @@ use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{Record, State, Timestamp};
 use crate::store::head::{Head, number};
-use crate::store::{Claim, SavedStep};
+use crate::store::{Claim, ClaimRequest, SavedStep};
 
 /// The answer to a claim.
-pub(super) fn claim(id: &RecordId, answer: Value) -> Result<Claim, StoreError> {
+pub(super) fn claimed(claim: &ClaimRequest, answer: Value) -> Result<Claim, StoreError> {
     match answer {
         Value::BulkString(head) => Ok(Claim::Granted(read_head(&head)?.granted)),
-        existing => Ok(Claim::Existing(Box::new(record(id, existing)?))),
+        existing => {
+            let record = record(&claim.id, Some(claim), existing)?;
+            Ok(Claim::Existing(Box::new(record)))
+        }
     }
 }
 
@@ -22,7 +25,7 @@ pub(super) fn claim(id: &RecordId, answer: Value) -> Result<Claim, StoreError> {
 pub(super) fn found(id: &RecordId, answer: Value) -> Result<Option<Record>, StoreError> {
     match answer {
         Value::Nil => Ok(None),
-        existing => record(id, existing).map(Some),
+        existing => record(id, None, existing).map(Some),
     }
 }
 
@@ -58,11 +61,22 @@ pub(super) fn read_head(head: &[u8]) -> Result<Head, StoreError> {
     Head::read(line).map_err(|_| corrupt("head"))
 }
 
-/// The time in seconds and microseconds, head, about, outcome.
-fn record(id: &RecordId, answer: Value) -> Result<Record, StoreError> {
+/// The time in seconds and microseconds and the head; what it is about, which is left out where that is what was asked;
+/// the outcome.
+fn record(
+    id: &RecordId,
+    asked: Option<&ClaimRequest>,
+    answer: Value,
+) -> Result<Record, StoreError> {
     let mut fields = Fields::of(answer)?;
-    let seconds = fields.number()?.saturating_mul(1_000_000);
-    let read_at = seconds.saturating_add(fields.number()?);
+    let line = fields.bytes("head")?;
+    let line = std::str::from_utf8(&line).map_err(|_| corrupt("head"))?;
+    let mut parts = line.splitn(3, ' ');
+    let mut time = || number(parts.next()?);
+    let read_at = time()
+        .zip(time())
+        .map(|(seconds, micros)| seconds.saturating_mul(1_000_000).saturating_add(micros))
+        .ok_or_else(unreadable)?;
     let Head {
         state,
         ended_at,
@@ -70,10 +84,14 @@ fn record(id: &RecordId, answer: Value) -> Result<Record, StoreError> {
         lease_until,
         token,
         granted,
-    } = read_head(&fields.bytes("head")?)?;
-    let (fingerprint, identity) = read_about(&fields.bytes("about")?)?;
+    } = Head::read(parts.next().ok_or_else(unreadable)?).map_err(|_| corrupt("head"))?;
+    let (fingerprint, identity) = match (fields.next(), asked) {
+        (Some(about), _) => read_about(&about)?,
+        (None, Some(claim)) => (claim.fingerprint, claim.identity.clone()),
+        (None, None) => return Err(corrupt("about")),
+    };
     // Whatever put a record under the id of another would hand one caller the result of another.
-    if RecordId::of(&identity) != *id {
+    if asked.is_none_or(|claim| claim.identity != identity) && RecordId::of(&identity) != *id {
         return Err(corrupt("about"));
     }
     let payload = match fields.next() {
@@ -121,12 +139,5 @@ impl Fields {
 
     fn bytes(&mut self, field: &str) -> Result<Vec<u8>, StoreError> {
         self.next().ok_or_else(|| corrupt(field))
-    }
-
-    /// A number that the server itself gives.
-    fn number(&mut self) -> Result<i64, StoreError> {
-        self.next()
-            .and_then(|bytes| number(std::str::from_utf8(&bytes).ok()?))
-            .ok_or_else(unreadable)
     }
 }

@@ -46,8 +46,13 @@ pub(in crate::store) struct Step {
 
 impl Step {
     pub(in crate::store) fn new(script: &'static Loadable, key: &[u8]) -> Self {
-        let mut by_hash = cmd("EVALSHA");
-        by_hash.arg(script.script.get_hash()).arg(1).arg(key);
+        // Room for a claim, so that it is not moved while it grows.
+        let mut by_hash = Cmd::with_capacity(9, 384);
+        by_hash
+            .arg("EVALSHA")
+            .arg(script.script.get_hash())
+            .arg(1)
+            .arg(key);
         Self { script, by_hash }
     }
 
