@@ -1,11 +1,13 @@
 //! Pauses that grow, and store steps that cannot hang.
 
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::runtime::{self, Handle};
+use tokio::time::{Instant, Sleep};
 
 use crate::error::{StoreError, StoreErrorKind};
 
@@ -57,6 +59,7 @@ pub(super) async fn bounded<T>(
     if let Poll::Ready(done) = poll_fn(|cx| Poll::Ready(step.as_mut().poll(cx))).await {
         return done;
     }
+    Anchor::set();
     // Boxed: a timer is larger than everything else that a waiting call keeps.
     match Box::pin(tokio::time::timeout(limit, step)).await {
         Ok(done) => done,
@@ -64,5 +67,85 @@ pub(super) async fn bounded<T>(
             StoreErrorKind::Timeout,
             format!("the store gave no answer within {limit:?}"),
         )),
+    }
+}
+
+/// A timer that nobody waits for. A runtime that waits for I/O with no timer set is woken up whenever one is set, as
+/// each step of a store would do anew: a system call, and a thread that looks for work and finds none. It is not woken
+/// up for a timer that ends after one that is set already.
+struct Anchor {
+    runtime: runtime::Id,
+    until: Instant,
+    /// Set by its first poll, and never polled again.
+    _timer: Pin<Box<Sleep>>,
+}
+
+impl Anchor {
+    /// Shorter than any sensible time-out of a store, and long enough to be set seldom.
+    const LENGTH: Duration = Duration::from_millis(250);
+
+    /// Sets one where this thread has none of its runtime that still runs, and tells whether it did.
+    fn set() -> bool {
+        thread_local! {
+            static ANCHOR: RefCell<Option<Anchor>> = const { RefCell::new(None) };
+        }
+        let Ok(handle) = Handle::try_current() else {
+            return false;
+        };
+        let (runtime, now) = (handle.id(), Instant::now());
+        let set = ANCHOR.try_with(|anchor| {
+            let mut anchor = anchor.borrow_mut();
+            let is_set = anchor
+                .as_ref()
+                .is_some_and(|it| it.runtime == runtime && it.until > now);
+            if !is_set {
+                let until = now + Self::LENGTH;
+                let mut timer = Box::pin(tokio::time::sleep_until(until));
+                let _ = timer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                *anchor = Some(Self {
+                    runtime,
+                    until,
+                    _timer: timer,
+                });
+            }
+            !is_set
+        });
+        // A thread that ends has no use for one.
+        set.unwrap_or(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_has_one_anchor_at_a_time_and_each_runtime_its_own() {
+        let runtime = || {
+            Builder::new_current_thread()
+                .enable_time()
+                .start_paused(true)
+                .build()
+                .unwrap()
+        };
+        assert!(!Anchor::set(), "without a runtime");
+        let first = runtime();
+        first.block_on(async {
+            assert!(Anchor::set());
+            assert!(!Anchor::set());
+            tokio::time::advance(Anchor::LENGTH / 2).await;
+            assert!(!Anchor::set());
+            tokio::time::advance(Anchor::LENGTH / 2).await;
+            assert!(Anchor::set());
+        });
+        let second = runtime();
+        assert!(second.block_on(async { Anchor::set() }));
+        drop(first);
+        assert!(!second.block_on(async { Anchor::set() }));
+        drop(second);
+        // What is left of a runtime that is gone does no harm.
+        assert!(runtime().block_on(async { Anchor::set() }));
     }
 }

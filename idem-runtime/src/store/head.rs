@@ -7,7 +7,8 @@
 use std::str::Split;
 use std::time::Duration;
 
-use crate::record::{Grant, OnCrash, State, Timestamp, Token};
+use crate::key::{Identity, RecordId};
+use crate::record::{Digest, Grant, OnCrash, Payload, Record, State, Timestamp, Token};
 use crate::store::Granted;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -54,6 +55,38 @@ impl Head {
             lease_until,
             token,
             granted,
+        })
+    }
+
+    /// The record of this head.
+    ///
+    /// # Errors
+    /// The name of the payload, where one is missing or too many.
+    pub(super) fn record(
+        self,
+        (id, identity): (RecordId, Identity),
+        fingerprint: Digest,
+        payload: Option<Payload>,
+        read_at: Timestamp,
+    ) -> Result<Record, &'static str> {
+        if payload.is_some() != matches!(self.state, State::Completed | State::Failed) {
+            return Err("payload");
+        }
+        Ok(Record {
+            id,
+            identity,
+            fingerprint,
+            state: self.state,
+            payload,
+            token: self.token,
+            grant: self.granted.grant,
+            attempt: self.granted.attempt,
+            lease_until: self.lease_until,
+            retention: self.retention,
+            on_crash: self.granted.on_crash,
+            first_claimed_at: self.granted.first_claimed_at,
+            ended_at: self.ended_at,
+            read_at,
         })
     }
 }

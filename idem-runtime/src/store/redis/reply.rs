@@ -6,7 +6,7 @@ use super::errors::{corrupt, unreadable};
 use super::written::{read_about, read_payload};
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::{Record, State, Timestamp};
+use crate::record::{Record, Timestamp};
 use crate::store::head::{Head, number};
 use crate::store::{Claim, ClaimRequest, SavedStep};
 
@@ -77,18 +77,11 @@ fn record(
         .zip(time())
         .map(|(seconds, micros)| seconds.saturating_mul(1_000_000).saturating_add(micros))
         .ok_or_else(unreadable)?;
-    let Head {
-        state,
-        ended_at,
-        retention,
-        lease_until,
-        token,
-        granted,
-    } = Head::read(parts.next().ok_or_else(unreadable)?).map_err(|_| corrupt("head"))?;
-    let (fingerprint, identity) = match (fields.next(), asked) {
-        (Some(about), _) => read_about(&about)?,
-        (None, Some(claim)) => (claim.fingerprint, claim.identity.clone()),
-        (None, None) => return Err(corrupt("about")),
+    let head = Head::read(parts.next().ok_or_else(unreadable)?).map_err(|_| corrupt("head"))?;
+    let (fingerprint, identity) = match (fields.0.next(), asked) {
+        (Some(Value::BulkString(about)), _) => read_about(&about)?,
+        (Some(Value::Nil), Some(claim)) => (claim.fingerprint, claim.identity.clone()),
+        _ => return Err(unreadable()),
     };
     // Whatever put a record under the id of another would hand one caller the result of another.
     if asked.is_none_or(|claim| claim.identity != identity) && RecordId::of(&identity) != *id {
@@ -98,25 +91,9 @@ fn record(
         Some(outcome) => Some(read_payload(&outcome).ok_or_else(|| corrupt("outcome"))?),
         None => None,
     };
-    if payload.is_some() != matches!(state, State::Completed | State::Failed) {
-        return Err(corrupt("outcome"));
-    }
-    Ok(Record {
-        id: *id,
-        identity,
-        fingerprint,
-        state,
-        payload,
-        token,
-        grant: granted.grant,
-        attempt: granted.attempt,
-        lease_until,
-        retention,
-        on_crash: granted.on_crash,
-        first_claimed_at: granted.first_claimed_at,
-        ended_at,
-        read_at: Timestamp::from_micros(read_at),
-    })
+    let read_at = Timestamp::from_micros(read_at);
+    head.record((*id, identity), fingerprint, payload, read_at)
+        .map_err(|_| corrupt("outcome"))
 }
 
 /// The fields of an answer, in the order of the scripts.
