@@ -15,7 +15,7 @@ pub(in crate::store) const GRANTED: &str = "grant_number, attempt, first_claimed
 /// What a kind of database must be able to read.
 pub(in crate::store) trait Readable: Row {
     fn number(&self, column: usize) -> Result<i64, sqlx::Error>;
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "outbox"))]
     fn number_or_null(&self, column: usize) -> Result<Option<i64>, sqlx::Error>;
     fn text(&self, column: usize) -> Result<&str, sqlx::Error>;
     fn text_or_null(&self, column: usize) -> Result<Option<&str>, sqlx::Error>;
@@ -34,7 +34,7 @@ where
         self.try_get(column)
     }
 
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "outbox"))]
     fn number_or_null(&self, column: usize) -> Result<Option<i64>, sqlx::Error> {
         self.try_get(column)
     }
