@@ -28,6 +28,7 @@ Usage: cargo xtask <command>
                       IDEM_TEST_REDIS_CLUSTER_URLS (separated by commas), IDEM_TEST_AMQP_URL and IDEM_TEST_NATS_URL;
                       for one that is already set, nothing is started. On Debian, root gets what is missing installed
   lint                formatting, clippy and rustdoc without a warning, idem-runtime with each feature alone
+                      and with some in pairs
   bench               the benchmarks, as ratios to their baselines
   ci                  lint, then test
 ";
@@ -212,11 +213,19 @@ fn lint(run: &mut Run) -> anyhow::Result<()> {
     )
     .quiet()
     .read()?;
-    for feature in features(&metadata, "idem-runtime")? {
-        run.step(&format!("clippy, feature {feature} alone"), |sh| {
+    // What has code of its own only beside another.
+    let pairs = [
+        "outbox,sqlite",
+        "outbox,postgres",
+        "outbox,mysql",
+        "cache,redis",
+    ];
+    let alone = features(&metadata, "idem-runtime")?;
+    for features in alone.into_iter().chain(pairs.map(String::from)) {
+        run.step(&format!("clippy, {features} alone"), |sh| {
             Ok(cmd!(
                 sh,
-                "{cargo} clippy -p idem-runtime --no-default-features --features {feature} -- -D warnings"
+                "{cargo} clippy -p idem-runtime --no-default-features --features {features} -- -D warnings"
             )
             .run()?)
         })?;
