@@ -172,6 +172,9 @@ mod tests {
                 words[at] = odd;
                 assert_eq!(Head::read(&words.join(" ")), Err(name), "{odd}");
             }
+            let mut two = words.clone();
+            two[at] = "1 1";
+            assert!(Head::read(&two.join(" ")).is_err(), "{name}");
             assert!(Head::read(&words[..at].join(" ")).is_err());
         }
         assert_eq!(Head::read(&format!("{HEAD} 1")), Err("first_claimed_at"));
