@@ -24,7 +24,16 @@ pub mod cached;
     feature = "redis"
 ))]
 mod cursor;
-#[cfg(any(feature = "sqlite", feature = "mysql", feature = "redis"))]
+#[cfg(any(
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "redis"
+))]
+#[cfg_attr(
+    not(any(feature = "sqlite", feature = "mysql", feature = "redis")),
+    expect(dead_code, reason = "PostgreSQL gives it column by column")
+)]
 mod head;
 #[cfg(feature = "memory")]
 pub mod memory;

@@ -41,21 +41,29 @@ impl Head {
         if words.next().is_some() {
             return Err("first_claimed_at");
         }
-        if ended_at.is_some() != (state.is_ended() || state == State::Released) {
-            return Err("ended_at");
-        }
-        let owned = matches!(state, State::Running | State::Interrupted);
-        if owned && token.is_none() || state == State::Released && token.is_some() {
-            return Err("token");
-        }
-        Ok(Self {
+        Self {
             state,
             ended_at,
             retention: Duration::from_micros(retention.cast_unsigned()),
             lease_until,
             token,
             granted,
-        })
+        }
+        .checked()
+    }
+
+    /// # Errors
+    /// The name of what does not go with the state.
+    pub(super) fn checked(self) -> Result<Self, &'static str> {
+        let state = self.state;
+        if self.ended_at.is_some() != (state.is_ended() || state == State::Released) {
+            return Err("ended_at");
+        }
+        let owned = matches!(state, State::Running | State::Interrupted);
+        if owned && self.token.is_none() || state == State::Released && self.token.is_some() {
+            return Err("token");
+        }
+        Ok(self)
     }
 
     /// The record of this head.

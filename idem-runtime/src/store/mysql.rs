@@ -343,13 +343,6 @@ async fn read_instead(
     }
 }
 
-/// The record, an expired one too.
-async fn look(backend: &impl Steps, id: &RecordId) -> Result<Option<Record>, StoreError> {
-    let query = backend.statements().get.query();
-    let rows = backend.read(query.bytes(&id.as_bytes()[..])).await?;
-    rows.first().map(sql::packed::record).transpose()
-}
-
 /// The first claim. `INSERT IGNORE` would also ignore what is wrong with a value.
 async fn insert(backend: &impl Steps, claim: &ClaimRequest) -> Result<Inserted, StoreError> {
     let statements = backend.own_statements();
@@ -408,7 +401,7 @@ async fn claim_there(
     if backend.write(query).await? == 0 {
         return Ok(None);
     }
-    let record = look(backend, &claim.id).await?;
+    let record = sql::look(backend, &claim.id).await?;
     Ok(record.and_then(|record| granted_to(&claim.token, &record)))
 }
 
@@ -419,7 +412,7 @@ async fn try_take_over(
 ) -> Result<Option<Claim>, StoreError> {
     let query = sql::take_over_query(&backend.own_statements().take_over, observed, claim);
     let taken = backend.write(query).await? > 0;
-    let Some(record) = look(backend, &claim.id).await? else {
+    let Some(record) = sql::look(backend, &claim.id).await? else {
         return Ok(None);
     };
     if let Some(granted) = granted_to(&claim.token, &record).filter(|_| taken) {
@@ -468,7 +461,7 @@ impl Claiming for MySqlStore {
         let record = match self.insert(claim).await {
             Ok(Inserted::New(granted)) => return Ok(Some(granted)),
             Ok(Inserted::Seen(record)) => *record,
-            Ok(Inserted::Unseen | Inserted::Nothing) => match look(self, &claim.id).await? {
+            Ok(Inserted::Unseen | Inserted::Nothing) => match sql::look(self, &claim.id).await? {
                 Some(record) => record,
                 // It was deleted meanwhile.
                 None => return Ok(None),
@@ -533,7 +526,7 @@ impl Store for MySqlStore {
     ) -> Result<Resolved, StoreError> {
         if *resolution == Resolution::Erase {
             // Only a record that bears this very grant is deleted.
-            let there = look(self, &observed.id).await?;
+            let there = sql::look(self, &observed.id).await?;
             if there.is_none_or(|record| record.observation() != *observed) {
                 return Ok(Resolved::Stale);
             }

@@ -32,11 +32,13 @@ pub(super) use returning::{Returning, grant, purge, try_take_over};
 pub(super) use rows::GRANTED;
 pub(super) use rows::Readable;
 #[cfg(feature = "postgres")]
-pub(super) use rows::{corrupt, granted_at, time, unreadable};
+pub(super) use rows::{corrupt, granted_at, identity, payload, time, unreadable};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use rows::{granted, state};
 pub(super) use saved::{StepDialect, StepStatements, save_new_step, save_step, saved_steps};
 pub(super) use statements::{Conditions, Dialect, Statements, Table};
+#[cfg(feature = "mysql")]
+pub(super) use steps::look;
 pub(super) use steps::{
     Backend, Claiming, ROUNDS, claim, claim_query, complete, get, interrupt, list, may_be_granted,
     release, renew, resolve, restless, take_over, take_over_query,

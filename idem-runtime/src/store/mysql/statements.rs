@@ -56,9 +56,8 @@ pub(super) struct Statements {
     pub(super) shared: sql::Statements,
     /// [`sql::Statements::get`] that takes the row's lock, and fails where another transaction has it.
     pub(super) lock: Statement,
-    /// From MariaDB a row of [`record`]: what was inserted, or what was there. From MySQL no
-    /// row, and the error of a duplicate. Neither does anything where the clock is not ahead of all grants that were
-    /// deleted.
+    /// From MariaDB a row of [`record`]: what was inserted, or what was there. From MySQL no row, and the error of a
+    /// duplicate. Neither does anything where the clock is not ahead of all grants that were deleted.
     pub(super) insert: Statement,
     /// The same for such a clock.
     pub(super) insert_above: Statement,

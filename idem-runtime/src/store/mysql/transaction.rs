@@ -6,8 +6,8 @@ use sqlx::MySql;
 use sqlx::mysql::{MySqlConnection, MySqlQueryResult, MySqlRow};
 
 use super::{
-    Inserted, LOCKED, MySqlStore, Statements, Steps, answer_of, claim_there, error, insert, look,
-    number, try_take_over,
+    Inserted, LOCKED, MySqlStore, Statements, Steps, answer_of, claim_there, error, insert, number,
+    try_take_over,
 };
 use crate::error::StoreError;
 use crate::record::{Ending, Holder, Observation, Record};
@@ -73,7 +73,10 @@ impl TransactionalStore for MySqlStore {
         match Tried::of(query.build::<MySql>().fetch_all(&self.pool).await)? {
             Tried::Held(record) => Ok(record.filter(|it| has_ended(it)).map(existing)),
             // Those who only look meet here as well.
-            Tried::Locked => match look(self, &claim.id).await?.filter(|it| !it.is_expired()) {
+            Tried::Locked => match sql::look(self, &claim.id)
+                .await?
+                .filter(|it| !it.is_expired())
+            {
                 Some(record) if has_ended(&record) => Ok(Some(existing(record.into()))),
                 record => Ok(Some(ClaimInTransaction::Locked {
                     fingerprint: record.map(|record| record.fingerprint),
@@ -92,7 +95,7 @@ impl TransactionalStore for MySqlStore {
         let on = On::new(self, connection);
         if joined {
             // What the caller's transaction itself has done, nobody else can see.
-            if let Some(record) = look(&on, &claim.id).await?.filter(has_ended) {
+            if let Some(record) = sql::look(&on, &claim.id).await?.filter(has_ended) {
                 return Ok(existing(record.into()));
             }
             // It takes a connection, and all of the pool may be in transactions that wait for one more.

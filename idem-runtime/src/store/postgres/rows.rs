@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use crate::error::StoreError;
-use crate::key::{Identity, Key, Operation, RecordId, Scope};
-use crate::record::{Digest, Payload, Record, State, Timestamp, Token};
-use crate::store::sql::{self, Backend, Readable, corrupt, granted_at, time, unreadable};
-use crate::store::{ClaimRequest, Granted};
+use crate::key::{Identity, RecordId};
+use crate::record::{Digest, Record, State, Timestamp, Token};
+use crate::store::ClaimRequest;
+use crate::store::head::Head;
+use crate::store::sql::{
+    self, Backend, Readable, corrupt, granted_at, identity, payload, time, unreadable,
+};
 
 macro_rules! content {
     () => {
@@ -28,16 +31,13 @@ pub(super) const CONTENT_LEN: usize = 12;
 pub(super) fn record<R: Readable>(row: &R) -> Result<Record, StoreError> {
     let bytes = row.bytes(0).map_err(unreadable)?;
     let id = RecordId::from_bytes(bytes.try_into().map_err(|_| corrupt("id"))?);
-    let identity = Identity {
-        scope: Scope::from_stored(row.text(1).map_err(unreadable)?),
-        operation: Operation::new(row.text(2).map_err(unreadable)?.to_owned())
-            .map_err(|_| corrupt("operation"))?,
-        key: Key::new(row.text(3).map_err(unreadable)?).map_err(|_| corrupt("idempotency_key"))?,
-    };
-    // Whatever put a row under the id of another would hand one caller the result of another.
-    if RecordId::of(&identity) != id {
-        return Err(corrupt("id"));
-    }
+    let [scope, operation, key] = [row.text(1), row.text(2), row.text(3)];
+    let identity = identity(
+        &id,
+        scope.map_err(unreadable)?,
+        operation.map_err(unreadable)?,
+        key.map_err(unreadable)?,
+    )?;
     content(row, 4, id, identity)
 }
 
@@ -71,55 +71,27 @@ fn content<R: Readable>(
             bytes.try_into().map_err(|_| corrupt("token"))?,
         )),
     };
-    let payload = match (
+    let payload = payload(
         row.text_or_null(at(8)).map_err(unreadable)?,
         row.bytes_or_null(at(9)).map_err(unreadable)?,
-    ) {
-        (None, None) => None,
-        (Some(codec), Some(bytes)) => Some(Payload {
-            codec: codec.to_owned().into(),
-            bytes: bytes.into(),
-        }),
-        _ => return Err(corrupt("payload")),
-    };
+    )?;
     let ended_at = row.number_or_null(at(11)).map_err(unreadable)?;
-    if payload.is_some() != matches!(state, State::Completed | State::Failed) {
-        return Err(corrupt("payload"));
-    }
-    if ended_at.is_some() != (state.is_ended() || state == State::Released) {
-        return Err(corrupt("ended_at"));
-    }
-    let owned = matches!(state, State::Running | State::Interrupted);
-    if owned && token.is_none() || state == State::Released && token.is_some() {
-        return Err(corrupt("token"));
-    }
-    let Granted {
-        grant,
-        attempt,
-        first_claimed_at,
-        on_crash,
-    } = granted_at(row, [at(3), at(4), at(10), at(7)])?;
-    Ok(Record {
-        id,
-        identity,
-        fingerprint,
+    let retention = row.number(at(6)).map_err(unreadable)?;
+    let head = Head {
         state,
-        payload,
-        token,
-        grant,
-        attempt,
-        lease_until: Timestamp::from_micros(row.number(at(5)).map_err(unreadable)?),
-        retention: row
-            .number(at(6))
-            .map_err(unreadable)?
+        ended_at: ended_at.map(Timestamp::from_micros),
+        retention: retention
             .try_into()
             .map(Duration::from_micros)
             .map_err(|_| corrupt("retention"))?,
-        on_crash,
-        first_claimed_at,
-        ended_at: ended_at.map(Timestamp::from_micros),
-        read_at: time(row, at(CONTENT_LEN))?,
-    })
+        lease_until: time(row, at(5))?,
+        token,
+        granted: granted_at(row, [at(3), at(4), at(10), at(7)])?,
+    };
+    let read_at = time(row, at(CONTENT_LEN))?;
+    head.checked()
+        .and_then(|head| head.record((id, identity), fingerprint, payload, read_at))
+        .map_err(corrupt)
 }
 
 /// What is wrong with a record that is about something else than its id says.

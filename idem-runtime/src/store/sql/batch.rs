@@ -153,20 +153,10 @@ impl<T: Together> Batches<T> {
         }
     }
 
-    /// Works in a slot.
+    /// Works in a slot, and gives it back before the end where others have waited too long.
     async fn hold<A>(&self, slot: OwnedSemaphorePermit, work: impl Future<Output = A>) -> A {
-        let work = pin!(work);
-        if self.patience.is_none() {
-            let done = work.await;
-            drop(slot);
-            return done;
-        }
-        let overdue = pin!(self.overdue.notified());
-        match select(work, overdue).await {
-            Either::Left((done, _)) => {
-                drop(slot);
-                done
-            }
+        match select(pin!(work), pin!(self.overdue.notified())).await {
+            Either::Left((done, _)) => done,
             Either::Right(((), work)) => {
                 drop(slot);
                 work.await

@@ -3,12 +3,11 @@
 //! copies every value by itself.
 
 use crate::error::StoreError;
-use crate::key::{Identity, Key, Operation, RecordId, Scope};
-use crate::record::{Digest, Payload, Record, Timestamp};
+use crate::record::{Digest, Record, Timestamp};
 use crate::store::cursor;
 use crate::store::head::{Head, number};
 use crate::store::sql::Readable;
-use crate::store::sql::rows::{corrupt, unreadable};
+use crate::store::sql::rows::{corrupt, identity, payload, unreadable};
 
 /// The record in the columns that a dialect packs.
 ///
@@ -24,31 +23,17 @@ pub(in crate::store) fn record<R: Readable>(row: &R) -> Result<Record, StoreErro
         "-" => None,
         length => Some(length.parse().map_err(|_| corrupt("codec"))?),
     };
-    let operation =
-        Operation::new(line("operation")?.to_owned()).map_err(|_| corrupt("operation"))?;
-    let key = Key::new(line("idempotency_key")?).map_err(|_| corrupt("idempotency_key"))?;
+    let (operation, key) = (line("operation")?, line("idempotency_key")?);
     let (tag, scope) = line("scope")?
         .split_at_checked(codec.unwrap_or(0))
         .ok_or_else(|| corrupt("codec"))?;
-    let identity = Identity {
-        scope: Scope::from_stored(scope),
-        operation,
-        key,
-    };
-    // Whatever put a row under the id of another would hand one caller the result of another.
-    if RecordId::of(&identity) != id {
-        return Err(corrupt("id"));
-    }
+    let identity = identity(&id, scope, operation, key)?;
     let fingerprint = Digest::from_bytes(row.bytes(1).map_err(unreadable)?)
         .ok_or_else(|| corrupt("fingerprint"))?;
-    let payload = match (codec, row.bytes_or_null(2).map_err(unreadable)?) {
-        (None, None) => None,
-        (Some(_), Some(bytes)) => Some(Payload {
-            codec: tag.to_owned().into(),
-            bytes: bytes.into(),
-        }),
-        _ => return Err(corrupt("payload")),
-    };
+    let payload = payload(
+        codec.map(|_| tag),
+        row.bytes_or_null(2).map_err(unreadable)?,
+    )?;
     let read_at = Timestamp::from_micros(read_at);
     head.record((id, identity), fingerprint, payload, read_at)
         .map_err(corrupt)

@@ -3,6 +3,8 @@
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use crate::error::{StoreError, StoreErrorKind};
+use crate::key::{Identity, Key, Operation, RecordId, Scope};
+use crate::record::Payload;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use crate::record::{Grant, OnCrash, State, Timestamp};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -93,6 +95,40 @@ pub(in crate::store) fn granted_at<R: Readable>(
         on_crash: OnCrash::from_stored(row.text(on_crash).map_err(unreadable)?)
             .ok_or_else(|| corrupt("on_crash"))?,
     })
+}
+
+/// Whose record it is.
+pub(in crate::store) fn identity(
+    id: &RecordId,
+    scope: &str,
+    operation: &str,
+    key: &str,
+) -> Result<Identity, StoreError> {
+    let identity = Identity {
+        scope: Scope::from_stored(scope),
+        operation: Operation::new(operation.to_owned()).map_err(|_| corrupt("operation"))?,
+        key: Key::new(key).map_err(|_| corrupt("idempotency_key"))?,
+    };
+    // Whatever put a row under the id of another would hand one caller the result of another.
+    if RecordId::of(&identity) != *id {
+        return Err(corrupt("id"));
+    }
+    Ok(identity)
+}
+
+/// What both of its columns hold, or neither.
+pub(in crate::store) fn payload(
+    codec: Option<&str>,
+    bytes: Option<&[u8]>,
+) -> Result<Option<Payload>, StoreError> {
+    match (codec, bytes) {
+        (None, None) => Ok(None),
+        (Some(codec), Some(bytes)) => Ok(Some(Payload {
+            codec: codec.to_owned().into(),
+            bytes: bytes.into(),
+        })),
+        _ => Err(corrupt("payload")),
+    }
 }
 
 pub(in crate::store) fn corrupt(column: &str) -> StoreError {

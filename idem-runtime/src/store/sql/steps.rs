@@ -193,10 +193,18 @@ pub(in crate::store) async fn get<B: Backend>(
     backend: &B,
     id: &RecordId,
 ) -> Result<Option<Record>, StoreError> {
+    let found = look(backend, id).await?;
+    Ok(found.filter(|record| !record.is_expired()))
+}
+
+/// The record, an expired one too.
+pub(in crate::store) async fn look<B: Backend>(
+    backend: &B,
+    id: &RecordId,
+) -> Result<Option<Record>, StoreError> {
     let query = backend.statements().get.query().bytes(&id.as_bytes()[..]);
     let rows = backend.read(query).await?;
-    let found = rows.first().map(B::record).transpose()?;
-    Ok(found.filter(|record| !record.is_expired()))
+    rows.first().map(B::record).transpose()
 }
 
 pub(in crate::store) async fn list<B: Backend>(
