@@ -6,6 +6,7 @@ pub mod proxy;
 pub mod ratio;
 #[cfg(unix)]
 pub mod slow_disk;
+pub mod statements;
 
 /// The README's Rust compiles: its quick start runs in a crate of its own, see `it/outside.rs`.
 #[cfg(doctest)]

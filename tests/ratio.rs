@@ -75,16 +75,6 @@ pub enum Effort {
     Measure,
 }
 
-/// Whether the command line asks for what bears this name: by a word that is in it, or by none at all.
-pub fn is_asked_for(name: &str) -> bool {
-    let name = name.to_lowercase();
-    let mut words = std::env::args()
-        .skip(1)
-        .filter(|it| !it.starts_with('-'))
-        .peekable();
-    words.peek().is_none() || words.any(|word| name.contains(&word.to_lowercase()))
-}
-
 impl Effort {
     /// What the command line asks for: `cargo bench` passes `--bench`.
     pub fn from_arguments() -> Self {
@@ -114,6 +104,16 @@ impl Effort {
             Self::Measure => Duration::from_micros(500),
         }
     }
+}
+
+/// Whether the command line asks for what bears this name: by a word that is in it, or by none at all.
+pub fn is_asked_for(name: &str) -> bool {
+    let name = name.to_lowercase();
+    let mut words = std::env::args()
+        .skip(1)
+        .filter(|it| !it.starts_with('-'))
+        .peekable();
+    words.peek().is_none() || words.any(|word| name.contains(&word.to_lowercase()))
 }
 
 impl<'a> Table<'a> {

@@ -1,6 +1,10 @@
-//! What a call costs on each store that keeps its records outside of the process, against what somebody would write by
-//! hand, through the same connections: on SQL an insert and a fenced update of the same row, and a read of it by its
-//! primary key; on Redis two scripts, and `GET`. Each row is a wave of calls at once, with keys of their own.
+//! What a call costs on each store that keeps its records outside of the process. Each row is a wave of calls at once,
+//! with keys of their own.
+//!
+//! A first call is measured against the very statements that it sends, sent by hand through the same pool; on Redis its
+//! two scripts. What these cost themselves shows beside it, in those that somebody would write who has the same columns
+//! and indexes, but takes the time from the process, gives out no number that a deleted record had, and asks for nothing
+//! in return. A replay is measured against the shortest read of a record by its primary key, on Redis `GET`.
 //!
 //! `cargo bench -p idem-tests --bench stores -- redis` measures the stores whose names contain a word, and
 //! `--fsync=1ms` does so on a disk whose flushes take a millisecond longer.
@@ -11,18 +15,23 @@
 
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore, idempotent};
+use idem_runtime::{
+    Error, Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore, Store, idempotent,
+};
 use idem_servers::{Options, Server};
 use idem_tests::ratio::{Effort, Limits, Table, is_asked_for};
 use idem_tests::slow_disk;
+use idem_tests::statements::Statements;
+use redis::aio::ConnectionManager;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::query::Query;
 use sqlx::sqlite::SqlitePoolOptions;
-use sqlx::{Encode, Type};
+use sqlx::{Encode, Row as _, SqlitePool, Type};
 use tokio::runtime::Runtime;
 
 /// How many calls are under way at a time.
@@ -36,6 +45,12 @@ const REPLAY_BY_CLAIM: Limits = Limits::ratio(1.30, 1.10);
 const REPLAY_BY_READ: Limits = Limits::ratio(1.10, 1.05);
 /// What an empty result is stored as.
 const RESULT: &[u8] = b"34";
+/// The table of the stores.
+const RECORDS: &str = "idem_records";
+
+/// Microseconds.
+const LEASE: i64 = 30_000_000;
+const RETENTION: i64 = 24 * 3_600_000_000;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -49,6 +64,10 @@ struct Bed {
     name: &'static str,
     idem: Idem,
     replay: Limits,
+    /// Claims this key and completes it, in the words of the store.
+    own: Contestant,
+    /// Claims what was completed, in the words of the store.
+    own_claim: Contestant,
     /// Claims this key, and completes it.
     first_call: Contestant,
     /// Reads what this key was completed with.
@@ -69,12 +88,14 @@ fn main() {
     let postgres = Server::postgres(&options).unwrap();
     let maria_db = Server::maria_db(&options).unwrap();
     let redis = Server::redis(&options).unwrap();
+    let heard = Statements::hear(RECORDS);
     let beds = [
-        runtime.block_on(on_sqlite(&dir.path().join("bench.sqlite"))),
-        runtime.block_on(on_postgres(&postgres.url())),
-        runtime.block_on(on_maria_db(&maria_db.url())),
+        runtime.block_on(on_sqlite(&dir.path().join("bench.sqlite"), &heard)),
+        runtime.block_on(on_postgres(&postgres.url(), &heard)),
+        runtime.block_on(on_maria_db(&maria_db.url(), &heard)),
         runtime.block_on(on_redis(&redis.url())),
     ];
+    drop(heard);
     for bed in beds.iter().filter(|bed| is_asked_for(bed.name)) {
         for tasks in WAVES {
             measure(&runtime, bed, tasks, effort);
@@ -102,9 +123,11 @@ fn measure(runtime: &Runtime, bed: &Bed, tasks: usize, effort: Effort) {
         })
     };
     let title = format!("{}, first calls, {tasks} at once", bed.name);
+    let Contestant(own_name, own) = &bed.own;
     let Contestant(name, by_hand) = &bed.first_call;
     let Contestant(other_name, other) = &bed.others.0;
-    Table::against(&title, name, || wave(&|| by_hand(fresh() as i64)))
+    Table::against(&title, own_name, || wave(&|| own(fresh() as i64)))
+        .with(name, None, || wave(&|| by_hand(fresh() as i64)))
         .with(other_name, None, || wave(&|| other(fresh() as i64)))
         .with("annotated", Some(FIRST_CALL), || {
             wave(&|| call(format!("first-{}", fresh())));
@@ -112,8 +135,9 @@ fn measure(runtime: &Runtime, bed: &Bed, tasks: usize, effort: Effort) {
         .print(effort);
 
     let done = fresh();
-    runtime.block_on(by_hand(done as i64));
-    runtime.block_on(other(done as i64));
+    for make in [own, by_hand, other] {
+        runtime.block_on(make(done as i64));
+    }
     // One key a task: replays of one key in one process are one read.
     let keys: Vec<_> = (0..tasks).map(|_| format!("done-{}", fresh())).collect();
     for key in &keys {
@@ -123,8 +147,10 @@ fn measure(runtime: &Runtime, bed: &Bed, tasks: usize, effort: Effort) {
     let title = format!("{}, replays, {tasks} at once", bed.name);
     let Contestant(name, read) = &bed.read;
     let Contestant(other_name, other) = &bed.others.1;
+    let Contestant(own_name, own) = &bed.own_claim;
     Table::against(&title, name, || wave(&|| read(done as i64)))
         .with(other_name, None, || wave(&|| other(done as i64)))
+        .with(own_name, None, || wave(&|| own(done as i64)))
         .with("annotated", Some(bed.replay), || {
             wave(&|| {
                 let turn = turn.fetch_add(1, Ordering::Relaxed) as usize;
@@ -151,6 +177,109 @@ macro_rules! work {
                 $($query.$run(&pool).await.unwrap();)+
             })
         })
+    }};
+}
+
+/// The text of a statement, and in which order it names its parameters.
+type Worded = (&'static str, &'static [usize]);
+
+/// The last statements that this store sends for a first call.
+async fn last_of_a_call<const N: usize>(
+    heard: &Statements,
+    store: impl Store,
+    close: impl AsyncFnOnce(),
+) -> [&'static str; N] {
+    let idem = Idem::new(store).erased();
+    annotated(&idem, "heard", "").await.unwrap();
+    close().await;
+    let texts = heard.take();
+    let last = texts.last_chunk::<N>().unwrap();
+    last.clone().map(|text| &*text.leak())
+}
+
+fn worded<DB: sqlx::Database>(
+    (text, order): Worded,
+    parameters: &[Parameter],
+) -> Query<'static, DB, DB::Arguments>
+where
+    Vec<u8>: Encode<'static, DB> + Type<DB>,
+    String: Encode<'static, DB> + Type<DB>,
+    i64: Encode<'static, DB> + Type<DB>,
+{
+    let next =
+        |query: Query<'static, DB, DB::Arguments>, number: &usize| match &parameters[number - 1] {
+            Parameter::Bytes(bytes) => query.bind(bytes.clone()),
+            Parameter::Text(text) => query.bind(text.clone()),
+            Parameter::Number(number) => query.bind(*number),
+        };
+    order.iter().fold(sqlx::query(text), next)
+}
+
+enum Parameter {
+    Bytes(Vec<u8>),
+    Text(String),
+    Number(i64),
+}
+
+fn claim(number: i64) -> [Parameter; 9] {
+    [
+        Parameter::Bytes(id(number)),
+        Parameter::Text(String::new()),
+        Parameter::Text("bench.operation".to_owned()),
+        Parameter::Text(key(number)),
+        Parameter::Bytes(fingerprint(number)),
+        Parameter::Bytes(token(number)),
+        Parameter::Number(LEASE),
+        Parameter::Number(RETENTION),
+        Parameter::Text("rerun".to_owned()),
+    ]
+}
+
+fn completion(number: i64, grant: i64) -> [Parameter; 6] {
+    [
+        Parameter::Bytes(id(number)),
+        Parameter::Bytes(token(number)),
+        Parameter::Number(grant),
+        Parameter::Text("completed".to_owned()),
+        Parameter::Text("json".to_owned()),
+        Parameter::Bytes(RESULT.to_vec()),
+    ]
+}
+
+/// What a store sends for a first call and for a replay, by hand: a statement that reads first, where it does so, the
+/// claim, and the completion; and where the claim's row has the grant.
+macro_rules! own {
+    ($pool:ident, $read:expr, $claim:expr, $complete:expr, |$row:ident| $grant:expr) => {{
+        let (read, claims, completes): (Option<Worded>, Worded, Worded) =
+            ($read, $claim, $complete);
+        let pool = $pool.clone();
+        let first: Box<dyn Fn(i64) -> Work> = Box::new(move |number| {
+            let pool = pool.clone();
+            Box::pin(async move {
+                if let Some(read) = read {
+                    let find = worded(read, &claim(number));
+                    assert!(find.fetch_optional(&pool).await.unwrap().is_none());
+                }
+                let $row = worded(claims, &claim(number))
+                    .fetch_one(&pool)
+                    .await
+                    .unwrap();
+                let complete = worded(completes, &completion(number, $grant));
+                assert_eq!(complete.execute(&pool).await.unwrap().rows_affected(), 1);
+            })
+        });
+        let pool = $pool.clone();
+        let replay: Box<dyn Fn(i64) -> Work> = Box::new(move |number| {
+            let pool = pool.clone();
+            Box::pin(async move {
+                let find = worded(read.unwrap_or(claims), &claim(number));
+                find.fetch_one(&pool).await.unwrap();
+            })
+        });
+        (
+            Contestant("its own statements by hand", first),
+            Contestant("its own statement by hand", replay),
+        )
     }};
 }
 
@@ -199,21 +328,27 @@ where
     String: Encode<'q, DB> + Type<DB>,
     i64: Encode<'q, DB> + Type<DB>,
 {
-    const LEASE: i64 = 30_000_000;
-    const RETENTION: i64 = 24 * 3_600_000_000;
-    let mut fingerprint = vec![0; 5];
-    fingerprint.extend(id(-number));
     query
         .bind(id(number))
         .bind("bench.operation".to_owned())
-        .bind(format!("first-{number}"))
-        .bind(fingerprint)
+        .bind(key(number))
+        .bind(fingerprint(number))
         .bind(token(number))
         .bind(now())
         .bind(now() + LEASE)
         .bind(RETENTION)
         .bind(now())
         .bind(now() + LEASE + RETENTION)
+}
+
+fn key(number: i64) -> String {
+    format!("first-{number}")
+}
+
+fn fingerprint(number: i64) -> Vec<u8> {
+    let mut fingerprint = vec![0; 5];
+    fingerprint.extend(id(-number));
+    fingerprint
 }
 
 fn token(number: i64) -> Vec<u8> {
@@ -226,7 +361,7 @@ fn now() -> i64 {
     now.as_micros().try_into().unwrap()
 }
 
-async fn on_sqlite(file: &Path) -> Bed {
+async fn on_sqlite(file: &Path, heard: &Statements) -> Bed {
     let pool = SqlitePoolOptions::new()
         .max_connections(5)
         .test_before_acquire(false)
@@ -256,17 +391,33 @@ async fn on_sqlite(file: &Path) -> Bed {
         "UPDATE small SET state = 'completed', payload = ? WHERE id = ? AND token = ?",
         "SELECT state, payload FROM small WHERE id = ?"
     );
+    // Each thread of a pool tells of its statements when it ends.
+    let listened_to = SqlitePool::connect_with(SqliteStore::connect_options(file))
+        .await
+        .unwrap();
+    let its = SqliteStore::new(listened_to.clone());
+    let [find, claim, complete] =
+        last_of_a_call(heard, its, async || listened_to.close().await).await;
+    let (own, own_claim) = own!(
+        pool,
+        Some((find, &[1])),
+        (claim, &[1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (complete, &[1, 2, 3, 4, 5, 6]),
+        |row| row.get("grant_number")
+    );
     Bed {
         name: "SQLite",
         idem: Idem::new(store).erased(),
         replay: REPLAY_BY_READ,
+        own,
+        own_claim,
         first_call,
         read,
         others,
     }
 }
 
-async fn on_postgres(url: &str) -> Bed {
+async fn on_postgres(url: &str, heard: &Statements) -> Bed {
     let pool = PgPoolOptions::new()
         .max_connections(CONNECTIONS)
         .test_before_acquire(false)
@@ -295,17 +446,28 @@ async fn on_postgres(url: &str) -> Bed {
         "UPDATE small SET state = 'completed', payload = $1 WHERE id = $2 AND token = $3",
         "SELECT state, payload FROM small WHERE id = $1"
     );
+    let [claim, complete] = last_of_a_call(heard, store.clone(), async || {}).await;
+    let (own, own_claim) = own!(
+        pool,
+        None,
+        (claim, &[1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (complete, &[1, 2, 3, 4, 5, 6]),
+        // The last column, where the claim has made the record.
+        |row| row.get(row.len() - 1)
+    );
     Bed {
         name: "PostgreSQL",
         idem: Idem::new(store).erased(),
         replay: REPLAY_BY_CLAIM,
+        own,
+        own_claim,
         first_call,
         read,
         others,
     }
 }
 
-async fn on_maria_db(url: &str) -> Bed {
+async fn on_maria_db(url: &str, heard: &Statements) -> Bed {
     let pool = MySqlPoolOptions::new()
         .max_connections(CONNECTIONS)
         .test_before_acquire(false)
@@ -334,10 +496,24 @@ async fn on_maria_db(url: &str) -> Bed {
         "UPDATE small SET state = 'completed', payload = ? WHERE id = ? AND token = ?",
         "SELECT state, payload FROM small WHERE id = ?"
     );
+    let [claim, complete] = last_of_a_call(heard, store.clone(), async || {}).await;
+    let (own, own_claim) = own!(
+        pool,
+        None,
+        (claim, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 7, 8]),
+        (complete, &[5, 6, 4, 1, 2, 3]),
+        // A word of the first line of the first column.
+        |row| {
+            let head: String = row.get(0);
+            head.split(' ').nth(6).unwrap().parse().unwrap()
+        }
+    );
     Bed {
         name: "MariaDB",
         idem: Idem::new(store).erased(),
         replay: REPLAY_BY_CLAIM,
+        own,
+        own_claim,
         first_call,
         read,
         others,
@@ -351,6 +527,46 @@ const CLAIM: &str = "local there = redis.call('GET', KEYS[1]) if there then retu
 const COMPLETE: &str = "local there = redis.call('GET', KEYS[1]) \
     if there ~= 'running ' .. ARGV[1] .. ' ' .. ARGV[2] then return 0 end \
     redis.call('SET', KEYS[1], 'completed ' .. ARGV[2] .. ARGV[3], 'PX', 86400000) return 1";
+
+/// A script of the store.
+macro_rules! script {
+    ($($file:literal),+) => {
+        Arc::new(redis::Script::new(concat!(
+            $(include_str!(concat!("../../idem-runtime/src/store/redis/", $file))),+
+        )))
+    };
+}
+
+/// What the store sends for a first call, or for a claim alone, by hand.
+fn own_scripts(connection: &ConnectionManager, completes: bool) -> Box<dyn Fn(i64) -> Work> {
+    let claim = script!("whole.lua", "fresh.lua", "record.lua", "claim.lua");
+    let complete = script!("head.lua", "complete.lua", "record.lua", "hold.lua");
+    let connection = connection.clone();
+    Box::new(move |number| {
+        let (claim, complete) = (Arc::clone(&claim), Arc::clone(&complete));
+        let mut connection = connection.clone();
+        Box::pin(async move {
+            // Others have what they write under the id.
+            let key = key(number);
+            let token = format!("{number:032x}");
+            let mut about = fingerprint(number);
+            about.extend(format!("bench.operation\n{key}\n").as_bytes());
+            let mut step = claim.key(&key);
+            step.arg(&token).arg(LEASE).arg(RETENTION).arg("rerun");
+            let claimed: redis::Value =
+                step.arg(about).invoke_async(&mut connection).await.unwrap();
+            if completes {
+                let head: String = redis::from_redis_value(claimed).unwrap();
+                let grant = head.split(' ').nth(6).unwrap();
+                let mut step = complete.key(&key);
+                step.arg("complete").arg(&token).arg(grant).arg(0);
+                let step = step.arg("completed").arg([b"4:json", RESULT].concat());
+                let completed: i64 = step.invoke_async(&mut connection).await.unwrap();
+                assert_eq!(completed, 1);
+            }
+        })
+    })
+}
 
 async fn on_redis(url: &str) -> Bed {
     let client = redis::Client::open(url).unwrap();
@@ -399,6 +615,8 @@ async fn on_redis(url: &str) -> Bed {
         name: "Redis",
         idem: Idem::new(store).erased(),
         replay: REPLAY_BY_CLAIM,
+        own: Contestant("its own scripts by hand", own_scripts(&connection, true)),
+        own_claim: Contestant("its own script by hand", own_scripts(&connection, false)),
         first_call: Contestant("two scripts by hand", run(&[CLAIM, COMPLETE])),
         read: Contestant("GET", plain(&[&["GET"]])),
         others: (
