@@ -123,6 +123,28 @@ async fn every_conformance_case_holds_where_the_default_isolation_is_serializabl
     database.drop().await;
 }
 
+/// The row of a claim comes before its commit, which may fail: nobody is told of a claim that was undone.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_claim_whose_commit_fails_is_an_error() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let pool = database.pool(1).await;
+    execute(
+        &pool,
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not today'; END $$; \
+         CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON idem_records DEFERRABLE INITIALLY DEFERRED \
+         FOR EACH ROW EXECUTE FUNCTION refuse()",
+    )
+    .await;
+    let refused = store.claim(&claim("k")).await.unwrap_err();
+    assert!(told(&refused).contains("not today"), "{}", told(&refused));
+    assert_eq!(store.get(&claim("k").id).await.unwrap(), None);
+    execute(&pool, "DROP TRIGGER refuse ON idem_records").await;
+    own(&store, &claim("k")).await;
+    database.drop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn one_key_has_one_winner_at_any_isolation() {

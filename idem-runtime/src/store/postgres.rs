@@ -323,7 +323,11 @@ impl PostgresStore {
         let together = || Claims(self.clone());
         let alone = async {
             let query = sql::claim_query(&self.statements.claim, claim);
-            found(&self.read(query).await?, claim)
+            // sqlx gives the row out when it has read the whole answer, and with it that of the commit.
+            let row = retry_conflicts(|| query.build::<Postgres>().fetch_one(&self.pool))
+                .await
+                .map_err(error)?;
+            found_in(&row, claim)
         };
         self.claims.take(together, || claim.clone(), alone).await
     }
