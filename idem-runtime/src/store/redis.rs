@@ -69,7 +69,7 @@ use scripts::{Step, span};
 ///
 /// # Expiry
 ///
-/// Redis removes what has expired by itself, a minute late, so that its grant is remembered; by the contract it is
+/// Redis removes what has expired by itself, a minute or two late, so that its grant is remembered; by the contract it is
 /// absent from the moment on. Records under `refuse` and `reconcile` have no expiry until they end. Purging also marks
 /// those whose owners are gone, and counts; it and listing go over **all keys of the database** with `SCAN`, those of
 /// others included. Purging reads one field of each record, 500 in a round trip. Each page of a listing finds all

@@ -5,7 +5,7 @@
 -- ARGV: token, lease, retention, on_crash, about
 -- and for a takeover the observation: state, token or '-', grant, lease end
 
-local token, lease, retention, about = ARGV[1], ARGV[2], ARGV[3], ARGV[5]
+local token, lease, retention = ARGV[1], ARGV[2], ARGV[3]
 local takes_over = #ARGV > 5
 
 local record, problem = load()
@@ -18,7 +18,7 @@ if not is_live(record) then
     local head = write({
         state = 'running', ended_at = '-', retention = retention, on_crash = ARGV[4], lease_until = lease_until,
         token = token, grant = next_grant(record), attempt = '1', first_claimed_at = text(NOW),
-    }, 'about', about)
+    }, 'about', ASKED)
     if record then
         redis.call('HDEL', KEY, 'outcome')
         for _, field in ipairs(step_fields()) do
@@ -29,7 +29,7 @@ if not is_live(record) then
 end
 
 -- The key says whose record it is, so this differs where the request does.
-if ABOUT == about then
+if ABOUT == ASKED then
     if record.state == 'running' and record.token == token then
         record.lease_until = lease_until
         return write(record)
