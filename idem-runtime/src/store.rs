@@ -31,7 +31,7 @@ mod cursor;
     feature = "redis"
 ))]
 #[cfg_attr(
-    not(any(feature = "sqlite", feature = "mysql", feature = "redis")),
+    not(any(feature = "sqlite", feature = "mysql", feature = "redis", test)),
     expect(dead_code, reason = "PostgreSQL gives it column by column")
 )]
 mod head;

@@ -1,6 +1,8 @@
 //! A statement's text in the placeholders of its dialect, and the values for them.
 
-use sqlx::{AssertSqlSafe, Database, Encode, SqlSafeStr, SqlStr, Type};
+use sqlx::{
+    Arguments as _, AssertSqlSafe, Database, Encode, IntoArguments, SqlSafeStr, SqlStr, Type,
+};
 
 use crate::key::Identity;
 use crate::record::{Ending, Holder, Observation};
@@ -22,6 +24,8 @@ pub(in crate::store) enum Placeholders {
 #[derive(Debug)]
 pub(in crate::store) struct Statement {
     text: SqlStr,
+    /// How many values it takes.
+    parameters: usize,
     /// Where placeholders have no number: which value each of them takes.
     order: Option<Box<[usize]>>,
 }
@@ -31,30 +35,37 @@ impl Statement {
     pub(in crate::store) fn new(template: &str, placeholders: Placeholders) -> Self {
         let mut text = String::with_capacity(template.len());
         let mut order = Vec::new();
+        let mut parameters = 0;
         let mut pieces = template.split('?');
         text.extend(pieces.next());
         for piece in pieces {
             let end = piece
                 .find(|it: char| !it.is_ascii_digit())
                 .unwrap_or(piece.len());
-            let (number, rest) = piece.split_at(end);
-            match (placeholders, number.parse::<usize>()) {
-                (Placeholders::Numbered(sign), Ok(_)) => {
-                    text.push(sign);
-                    text.push_str(number);
-                }
-                (Placeholders::InOrder, Ok(number)) => {
-                    text.push('?');
-                    order.push(number - 1);
+            let (digits, rest) = piece.split_at(end);
+            match digits.parse::<usize>() {
+                Ok(number) => {
+                    parameters = parameters.max(number);
+                    match placeholders {
+                        Placeholders::Numbered(sign) => {
+                            text.push(sign);
+                            text.push_str(digits);
+                        }
+                        Placeholders::InOrder => {
+                            text.push('?');
+                            order.push(number - 1);
+                        }
+                    }
                 }
                 // A question mark in a comment.
-                (_, Err(_)) => text.push('?'),
+                Err(_) => text.push('?'),
             }
             text.push_str(rest);
         }
         Self {
             // Shared text makes the copy for each use cheap.
             text: AssertSqlSafe(std::sync::Arc::<str>::from(text)).into_sql_str(),
+            parameters,
             order: (placeholders == Placeholders::InOrder).then(|| order.into()),
         }
     }
@@ -62,7 +73,7 @@ impl Statement {
     pub(in crate::store) fn query(&self) -> Query<'_> {
         Query {
             statement: self,
-            values: Vec::new(),
+            values: Vec::with_capacity(self.parameters),
         }
     }
 
@@ -89,6 +100,19 @@ enum Bound<'q> {
     Number(Option<i64>),
     Text(Option<&'q str>),
     Bytes(Option<&'q [u8]>),
+}
+
+impl Bound<'_> {
+    /// In bytes, with its length.
+    fn size(&self) -> usize {
+        const LENGTH: usize = 4;
+        LENGTH
+            + match self {
+                Self::Number(_) => size_of::<i64>(),
+                Self::Text(text) => text.map_or(0, str::len),
+                Self::Bytes(bytes) => bytes.map_or(0, <[u8]>::len),
+            }
+    }
 }
 
 impl<'q> Query<'q> {
@@ -145,22 +169,23 @@ impl<'q> Query<'q> {
         &self,
     ) -> sqlx::query::Query<'q, DB, <DB as Database>::Arguments>
     where
+        DB::Arguments: IntoArguments<DB>,
         Option<i64>: Encode<'q, DB> + Type<DB>,
         Option<&'q str>: Encode<'q, DB> + Type<DB>,
         Option<&'q [u8]>: Encode<'q, DB> + Type<DB>,
     {
-        let query = sqlx::query(self.statement.text.clone());
-        let bind = |query: sqlx::query::Query<'q, DB, _>, value: &Bound<'q>| match *value {
+        let order = self.statement.order.as_deref();
+        let count = order.map_or(self.values.len(), <[usize]>::len);
+        let value = |place: usize| &self.values[order.map_or(place, |order| order[place])];
+        // Else it would be moved as it grows, several times in a claim.
+        let mut arguments = DB::Arguments::default();
+        arguments.reserve(count, (0..count).map(|place| value(place).size()).sum());
+        let query = sqlx::query_with(self.statement.text.clone(), arguments);
+        (0..count).fold(query, |query, place| match *value(place) {
             Bound::Number(number) => query.bind(number),
             Bound::Text(text) => query.bind(text),
             Bound::Bytes(bytes) => query.bind(bytes),
-        };
-        match &self.statement.order {
-            None => self.values.iter().fold(query, bind),
-            Some(order) => order
-                .iter()
-                .fold(query, |query, index| bind(query, &self.values[*index])),
-        }
+        })
     }
 }
 
