@@ -129,8 +129,13 @@ fn or_none<T>(word: &str, read: impl Fn(&str) -> Option<T>) -> Option<Option<T>>
 
 /// All numbers that are stored are whole and positive.
 pub(super) fn number(word: &str) -> Option<i64> {
-    let is_number = word.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| word.parse().ok())?
+    if word.is_empty() {
+        return None;
+    }
+    word.bytes().try_fold(0_i64, |number, byte| {
+        let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        number.checked_mul(10)?.checked_add(digit.into())
+    })
 }
 
 #[cfg(test)]
@@ -158,6 +163,26 @@ mod tests {
         };
         assert_eq!(Head::read(HEAD).as_ref(), Ok(&read));
         assert_eq!(Head::read(&HEAD.replace("0e0f", "0E0F")), Ok(read));
+    }
+
+    #[test]
+    fn a_number_is_digits_alone_and_fits() {
+        for (word, is) in [
+            ("0", Some(0)),
+            ("007", Some(7)),
+            ("9223372036854775807", Some(i64::MAX)),
+            ("9223372036854775808", None),
+            ("99999999999999999999", None),
+            ("", None),
+            ("-1", None),
+            ("+1", None),
+            ("1 ", None),
+            ("1:", None),
+            ("1/", None),
+            ("１", None),
+        ] {
+            assert_eq!(number(word), is, "{word:?}");
+        }
     }
 
     #[test]
