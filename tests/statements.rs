@@ -6,13 +6,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::callsite::rebuild_interest_cache;
 use tracing::field::{Field, Visit};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::subscriber::DefaultGuard;
+use tracing::{Dispatch, Event, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 
-/// Hears statements until it is dropped, whichever thread they run on: SQLite has its own.
+/// Hears statements until it is dropped.
 #[derive(Debug)]
-pub struct Statements(Arc<Heard>);
+pub struct Statements {
+    heard: Arc<Heard>,
+    /// Where it is those of a thread.
+    _thread: Option<(DefaultGuard, Dispatch)>,
+}
 
 #[derive(Debug)]
 struct Heard {
@@ -23,38 +28,73 @@ struct Heard {
 }
 
 impl Heard {
+    fn new(part: &'static str) -> Arc<Self> {
+        Arc::new(Self {
+            part,
+            texts: Mutex::default(),
+            listens: AtomicBool::new(true),
+        })
+    }
+
     fn texts(&self) -> MutexGuard<'_, Vec<String>> {
         self.texts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listener(self: &Arc<Self>) -> impl Subscriber + Send + Sync + 'static {
+        tracing_subscriber::registry().with(Listener(Arc::clone(self)))
     }
 }
 
 impl Statements {
-    /// Hears those of this process that contain this text.
+    /// Hears those of this process that contain this text, whichever thread they run on: SQLite has its own.
     ///
     /// # Panics
-    /// Where somebody in this process has listened before.
+    /// Where somebody in this process has listened to all threads before.
     pub fn hear(part: &'static str) -> Self {
-        let heard = Arc::new(Heard {
-            part,
-            texts: Mutex::default(),
-            listens: AtomicBool::new(true),
-        });
-        let listener = tracing_subscriber::registry().with(Listener(Arc::clone(&heard)));
-        tracing::subscriber::set_global_default(listener)
+        let heard = Heard::new(part);
+        tracing::subscriber::set_global_default(heard.listener())
             .expect("nobody else listens to all threads");
-        Self(heard)
+        Self {
+            heard,
+            _thread: None,
+        }
+    }
+
+    /// Hears those of this thread.
+    pub fn of_this_thread() -> Self {
+        let heard = Heard::new("");
+        // With a single subscriber in the process, `tracing` would ask the thread that comes first, of another test
+        // perhaps, whether anybody is interested, and keep its answer for all threads.
+        let second = Dispatch::new(tracing_subscriber::registry());
+        let guard = tracing::subscriber::set_default(heard.listener());
+        rebuild_interest_cache();
+        Self {
+            heard,
+            _thread: Some((guard, second)),
+        }
     }
 
     /// The texts of those that were heard since the last time, in their order. Those of SQLite are told by its threads,
     /// which end with their pool.
     pub fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.texts())
+        std::mem::take(&mut self.heard.texts())
+    }
+
+    /// The first words of the same.
+    pub fn take_verbs(&self) -> Vec<String> {
+        let verb = |text: String| {
+            let mut lines = text.lines().map(str::trim_start);
+            let line = lines.find(|it| !it.is_empty() && !it.starts_with("--"));
+            let word = line.and_then(|it| it.split_whitespace().next());
+            word.unwrap_or_default().to_uppercase()
+        };
+        self.take().into_iter().map(verb).collect()
     }
 }
 
 impl Drop for Statements {
     fn drop(&mut self) {
-        self.0.listens.store(false, Ordering::Relaxed);
+        self.heard.listens.store(false, Ordering::Relaxed);
         // Nobody asks again before each event.
         rebuild_interest_cache();
     }
@@ -68,18 +108,31 @@ impl<S: Subscriber> Layer<S> for Listener {
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        event.record(&mut Texts(&self.0));
+        let mut told = Told::default();
+        event.record(&mut told);
+        // sqlx tells of a statement of a few words in the summary alone, and puts others on lines of their own.
+        let text = match told.statement.trim_matches('\n') {
+            "" => told.summary,
+            text => text.to_owned(),
+        };
+        if text.contains(self.0.part) {
+            self.0.texts().push(text);
+        }
     }
 }
 
-struct Texts<'a>(&'a Heard);
+#[derive(Default)]
+struct Told {
+    summary: String,
+    statement: String,
+}
 
-impl Visit for Texts<'_> {
+impl Visit for Told {
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "db.statement" && value.contains(self.0.part) {
-            // sqlx puts it on lines of its own.
-            let text = value.trim_matches('\n').to_owned();
-            self.0.texts().push(text);
+        match field.name() {
+            "summary" => value.clone_into(&mut self.summary),
+            "db.statement" => value.clone_into(&mut self.statement),
+            _ => {}
         }
     }
 

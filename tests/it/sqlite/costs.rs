@@ -27,12 +27,7 @@ async fn verbs(
     let store = SqliteStore::new(pool.clone()).with_table(TABLE).unwrap();
     step(store).await;
     pool.close().await;
-    let is_comment = |line: &&str| line.starts_with("--");
-    let verb = |text: &String| {
-        let line = text.lines().find(|it| !is_comment(it)).unwrap();
-        line.split(' ').next().unwrap().to_owned()
-    };
-    heard.take().iter().map(verb).collect()
+    heard.take_verbs()
 }
 
 /// A claim reads first, so that a replay never waits for a writer; within the process that is no round trip.
