@@ -68,7 +68,7 @@ struct Bed {
     own: Contestant,
     /// Claims what was completed, in the words of the store.
     own_claim: Contestant,
-    /// Claims this key, and completes it.
+    /// Claims this key and completes it, as somebody would write it.
     first_call: Contestant,
     /// Reads what this key was completed with.
     read: Contestant,
@@ -537,35 +537,54 @@ macro_rules! script {
     };
 }
 
-/// What the store sends for a first call, or for a claim alone, by hand.
-fn own_scripts(connection: &ConnectionManager, completes: bool) -> Box<dyn Fn(i64) -> Work> {
+/// What the store sends for a first call, and for a replay, by hand.
+async fn own_scripts(
+    connection: &ConnectionManager,
+    store: &RedisStore,
+) -> (Contestant, Contestant) {
     let claim = script!("whole.lua", "fresh.lua", "record.lua", "claim.lua");
     let complete = script!("head.lua", "complete.lua", "record.lua", "hold.lua");
-    let connection = connection.clone();
-    Box::new(move |number| {
+    let idem = Idem::new(store.clone()).erased();
+    annotated(&idem, "sent", "").await.unwrap();
+    let known: Vec<bool> = redis::cmd("SCRIPT")
+        .arg("EXISTS")
+        .arg(&[claim.get_hash(), complete.get_hash()])
+        .query_async(&mut connection.clone())
+        .await
+        .unwrap();
+    assert_eq!(known, [true; 2], "the store has sent other scripts");
+    let run = |completes| -> Box<dyn Fn(i64) -> Work> {
         let (claim, complete) = (Arc::clone(&claim), Arc::clone(&complete));
-        let mut connection = connection.clone();
-        Box::pin(async move {
-            // Others have what they write under the id.
-            let key = key(number);
-            let token = format!("{number:032x}");
-            let mut about = fingerprint(number);
-            about.extend(format!("bench.operation\n{key}\n").as_bytes());
-            let mut step = claim.key(&key);
-            step.arg(&token).arg(LEASE).arg(RETENTION).arg("rerun");
-            let claimed: redis::Value =
-                step.arg(about).invoke_async(&mut connection).await.unwrap();
-            if completes {
-                let head: String = redis::from_redis_value(claimed).unwrap();
-                let grant = head.split(' ').nth(6).unwrap();
-                let mut step = complete.key(&key);
-                step.arg("complete").arg(&token).arg(grant).arg(0);
-                let step = step.arg("completed").arg([b"4:json", RESULT].concat());
-                let completed: i64 = step.invoke_async(&mut connection).await.unwrap();
-                assert_eq!(completed, 1);
-            }
+        let connection = connection.clone();
+        Box::new(move |number| {
+            let (claim, complete) = (Arc::clone(&claim), Arc::clone(&complete));
+            let mut connection = connection.clone();
+            Box::pin(async move {
+                // Others have what they write under the id.
+                let key = key(number);
+                let token = format!("{number:032x}");
+                let mut about = fingerprint(number);
+                about.extend(format!("bench.operation\n{key}\n").as_bytes());
+                let mut step = claim.key(&key);
+                step.arg(&token).arg(LEASE).arg(RETENTION).arg("rerun");
+                let claimed: redis::Value =
+                    step.arg(about).invoke_async(&mut connection).await.unwrap();
+                if completes {
+                    let head: String = redis::from_redis_value(claimed).unwrap();
+                    let grant = head.split(' ').nth(6).unwrap();
+                    let mut step = complete.key(&key);
+                    step.arg("complete").arg(&token).arg(grant).arg(0);
+                    let step = step.arg("completed").arg([b"4:json", RESULT].concat());
+                    let completed: i64 = step.invoke_async(&mut connection).await.unwrap();
+                    assert_eq!(completed, 1);
+                }
+            })
         })
-    })
+    };
+    (
+        Contestant("its own scripts by hand", run(true)),
+        Contestant("its own script by hand", run(false)),
+    )
 }
 
 async fn on_redis(url: &str) -> Bed {
@@ -611,12 +630,13 @@ async fn on_redis(url: &str) -> Bed {
             })
         })
     };
+    let (own, own_claim) = own_scripts(&connection, &store).await;
     Bed {
         name: "Redis",
         idem: Idem::new(store).erased(),
         replay: REPLAY_BY_CLAIM,
-        own: Contestant("its own scripts by hand", own_scripts(&connection, true)),
-        own_claim: Contestant("its own script by hand", own_scripts(&connection, false)),
+        own,
+        own_claim,
         first_call: Contestant("two scripts by hand", run(&[CLAIM, COMPLETE])),
         read: Contestant("GET", plain(&[&["GET"]])),
         others: (
