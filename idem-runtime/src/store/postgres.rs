@@ -327,7 +327,7 @@ impl PostgresStore {
             let row = retry_conflicts(|| query.build::<Postgres>().fetch_one(&self.pool))
                 .await
                 .map_err(error)?;
-            found_in(&row, claim)
+            found(&row, claim)
         };
         self.claims.take(together, || claim.clone(), alone).await
     }
@@ -347,11 +347,7 @@ enum Found {
 }
 
 /// In the row of a statement that claims.
-fn found(rows: &[PgRow], claim: &ClaimRequest) -> Result<Found, StoreError> {
-    found_in(rows.first().ok_or_else(|| sql::corrupt("id"))?, claim)
-}
-
-fn found_in(row: &PgRow, claim: &ClaimRequest) -> Result<Found, StoreError> {
+fn found(row: &PgRow, claim: &ClaimRequest) -> Result<Found, StoreError> {
     Ok(
         match row.number_or_null(OUTCOME).map_err(sql::unreadable)? {
             None => {

@@ -5,7 +5,7 @@ use sqlx::{PgPool, Postgres};
 use tokio::sync::oneshot::Sender;
 
 use super::statements::PLACE;
-use super::{Found, PostgresStore, error, found_in, retry_conflicts};
+use super::{Found, PostgresStore, error, found, retry_conflicts};
 use crate::error::StoreError;
 use crate::record::{Ending, Holder};
 use crate::store::sql::{self, Asked, Readable, Together};
@@ -50,7 +50,7 @@ impl Together for Claims {
                 .bind(&on_crash)
         });
         let Ok(rows) = rows.await else { return };
-        answer(steps, &rows, PLACE, |row, claim| found_in(row, claim).ok());
+        answer(steps, &rows, PLACE, |row, claim| found(row, claim).ok());
     }
 }
 

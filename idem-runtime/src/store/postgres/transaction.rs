@@ -66,7 +66,8 @@ impl On<'_, PostgresStore, PgConnection> {
         let lock = lock.map_or(0, |eight| i64::from_be_bytes(*eight));
         let query = sql::claim_query(claim_locked, claim).number(lock);
         let rows = self.read(query).await?;
-        let record = match found(&rows, claim)? {
+        let row = rows.first().ok_or_else(|| sql::corrupt("id"))?;
+        let record = match found(row, claim)? {
             Found::New(granted) => return Ok(Some(ClaimInTransaction::Granted(granted))),
             Found::Nothing => return Ok(None),
             Found::Locked(record) => {
