@@ -27,6 +27,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
 pub use self::attempt::Attempt;
 pub use self::call::Call;
 pub use self::handling::Handling;
@@ -39,6 +41,7 @@ pub use self::typed::{ErrorKind, Reconciled};
 
 pub(crate) use self::install::default_engine;
 
+use self::claim::{GiveBack, MAX_ORPHANS};
 use self::handover::Handover;
 use crate::codec::{Codec, StoredValue};
 use crate::error::Error;
@@ -64,6 +67,10 @@ pub(crate) struct Engine {
     /// The first seals new digests; all of them are tried on stored ones.
     pub(crate) secrets: Vec<Secret>,
     pub(crate) handover: Handover,
+    /// Claims whose calls have gone.
+    pub(crate) give_back: GiveBack,
+    /// Room for tasks that wait for the answers to such claims.
+    pub(crate) orphans: Arc<Semaphore>,
 }
 
 impl<S: Store> Idem<S> {
@@ -149,15 +156,23 @@ impl<S: TransactionalStore> Idem<S> {
         handling::run_in_transaction(entered, judge, body).await
     }
 
-    /// The same in the transaction that the caller has begun on this connection, through a savepoint: the caller
-    /// commits it, or rolls it back and with it the record. On a connection that is in no transaction, the call begins
-    /// one of its own and commits it.
+    /// Runs a body once for this call in the transaction that the caller has begun on this connection with sqlx's
+    /// `begin` or `begin_with`, through a savepoint. The caller commits the transaction, or rolls it back and with it the
+    /// record.
     ///
     /// # Errors
-    /// As for [`run_in_transaction`](Self::run_in_transaction).
+    /// As for [`run_in_transaction`](Self::run_in_transaction), and
+    /// [`InvalidCall::NoTransaction`](crate::error::InvalidCall::NoTransaction) where the connection is in no
+    /// transaction, or in one that was begun by SQL text: sqlx does not know of it, and would end it with the call.
+    ///
+    /// An error of the store may have undone the caller's whole transaction: give it back and begin anew. On MySQL and
+    /// MariaDB the statements that follow a deadlock would commit one by one; they fail instead until the caller ends
+    /// the transaction.
     ///
     /// # Cancel safety
-    /// Dropping the future rolls back to the savepoint before the connection is used again.
+    /// Dropping the future rolls back to the savepoint before the connection is used again; the caller's own statements
+    /// before it stay. On MySQL and MariaDB that holds for what idem sends; a statement of the *body* that is dropped
+    /// while sqlx prepares it leaves the connection out of step, so close a connection on which that may have happened.
     pub async fn join_transaction<T, E>(
         &self,
         connection: &mut S::Connection,
@@ -387,6 +402,8 @@ impl<S: Store> Builder<S> {
                 policy: self.policy,
                 secrets: self.secrets,
                 handover: Handover::default(),
+                give_back: GiveBack::default(),
+                orphans: Arc::new(Semaphore::new(MAX_ORPHANS)),
             }),
             store,
         }

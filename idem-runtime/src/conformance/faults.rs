@@ -61,6 +61,8 @@ pub enum Fault {
     FailBefore(StoreErrorKind),
     /// The step is taken, then an error of this kind: a lost acknowledgement.
     FailAfter(StoreErrorKind),
+    /// The call panics, and the step is not taken.
+    Panic,
     /// The call never comes back, and the step is not taken.
     HangBefore,
     /// The step is taken, and the call never comes back.
@@ -236,6 +238,7 @@ impl<S> FaultStore<S> {
                 step.await?;
                 Err(planned(kind))
             }
+            Fault::Panic => std::panic::panic_any("a planned panic"),
             Fault::HangBefore => std::future::pending().await,
             Fault::HangAfter => {
                 step.await?;

@@ -1,18 +1,25 @@
 //! From a call to the right to run its body, or to the answer that is there already.
 
+mod give_back;
+mod send;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+pub(crate) use self::give_back::GiveBack;
+pub(super) use self::send::MAX_ORPHANS;
+use self::send::{Ask, Sent};
+
+use super::Attempt;
 use super::call::Prepared;
 use super::handover::{Ended, Lead, Phase, Role};
 use super::timing::{Backoff, bounded, later};
-use super::{Attempt, Engine};
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::fingerprint;
-use crate::record::{Digest, Holder, Observation, OnCrash, Record, State};
+use crate::record::{Digest, Observation, OnCrash, Record, State};
 use crate::store::{Claim, ClaimInTransaction, ClaimRequest, Fenced, Resolution, Resolved};
 
 /// How often a record may change under a call that did not wait, before the call gives up: each round needs another
@@ -49,8 +56,7 @@ pub(super) struct Claimant<'o> {
     can_ask: bool,
     /// None while it follows another call, or relies on the store alone.
     lead: Option<Lead>,
-    /// A claim was sent and its grant is not known, or not in use.
-    in_doubt: bool,
+    sent: Sent,
     /// Where it claims in a transaction.
     opening: Option<&'o mut (dyn Opening + 'o)>,
 }
@@ -95,7 +101,7 @@ impl<'o> Claimant<'o> {
             waited: false,
             can_ask,
             lead: None,
-            in_doubt: false,
+            sent: Sent::default(),
             opening: None,
         }
     }
@@ -198,14 +204,8 @@ impl<'o> Claimant<'o> {
             let call = Arc::clone(&self.call);
             return Box::pin(self.open(None, &call.request)).await;
         }
-        let sent = send(
-            &self.call.engine,
-            None,
-            &self.call.request,
-            &mut self.in_doubt,
-            self.now.take(),
-        );
-        match sent.await {
+        let now = self.now.take();
+        match self.sent.send(&self.call, &Ask::Call, now).await {
             Ok((claim, sent_at)) => self.look(claim, sent_at).await,
             Err(error) => self.without_store(error),
         }
@@ -255,7 +255,7 @@ impl<'o> Claimant<'o> {
             "running without protection: the store could not be reached",
         );
         // What may have been claimed is left to its lease: giving it back would let a duplicate run beside this one.
-        self.in_doubt = false;
+        self.sent.leave();
         drop(self.lead.take());
         let attempt = Attempt::unprotected(Arc::clone(&self.call));
         Ok(Look::Claimed(Claimed::Run(attempt, None)))
@@ -267,7 +267,7 @@ impl<'o> Claimant<'o> {
             Claim::Granted(granted) => {
                 if let Err(error) = self.call.in_time(granted.first_claimed_at) {
                     // Given back when this is dropped; until then it is refused to others as well.
-                    self.in_doubt = true;
+                    self.sent.hesitate();
                     return Err(error);
                 }
                 let attempt = Attempt::granted(Arc::clone(&self.call), &granted, sent_at);
@@ -290,7 +290,7 @@ impl<'o> Claimant<'o> {
         let Some((store, (kept, holder))) = engine.store.recovery().zip(kept) else {
             return Ok(());
         };
-        self.in_doubt = true;
+        self.sent.hesitate();
         let limit = engine.policy.store_timeout;
         let give_up_at = later(Instant::now(), engine.policy.store_patience);
         let mut retries = Backoff::of_retries();
@@ -307,7 +307,7 @@ impl<'o> Claimant<'o> {
             }
             tokio::time::sleep(pause).await;
         }
-        self.in_doubt = false;
+        self.sent.proceed();
         Ok(())
     }
 
@@ -366,14 +366,8 @@ impl<'o> Claimant<'o> {
                 _ => Ok(Look::Again),
             };
         }
-        let sent = send(
-            &self.call.engine,
-            observed,
-            &request,
-            &mut self.in_doubt,
-            None,
-        );
-        let (claim, sent_at) = match sent.await {
+        let ask = Ask::Other(Box::new((observed.copied(), request)));
+        let (claim, sent_at) = match self.sent.send(&self.call, &ask, None).await {
             Ok(answer) => answer,
             Err(error) => return self.without_store(error),
         };
@@ -607,87 +601,10 @@ impl<'o> Claimant<'o> {
     }
 }
 
-/// Sends a claim, or a takeover of what was observed, until the store answers or patience is over.
-pub(super) async fn send(
-    engine: &Engine,
-    observed: Option<&Observation>,
-    request: &ClaimRequest,
-    in_doubt: &mut bool,
-    mut now: Option<Instant>,
-) -> Result<(Claim, Instant), StoreError> {
-    let limit = engine.policy.store_timeout;
-    let mut retries = None;
-    *in_doubt = true;
-    loop {
-        let sent_at = now.take().unwrap_or_else(Instant::now);
-        let step = match observed {
-            None => engine.store.claim(request),
-            Some(observed) => engine.store.take_over(observed, request),
-        };
-        let error = match bounded(limit, step).await {
-            Ok(claim) => {
-                *in_doubt = false;
-                return Ok((claim, sent_at));
-            }
-            Err(error) => error,
-        };
-        let (retries, give_up_at) = retries.get_or_insert_with(|| {
-            let give_up_at = later(sent_at, engine.policy.store_patience);
-            (Backoff::of_retries(), give_up_at)
-        });
-        let pause = retries.pause();
-        if !error.is_retryable() || Instant::now() + pause >= *give_up_at {
-            return Err(error);
-        }
-        tracing::debug!(target: "idem", error = ?error.kind(), "the claim failed, trying again");
-        Box::pin(tokio::time::sleep(pause)).await;
-    }
-}
-
 impl Drop for Claimant<'_> {
     fn drop(&mut self) {
-        if !self.in_doubt {
-            return;
-        }
-        // Nothing has run, so what may have been claimed is given back. It is read first, never claimed again: a claim
-        // sent from here could itself be the one that is left behind.
-        let call = Arc::clone(&self.call);
-        let lead = self.lead.take();
-        self.call.runtime.spawn(async move {
-            give_back(&call).await;
-            drop(lead);
-        });
-    }
-}
-
-/// Releases a claim whose answer never came, where it was granted.
-async fn give_back(call: &Prepared) {
-    let engine = &call.engine;
-    let limit = engine.policy.store_timeout;
-    let give_up_at = later(Instant::now(), call.request.lease);
-    let mut retries = Backoff::of_retries();
-    loop {
-        let read = bounded(limit, engine.store.get(&call.request.id)).await;
-        let released = match read {
-            Ok(Some(record))
-                if record.token == Some(call.request.token) && record.state == State::Running =>
-            {
-                let holder = Holder {
-                    id: record.id,
-                    token: call.request.token,
-                    grant: record.grant,
-                };
-                bounded(limit, engine.store.release(&holder)).await
-            }
-            Ok(_) => Ok(Fenced::Lost),
-            Err(error) => Err(error),
-        };
-        let pause = retries.pause();
-        let mendable = released.is_err_and(|error| error.is_retryable());
-        if !mendable || Instant::now() + pause >= give_up_at {
-            return;
-        }
-        tokio::time::sleep(pause).await;
+        // Nothing has run, so what may have been claimed is given back.
+        self.sent.abandon(&self.call, self.lead.take());
     }
 }
 

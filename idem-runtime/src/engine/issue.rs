@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
 
-use super::claim::send;
+use super::timing::persist;
 use super::{Engine, Idem};
 use crate::error::{Error, InvalidCall, InvalidKey, StoreError, StoreErrorKind};
 use crate::fingerprint::{self, Secret};
@@ -136,9 +136,9 @@ async fn now(engine: &Engine, nonce: &[u8; 16]) -> Result<Timestamp, Error> {
         retention: MOMENT,
         on_crash: OnCrash::Rerun,
     };
-    match send(engine, None, &request, &mut false, None).await? {
-        (Claim::Granted(granted), _) => Ok(granted.first_claimed_at),
-        (Claim::Existing(_), _) => Err(StoreError::new(
+    match persist(&engine.policy, || engine.store.claim(&request)).await? {
+        Claim::Granted(granted) => Ok(granted.first_claimed_at),
+        Claim::Existing(_) => Err(StoreError::new(
             StoreErrorKind::Conflict,
             "the record that the store's time is read off belongs to somebody else",
         )

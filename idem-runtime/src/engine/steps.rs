@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::OnceCell;
-use tokio::time::Instant;
 
 use super::Attempt;
-use super::timing::{Backoff, bounded, later};
+use super::timing::persist;
 use super::transaction::inside;
 use crate::codec::{self, EncodeError, StoredValue};
 use crate::error::{Error, InvalidCall, StoreError};
@@ -240,21 +239,7 @@ impl Attempt {
         &self,
         step: impl Fn() -> std::pin::Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>,
     ) -> Result<T, StoreError> {
-        let policy = &self.engine().policy;
-        let give_up_at = later(Instant::now(), policy.store_patience);
-        let mut retries = Backoff::of_retries();
-        loop {
-            let limit = policy.store_timeout.min(give_up_at - Instant::now());
-            let error = match bounded(limit, step()).await {
-                Ok(done) => return Ok(done),
-                Err(error) => error,
-            };
-            let pause = retries.pause();
-            if !error.is_retryable() || Instant::now() + pause >= give_up_at {
-                return Err(error);
-            }
-            tokio::time::sleep(pause).await;
-        }
+        persist(&self.engine().policy, step).await
     }
 }
 

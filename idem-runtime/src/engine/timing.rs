@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use tokio::runtime::{self, Handle};
 use tokio::time::{Instant, Sleep};
 
 use crate::error::{StoreError, StoreErrorKind};
+use crate::policy::Policy;
 
 /// Pauses between tries: each about twice as long as the one before, up to a cap, and jittered by half so that those
 /// who failed together do not come back together.
@@ -28,6 +30,11 @@ impl Backoff {
     /// Between looks at a record that another process is working on.
     pub(super) fn of_polls() -> Self {
         Self::new(Duration::from_millis(10), Duration::from_secs(1))
+    }
+
+    /// Between tries of background work while the store fails.
+    pub(super) fn of_outages() -> Self {
+        Self::new(Duration::from_millis(20), Duration::from_secs(5))
     }
 
     fn new(first: Duration, cap: Duration) -> Self {
@@ -50,23 +57,76 @@ pub(super) fn later(from: Instant, by: Duration) -> Instant {
     from + by.min(DECADES)
 }
 
-/// A step of the store, given up after `limit`. A step that is ready at once (the memory store's all are) costs no
+/// Waits for a store call, at most for `limit`. A call that is ready at once (all of the memory store's are) costs no
 /// timer.
 pub(super) async fn bounded<T>(
     limit: Duration,
-    mut step: Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + '_>>,
+    step: Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + '_>>,
 ) -> Result<T, StoreError> {
-    if let Poll::Ready(done) = poll_fn(|cx| Poll::Ready(step.as_mut().poll(cx))).await {
-        return done;
+    within(limit, step)
+        .await
+        .unwrap_or_else(|| Err(timed_out(limit)))
+}
+
+/// Takes a step of the store, and tries again for as long as the handle's patience lasts where that can help.
+pub(super) async fn persist<'a, T>(
+    policy: &Policy,
+    step: impl Fn() -> Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>,
+) -> Result<T, StoreError> {
+    let give_up_at = later(Instant::now(), policy.store_patience);
+    let mut retries = Backoff::of_retries();
+    loop {
+        let limit = policy.store_timeout.min(give_up_at - Instant::now());
+        let error = match bounded(limit, step()).await {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        let pause = retries.pause();
+        if !error.is_retryable() || Instant::now() + pause >= give_up_at {
+            return Err(error);
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// The error of a store call that took longer than `limit`.
+pub(super) fn timed_out(limit: Duration) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Timeout,
+        format!("the store gave no answer within {limit:?}"),
+    )
+}
+
+/// Waits for a store call that the caller keeps, at most for `limit`. `None`: the call has not ended yet.
+pub(super) async fn within<T>(
+    limit: Duration,
+    step: impl Future<Output = Result<T, StoreError>> + Unpin,
+) -> Option<Result<T, StoreError>> {
+    let mut step = Caught(step);
+    if let Poll::Ready(done) = poll_fn(|cx| Poll::Ready(Pin::new(&mut step).poll(cx))).await {
+        return Some(done);
     }
     Anchor::set();
     // Boxed: a timer is larger than everything else that a waiting call keeps.
-    match Box::pin(tokio::time::timeout(limit, step)).await {
-        Ok(done) => done,
-        Err(_) => Err(StoreError::new(
-            StoreErrorKind::Timeout,
-            format!("the store gave no answer within {limit:?}"),
-        )),
+    Box::pin(tokio::time::timeout(limit, step)).await.ok()
+}
+
+/// A store call whose panic is its error. A driver that panics must not take the caller's task along: the caller may
+/// hold other connections, and other records.
+struct Caught<F>(F);
+
+impl<T, F: Future<Output = Result<T, StoreError>> + Unpin> Future for Caught<F> {
+    type Output = Result<T, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut self.0).poll(cx)));
+        // What the panic said may name a key. The panic hook has printed it.
+        polled.unwrap_or_else(|_| {
+            Poll::Ready(Err(StoreError::new(
+                StoreErrorKind::Unavailable,
+                "the store panicked, see the panic's message, and try again",
+            )))
+        })
     }
 }
 

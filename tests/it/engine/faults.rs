@@ -8,6 +8,7 @@ use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
 use idem_runtime::{
     Error, Handling, Idem, MemoryStore, OnCrash, OnStoreError, Record, Scope, State, StoreErrorKind,
 };
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{Effects, Failure, LEASE, call, refusal};
@@ -110,7 +111,7 @@ async fn a_store_that_hangs_is_a_timeout_and_what_it_granted_is_given_back() {
         };
         assert_eq!(error.kind(), StoreErrorKind::Timeout);
         assert!(error.is_retryable());
-        settle().await;
+        tokio::time::sleep(idem.policy().store_timeout).await;
         assert_eq!(record(&faults).await.unwrap().state, State::Released);
         faults.reset();
         assert_eq!(effects.run(&idem, call()).await.unwrap(), 1);
@@ -125,9 +126,112 @@ async fn a_call_that_is_cancelled_while_it_claims_gives_back_what_it_was_granted
     assert!(cancelled.as_mut().now_or_never().is_none());
     assert_eq!(record(&faults).await.unwrap().state, State::Running);
     drop(cancelled);
-    settle().await;
+    tokio::time::sleep(idem.policy().store_timeout).await;
     assert_eq!(record(&faults).await.unwrap().state, State::Released);
     assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
+}
+
+/// The read that looks for the claim must not overtake it: the claim takes effect after its caller has gone.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_takes_effect_after_its_caller_has_gone_is_given_back() {
+    for late in [Duration::ZERO, Duration::from_secs(1), LEASE / 2] {
+        let ((idem, faults), effects) = (faulty(), Effects::default());
+        let gate = faults.hold_before(Op::Claim);
+        let call = || call("k", 1).on_crash(OnCrash::Refuse);
+        let mut cancelled = Box::pin(effects.run(&idem, call()));
+        assert!(cancelled.as_mut().now_or_never().is_none());
+        drop(cancelled);
+        tokio::time::sleep(late).await;
+        assert_eq!(record(&faults).await.map(|it| it.state), None);
+        gate.open();
+        settle().await;
+        assert_eq!(record(&faults).await.unwrap().state, State::Released);
+        assert_eq!(effects.run(&idem, call()).await.unwrap(), 1);
+    }
+}
+
+/// A try that timed out is granted after the next one was, ended and released the key.
+#[tokio::test(start_paused = true)]
+async fn a_try_that_is_granted_after_its_call_has_ended_is_given_back() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    let gate = faults.hold_before(Op::Claim);
+    let failed = idem.run(call("k", 1), async || Err::<u32, _>(Failure::TimedOut));
+    assert!(matches!(failed.await, Err(Failure::TimedOut)));
+    assert_eq!(record(&faults).await.unwrap().state, State::Released);
+    gate.open();
+    settle().await;
+    assert_eq!(faults.count(Op::Release), 2);
+    assert_eq!(record(&faults).await.unwrap().state, State::Released);
+    assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
+}
+
+/// A body runs under the try that was granted second: the answer to the first must not take its record away.
+#[tokio::test(start_paused = true)]
+async fn a_try_that_is_granted_while_the_body_runs_releases_nothing() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    let gate = faults.hold_before(Op::Claim);
+    let result = idem.run(call("k", 1), async || {
+        gate.open();
+        settle().await;
+        assert_eq!(record(&faults).await.unwrap().state, State::Running);
+        Ok::<_, Failure>(effects.happen())
+    });
+    assert_eq!(result.await.unwrap(), 1);
+    assert_eq!(faults.count(Op::Release), 0);
+}
+
+/// The calls of a process that share the key of an abandoned claim ask the store themselves after a moment.
+#[tokio::test(start_paused = true)]
+async fn an_abandoned_claim_does_not_occupy_its_key() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    faults.hang_before(Op::Claim, 1);
+    let mut cancelled = Box::pin(effects.run(&idem, call("k", 1)));
+    assert!(cancelled.as_mut().now_or_never().is_none());
+    drop(cancelled);
+    let started = Instant::now();
+    assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
+    assert!(started.elapsed() < Duration::from_millis(500));
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_failed_for_want_of_the_store_ask_it_seldom() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    faults.outage();
+    let mut calls = JoinSet::new();
+    for number in 0..500 {
+        let (idem, effects) = (idem.clone(), effects.clone());
+        calls.spawn(async move { effects.run(&idem, call(&number.to_string(), 1)).await });
+    }
+    for result in calls.join_all().await {
+        assert!(matches!(refusal(result), Error::Store(_)));
+    }
+    let claims = faults.count(Op::Claim);
+    tokio::time::sleep(LEASE * 2).await;
+    assert_eq!(faults.count(Op::Claim), claims);
+    let reads = faults.count(Op::Get);
+    assert!(
+        (1..=60).contains(&reads),
+        "{reads} reads for 500 failed calls"
+    );
+    assert_eq!(faults.count(Op::Release), 0);
+}
+
+/// A driver that panics is an error of the store: the caller's task goes on.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_panics_is_an_error() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    faults.next(Op::Claim, Fault::Panic);
+    assert_eq!(
+        effects.run(&idem, call("k", 1)).await.unwrap(),
+        1,
+        "tried again"
+    );
+    faults.always(Op::Claim, Fault::Panic);
+    let Error::Store(error) = refusal(effects.run(&idem, call("l", 1)).await) else {
+        panic!("expected a store error");
+    };
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert_eq!(effects.count(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -53,7 +53,7 @@ async fn durations_without_end_survive_a_store_that_fails() {
     let mut cancelled = Box::pin(effects.run(&endless, call("m", 1)));
     assert!(cancelled.as_mut().now_or_never().is_none());
     drop(cancelled);
-    tokio::task::yield_now().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(faults.count(Op::Release), 1);
 }
 

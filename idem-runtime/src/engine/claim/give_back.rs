@@ -1,0 +1,240 @@
+//! Giving back claims whose calls have gone.
+//!
+//! One task of a handle does it for all of them, and asks a store that fails with one claim at a time and growing pauses:
+//! thousands of calls that failed together must not keep an overloaded store busy. A claim whose grant is not known is
+//! looked for by reading. It is never claimed again: a claim sent from here could itself be the one that is left behind.
+
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use crate::engine::Engine;
+use crate::engine::call::Prepared;
+use crate::engine::handover::Lead;
+use crate::engine::timing::{Backoff, bounded, later};
+use crate::error::StoreError;
+use crate::record::{Grant, Holder, State};
+
+/// Abandoned claims that wait for their turn, at most. One more is left to its lease.
+const MAX_WAITING: usize = 4096;
+/// Claims that are given back at the same time, once the store has answered for one.
+const AT_ONCE: usize = 16;
+/// Reads for a claim that is not there, spread over the time that a store call may take: it may still arrive.
+const LOOKS: u32 = 3;
+
+/// The abandoned claims of a handle.
+#[derive(Default)]
+pub(crate) struct GiveBack {
+    queue: Mutex<Queue>,
+    arrived: Notify,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<Abandoned>,
+    is_served: bool,
+}
+
+/// A claim whose call has gone.
+pub(super) struct Abandoned {
+    call: Arc<Prepared>,
+    /// The fencing token, where the store's answer is known.
+    granted: Option<Grant>,
+    looks: u32,
+    due: Instant,
+    give_up_at: Instant,
+    /// Keeps other calls of this process from claiming the key until this one was tried once.
+    lead: Option<Lead>,
+}
+
+/// What one try came to.
+enum Tried {
+    Over,
+    /// The claim is not there, and may still come.
+    Absent,
+}
+
+impl Abandoned {
+    /// A claim of which nobody knows whether it was granted.
+    pub(super) fn in_doubt(call: &Arc<Prepared>, lead: Option<Lead>) -> Self {
+        let now = Instant::now();
+        Self {
+            call: Arc::clone(call),
+            granted: None,
+            looks: 0,
+            due: now,
+            give_up_at: later(now, call.request.lease),
+            lead,
+        }
+    }
+
+    /// A claim that was granted with this fencing token.
+    pub(super) fn granted(call: &Arc<Prepared>, granted: Grant, lead: Option<Lead>) -> Self {
+        Self {
+            granted: Some(granted),
+            ..Self::in_doubt(call, lead)
+        }
+    }
+
+    /// Hands the claim to the handle's task.
+    pub(super) fn give_back(self) {
+        let (engine, runtime) = (Arc::clone(&self.call.engine), self.call.runtime.clone());
+        let mut queue = engine.give_back.lock();
+        if queue.waiting.len() >= MAX_WAITING {
+            drop(queue);
+            tracing::warn!(
+                target: "idem",
+                operation = self.call.request.identity.operation.as_str(),
+                "too many calls went away while they claimed: this claim is left to its lease",
+            );
+            return;
+        }
+        queue.waiting.push(self);
+        let is_served = mem::replace(&mut queue.is_served, true);
+        drop(queue);
+        if is_served {
+            engine.give_back.arrived.notify_one();
+        } else {
+            runtime.spawn(serve(engine));
+        }
+    }
+
+    async fn try_once(&self) -> Result<Tried, StoreError> {
+        let engine = &self.call.engine;
+        let limit = engine.policy.store_timeout;
+        let request = &self.call.request;
+        let grant = match self.granted {
+            Some(granted) => granted,
+            None => match bounded(limit, engine.store.get(&request.id)).await? {
+                Some(record)
+                    if record.token == Some(request.token) && record.state == State::Running =>
+                {
+                    record.grant
+                }
+                _ => return Ok(Tried::Absent),
+            },
+        };
+        let holder = Holder {
+            id: request.id,
+            token: request.token,
+            grant,
+        };
+        bounded(limit, engine.store.release(&holder)).await?;
+        Ok(Tried::Over)
+    }
+
+    /// Tries once. Returns the claim where it is to be tried again, and whether the store failed.
+    async fn try_again(mut self) -> (Option<Self>, bool) {
+        let tried = self.try_once().await;
+        self.lead = None;
+        match tried {
+            Ok(Tried::Over) => (None, false),
+            Ok(Tried::Absent) => {
+                self.looks += 1;
+                let pause = self.call.engine.policy.store_timeout / (LOOKS - 1);
+                self.due = later(Instant::now(), pause);
+                let again = self.looks < LOOKS && self.due <= self.give_up_at;
+                (again.then_some(self), false)
+            }
+            Err(error) => {
+                let again = error.is_retryable() && Instant::now() < self.give_up_at;
+                (again.then_some(self), true)
+            }
+        }
+    }
+}
+
+/// What there is to give back.
+enum Due {
+    Now(Vec<Abandoned>),
+    /// Nothing before this.
+    At(Instant),
+    Nothing,
+}
+
+impl GiveBack {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The claims that are due. With none waiting, the queue is marked as not served.
+    fn due(&self) -> Due {
+        let mut queue = self.lock();
+        let now = Instant::now();
+        let waiting = mem::take(&mut queue.waiting);
+        let (due, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|it| it.due <= now);
+        queue.waiting = waiting;
+        if !due.is_empty() {
+            return Due::Now(due);
+        }
+        let next = queue.waiting.iter().map(|it| it.due).min();
+        queue.is_served = next.is_some();
+        next.map_or(Due::Nothing, Due::At)
+    }
+}
+
+/// The task of a handle.
+async fn serve(engine: Arc<Engine>) {
+    let mut service = Service {
+        engine: Arc::clone(&engine),
+        is_over: false,
+    };
+    let mut pauses = Backoff::of_outages();
+    loop {
+        let mut due = match engine.give_back.due() {
+            Due::Nothing => {
+                service.is_over = true;
+                return;
+            }
+            Due::At(next) => {
+                // Either the next claim is due, or another one arrives.
+                let _ = timeout_at(next, engine.give_back.arrived.notified()).await;
+                continue;
+            }
+            Due::Now(due) => due.into_iter(),
+        };
+        // One is asked for all: a store that fails is left alone for a while.
+        let Some(first) = due.next() else { continue };
+        let (again, failed) = first.try_again().await;
+        let mut waiting: Vec<_> = again.into_iter().collect();
+        if failed {
+            waiting.extend(due);
+        } else {
+            pauses = Backoff::of_outages();
+            let mut trying = JoinSet::new();
+            for claim in due {
+                if trying.len() >= AT_ONCE
+                    && let Some(Ok((again, _))) = trying.join_next().await
+                {
+                    waiting.extend(again);
+                }
+                trying.spawn(claim.try_again());
+            }
+            while let Some(tried) = trying.join_next().await {
+                waiting.extend(tried.ok().and_then(|(again, _)| again));
+            }
+        }
+        let pause = failed.then(|| pauses.pause());
+        engine.give_back.lock().waiting.extend(waiting);
+        if let Some(pause) = pause {
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
+
+/// A task that is cut off, as it is when its runtime ends, leaves the queue to the next one.
+struct Service {
+    engine: Arc<Engine>,
+    is_over: bool,
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.engine.give_back.lock().is_served = false;
+        }
+    }
+}
