@@ -170,6 +170,12 @@ pub enum InvalidCall {
          take it back: make it before or after, or let it join by `tx = ...` naming an argument that is the connection"
     )]
     InsideTransaction,
+    /// A call was to join the transaction of a connection that is in none, or in one that was begun by SQL text.
+    #[error(
+        "the connection is in no transaction that sqlx knows of: begin one with sqlx's `begin()`, not by SQL text, and \
+         commit it after the call, or leave out the connection to have the call begin one"
+    )]
+    NoTransaction,
     /// The call is transactional, and this cannot be said of one that is.
     #[error("a transactional call has no `{0}`: the database decides, by committing or not")]
     NotTransactional(&'static str),

@@ -57,7 +57,7 @@ pub mod sqlite;
 mod transaction;
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
-pub use self::sql::OpenTransaction;
+pub use self::sql::{Cancellation, OpenTransaction};
 pub use self::transaction::{ClaimInTransaction, Connects, TransactionalStore};
 
 pub use self::recovery::{Kept, RecoveryStore};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_runtime::record::{Digest, Grant, Holder, Token};
-use idem_runtime::store::{Claim, ClaimRequest, Fenced};
+use idem_runtime::store::{Claim, ClaimInTransaction, ClaimRequest, Fenced, TransactionalStore};
 use idem_runtime::{State, Store};
 use tokio::task::JoinSet;
 
@@ -195,4 +195,56 @@ async fn gone(store: &impl Store, key: &str) -> Holder {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     owner
+}
+
+/// Somebody holds one record for long. The others that are claimed, or completed, at the same moment are not held up: they
+/// have ended before the record is let go.
+pub(crate) async fn a_locked_record_holds_up_no_other<S: TransactionalStore + Clone>(store: &S) {
+    const LONG: Duration = Duration::from_secs(60);
+    // Given a transaction that has claimed a record.
+    let mut holding = store.begin().await.unwrap();
+    let locked = claim("locked");
+    let held = store.claim_in(&mut holding, None, &locked).await.unwrap();
+    assert!(matches!(held, ClaimInTransaction::Granted(_)), "{held:?}");
+
+    // When it is claimed without a transaction, together with others.
+    let (mut waiting, mut others) = (JoinSet::new(), JoinSet::new());
+    for number in 0..100 {
+        let store = store.clone();
+        if number == 50 {
+            waiting.spawn(async move { store.claim(&claim("locked")).await });
+        } else {
+            others.spawn(async move { own(&store, &claim(&format!("other-{number}"))).await });
+        }
+    }
+    let owners = tokio::time::timeout(LONG, others.join_all()).await.unwrap();
+    assert!(waiting.try_join_next().is_none(), "it is locked");
+    store.rollback(holding).await.unwrap();
+    let told = waiting.join_next().await.unwrap().unwrap().unwrap();
+    assert!(matches!(told, Claim::Granted(_)), "{told:?}");
+
+    // When one of many that are completed is locked, likewise.
+    let mut holding = store.begin().await.unwrap();
+    let locked = owners[50];
+    let held = store
+        .complete_in(&mut holding, &locked, &ending(b"held"))
+        .await;
+    assert_eq!(held.unwrap(), Fenced::Done);
+    let (mut waiting, mut others) = (JoinSet::new(), JoinSet::new());
+    for owner in owners {
+        let store = store.clone();
+        let completing = async move { store.complete(&owner, &ending(b"own")).await };
+        match owner.id == locked.id {
+            true => drop(waiting.spawn(completing)),
+            false => drop(others.spawn(completing)),
+        }
+    }
+    let completed = tokio::time::timeout(LONG, others.join_all()).await.unwrap();
+    for completed in completed {
+        assert_eq!(completed.unwrap(), Fenced::Done);
+    }
+    assert!(waiting.try_join_next().is_none(), "it is locked");
+    store.rollback(holding).await.unwrap();
+    let told = waiting.join_next().await.unwrap().unwrap().unwrap();
+    assert_eq!(told, Fenced::Done);
 }

@@ -18,6 +18,7 @@ use crate::records::{HOUR, claim, ending, own, told};
 
 mod costs;
 mod errors;
+mod locks;
 
 /// A database of its own, dropped at the end of a test that passes.
 struct Database {

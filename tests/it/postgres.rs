@@ -244,7 +244,7 @@ async fn ten_migrate_at_once() {
     assert_eq!(listed.records.len(), 10);
     let pool = database.pool(1).await;
     let versions = "SELECT count(*) FROM idem_records_migrations";
-    assert_eq!(number(&pool, versions).await, 4);
+    assert_eq!(number(&pool, versions).await, 5);
     database.drop().await;
 }
 
@@ -295,12 +295,12 @@ async fn tables_of_a_later_release_are_left_alone() {
     let pool = database.pool(1).await;
     execute(
         &pool,
-        "INSERT INTO idem_records_migrations VALUES (5, 0), (6, 0)",
+        "INSERT INTO idem_records_migrations VALUES (98, 0), (99, 0)",
     )
     .await;
     let error = store.migrate().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Schema);
-    assert!(error.to_string().contains("version 6"), "{error}");
+    assert!(error.to_string().contains("version 7"), "{error}");
     database.drop().await;
 }
 
@@ -585,5 +585,51 @@ async fn an_erased_record_may_be_claimed_and_a_stale_look_erases_nothing() {
     let record = store.get(&owner.id).await.unwrap().unwrap();
     assert_eq!(record.state, State::Running);
     store.renew(&next, HOUR).await.unwrap();
+    database.drop().await;
+}
+
+/// A schema that is renamed, or copied under another name, goes on with its own records.
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_schema_may_be_renamed_and_copied() {
+    let database = Database::new().await;
+    let pool = database.pool(2).await;
+    execute(&pool, "CREATE SCHEMA prod").await;
+    let store = |schema| {
+        PostgresStore::new(pool.clone())
+            .with_schema(schema)
+            .unwrap()
+    };
+    store("prod").migrate().await.unwrap();
+    own(&store("prod"), &claim("before")).await;
+
+    // When it is renamed, and another is made of its definitions, with the function bound to a schema of the old name.
+    execute(&pool, "ALTER SCHEMA prod RENAME TO shop").await;
+    own(&store("shop"), &claim("renamed")).await;
+    execute(&pool, "CREATE SCHEMA staging").await;
+    store("staging").migrate().await.unwrap();
+    execute(
+        &pool,
+        "ALTER FUNCTION staging.idem_records_claim SET search_path TO shop",
+    )
+    .await;
+    own(&store("staging"), &claim("copied")).await;
+
+    // Then each has its own records, and completes them.
+    for (schema, records) in [("shop", 2), ("staging", 1)] {
+        let count = format!("SELECT count(*) FROM {schema}.idem_records");
+        assert_eq!(number(&pool, &count).await, records, "{schema}");
+        let owner = own(&store(schema), &claim("more")).await;
+        let completed = store(schema).complete(&owner, &ending(b"1")).await;
+        assert_eq!(completed.unwrap(), Fenced::Done);
+    }
+    database.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_locked_record_holds_up_no_other() {
+    let database = Database::new().await;
+    crate::batches::a_locked_record_holds_up_no_other(&database.store().await).await;
     database.drop().await;
 }

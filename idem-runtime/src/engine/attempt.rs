@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::Engine;
 use super::call::Prepared;
-use super::timing::{bounded, later};
+use super::timing::{DECADES, bounded, later};
 use super::transaction::inside;
 use crate::error::{Error, InvalidCall};
 use crate::key::{Key, Operation, RecordId, Scope};
@@ -32,7 +32,12 @@ pub struct Attempt {
 impl Attempt {
     /// The lease counts from *sending* the claim, so this process never believes longer than the store does.
     pub(super) fn granted(call: Arc<Prepared>, granted: &Granted, sent_at: Instant) -> Self {
-        call.progress.run(later(sent_at, call.request.lease));
+        // A transaction holds its record until it ends.
+        let lease = match call.transactional {
+            true => DECADES,
+            false => call.request.lease,
+        };
+        call.progress.run(later(sent_at, lease));
         Self {
             grant: Some(granted.grant),
             number: granted.attempt,

@@ -42,8 +42,9 @@ struct Parts {
     transactional: bool,
 }
 
-/// The lease of a transactional call, which nobody else ever sees: it only has to be longer than a transaction lasts.
-const OF_TRANSACTIONS: Duration = Duration::from_secs(60 * 60);
+/// Lease in the record of a transactional call. It decides nothing: the record is not visible before the transaction ends,
+/// and belongs to it until then. It is short because purging looks at a record one lease after its retention.
+const OF_TRANSACTIONS: Duration = Duration::from_secs(60);
 
 impl Call {
     /// A call of this operation, with this key, for this request; its record is kept for `ttl` after it ended.

@@ -135,6 +135,7 @@ fn enter_from<'c, S: TransactionalStore, F: Source<'c, S> + 'c, T, E>(
     codecs: Codecs<T, E>,
 ) -> impl Future<Output = Result<InTransaction<'c, S, T, E>, Result<T, E>>> {
     let Transactions { handle, store } = transactions;
+    let refusal = source.refusal();
     let begun = Entry::prepare(handle, call.transactional(), codecs, Joins(F::JOINS));
     let begun = begun.map(|(call, entry)| {
         // Only an error that is stored needs one: all else rolls back the whole.
@@ -144,6 +145,9 @@ fn enter_from<'c, S: TransactionalStore, F: Source<'c, S> + 'c, T, E>(
     });
     async move {
         let (held, entry) = begun?;
+        if let Some(refusal) = refusal {
+            return Err(entry.refuse(refusal.into()));
+        }
         match held.await {
             Ok(held) => {
                 entry.span.record("attempt", held.life.0.number());
@@ -184,15 +188,14 @@ fn hold<'c, S: TransactionalStore, F: Source<'c, S> + 'c>(
                 return Err(error.into());
             }
         };
-        let (Some((transaction, nested)), Some(holder)) =
-            (attempting.into_transaction(), attempt.holder())
+        let (Some(transaction), Some(holder)) = (attempting.into_transaction(), attempt.holder())
         else {
             return Err(Error::LeaseLost.into());
         };
         let mut held = Held {
             transaction,
             store,
-            nested,
+            nested: F::JOINS,
             savepoint: None,
             lead,
             life: Life(attempt),

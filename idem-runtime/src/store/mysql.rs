@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::TryStreamExt as _;
-use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions, MySqlQueryResult, MySqlRow};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Either, Executor, MySql, MySqlPool};
+use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions, MySqlRow};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, MySql, MySqlPool};
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
@@ -18,12 +17,14 @@ use crate::store::{
     Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
+mod connections;
 mod errors;
 pub(super) mod migrate;
 pub(super) mod statements;
 mod together;
 mod transaction;
 
+use connections::Answer;
 pub(super) use errors::{DUPLICATE, error, number, retry_undone};
 use errors::{LOCKED, NO_SUCH_TABLE, is_undone};
 use statements::Statements;
@@ -193,16 +194,9 @@ impl MySqlStore {
     /// anything is harmless, so the two need no transaction.
     async fn raise(&self, grant: Grant) -> Result<(), StoreError> {
         let (pool, statements) = (self.pool.clone(), Arc::clone(&self.statements));
-        // A task, so that a caller that goes away leaves no connection behind with a limit that is not its own.
-        let raised = tokio::spawn(async move { raise(&pool, &statements.raise, grant).await });
-        match raised.await {
-            Ok(raised) => raised.map_err(error),
-            Err(stopped) => Err(StoreError::new(
-                StoreErrorKind::Unavailable,
-                "the runtime stopped before the server answered",
-            )
-            .with_source(stopped)),
-        }
+        // A caller that goes away must leave no connection behind with a limit that is not its own.
+        let raised = sql::uncut(async move { raise(&pool, &statements.raise, grant).await });
+        raised.await.map_err(error)
     }
 
     async fn purge_batch(&self, limit: u32) -> Result<Purged, StoreError> {
@@ -259,11 +253,11 @@ impl MySqlStore {
             // There are many lengths of lists, and a statement of each would push out what claims have prepared.
             let query = sqlx::query::<MySql>(AssertSqlSafe(Arc::clone(&text))).persistent(false);
             let query = first.iter().fold(query, |query, it| query.bind(*it));
-            let query = ids.iter().fold(query, |query, id| query.bind(*id));
-            query.execute(&self.pool)
+            let query = ids.iter().fold(query, |query, id| query.bind(id.to_vec()));
+            connections::run_owned(&self.pool, query)
         };
-        let done = retry_undone(run).await.map_err(error)?;
-        Ok(done.rows_affected())
+        let answer = retry_undone(run).await.map_err(error)?;
+        Ok(answer.done.rows_affected())
     }
 }
 
@@ -292,41 +286,20 @@ async fn raise(pool: &MySqlPool, statement: &Statement, grant: Grant) -> Result<
 
 /// What runs the statements that only this dialect has.
 trait Steps: Backend<Row = MySqlRow> {
-    fn own_statements(&self) -> &Statements;
+    fn store(&self) -> &MySqlStore;
 
     /// Runs a statement that may give back rows, to its end.
-    async fn answer(
-        &self,
-        query: &Query<'_>,
-    ) -> Result<(Vec<MySqlRow>, MySqlQueryResult), sqlx::Error>;
+    async fn answer(&self, query: &Query<'_>) -> Result<Answer, sqlx::Error>;
 }
 
 impl Steps for MySqlStore {
-    fn own_statements(&self) -> &Statements {
-        &self.statements
+    fn store(&self) -> &MySqlStore {
+        self
     }
 
-    async fn answer(
-        &self,
-        query: &Query<'_>,
-    ) -> Result<(Vec<MySqlRow>, MySqlQueryResult), sqlx::Error> {
-        retry_undone(|| answer_of(&self.pool, query)).await
+    async fn answer(&self, query: &Query<'_>) -> Result<Answer, sqlx::Error> {
+        retry_undone(|| connections::run(&self.pool, query)).await
     }
-}
-
-async fn answer_of<'c>(
-    executor: impl Executor<'c, Database = MySql>,
-    query: &Query<'_>,
-) -> Result<(Vec<MySqlRow>, MySqlQueryResult), sqlx::Error> {
-    let (mut rows, mut done) = (Vec::new(), MySqlQueryResult::default());
-    let mut answer = executor.fetch_many(query.build::<MySql>());
-    while let Some(step) = answer.try_next().await? {
-        match step {
-            Either::Left(result) => done.extend([result]),
-            Either::Right(row) => rows.push(row),
-        }
-    }
-    Ok((rows, done))
 }
 
 /// What is there, of a server that refuses to write: a replica, say, which can still tell.
@@ -345,7 +318,7 @@ async fn read_instead(
 
 /// The first claim. `INSERT IGNORE` would also ignore what is wrong with a value.
 async fn insert(backend: &impl Steps, claim: &ClaimRequest) -> Result<Inserted, StoreError> {
-    let statements = backend.own_statements();
+    let statements = &backend.store().statements;
     match insert_by(backend, &statements.insert, claim).await? {
         Inserted::Nothing => insert_by(backend, &statements.insert_above, claim).await,
         inserted => Ok(inserted),
@@ -358,7 +331,7 @@ async fn insert_by(
     claim: &ClaimRequest,
 ) -> Result<Inserted, StoreError> {
     let query = sql::claim_query(statement, claim);
-    let (rows, done) = match backend.answer(&query).await {
+    let Answer { rows, done } = match backend.answer(&query).await {
         Err(error) if number(&error) == Some(DUPLICATE) => return Ok(Inserted::Unseen),
         answer => answer.map_err(error)?,
     };
@@ -371,6 +344,7 @@ async fn insert_by(
         // MySQL returns no row, but this number, which is the grant, and `insert` inserts only where that is the
         // time.
         (_, number) => {
+            backend.store().returns_rows.store(false, Ordering::Relaxed);
             let number = number.cast_signed();
             Inserted::New(Claim::Granted(Granted {
                 grant: Grant::from_number(number),
@@ -397,7 +371,7 @@ async fn claim_there(
     backend: &impl Steps,
     claim: &ClaimRequest,
 ) -> Result<Option<Claim>, StoreError> {
-    let query = sql::claim_query(&backend.own_statements().claim, claim);
+    let query = sql::claim_query(&backend.store().statements.claim, claim);
     if backend.write(query).await? == 0 {
         return Ok(None);
     }
@@ -410,7 +384,7 @@ async fn try_take_over(
     observed: &Observation,
     claim: &ClaimRequest,
 ) -> Result<Option<Claim>, StoreError> {
-    let query = sql::take_over_query(&backend.own_statements().take_over, observed, claim);
+    let query = sql::take_over_query(&backend.store().statements.take_over, observed, claim);
     let taken = backend.write(query).await? > 0;
     let Some(record) = sql::look(backend, &claim.id).await? else {
         return Ok(None);
@@ -433,15 +407,13 @@ impl Backend for MySqlStore {
     }
 
     async fn read(&self, query: Query<'_>) -> Result<Vec<MySqlRow>, StoreError> {
-        retry_undone(|| query.build::<MySql>().fetch_all(&self.pool))
-            .await
-            .map_err(error)
+        Ok(self.answer(&query).await.map_err(error)?.rows)
     }
 
     /// sqlx asks the server for the rows that a statement matched, not for those it changed.
     async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
-        let done = retry_undone(|| query.build::<MySql>().execute(&self.pool)).await;
-        Ok(done.map_err(error)?.rows_affected())
+        let answer = self.answer(&query).await.map_err(error)?;
+        Ok(answer.done.rows_affected())
     }
 }
 
@@ -505,6 +477,10 @@ impl Store for MySqlStore {
     }
 
     async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
+        // MySQL cannot bound how long a statement waits for a row: one locked record would hold up the whole batch.
+        if !self.returns_rows.load(Ordering::Relaxed) {
+            return sql::complete(self, holder, ending).await;
+        }
         let together = || Completions(self.clone());
         self.completions
             .complete(self, together, holder, ending)

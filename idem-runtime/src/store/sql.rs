@@ -21,6 +21,7 @@ mod saved;
 mod statements;
 mod steps;
 mod transaction;
+mod uncut;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use batch::once_each;
@@ -43,8 +44,12 @@ pub(super) use steps::{
     Backend, Claiming, ROUNDS, claim, claim_query, complete, get, interrupt, list, may_be_granted,
     release, renew, resolve, restless, take_over, take_over_query,
 };
-pub use transaction::OpenTransaction;
+pub use transaction::{Cancellation, OpenTransaction};
 pub(super) use transaction::{On, transactions};
+#[cfg(feature = "mysql")]
+pub(super) use uncut::caught;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(super) use uncut::uncut;
 
 /// A duration as it is stored: microseconds, and so few that no sum of a time and two of them overflows. The longest,
 /// 2^61 µs, is 73,000 years.

@@ -32,13 +32,13 @@ pub trait TransactionalStore: Store {
     /// Opens a transaction on a connection of the store's own.
     fn begin(&self) -> impl Future<Output = Result<Self::Transaction<'static>, StoreError>> + Send;
 
-    /// Sets a savepoint in the transaction that this connection is in; opens one where it is in none.
+    /// Sets a savepoint in the transaction that this connection is in. Dropped, it leaves that transaction as it was.
     fn join<'c>(
         &self,
         connection: &'c mut Self::Connection,
     ) -> impl Future<Output = Result<Self::Transaction<'c>, StoreError>> + Send;
 
-    /// Whether this connection is in a transaction.
+    /// Whether this connection is in a transaction that its driver has begun, and will end.
     fn is_in_transaction(connection: &Self::Connection) -> bool;
 
     /// Reads what there is before a transaction is opened, for a store where opening one waits for others. `None`:
@@ -48,20 +48,19 @@ pub trait TransactionalStore: Store {
         claim: &ClaimRequest,
     ) -> impl Future<Output = Result<Option<ClaimInTransaction>, StoreError>> + Send;
 
-    /// [`Store::claim`] in a transaction, or [`Store::take_over`] of what was observed. `joined` says that the
-    /// transaction is the caller's, and has not been looked for before.
+    /// [`Store::claim`] in a transaction, or [`Store::take_over`] of what was observed. In one that was
+    /// [joined](Self::join), nobody has [looked](Self::look) before.
     fn claim_in(
         &self,
-        connection: &mut Self::Connection,
+        transaction: &mut Self::Transaction<'_>,
         observed: Option<&Observation>,
         claim: &ClaimRequest,
-        joined: bool,
     ) -> impl Future<Output = Result<ClaimInTransaction, StoreError>> + Send;
 
     /// [`Store::complete`] in a transaction.
     fn complete_in(
         &self,
-        connection: &mut Self::Connection,
+        transaction: &mut Self::Transaction<'_>,
         holder: &Holder,
         ending: &Ending,
     ) -> impl Future<Output = Result<Fenced, StoreError>> + Send;
@@ -70,7 +69,7 @@ pub trait TransactionalStore: Store {
     /// before; [`Fenced::Lost`] where it was. From here until the transaction ends the record stays the holder's.
     fn save_step_in(
         &self,
-        connection: &mut Self::Connection,
+        transaction: &mut Self::Transaction<'_>,
         holder: &Holder,
         name: &str,
         payload: &Payload,
@@ -126,11 +125,11 @@ impl From<Claim> for ClaimInTransaction {
     }
 }
 
-/// What a connection of this kind can be had from: itself, a transaction on it, or one that a pool lent.
+/// Lends a connection of this kind: the connection itself, or a transaction on it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no connection that `tx` could join",
     label = "not a connection of the store's database",
-    note = "an argument that `tx` names is the connection or transaction to join: `&mut PgConnection`, `&mut Transaction<'_, Postgres>` or `&mut PoolConnection<Postgres>` on a `PostgresStore`, likewise on the others",
+    note = "an argument that `tx` names is the transaction to join: `&mut Transaction<'_, Postgres>`, or the `&mut PgConnection` that it lends, on a `PostgresStore`, likewise on the others",
     note = "for a transaction of the call's own give `tx` a name that is no argument's"
 )]
 pub trait Connects<C> {

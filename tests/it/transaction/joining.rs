@@ -1,8 +1,11 @@
 //! `tx` that names an argument: the call becomes a part of the caller's transaction.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use futures_util::FutureExt as _;
+use idem_runtime::error::InvalidCall;
 use idem_runtime::store::{Resolved, TransactionalStore};
 use idem_runtime::{Error, Idem, Record, State, idempotent};
 
@@ -19,7 +22,9 @@ on_every_store! {
     a_dropped_call_is_taken_back_before_the_connection_is_used_again,
     a_duplicate_in_the_same_transaction_is_replayed,
     nobody_is_told_what_is_not_committed,
-    on_a_connection_without_a_transaction_the_call_commits,
+    a_connection_without_a_transaction_is_refused,
+    a_lapsed_record_is_taken_over,
+    a_call_that_is_dropped_at_any_poll_leaves_the_transaction_whole,
     a_call_in_the_body_may_join,
     a_call_that_failed_may_be_made_again_in_the_same_transaction,
     what_died_is_reported_although_the_transaction_is_open,
@@ -40,6 +45,17 @@ async fn order_on<P: Place>(
 
 #[idempotent(key = key, ttl = "1h", name = OPERATION, store = idem, lease = "300ms", on_crash = refuse, skip(idem, gate))]
 async fn order_once<P: Place>(
+    idem: &Idem<P::Store>,
+    gate: &Gate,
+    key: &str,
+    amount: i64,
+) -> Result<(u32, i64, String), Failure> {
+    gate.pass().await;
+    Ok((0, amount, String::new()))
+}
+
+#[idempotent(key = key, ttl = "1h", name = OPERATION, store = idem, lease = "300ms", skip(idem, gate))]
+async fn order_leased<P: Place>(
     idem: &Idem<P::Store>,
     gate: &Gate,
     key: &str,
@@ -186,18 +202,111 @@ async fn nobody_is_told_what_is_not_committed<P: Place>(shop: Arc<Shop<P>>) {
     shop.assert_ordered_once("a").await;
 }
 
-async fn on_a_connection_without_a_transaction_the_call_commits<P: Place>(shop: Arc<Shop<P>>) {
+/// A transaction that was begun by SQL text would be committed by the call: sqlx does not know of it.
+async fn a_connection_without_a_transaction_is_refused<P: Place>(shop: Arc<Shop<P>>) {
     let mut own = shop.place.acquire().await;
-    let tx = P::lent(&mut own);
-    order_on::<P>(&shop.idem, tx, "a", 5, Then::Succeed)
-        .await
-        .unwrap();
+    for begun_by_text in [false, true] {
+        let tx = P::lent(&mut own);
+        if begun_by_text {
+            P::text(tx, "BEGIN").await;
+            P::order(tx, "before", 1).await.unwrap();
+        }
+        let refused = order_on::<P>(&shop.idem, tx, "a", 5, Then::Panic).await;
+        let error = idempotency(refused);
+        assert!(
+            matches!(error, Error::InvalidCall(InvalidCall::NoTransaction)),
+            "{error:?}"
+        );
+        if begun_by_text {
+            P::text(tx, "ROLLBACK").await;
+        }
+        shop.assert_untouched("a").await;
+        assert_eq!(shop.orders("before").await, 0);
+    }
+}
+
+/// The record of a leased call that died is taken over, although the transaction locks it before it is seen to be lapsed.
+async fn a_lapsed_record_is_taken_over<P: Place>(shop: Arc<Shop<P>>) {
+    let gate = Gate::new();
+    let mut died =
+        std::mem::ManuallyDrop::new(Box::pin(order_leased::<P>(&shop.idem, &gate, "a", 5)));
+    tokio::select! {
+        answer = died.as_mut() => panic!("its body hangs: {answer:?}"),
+        () = gate.entered() => {}
+    }
+    while !shop.record("a").await.unwrap().is_lapsed() {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let shop = shop.elsewhere();
+    let mut outer = shop.place.begin().await;
+    assert_eq!(
+        join(&shop, &mut outer, "a", Then::Succeed).await.unwrap(),
+        5
+    );
+    P::commit(outer).await;
     shop.assert_ordered_once("a").await;
-    let tx = P::lent(&mut own);
-    order_on::<P>(&shop.idem, tx, "b", 5, Then::Fail)
-        .await
-        .unwrap_err();
-    shop.assert_untouched("b").await;
+}
+
+/// What the caller did before a call that is dropped at any moment is there after the commit, and with what it does after.
+async fn a_call_that_is_dropped_at_any_poll_leaves_the_transaction_whole<P: Place>(
+    shop: Arc<Shop<P>>,
+) {
+    let mut dropped = 0;
+    // Cold connections too: what is prepared for the first time takes more exchanges.
+    for round in 0..3 {
+        for polls in 0.. {
+            let key = format!("{round}-{polls}");
+            let (before, after) = (format!("before {key}"), format!("after {key}"));
+            let mut outer = shop.place.begin().await;
+            P::order(P::connection(&mut outer), &before, 1)
+                .await
+                .unwrap();
+            let answer = {
+                let mut call = Box::pin(join(&shop, &mut outer, &key, Then::Succeed));
+                poll_times(&mut call, polls).await
+            };
+            P::order(P::connection(&mut outer), &after, 1)
+                .await
+                .unwrap();
+            P::commit(outer).await;
+            assert_eq!(
+                (shop.orders(&before).await, shop.orders(&after).await),
+                (1, 1),
+                "{key}"
+            );
+            match answer {
+                Some(answer) => {
+                    answer.unwrap();
+                    shop.assert_ordered_once(&key).await;
+                    break;
+                }
+                None => dropped += 1,
+            }
+            // Dropped at its very end, the call holds or does not.
+            match shop.orders(&key).await {
+                0 => shop.assert_untouched(&key).await,
+                _ => shop.assert_ordered_once(&key).await,
+            }
+        }
+    }
+    assert!(dropped > 5, "{dropped}");
+}
+
+/// Polls a future so many times, each when it can go on.
+async fn poll_times<F: Future + Unpin>(future: &mut F, polls: u32) -> Option<F::Output> {
+    let mut left = polls;
+    std::future::poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match Pin::new(&mut *future).poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
 }
 
 /// An order and its parts, all or nothing.

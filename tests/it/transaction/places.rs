@@ -31,6 +31,9 @@ pub(super) trait Place: Clone + Send + Sync + 'static {
         amount: i64,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
+    /// A statement as SQL text.
+    fn text(tx: &mut Connection<Self>, sql: &'static str) -> impl Future<Output = ()> + Send;
+
     /// Something that the database refuses.
     fn order_nothing(
         tx: &mut Connection<Self>,
@@ -96,6 +99,10 @@ macro_rules! place {
         async fn order(tx: &mut $connection, key: &str, amount: i64) -> Result<(), sqlx::Error> {
             let insert = sqlx::query($insert).bind(key).bind(amount);
             insert.execute(tx).await.map(drop)
+        }
+
+        async fn text(tx: &mut $connection, sql: &'static str) {
+            sqlx::raw_sql(sql).execute(tx).await.unwrap();
         }
 
         async fn add(tx: &mut $connection, key: &str) -> Result<(), sqlx::Error> {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use idem_runtime::{Call, Error, Handling, Idem, SqliteStore, idempotent};
 use sqlx::SqliteConnection;
-use sqlx::pool::PoolConnection;
 
 use super::places::{Place as _, Sqlite};
 use super::{Failure, Shop};
@@ -50,9 +49,9 @@ async fn on_a_transaction(
 }
 
 #[idempotent(key = key, ttl = "1h", store = idem, tx = tx)]
-async fn on_a_lent_connection(
+async fn on_a_connection(
     idem: &Idem<SqliteStore>,
-    tx: &mut PoolConnection<sqlx::Sqlite>,
+    tx: &mut SqliteConnection,
     key: &str,
 ) -> Result<(), Failure> {
     Ok(Sqlite::order(&mut *tx, key, 1).await?)
@@ -83,11 +82,8 @@ async fn whatever_carries_a_connection_can_be_joined() {
     let shop = Shop::<Sqlite>::open().await;
     let mut outer = shop.place.begin().await;
     on_a_transaction(&shop.idem, &mut outer, "a").await.unwrap();
+    on_a_connection(&shop.idem, &mut outer, "b").await.unwrap();
     Sqlite::commit(outer).await;
-    let mut lent = shop.place.acquire().await;
-    on_a_lent_connection(&shop.idem, &mut lent, "b")
-        .await
-        .unwrap();
     assert_eq!((shop.orders("a").await, shop.orders("b").await), (1, 1));
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::claim::{Opened, Opening};
-use crate::error::{StoreError, StoreErrorKind};
+use crate::error::{InvalidCall, StoreError, StoreErrorKind};
 use crate::record::Observation;
 use crate::store::{ClaimInTransaction, ClaimRequest, TransactionalStore};
 
@@ -14,7 +14,7 @@ pub(super) trait Source<'c, S: TransactionalStore>: Send {
     /// Whether they are a part of what the caller has begun.
     const JOINS: bool;
 
-    /// A transaction, and whether it is nested in one of the caller's.
+    /// A transaction.
     fn open<'a>(
         &'a mut self,
         store: &'a S,
@@ -25,8 +25,8 @@ pub(super) trait Source<'c, S: TransactionalStore>: Send {
     /// What was opened.
     fn take(&mut self) -> Option<S::Transaction<'c>>;
 
-    /// Whether it is nested in a transaction of the caller's.
-    fn is_nested(&self) -> bool;
+    /// Why no transaction can come from here.
+    fn refusal(&self) -> Option<InvalidCall>;
 }
 
 /// A connection of the store's own for each try, so that one that waits holds none.
@@ -58,8 +58,8 @@ impl<S: TransactionalStore> Source<'static, S> for Own<S> {
         self.0.take()
     }
 
-    fn is_nested(&self) -> bool {
-        false
+    fn refusal(&self) -> Option<InvalidCall> {
+        None
     }
 }
 
@@ -67,13 +67,13 @@ impl<S: TransactionalStore> Source<'static, S> for Own<S> {
 pub(super) struct Joined<'c, S: TransactionalStore> {
     connection: Option<&'c mut S::Connection>,
     opened: Option<S::Transaction<'c>>,
-    nested: bool,
+    is_in_transaction: bool,
 }
 
 impl<'c, S: TransactionalStore> Joined<'c, S> {
     pub(super) fn new(connection: &'c mut S::Connection) -> Self {
         Self {
-            nested: S::is_in_transaction(connection),
+            is_in_transaction: S::is_in_transaction(connection),
             connection: Some(connection),
             opened: None,
         }
@@ -102,8 +102,10 @@ impl<'c, S: TransactionalStore> Source<'c, S> for Joined<'c, S> {
         self.opened.take()
     }
 
-    fn is_nested(&self) -> bool {
-        self.nested
+    /// A savepoint needs a transaction around it that the driver knows of. One that was begun by SQL text it does not
+    /// know, and would commit together with the call.
+    fn refusal(&self) -> Option<InvalidCall> {
+        (!self.is_in_transaction).then_some(InvalidCall::NoTransaction)
     }
 }
 
@@ -124,10 +126,9 @@ impl<'c, S: TransactionalStore, F: Source<'c, S>> Attempting<'c, S, F> {
         }
     }
 
-    /// The transaction that holds the record, and whether it is nested in the caller's.
-    pub(super) fn into_transaction(mut self) -> Option<(S::Transaction<'c>, bool)> {
-        let nested = self.source.is_nested();
-        Some((self.source.take()?, nested))
+    /// The transaction that holds the record.
+    pub(super) fn into_transaction(mut self) -> Option<S::Transaction<'c>> {
+        self.source.take()
     }
 
     /// Gives the caller's connection back as it was, in bounded time.
@@ -154,10 +155,7 @@ impl<'c, S: TransactionalStore, F: Source<'c, S>> Attempting<'c, S, F> {
             return Ok(found);
         }
         let transaction = self.source.open(&self.store).await?;
-        let claimed = self
-            .store
-            .claim_in(transaction, observed, request, F::JOINS)
-            .await;
+        let claimed = self.store.claim_in(transaction, observed, request).await;
         if !F::JOINS && !matches!(claimed, Ok(ClaimInTransaction::Granted(_))) {
             self.leave().await;
         }

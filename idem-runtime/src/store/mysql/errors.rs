@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sqlx::mysql::MySqlDatabaseError;
 
+use super::connections::RolledBack;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::sql;
 
@@ -25,6 +26,8 @@ pub(super) fn is_undone(error: &sqlx::Error) -> bool {
 
 pub(in crate::store) const DUPLICATE: u16 = 1062;
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
+/// A transaction is open, so it cannot be said any more what it is.
+pub(super) const TX_IN_PROGRESS: u16 = 1568;
 /// What a statement answers that does not wait for a lock: MySQL, and MariaDB.
 pub(super) const LOCKED: &[u16] = &[3572, 1205];
 /// Deadlock; record changed since it was read (MariaDB); table definition changed; statement must be prepared anew.
@@ -39,6 +42,25 @@ pub(in crate::store) fn number(error: &sqlx::Error) -> Option<u16> {
 
 pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
     use StoreErrorKind::{Conflict, Denied, Full, Other, ReadOnly, Schema, Timeout, Unavailable};
+    match &source {
+        sqlx::Error::AnyDriverError(error) if error.is::<RolledBack>() => {
+            return StoreError::new(
+                Conflict,
+                "the server rolled the caller's whole transaction back, because of a deadlock or because it waited too \
+                 long for a lock: give the error back, and begin the transaction anew",
+            )
+            .with_source(source);
+        }
+        // The answers on a connection can get out of step where the application drops a statement on it half way.
+        sqlx::Error::Protocol(_) => {
+            return StoreError::new(
+                Unavailable,
+                "a connection to the server was out of step and is closed, try again",
+            )
+            .with_source(source);
+        }
+        _ => {}
+    }
     let number = number(&source);
     sql::error(source, |_| match number {
         Some(1045 | 1698 | 1130 | 1820 | 1862) => (

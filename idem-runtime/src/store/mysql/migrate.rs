@@ -20,12 +20,24 @@ pub(super) const RECORDS: Migrations = Migrations {
 /// How long one process waits for another that migrates, in seconds.
 const PATIENCE: i64 = 60;
 
+/// Migrates, to the end even if the caller goes away: a statement that is dropped half way would leave a connection of
+/// the pool out of step.
 pub(in crate::store) async fn run(
+    pool: &MySqlPool,
+    table: &Table,
+    migrations: &'static Migrations,
+) -> Result<(), StoreError> {
+    let (pool, table) = (pool.clone(), table.clone());
+    sql::uncut(async move { migrate(&pool, &table, migrations).await }).await
+}
+
+async fn migrate(
     pool: &MySqlPool,
     table: &Table,
     migrations: &Migrations,
 ) -> Result<(), StoreError> {
     let mut connection = pool.acquire().await.map_err(error)?;
+    require_autocommit(&mut connection).await?;
     if missing(&mut connection, table, migrations)
         .await?
         .is_empty()
@@ -53,6 +65,23 @@ pub(in crate::store) async fn run(
     // Closing releases the lock; an error of that loses nothing.
     let _ = sqlx::Connection::close(connection).await;
     applied
+}
+
+/// Refuses connections on which nothing is ever committed: each transition of a record is a statement that has to commit
+/// by itself.
+async fn require_autocommit(connection: &mut MySqlConnection) -> Result<(), StoreError> {
+    let autocommit: i64 = sqlx::query_scalar("SELECT @@autocommit")
+        .fetch_one(connection)
+        .await
+        .map_err(error)?;
+    if autocommit == 1 {
+        return Ok(());
+    }
+    Err(StoreError::new(
+        StoreErrorKind::Other,
+        "autocommit is off on the connections of the pool, so nothing that the store writes would ever be committed: \
+         turn it on (look at `init_connect` and at the pool's `after_connect`)",
+    ))
 }
 
 /// Ten processes may start at once and all find the same version missing. The lock lets in one at a time, which looks

@@ -106,6 +106,8 @@ impl Statements {
             expired: gone,
             ..
         } = Conditions::new(&DIALECT, "r.");
+        // MariaDB's alone. MySQL, where no statement can be kept from waiting, is not asked for many at once.
+        let at_once = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */";
         let completions = "JSON_TABLE(?1, '$[*]' COLUMNS ( \
                its_id CHAR(64) PATH '$[0]', its_token CHAR(32) PATH '$[1]', its_grant BIGINT PATH '$[2]', \
                its_state VARCHAR(16) PATH '$[3]', its_codec VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[4]', \
@@ -145,9 +147,9 @@ impl Statements {
                 &format!("FROM {dropped} WHERE one = 1 LOCK IN SHARE MODE"),
             ),
             insert_all: sql(format!(
-                "-- As above for each. Whoever waits here for another's row has those before it locked, which is no\n\
-                 -- deadlock, because everybody sorts what it asks for.\n\
-                 INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, token, grant_number, \
+                "-- As above for each. A transaction may hold one of the rows for long: the others must not wait for it,\n\
+                 -- so the statement waits for nobody, and where it cannot go on each runs alone.\n\
+                 {at_once} INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, token, grant_number, \
                    attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
                  SELECT UNHEX(a.its_id), a.its_scope, a.its_operation, a.its_key, UNHEX(a.its_fingerprint), 'running', \
                    UNHEX(a.its_token), {NOW}, 1, {NOW} + a.its_lease, a.its_retention, a.its_on_crash, {NOW}, \
@@ -162,7 +164,8 @@ impl Statements {
             )),
             // No assignment reads what another one writes: their order is the server's choice.
             complete_all: sql(format!(
-                "UPDATE {completions} STRAIGHT_JOIN {records} AS r ON r.id = UNHEX(a.its_id) \
+                "-- Somebody may hold one of the rows for long. The others must not wait for it.\n\
+                 {at_once} UPDATE {completions} STRAIGHT_JOIN {records} AS r ON r.id = UNHEX(a.its_id) \
                  SET r.purge_after = {queued_from_now}, r.codec = a.its_codec, r.payload = UNHEX(a.its_payload), \
                    r.ended_at = {NOW}, r.state = a.its_state WHERE {held}"
             )),

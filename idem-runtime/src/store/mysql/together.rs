@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
 
-use super::{DUPLICATE, Inserted, MySqlStore, Steps as _, inserted, number};
+use super::{Answer, DUPLICATE, Inserted, MySqlStore, Steps as _, inserted, number};
 use crate::key::hex;
 use crate::record::{Ending, Holder};
 use crate::store::sql::{self, Asked, Backend as _, Readable as _, Together};
@@ -32,7 +32,7 @@ impl Together for Claims {
         let claims = claims.to_string();
         let query = self.0.statements.insert_all.query().text(&*claims);
         let rows = match self.0.answer(&query).await {
-            Ok((rows, done)) if !rows.is_empty() || done.rows_affected() == 0 => rows,
+            Ok(Answer { rows, done }) if !rows.is_empty() || done.rows_affected() == 0 => rows,
             Ok(_) => return self.0.returns_rows.store(false, Ordering::Relaxed),
             Err(error) if number(&error) == Some(DUPLICATE) => {
                 return self.0.returns_rows.store(false, Ordering::Relaxed);

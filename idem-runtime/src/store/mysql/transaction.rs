@@ -3,30 +3,51 @@
 use std::time::Duration;
 
 use sqlx::MySql;
-use sqlx::mysql::{MySqlConnection, MySqlQueryResult, MySqlRow};
+use sqlx::mysql::{MySqlConnection, MySqlRow};
 
 use super::{
-    Inserted, LOCKED, MySqlStore, Statements, Steps, answer_of, claim_there, error, insert, number,
+    Answer, Inserted, LOCKED, MySqlStore, Steps, claim_there, connections, error, insert, number,
     try_take_over,
 };
 use crate::error::StoreError;
 use crate::record::{Ending, Holder, Observation, Record};
-use crate::store::sql::{self, On, OpenTransaction, Query};
+use crate::store::sql::{self, Backend, On, OpenTransaction, Query};
 use crate::store::{ClaimInTransaction, ClaimRequest, Fenced, TransactionalStore};
 
-sql::transactions!(MySqlStore, MySql, MySqlConnection, MySqlRow);
+sql::transactions!(lends MySqlConnection);
 
-impl Steps for On<'_, MySqlStore, MySqlConnection> {
-    fn own_statements(&self) -> &Statements {
-        &self.store.statements
+impl Backend for On<'_, MySqlStore, MySqlConnection> {
+    type Row = MySqlRow;
+
+    fn statements(&self) -> &sql::Statements {
+        &self.store.statements.shared
     }
 
-    async fn answer(
-        &self,
-        query: &Query<'_>,
-    ) -> Result<(Vec<MySqlRow>, MySqlQueryResult), sqlx::Error> {
+    fn record(row: &MySqlRow) -> Result<Record, StoreError> {
+        MySqlStore::record(row)
+    }
+
+    async fn read(&self, query: Query<'_>) -> Result<Vec<MySqlRow>, StoreError> {
+        Ok(self.answer(&query).await.map_err(error)?.rows)
+    }
+
+    async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
+        let answer = self.answer(&query).await.map_err(error)?;
+        Ok(answer.done.rows_affected())
+    }
+}
+
+impl Steps for On<'_, MySqlStore, MySqlConnection> {
+    fn store(&self) -> &MySqlStore {
+        self.store
+    }
+
+    async fn answer(&self, query: &Query<'_>) -> Result<Answer, sqlx::Error> {
         let mut connection = self.connection.lock().await;
-        answer_of(&mut **connection, query).await
+        match self.is_joined {
+            true => connections::run_joined(&mut connection, query).await,
+            false => connections::run_on(&mut connection, query).await,
+        }
     }
 }
 
@@ -41,9 +62,9 @@ enum Tried {
 }
 
 impl Tried {
-    fn of(rows: Result<Vec<MySqlRow>, sqlx::Error>) -> Result<Self, StoreError> {
-        match rows {
-            Ok(rows) => {
+    fn of(answer: Result<Answer, sqlx::Error>) -> Result<Self, StoreError> {
+        match answer {
+            Ok(Answer { rows, .. }) => {
                 let record = rows.first().map(sql::packed::record).transpose()?;
                 Ok(Self::Held(record.map(Box::new)))
             }
@@ -57,10 +78,9 @@ impl TransactionalStore for MySqlStore {
     sql::transactions!(in trait MySqlStore, MySql, MySqlConnection);
 
     async fn begin(&self) -> Result<OpenTransaction<'static, MySql>, StoreError> {
-        Ok(OpenTransaction {
-            transaction: self.pool.begin().await.map_err(error)?,
-            _turn: None,
-        })
+        OpenTransaction::begin(&self.pool, None)
+            .await
+            .map_err(error)
     }
 
     /// A transaction that is at work on the record holds the lock of its row, and an insert or update would wait for
@@ -70,7 +90,7 @@ impl TransactionalStore for MySqlStore {
     async fn look(&self, claim: &ClaimRequest) -> Result<Option<ClaimInTransaction>, StoreError> {
         let query = self.statements.lock.query();
         let query = query.bytes(&claim.id.as_bytes()[..]);
-        match Tried::of(query.build::<MySql>().fetch_all(&self.pool).await)? {
+        match Tried::of(connections::run(&self.pool, &query).await)? {
             Tried::Held(record) => Ok(record.filter(|it| has_ended(it)).map(existing)),
             // Those who only look meet here as well.
             Tried::Locked => match sql::look(self, &claim.id)
@@ -87,13 +107,14 @@ impl TransactionalStore for MySqlStore {
 
     async fn claim_in(
         &self,
-        connection: &mut MySqlConnection,
+        transaction: &mut Self::Transaction<'_>,
         observed: Option<&Observation>,
         claim: &ClaimRequest,
-        joined: bool,
     ) -> Result<ClaimInTransaction, StoreError> {
-        let on = On::new(self, connection);
-        if joined {
+        let on = On::new(self, transaction);
+        // A record that was observed is locked by this very transaction already: looking at it from another connection
+        // would find that lock.
+        if on.is_joined && observed.is_none() {
             // What the caller's transaction itself has done, nobody else can see.
             if let Some(record) = sql::look(&on, &claim.id).await?.filter(has_ended) {
                 return Ok(existing(record.into()));
@@ -130,11 +151,7 @@ impl On<'_, MySqlStore, MySqlConnection> {
         // It reads what is there now, whatever the transaction has seen before.
         let query = self.store.statements.lock.query();
         let query = query.bytes(&claim.id.as_bytes()[..]);
-        let rows = {
-            let mut connection = self.connection.lock().await;
-            query.build::<MySql>().fetch_all(&mut **connection).await
-        };
-        let record = match Tried::of(rows)? {
+        let record = match Tried::of(self.answer(&query).await)? {
             Tried::Held(None) => return Ok(None),
             Tried::Held(Some(record)) => record,
             Tried::Locked => return Ok(Some(ClaimInTransaction::Locked { fingerprint: None })),

@@ -14,17 +14,25 @@ pub(super) const RECORDS: Migrations = Migrations {
         include_str!("../../../migrations/postgres/0002_steps.sql"),
         include_str!("../../../migrations/postgres/0003_kept.sql"),
         include_str!("../../../migrations/postgres/0004_claim.sql"),
+        include_str!("../../../migrations/postgres/0005_claim_into.sql"),
     ],
 };
 
 /// Whoever migrates holds this advisory lock: "idem" in ASCII.
 const LOCK: i64 = 0x6964_656d;
 
+/// Migrates, to the end even if the caller goes away: a transaction whose beginning is not awaited would stay open on a
+/// connection of the pool.
 pub(in crate::store) async fn run(
     pool: &PgPool,
     table: &Table,
-    migrations: &Migrations,
+    migrations: &'static Migrations,
 ) -> Result<(), StoreError> {
+    let (pool, table) = (pool.clone(), table.clone());
+    sql::uncut(async move { migrate(&pool, &table, migrations).await }).await
+}
+
+async fn migrate(pool: &PgPool, table: &Table, migrations: &Migrations) -> Result<(), StoreError> {
     if let Some(schema) = &table.schema {
         let exists = retry_conflicts(|| {
             sqlx::query_scalar::<_, i64>("SELECT count(*) FROM pg_namespace WHERE nspname = $1")

@@ -45,6 +45,10 @@ const STEPS: StepDialect = StepDialect {
     name: "s.name",
 };
 
+/// How long a statement for many records waits for a row that somebody has locked, in milliseconds. Then its callers run
+/// alone: a caller with another key waits at most this long because of one locked record, and once more for its turn.
+const BATCH_WAIT_MS: u32 = 50;
+
 /// The statements for one table.
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -72,7 +76,7 @@ impl Statements {
         let records = table.quoted('"', "");
         let dropped = table.quoted('"', "_dropped");
         let make = format!(
-            "{}(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            "{}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
             table.quoted('"', "_claim")
         );
         let found = format!("FROM (SELECT) AS one LEFT JOIN {records} AS r ON r.id = ?1");
@@ -95,6 +99,8 @@ impl Statements {
         let content = CONTENT.split(", ").map(|column| format!("r.{column}"));
         let content = content.collect::<Vec<_>>().join(", ");
         let sql = |text: String| Statement::new(&text, DIALECT.placeholders);
+        // Evaluated before the first row is locked, and only for the statement's own transaction.
+        let limit = format!("(SELECT set_config('lock_timeout', '{BATCH_WAIT_MS}ms', true))");
         let due = format!(
             "WITH due AS MATERIALIZED (SELECT id FROM {records} WHERE purge_after <= {NOW} \
                ORDER BY purge_after LIMIT ?1 FOR UPDATE SKIP LOCKED)"
@@ -111,8 +117,9 @@ impl Statements {
             )),
             claim_all: sql(format!(
                 "-- As above for each. Whoever waits here for another's commit has the rows before it locked, which is no\n\
-                 -- deadlock, because everybody sorts what it asks for.\n\
-                 WITH asked AS (SELECT * FROM unnest(?1::bytea[], ?2::text[], ?3::text[], ?4::text[], ?5::bytea[], \
+                 -- deadlock, because everybody sorts what it asks for. A transaction may hold one of the rows for long:\n\
+                 -- the others must not wait for it, so the statement gives up, and each runs alone.\n\
+                 WITH asked AS (SELECT a.* FROM {limit} AS waiting, unnest(?1::bytea[], ?2::text[], ?3::text[], ?4::text[], ?5::bytea[], \
                      ?6::bytea[], ?7::bigint[], ?8::bigint[], ?9::text[]) WITH ORDINALITY \
                    AS a (id, scope, operation, idempotency_key, fingerprint, token, lease, retention, on_crash, place)), \
                  made AS (INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, token, \
@@ -129,9 +136,11 @@ impl Statements {
                  FROM asked AS a LEFT JOIN {records} AS r ON r.id = a.id LEFT JOIN made AS m ON m.id = a.id"
             )),
             complete_all: sql(format!(
-                "UPDATE {records} AS r SET purge_after = {queued_from_now}, codec = a.codec, payload = a.payload, \
+                "-- Somebody may hold one of the rows for long. The others must not wait for it.\n\
+                 UPDATE {records} AS r SET purge_after = {queued_from_now}, codec = a.codec, payload = a.payload, \
                    ended_at = {NOW}, state = a.state \
-                 FROM unnest(?1::bytea[], ?2::bytea[], ?3::bigint[], ?4::text[], ?5::text[], ?6::bytea[]) WITH ORDINALITY \
+                 FROM {limit} AS waiting, \
+                   unnest(?1::bytea[], ?2::bytea[], ?3::bigint[], ?4::text[], ?5::text[], ?6::bytea[]) WITH ORDINALITY \
                    AS a (id, token, grant_number, state, codec, payload, place) \
                  WHERE {held} RETURNING a.place"
             )),

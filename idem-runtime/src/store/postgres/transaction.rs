@@ -22,10 +22,9 @@ impl TransactionalStore for PostgresStore {
     sql::transactions!(in trait PostgresStore, Postgres, PgConnection);
 
     async fn begin(&self) -> Result<OpenTransaction<'static, Postgres>, StoreError> {
-        Ok(OpenTransaction {
-            transaction: self.pool.begin().await.map_err(error)?,
-            _turn: None,
-        })
+        OpenTransaction::begin(&self.pool, None)
+            .await
+            .map_err(error)
     }
 
     async fn look(&self, _: &ClaimRequest) -> Result<Option<ClaimInTransaction>, StoreError> {
@@ -34,12 +33,11 @@ impl TransactionalStore for PostgresStore {
 
     async fn claim_in(
         &self,
-        connection: &mut PgConnection,
+        transaction: &mut Self::Transaction<'_>,
         observed: Option<&Observation>,
         claim: &ClaimRequest,
-        _: bool,
     ) -> Result<ClaimInTransaction, StoreError> {
-        let on = On::new(self, connection);
+        let on = On::new(self, transaction);
         for _ in 0..sql::ROUNDS {
             if let Some(answer) = on.try_claim_locked(observed, claim).await? {
                 return Ok(answer);

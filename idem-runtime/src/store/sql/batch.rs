@@ -145,9 +145,14 @@ impl<T: Together> Batches<T> {
                     std::mem::forget(left);
                     return;
                 }
+                // What nobody waits for any more is not run: a claim of a caller that has gone would have to be given back.
+                waiting.steps.retain(|(_, sender)| !sender.is_closed());
                 let rest = waiting.steps.len().min(LIMIT);
-                waiting.steps.drain(..rest).collect()
+                waiting.steps.drain(..rest).collect::<Vec<_>>()
             };
+            if steps.is_empty() {
+                continue;
+            }
             let (batches, together) = (self.clone(), together.clone());
             tokio::spawn(async move { batches.hold(slot, together.run(steps)).await });
         }
@@ -294,6 +299,10 @@ mod tests {
         drop(taken);
         assert_eq!(squares.square(&batches, 6).await, 36);
         assert_eq!(squares.square(&batches, 8).await, 64);
+        assert!(
+            squares.batches().is_empty(),
+            "what nobody waits for is not run"
+        );
     }
 
     #[test]

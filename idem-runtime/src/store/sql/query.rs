@@ -28,6 +28,9 @@ pub(in crate::store) struct Statement {
     parameters: usize,
     /// Where placeholders have no number: which value each of them takes.
     order: Option<Box<[usize]>>,
+    /// Where those placeholders stand in the text.
+    #[cfg(feature = "mysql")]
+    places: Box<[usize]>,
 }
 
 impl Statement {
@@ -35,6 +38,8 @@ impl Statement {
     pub(in crate::store) fn new(template: &str, placeholders: Placeholders) -> Self {
         let mut text = String::with_capacity(template.len());
         let mut order = Vec::new();
+        #[cfg(feature = "mysql")]
+        let mut places = Vec::new();
         let mut parameters = 0;
         let mut pieces = template.split('?');
         text.extend(pieces.next());
@@ -52,6 +57,8 @@ impl Statement {
                             text.push_str(digits);
                         }
                         Placeholders::InOrder => {
+                            #[cfg(feature = "mysql")]
+                            places.push(text.len());
                             text.push('?');
                             order.push(number - 1);
                         }
@@ -67,6 +74,8 @@ impl Statement {
             text: AssertSqlSafe(std::sync::Arc::<str>::from(text)).into_sql_str(),
             parameters,
             order: (placeholders == Placeholders::InOrder).then(|| order.into()),
+            #[cfg(feature = "mysql")]
+            places: places.into(),
         }
     }
 
@@ -165,6 +174,73 @@ impl<'q> Query<'q> {
             .bytes(payload.map(|it| &*it.bytes))
     }
 
+    /// The statement with its values, which borrows nothing.
+    #[cfg(feature = "mysql")]
+    pub(in crate::store) fn build_owned<DB: Database>(
+        &self,
+    ) -> Result<sqlx::query::Query<'static, DB, <DB as Database>::Arguments>, sqlx::Error>
+    where
+        DB::Arguments: IntoArguments<DB>,
+        Option<i64>: Encode<'q, DB> + Type<DB>,
+        Option<&'q str>: Encode<'q, DB> + Type<DB>,
+        Option<&'q [u8]>: Encode<'q, DB> + Type<DB>,
+    {
+        let mut arguments = DB::Arguments::default();
+        arguments.reserve(self.count(), self.size());
+        for value in self.values_in_order() {
+            match value {
+                Bound::Number(number) => arguments.add(number),
+                Bound::Text(text) => arguments.add(text),
+                Bound::Bytes(bytes) => arguments.add(bytes),
+            }
+            .map_err(sqlx::Error::Encode)?;
+        }
+        Ok(sqlx::query_with(self.statement.text.clone(), arguments))
+    }
+
+    /// The statement as text, its values as literals. Text and bytes are hexadecimal, so whatever is in them, and however
+    /// the session quotes, they cannot end a literal.
+    #[cfg(feature = "mysql")]
+    pub(in crate::store) fn literal(&self) -> SqlStr {
+        use std::fmt::Write as _;
+
+        use crate::key::hex;
+
+        let template = self.statement.text.as_str();
+        let mut text = String::with_capacity(template.len() + 2 * self.size());
+        let mut from = 0;
+        for (place, value) in self.statement.places.iter().zip(self.values_in_order()) {
+            text.push_str(&template[from..*place]);
+            from = place + 1;
+            // Writing to a string cannot fail.
+            let _ = match value {
+                Bound::Number(None) | Bound::Text(None) | Bound::Bytes(None) => {
+                    write!(text, "NULL")
+                }
+                Bound::Number(Some(number)) if number < 0 => write!(text, "({number})"),
+                Bound::Number(Some(number)) => write!(text, "{number}"),
+                Bound::Text(Some(words)) => write!(text, "_utf8mb4 X'{}'", hex(words.as_bytes())),
+                Bound::Bytes(Some(bytes)) => write!(text, "X'{}'", hex(bytes)),
+            };
+        }
+        text.push_str(&template[from..]);
+        AssertSqlSafe(text).into_sql_str()
+    }
+
+    fn count(&self) -> usize {
+        let order = self.statement.order.as_deref();
+        order.map_or(self.values.len(), <[usize]>::len)
+    }
+
+    fn values_in_order(&self) -> impl Iterator<Item = Bound<'q>> {
+        let order = self.statement.order.as_deref();
+        (0..self.count()).map(move |place| self.values[order.map_or(place, |order| order[place])])
+    }
+
+    fn size(&self) -> usize {
+        self.values_in_order().map(|value| value.size()).sum()
+    }
+
     pub(in crate::store) fn build<DB: Database>(
         &self,
     ) -> sqlx::query::Query<'q, DB, <DB as Database>::Arguments>
@@ -174,18 +250,16 @@ impl<'q> Query<'q> {
         Option<&'q str>: Encode<'q, DB> + Type<DB>,
         Option<&'q [u8]>: Encode<'q, DB> + Type<DB>,
     {
-        let order = self.statement.order.as_deref();
-        let count = order.map_or(self.values.len(), <[usize]>::len);
-        let value = |place: usize| &self.values[order.map_or(place, |order| order[place])];
         // Else it would be moved as it grows, several times in a claim.
         let mut arguments = DB::Arguments::default();
-        arguments.reserve(count, (0..count).map(|place| value(place).size()).sum());
+        arguments.reserve(self.count(), self.size());
         let query = sqlx::query_with(self.statement.text.clone(), arguments);
-        (0..count).fold(query, |query, place| match *value(place) {
-            Bound::Number(number) => query.bind(number),
-            Bound::Text(text) => query.bind(text),
-            Bound::Bytes(bytes) => query.bind(bytes),
-        })
+        self.values_in_order()
+            .fold(query, |query, value| match value {
+                Bound::Number(number) => query.bind(number),
+                Bound::Text(text) => query.bind(text),
+                Bound::Bytes(bytes) => query.bind(bytes),
+            })
     }
 }
 
@@ -208,5 +282,26 @@ mod tests {
             "-- Why?\nUPDATE t SET a = ?, b = ? WHERE c = ? OR d = ?"
         );
         assert_eq!(in_order.order.as_deref(), Some(&[1, 9, 0, 1][..]));
+    }
+
+    #[cfg(feature = "mysql")]
+    #[test]
+    fn literals_hold_whatever_is_in_them() {
+        let statement =
+            Statement::new("-- Why?\nSELECT ?2, ?1, ?3, ?2 -- ?", Placeholders::InOrder);
+        let query = statement
+            .query()
+            .text("a'b\\?")
+            .number(-7)
+            .bytes(&b"\0\xff"[..]);
+        assert_eq!(
+            query.literal().as_str(),
+            "-- Why?\nSELECT (-7), _utf8mb4 X'6127625c3f', X'00ff', (-7) -- ?"
+        );
+        let nothing = statement.query().text(None).number(None).bytes(None);
+        assert_eq!(
+            nothing.literal().as_str(),
+            "-- Why?\nSELECT NULL, NULL, NULL, NULL -- ?"
+        );
     }
 }

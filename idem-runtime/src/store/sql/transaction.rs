@@ -1,36 +1,318 @@
-//! Transactions, with the steps of records on a connection that is in one.
+//! Transactions, with the transitions of records on a connection that is in one.
 
+use std::marker::PhantomData;
+use std::mem;
 use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use sqlx::pool::PoolConnection;
-use sqlx::{Database, Transaction};
+use sqlx::{Database, Pool, SqlStr, Transaction};
+use sqlx_core::transaction::TransactionManager;
 use tokio::sync::{Mutex, OwnedSemaphorePermit};
 
+use super::uncut::{caught, uncut};
 use crate::store::Connects;
 
 /// A transaction that is open in a SQL database, or a savepoint in one. Dropped, it is rolled back before its connection
 /// is used again.
-pub struct OpenTransaction<'c, DB: Database> {
-    pub(in crate::store) transaction: Transaction<'c, DB>,
-    /// The turn of a writer, where writers take turns. Behind the transaction, so that it is given up after it.
-    pub(in crate::store) _turn: Option<OwnedSemaphorePermit>,
+pub struct OpenTransaction<'c, DB: Cancellation>(Held<'c, DB>);
+
+enum Held<'c, DB: Cancellation> {
+    Own {
+        open: Open<PoolConnection<DB>, DB>,
+        /// The turn of a writer, where writers take turns. Behind the connection, so that it is given up after it.
+        turn: Option<OwnedSemaphorePermit>,
+    },
+    Joined(Open<&'c mut DB::Connection, DB>),
 }
 
-impl<DB: Database> Deref for OpenTransaction<'_, DB> {
+/// What the driver of a database does to a connection when its user drops a future half way.
+pub trait Cancellation: Database {
+    /// A statement that is dropped while it is prepared leaves the connection out of step with the server. Such a
+    /// connection is closed, and the server rolls back.
+    const GETS_OUT_OF_STEP: bool;
+    /// A savepoint that is dropped while it is set takes back the whole transaction around it.
+    const TEARS_SAVEPOINTS: bool;
+    /// A transaction that is dropped while it ends has to be rolled back nevertheless, or the driver would leave out the
+    /// next rollback.
+    const AWAITS_ROLLBACK: bool;
+
+    /// Keeps what was done since the innermost savepoint.
+    ///
+    /// # Cancel safety
+    /// Dropped, the savepoint can be rolled back to as if this had not been called.
+    fn release(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        Self::TransactionManager::commit(connection)
+    }
+}
+
+#[cfg(feature = "sqlite")]
+impl Cancellation for sqlx::Sqlite {
+    const GETS_OUT_OF_STEP: bool = false;
+    const TEARS_SAVEPOINTS: bool = false;
+    const AWAITS_ROLLBACK: bool = true;
+}
+
+#[cfg(feature = "postgres")]
+impl Cancellation for sqlx::Postgres {
+    const GETS_OUT_OF_STEP: bool = false;
+    const TEARS_SAVEPOINTS: bool = true;
+    const AWAITS_ROLLBACK: bool = false;
+
+    /// A savepoint that is released must not be rolled back to: that would be an error, and abort the caller's
+    /// transaction. So it is moved to where the transaction is, and then rolled back to, which changes nothing.
+    async fn release(connection: &mut Self::Connection) -> Result<(), sqlx::Error> {
+        let set = innermost_savepoint::<Self>(connection);
+        let moved = sqlx::AssertSqlSafe(format!("RELEASE {0}; {0}", set.as_str()));
+        sqlx::raw_sql(moved).execute(&mut *connection).await?;
+        Manager::<Self>::start_rollback(connection);
+        Ok(())
+    }
+}
+
+#[cfg(feature = "mysql")]
+impl Cancellation for sqlx::MySql {
+    const GETS_OUT_OF_STEP: bool = true;
+    const TEARS_SAVEPOINTS: bool = false;
+    const AWAITS_ROLLBACK: bool = false;
+
+    /// A savepoint that is released must not be rolled back to: the error would be the answer to the caller's next
+    /// statement. So it is moved to where the transaction is, and then rolled back to, which changes nothing.
+    async fn release(connection: &mut Self::Connection) -> Result<(), sqlx::Error> {
+        let set = innermost_savepoint::<Self>(connection);
+        sqlx::raw_sql(set).execute(&mut *connection).await?;
+        Manager::<Self>::start_rollback(connection);
+        Ok(())
+    }
+}
+
+/// The statement that sets the innermost savepoint of a connection once more.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+fn innermost_savepoint<DB: Database>(connection: &DB::Connection) -> SqlStr {
+    let depth = Manager::<DB>::get_transaction_depth(connection);
+    sqlx_core::transaction::begin_ansi_transaction_sql(depth.saturating_sub(1))
+}
+
+type Manager<DB> = <DB as Database>::TransactionManager;
+
+impl<DB: Cancellation> OpenTransaction<'static, DB> {
+    /// Begins a transaction on a connection of the pool.
+    ///
+    /// # Cancel safety
+    /// Dropped, the transaction is begun and rolled back, or not begun. sqlx counts a transaction only after the server's
+    /// answer, so a `BEGIN` that is not awaited would stay open on a connection of the pool.
+    pub(in crate::store) async fn begin(
+        pool: &Pool<DB>,
+        statement: Option<SqlStr>,
+    ) -> Result<Self, sqlx::Error> {
+        let mut connection = pool.acquire().await?;
+        uncut(async move {
+            let begun = caught(Manager::<DB>::begin(&mut connection, statement)).await;
+            if let Err(error) = begun {
+                if DB::GETS_OUT_OF_STEP {
+                    connection.close_on_drop();
+                }
+                return Err(error);
+            }
+            Ok(Self(Held::Own {
+                open: Open::new(connection),
+                turn: None,
+            }))
+        })
+        .await
+    }
+}
+
+impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
+    /// Sets a savepoint on a connection that is in a transaction.
+    ///
+    /// # Cancel safety
+    /// Dropped, the transaction is as it was. A savepoint may be left in it, which does no harm.
+    pub(in crate::store) async fn join(
+        connection: &'c mut DB::Connection,
+    ) -> Result<Self, sqlx::Error> {
+        Unforgiving::<_, DB>::new(Manager::<DB>::begin(connection, None)).await?;
+        Ok(Self(Held::Joined(Open::new(connection))))
+    }
+
+    /// The same transaction, which keeps the turn of its writer until it has ended.
+    #[cfg(feature = "sqlite")]
+    pub(in crate::store) fn with_turn(mut self, its: Option<OwnedSemaphorePermit>) -> Self {
+        if let Held::Own { turn, .. } = &mut self.0 {
+            *turn = its;
+        }
+        self
+    }
+
+    /// Whether the connection is the caller's.
+    #[cfg(feature = "mysql")]
+    pub(in crate::store) fn is_joined(&self) -> bool {
+        matches!(self.0, Held::Joined(_))
+    }
+
+    /// Commits the transaction, or keeps what was done since the savepoint.
+    pub(in crate::store) async fn commit(self) -> Result<(), sqlx::Error> {
+        match self.0 {
+            Held::Own { open, turn } => {
+                uncut(async move {
+                    let _turn = turn;
+                    caught(open.commit()).await
+                })
+                .await
+            }
+            Held::Joined(mut open) => {
+                DB::release(open.connection).await?;
+                open.is_over = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// Rolls back, or back to the savepoint.
+    pub(in crate::store) async fn rollback(self) -> Result<(), sqlx::Error> {
+        match self.0 {
+            Held::Own { open, turn } => {
+                uncut(async move {
+                    let _turn = turn;
+                    caught(open.rollback()).await
+                })
+                .await
+            }
+            Held::Joined(open) => open.rollback().await,
+        }
+    }
+}
+
+/// A connection that is in a transaction. Dropped, it is rolled back.
+struct Open<C: Lends<DB>, DB: Cancellation> {
+    connection: C,
+    /// How deep sqlx counts the transaction. A savepoint of the body's own that was dropped half way may have taken the
+    /// connection above it: one more rollback would then be of the transaction around.
+    level: usize,
+    is_over: bool,
+    database: PhantomData<DB>,
+}
+
+/// How a connection is held.
+trait Lends<DB: Database>: DerefMut<Target = DB::Connection> {
+    /// Has the connection closed instead of used again. False where it is not the holder's to close.
+    fn close(&mut self) -> bool;
+}
+
+impl<DB: Database> Lends<DB> for PoolConnection<DB> {
+    fn close(&mut self) -> bool {
+        self.close_on_drop();
+        true
+    }
+}
+
+impl<DB: Database> Lends<DB> for &mut DB::Connection {
+    fn close(&mut self) -> bool {
+        false
+    }
+}
+
+impl<C: Lends<DB>, DB: Cancellation> Open<C, DB> {
+    fn new(connection: C) -> Self {
+        Self {
+            level: Manager::<DB>::get_transaction_depth(&connection),
+            connection,
+            is_over: false,
+            database: PhantomData,
+        }
+    }
+
+    async fn commit(mut self) -> Result<(), sqlx::Error> {
+        Manager::<DB>::commit(&mut self.connection).await?;
+        self.is_over = true;
+        Ok(())
+    }
+
+    async fn rollback(mut self) -> Result<(), sqlx::Error> {
+        Manager::<DB>::rollback(&mut self.connection).await?;
+        self.is_over = true;
+        Ok(())
+    }
+}
+
+impl<C: Lends<DB>, DB: Cancellation> Drop for Open<C, DB> {
+    fn drop(&mut self) {
+        if self.is_over || DB::GETS_OUT_OF_STEP && self.connection.close() {
+            return;
+        }
+        let depth = Manager::<DB>::get_transaction_depth(&self.connection);
+        if DB::AWAITS_ROLLBACK || depth >= self.level {
+            Manager::<DB>::start_rollback(&mut self.connection);
+        }
+    }
+}
+
+/// The setting of a savepoint, whose future must not be dropped half way where that tears the transaction around it: it is
+/// forgotten instead. sqlx then reads the server's answer before it uses the connection for anything else.
+struct Unforgiving<F, DB: Cancellation> {
+    work: Option<Pin<Box<F>>>,
+    is_begun: bool,
+    database: PhantomData<fn() -> DB>,
+}
+
+impl<F, DB: Cancellation> Unforgiving<F, DB> {
+    fn new(work: F) -> Self {
+        Self {
+            work: Some(Box::pin(work)),
+            is_begun: false,
+            database: PhantomData,
+        }
+    }
+}
+
+impl<F: Future, DB: Cancellation> Future for Unforgiving<F, DB> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let Some(mut work) = self.work.take() else {
+            return Poll::Pending;
+        };
+        self.is_begun = true;
+        let polled = work.as_mut().poll(cx);
+        if polled.is_pending() {
+            self.work = Some(work);
+        }
+        polled
+    }
+}
+
+impl<F, DB: Cancellation> Drop for Unforgiving<F, DB> {
+    fn drop(&mut self) {
+        if self.is_begun && DB::TEARS_SAVEPOINTS {
+            mem::forget(self.work.take());
+        }
+    }
+}
+
+impl<DB: Cancellation> Deref for OpenTransaction<'_, DB> {
     type Target = DB::Connection;
 
     fn deref(&self) -> &DB::Connection {
-        &self.transaction
+        match &self.0 {
+            Held::Own { open, .. } => &open.connection,
+            Held::Joined(open) => open.connection,
+        }
     }
 }
 
-impl<DB: Database> DerefMut for OpenTransaction<'_, DB> {
+impl<DB: Cancellation> DerefMut for OpenTransaction<'_, DB> {
     fn deref_mut(&mut self) -> &mut DB::Connection {
-        &mut self.transaction
+        match &mut self.0 {
+            Held::Own { open, .. } => &mut open.connection,
+            Held::Joined(open) => open.connection,
+        }
     }
 }
 
-impl<DB: Database> std::fmt::Debug for OpenTransaction<'_, DB> {
+impl<DB: Cancellation> std::fmt::Debug for OpenTransaction<'_, DB> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OpenTransaction").finish_non_exhaustive()
     }
@@ -42,24 +324,26 @@ impl<C, DB: Database<Connection = C>> Connects<C> for Transaction<'_, DB> {
     }
 }
 
-impl<C, DB: Database<Connection = C>> Connects<C> for PoolConnection<DB> {
-    fn connection(&mut self) -> &mut C {
-        self
-    }
-}
-
 /// A store on one connection, in whose transaction its steps are taken. None of them is tried again: an error may have
 /// undone the whole transaction.
 pub(in crate::store) struct On<'c, S, C> {
     pub(in crate::store) store: &'c S,
     pub(in crate::store) connection: Mutex<&'c mut C>,
+    /// Whether the transaction is the caller's.
+    #[cfg(feature = "mysql")]
+    pub(in crate::store) is_joined: bool,
 }
 
 impl<'c, S, C> On<'c, S, C> {
-    pub(in crate::store) fn new(store: &'c S, connection: &'c mut C) -> Self {
+    pub(in crate::store) fn new<DB: Cancellation<Connection = C>>(
+        store: &'c S,
+        transaction: &'c mut OpenTransaction<'_, DB>,
+    ) -> Self {
         Self {
             store,
-            connection: Mutex::new(connection),
+            #[cfg(feature = "mysql")]
+            is_joined: transaction.is_joined(),
+            connection: Mutex::new(&mut **transaction),
         }
     }
 }
@@ -67,12 +351,15 @@ impl<'c, S, C> On<'c, S, C> {
 /// The parts of [`TransactionalStore`](crate::store::TransactionalStore) that are one in all dialects, and the steps of
 /// records on a connection.
 macro_rules! transactions {
-    ($store:ty, $database:ty, $connection:ty, $row:ty) => {
+    (lends $connection:ty) => {
         impl crate::store::Connects<Self> for $connection {
             fn connection(&mut self) -> &mut Self {
                 self
             }
         }
+    };
+    ($store:ty, $database:ty, $connection:ty, $row:ty) => {
+        crate::store::sql::transactions!(lends $connection);
 
         impl crate::store::sql::Backend for crate::store::sql::On<'_, $store, $connection> {
             type Row = $row;
@@ -109,11 +396,8 @@ macro_rules! transactions {
             &self,
             connection: &'c mut $connection,
         ) -> Result<Self::Transaction<'c>, StoreError> {
-            let transaction = sqlx::Connection::begin(connection).await.map_err(error)?;
-            Ok(crate::store::OpenTransaction {
-                transaction,
-                _turn: None,
-            })
+            let joined = crate::store::OpenTransaction::join(connection).await;
+            joined.map_err(error)
         }
 
         fn is_in_transaction(connection: &$connection) -> bool {
@@ -122,22 +406,22 @@ macro_rules! transactions {
 
         async fn complete_in(
             &self,
-            connection: &mut $connection,
+            transaction: &mut Self::Transaction<'_>,
             holder: &Holder,
             ending: &Ending,
         ) -> Result<Fenced, StoreError> {
-            let on = crate::store::sql::On::new(self, connection);
+            let on = crate::store::sql::On::new(self, transaction);
             crate::store::sql::complete(&on, holder, ending).await
         }
 
         async fn save_step_in(
             &self,
-            connection: &mut $connection,
+            transaction: &mut Self::Transaction<'_>,
             holder: &Holder,
             name: &str,
             payload: &crate::record::Payload,
         ) -> Result<Fenced, StoreError> {
-            let on = crate::store::sql::On::new(self, connection);
+            let on = crate::store::sql::On::new(self, transaction);
             let steps = &self.statements.steps;
             crate::store::sql::save_new_step(&on, steps, holder, name, payload).await
         }
@@ -163,12 +447,10 @@ macro_rules! transactions {
         }
 
         async fn commit(&self, transaction: Self::Transaction<'_>) -> Result<(), StoreError> {
-            let crate::store::OpenTransaction { transaction, _turn } = transaction;
             transaction.commit().await.map_err(error)
         }
 
         async fn rollback(&self, transaction: Self::Transaction<'_>) -> Result<(), StoreError> {
-            let crate::store::OpenTransaction { transaction, _turn } = transaction;
             transaction.rollback().await.map_err(error)
         }
     };

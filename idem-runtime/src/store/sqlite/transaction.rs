@@ -1,7 +1,7 @@
 //! Claiming in a transaction that stays open while a body runs.
 
-use sqlx::Sqlite;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{SqlStr, Sqlite};
 
 use super::{SqliteStore, error, retry_busy};
 use crate::error::StoreError;
@@ -24,13 +24,11 @@ impl TransactionalStore for SqliteStore {
     /// written since it read, and could only be rolled back.
     async fn begin(&self) -> Result<OpenTransaction<'static, Sqlite>, StoreError> {
         let turn = self.writer.turn().await;
-        let transaction = retry_busy(|| self.pool.begin_with("BEGIN IMMEDIATE"))
-            .await
-            .map_err(error)?;
-        Ok(OpenTransaction {
-            transaction,
-            _turn: turn,
-        })
+        let begun = retry_busy(|| {
+            let statement = SqlStr::from_static("BEGIN IMMEDIATE");
+            OpenTransaction::begin(&self.pool, Some(statement))
+        });
+        Ok(begun.await.map_err(error)?.with_turn(turn))
     }
 
     /// A replay does not queue behind writers.
@@ -43,12 +41,11 @@ impl TransactionalStore for SqliteStore {
     /// Nobody else writes beside this transaction, so there is no race, and nobody whose row it could wait for.
     async fn claim_in(
         &self,
-        connection: &mut SqliteConnection,
+        transaction: &mut Self::Transaction<'_>,
         observed: Option<&Observation>,
         claim: &ClaimRequest,
-        _: bool,
     ) -> Result<ClaimInTransaction, StoreError> {
-        let on = On::new(self, connection);
+        let on = On::new(self, transaction);
         for _ in 0..sql::ROUNDS {
             let query = sql::claim_query(&self.statements.claim, claim);
             let answer = match (sql::grant(&on, query).await?, observed) {

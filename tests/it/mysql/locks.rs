@@ -1,0 +1,123 @@
+//! Rows that others hold locked, and what the server undoes because of them.
+
+use std::time::Duration;
+
+use idem_runtime::{Call, Error, Handling, Idem, MySqlStore, StoreErrorKind};
+use idem_servers::{Options, Server};
+use sqlx::Connection as _;
+use sqlx::mysql::{MySqlConnection, MySqlPool};
+
+use super::Database;
+
+fn call(key: &str) -> Call {
+    Call::new("mysql.locks", key, &1, Duration::from_secs(3600))
+}
+
+/// A lock wait that times out rolls back the whole transaction under `innodb_rollback_on_timeout`. What the caller does
+/// next would commit statement by statement.
+#[tokio::test]
+#[ignore = "needs MariaDB: cargo xtask test runs it"]
+async fn a_transaction_that_the_server_undid_commits_nothing_more() {
+    let options = Options::fast()
+        .set("innodb_rollback_on_timeout", "ON")
+        .set("innodb_lock_wait_timeout", "1");
+    let server = Server::maria_db(&options).unwrap();
+    let admin = MySqlPool::connect(&server.url()).await.unwrap();
+    for statement in [
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.orders (id VARCHAR(64) NOT NULL) ENGINE = InnoDB",
+    ] {
+        sqlx::raw_sql(statement).execute(&admin).await.unwrap();
+    }
+    let url = server.url().replace("/mysql", "/shop");
+    let pool = MySqlPool::connect(&url).await.unwrap();
+    let idem = Idem::new(MySqlStore::new(pool.clone()));
+    idem.store().migrate().await.unwrap();
+    let ended = idem.run(call("k"), async || Ok::<_, Error>(1)).await;
+    assert_eq!(ended.unwrap(), 1);
+
+    // Given a record that another session holds, unseen by a look from outside: it takes the lock after that.
+    let mut other = MySqlConnection::connect(&url).await.unwrap();
+    sqlx::raw_sql(
+        "UPDATE idem_records SET state = 'released', codec = NULL, payload = NULL, token = NULL",
+    )
+    .execute(&mut other)
+    .await
+    .unwrap();
+    let mut holding = other.begin().await.unwrap();
+    sqlx::raw_sql("SELECT * FROM idem_records FOR UPDATE")
+        .execute(&mut *holding)
+        .await
+        .unwrap();
+    // A pool of one has no second connection to look from.
+    let one = sqlx::mysql::MySqlPoolOptions::new()
+        .max_connections(1)
+        .connect(&url)
+        .await
+        .unwrap();
+    let joining = Idem::new(MySqlStore::new(one.clone()));
+    let mut outer = one.begin().await.unwrap();
+    sqlx::raw_sql("INSERT INTO orders VALUES ('before')")
+        .execute(&mut *outer)
+        .await
+        .unwrap();
+    let joined = joining
+        .join_transaction(&mut outer, call("k"), Handling::new(), async |_, _| {
+            Ok::<_, Error>(2)
+        })
+        .await;
+    let Err(Error::Store(error)) = joined else {
+        panic!("the record is locked: {joined:?}");
+    };
+    assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error}");
+
+    // When the caller goes on all the same, then nothing of it is committed by itself.
+    let after = sqlx::raw_sql("INSERT INTO orders VALUES ('after')")
+        .execute(&mut *outer)
+        .await;
+    assert!(after.is_err(), "{after:?}");
+    let _ = outer.commit().await;
+    let orders: i64 = sqlx::query_scalar("SELECT count(*) FROM orders")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    assert_eq!(orders, 0, "both or none");
+    // The next transaction on the connection is an ordinary one.
+    let mut next = one.begin().await.unwrap();
+    sqlx::raw_sql("INSERT INTO orders VALUES ('next')")
+        .execute(&mut *next)
+        .await
+        .unwrap();
+    next.commit().await.unwrap();
+    drop(holding);
+}
+
+/// Connections that never commit are refused before anything is believed to be stored.
+#[tokio::test]
+#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
+async fn connections_that_do_not_commit_are_refused() {
+    for database in Database::each().await {
+        let pool = sqlx::mysql::MySqlPoolOptions::new()
+            .after_connect(|connection, _| {
+                Box::pin(async move {
+                    let off = sqlx::raw_sql("SET autocommit = 0");
+                    off.execute(connection).await.map(drop)
+                })
+            })
+            .connect_with(database.options())
+            .await
+            .unwrap();
+        let error = MySqlStore::new(pool).migrate().await.unwrap_err();
+        assert!(error.to_string().contains("autocommit"), "{error}");
+        database.drop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
+async fn a_locked_record_holds_up_no_other() {
+    for database in Database::each().await {
+        crate::batches::a_locked_record_holds_up_no_other(&database.store().await).await;
+        database.drop().await;
+    }
+}
