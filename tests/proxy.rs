@@ -4,11 +4,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// What happens next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +23,24 @@ pub enum Loss {
     /// The next request arrives; its reply is thrown away, and the connection cut.
     Reply,
 }
+
+/// The fate of one request and its reply, see [`Proxy::with_plan`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// The client gets the reply after this time.
+    Replied(Duration),
+    /// The request is forwarded. This long afterwards both connections are closed; a reply that comes earlier is thrown away.
+    Cut(Duration),
+    /// The reply is thrown away, and the connection closed: the client reads the end of the stream.
+    Closed,
+    /// The reply is thrown away, and the connection reset: the client's read fails.
+    Reset,
+    /// All but the last [`TRUNCATED`] bytes of the reply are forwarded, and the connection closed.
+    Truncated,
+}
+
+/// Bytes that a [truncated](Fate::Truncated) reply lacks. Longer replies lack bytes of their bodies alone.
+pub const TRUNCATED: usize = 16;
 
 #[derive(Debug, Default)]
 struct Losses {
@@ -46,13 +66,45 @@ impl Proxy {
     /// # Errors
     /// No port could be had.
     pub async fn start(server: SocketAddr) -> std::io::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let address = listener.local_addr()?;
         let losses = Arc::<Losses>::default();
         let shared = Arc::clone(&losses);
+        Self::forwarding(losses, move |client| {
+            forward(client, server, Arc::clone(&shared))
+        })
+        .await
+    }
+
+    /// A proxy that asks `plan` for the fate of each exchange. `plan` gets the first bytes of the request.
+    ///
+    /// The protocol is one of requests and replies in turn, like HTTP/1.1 without pipelining: the first bytes that a client
+    /// sends after a reply begin the next request.
+    ///
+    /// # Errors
+    /// No port could be had.
+    pub async fn with_plan(
+        server: SocketAddr,
+        plan: impl Fn(&[u8]) -> Fate + Send + Sync + 'static,
+    ) -> std::io::Result<Self> {
+        let plan = Arc::new(plan);
+        Self::forwarding(Arc::default(), move |client| {
+            forward_exchanges(client, server, Arc::clone(&plan))
+        })
+        .await
+    }
+
+    /// Listens on a free port, and forwards each connection in a task.
+    async fn forwarding<F>(
+        losses: Arc<Losses>,
+        forward: impl Fn(TcpStream) -> F + Send + 'static,
+    ) -> std::io::Result<Self>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
         let listening = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(forward(client, server, Arc::clone(&shared)));
+                tokio::spawn(forward(client));
             }
         });
         Ok(Self {
@@ -133,6 +185,103 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, losses: &Losse
         if to.write_all(&buffer[..read]).await.is_err() {
             return;
         }
+    }
+}
+
+/// Forwards one connection exchange by exchange.
+async fn forward_exchanges(
+    mut client: TcpStream,
+    server: SocketAddr,
+    plan: Arc<impl Fn(&[u8]) -> Fate>,
+) {
+    let Ok(mut server) = TcpStream::connect(server).await else {
+        return;
+    };
+    let fate = exchange_until_lost(&mut client, &mut server, &*plan).await;
+    if let Ok(Fate::Reset) = fate {
+        // The drop then sends RST. A failure means that the client has gone.
+        let _ = client.set_zero_linger();
+    }
+}
+
+/// Forwards exchanges until one is lost, and returns its fate.
+///
+/// # Errors
+/// One of the two closed or lost its connection.
+async fn exchange_until_lost(
+    client: &mut TcpStream,
+    server: &mut TcpStream,
+    plan: &impl Fn(&[u8]) -> Fate,
+) -> std::io::Result<Fate> {
+    // A request may be forwarded in several small segments.
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let (mut from_client, mut to_client) = client.split();
+    let (mut from_server, mut to_server) = server.split();
+    let mut request = vec![0; 64 * 1024];
+    let mut reply = vec![0; 64 * 1024];
+    // The exchange under way, from the first bytes of its request to the first bytes of its reply.
+    let mut pending: Option<Pending> = None;
+    loop {
+        tokio::select! {
+            read = from_client.read(&mut request) => {
+                let bytes = some_of(&request, read?)?;
+                pending.get_or_insert_with(|| Pending {
+                    fate: plan(bytes),
+                    since: Instant::now(),
+                });
+                to_server.write_all(bytes).await?;
+            }
+            read = from_server.read(&mut reply) => {
+                let bytes = some_of(&reply, read?)?;
+                match pending.map(|it| it.fate) {
+                    Some(Fate::Cut(_)) => continue,
+                    Some(fate @ (Fate::Closed | Fate::Reset)) => return Ok(fate),
+                    Some(fate @ Fate::Truncated) => {
+                        let kept = bytes.len().saturating_sub(TRUNCATED);
+                        to_client.write_all(&bytes[..kept]).await?;
+                        return Ok(fate);
+                    }
+                    Some(Fate::Replied(delay)) => sleep(delay).await,
+                    None => {}
+                }
+                pending = None;
+                to_client.write_all(bytes).await?;
+            }
+            fate = cut(pending) => return Ok(fate),
+        }
+    }
+}
+
+/// An exchange whose reply has not begun.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    fate: Fate,
+    since: Instant,
+}
+
+/// Waits until the connection is to be cut: forever, unless that is the fate of the exchange.
+async fn cut(pending: Option<Pending>) -> Fate {
+    match pending {
+        Some(Pending {
+            fate: fate @ Fate::Cut(after),
+            since,
+        }) => {
+            sleep_until(since + after).await;
+            fate
+        }
+        _ => std::future::pending().await,
+    }
+}
+
+/// The bytes that were read.
+///
+/// # Errors
+/// There are none: the stream has ended.
+fn some_of(buffer: &[u8], read: usize) -> std::io::Result<&[u8]> {
+    match read {
+        0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(&buffer[..read]),
     }
 }
 
