@@ -1,5 +1,7 @@
 //! The few commands a contributor types: `cargo xtask test`, `servers`, `lint`, `bench`, `ci`.
 
+mod clients;
+mod packages;
 mod run;
 mod servers;
 
@@ -26,7 +28,9 @@ Usage: cargo xtask <command>
                       variables that tell where they are; without a COMMAND prints the variables, and runs until Ctrl-C.
                       The variables are IDEM_TEST_POSTGRES_URL, IDEM_TEST_MYSQL_URL, IDEM_TEST_REDIS_URL,
                       IDEM_TEST_REDIS_CLUSTER_URLS (separated by commas), IDEM_TEST_AMQP_URL and IDEM_TEST_NATS_URL;
-                      for one that is already set, nothing is started. On Debian, root gets what is missing installed
+                      for one that is already set, nothing is started. IDEM_TEST_PYTHON is the interpreter of an
+                      environment in the target directory into which pip has installed the clients of the tests. On
+                      Debian, root gets what is missing installed
   lint                formatting, clippy and rustdoc without a warning, idem-runtime with each feature alone
                       and with some in pairs
   bench               the benchmarks, as ratios to their baselines
@@ -111,13 +115,10 @@ fn execute(command: Command) -> anyhow::Result<()> {
 /// a program that is run, with others. So the tests' own build is asked where it put the programs.
 fn test(run: &mut Run, embedded: bool) -> anyhow::Result<()> {
     let cargo = run.cargo();
-    let servers = match embedded {
+    let _fixtures = match embedded {
         true => None,
-        false => Some(run.step("servers", Servers::start)?),
+        false => Some(Fixtures::of(run)?),
     };
-    for (name, value) in servers.iter().flat_map(Servers::variables) {
-        run.set_var(name, value);
-    }
     let programs = run.step("build", |sh| {
         let built = cmd!(
             sh,
@@ -145,18 +146,40 @@ fn test(run: &mut Run, embedded: bool) -> anyhow::Result<()> {
     crash_round(run, &programs, embedded)
 }
 
+/// What the tests need of the machine: the servers and the clients.
+struct Fixtures {
+    servers: Servers,
+    python: String,
+}
+
+impl Fixtures {
+    /// Installs and starts them, and tells the steps from here on where they are.
+    fn of(run: &mut Run) -> anyhow::Result<Self> {
+        let all = Self {
+            python: run.step("clients", clients::python)?,
+            servers: run.step("servers", Servers::start)?,
+        };
+        for (name, value) in all.variables() {
+            run.set_var(name, value);
+        }
+        Ok(all)
+    }
+
+    fn variables(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let python = (clients::PYTHON, self.python.as_str());
+        self.servers.variables().chain([python])
+    }
+}
+
 /// Runs the command beside the servers, or waits for Ctrl-C. Either way they end with this process.
 fn servers(run: &mut Run, command: &[OsString]) -> anyhow::Result<()> {
-    let servers = run.step("servers", Servers::start)?;
-    for (name, value) in servers.variables() {
-        run.set_var(name, value);
-    }
+    let fixtures = Fixtures::of(run)?;
     if let [program, arguments @ ..] = command {
         return Ok(cmd!(run.shell(), "{program} {arguments...}")
             .quiet()
             .run()?);
     }
-    for (name, value) in servers.variables() {
+    for (name, value) in fixtures.variables() {
         println!("export {name}='{value}'");
     }
     eprintln!("Ctrl-C stops them");

@@ -1,25 +1,9 @@
 //! The servers that the tests of the stores need: private ones, or those that the caller names.
 
-use std::path::Path;
-
-use anyhow::bail;
 use idem_servers::{Options, RedisCluster, Server};
-use xshell::{Shell, cmd};
+use xshell::Shell;
 
-/// Installs packages without starting the services in them, which Debian does otherwise: the policy program is asked
-/// first and answers 101, "forbidden" (`invoke-rc.d(8)`). One that is there already is the machine's own.
-const INSTALL: &str = r#"
-set -e
-policy=/usr/sbin/policy-rc.d
-if [ ! -e "$policy" ]; then
-    trap 'rm -f "$policy"' EXIT
-    trap 'exit 130' INT TERM
-    printf '#!/bin/sh\nexit 101\n' >"$policy"
-    chmod +x "$policy"
-fi
-apt-get update
-apt-get install --yes --no-install-recommends "$@"
-"#;
+use crate::packages;
 
 type Start = fn() -> anyhow::Result<Server>;
 
@@ -57,7 +41,7 @@ impl Servers {
             .collect();
         let cluster = is_wanted("IDEM_TEST_REDIS_CLUSTER_URLS");
         // The tests of the servers themselves need all of them.
-        install_missing(sh)?;
+        packages::install(sh, idem_servers::missing_packages)?;
 
         // They take longer to start than to ask for, so all start at once.
         let (servers, cluster) = std::thread::scope(|scope| {
@@ -98,29 +82,4 @@ impl Servers {
             .iter()
             .map(|(name, value)| (*name, value.as_str()))
     }
-}
-
-/// On Debian as root; elsewhere names what is missing.
-fn install_missing(sh: &Shell) -> anyhow::Result<()> {
-    let missing = idem_servers::missing_packages();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let is_debian = Path::new("/etc/debian_version").exists();
-    let is_root = cmd!(sh, "id -u").quiet().read()? == "0";
-    if is_debian && is_root {
-        let install = cmd!(sh, "sh -c {INSTALL} install {missing...}");
-        install
-            .env("DEBIAN_FRONTEND", "noninteractive")
-            .quiet()
-            .run()?;
-    }
-    let missing = idem_servers::missing_packages();
-    if !missing.is_empty() {
-        bail!(
-            "install these packages, or whatever they are called here: {}; or run `cargo xtask test --embedded`",
-            missing.join(" ")
-        );
-    }
-    Ok(())
 }

@@ -1,0 +1,72 @@
+//! The clients that the tests send requests with: private ones, or those that the caller names.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use xshell::{Shell, cmd};
+
+use crate::packages;
+
+/// The interpreter of an environment that has Python's clients.
+pub(crate) const PYTHON: &str = "IDEM_TEST_PYTHON";
+const REQUIREMENTS: &str = "tests/clients/requirements.txt";
+
+/// Installs Python's clients, in the versions of the requirements, into an environment of their own in the target
+/// directory, and returns its interpreter. Where [`PYTHON`] is set nothing is installed, and it is returned.
+pub(crate) fn python(sh: &Shell) -> anyhow::Result<String> {
+    if let Ok(python) = std::env::var(PYTHON) {
+        eprintln!("{PYTHON} is set: nothing is installed for it");
+        return Ok(python);
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
+    // Absolute, because a test runs in the directory of its package.
+    let environment = sh.current_dir().join(target).join("clients");
+    let python = environment.join("bin/python3");
+    if !runs(sh, &python, &["-m", "pip", "--version"]) {
+        let base = with_venv(sh)?;
+        cmd!(sh, "{base} -m venv --clear {environment}")
+            .quiet()
+            .run()?;
+    }
+    // Asks for nothing where all of them are installed.
+    cmd!(
+        sh,
+        "{python} -m pip install --quiet --disable-pip-version-check --requirement {REQUIREMENTS}"
+    )
+    .quiet()
+    .run()
+    .with_context(|| {
+        format!(
+            "pip cannot install {REQUIREMENTS}: set {PYTHON} to a Python that has these packages, or run \
+             `cargo xtask test --embedded`"
+        )
+    })?;
+    let python = python.into_os_string().into_string();
+    python
+        .ok()
+        .context("the path of the target directory is no Unicode")
+}
+
+/// A Python that can make environments. Debian has what is needed for that in a package of its own.
+fn with_venv(sh: &Shell) -> anyhow::Result<&'static Path> {
+    // One that is first on `PATH` may be no package's.
+    let find = || {
+        let candidates = ["python3", "/usr/bin/python3"];
+        let mut candidates = candidates.into_iter().map(Path::new);
+        candidates.find(|it| runs(sh, it, &["-c", "import ensurepip, venv"]))
+    };
+    packages::install(sh, || match find() {
+        Some(_) => Vec::new(),
+        None => vec!["python3-venv"],
+    })?;
+    find().context("the package python3-venv brought no Python that makes environments")
+}
+
+fn runs(sh: &Shell, program: &Path, arguments: &[&str]) -> bool {
+    cmd!(sh, "{program} {arguments...}")
+        .quiet()
+        .ignore_stdout()
+        .ignore_stderr()
+        .run()
+        .is_ok()
+}
