@@ -2,8 +2,8 @@
 //! reply that never comes although the server has done what it was asked.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -52,11 +52,25 @@ struct Losses {
     lost: AtomicU64,
 }
 
+/// Where connections lead, and how many there were.
+#[derive(Debug)]
+struct Lead {
+    server: Mutex<SocketAddr>,
+    accepted: AtomicU64,
+}
+
+impl Lead {
+    fn server(&self) -> SocketAddr {
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Forwards connections until it is dropped.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
     losses: Arc<Losses>,
+    lead: Arc<Lead>,
     listening: JoinHandle<()>,
 }
 
@@ -68,7 +82,7 @@ impl Proxy {
     pub async fn start(server: SocketAddr) -> std::io::Result<Self> {
         let losses = Arc::<Losses>::default();
         let shared = Arc::clone(&losses);
-        Self::forwarding(losses, move |client| {
+        Self::forwarding(server, losses, move |client, server| {
             forward(client, server, Arc::clone(&shared))
         })
         .await
@@ -86,7 +100,7 @@ impl Proxy {
         plan: impl Fn(&[u8]) -> Fate + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
         let plan = Arc::new(plan);
-        Self::forwarding(Arc::default(), move |client| {
+        Self::forwarding(server, Arc::default(), move |client, server| {
             forward_exchanges(client, server, Arc::clone(&plan))
         })
         .await
@@ -94,22 +108,30 @@ impl Proxy {
 
     /// Listens on a free port, and forwards each connection in a task.
     async fn forwarding<F>(
+        server: SocketAddr,
         losses: Arc<Losses>,
-        forward: impl Fn(TcpStream) -> F + Send + 'static,
+        forward: impl Fn(TcpStream, SocketAddr) -> F + Send + 'static,
     ) -> std::io::Result<Self>
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
+        let lead = Arc::new(Lead {
+            server: Mutex::new(server),
+            accepted: AtomicU64::new(0),
+        });
+        let shared = Arc::clone(&lead);
         let listening = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(forward(client));
+                shared.accepted.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(forward(client, shared.server()));
             }
         });
         Ok(Self {
             address,
             losses,
+            lead,
             listening,
         })
     }
@@ -117,6 +139,21 @@ impl Proxy {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Leads new connections to another server, as a DNS name or a virtual IP does after a failover. Those that are open
+    /// stay where they are.
+    pub fn lead_to(&self, server: SocketAddr) {
+        *self
+            .lead
+            .server
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = server;
+    }
+
+    /// How many connections were accepted.
+    pub fn accepted(&self) -> u64 {
+        self.lead.accepted.load(Ordering::SeqCst)
     }
 
     /// Loses this once, on whichever connection says something next.

@@ -277,6 +277,7 @@ impl DecodeError {
 pub struct StoreError {
     kind: StoreErrorKind,
     message: std::borrow::Cow<'static, str>,
+    retryable: bool,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -310,8 +311,19 @@ impl StoreError {
         Self {
             kind,
             message: message.into(),
+            retryable: matches!(
+                kind,
+                StoreErrorKind::Unavailable | StoreErrorKind::Timeout | StoreErrorKind::Conflict
+            ),
             source: None,
         }
+    }
+
+    /// Marks the error as retryable, whatever its kind: the store expects that the failure ends without anybody's help.
+    #[must_use]
+    pub fn retryable(mut self) -> Self {
+        self.retryable = true;
+        self
     }
 
     /// The same, with what caused it.
@@ -326,12 +338,11 @@ impl StoreError {
         self.kind
     }
 
-    /// Whether the same request may succeed later without anybody mending anything.
+    /// Whether the same request may succeed later without anybody mending anything: true for
+    /// [`Unavailable`](StoreErrorKind::Unavailable), [`Timeout`](StoreErrorKind::Timeout) and
+    /// [`Conflict`](StoreErrorKind::Conflict), and for other errors that the store marked as [`retryable`](Self::retryable).
     pub fn is_retryable(&self) -> bool {
-        matches!(
-            self.kind,
-            StoreErrorKind::Unavailable | StoreErrorKind::Timeout | StoreErrorKind::Conflict
-        )
+        self.retryable
     }
 }
 

@@ -1,7 +1,9 @@
 //! What `RedisStore` does beyond the case table, on a Redis server that `cargo xtask test` starts.
 
-mod answers;
+pub(crate) mod answers;
+pub(crate) mod demotion;
 mod failover;
+pub(crate) mod moving;
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! Records in Redis or Valkey, on one server or on a cluster.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -24,11 +24,13 @@ mod link;
 mod reply;
 mod scan;
 pub(super) mod scripts;
+mod single;
 mod written;
 
 use link::Link;
 use scan::{Walk, Walking};
 use scripts::{Step, span};
+use single::Epoch;
 
 /// Records in Redis 6.2 or later, or Valkey. Cloning is cheap and shares the connection.
 ///
@@ -44,6 +46,15 @@ use scripts::{Step, span};
 /// round trip, a replay too, which writes nothing. Scripts are loaded when a server does not know them. A Redis user
 /// with ACLs needs `+eval +evalsha +hget +hmget +hset +hdel +hkeys +hexists +del +exists +time +pexpireat +persist` on
 /// the keys of the prefix; `+scan` to list and purge, `+info` for the warning about eviction, `+wait` to wait for replicas.
+///
+/// # Failover
+///
+/// On a cluster the connection follows the cluster. A connection to a single address (a DNS name, a virtual IP, a
+/// proxy) cannot tell that the address leads to another server by now: an old primary that is demoted keeps its
+/// connections and refuses what they write. At the first such answer the store ends that connection and makes a new
+/// one, at most once a second, and less often while the address still leads to a replica. Until it leads to the new
+/// primary, writes fail with [`StoreErrorKind::ReadOnly`], which [is retryable](StoreError::is_retryable) here, and
+/// calls wait for it as for any failure that passes.
 ///
 /// # What Redis can lose
 ///
@@ -72,10 +83,10 @@ use scripts::{Step, span};
 /// Redis removes what has expired by itself, a minute or two late, so that its grant is remembered; by the contract it is
 /// absent from the moment on. Records under `refuse` and `reconcile` have no expiry until they end. Purging also marks
 /// those whose owners are gone, and counts; it and listing go over **all keys of the database** with `SCAN`, those of
-/// others included. Purging reads one field of each record, 500 in a round trip. Each page of a listing finds all
+/// others included. Purging reads one field of each record, 500 at once. Each page of a listing finds all
 /// records anew and reads them until it is full. Listing a million records
 /// takes seconds, and slows others down a little meanwhile. Keys that a cluster moves to another node while they are
-/// listed may be missed.
+/// listed may be missed; those that it moves while they are purged are left for a later purge.
 ///
 /// # Clock
 ///
@@ -102,6 +113,20 @@ struct Waiting {
     link: Link,
     replicas: u32,
     patience: Duration,
+    /// The epoch of the link for which the reads followed.
+    followed: Arc<Mutex<Epoch>>,
+}
+
+impl Waiting {
+    /// Makes the connection of the reads follow after a write, where the one of the writes had to be given up. A replica
+    /// refuses no read, so nothing else tells that one of them is still read.
+    fn lead(&self, reads: &Link) {
+        let epoch = self.link.epoch();
+        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        if *followed != epoch && reads.give_up() {
+            *followed = epoch;
+        }
+    }
 }
 
 /// What keys begin with where nobody chose another.
@@ -204,6 +229,7 @@ impl RedisStore {
             link: connection.into().0,
             replicas,
             patience,
+            followed: Arc::default(),
         });
         self
     }
@@ -262,10 +288,12 @@ impl RedisStore {
             link,
             replicas,
             patience,
+            ..
         } = waiting;
         let (answer, count) = link
             .run_and_wait(step, *replicas, *patience, self.timeout)
             .await?;
+        waiting.lead(&self.link);
         if count < i64::from(*replicas) {
             return Err(StoreError::new(
                 StoreErrorKind::Unavailable,
@@ -308,7 +336,12 @@ impl RedisStore {
             purging.spawn(async move { store.write(&Step::new(&scripts::PURGE, &key)).await });
         }
         while let Some(done) = purging.join_next().await {
-            match done.map_err(lost)?? {
+            let done = match done.map_err(lost)? {
+                // The next walk finds it again.
+                Err(error) if errors::failed_while_moving(&error) => continue,
+                done => done?,
+            };
+            match done {
                 Value::BulkString(word) => match word.as_slice() {
                     b"kept" => {}
                     b"removed" => purged.removed += 1,
@@ -546,7 +579,7 @@ impl fmt::Debug for RedisConnection {
 
 impl From<ConnectionManager> for RedisConnection {
     fn from(connection: ConnectionManager) -> Self {
-        Self(Link::One(connection))
+        Self(Link::from(connection))
     }
 }
 

@@ -43,7 +43,7 @@ async fn until_refused<T: std::fmt::Debug>(
     }
 }
 
-async fn until_said(server: &Server, question: &str, answer: &str) {
+pub(super) async fn until_said(server: &Server, question: &str, answer: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let said = server.query(question).unwrap();
@@ -63,7 +63,7 @@ async fn raw(server: &Server) -> MultiplexedConnection {
     client.get_multiplexed_async_connection().await.unwrap()
 }
 
-async fn following(primary: &Server) -> Server {
+pub(crate) async fn following(primary: &Server) -> Server {
     let replica = Server::redis(&Options::fast()).unwrap();
     replica
         .query(&format!("REPLICAOF 127.0.0.1 {}", primary.port()))
@@ -101,6 +101,7 @@ async fn a_replica_is_read_only() {
     assert!(store.get(&fresh().id).await.unwrap().is_none());
     let error = store.claim(&fresh()).await.unwrap_err();
     is(&error, StoreErrorKind::ReadOnly, "connect to the primary");
+    assert!(error.is_retryable(), "its address may lead elsewhere");
 
     replica
         .query("CONFIG SET replica-serve-stale-data no")

@@ -152,16 +152,10 @@ impl<'a> Victim<'a> {
         let port = format!("master_port:{}\r", primary.port());
         let follows = |node: &&Server| replication(node).contains(port.trim_end());
         let replica = nodes.iter().find(follows).unwrap();
-        let known = primary.query("CLUSTER NODES").unwrap();
-        let own = known.lines().find(|it| it.contains("myself")).unwrap();
-        let ranges = own.split_whitespace().skip(8).map(|range| {
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            (first.parse().unwrap(), last.parse().unwrap())
-        });
         Self {
             primary,
             replica,
-            slots: ranges.collect(),
+            slots: slots_of(primary),
         }
     }
 
@@ -219,8 +213,19 @@ impl<'a> Victim<'a> {
     }
 }
 
+/// The ranges of slots that a primary has, each with its first and its last one.
+pub(super) fn slots_of(primary: &Server) -> Vec<(u16, u16)> {
+    let known = primary.query("CLUSTER NODES").unwrap();
+    let own = known.lines().find(|it| it.contains("myself")).unwrap();
+    let ranges = own.split_whitespace().skip(8).map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        (first.parse().unwrap(), last.parse().unwrap())
+    });
+    ranges.collect()
+}
+
 /// CRC16 as the cluster specification has it: <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
-fn slot(key: &[u8]) -> u16 {
+pub(super) fn slot(key: &[u8]) -> u16 {
     let crc = key.iter().fold(0_u16, |crc, byte| {
         (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| {
             crc << 1 ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 }

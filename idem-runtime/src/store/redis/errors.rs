@@ -4,10 +4,52 @@ use redis::{ErrorKind, RedisError};
 
 use crate::error::{StoreError, StoreErrorKind};
 
-/// What an error of the client or the server means.
+/// The meaning of an error of the client, or of a single server.
 pub(super) fn error(source: RedisError) -> StoreError {
     let (kind, message) = meaning(&source);
-    StoreError::new(kind, message).with_source(source)
+    let error = StoreError::new(kind, message).with_source(source);
+    match kind {
+        // The link gives the connection up, and its address may lead to the new primary by then.
+        StoreErrorKind::ReadOnly => error.retryable(),
+        _ => error,
+    }
+}
+
+/// The meaning of an error of a cluster. Its client follows redirections, so one that is left over says that the slot
+/// moved more often than the client follows.
+#[cfg(feature = "redis-cluster")]
+pub(super) fn cluster_error(source: RedisError) -> StoreError {
+    if is_moving(&source) {
+        return StoreError::new(
+            StoreErrorKind::Unavailable,
+            "the cluster is moving this slot to another node, try again",
+        )
+        .with_source(source);
+    }
+    error(source)
+}
+
+/// Whether a cluster is moving the slot of the key.
+pub(super) fn is_moving(error: &RedisError) -> bool {
+    matches!(code_of(error), Some("MOVED" | "ASK" | "TRYAGAIN"))
+}
+
+/// Whether a step failed only because a cluster is moving the slot of its key.
+pub(super) fn failed_while_moving(error: &StoreError) -> bool {
+    let source = std::error::Error::source(error).and_then(|it| it.downcast_ref());
+    // A single server answers with a redirection as well, but nothing moves there: the store has the wrong connection.
+    error.kind() == StoreErrorKind::Unavailable && source.is_some_and(is_moving)
+}
+
+/// Whether the server that answered is a replica: its connection leads to the wrong server, and always will.
+pub(super) fn is_of_a_replica(error: &RedisError) -> bool {
+    matches!(code_of(error), Some("READONLY" | "MASTERDOWN")) || refuses_wait(error)
+}
+
+/// A replica refuses `WAIT` without a code of its own. A script that writes nothing gets as far as that.
+fn refuses_wait(error: &RedisError) -> bool {
+    let detail = error.detail();
+    detail.is_some_and(|it| it.contains("WAIT cannot be used with replica"))
 }
 
 /// Something answered that is not what the scripts answer.
@@ -32,6 +74,9 @@ fn meaning(error: &RedisError) -> (StoreErrorKind, &'static str) {
     use StoreErrorKind::{Corrupt, Other, Timeout, Unavailable};
     if let Some(meaning) = code_of(error).and_then(meaning_of_code) {
         return meaning;
+    }
+    if refuses_wait(error) {
+        return REPLICA;
     }
     match error.kind() {
         ErrorKind::AuthenticationFailed => DENIED_LOGIN,
@@ -70,6 +115,11 @@ const DENIED_COMMAND: (StoreErrorKind, &str) = (
     "the Redis user may not do this, grant it the commands and the keys that the documentation of `RedisStore` names",
 );
 
+const REPLICA: (StoreErrorKind, &str) = (
+    StoreErrorKind::ReadOnly,
+    "the server is a replica and refuses writes, and a new connection is made; if this lasts, connect to the primary",
+);
+
 /// The code that the server's answer begins with. Before Redis 7 an error inside a script comes wrapped: its code
 /// stands in the text behind the place in the script.
 fn code_of(error: &RedisError) -> Option<&str> {
@@ -88,7 +138,7 @@ fn code_of(error: &RedisError) -> Option<&str> {
 
 /// See <https://redis.io/docs/latest/develop/reference/protocol-spec/> and `shared` in Redis' `server.c`.
 fn meaning_of_code(code: &str) -> Option<(StoreErrorKind, &'static str)> {
-    use StoreErrorKind::{Conflict, Corrupt, Denied, Full, Other, ReadOnly, Unavailable};
+    use StoreErrorKind::{Conflict, Corrupt, Denied, Full, Other, Unavailable};
     Some(match code {
         "NOAUTH" | "WRONGPASS" => DENIED_LOGIN,
         "NOPERM" => DENIED_COMMAND,
@@ -96,9 +146,10 @@ fn meaning_of_code(code: &str) -> Option<(StoreErrorKind, &'static str)> {
             Denied,
             "Redis is in protected mode, give it a password or bind it to an address",
         ),
-        "READONLY" => (
-            ReadOnly,
-            "the server is a replica and refuses writes, connect to the primary",
+        "READONLY" => REPLICA,
+        "UNBLOCKED" => (
+            Unavailable,
+            "the server became a replica while it waited for its own replicas, try again",
         ),
         "NOREPLICAS" => (
             Unavailable,
@@ -121,10 +172,11 @@ fn meaning_of_code(code: &str) -> Option<(StoreErrorKind, &'static str)> {
             Unavailable,
             "the cluster is down or has slots that nobody serves, see `CLUSTER INFO`",
         ),
-        "TRYAGAIN" | "ASK" => (Unavailable, "the cluster is moving this slot, try again"),
-        "MOVED" | "CROSSSLOT" => (
+        "TRYAGAIN" => (Unavailable, "the cluster is moving this slot, try again"),
+        "MOVED" | "ASK" | "CROSSSLOT" => (
             Other,
-            "the server is part of a cluster, connect with feature `redis-cluster`",
+            "the server is part of a cluster, connect with `RedisStore::open_cluster` or a `ClusterConnection` (feature \
+             `redis-cluster`)",
         ),
         "BUSY" => (Conflict, "Redis is busy with somebody's script, try again"),
         "WRONGTYPE" | "IDEMCORRUPT" => (
@@ -140,8 +192,7 @@ mod tests {
     use super::*;
 
     fn kind(code: &str, detail: &str) -> StoreErrorKind {
-        let source = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
-        error(source).kind()
+        error(source(code, detail)).kind()
     }
 
     #[test]
@@ -155,6 +206,9 @@ mod tests {
             ("MISCONF", StoreErrorKind::Full),
             ("LOADING", StoreErrorKind::Unavailable),
             ("MASTERDOWN", StoreErrorKind::Unavailable),
+            ("UNBLOCKED", StoreErrorKind::Unavailable),
+            ("MOVED", StoreErrorKind::Other),
+            ("ASK", StoreErrorKind::Other),
             ("CLUSTERDOWN", StoreErrorKind::Unavailable),
             ("TRYAGAIN", StoreErrorKind::Unavailable),
             ("BUSY", StoreErrorKind::Conflict),
@@ -164,6 +218,36 @@ mod tests {
         ] {
             assert_eq!(kind(code, "something"), expected, "{code}");
         }
+    }
+
+    fn source(code: &str, detail: &str) -> RedisError {
+        redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))
+    }
+
+    #[test]
+    fn a_redirection_that_a_cluster_is_left_with_passes() {
+        for code in ["MOVED", "ASK", "TRYAGAIN"] {
+            let error = cluster_error(source(code, "1 127.0.0.1:7000"));
+            assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{code}");
+            assert!(error.to_string().contains("moving this slot"), "{error}");
+        }
+        let error = cluster_error(source("OOM", "full"));
+        assert_eq!(error.kind(), StoreErrorKind::Full);
+    }
+
+    #[test]
+    fn answers_of_a_replica_are_known_and_retryable() {
+        let wait = "WAIT cannot be used with replica instances.";
+        for (code, detail) in [
+            ("READONLY", "You can't write against a read only replica."),
+            ("MASTERDOWN", "Link with MASTER is down"),
+            ("ERR", wait),
+        ] {
+            let source = source(code, detail);
+            assert!(is_of_a_replica(&source), "{code}");
+            assert!(error(source).is_retryable(), "{code}");
+        }
+        assert!(!is_of_a_replica(&source("OOM", "full")));
     }
 
     #[test]

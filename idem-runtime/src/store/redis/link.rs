@@ -14,18 +14,21 @@ use redis::cluster_routing::{
 #[cfg(feature = "redis-cluster")]
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError,
-    RedisResult, ServerErrorKind, Value, cmd,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, RedisError, RedisResult,
+    ServerErrorKind, Value, cmd,
 };
+#[cfg(feature = "redis-cluster")]
+use tokio::task::JoinSet;
 
 use super::errors;
 use super::scripts::Step;
+use super::single::{Epoch, Single};
 use crate::error::{StoreError, StoreErrorKind};
 
 /// A connection to one server or to a cluster, which makes itself anew when it is lost. Clones share it.
 #[derive(Clone)]
 pub(super) enum Link {
-    One(ConnectionManager),
+    One(Single),
     #[cfg(feature = "redis-cluster")]
     Cluster(ClusterConnection),
 }
@@ -55,15 +58,15 @@ impl Link {
             .set_connection_timeout(None)
             .set_response_timeout(None);
         let first = client.get_multiplexed_async_connection_with_config(&once);
-        bounded(timeout, first).await?;
+        bounded(timeout, first).await?.map_err(errors::error)?;
         // Each command has its own limit, which does not end where the connection's does.
         let config = ConnectionManagerConfig::new()
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None)
             .set_max_delay(Duration::from_secs(1));
         let manager = ConnectionManager::new_lazy_with_config(client, config);
-        let link = Self::One(manager.map_err(errors::error)?);
-        bounded(timeout, link.command(&cmd("PING"))).await?;
+        let link = Self::from(manager.map_err(errors::error)?);
+        link.answer(timeout, link.command(&cmd("PING"))).await?;
         Ok(link)
     }
 
@@ -80,12 +83,56 @@ impl Link {
             .build()
             .map_err(errors::error)?;
         let connection = bounded(timeout, client.get_async_connection()).await?;
-        Ok(Self::Cluster(connection))
+        connection.map(Self::Cluster).map_err(errors::cluster_error)
+    }
+
+    /// Waits for an answer, and gives the connection up where the answer says that its server is a replica.
+    async fn answer<T>(
+        &self,
+        timeout: Duration,
+        answer: impl Future<Output = RedisResult<T>>,
+    ) -> Result<T, StoreError> {
+        match self {
+            Self::One(single) => {
+                // Before the command is sent: what it meets is about the connection that was there by then.
+                let epoch = single.epoch();
+                bounded(timeout, answer).await?.map_err(|error| {
+                    if errors::is_of_a_replica(&error) {
+                        single.give_up(epoch);
+                    }
+                    errors::error(error)
+                })
+            }
+            // Its client asks anew which node is the primary.
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(_) => bounded(timeout, answer)
+                .await?
+                .map_err(errors::cluster_error),
+        }
+    }
+
+    /// The epoch of the connection, which changes when it was given up.
+    pub(super) fn epoch(&self) -> Epoch {
+        match self {
+            Self::One(single) => single.epoch(),
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(_) => Epoch::default(),
+        }
+    }
+
+    /// Gives the connection up, since another one to the same address was. Where it is too soon for that, the answer is
+    /// `false`, and the caller asks again.
+    pub(super) fn give_up(&self) -> bool {
+        match self {
+            Self::One(single) => single.give_up(single.epoch()),
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(_) => true,
+        }
     }
 
     async fn command(&self, command: &Cmd) -> RedisResult<Value> {
         match self {
-            Self::One(connection) => command.query_async(&mut connection.clone()).await,
+            Self::One(single) => command.query_async(&mut single.connection()).await,
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(connection) => command.query_async(&mut connection.clone()).await,
         }
@@ -93,7 +140,7 @@ impl Link {
 
     /// Runs a script, and sends it along where the server does not know it yet or any more.
     pub(super) async fn run(&self, step: &Step, timeout: Duration) -> Result<Value, StoreError> {
-        bounded(timeout, async {
+        self.answer(timeout, async {
             match self.command(step.by_hash()).await {
                 Err(error) if is_unknown(&error) => self.command(&step.by_text()).await,
                 answer => answer,
@@ -115,7 +162,7 @@ impl Link {
         let mut wait = cmd("WAIT");
         // Zero would wait for ever.
         wait.arg(replicas).arg(patience.as_millis().max(1) as u64);
-        let answers = bounded(timeout.saturating_add(patience), async {
+        let answers = self.answer(timeout.saturating_add(patience), async {
             match self.both(step.key(), step.by_hash(), &wait).await {
                 Err(error) if is_unknown(&error) => {
                     self.both(step.key(), &step.by_text(), &wait).await
@@ -139,9 +186,9 @@ impl Link {
             .add_command(first.clone())
             .add_command(second.clone());
         let answers = match self {
-            Self::One(connection) => {
-                connection
-                    .clone()
+            Self::One(single) => {
+                single
+                    .connection()
                     .req_packed_commands(&pipeline, 0, 2)
                     .await?
             }
@@ -174,7 +221,7 @@ impl Link {
                 let everywhere = (MultipleNodeRoutingInfo::AllMasters, None);
                 let answer =
                     connection.route_command(cmd("PING"), RoutingInfo::MultiNode(everywhere));
-                let Value::Map(answers) = bounded(timeout, answer).await? else {
+                let Value::Map(answers) = self.answer(timeout, answer).await? else {
                     return Err(errors::unreadable());
                 };
                 answers
@@ -185,54 +232,95 @@ impl Link {
         }
     }
 
-    /// Sends a command to one of the [`primaries`](Self::primaries).
-    pub(super) async fn ask(
+    /// Sends commands that have no key to one of the [`primaries`](Self::primaries) at once.
+    pub(super) async fn ask<const N: usize>(
         &self,
         primary: &Primary,
-        command: Cmd,
+        commands: [Cmd; N],
         timeout: Duration,
-    ) -> Result<Value, StoreError> {
+    ) -> Result<[Value; N], StoreError> {
         let mut pipeline = redis::pipe();
-        pipeline.add_command(command);
-        let answer = self.ask_all(primary, pipeline, timeout).await?.pop();
-        answer
-            .unwrap_or(Value::Nil)
-            .extract_error()
-            .map_err(errors::error)
+        for command in commands {
+            pipeline.add_command(command);
+        }
+        let answers = self.answer(timeout, async {
+            let answers = match (self, primary) {
+                #[cfg(feature = "redis-cluster")]
+                (Self::Cluster(connection), Primary::At { host, port }) => {
+                    let address = SingleNodeRoutingInfo::ByAddress {
+                        host: host.clone(),
+                        port: *port,
+                    };
+                    let mut connection = connection.clone();
+                    connection.route_pipeline(pipeline, 0, N, address).await?
+                }
+                #[cfg(feature = "redis-cluster")]
+                (Self::Cluster(connection), Primary::Only) => {
+                    let mut connection = connection.clone();
+                    connection.req_packed_commands(&pipeline, 0, N).await?
+                }
+                (Self::One(single), _) => {
+                    let mut connection = single.connection();
+                    connection.req_packed_commands(&pipeline, 0, N).await?
+                }
+            };
+            answers.into_iter().map(Value::extract_error).collect()
+        });
+        let answers: Vec<Value> = answers.await?;
+        answers.try_into().map_err(|_| errors::unreadable())
     }
 
-    /// Sends commands to one of the [`primaries`](Self::primaries) at once. An answer may be an error.
-    pub(super) async fn ask_all(
+    /// Sends commands that read one key each at once, in the order of the answers. An answer may be an error, such as
+    /// that of a key that a cluster is moving.
+    ///
+    /// In a cluster each command goes to the node of its key. The client redirects a pipeline as a whole at the first key
+    /// that moved, and the other node then redirects it back for all the others.
+    pub(super) async fn read_each(
         &self,
-        primary: &Primary,
-        commands: Pipeline,
+        commands: Vec<Cmd>,
         timeout: Duration,
     ) -> Result<Vec<Value>, StoreError> {
-        let count = commands.cmd_iter().count();
-        match (self, primary) {
+        match self {
+            Self::One(single) => {
+                let mut pipeline = redis::pipe();
+                let count = commands.len();
+                for command in commands {
+                    pipeline.add_command(command);
+                }
+                let mut connection = single.connection();
+                let answers = connection.req_packed_commands(&pipeline, 0, count);
+                self.answer(timeout, answers).await
+            }
             #[cfg(feature = "redis-cluster")]
-            (Self::Cluster(connection), Primary::At { host, port }) => {
-                let address = SingleNodeRoutingInfo::ByAddress {
-                    host: host.clone(),
-                    port: *port,
-                };
-                let mut connection = connection.clone();
-                bounded(
-                    timeout,
-                    connection.route_pipeline(commands, 0, count, address),
-                )
+            Self::Cluster(connection) => {
+                let mut answers = vec![Value::Nil; commands.len()];
+                let mut reading = JoinSet::new();
+                for (number, command) in commands.into_iter().enumerate() {
+                    let mut connection = connection.clone();
+                    reading
+                        .spawn(async move { (number, command.query_async(&mut connection).await) });
+                }
+                self.answer(timeout, async {
+                    while let Some(read) = reading.join_next().await {
+                        // A task that panicked leaves its key unread.
+                        let Ok((number, answer)) = read else { continue };
+                        match answer {
+                            Ok(answer) => answers[number] = answer,
+                            Err(error) if errors::is_moving(&error) => {}
+                            Err(error) => return Err(error),
+                        }
+                    }
+                    Ok(answers)
+                })
                 .await
             }
-            #[cfg(feature = "redis-cluster")]
-            (Self::Cluster(connection), Primary::Only) => {
-                let mut connection = connection.clone();
-                bounded(timeout, connection.req_packed_commands(&commands, 0, count)).await
-            }
-            (Self::One(connection), _) => {
-                let mut connection = connection.clone();
-                bounded(timeout, connection.req_packed_commands(&commands, 0, count)).await
-            }
         }
+    }
+}
+
+impl From<ConnectionManager> for Link {
+    fn from(manager: ConnectionManager) -> Self {
+        Self::One(Single::new(manager))
     }
 }
 
@@ -246,17 +334,13 @@ fn primary_at(address: &Value) -> Option<Primary> {
     })
 }
 
-async fn bounded<T>(
-    timeout: Duration,
-    answer: impl Future<Output = RedisResult<T>>,
-) -> Result<T, StoreError> {
-    match tokio::time::timeout(timeout, answer).await {
-        Ok(answer) => answer.map_err(errors::error),
-        Err(_) => Err(StoreError::new(
+async fn bounded<T>(timeout: Duration, answer: impl Future<Output = T>) -> Result<T, StoreError> {
+    tokio::time::timeout(timeout, answer).await.map_err(|_| {
+        StoreError::new(
             StoreErrorKind::Timeout,
             "Redis did not answer in time, see whether it is overloaded or give the store a longer time-out",
-        )),
-    }
+        )
+    })
 }
 
 fn is_unknown(error: &RedisError) -> bool {

@@ -74,18 +74,15 @@ impl RedisStore {
         if found.ids.is_empty() {
             return Ok(found);
         }
-        let mut reading = redis::pipe();
-        reading.cmd("TIME");
-        for id in &found.ids {
-            reading.cmd("HGET").arg(self.key(id)).arg("head");
-        }
-        let answers = self.link.ask_all(primary, reading, self.timeout).await?;
-        let mut answers = answers.into_iter();
-        let time = answers.next().unwrap_or(Value::Nil);
-        let (seconds, micros): (i64, i64) =
-            redis::from_redis_value(time).map_err(|_| unreadable())?;
-        let now = Timestamp::from_micros(seconds * 1_000_000 + micros);
-        // What cannot be read, since it moved to another node or is not a record, is left alone.
+        let read_head_of = |id| {
+            let mut command = cmd("HGET");
+            command.arg(self.key(id)).arg("head");
+            command
+        };
+        let commands = found.ids.iter().map(read_head_of).collect();
+        let answers = self.link.read_each(commands, self.timeout).await?;
+        let now = found.now;
+        // What cannot be read, since it is moving to another node or is not a record, is left for the next walk.
         let is_due = |answer: Value| {
             let Value::BulkString(head) = answer else {
                 return false;
@@ -99,7 +96,7 @@ impl RedisStore {
                 .zip(answers)
                 .filter_map(|(id, answer)| is_due(answer).then_some(id))
                 .collect(),
-            cursor: found.cursor,
+            ..found
         })
     }
 
@@ -110,10 +107,14 @@ impl RedisStore {
             .arg(format!("{}*", self.prefix))
             .arg("COUNT")
             .arg(BATCH);
-        let answer = self.link.ask(primary, scan, self.timeout).await?;
+        let commands = [cmd("TIME"), scan];
+        let [time, found] = self.link.ask(primary, commands, self.timeout).await?;
+        let (seconds, micros): (i64, i64) =
+            redis::from_redis_value(time).map_err(|_| unreadable())?;
         let (cursor, keys): (Vec<u8>, Vec<Vec<u8>>) =
-            redis::from_redis_value(answer).map_err(|_| unreadable())?;
+            redis::from_redis_value(found).map_err(|_| unreadable())?;
         Ok(Found {
+            now: Timestamp::from_micros(seconds * 1_000_000 + micros),
             ids: keys.iter().filter_map(|key| self.id_of_key(key)).collect(),
             cursor,
         })
@@ -125,7 +126,7 @@ impl RedisStore {
         for primary in self.link.primaries(self.timeout).await? {
             let mut info = cmd("INFO");
             info.arg("memory");
-            let answer = self.link.ask(&primary, info, self.timeout).await?;
+            let [answer] = self.link.ask(&primary, [info], self.timeout).await?;
             let text = match answer {
                 Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
                 Value::VerbatimString { text, .. } => text,
@@ -151,6 +152,8 @@ fn due_at(head: &Head) -> Option<Timestamp> {
 }
 
 struct Found {
+    /// The time of the server before it was asked.
+    now: Timestamp,
     ids: Vec<RecordId>,
     cursor: Vec<u8>,
 }
