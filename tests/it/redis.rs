@@ -4,6 +4,7 @@ pub(crate) mod answers;
 pub(crate) mod demotion;
 mod failover;
 pub(crate) mod moving;
+pub(crate) mod privileges;
 
 use std::time::{Duration, Instant};
 

@@ -43,9 +43,18 @@ use single::Epoch;
 /// ```
 ///
 /// Each record is a hash, at `idem:` and the id of the record in hex. Each step is one script on that one key and one
-/// round trip, a replay too, which writes nothing. Scripts are loaded when a server does not know them. A Redis user
-/// with ACLs needs `+eval +evalsha +hget +hmget +hset +hdel +hkeys +hexists +del +exists +time +pexpireat +persist` on
-/// the keys of the prefix; `+scan` to list and purge, `+info` for the warning about eviction, `+wait` to wait for replicas.
+/// round trip, a replay too, which writes nothing. Scripts are loaded when a server does not know them.
+///
+/// # Privileges
+///
+/// A Redis user with ACLs needs the keys of the prefix, as in `~idem:*`, and these commands:
+///
+/// - always: `+ping +eval +evalsha +hget +hmget +hset +hdel +hkeys +hexists +del +exists +time +pexpireat +persist`
+/// - on a cluster: `+cluster|slots +asking`
+/// - to list and to purge: `+scan`
+/// - for the warning about eviction: `+info`
+/// - to wait for replicas: `+wait`
+/// - where the URL names another database than 0: `+select`
 ///
 /// # Failover
 ///

@@ -1,0 +1,235 @@
+//! The privileges that the documentation names are enough: each test takes them from the text of the documentation.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ::redis::Client;
+use ::redis::aio::ConnectionManager;
+use ::redis::cluster::ClusterClient;
+use idem_runtime::record::Token;
+use idem_runtime::store::{
+    Claim, ClaimRequest, Fenced, Filter, PageRequest, Resolution, Resolved, StepStore,
+};
+use idem_runtime::{OnCrash, RedisStore, Store, StoreErrorKind};
+use idem_servers::{Options, RedisCluster, Server};
+
+use super::key;
+use super::moving::{OpenSlot, slot_of};
+use crate::records::{HOUR, claim, ending, own};
+
+const STORE: &str = include_str!("../../../idem-runtime/src/store/redis.rs");
+
+/// What a list in the section "Privileges" of this source grants, by the words before its colon.
+pub(crate) struct Documented(Vec<(String, Vec<String>)>);
+
+impl Documented {
+    pub(crate) fn of(source: &str) -> Self {
+        let lines = source
+            .lines()
+            .map(|line| line.trim_start().trim_start_matches("///").trim());
+        let section = lines
+            .skip_while(|line| *line != "# Privileges")
+            .skip(1)
+            .take_while(|line| !line.starts_with("# "));
+        let items: Vec<_> = section
+            .filter_map(|line| line.strip_prefix("- ")?.split_once(": "))
+            .map(|(when, list)| {
+                let words = list.trim_matches('`').split(' ');
+                (when.to_owned(), words.map(str::to_owned).collect())
+            })
+            .collect();
+        assert!(!items.is_empty(), "no privileges are documented");
+        Self(items)
+    }
+
+    /// All that are named, for a user with these keys.
+    pub(crate) fn all(&self, keys: &str) -> String {
+        self.user(keys, |_| true)
+    }
+
+    fn user(&self, keys: &str, is_meant: impl Fn(&str) -> bool) -> String {
+        let meant = self.0.iter().filter(|(when, _)| is_meant(when));
+        let words: Vec<_> = meant.flat_map(|(_, words)| words.clone()).collect();
+        assert!(words.iter().all(|it| it.starts_with('+')), "{words:?}");
+        format!("ACL SETUSER caller on >secret ~{keys} {}", words.join(" "))
+    }
+}
+
+/// The URL for the user.
+pub(crate) fn as_caller(url: &str) -> String {
+    url.replace("redis://", "redis://caller:secret@")
+}
+
+/// Each command that was refused, but for the one by which the client tells its name, which it can do without.
+pub(crate) fn refused(server: &Server) -> BTreeSet<String> {
+    let log = server.query("ACL LOG").unwrap();
+    let lines: Vec<_> = log.lines().map(str::trim).collect();
+    let objects = lines.windows(2).filter(|two| two[0] == "object");
+    objects
+        .map(|two| two[1].to_owned())
+        .filter(|it| it != "client|setinfo")
+        .collect()
+}
+
+fn again(claim: &ClaimRequest) -> ClaimRequest {
+    ClaimRequest {
+        token: Token::random(),
+        ..claim.clone()
+    }
+}
+
+/// What calls need, with each step of the store.
+async fn calls(store: &RedisStore, name: &str) {
+    let payload = idem_runtime::record::Payload {
+        codec: "json/1".into(),
+        bytes: b"1"[..].into(),
+    };
+    let named = |part: &str| claim(&format!("{name}-{part}"));
+    // From the first claim to a replay, with saved steps.
+    let first = named("first");
+    let holder = own(store, &first).await;
+    assert_eq!(store.renew(&holder, HOUR).await.unwrap(), Fenced::Done);
+    for _ in 0..2 {
+        let saved = store.save_step(&holder, "step", &payload).await.unwrap();
+        assert_eq!(saved, Fenced::Done);
+    }
+    let steps = store.saved_steps(&holder).await.unwrap();
+    assert_eq!(steps.unwrap().len(), 1);
+    let done = store.complete(&holder, &ending(b"1")).await.unwrap();
+    assert_eq!(done, Fenced::Done);
+    let replayed = store.claim(&again(&first)).await.unwrap();
+    assert!(matches!(replayed, Claim::Existing(_)), "{replayed:?}");
+    assert!(store.get(&first.id).await.unwrap().is_some());
+    // Released and claimed again, interrupted and resolved, erased and claimed anew.
+    let second = ClaimRequest {
+        on_crash: OnCrash::Refuse,
+        ..named("second")
+    };
+    let holder = own(store, &second).await;
+    assert_eq!(store.release(&holder).await.unwrap(), Fenced::Done);
+    let second = again(&second);
+    let holder = own(store, &second).await;
+    assert_eq!(store.interrupt(&holder).await.unwrap(), Fenced::Done);
+    for resolution in [Resolution::Complete(ending(b"2")), Resolution::Erase] {
+        let record = store.get(&second.id).await.unwrap().unwrap();
+        let resolved = store.resolve(&record.observation(), &resolution).await;
+        assert_eq!(resolved.unwrap(), Resolved::Done, "{resolution:?}");
+    }
+    own(store, &again(&second)).await;
+    // A lapsed record is taken over; one that expired gives way to a new one, and its steps go.
+    let lapsed = ClaimRequest {
+        lease: Duration::from_micros(1),
+        ..named("lapsed")
+    };
+    own(store, &lapsed).await;
+    let record = store.get(&lapsed.id).await.unwrap().unwrap();
+    let taken = store
+        .take_over(&record.observation(), &again(&lapsed))
+        .await;
+    assert!(matches!(taken.unwrap(), Claim::Granted(_)));
+    let expired = ClaimRequest {
+        retention: Duration::from_micros(1),
+        ..named("expired")
+    };
+    let holder = own(store, &expired).await;
+    store.save_step(&holder, "step", &payload).await.unwrap();
+    store.complete(&holder, &ending(b"1")).await.unwrap();
+    own(store, &again(&expired)).await;
+}
+
+/// What an operator and the purger need.
+async fn upkeep(store: &RedisStore, name: &str) {
+    let gone = ClaimRequest {
+        lease: Duration::from_micros(1),
+        retention: Duration::from_micros(1),
+        ..claim(&format!("{name}-gone"))
+    };
+    let unknown = ClaimRequest {
+        on_crash: OnCrash::Refuse,
+        ..ClaimRequest {
+            identity: claim(&format!("{name}-unknown")).identity,
+            id: claim(&format!("{name}-unknown")).id,
+            ..gone.clone()
+        }
+    };
+    own(store, &gone).await;
+    own(store, &unknown).await;
+    let everything = PageRequest {
+        limit: 1000,
+        after: None,
+    };
+    let listed = store.list(&Filter::default(), &everything).await.unwrap();
+    assert!(!listed.records.is_empty());
+    let (mut removed, mut interrupted) = (0, 0);
+    loop {
+        let purged = store.purge(1000).await.unwrap();
+        removed += purged.removed;
+        interrupted += purged.interrupted;
+        if !purged.more {
+            break;
+        }
+    }
+    assert!(removed > 0 && interrupted == 1, "{removed} {interrupted}");
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn the_documented_privileges_are_enough_for_one_server() {
+    let server = Server::redis(&Options::fast().set("maxmemory-policy", "allkeys-lru")).unwrap();
+    server.query(&Documented::of(STORE).all("idem:*")).unwrap();
+    let url = format!("{}1", as_caller(&server.url()));
+    let store = RedisStore::open(&url).await.unwrap();
+    assert!(store.warn_of_eviction().await.unwrap());
+    calls(&store, "plain").await;
+    upkeep(&store, "plain").await;
+    let manager = ConnectionManager::new(Client::open(url).unwrap());
+    let patience = Duration::from_millis(100);
+    let waits = store.wait_for_replicas(manager.await.unwrap(), 0, patience);
+    calls(&waits, "waits").await;
+    assert_eq!(refused(&server), BTreeSet::new());
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn the_privileges_that_are_always_needed_are_enough_for_calls() {
+    let server = Server::redis(&Options::fast()).unwrap();
+    let user = Documented::of(STORE).user("idem:*", |when| when == "always");
+    server.query(&user).unwrap();
+    let store = RedisStore::open(&as_caller(&server.url())).await.unwrap();
+    calls(&store, "plain").await;
+    assert_eq!(refused(&server), BTreeSet::from(["info".to_owned()]));
+    let error = store.purge(10).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Denied, "{error:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn the_documented_privileges_are_enough_for_a_cluster() {
+    let cluster = RedisCluster::start(&Options::fast()).unwrap();
+    let user = Documented::of(STORE).user("idem:*", |when| !when.contains("database"));
+    for node in cluster.nodes() {
+        node.query(&user).unwrap();
+    }
+    let urls: Vec<_> = cluster.urls().iter().map(|it| as_caller(it)).collect();
+    let store = RedisStore::open_cluster(urls.iter().map(String::as_str))
+        .await
+        .unwrap();
+    store.warn_of_eviction().await.unwrap();
+    calls(&store, "plain").await;
+    upkeep(&store, "plain").await;
+    let client = ClusterClient::new(urls).unwrap();
+    let connection = client.get_async_connection().await.unwrap();
+    let patience = Duration::from_millis(100);
+    let waits = store.clone().wait_for_replicas(connection, 0, patience);
+    calls(&waits, "waits").await;
+
+    // Redirected to where the key is on its way to.
+    let moved = claim("moved");
+    let holder = own(&store, &moved).await;
+    OpenSlot::new(&cluster, slot_of(&moved)).migrate(&key("idem:", &moved));
+    let done = store.complete(&holder, &ending(b"1")).await.unwrap();
+    assert_eq!(done, Fenced::Done);
+    for node in cluster.nodes() {
+        assert_eq!(refused(node), BTreeSet::new());
+    }
+}
