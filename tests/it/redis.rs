@@ -2,9 +2,11 @@
 
 pub(crate) mod answers;
 pub(crate) mod demotion;
+mod drops;
 mod failover;
 pub(crate) mod moving;
 pub(crate) mod privileges;
+mod values;
 
 use std::time::{Duration, Instant};
 

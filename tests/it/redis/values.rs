@@ -1,0 +1,115 @@
+//! What is stored comes back bit for bit.
+
+use idem_runtime::record::{Ending, Payload, Token};
+use idem_runtime::store::{Claim, ClaimRequest, StepStore};
+use idem_runtime::{Identity, Key, Operation, RecordId, RedisStore, Scope, Store};
+use idem_tests::backends;
+
+use crate::records::{claim, own};
+
+/// The largest that the engine stores unless it is told otherwise.
+const LARGEST: usize = 1024 * 1024;
+
+fn values() -> Vec<Vec<u8>> {
+    let mut values: Vec<Vec<u8>> = vec![
+        vec![],
+        vec![0],
+        b"\r\n".to_vec(),
+        b"$-1\r\n*0\r\n".to_vec(),
+        b"nil".to_vec(),
+        b"0:\n1:".to_vec(),
+        b"\xff\xfe\x80".to_vec(),
+        b"\xed\xa0\x80 no UTF-8".to_vec(),
+        (0..=u8::MAX).collect(),
+        vec![0; 65_536],
+    ];
+    for length in [1, 63, 64, 65, 4096, 65_537, LARGEST] {
+        values.push((0..length).map(|_| rand::random()).collect());
+    }
+    values
+}
+
+async fn come_back(store: &RedisStore) {
+    let run: u64 = rand::random();
+    for (number, bytes) in values().into_iter().enumerate() {
+        for (codec, is_error) in [("json/1", false), ("of:an\nother \u{fc}", true)] {
+            let payload = Payload {
+                codec: codec.into(),
+                bytes: bytes.as_slice().into(),
+            };
+            let claim = claim(&format!("value-{run}-{number}-{is_error}"));
+            let holder = own(store, &claim).await;
+            let name = format!("step {number}\r\n\u{fc}");
+            store.save_step(&holder, &name, &payload).await.unwrap();
+            let steps = store.saved_steps(&holder).await.unwrap().unwrap();
+            assert_eq!((steps.len(), steps[0].name.as_str()), (1, name.as_str()));
+            assert!(steps[0].payload == payload, "step {number}");
+
+            let ending = if is_error {
+                Ending::Failed(payload)
+            } else {
+                Ending::Completed(payload)
+            };
+            store.complete(&holder, &ending).await.unwrap();
+            let again = ClaimRequest {
+                token: Token::random(),
+                ..claim.clone()
+            };
+            let Claim::Existing(replayed) = store.claim(&again).await.unwrap() else {
+                panic!("{number} was completed");
+            };
+            let read = store.get(&claim.id).await.unwrap().unwrap();
+            for record in [*replayed, read] {
+                assert!(record.ending().as_ref() == Some(&ending), "value {number}");
+                assert_eq!(record.identity, claim.identity);
+                assert_eq!(record.fingerprint, claim.fingerprint);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn values_come_back_bit_for_bit() {
+    let url = super::url();
+    for url in [url.clone(), format!("{url}?protocol=resp3")] {
+        let store = RedisStore::open(&url).await.unwrap();
+        come_back(&store.with_prefix(&backends::unique_name()).unwrap()).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a Redis Cluster: cargo xtask test runs it"]
+async fn values_come_back_bit_for_bit_from_a_cluster() {
+    let keys = backends::redis_cluster().await.unwrap();
+    let store = RedisStore::new(keys.client.get_async_connection().await.unwrap());
+    come_back(&store.with_prefix(&keys.prefix).unwrap()).await;
+}
+
+/// Who the record is of comes back as well, whatever its parts may hold.
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn identities_come_back_as_they_were() {
+    let (store, _) = super::store().await;
+    for (scope, key) in [
+        ("tenant/\u{fc}", "k"),
+        ("a\"b'c\\", "\"quoted\""),
+        ("  ", " blanks "),
+        ("\u{1f980}", "~;=,"),
+    ] {
+        let identity = Identity {
+            scope: Scope::new(scope).unwrap(),
+            operation: Operation::new("it.values").unwrap(),
+            key: Key::new(key).unwrap(),
+        };
+        let claim = ClaimRequest {
+            id: RecordId::of(&identity),
+            identity,
+            ..claim("unused")
+        };
+        own(&store, &claim).await;
+        let record = store.get(&claim.id).await.unwrap().unwrap();
+        assert_eq!(record.identity, claim.identity);
+        assert_eq!(record.token, Some(claim.token));
+    }
+}
