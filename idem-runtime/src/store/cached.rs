@@ -120,18 +120,38 @@ impl<S: Store> Cached<S> {
     ///
     /// The store stays the truth. A claim asks Redis first, one round trip; what it does not answer
     /// [in time](Self::timeout) the store is asked, and Redis is left alone until it answers again, which one call a
-    /// second tries. So losing Redis, or what is in it, costs time and nothing else, and any eviction policy will do.
+    /// second tries. So losing Redis, or what is in it, costs time and no call its right answer; only erasures depend on
+    /// it, see below.
     /// Records are put there by tasks that no call waits for. Results of up to 1 MiB are kept, encoded as in the store:
-    /// whoever can read this Redis can read them, whoever can write it can forge them. A user with ACLs needs `+eval
-    /// +evalsha +time +get +getrange +set +del +pexpire` on the keys of the name.
+    /// whoever can read this Redis can read them, whoever can write it can forge them. Where its address comes to lead to
+    /// another server after a failover, the connection is made anew as by [`RedisStore`](crate::RedisStore).
     ///
     /// How long a record is served, Redis' clock says, which stands for the monotonic one here; where it is set back, or
     /// a failover brings another that is behind, what was kept before may be served for longer by as much.
     ///
     /// An erasure through any cache of this name is heeded by all of them at once, unless Redis could not be told, which
-    /// is a warning, or loses it in a failover; then, as for one past the cache, within the maximum age. What a claim
+    /// is a warning; then, as for one past the cache, within the maximum age. What a claim
     /// under the same key does after an erasure is kept as anything else. `Cached::new` in front of this one answers
     /// without any round trip, and adds its own maximum age.
+    ///
+    /// # Eviction
+    ///
+    /// Any eviction policy will do, for records: one that is evicted is read from the store again. A record that is
+    /// erased leaves a mark in its place, for a minute, so that a process that is just reading it from the store does not
+    /// put it back. Where the mark itself is lost within these seconds, by eviction, `FLUSHALL` or a failover, such a
+    /// process does put it back, and the erased record is replayed for up to six more seconds: then the process that
+    /// erased it leaves the mark again. Only if that process has ended, cannot reach Redis, or erased over 4,096 records
+    /// in these six seconds, it is replayed up to the maximum age. Under `noeviction` no mark is evicted; under
+    /// `volatile-ttl` marks are among the first to go, and under the other policies a mark that is a few seconds old
+    /// seldom goes.
+    ///
+    /// # Privileges
+    ///
+    /// A Redis user with ACLs needs the keys of the name, as in `~payments:*`, and these commands:
+    ///
+    /// - always: `+eval +evalsha +time +get +getrange +set +del +pexpire`
+    /// - on a cluster: `+ping +cluster|slots +asking`
+    /// - where the URL names another database than 0: `+select`
     ///
     /// ```no_run
     /// # async fn example<S: idem_runtime::Store>(store: S) -> redis::RedisResult<()> {
@@ -281,6 +301,9 @@ impl<S: Store> Cached<S> {
                         "redis could not be told of an erasure, the record may be replayed from there up to the \
                          maximum age",
                     );
+                }
+                if !matches!(resolved, Ok(Resolved::Stale)) {
+                    shared.bar_later(&observed.id, observed.grant);
                 }
                 resolved
             }

@@ -30,12 +30,17 @@ pub(super) struct Shared {
     writing: Arc<Breaker>,
     /// Records that are being put there, by tasks that no call waits for.
     keeping: Arc<Semaphore>,
+    /// Erasures whose mark is going to be left once more.
+    barring: Arc<Semaphore>,
 }
 
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How many records are put there at once: Redis that is slow must not gather them in this process.
 const MOST_KEEPING: usize = 64;
+
+/// How many marks of erasures are left once more. Beyond that, an erasure relies on its first mark.
+const MOST_BARRING: usize = 4096;
 
 /// For how long an erasure is remembered: longer than deleting a record may take and a read may be under way.
 const BARRED: Duration = Duration::from_secs(60);
@@ -74,6 +79,7 @@ impl Shared {
             reading: Breaker::new("reading"),
             writing: Breaker::new("writing"),
             keeping: Arc::new(Semaphore::new(MOST_KEEPING)),
+            barring: Arc::new(Semaphore::new(MOST_BARRING)),
         }
     }
 
@@ -150,6 +156,22 @@ impl Shared {
             .number(grant.number())
             .number(BARRED.as_millis() as i64);
         self.run(permit, &step, number).await.is_some()
+    }
+
+    /// Leaves the mark of an erasure once more, in the background, when no read from before the erasure can be kept any
+    /// more. The first mark may have been evicted while such a read was under way, and the read then brought the record
+    /// back: this removes it.
+    pub(super) fn bar_later(&self, id: &RecordId, grant: Grant) {
+        let Ok(place) = Arc::clone(&self.barring).try_acquire_owned() else {
+            return;
+        };
+        let (shared, id) = (self.clone(), *id);
+        tokio::spawn(async move {
+            // A second more: the time of reads is of Redis' clock, this is of another.
+            tokio::time::sleep(READ_WITHIN + Duration::from_secs(1)).await;
+            shared.bar(&id, grant).await;
+            drop(place);
+        });
     }
 
     /// Whether a mark that was left so long ago may have gone before those are refused that it was left for.
