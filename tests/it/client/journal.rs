@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -221,23 +221,97 @@ async fn a_directory_that_cannot_be_had_is_an_error() {
     assert!(std::error::Error::source(&error).is_some());
 }
 
+fn make_old(path: &Path) {
+    let file = fs::File::open(path).unwrap();
+    file.set_modified(std::time::SystemTime::now() - 2 * DAY)
+        .unwrap();
+}
+
 #[tokio::test]
 async fn purging_forgets_what_is_old_and_what_the_dead_left_behind() {
     let directory = TempDir::new().unwrap();
     let journal = opened(&directory).await;
     journal.begin(&job(), Key::generate()).await.unwrap();
-    fs::write(directory.path().join("keys/left.new"), "{").unwrap();
-    fs::write(directory.path().join("keys/README"), "of somebody else").unwrap();
+    let left = format!("keys/{}.new", Key::generate_v4().as_str());
+    fs::write(directory.path().join(left), "{").unwrap();
 
     assert_eq!(journal.purge(DAY).await.unwrap(), 0);
-    assert_eq!(files(&directory).len(), 3);
-    for file in files(&directory) {
-        let file = fs::File::options().write(true).open(file).unwrap();
-        file.set_modified(std::time::SystemTime::now() - 2 * DAY)
-            .unwrap();
-    }
+    assert_eq!(files(&directory).len(), 2);
+    files(&directory).iter().for_each(|it| make_old(it));
     assert_eq!(journal.purge(DAY).await.unwrap(), 1);
-    assert_eq!(files(&directory), [directory.path().join("keys/README")]);
+    assert!(files(&directory).is_empty());
+}
+
+/// The directory may have been there, and hold what is nobody's business here: a TLS key, say.
+#[tokio::test]
+async fn purging_leaves_files_of_others_alone() {
+    let directory = TempDir::new().unwrap();
+    let journal = opened(&directory).await;
+    let keys = directory.path().join("keys");
+    let digest = "0123456789abcdef".repeat(4);
+    let uuid = Key::generate_v4().as_str().to_owned();
+    let foreign = [
+        "README".to_owned(),
+        "server.key".to_owned(),
+        "draft.new".to_owned(),
+        ".key".to_owned(),
+        ".new".to_owned(),
+        format!("{}.key", &digest[1..]),
+        format!("{digest}0.key"),
+        format!("{}.key", digest.to_uppercase()),
+        format!("{digest}.key.bak"),
+        format!("{digest}.new"),
+        format!("{uuid}.key"),
+        format!("{uuid}-0.new"),
+        format!("{}.new", uuid.replace('-', "")),
+    ];
+    for name in &foreign {
+        fs::write(keys.join(name), "of somebody else").unwrap();
+    }
+    // Directories are no keys, whatever they are called.
+    let directories = ["archive.key".to_owned(), format!("{digest}.key")];
+    for name in &directories {
+        fs::create_dir(keys.join(name)).unwrap();
+    }
+    journal.begin(&job(), Key::generate()).await.unwrap();
+    files(&directory).iter().for_each(|it| make_old(it));
+
+    assert_eq!(journal.purge(DAY).await.unwrap(), 1);
+    let mut left: Vec<_> = files(&directory);
+    left.sort();
+    let mut expected: Vec<_> = foreign
+        .iter()
+        .chain(&directories)
+        .map(|it| keys.join(it))
+        .collect();
+    expected.sort();
+    assert_eq!(left, expected);
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn keys_are_for_their_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    // A directory that was there keeps its mode, and the files are not for everybody all the same.
+    let directory = TempDir::new().unwrap();
+    fs::create_dir(directory.path().join("keys")).unwrap();
+    fs::set_permissions(
+        directory.path().join("keys"),
+        fs::Permissions::from_mode(0o755),
+    )
+    .unwrap();
+    let journal = opened(&directory).await;
+    journal.begin(&job(), Key::generate()).await.unwrap();
+    assert_eq!(mode(&files(&directory)[0]), 0o600);
+    assert_eq!(mode(&directory.path().join("keys")), 0o755);
+
+    // One that the journal makes is not for others either, nor what it takes to get there.
+    let made = directory.path().join("made/keys");
+    DirectoryJournal::open(&made).await.unwrap();
+    assert_eq!(mode(&made), 0o700);
+    assert_eq!(mode(made.parent().unwrap()), 0o700);
 }
 
 #[tokio::test]

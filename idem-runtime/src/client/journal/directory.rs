@@ -19,7 +19,8 @@ use crate::key::{Key, hex};
 /// all who try; after that the directory is flushed. So a key is there as a whole or not at all, and is durable before
 /// it is sent. The directory is on a local file system that has hard links.
 ///
-/// Keys are readable for whoever can read the directory, which on Unix is made for its owner alone.
+/// On Unix, files are made for their owner alone (mode 0600), and so is the directory where it does not exist (0700).
+/// Other files in the directory are left alone, also by a purge.
 #[derive(Debug, Clone)]
 pub struct DirectoryJournal {
     directory: Arc<Path>,
@@ -152,7 +153,11 @@ fn write(directory: &Path, path: &Path, job: &Job, key: &Key) -> io::Result<()> 
 }
 
 fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path)?;
     file.write_all(text)?;
     file.sync_all()
 }
@@ -176,22 +181,56 @@ fn corrupt(what: &str) -> io::Error {
 fn purge(directory: &Path, older_than: Duration) -> io::Result<u64> {
     let mut forgotten = 0;
     for file in fs::read_dir(directory)? {
-        let path = file?.path();
-        let is_key = path.extension().is_some_and(|it| it == "key");
-        if !is_key && path.extension().is_none_or(|it| it != "new") {
+        let file = file?;
+        let name = file.file_name();
+        let Some(kind) = name.to_str().and_then(Kind::of) else {
             continue;
-        }
-        let made = match fs::metadata(&path).and_then(|it| it.modified()) {
+        };
+        // Of the entry itself, not of what a link in its place leads to.
+        let metadata = match file.metadata() {
             // Others purge as well, and end jobs.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            made => made?,
+            metadata => metadata?,
         };
+        if !metadata.is_file() {
+            continue;
+        }
+        let made = metadata.modified()?;
         let age = SystemTime::now().duration_since(made).unwrap_or_default();
-        if age > older_than && remove(&path)? {
-            forgotten += u64::from(is_key);
+        if age > older_than && remove(&file.path())? {
+            forgotten += u64::from(kind == Kind::Key);
         }
     }
     Ok(forgotten)
+}
+
+/// What a journal puts into its directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The key of a job.
+    Key,
+    /// A file that has not been linked to its name yet.
+    New,
+}
+
+impl Kind {
+    /// By the name, exactly as a journal makes it: the directory may hold files of others.
+    fn of(name: &str) -> Option<Self> {
+        let is_hex = |text: &str| {
+            let is_digit = |it| matches!(it, b'0'..=b'9' | b'a'..=b'f');
+            text.bytes().all(is_digit)
+        };
+        if let Some(digest) = name.strip_suffix(".key") {
+            return (digest.len() == 64 && is_hex(digest)).then_some(Self::Key);
+        }
+        let mut parts = name.strip_suffix(".new")?.split('-');
+        let is_uuid = [8, 4, 4, 4, 12].iter().all(|length| {
+            parts
+                .next()
+                .is_some_and(|it| it.len() == *length && is_hex(it))
+        });
+        (is_uuid && parts.next().is_none()).then_some(Self::New)
+    }
 }
 
 /// Removes a file that may not be there; says whether it was.
