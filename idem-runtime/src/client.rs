@@ -44,9 +44,10 @@
 //! # What is repeated
 //!
 //! Network errors, replies that do not come within the time of a try, 408, 425, 429, every 5xx, and a 409 that says that
-//! it will pass, by `Retry-After` or by a body of `application/problem+json` (RFC 9457) with `"retryable": true`. No
-//! other answer is: 400 and 422 say that the request is wrong, and are as wrong the next time. Between two tries it
-//! waits as [`RetryPolicy`] says, and at least for `Retry-After`.
+//! it will pass, by `Retry-After` or by a body of `application/problem+json` (RFC 9457) with `"retryable": true`. Where
+//! a service means by each 409 that the first request is still being processed, [`RetryPolicy::conflicts`] says so. No
+//! other answer is repeated: 400 and 422 say that the request is wrong, and are as wrong the next time. Between two
+//! tries it waits as [`RetryPolicy`] says, and at least for `Retry-After`.
 //!
 //! When tries or time are over the caller gets the last answer, or [`ClientError::GaveUp`] where there was none.
 //! A response says in its extensions which key it is the answer to and how many tries it took: [`Sent`].
@@ -81,7 +82,7 @@ use crate::key::Key;
 
 pub use self::error::{ClientError, GaveUp, Sent, Why};
 pub use self::journal::{DirectoryJournal, Entry, Job, JournalError, KeyJournal};
-pub use self::policy::RetryPolicy;
+pub use self::policy::{Conflicts, RetryPolicy};
 pub use crate::structured::IDEMPOTENCY_KEY;
 
 /// Gives requests a key and repeats them with it. See the [module](self) for what and when.
@@ -235,7 +236,8 @@ impl IdempotencyMiddleware {
             let spare = request.try_clone();
             let left = time.saturating_sub(began.elapsed());
             let sending = next.clone().run(request, extensions);
-            let reply = match Reply::of(sending, left.min(self.policy.per_try)).await {
+            let time_of_try = left.min(self.policy.per_try);
+            let reply = match Reply::of(sending, time_of_try, self.policy.conflicts).await {
                 Reply::Final(answer) => return answer.map(|response| sent.on(response)),
                 Reply::Passing(reply) => reply,
             };

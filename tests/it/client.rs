@@ -1,5 +1,6 @@
 //! The client middleware: which requests it guards, with which key, what it repeats and when it stops.
 
+mod conflicts;
 mod journal;
 mod keys;
 mod lossy;

@@ -13,6 +13,7 @@ use reqwest_middleware::Error as SendError;
 use serde::Deserialize;
 
 use super::error::{ClientError, GaveUp, Sent, Why};
+use super::policy::Conflicts;
 
 /// Up to how many bytes of a body are read as a part of the try.
 const SHORT: usize = 64 * 1024;
@@ -32,12 +33,13 @@ pub(super) struct Passing {
 }
 
 impl Reply {
-    /// What comes of sending, within this time.
+    /// What comes of sending, within this time, by this reading of a 409.
     pub(super) async fn of(
         sending: impl Future<Output = Result<Response, SendError>>,
         time: Duration,
+        conflicts: Conflicts,
     ) -> Self {
-        let reading = async { read(sending.await?).await };
+        let reading = async { read(sending.await?, conflicts).await };
         match tokio::time::timeout(time, reading).await {
             Ok(Ok(reply)) => reply,
             Ok(Err(error)) if is_passing(&error) => Self::lost(Some(error)),
@@ -86,10 +88,13 @@ fn is_passing(error: &SendError) -> bool {
     }
 }
 
-async fn read(response: Response) -> Result<Reply, SendError> {
+async fn read(response: Response, conflicts: Conflicts) -> Result<Reply, SendError> {
     let status = response.status();
     let asked = retry_after(response.headers());
-    let may_tell = status == StatusCode::CONFLICT && asked.is_none() && is_problem(&response);
+    let is_conflict = status == StatusCode::CONFLICT;
+    // A reply that says itself whether it passes is believed before any reading of its status.
+    let said = conflicts.said(response.headers()).or(asked.map(|_| true));
+    let may_tell = is_conflict && said.is_none() && is_problem(&response);
     let is_short = response
         .content_length()
         .is_some_and(|length| (1..=SHORT as u64).contains(&length));
@@ -100,7 +105,9 @@ async fn read(response: Response) -> Result<Reply, SendError> {
     };
     let passes = match status {
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => true,
-        StatusCode::CONFLICT => asked.is_some() || may_tell && says_retryable(&begin),
+        _ if is_conflict => said
+            .or_else(|| says_retryable(&begin).filter(|_| may_tell))
+            .unwrap_or(conflicts.passes_unless_said()),
         status => status.is_server_error(),
     };
     Ok(if passes {
@@ -136,12 +143,13 @@ fn is_problem(response: &Response) -> bool {
         .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/problem+json"))
 }
 
-fn says_retryable(body: &[u8]) -> bool {
+fn says_retryable(body: &[u8]) -> Option<bool> {
     #[derive(Deserialize)]
     struct Problem {
         retryable: bool,
     }
-    serde_json::from_slice(body).is_ok_and(|Problem { retryable }| retryable)
+    let problem: Problem = serde_json::from_slice(body).ok()?;
+    Some(problem.retryable)
 }
 
 /// Reads a body until its end or until it is no short one. The response still has all of it.

@@ -1,0 +1,112 @@
+//! The meaning of a 409, by each reading of it.
+
+use std::time::Duration;
+
+use idem_runtime::client::{Conflicts, IdempotencyMiddleware, RetryPolicy};
+
+use super::server::say;
+use super::{Server, client, sent};
+
+const READINGS: [Conflicts; 3] = [Conflicts::AsSaid, Conflicts::InProgress, Conflicts::Stripe];
+
+/// How often a request is sent whose first answer is this one, and the second 200.
+async fn tries(conflicts: Conflicts, status: u16, headers: &str, body: &str) -> usize {
+    let policy = RetryPolicy::new()
+        .pauses(Duration::ZERO, Duration::ZERO)
+        .conflicts(conflicts);
+    let server = Server::script([say(status, headers, body), say(200, "", "done")]).await;
+    let client = client(IdempotencyMiddleware::new().policy(policy));
+    let response = client.post(server.url()).send().await.unwrap();
+    let asked = server.asked();
+    assert!(asked.iter().all(|it| it.key() == asked[0].key()));
+    assert_eq!(sent(&response).tries() as usize, asked.len());
+    if asked.len() == 1 {
+        assert_eq!(response.status(), status);
+        assert_eq!(response.text().await.unwrap(), body);
+    } else {
+        assert_eq!(response.text().await.unwrap(), "done");
+    }
+    asked.len()
+}
+
+#[tokio::test]
+async fn a_bare_conflict_is_what_the_policy_says() {
+    // What the draft gives as an example names nothing that tells it from another conflict.
+    let problem = "Content-Type: application/problem+json\r\nLink: <https://developer.example.com/idempotency>\r\n";
+    let example = r#"{"title":"A request is outstanding for this Idempotency-Key","detail":"..."}"#;
+    for (headers, body) in [
+        ("", ""),
+        (problem, example),
+        ("Content-Type: text/html\r\n", "<h1>409</h1>"),
+        ("Retry-After: soon\r\n", ""),
+        (problem, r#"{"retryable":"false"}"#),
+    ] {
+        for (conflicts, expected) in READINGS.into_iter().zip([1, 2, 2]) {
+            let sent = tries(conflicts, 409, headers, body).await;
+            assert_eq!(sent, expected, "{conflicts:?}: {headers}{body}");
+        }
+    }
+    assert_eq!(
+        RetryPolicy::new(),
+        RetryPolicy::new().conflicts(Conflicts::AsSaid)
+    );
+}
+
+#[tokio::test]
+async fn what_a_conflict_says_itself_is_believed_by_each_reading() {
+    let problem = "Content-Type: application/problem+json\r\n";
+    for (headers, body, expected) in [
+        ("Retry-After: 0\r\n", "", 2),
+        (problem, r#"{"retryable":true}"#, 2),
+        (problem, r#"{"retryable":false}"#, 1),
+    ] {
+        for conflicts in READINGS {
+            let sent = tries(conflicts, 409, headers, body).await;
+            assert_eq!(sent, expected, "{conflicts:?}: {headers}{body}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn stripe_says_it_in_a_header_of_its_own() {
+    let (yes, no) = (
+        "Stripe-Should-Retry: true\r\n",
+        "Stripe-Should-Retry: false\r\n",
+    );
+    let waits = format!("Retry-After: 0\r\n{no}");
+    for (headers, expected) in [
+        (yes, [1, 2, 2]),
+        (no, [1, 2, 1]),
+        (&waits, [2, 2, 1]),
+        ("Stripe-Should-Retry: maybe\r\n", [1, 2, 2]),
+    ] {
+        for (conflicts, expected) in READINGS.into_iter().zip(expected) {
+            let sent = tries(conflicts, 409, headers, "").await;
+            assert_eq!(sent, expected, "{conflicts:?}: {headers}");
+        }
+    }
+}
+
+/// The reading is of 409 alone.
+#[tokio::test]
+async fn no_other_status_has_a_reading() {
+    for conflicts in READINGS {
+        for (status, expected) in [(400, 1), (412, 1), (422, 1), (423, 1), (503, 2)] {
+            assert_eq!(tries(conflicts, status, "", "").await, expected, "{status}");
+        }
+    }
+}
+
+/// A conflict that never passes ends with the tries, and its reply is the answer.
+#[tokio::test]
+async fn a_conflict_that_does_not_pass_is_handed_over_at_last() {
+    let server = Server::script([say(409, "", "taken")]).await;
+    let policy = RetryPolicy::new()
+        .retries(3)
+        .pauses(Duration::ZERO, Duration::ZERO)
+        .conflicts(Conflicts::InProgress);
+    let client = client(IdempotencyMiddleware::new().policy(policy));
+    let response = client.post(server.url()).send().await.unwrap();
+    assert_eq!((response.status().as_u16(), server.asked().len()), (409, 4));
+    assert_eq!(response.text().await.unwrap(), "taken");
+}
