@@ -5,11 +5,12 @@
 //! keys does the work once however many replies are lost.
 //!
 //! ```no_run
-//! use idem_runtime::client::{ClientError, IdempotencyMiddleware};
+//! use idem_runtime::client::{ClientError, IdempotencyMiddleware, same_origin};
 //! use reqwest_middleware::ClientBuilder;
 //!
 //! # async fn pay(url: &str) -> Result<(), reqwest_middleware::Error> {
-//! let client = ClientBuilder::new(reqwest::Client::new())
+//! let client = reqwest::Client::builder().redirect(same_origin()).build()?;
+//! let client = ClientBuilder::new(client)
 //!     .with(IdempotencyMiddleware::new())
 //!     .build();
 //! match client.post(url).body("500 cents").send().await {
@@ -59,12 +60,22 @@
 //! A request whose body is a stream cannot be repeated. It gets its key and is sent once; a warning event and
 //! [`GaveUp::why`] say so.
 //!
+//! # Redirections
+//!
+//! reqwest follows redirections below all middleware, and takes the key along, to other origins as well, and with 307 and
+//! 308 the body. Keys are often guessable or secret, so build the client with the redirect policy [`same_origin`], as above,
+//! or with reqwest's `Policy::none()`. The middleware cannot keep a key from going elsewhere: it reports it, by an event
+//! at level WARN.
+//!
+//! # Other middleware
+//!
 //! Put this middleware outside of others that repeat requests, or do without those: a middleware further in, like
 //! `reqwest-retry`, multiplies the tries.
 
 mod error;
 mod journal;
 mod policy;
+mod redirect;
 mod reply;
 mod wire;
 
@@ -83,6 +94,7 @@ use crate::key::Key;
 pub use self::error::{ClientError, GaveUp, Sent, Why};
 pub use self::journal::{DirectoryJournal, Entry, Job, JournalError, KeyJournal};
 pub use self::policy::{Conflicts, RetryPolicy};
+pub use self::redirect::same_origin;
 pub use crate::structured::IDEMPOTENCY_KEY;
 
 /// Gives requests a key and repeats them with it. See the [module](self) for what and when.
@@ -235,7 +247,12 @@ impl IdempotencyMiddleware {
             sent.tries += 1;
             let spare = request.try_clone();
             let left = time.saturating_sub(began.elapsed());
-            let sending = next.clone().run(request, extensions);
+            let url = request.url().clone();
+            let sending = async {
+                let response = next.clone().run(request, extensions).await?;
+                redirect::report(&url, &response);
+                Ok(response)
+            };
             let time_of_try = left.min(self.policy.per_try);
             let reply = match Reply::of(sending, time_of_try, self.policy.conflicts).await {
                 Reply::Final(answer) => return answer.map(|response| sent.on(response)),

@@ -4,6 +4,7 @@ mod conflicts;
 mod journal;
 mod keys;
 mod lossy;
+mod redirects;
 mod retries;
 mod server;
 

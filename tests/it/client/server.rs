@@ -103,6 +103,11 @@ impl Server {
         format!("http://{}/charges?secret=1", self.address)
     }
 
+    /// Scheme, host and port.
+    pub(super) fn origin(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     pub(super) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }
