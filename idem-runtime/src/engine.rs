@@ -87,14 +87,6 @@ impl<S: Store> Idem<S> {
             secrets: Vec::new(),
         }
     }
-
-    /// The same handle, forgetting which store it is on.
-    pub fn erased(self) -> Idem {
-        Idem {
-            engine: self.engine,
-            store: self.store,
-        }
-    }
 }
 
 impl<S: Store> From<Idem<S>> for Idem {
@@ -201,6 +193,15 @@ impl<S: Store + ?Sized> Idem<S> {
     /// The policy.
     pub fn policy(&self) -> &Policy {
         &self.engine.policy
+    }
+
+    /// The same handle, forgetting which store it is on.
+    pub fn erased(self) -> Idem {
+        Idem {
+            // The store as the engine has it: one that is erased already cannot be erased again.
+            store: Arc::clone(&self.engine.store),
+            engine: self.engine,
+        }
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {

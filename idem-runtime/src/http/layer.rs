@@ -80,7 +80,7 @@ impl IdempotencyLayer {
     ///
     /// `scoping` says whose a request is: [`scoped_by`](super::scoped_by),
     /// [`scoped_by_extension`](super::scoped_by_extension) or [`unscoped`](super::unscoped).
-    pub fn builder<S: Store>(
+    pub fn builder<S: Store + ?Sized>(
         idem: &Idem<S>,
         operation: impl Into<Cow<'static, str>>,
         ttl: Duration,
