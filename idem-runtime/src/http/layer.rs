@@ -170,8 +170,16 @@ impl LayerBuilder {
     }
 
     /// This header of responses is stored as well. By default: `Accept`, `Accept-Encoding`, `Accept-Patch`, `Allow`,
-    /// `Cache-Control`, `Content-Disposition`, `Content-Encoding`, `Content-Language`, `Content-Location`,
-    /// `Content-Type`, `ETag`, `Expires`, `Last-Modified`, `Link`, `Location` and `Vary`.
+    /// `Cache-Control`, `Content-Digest`, `Content-Disposition`, `Content-Encoding`, `Content-Language`,
+    /// `Content-Location`, `Content-Type`, `ETag`, `Expires`, `Last-Modified`, `Link`, `Location`, `Repr-Digest`, `Vary`,
+    /// and those that tell a browser what the body may do: `Content-Security-Policy`, `Cross-Origin-Embedder-Policy`,
+    /// `Cross-Origin-Opener-Policy` and `Permissions-Policy`, each also as `...-Report-Only`,
+    /// `Cross-Origin-Resource-Policy`, `Document-Policy`, `Origin-Agent-Cluster`, `Referrer-Policy`,
+    /// `Reporting-Endpoints`, `X-Content-Type-Options`, `X-Download-Options`, `X-Frame-Options`,
+    /// `X-Permitted-Cross-Domain-Policies`, `X-Robots-Tag` and `X-XSS-Protection`.
+    ///
+    /// What answers one client's `Origin` (CORS) or describes the host (`Strict-Transport-Security`) belongs in a layer
+    /// in front of this one, which adds it to replays as well.
     pub fn store_header(mut self, name: HeaderName) -> Self {
         self.headers.push(name);
         self

@@ -17,25 +17,52 @@ use crate::record::Payload;
 /// The codec's tag.
 const TAG: &str = "http/1";
 
-/// What is stored of a response's headers, unless the layer says more: what describes the body, where to find what was
-/// made, and what a 405 and a 415 must say (RFC 9110 §15.5.6, §15.5.16).
-const STORED: [HeaderName; 16] = [
+/// The response headers that are stored, unless the layer says more: those that describe the body, those that say where
+/// to find what was made, and those that a 405 and a 415 must have (RFC 9110 §15.5.6, §15.5.16).
+///
+/// The headers that tell a browser what the body may do describe the body as well: without `Content-Security-Policy` a
+/// replayed page runs the script that the first one did not. They are the same for every client. Left to the layers in
+/// front, which add them to replays too: `Access-Control-*` and `Timing-Allow-Origin`, which answer one client's
+/// `Origin`; `Strict-Transport-Security`, `Report-To` and `NEL`, which describe the host; and `Clear-Site-Data`, which is
+/// an action on one client at one moment.
+const STORED: [HeaderName; 37] = [
     header::ACCEPT,
     header::ACCEPT_ENCODING,
     HeaderName::from_static("accept-patch"),
     header::ALLOW,
     header::CACHE_CONTROL,
+    HeaderName::from_static("content-digest"),
     header::CONTENT_DISPOSITION,
     header::CONTENT_ENCODING,
     header::CONTENT_LANGUAGE,
     header::CONTENT_LOCATION,
+    header::CONTENT_SECURITY_POLICY,
+    header::CONTENT_SECURITY_POLICY_REPORT_ONLY,
     header::CONTENT_TYPE,
+    HeaderName::from_static("cross-origin-embedder-policy"),
+    HeaderName::from_static("cross-origin-embedder-policy-report-only"),
+    HeaderName::from_static("cross-origin-opener-policy"),
+    HeaderName::from_static("cross-origin-opener-policy-report-only"),
+    HeaderName::from_static("cross-origin-resource-policy"),
+    HeaderName::from_static("document-policy"),
     header::ETAG,
     header::EXPIRES,
     header::LAST_MODIFIED,
     header::LINK,
     header::LOCATION,
+    HeaderName::from_static("origin-agent-cluster"),
+    HeaderName::from_static("permissions-policy"),
+    HeaderName::from_static("permissions-policy-report-only"),
+    header::REFERRER_POLICY,
+    HeaderName::from_static("reporting-endpoints"),
+    HeaderName::from_static("repr-digest"),
     header::VARY,
+    header::X_CONTENT_TYPE_OPTIONS,
+    HeaderName::from_static("x-download-options"),
+    header::X_FRAME_OPTIONS,
+    HeaderName::from_static("x-permitted-cross-domain-policies"),
+    HeaderName::from_static("x-robots-tag"),
+    header::X_XSS_PROTECTION,
 ];
 
 /// What never is: it belongs to one connection, one moment or one client.
