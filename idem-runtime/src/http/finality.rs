@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::header::RETRY_AFTER;
 use http::response::Parts;
 
-use super::problem::{Problem, ProblemKind};
+use super::problem::Problem;
 use crate::engine::ErrorKind;
 use crate::record::OnCrash;
 
@@ -24,6 +24,9 @@ use crate::record::OnCrash;
 ///
 /// Transient and unknown responses release their key, so that a retry runs the handler again. Under
 /// [`refuse`](super::LayerBuilder::refuse) an unknown one leaves its key `Interrupted` instead.
+///
+/// A response that carries a [`Problem`] is always unknown, whatever its status and the layer's policy: the handler
+/// called an idempotent function that was refused, and may have had effects before that call.
 pub fn finality(response: &Parts) -> ErrorKind {
     match response.status {
         StatusCode::REQUEST_TIMEOUT | StatusCode::LOCKED => ErrorKind::Unknown,
@@ -69,8 +72,9 @@ impl Finality {
     /// What becomes of the key.
     pub(super) fn of(&self, response: &Parts, on_crash: OnCrash) -> ErrorKind {
         let kind = match response.extensions.get::<Problem>() {
-            // An idempotent call of the handler was refused: that is no answer to the request.
-            Some(problem) => refused(problem.kind()),
+            // An idempotent call of the handler was refused, so this does not answer the request. The problem says
+            // that the call did nothing, not that the handler did nothing before it.
+            Some(_) => ErrorKind::Unknown,
             // An upgraded connection cannot be replayed, whatever the policy says.
             None if response.status.is_informational() => ErrorKind::Unknown,
             None => (self.of)(response),
@@ -79,28 +83,6 @@ impl Finality {
             ErrorKind::Unknown if on_crash == OnCrash::Rerun => ErrorKind::Transient,
             kind => kind,
         }
-    }
-}
-
-/// Whether the call that was refused did nothing.
-fn refused(kind: ProblemKind) -> ErrorKind {
-    match kind {
-        ProblemKind::MissingKey
-        | ProblemKind::RepeatedKey
-        | ProblemKind::MalformedKey
-        | ProblemKind::NoPrincipal
-        | ProblemKind::BodyTooLarge
-        | ProblemKind::BodyUnreadable
-        | ProblemKind::InvalidRequest
-        | ProblemKind::KeyReused
-        | ProblemKind::Overloaded
-        | ProblemKind::Misconfigured => ErrorKind::Transient,
-        ProblemKind::InFlight
-        | ProblemKind::Interrupted
-        | ProblemKind::LeaseLost
-        | ProblemKind::Unrecorded
-        | ProblemKind::Undecodable
-        | ProblemKind::StoreUnavailable => ErrorKind::Unknown,
     }
 }
 
@@ -122,9 +104,32 @@ impl fmt::Debug for Finality {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use http::Response;
 
     use super::*;
+    use crate::error::{Error, FingerprintError, InvalidCall, InvalidKey};
+
+    #[test]
+    fn a_problem_does_not_say_what_the_handler_did() {
+        for error in [
+            Error::KeyReused,
+            InvalidKey::Empty.into(),
+            InvalidCall::ZeroTtl.into(),
+            FingerprintError::new("no form").into(),
+            Error::NotInstalled,
+            Error::Interrupted,
+        ] {
+            let response: Response<Bytes> = Problem::from(error).into_response();
+            let (parts, _) = response.into_parts();
+            for finality in [Finality::default(), Finality::every_status()] {
+                let kind = finality.of(&parts, OnCrash::Refuse);
+                assert_eq!(kind, ErrorKind::Unknown, "{}", parts.status);
+                let kind = finality.of(&parts, OnCrash::Rerun);
+                assert_eq!(kind, ErrorKind::Transient, "{}", parts.status);
+            }
+        }
+    }
 
     #[test]
     fn an_upgrade_is_never_stored() {

@@ -220,7 +220,8 @@ impl LayerBuilder {
     }
 
     /// A handler that died, or gave an unknown response, leaves its key `Interrupted` until a person resolves it,
-    /// instead of running again: at most once.
+    /// instead of running again: at most once. A response that carries a [`Problem`](super::Problem) is unknown, whatever
+    /// its status.
     pub fn refuse(mut self) -> Self {
         self.config.on_crash = OnCrash::Refuse;
         self
