@@ -104,10 +104,11 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
 
     fn size_hint(&self) -> SizeHint {
         let mut hint = match &self.end {
-            End::Read { .. } => SizeHint::with_exact(0),
+            End::Read { trailers: None } => SizeHint::with_exact(0),
             End::Passed { body } => body.size_hint(),
             End::Rest { body } => body.size_hint(),
-            End::Failed { .. } => SizeHint::default(),
+            // An exact length becomes a `Content-Length`, and HTTP/1.1 has trailers behind chunks alone.
+            End::Read { trailers: Some(_) } | End::Failed { .. } => SizeHint::default(),
         };
         let head = self.head.as_ref().map_or(0, Bytes::len) as u64;
         // Both bounds are of what is left, so what was read is to be added.
@@ -192,5 +193,23 @@ impl Chunks {
         } else {
             self.further.freeze()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Empty;
+
+    use super::*;
+
+    fn read(trailers: Option<HeaderMap>) -> Body<Empty<Bytes>> {
+        Body::read(Bytes::from_static(b"abc"), trailers)
+    }
+
+    #[test]
+    fn a_length_is_exact_only_where_nothing_follows() {
+        assert_eq!(read(None).size_hint().exact(), Some(3));
+        let with_trailers = read(Some(HeaderMap::new())).size_hint();
+        assert_eq!((with_trailers.lower(), with_trailers.upper()), (3, None));
     }
 }
