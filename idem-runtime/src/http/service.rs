@@ -2,6 +2,8 @@
 
 use std::any::Any;
 use std::error::Error as StdError;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -142,7 +144,8 @@ impl<S> Guarded<S> {
 
     /// Claims the key, and runs the handler where it is granted.
     ///
-    /// Dropped before that, with its client gone, nothing is run; from then on the handler runs to its end.
+    /// A server drops this future when its client goes away. So whatever does not end at once is a task of its own, the
+    /// claim included: one that is cut off in the store would leave a key that nobody works on.
     async fn outcome<B, R>(self, admitted: Admitted<B>) -> Result<Outcome<R, S::Error>, Ended>
     where
         S: Service<Request<Body<B>>, Response = Response<R>> + Send + 'static,
@@ -156,9 +159,9 @@ impl<S> Guarded<S> {
         let Admitted {
             call,
             request,
-            entered,
+            place,
         } = admitted;
-        let entering = typed::enter(
+        let mut entering = typed::enter(
             typed::handle(&self.config.idem),
             call,
             ValueCodec::by(
@@ -167,13 +170,24 @@ impl<S> Guarded<S> {
             ),
             ErrorCodec::none(),
         );
-        let running = match entering.await {
-            Ok(running) => running,
-            Err(outcome) => return Ok(outcome),
+        // A replay from memory is there at the first poll and needs no task. Nothing can drop this future between that
+        // poll and the spawn.
+        let entered = poll_fn(|cx| Poll::Ready(Pin::new(&mut entering).poll(cx))).await;
+        let entered = match entered {
+            Poll::Ready(Err(outcome)) => return Ok(outcome),
+            Poll::Ready(Ok(running)) => Some(running),
+            Poll::Pending => None,
         };
         let task = async move {
-            let outcome = self.run(running, request).await;
-            drop(entered);
+            let entered = match entered {
+                Some(running) => Ok(running),
+                None => entering.await,
+            };
+            let outcome = match entered {
+                Ok(running) => self.run(running, request).await,
+                Err(outcome) => outcome,
+            };
+            drop(place);
             outcome
         };
         let task = tokio::spawn(task.in_current_span());
@@ -222,7 +236,7 @@ enum Ended {
 struct Admitted<B: HttpBody> {
     call: Call,
     request: Request<Body<B>>,
-    entered: Entered,
+    place: Entered,
 }
 
 impl<B> Admitted<B>
@@ -243,7 +257,7 @@ where
         if announced(&parts.headers).is_some_and(|length| length > limit as u64) {
             return Err(Refusal::BodyTooLarge(limit));
         }
-        let entered = config
+        let place = config
             .drain
             .enter(config.max_running)
             .ok_or(Refusal::Overloaded)?;
@@ -261,7 +275,7 @@ where
         Ok(Self {
             call: call(config, key, &scope, fingerprint),
             request: Request::from_parts(parts, Body::read(bytes, trailers)),
-            entered,
+            place,
         })
     }
 }

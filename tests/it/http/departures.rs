@@ -1,9 +1,16 @@
 //! Clients that go away before the handler runs, or while its response is stored.
 
+use std::collections::HashMap;
+use std::sync::Mutex;
+
 use axum::extract::Request;
-use idem_runtime::conformance::faults::Op;
+use futures_util::{StreamExt as _, poll, stream};
+use idem_runtime::conformance::faults::{Gate, Op};
 use idem_runtime::http::Drain;
+use idem_runtime::{MySqlStore, PostgresStore, SqliteStore};
+use idem_tests::backends;
 use tokio::io::AsyncWriteExt as _;
+use tokio::sync::mpsc;
 
 use super::*;
 
@@ -42,36 +49,35 @@ impl Service {
     async fn retry(&self) -> (u16, String) {
         call(&self.router, "k", "5").await
     }
+
+    /// The claim goes on when the gate opens, and the retry finds what came of it.
+    async fn is_run_and_replayed(&self, gate: Gate) {
+        assert_eq!((self.drain.running(), self.effects.count()), (1, 0));
+        gate.open();
+        self.drain.finished().await;
+        assert_eq!(self.effects.count(), 1);
+        assert_eq!(self.retry().await, (201, "charge 1: 5".to_owned()));
+        assert_eq!(self.effects.count(), 1);
+        assert_eq!(self.idem.store().count(Op::Release), 0);
+    }
 }
 
+/// A claim that is cut off in the store would leave a key that nobody works on. So a request that was admitted is claimed
+/// and run, wherever in its claim the client goes away.
 #[tokio::test]
-async fn before_the_claim_is_sent_nothing_is_left() {
+async fn before_the_claim_is_sent_the_request_is_run() {
     let service = Service::new();
     let gate = service.idem.store().hold_before(Op::Claim);
     service.depart_at(gate.reached()).await;
-    gate.open();
-    service.drain.finished().await;
-    assert_eq!(service.effects.count(), 0);
-    assert_eq!(service.retry().await, (201, "charge 1: 5".to_owned()));
+    service.is_run_and_replayed(gate).await;
 }
 
-/// The claim stands and nobody knows: it is given up, so that the retry need not wait for the lease.
 #[tokio::test]
-async fn before_the_claim_is_acknowledged_the_key_is_released() {
+async fn before_the_claim_is_acknowledged_the_request_is_run() {
     let service = Service::new();
     let gate = service.idem.store().hold_after(Op::Claim);
     service.depart_at(gate.reached()).await;
-    gate.open();
-    service.drain.finished().await;
-    assert_eq!(service.effects.count(), 0);
-    // Releasing is a task of its own.
-    let retried = loop {
-        match service.retry().await {
-            (409, _) => tokio::task::yield_now().await,
-            other => break other,
-        }
-    };
-    assert_eq!(retried, (201, "charge 1: 5".to_owned()));
+    service.is_run_and_replayed(gate).await;
 }
 
 #[tokio::test]
@@ -86,27 +92,93 @@ async fn while_the_response_is_stored_it_is_stored() {
     assert_eq!(service.effects.count(), 1);
 }
 
-/// A body that is never finished claims nothing, and its place is free again.
+/// A body that is never finished claims nothing and takes no place.
 #[tokio::test]
 async fn while_the_body_is_read_nothing_is_claimed() {
-    let effects = Effects::default();
-    let (idem, drain) = (idem(), Drain::new());
-    let layer = builder(&idem).drain(drain.clone()).max_running(1);
-    let server = Server::start(charges(&effects).layer(layer.build().unwrap())).await;
-    let mut stream = server.client.connect().await;
-    let whole = post_to("/charges").key("k").body("500 cents");
-    let bytes = whole.bytes();
-    stream.write_all(&bytes[..bytes.len() - 1]).await.unwrap();
-    while drain.running() == 0 {
-        tokio::task::yield_now().await;
-    }
-    let other = server.send(post_to("/charges").key("l")).await;
-    other.problem(503, "overloaded");
-    drop(stream);
-    drain.finished().await;
-    assert_eq!((effects.count(), idem.store().count(Op::Claim)), (0, 0));
-    let retry = server.send(whole).await;
-    assert_eq!((retry.status, retry.text()), (201, "charge 1: 500 cents"));
+    let service = Service::new();
+    let (sender, receiver) = mpsc::unbounded_channel::<std::io::Result<Bytes>>();
+    let body = Body::from_stream(stream::unfold(receiver, async |mut receiver| {
+        Some((receiver.recv().await?, receiver))
+    }));
+    let request = Request::post("/charges").header("idempotency-key", "k");
+    let mut response = Box::pin(service.router.clone().call(request.body(body).unwrap()));
+    sender.send(Ok(Bytes::from_static(b"5"))).unwrap();
+    assert!(poll!(&mut response).is_pending());
+    drop(response);
+    assert!(sender.is_closed(), "the body is dropped");
+    assert_eq!(service.drain.running(), 0);
+    assert_eq!(service.idem.store().count(Op::Claim), 0);
+    assert_eq!(service.retry().await, (201, "charge 1: 5".to_owned()));
+}
+
+/// Connections that end up to 12 ms after their request was sent, which is about when its key is claimed. Afterwards each
+/// key is answered at once: the lease is far longer than this test may take.
+async fn cut_requests_are_answered(idem: Idem) {
+    const KEYS: usize = 300;
+    const CONNECTIONS: usize = 24;
+    let runs: Arc<Mutex<HashMap<String, u32>>> = Arc::default();
+    let seen = Arc::clone(&runs);
+    let handler = move |key: String| {
+        *seen.lock().unwrap().entry(key).or_default() += 1;
+        async { "done" }
+    };
+    let layer = IdempotencyLayer::builder(&idem, "test.http", TTL, unscoped())
+        .lease(Duration::from_secs(600))
+        .build()
+        .unwrap();
+    let server = Server::start(Router::new().route("/", post(handler)).layer(layer)).await;
+    let client = server.client;
+    let of = |key: usize| post_to("/").key(&key.to_string()).body(key.to_string());
+
+    let cut = stream::iter(0..KEYS).for_each_concurrent(CONNECTIONS, async |key| {
+        let mut connection = client.connect().await;
+        connection.write_all(&of(key).bytes()).await.unwrap();
+        // Spread over the time of a claim, whatever it is.
+        tokio::time::sleep(Duration::from_micros(40 * key as u64)).await;
+    });
+    cut.await;
+
+    let answered = stream::iter(0..KEYS).for_each_concurrent(CONNECTIONS, async |key| {
+        loop {
+            let answer = client.send(of(key)).await;
+            match answer.status {
+                200 => break,
+                409 => tokio::time::sleep(Duration::from_millis(20)).await,
+                _ => panic!("{}", answer.text()),
+            }
+        }
+    });
+    tokio::time::timeout(Duration::from_secs(60), answered)
+        .await
+        .expect("each key is answered long before a lease is over");
+    let runs = runs.lock().unwrap();
+    assert_eq!(runs.len(), KEYS);
+    assert!(runs.values().all(|runs| *runs == 1), "{runs:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cut_requests_are_answered_on_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(folder.path().join("idem.db"))
+        .await
+        .unwrap();
+    cut_requests_are_answered(Idem::new(store).erased()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn cut_requests_are_answered_on_postgres() {
+    let store = PostgresStore::new(backends::postgres().await.unwrap());
+    store.migrate().await.unwrap();
+    cut_requests_are_answered(Idem::new(store).erased()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
+async fn cut_requests_are_answered_on_mysql() {
+    let store = MySqlStore::new(backends::mysql().await.unwrap());
+    store.migrate().await.unwrap();
+    cut_requests_are_answered(Idem::new(store).erased()).await;
 }
 
 /// A client that waits for leave to send its body is refused without having sent it.
