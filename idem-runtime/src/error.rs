@@ -14,7 +14,7 @@ use std::time::Duration;
 /// | [`LeaseLost`](Self::LeaseLost) | this call was believed dead and another one took over | ask again, same key, for the stored result |
 /// | [`Unrecorded`](Self::Unrecorded) | the work was done, but its result could not be stored | look the result up elsewhere; it is not run again |
 /// | [`InvalidCall`](Self::InvalidCall) | operation name, ttl, lease or step is malformed | mend the service |
-/// | [`InvalidKey`](Self::InvalidKey) | key or scope is malformed; or the key was not issued, or expired unused, where one is asked for that was | mend the caller, or have a key issued |
+/// | [`InvalidKey`](Self::InvalidKey) | key or scope is malformed; or the key was not issued, or has expired, where one is asked for that was | mend the caller, or have a key issued |
 /// | [`Fingerprint`](Self::Fingerprint) | the request has no canonical form | mend the request |
 /// | [`Decode`](Self::Decode) | a record was written by code that this build does not understand | deploy a build that does; it is not run again |
 /// | [`Store`](Self::Store) | the store could not answer; nothing was run, or the error says so | ask again, same key, where [`StoreError::is_retryable`] |
@@ -96,8 +96,10 @@ pub enum InvalidKey {
     /// It was not issued by this service for this operation and scope, and the operation asks for one that was.
     #[error("this key was not issued for this operation and scope")]
     NotIssued,
-    /// It was issued, and was not used before its time was over.
-    #[error("this key was issued for a time that is over, and was not used in it")]
+    /// It was issued, and its time is over. It may have been used in that time: what is kept of its use expires too.
+    #[error(
+        "the time that this key was issued for is over: make sure that the key was not used before, then issue a new one"
+    )]
     Expired,
     /// A scope of no characters.
     #[error("a scope has 1 to 255 bytes, this one is empty")]

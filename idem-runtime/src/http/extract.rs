@@ -10,13 +10,13 @@ use std::ops::Deref;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 use axum::response::{IntoResponse, Response};
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 
 use super::header::{self, IDEMPOTENCY_KEY, KeySyntax};
 use super::page::PolicyPage;
 use super::principal::{Principal, Unscoped, scope_of};
-use super::problem::{Problem, Refusal};
+use super::problem::{PROBLEM_JSON, Problem, Refusal};
 use crate::error::{Error, InvalidKey};
 use crate::key::{Key, ToKey};
 
@@ -33,6 +33,10 @@ use crate::key::{Key, ToKey};
 /// A server drops a handler whose client has gone away, and with it the function that it calls, wherever it stands: that
 /// is a crash to the function, so a retry is told that the key is in flight until the lease is over. Where the work must
 /// go on, call the function in a `tokio::spawn` of its own, or use the [layer](super::IdempotencyLayer), which does so.
+///
+/// Under `on_crash = refuse` the record of such a call stays `Interrupted` and never expires, until an operator resolves
+/// it: any client may leave one behind for each key that it makes up, by going away in the middle. A function that is
+/// called from a handler and refuses to run again belongs into a `tokio::spawn`.
 ///
 /// To forget the principal does not compile, and neither does one that does not say whose a key is:
 ///
@@ -198,7 +202,8 @@ impl IntoResponse for Error {
 }
 
 /// Leads the `type` of problems to this page, absolute or not: those of [`IdempotencyKey`], and [`Error`]s that handlers
-/// answer with, know no layer that could tell them. Others, and problems that have a page already, pass as they are.
+/// answer with, know no layer that could tell them. Others, problems that have a page already, and those that were given
+/// another shape, pass as they are.
 ///
 /// It belongs on the routes themselves, behind whatever encodes bodies:
 ///
@@ -215,7 +220,11 @@ pub fn documented_at(
 ) -> impl Fn(Response) -> Ready<Response> + Clone + Send + Sync + 'static {
     let url = url.into();
     move |mut response| {
-        let problem = response.extensions().get::<Problem>();
+        let is_json = response
+            .headers()
+            .get(CONTENT_TYPE)
+            .is_some_and(|it| it == PROBLEM_JSON);
+        let problem = response.extensions().get::<Problem>().filter(|_| is_json);
         if let Some(problem) = problem.filter(|it| !it.is_documented()) {
             let problem = problem.clone().documented_at(url.clone());
             *response.body_mut() = Body::from(problem.to_json());

@@ -34,15 +34,21 @@ pub(super) fn read(headers: &HeaderMap, syntax: KeySyntax) -> Result<Option<Key>
         return Err(Refusal::RepeatedKey);
     }
     let value = trim(value.as_bytes());
-    let text = match (value.first(), syntax) {
-        (Some(b'"'), _) => structured::read(value),
-        (Some(_), KeySyntax::Lenient) if value.iter().all(|byte| is_bare(*byte)) => {
-            std::str::from_utf8(value).ok().map(str::to_owned)
-        }
-        _ => None,
+    let is_quoted = value.starts_with(b"\"");
+    let text = if is_quoted {
+        structured::read(value)
+    } else if value.iter().all(|byte| is_bare(*byte)) {
+        std::str::from_utf8(value).ok().map(str::to_owned)
+    } else {
+        None
     };
     let text = text.ok_or(Refusal::MalformedKey(syntax))?;
-    Ok(Some(Key::new(text).map_err(Refusal::InvalidKey)?))
+    let key = Key::new(text).map_err(Refusal::InvalidKey)?;
+    // A refusal of its own: in lenient syntax this is a key, and may have been used as one before the syntax changed.
+    if syntax == KeySyntax::Strict && !is_quoted {
+        return Err(Refusal::UnquotedKey);
+    }
+    Ok(Some(key))
 }
 
 fn is_bare(byte: u8) -> bool {

@@ -150,7 +150,7 @@ impl fmt::Display for Page<'_> {
                 if kind.is_safe_with_new_key() {
                     "Nothing was done for the request: it may be sent with a new key."
                 } else {
-                    "Do not send the request with a new key: it may have been carried out, now or when it was sent before."
+                    "The request may have been carried out, now or when it was sent before: with a new key it may be carried out twice."
                 },
             )?;
         }

@@ -12,10 +12,13 @@ use serde::Serialize;
 
 use super::header::KeySyntax;
 use crate::error::{Error, FingerprintError, InvalidKey, StoreErrorKind};
-use crate::key::Key;
+use crate::key::{Key, MAX_LEN};
 
 /// Where a problem is documented, unless it was told where its policy page is.
 const DOCUMENTATION: &str = "https://docs.rs/idem-runtime/latest/idem_runtime/http/index.html";
+
+/// The media type of problems.
+pub(super) const PROBLEM_JSON: &str = "application/problem+json";
 
 /// Why a request was refused, as a client sees it: `application/problem+json` (RFC 9457).
 ///
@@ -24,10 +27,10 @@ const DOCUMENTATION: &str = "https://docs.rs/idem-runtime/latest/idem_runtime/ht
 ///   "type": "/idempotency#key-reused",
 ///   "title": "The idempotency key was used for another request",
 ///   "status": 422,
-///   "detail": "this key was first used with a different request",
+///   "detail": "this key was first used with a different request; give a new request a new key",
 ///   "instance": "urn:uuid:5e4f7b0c-5d0f-4b0e-9d3c-0c8f5a1e2b3d",
 ///   "retryable": false,
-///   "safe_new_key": true
+///   "safe_new_key": false
 /// }
 /// ```
 ///
@@ -79,8 +82,12 @@ macro_rules! kinds {
             }
 
             /// Whether nothing was done for the request, neither now nor when it was sent before, so that it may be sent
-            /// anew with another key. What could be refused today and have been accepted yesterday is not safe so: the
-            /// reply to yesterday's may be what was lost.
+            /// anew with another key.
+            ///
+            /// A request that is refused today and may have been accepted yesterday is not safe: the reply to
+            /// yesterday's may be what was lost. So neither is one that a setting of the layer decides on (the syntax,
+            /// the limits, whether a key is required), nor [`KeyReused`](Self::KeyReused): a retry may differ from its
+            /// request by no more than a boundary of `multipart/form-data`, or a later build may hash it in another way.
             pub const fn is_safe_with_new_key(self) -> bool {
                 match self { $(Self::$kind => $safe),+ }
             }
@@ -90,23 +97,27 @@ macro_rules! kinds {
 
 kinds! {
     /// The request has no `Idempotency-Key`, and needs one.
-    MissingKey = "missing-key", BAD_REQUEST, true, "The request needs an Idempotency-Key";
+    MissingKey = "missing-key", BAD_REQUEST, false, "The request needs an Idempotency-Key";
     /// There is more than one.
     RepeatedKey = "repeated-key", BAD_REQUEST, true, "The request has more than one Idempotency-Key";
-    /// It is no key.
+    /// It is no key in any syntax.
     MalformedKey = "malformed-key", BAD_REQUEST, true, "The Idempotency-Key is malformed";
+    /// The key has no quotes, and the syntax of this layer requires them.
+    UnquotedKey = "unquoted-key", BAD_REQUEST, false, "The Idempotency-Key needs quotes";
+    /// The service did not issue the key, or the key has expired, and only issued keys are accepted.
+    KeyNotIssued = "key-not-issued", BAD_REQUEST, false, "The Idempotency-Key was not issued, or has expired";
     /// The request does not say whose it is.
     NoPrincipal = "no-principal", FORBIDDEN, false, "The request comes from nobody that is known";
     /// Its body is longer than the layer reads.
-    BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, true, "The request's body is too large";
+    BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, false, "The request's body is too large";
     /// Its body ended early, or is no HTTP.
     BodyUnreadable = "body-unreadable", BAD_REQUEST, false, "The request's body could not be read";
     /// It has no canonical form.
-    InvalidRequest = "invalid-request", BAD_REQUEST, true, "The request could not be fingerprinted";
+    InvalidRequest = "invalid-request", BAD_REQUEST, false, "The request could not be fingerprinted";
     /// Another request with its key is under way.
     InFlight = "in-flight", CONFLICT, false, "A request with this key is under way";
     /// Its key was used for another request.
-    KeyReused = "key-reused", UNPROCESSABLE_ENTITY, true, "The idempotency key was used for another request";
+    KeyReused = "key-reused", UNPROCESSABLE_ENTITY, false, "The idempotency key was used for another request";
     /// An earlier request with its key died, and nobody knows what it did.
     Interrupted = "interrupted", CONFLICT, false, "Nobody knows what an earlier request with this key did";
     /// Its own run was believed dead, and another one took over.
@@ -129,6 +140,7 @@ pub(super) enum Refusal {
     MissingKey,
     RepeatedKey,
     MalformedKey(KeySyntax),
+    UnquotedKey,
     InvalidKey(InvalidKey),
     NoPrincipal,
     BodyTooLarge(usize),
@@ -149,6 +161,44 @@ impl Problem {
             instance: instance(),
             cause: None,
         }
+    }
+
+    /// In words for those who write clients: the error's own text names functions of this crate.
+    fn of_key(error: InvalidKey) -> Self {
+        let (kind, detail): (_, Cow<'static, str>) = match error {
+            InvalidKey::Empty => (
+                ProblemKind::MalformedKey,
+                format!("the key is empty; send one of 1 to {MAX_LEN} characters, such as a UUID").into(),
+            ),
+            InvalidKey::TooLong(len) => (
+                ProblemKind::MalformedKey,
+                format!(
+                    "the key has {len} characters, and {MAX_LEN} are allowed; send a shorter one, such as a UUID"
+                )
+                .into(),
+            ),
+            InvalidKey::NotPrintable(at) => (
+                ProblemKind::MalformedKey,
+                format!("byte {at} of the key is not printable ASCII; send a key that is, such as a UUID").into(),
+            ),
+            InvalidKey::NotIssued => (
+                ProblemKind::KeyNotIssued,
+                "the key was not issued by this service for this operation and caller; make sure that the request was \
+                 not carried out before, then send it with a key that was issued for it"
+                    .into(),
+            ),
+            InvalidKey::Expired => (
+                ProblemKind::KeyNotIssued,
+                "the time that the key was issued for is over; make sure that the request was not carried out before, \
+                 then send it with a new key that was issued for it"
+                    .into(),
+            ),
+            // Of the principal, whom the service names, as the layer has it. These tell lengths and positions alone.
+            InvalidKey::EmptyScope | InvalidKey::ScopeTooLong(_) | InvalidKey::ScopeControl(_) => {
+                (ProblemKind::NoPrincipal, error.to_string().into())
+            }
+        };
+        Self::new(kind, detail)
     }
 
     fn retryable_after(mut self, after: Duration) -> Self {
@@ -172,6 +222,11 @@ impl Problem {
         self.retry_after
     }
 
+    /// The name of this occurrence, a URN, which stands in the service's event about it as well.
+    pub fn instance(&self) -> &str {
+        &self.instance
+    }
+
     /// The same with the URL, absolute or not, of the page that `type` leads to.
     #[must_use]
     pub fn documented_at(mut self, url: impl Into<Cow<'static, str>>) -> Self {
@@ -188,10 +243,7 @@ impl Problem {
         let mut response = Response::new(B::from(self.to_json()));
         *response.status_mut() = self.kind.status();
         let headers = response.headers_mut();
-        headers.insert(
-            CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         if let Some(after) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(after)));
         }
@@ -253,6 +305,7 @@ impl Problem {
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
+        let soon = Duration::from_secs(1);
         match refusal {
             Refusal::MissingKey => Self::new(
                 ProblemKind::MissingKey,
@@ -270,7 +323,11 @@ impl From<Refusal> for Problem {
                 ProblemKind::MalformedKey,
                 "the `Idempotency-Key` header holds one key in quotes (RFC 9651), or bare where it is visible ASCII without quotes, commas, semicolons and backslashes",
             ),
-            Refusal::InvalidKey(error) => Self::from(&Error::InvalidKey(error)),
+            Refusal::UnquotedKey => Self::new(
+                ProblemKind::UnquotedKey,
+                "put the key in quotes (RFC 9651): the same key in quotes is the same key",
+            ),
+            Refusal::InvalidKey(error) => Self::of_key(error),
             Refusal::NoPrincipal => Self::new(
                 ProblemKind::NoPrincipal,
                 "an idempotency key belongs to whoever is authenticated, and nobody is",
@@ -288,12 +345,12 @@ impl From<Refusal> for Problem {
                 ProblemKind::Overloaded,
                 "as many requests are under way as may be",
             )
-            .retryable_after(Duration::from_secs(1)),
+            .retryable_after(soon),
             Refusal::Ending => Self::new(
                 ProblemKind::LeaseLost,
                 "the process ended while it worked on the request",
             )
-            .retryable_after(Duration::from_secs(1)),
+            .retryable_after(soon),
         }
     }
 }
@@ -331,8 +388,8 @@ impl From<&Error> for Problem {
                 ProblemKind::Misconfigured,
                 "the service's log says what is to be mended",
             ),
-            // The texts of these tell lengths and positions alone.
-            Error::InvalidKey(error) => Self::new(ProblemKind::MalformedKey, error.to_string()),
+            Error::InvalidKey(error) => Self::of_key(*error),
+            // The text tells positions alone.
             Error::Fingerprint(error) => Self::new(ProblemKind::InvalidRequest, error.to_string()),
             Error::Decode(_) => Self::new(
                 ProblemKind::Undecodable,

@@ -170,7 +170,7 @@ async fn a_key_may_be_strict_unscoped_or_optional() {
     server
         .send(post_to("/strict").key("k"))
         .await
-        .problem(400, "malformed-key");
+        .problem(400, "unquoted-key");
 
     let optional = |token| post_to("/optional").token(token);
     assert_eq!(server.send(optional("token-of-ann")).await.text(), "None");
@@ -226,7 +226,7 @@ async fn every_error_is_a_problem() {
     };
 
     let store = |kind| Error::Store(StoreError::new(kind, "secret").with_source("secret"));
-    let cases: [(Error, u16, &str, bool, bool); 14] = [
+    let cases: [(Error, u16, &str, bool, bool); 18] = [
         (
             Error::InFlight {
                 retry_after: Duration::from_millis(1500),
@@ -236,11 +236,39 @@ async fn every_error_is_a_problem() {
             true,
             false,
         ),
-        (Error::KeyReused, 422, "key-reused", false, true),
+        (Error::KeyReused, 422, "key-reused", false, false),
         (Error::Interrupted, 409, "interrupted", false, false),
         (Error::LeaseLost, 409, "lease-lost", true, false),
         (Error::Unrecorded, 409, "unrecorded", false, false),
         (InvalidKey::Empty.into(), 400, "malformed-key", false, true),
+        (
+            InvalidKey::TooLong(256).into(),
+            400,
+            "malformed-key",
+            false,
+            true,
+        ),
+        (
+            InvalidKey::NotIssued.into(),
+            400,
+            "key-not-issued",
+            false,
+            false,
+        ),
+        (
+            InvalidKey::Expired.into(),
+            400,
+            "key-not-issued",
+            false,
+            false,
+        ),
+        (
+            InvalidKey::ScopeTooLong(300).into(),
+            403,
+            "no-principal",
+            false,
+            false,
+        ),
         (
             InvalidCall::ZeroTtl.into(),
             500,
@@ -253,7 +281,7 @@ async fn every_error_is_a_problem() {
             400,
             "invalid-request",
             false,
-            true,
+            false,
         ),
         (
             DecodeError::new("secret").into(),
@@ -311,5 +339,7 @@ async fn every_error_is_a_problem() {
         assert_eq!(problem["retryable"], retryable, "{told}");
         assert_eq!(problem["safe_new_key"], safe_new_key, "{told}");
         assert!(!answer.text().contains("secret"), "{told}");
+        // Clients are told nothing of Rust.
+        assert!(!answer.text().contains("::"), "{told}");
     }
 }
