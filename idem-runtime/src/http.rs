@@ -137,6 +137,7 @@ mod drain;
 mod extract;
 mod finality;
 mod future;
+mod grpc;
 mod header;
 mod layer;
 mod page;

@@ -10,6 +10,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
+use super::grpc::GRPC_UNSUPPORTED;
 use super::header::KeySyntax;
 use crate::error::{Error, FingerprintError, InvalidKey, StoreErrorKind};
 use crate::key::{Key, MAX_LEN};
@@ -114,6 +115,9 @@ kinds! {
     BodyUnreadable = "body-unreadable", BAD_REQUEST, false, "The request's body could not be read";
     /// It has no canonical form.
     InvalidRequest = "invalid-request", BAD_REQUEST, false, "The request could not be fingerprinted";
+    /// The request is a gRPC call. The response has HTTP status 200 and `grpc-status: 12` instead, see
+    /// [the module](super#grpc).
+    GrpcUnsupported = "grpc-unsupported", NOT_IMPLEMENTED, false, "gRPC calls are not made idempotent here";
     /// Another request with its key is under way.
     InFlight = "in-flight", CONFLICT, false, "A request with this key is under way";
     /// Its key was used for another request.
@@ -146,6 +150,7 @@ pub(super) enum Refusal {
     BodyTooLarge(usize),
     BodyUnreadable,
     NoFingerprint(FingerprintError),
+    Grpc,
     Overloaded,
     Ending,
 }
@@ -341,6 +346,7 @@ impl From<Refusal> for Problem {
                 "the body ended before it was complete, so the request was not run",
             ),
             Refusal::NoFingerprint(error) => Self::from(&Error::Fingerprint(error)),
+            Refusal::Grpc => Self::new(ProblemKind::GrpcUnsupported, GRPC_UNSUPPORTED),
             Refusal::Overloaded => Self::new(
                 ProblemKind::Overloaded,
                 "as many requests are under way as may be",

@@ -18,6 +18,7 @@ use tracing::Instrument as _;
 use super::body::{Body, Collected, collect};
 use super::drain::Entered;
 use super::future::ResponseFuture;
+use super::grpc;
 use super::header::{self, IDEMPOTENT_REPLAYED};
 use super::layer::Config;
 use super::problem::{Problem, Refusal};
@@ -128,6 +129,9 @@ impl<S> Guarded<S> {
         R::Error: Send,
     {
         let config = Arc::clone(&self.config);
+        if let Some(media_type) = grpc::media_type(request.headers()) {
+            return Ok(grpc::refusal(Refusal::Grpc.into(), media_type));
+        }
         let outcome = match Admitted::of(&config, request, key).await {
             Ok(admitted) => self.outcome(admitted).await,
             Err(refusal) => return Ok(refused(&config, refusal)),
