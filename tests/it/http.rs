@@ -1,5 +1,6 @@
 //! Idempotent HTTP on an axum server behind a real socket.
 
+mod bodies;
 mod client;
 mod curl;
 mod departures;

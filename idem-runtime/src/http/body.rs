@@ -127,17 +127,24 @@ impl<B: HttpBody> fmt::Debug for Body<B> {
 }
 
 /// How far a body could be read.
-pub(super) enum Collected<B: HttpBody> {
+pub(super) enum Collected<B: HttpBody, F> {
     /// To its end.
     All(Bytes, Option<HeaderMap>),
     /// To the limit, and it goes on.
     Over(Body<B>),
     /// To an error, which stands behind what was read. The error itself is lost where the body is dropped.
     Failed(Body<B>),
+    /// To a chunk that there was no room for.
+    NoRoom(F),
 }
 
-/// Reads a body, and no more of it than one chunk over the limit in bytes.
-pub(super) async fn collect<B: HttpBody<Data = Bytes>>(body: B, limit: usize) -> Collected<B> {
+/// Reads a body, and no more of it than one chunk over the limit in bytes. Each chunk within the limit is kept only if
+/// there is room for so many bytes.
+pub(super) async fn collect<B: HttpBody<Data = Bytes>, F>(
+    body: B,
+    limit: usize,
+    mut make_room: impl FnMut(usize) -> Result<(), F>,
+) -> Collected<B, F> {
     let mut body = Box::pin(body);
     let mut chunks = Chunks::default();
     let mut trailers = None;
@@ -152,12 +159,16 @@ pub(super) async fn collect<B: HttpBody<Data = Bytes>>(body: B, limit: usize) ->
             }
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(chunk) => {
+                    let len = chunk.len();
                     chunks.push(chunk);
                     if chunks.len > limit {
                         return Collected::Over(Body {
                             head: Some(chunks.join()),
                             end: End::Rest { body },
                         });
+                    }
+                    if let Err(full) = make_room(len) {
+                        return Collected::NoRoom(full);
                     }
                 }
                 Err(frame) => trailers = frame.into_trailers().ok(),

@@ -8,7 +8,7 @@ use http::header::HeaderName;
 use http::{Method, Uri, response};
 use tower_layer::Layer;
 
-use super::drain::Drain;
+use super::drain::{Drain, Limits};
 use super::finality::Finality;
 use super::header::KeySyntax;
 use super::page::PolicyPage;
@@ -39,7 +39,9 @@ pub(super) struct Config {
     pub(super) allowed: Allowed,
     pub(super) max_request_bytes: usize,
     pub(super) max_response_bytes: usize,
-    pub(super) max_running: usize,
+    pub(super) body_timeout: Duration,
+    /// Set by `build`.
+    pub(super) limits: Limits,
     pub(super) lease: Option<Duration>,
     pub(super) wait: Option<Duration>,
     pub(super) on_crash: OnCrash,
@@ -69,6 +71,9 @@ pub enum InvalidLayer {
     /// A limit that no request can keep.
     #[error("a limit of zero would let no request through")]
     ZeroLimit,
+    /// A principal's share that is no percentage.
+    #[error("a principal's share is 1 to 100 percent, this one is {0}")]
+    Share(u8),
 }
 
 impl IdempotencyLayer {
@@ -130,7 +135,13 @@ impl LayerBuilder {
                 finality: Finality::default(),
                 allowed: Allowed::default(),
                 max_request_bytes: 1024 * 1024,
-                max_running: 16 * 1024,
+                body_timeout: Duration::from_secs(30),
+                limits: Limits {
+                    running: 1024,
+                    bytes: 256 * 1024 * 1024,
+                    share: 25,
+                    body: 0,
+                },
                 lease: None,
                 wait: None,
                 on_crash: OnCrash::Rerun,
@@ -198,11 +209,43 @@ impl LayerBuilder {
         self
     }
 
-    /// How many guarded requests may be under way at once, since a client that goes away does not end its own. Those
-    /// beyond are refused with 503. Default 16,384; as many bodies of [`max_request_bytes`](Self::max_request_bytes) may
-    /// be in memory.
+    /// The longest time that a request's body may take to arrive, from its head to its last byte. A slower one is refused
+    /// with 408 and was not run. Default 30 s.
+    pub fn body_timeout(mut self, timeout: Duration) -> Self {
+        self.config.body_timeout = timeout;
+        self
+    }
+
+    /// The most guarded requests that may be under way at once, since a client that goes away does not end its own.
+    /// Those beyond are refused with 503. Default 1,024.
+    ///
+    /// A request is under way from the moment that its body is complete until its response is stored; a body that is
+    /// slow to arrive keeps nobody out. As many responses of [`max_response_bytes`](Self::max_response_bytes) may be
+    /// in memory, with a copy of each while it is stored.
     pub fn max_running(mut self, requests: usize) -> Self {
-        self.config.max_running = requests;
+        self.config.limits.running = requests;
+        self
+    }
+
+    /// The most memory for the bodies of requests that are being read or under way, in bytes. A request whose body has no
+    /// room is refused with 503. Default 256 MiB; at least [`max_request_bytes`](Self::max_request_bytes), so that one
+    /// body always fits.
+    ///
+    /// Only bytes that have arrived count. A body that arrives in several chunks may take twice its length while they are
+    /// joined.
+    pub fn max_buffered_bytes(mut self, bytes: usize) -> Self {
+        self.config.limits.bytes = bytes;
+        self
+    }
+
+    /// The percentage of [`max_running`](Self::max_running) and of [`max_buffered_bytes`](Self::max_buffered_bytes) that
+    /// the requests of one principal may take, so that nobody keeps the others out. Those beyond are refused with 429.
+    /// Default 25; one request of any allowed size always fits.
+    ///
+    /// Set it to 100 where most requests come from one principal. Without principals, [`unscoped`](super::unscoped),
+    /// there are no shares: limit what one client may send in front of the service.
+    pub fn principal_share(mut self, percent: u8) -> Self {
+        self.config.limits.share = percent;
         self
     }
 
@@ -214,6 +257,10 @@ impl LayerBuilder {
 
     /// How long a duplicate waits for the one that is under way, instead of the handle's. Default of that is 0: it gets
     /// 409 at once.
+    ///
+    /// A duplicate that waits is a request under way, also when its client has gone away, and [`Drain`] waits for it. Where the handler fails and
+    /// the key is released, the next of those that wait runs it again: ten that wait for a handler that always answers
+    /// 500 run it ten times in turn, and each gets its own 500.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.config.wait = Some(wait);
         self
@@ -260,9 +307,13 @@ impl LayerBuilder {
         {
             return Err(InvalidCall::ZeroLease.into());
         }
-        if config.max_running == 0 {
+        if config.limits.running == 0 || config.body_timeout.is_zero() {
             return Err(InvalidLayer::ZeroLimit);
         }
+        if !(1..=100).contains(&config.limits.share) {
+            return Err(InvalidLayer::Share(config.limits.share));
+        }
+        config.limits.body = config.max_request_bytes;
         for name in headers {
             if !Allowed::admits(&name) {
                 return Err(InvalidLayer::Header(name));

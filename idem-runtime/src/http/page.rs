@@ -103,8 +103,9 @@ impl fmt::Display for Page<'_> {
                 "Method, path, query, <code>Content-Type</code>, <code>Content-Encoding</code> and body must be the same in every \
              retry. JSON is compared by what it says: white space, the order of members and the spelling of numbers make no \
              difference, and neither does <code>charset</code>. Any other body, and a compressed one, is compared byte by \
-             byte. A body has at most {} bytes.",
+             byte. A body has at most {} bytes, and {} to arrive.",
                 config.max_request_bytes,
+                Spelt(config.body_timeout),
             ),
         )?;
         item(

@@ -10,6 +10,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
+use super::drain::Full;
 use super::grpc::GRPC_UNSUPPORTED;
 use super::header::KeySyntax;
 use crate::error::{Error, FingerprintError, InvalidKey, StoreErrorKind};
@@ -113,6 +114,8 @@ kinds! {
     BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, false, "The request's body is too large";
     /// Its body ended early, or is no HTTP.
     BodyUnreadable = "body-unreadable", BAD_REQUEST, false, "The request's body could not be read";
+    /// The request's body did not arrive in time.
+    BodyTimeout = "body-timeout", REQUEST_TIMEOUT, false, "The request's body took too long to arrive";
     /// It has no canonical form.
     InvalidRequest = "invalid-request", BAD_REQUEST, false, "The request could not be fingerprinted";
     /// The request is a gRPC call. The response has HTTP status 200 and `grpc-status: 12` instead, see
@@ -132,6 +135,8 @@ kinds! {
     Undecodable = "undecodable", INTERNAL_SERVER_ERROR, false, "The stored response cannot be read";
     /// The store cannot be reached, or cannot take the record.
     StoreUnavailable = "store-unavailable", SERVICE_UNAVAILABLE, false, "The service cannot keep track of requests now";
+    /// The requests of its principal hold the principal's whole share of the layer's limits.
+    TooManyRequests = "too-many-requests", TOO_MANY_REQUESTS, false, "Too many requests of this caller are under way";
     /// As many requests are under way as the layer lets run, or the process is ending.
     Overloaded = "overloaded", SERVICE_UNAVAILABLE, false, "The service has too much to do";
     /// The service is set up wrongly.
@@ -149,9 +154,10 @@ pub(super) enum Refusal {
     NoPrincipal,
     BodyTooLarge(usize),
     BodyUnreadable,
+    BodyTimeout(Duration),
     NoFingerprint(FingerprintError),
     Grpc,
-    Overloaded,
+    Full(Full),
     Ending,
 }
 
@@ -345,9 +351,21 @@ impl From<Refusal> for Problem {
                 ProblemKind::BodyUnreadable,
                 "the body ended before it was complete, so the request was not run",
             ),
+            Refusal::BodyTimeout(limit) => Self::new(
+                ProblemKind::BodyTimeout,
+                format!(
+                    "the body did not arrive within {limit:?}, so the request was not run; send it again with the same key"
+                ),
+            )
+            .retryable_after(soon),
             Refusal::NoFingerprint(error) => Self::from(&Error::Fingerprint(error)),
             Refusal::Grpc => Self::new(ProblemKind::GrpcUnsupported, GRPC_UNSUPPORTED),
-            Refusal::Overloaded => Self::new(
+            Refusal::Full(Full::Principal) => Self::new(
+                ProblemKind::TooManyRequests,
+                "wait for answers to the requests that are under way, then send the same request with the same key again",
+            )
+            .retryable_after(soon),
+            Refusal::Full(Full::All) => Self::new(
                 ProblemKind::Overloaded,
                 "as many requests are under way as may be",
             )

@@ -1,6 +1,7 @@
 //! A request on its way through the layer.
 
 use std::any::Any;
+use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -12,11 +13,12 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, request};
 use http_body::Body as HttpBody;
 use http_body_util::LengthLimitError;
+use tokio::time::timeout;
 use tower_service::Service;
 use tracing::Instrument as _;
 
 use super::body::{Body, Collected, collect};
-use super::drain::Entered;
+use super::drain::Admission;
 use super::future::ResponseFuture;
 use super::grpc;
 use super::header::{self, IDEMPOTENT_REPLAYED};
@@ -163,7 +165,7 @@ impl<S> Guarded<S> {
         let Admitted {
             call,
             request,
-            place,
+            admission,
         } = admitted;
         let mut entering = typed::enter(
             typed::handle(&self.config.idem),
@@ -191,7 +193,7 @@ impl<S> Guarded<S> {
                 Ok(running) => self.run(running, request).await,
                 Err(outcome) => outcome,
             };
-            drop(place);
+            drop(admission);
             outcome
         };
         let task = tokio::spawn(task.in_current_span());
@@ -240,7 +242,7 @@ enum Ended {
 struct Admitted<B: HttpBody> {
     call: Call,
     request: Request<Body<B>>,
-    place: Entered,
+    admission: Admission,
 }
 
 impl<B> Admitted<B>
@@ -261,13 +263,18 @@ where
         if announced(&parts.headers).is_some_and(|length| length > limit as u64) {
             return Err(Refusal::BodyTooLarge(limit));
         }
-        let place = config
+        let mut admission = config
             .drain
-            .enter(config.max_running)
-            .ok_or(Refusal::Overloaded)?;
-        let (bytes, trailers) = match collect(body, limit).await {
+            .admit(&scope, config.limits)
+            .map_err(Refusal::Full)?;
+        let reading = collect(body, limit, |bytes| admission.hold(bytes));
+        let read = timeout(config.body_timeout, reading)
+            .await
+            .map_err(|_| Refusal::BodyTimeout(config.body_timeout))?;
+        let (bytes, trailers) = match read {
             Collected::All(bytes, trailers) => (bytes, trailers),
             Collected::Over(_) => return Err(Refusal::BodyTooLarge(limit)),
+            Collected::NoRoom(full) => return Err(Refusal::Full(full)),
             Collected::Failed(body) => {
                 return Err(match body.into_error().map(Into::into) {
                     Some(error) if is_limit(&*error) => Refusal::BodyTooLarge(limit),
@@ -275,11 +282,13 @@ where
                 });
             }
         };
+        // Not before its body is complete: whoever is slow to send one keeps nobody from running.
+        admission.run().map_err(Refusal::Full)?;
         let fingerprint = fingerprint(&parts, &bytes).map_err(Refusal::NoFingerprint)?;
         Ok(Self {
             call: call(config, key, &scope, fingerprint),
             request: Request::from_parts(parts, Body::read(bytes, trailers)),
-            place,
+            admission,
         })
     }
 }
@@ -388,7 +397,8 @@ where
         let response = Response::from_parts(parts, Body::passed(body));
         return Err(Unfinal::Response(response, kind));
     }
-    match collect(body, config.max_response_bytes).await {
+    let any_room = |_| Ok::<(), Infallible>(());
+    match collect(body, config.max_response_bytes, any_room).await {
         Collected::All(bytes, trailers) => {
             let written = config.allowed.write(parts.status, &parts.headers, &bytes);
             Ok(Answer {
@@ -401,6 +411,7 @@ where
             response: Response::from_parts(parts, body),
             written: None,
         }),
+        Collected::NoRoom(never) => match never {},
     }
 }
 

@@ -187,6 +187,7 @@ async fn section_2_3_the_policy_is_published() {
         "1 to 255 printable ASCII",
         "24 hours",
         "1048576 bytes",
+        "30 seconds to arrive",
         "<code>location</code>",
         "RFC 9651",
     ] {
