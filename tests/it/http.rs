@@ -7,6 +7,8 @@ mod departures;
 mod extract;
 mod hostile;
 mod layer;
+mod order;
+mod refusals;
 mod scope;
 mod statuses;
 mod wire;

@@ -63,6 +63,21 @@ type Of = Arc<dyn Fn(&Parts) -> Option<Scope> + Send + Sync>;
 /// The principal is what this finds in a request. A request in which it finds nothing is refused.
 ///
 /// What it reads must have been authenticated: anybody can send a header.
+///
+/// A service with a tenant per host puts the tenant into the scope, since the host is no part of what makes two requests
+/// the same. It takes the tenant that its routing or authentication has found, not the header as the client sent it:
+///
+/// ```
+/// # use idem_runtime::Scope;
+/// # use idem_runtime::http::scoped_by;
+/// # #[derive(Clone)] struct Tenant(String);
+/// # #[derive(Clone)] struct User(u64);
+/// let scoping = scoped_by(|parts| {
+///     let Tenant(tenant) = parts.extensions.get()?;
+///     let User(user) = parts.extensions.get()?;
+///     Some(Scope::new(tenant).ok()?.join(&Scope::new(user.to_string()).ok()?))
+/// });
+/// ```
 pub fn scoped_by<S: ToScope>(
     find: impl Fn(&Parts) -> Option<S> + Send + Sync + 'static,
 ) -> Scoping {

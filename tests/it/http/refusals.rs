@@ -1,0 +1,290 @@
+//! Requests that are refused: in which form, and what a client may make of it.
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::middleware::map_response;
+use http_body::Body as _;
+use idem_runtime::conformance::faults::Op;
+use idem_runtime::fingerprint::Secret;
+use idem_runtime::http::{IdempotencyKey, KeySyntax, Problem, Unscoped, documented_at};
+use idem_runtime::{
+    Error, FingerprintError, InvalidCall, InvalidKey, Key, OnCrash, Scope, idempotent,
+};
+use tokio::time::advance;
+
+use super::*;
+
+/// That an inner call was refused says nothing of what the handler did before it.
+#[tokio::test]
+async fn under_refuse_a_problem_of_a_handler_is_not_run_again() {
+    let errors: [fn() -> Error; 7] = [
+        || Error::KeyReused,
+        || InvalidKey::Empty.into(),
+        || InvalidKey::Expired.into(),
+        || InvalidCall::ZeroTtl.into(),
+        || FingerprintError::new("a key twice").into(),
+        || Error::NotInstalled,
+        || Error::NoRuntime,
+    ];
+    for error in errors {
+        let effects = Effects::default();
+        let seen = effects.clone();
+        let charge = move || {
+            seen.happen();
+            async move { Err::<(), _>(error()) }
+        };
+        let idem = idem();
+        let layer = builder(&idem).refuse().build().unwrap();
+        let server = Server::start(Router::new().route("/", post(charge)).layer(layer)).await;
+        let first = server.send(post_to("/").key("k")).await;
+        assert!(first.status >= 400 && first.status != 409);
+        for _ in 0..2 {
+            let again = server.send(post_to("/").key("k")).await;
+            again.problem(409, "interrupted");
+        }
+        assert_eq!(effects.count(), 1, "{:?}", error());
+        let records = idem.records();
+        let record = records.find("test.http", "k", &Scope::none()).await;
+        assert_eq!(record.unwrap().unwrap().on_crash, OnCrash::Refuse);
+    }
+}
+
+/// A request that is refused today may be the retry of one that was carried out yesterday, before the layer was set up in
+/// another way: with a new key it would be carried out twice.
+#[tokio::test]
+async fn what_was_accepted_yesterday_is_not_safe_with_a_new_key() {
+    type Setup = fn(LayerBuilder) -> LayerBuilder;
+    let cases: [(Setup, Setup, client::Request, u16, &str); 3] = [
+        (
+            |layer| layer,
+            |layer| layer.key_syntax(KeySyntax::Strict),
+            post_to("/charges").key("k"),
+            400,
+            "unquoted-key",
+        ),
+        (
+            LayerBuilder::key_optional,
+            |layer| layer,
+            post_to("/charges"),
+            400,
+            "missing-key",
+        ),
+        (
+            |layer| layer,
+            |layer| layer.max_request_bytes(3),
+            post_to("/charges").key("k").body("5000"),
+            413,
+            "body-too-large",
+        ),
+    ];
+    for (yesterday, today, request, status, slug) in cases {
+        let (idem, effects) = (idem(), Effects::default());
+        let server = async |layer: Setup| {
+            let layer = layer(builder(&idem)).build().unwrap();
+            Server::start(charges(&effects).layer(layer)).await
+        };
+        let accepted = server(yesterday).await.send(request.clone()).await;
+        assert_eq!(accepted.status, 201);
+        let refused = server(today).await.send(request).await;
+        assert_eq!(refused.problem(status, slug)["safe_new_key"], false);
+    }
+}
+
+/// What an HTTP library makes of a retry: the same form between another boundary.
+#[tokio::test]
+async fn a_retry_that_was_written_anew_is_not_safe_with_a_new_key() {
+    let effects = Effects::default();
+    let server = server(&effects, |layer| layer).await;
+    let form = |boundary: &str| {
+        let kind = format!("multipart/form-data; boundary={boundary}");
+        let part = "content-disposition: form-data; name=\"cents\"\r\n\r\n500";
+        post_to("/charges")
+            .key("k")
+            .header("content-type", kind)
+            .body(format!("--{boundary}\r\n{part}\r\n--{boundary}--\r\n"))
+    };
+    assert_eq!(server.send(form("AAA")).await.status, 201);
+    let retry = server.send(form("BBB")).await;
+    assert_eq!(retry.problem(422, "key-reused")["safe_new_key"], false);
+    assert_eq!(effects.count(), 1);
+}
+
+#[derive(Clone)]
+struct Shop {
+    idem: Idem<Store>,
+    effects: Effects,
+}
+
+impl Shop {
+    #[idempotent(key = key, ttl = "1h", name = "orders.place", store = self.idem, issued)]
+    async fn place(&self, key: &Key, cents: u64) -> Result<u32, Error> {
+        let _ = cents;
+        Ok(self.effects.happen())
+    }
+}
+
+/// The record of an issued key expires, and what is left to see is that its time is over.
+#[tokio::test(start_paused = true)]
+async fn an_issued_key_that_has_expired_may_have_been_used() {
+    async fn place(
+        State(shop): State<Shop>,
+        key: IdempotencyKey<Unscoped>,
+    ) -> Result<Json<u32>, Error> {
+        Ok(Json(shop.place(&key, 500).await?))
+    }
+
+    let secret = Secret::new("thirty-two random bytes, say here").unwrap();
+    let idem = Idem::builder(FaultStore::new(MemoryStore::new()))
+        .fingerprint_secret(secret)
+        .build();
+    let effects = Effects::default();
+    let shop = Shop {
+        idem: idem.clone(),
+        effects: effects.clone(),
+    };
+    let router = Router::new()
+        .route("/charges", post(place))
+        .with_state(shop);
+    let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+    let token = idem
+        .issue("orders.place", &Scope::none(), minutes(10))
+        .await
+        .unwrap();
+    let token = token.as_str();
+    assert_eq!(call(&router, token, "").await, (200, "1".to_owned()));
+    advance(minutes(30)).await;
+    assert_eq!(call(&router, token, "").await, (200, "1".to_owned()));
+
+    advance(minutes(24 * 60)).await;
+    for key in [token, "made-up"] {
+        let (status, text) = call(&router, key, "").await;
+        let problem: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(status, 400, "{text}");
+        assert!(
+            problem["type"]
+                .as_str()
+                .unwrap()
+                .ends_with("#key-not-issued")
+        );
+        assert_eq!(problem["safe_new_key"], false);
+        assert!(!text.contains("not used"), "{text}");
+    }
+    assert!(
+        !InvalidKey::Expired
+            .to_string()
+            .contains("was not used in it")
+    );
+    assert_eq!(effects.count(), 1);
+}
+
+/// The draft's readers write other languages.
+#[tokio::test]
+async fn a_key_that_is_none_is_explained_to_clients() {
+    let server = server(&Effects::default(), |layer| layer).await;
+    let long = "k".repeat(256);
+    let over = server.send(post_to("/charges").key(&long)).await;
+    let over = over.problem(400, "malformed-key");
+    let detail = over["detail"].as_str().unwrap();
+    assert!(detail.contains("256") && detail.contains("255"), "{detail}");
+    let empty = server.send(post_to("/charges").key("\"\"")).await;
+    for problem in [over.clone(), empty.problem(400, "malformed-key")] {
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains("UUID"), "{detail}");
+        assert!(!detail.contains("::") && !detail.contains('`'), "{detail}");
+    }
+}
+
+/// The outcome of a gRPC call is in its trailers: a replay would have none, and a failed call would count as done.
+#[tokio::test]
+async fn grpc_is_refused_in_its_own_form() {
+    let (idem, effects) = (idem(), Effects::default());
+    let layer = builder(&idem).policy_url("/idempotency").build().unwrap();
+    let router = charges(&effects)
+        .layer(layer)
+        .layer(map_response(documented_at("/elsewhere")));
+    let server = Server::start(router.clone()).await;
+    for kind in [
+        "application/grpc",
+        "application/grpc+proto",
+        "application/grpc-web",
+    ] {
+        for request in [post_to("/charges").key("k"), post_to("/charges")] {
+            let answer = server.send(request.header("content-type", kind)).await;
+            assert_eq!((answer.status, answer.body.len()), (200, 0));
+            assert_eq!(answer.header("content-type"), Some(kind));
+            assert_eq!(answer.header("grpc-status"), Some("12"));
+            let message = answer.header("grpc-message").unwrap();
+            assert!(message.contains("does not support gRPC"), "{message}");
+        }
+    }
+    // In HTTP/2 its head ends the stream: trailers alone.
+    let request = Request::post("/charges").header("content-type", "application/grpc");
+    let request = request.header("idempotency-key", "k").body(Body::empty());
+    let response = router.clone().call(request.unwrap()).await.unwrap();
+    assert!(response.body().is_end_stream());
+    assert_eq!((effects.count(), idem.store().count(Op::Claim)), (0, 0));
+}
+
+#[tokio::test]
+async fn grpc_without_a_key_passes_where_that_is_optional() {
+    let effects = Effects::default();
+    let server = server(&effects, LayerBuilder::key_optional).await;
+    let call = post_to("/charges").header("content-type", "application/grpc");
+    assert_eq!(server.send(call.clone()).await.status, 201);
+    let with_key = server.send(call.key("k")).await;
+    assert_eq!(with_key.header("grpc-status"), Some("12"));
+    assert_eq!(effects.count(), 1);
+}
+
+/// Some clients take whatever is not in the shape of their own errors for a success.
+#[tokio::test]
+async fn refusals_can_be_given_another_shape() {
+    async fn stripe_errors(response: Response) -> Response {
+        let Some(problem) = response.extensions().get::<Problem>() else {
+            return response;
+        };
+        let error = serde_json::json!({
+            "error": {
+                "type": "idempotency_error",
+                "code": problem.kind().slug(),
+                "message": problem.to_string(),
+                "occurrence": problem.instance(),
+            }
+        });
+        let (mut parts, _) = response.into_parts();
+        parts.headers.remove(CONTENT_LENGTH);
+        let json = HeaderValue::from_static("application/json");
+        parts.headers.insert(CONTENT_TYPE, json);
+        Response::from_parts(parts, Body::from(error.to_string()))
+    }
+
+    let effects = Effects::default();
+    let layer = builder(&idem()).build().unwrap();
+    let router = charges(&effects)
+        .layer(layer)
+        .layer(map_response(stripe_errors))
+        // What has another shape is no problem to be documented.
+        .layer(map_response(documented_at("/idempotency")));
+    let server = Server::start(router).await;
+    let first = server.send(post_to("/charges").key("k").body("5")).await;
+    assert_eq!((first.status, first.text()), (201, "charge 1: 5"));
+    let reused = server.send(post_to("/charges").key("k").body("6")).await;
+    assert_eq!(reused.status, 422);
+    assert_eq!(reused.header("content-type"), Some("application/json"));
+    let error: serde_json::Value = serde_json::from_slice(&reused.body).unwrap();
+    let error = &error["error"];
+    assert_eq!(error["code"], "key-reused");
+    assert!(
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains("different request")
+    );
+    assert!(
+        error["occurrence"]
+            .as_str()
+            .unwrap()
+            .starts_with("urn:uuid:")
+    );
+}
