@@ -7,13 +7,9 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
-use super::problem::Problem;
+use super::problem::{GRPC_UNSUPPORTED, Problem};
 
-/// The problem's detail: printable ASCII without `%`, since a `grpc-message` has any other byte in percent-encoding.
-pub(super) const GRPC_UNSUPPORTED: &str = "the idempotency layer does not support gRPC: call an idempotent function in the service's method, and route its \
-     calls past the layer or send them without an idempotency-key where it is optional";
-
-/// Of an operation that this service does not implement. No client tries it again.
+/// `UNIMPLEMENTED`: the service does not support the operation. Clients do not retry it.
 const UNIMPLEMENTED: HeaderValue = HeaderValue::from_static("12");
 
 /// The media type of a gRPC or gRPC-Web call, without its parameters; none of any other request.

@@ -11,7 +11,6 @@ use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
 use super::drain::Full;
-use super::grpc::GRPC_UNSUPPORTED;
 use super::header::KeySyntax;
 use crate::error::{Error, FingerprintError, InvalidKey, StoreErrorKind};
 use crate::key::{Key, MAX_LEN};
@@ -21,6 +20,11 @@ const DOCUMENTATION: &str = "https://docs.rs/idem-runtime/latest/idem_runtime/ht
 
 /// The media type of problems.
 pub(super) const PROBLEM_JSON: &str = "application/problem+json";
+
+/// Detail of the refusal of a gRPC call: printable ASCII without `%`, since a `grpc-message` has any other byte in
+/// percent-encoding.
+pub(super) const GRPC_UNSUPPORTED: &str = "the idempotency layer does not support gRPC: call an idempotent function in \
+     the service's method, and route its calls past the layer or send them without an idempotency-key where it is optional";
 
 /// Why a request was refused, as a client sees it: `application/problem+json` (RFC 9457).
 ///
