@@ -1,6 +1,8 @@
 //! How a result becomes bytes and comes back: an encoded value travels with the tag of the codec, and its version,
 //! that wrote it, so a later build knows whether it can read it.
 
+mod exact;
+
 use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,8 +12,18 @@ use serde::de::DeserializeOwned;
 
 use crate::error::DecodeError;
 use crate::record::Payload;
+use exact::{Notes, Reader};
 
 /// A value that can be stored and given back: anything that is `serde::Serialize` and `serde::de::DeserializeOwned`.
+///
+/// A replay gives back the very value, bit for bit. What the [`Codec`] cannot carry is not stored: the result counts as
+/// [unrecorded](crate::Error::Unrecorded), with an error event that says why. Both codecs write `Some(None)` and
+/// `Some(())` as they write `None`; JSON has no NaN and no infinities; types that buffer what they read (internally
+/// tagged and untagged enums, flattened fields) cannot read all that codecs write, 128-bit integers for one. Where that
+/// depends on the type, the value is decoded once before it is stored, and compared.
+///
+/// Two values that the type itself serializes alike cannot be told apart: skipped fields, or variants of an untagged enum
+/// that look the same. Such a type reads either value as one of the two.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be stored and replayed",
     label = "cannot be stored and replayed",
@@ -26,7 +38,7 @@ impl<T: Serialize + DeserializeOwned> StoredValue for T {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Codec {
-    /// JSON: readable in the store, tag `json/1`.
+    /// JSON: readable in the store, tag `json/1`. Finite floats come back bit for bit; there are no others.
     #[default]
     Json,
     /// CBOR (RFC 8949): compact, and exact for bytes and non-finite floats; tag `cbor/1`. Feature `cbor`.
@@ -49,19 +61,50 @@ const CBOR: &str = "cbor/1";
 pub(crate) enum EncodeError {
     #[error("the result is over the limit of {limit} bytes")]
     TooLarge { limit: usize },
+    #[error("the value would not come back as it is: {0}")]
+    Inexact(&'static str),
     #[error("the result cannot be encoded")]
     Codec(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("the result's `Serialize` implementation panicked")]
     Panicked,
 }
 
+/// Why a value is not stored that its type reads as another one, or not at all.
+const READ_OTHERWISE: &str = "its type does not read the encoded value as the same value; \
+     write 128-bit integers, map keys and bytes in buffered types (tagged, untagged, flattened) as texts";
+
 impl Codec {
-    /// Encodes a value, giving up as soon as it is over the limit in bytes.
-    pub(crate) fn encode<T: Serialize + ?Sized>(
+    /// Encodes a value, giving up as soon as it is over the limit in bytes. What comes back otherwise than it is, is an
+    /// error.
+    pub(crate) fn encode<T: StoredValue>(
         self,
         value: &T,
         limit: usize,
     ) -> Result<Payload, EncodeError> {
+        let (payload, doubtful) = self.encode_noting(value, Reader::Known, limit)?;
+        if doubtful && !self.comes_back(value, &payload)? {
+            return Err(EncodeError::Inexact(READ_OTHERWISE));
+        }
+        Ok(payload)
+    }
+
+    /// The same where the type is not known that will read it. What no type could read is an error.
+    pub(crate) fn encode_unread<T: Serialize + ?Sized>(
+        self,
+        value: &T,
+        limit: usize,
+    ) -> Result<Payload, EncodeError> {
+        self.encode_noting(value, Reader::Unknown, limit)
+            .map(|(payload, _)| payload)
+    }
+
+    /// Also tells whether it depends on the type that reads it whether it comes back as it is.
+    fn encode_noting<T: Serialize + ?Sized>(
+        self,
+        value: &T,
+        reader: Reader,
+        limit: usize,
+    ) -> Result<(Payload, bool), EncodeError> {
         let mut bytes = BUFFER.try_with(Cell::take).unwrap_or_default();
         bytes.clear();
         let mut buffer = Limited {
@@ -69,8 +112,9 @@ impl Codec {
             limit,
             exceeded: false,
         };
+        let notes = Notes::new(self, reader);
         // The work is done by now: a panic in here must not make it look as if it had not been.
-        let written = catch_unwind(AssertUnwindSafe(|| self.write(value, &mut buffer)));
+        let written = catch_unwind(AssertUnwindSafe(|| self.write(value, &notes, &mut buffer)));
         match written {
             Ok(Ok(())) => {
                 let payload = Payload {
@@ -81,12 +125,38 @@ impl Codec {
                     // A thread that is ending has no use for the buffer.
                     let _ = BUFFER.try_with(|kept| kept.set(buffer.bytes));
                 }
-                Ok(payload)
+                Ok((payload, notes.is_doubtful()))
             }
             Ok(Err(_)) if buffer.exceeded => Err(EncodeError::TooLarge { limit }),
-            Ok(Err(error)) => Err(EncodeError::Codec(error)),
+            Ok(Err(error)) => Err(match notes.refused() {
+                Some(reason) => EncodeError::Inexact(reason),
+                None => EncodeError::Codec(error),
+            }),
             Err(_) => Err(EncodeError::Panicked),
         }
+    }
+
+    /// Whether decoding gives the same value, as far as its type says what it is.
+    fn comes_back<T: StoredValue>(self, value: &T, payload: &Payload) -> Result<bool, EncodeError> {
+        let compare = || match decode::<T>(payload) {
+            Ok(decoded) => {
+                let digest = self.digest(value);
+                digest.is_some() && digest == self.digest(&decoded)
+            }
+            Err(_) => false,
+        };
+        catch_unwind(AssertUnwindSafe(compare)).map_err(|_| EncodeError::Panicked)
+    }
+
+    fn digest<T: Serialize + ?Sized>(self, value: &T) -> Option<u64> {
+        let mut nowhere = Limited {
+            bytes: Vec::new(),
+            limit: usize::MAX,
+            exceeded: false,
+        };
+        let notes = Notes::digesting(self);
+        self.write(value, &notes, &mut nowhere).ok()?;
+        notes.digest()
     }
 
     pub(crate) const fn tag(self) -> &'static str {
@@ -100,12 +170,13 @@ impl Codec {
     fn write<T: Serialize + ?Sized>(
         self,
         value: &T,
+        notes: &Notes,
         buffer: &mut Limited,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         match self {
-            Self::Json => Ok(serde_json::to_writer(buffer, value)?),
+            Self::Json => Ok(serde_json::to_writer(buffer, &notes.on(value))?),
             #[cfg(feature = "cbor")]
-            Self::Cbor => Ok(ciborium::into_writer(value, buffer)?),
+            Self::Cbor => Ok(ciborium::into_writer(&notes.on(value), buffer)?),
         }
     }
 }

@@ -421,6 +421,11 @@ impl<'a, T: Serialize + Sync + ?Sized> NewMessage<'a, T> {
 
     /// Enqueues it in the transaction that is open on this connection, and gives its key.
     ///
+    /// The handler gets the very value. What JSON cannot carry (NaN, an infinity, `Some(None)`) is an error. Which type
+    /// will read it is not known here: one that buffers (internally tagged and untagged enums, flattened fields) reads
+    /// neither 128-bit integers nor keys of maps that are not texts, and parks the message; an untagged variant of a float
+    /// takes integers beyond 64 bits. Write those as texts.
+    ///
     /// # Errors
     /// [`Error::InvalidOutbox`] where topic, ordering key or headers are malformed, or the payload cannot be encoded or
     /// is over the limit; [`Error::InvalidKey`] for the key; [`Error::KeyReused`] where another message has it;
@@ -484,11 +489,13 @@ fn is_name(text: &str) -> bool {
 
 fn encode<T: Serialize + ?Sized>(payload: &T, limit: usize) -> Result<String, InvalidOutbox> {
     let payload = Codec::Json
-        .encode(payload, limit)
+        .encode_unread(payload, limit)
         .map_err(|error| match error {
             EncodeError::TooLarge { limit } => InvalidOutbox::TooLarge { limit },
             EncodeError::Codec(source) => InvalidOutbox::Payload(source),
-            panicked @ EncodeError::Panicked => InvalidOutbox::Payload(panicked.into()),
+            error @ (EncodeError::Inexact(_) | EncodeError::Panicked) => {
+                InvalidOutbox::Payload(error.into())
+            }
         })?;
     let text = std::str::from_utf8(&payload.bytes);
     Ok(text

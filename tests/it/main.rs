@@ -28,6 +28,7 @@ mod purging;
 mod records;
 mod recovery;
 mod redis;
+mod replay;
 mod sqlite;
 mod steps;
 mod transaction;

@@ -17,6 +17,7 @@ mod crashes;
 mod enqueuing;
 mod failures;
 mod order;
+mod payloads;
 mod relays;
 mod tables;
 

@@ -148,12 +148,15 @@ impl Call {
     /// [`Recovery`](crate::Recovery) makes the call again with it when its owner died. It is kept as JSON, and for
     /// whoever can read the store to read.
     ///
-    /// A store that cannot keep it, and a value that is over the handle's limit for results or cannot be encoded, are
-    /// told when the call is made: [`Error::InvalidCall`].
+    /// A store that cannot keep it, and a value that is over the handle's limit for results or cannot be encoded exactly
+    /// (NaN, an infinity, `Some(None)`), are told when the call is made: [`Error::InvalidCall`]. Which type will read it
+    /// is not known here: one that buffers (internally tagged and untagged enums, flattened fields) reads neither
+    /// 128-bit integers nor keys of maps that are not texts, and an untagged variant of a float takes integers beyond 64
+    /// bits. Write those as texts.
     #[must_use]
     pub fn keep(self, kept: &(impl Serialize + ?Sized)) -> Self {
         self.with(|parts| {
-            let kept = Codec::Json.encode(kept, usize::MAX);
+            let kept = Codec::Json.encode_unread(kept, usize::MAX);
             parts.kept = Some(kept.map_err(|error| InvalidCall::Kept(error.to_string()))?);
             Ok(())
         })

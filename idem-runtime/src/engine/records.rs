@@ -123,17 +123,19 @@ impl<'a> Records<'a> {
         let policy = self.policy();
         policy
             .codec
-            .encode(value, policy.max_result_bytes)
+            .encode_unread(value, policy.max_result_bytes)
             .map_err(|error| match error {
                 EncodeError::TooLarge { .. } => {
                     StoreError::new(StoreErrorKind::Full, error.to_string()).into()
                 }
-                EncodeError::Codec(_) | EncodeError::Panicked => StoreError::new(
-                    StoreErrorKind::Other,
-                    "the value cannot be stored, nothing was changed",
-                )
-                .with_source(error)
-                .into(),
+                EncodeError::Inexact(_) | EncodeError::Codec(_) | EncodeError::Panicked => {
+                    StoreError::new(
+                        StoreErrorKind::Other,
+                        "the value cannot be stored, nothing was changed",
+                    )
+                    .with_source(error)
+                    .into()
+                }
             })
     }
 

@@ -1,0 +1,200 @@
+//! The parts of a value on their way to its codec.
+
+use serde::ser::{self, Serialize};
+
+use super::{Noted, Notes, Place, Role, What};
+
+/// The parts of a value: elements, entries or fields.
+pub(super) struct Compound<'n, C> {
+    to: C,
+    notes: &'n Notes,
+    place: Place,
+    /// The digest of what comes before the parts.
+    before: Option<u64>,
+    /// The digests of elements and entries. They are added up, because sets and maps give them in any order.
+    sum: u64,
+    /// Internally tagged enums write their tag first. A later key that is equal to it would be read in its place.
+    first_key: Option<u64>,
+    first_field: Option<&'static str>,
+}
+
+impl<'n, C> Compound<'n, C> {
+    /// What was said so far is said of what comes before the parts.
+    pub(super) fn new(to: C, notes: &'n Notes, place: Place) -> Self {
+        Self {
+            to,
+            notes,
+            place,
+            before: notes.digest.get(),
+            sum: 0,
+            first_key: None,
+            first_field: None,
+        }
+    }
+
+    #[inline]
+    fn part<'v, T: ?Sized>(&self, value: &'v T, role: Role) -> Noted<'v, T>
+    where
+        'n: 'v,
+    {
+        Noted {
+            value,
+            notes: self.notes,
+            place: Place { role, ..self.place },
+        }
+    }
+
+    /// A part whose place among the others says nothing begins.
+    #[inline]
+    fn begin(&self) {
+        if self.before.is_some() {
+            self.notes.digest.set(Some(0));
+        }
+    }
+
+    #[inline]
+    fn add(&mut self) {
+        if let (Some(_), Some(part)) = (self.before, self.notes.digest.get()) {
+            self.sum = self.sum.wrapping_add(part);
+        }
+    }
+
+    #[inline]
+    fn end_unordered(&self) {
+        if self.before.is_some() {
+            self.notes.digest.set(self.before);
+            self.notes.say(What::End, &self.sum.to_le_bytes());
+        }
+    }
+
+    #[inline]
+    fn field(&mut self, name: &'static str) {
+        match self.first_field {
+            None => self.first_field = Some(name),
+            Some(first) if first == name => self.notes.doubt(),
+            Some(_) => {}
+        }
+        self.notes.say(What::Field, name.as_bytes());
+    }
+
+    #[inline]
+    fn key(&mut self) {
+        let key = self.notes.key.get();
+        match self.first_key {
+            None => self.first_key = Some(key),
+            Some(first) if first == key => self.notes.doubt(),
+            Some(_) => {}
+        }
+    }
+}
+
+impl<C: ser::SerializeSeq> ser::SerializeSeq for Compound<'_, C> {
+    type Ok = C::Ok;
+    type Error = C::Error;
+
+    #[inline]
+    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), C::Error> {
+        self.begin();
+        let value = self.part(value, Role::Value);
+        self.to.serialize_element(&value)?;
+        self.add();
+        Ok(())
+    }
+
+    #[inline]
+    fn end(self) -> Result<C::Ok, C::Error> {
+        self.end_unordered();
+        self.to.end()
+    }
+}
+
+impl<C: ser::SerializeMap> ser::SerializeMap for Compound<'_, C> {
+    type Ok = C::Ok;
+    type Error = C::Error;
+
+    #[inline]
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), C::Error> {
+        self.begin();
+        let noted = self.part(key, Role::Key);
+        self.to.serialize_key(&noted)?;
+        self.key();
+        Ok(())
+    }
+
+    #[inline]
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), C::Error> {
+        let value = self.part(value, Role::Value);
+        self.to.serialize_value(&value)?;
+        self.add();
+        Ok(())
+    }
+
+    #[inline]
+    fn end(self) -> Result<C::Ok, C::Error> {
+        self.end_unordered();
+        self.to.end()
+    }
+}
+
+macro_rules! in_order {
+    ($($of:ident $method:ident;)*) => {$(
+        impl<C: ser::$of> ser::$of for Compound<'_, C> {
+            type Ok = C::Ok;
+            type Error = C::Error;
+
+            #[inline]
+            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), C::Error> {
+                let value = self.part(value, Role::Value);
+                self.to.$method(&value)
+            }
+
+            #[inline]
+            fn end(self) -> Result<C::Ok, C::Error> {
+                self.notes.say(What::End, &[]);
+                self.to.end()
+            }
+        }
+    )*};
+}
+
+in_order! {
+    SerializeTuple serialize_element;
+    SerializeTupleStruct serialize_field;
+    SerializeTupleVariant serialize_field;
+}
+
+macro_rules! by_name {
+    ($($of:ident;)*) => {$(
+        impl<C: ser::$of> ser::$of for Compound<'_, C> {
+            type Ok = C::Ok;
+            type Error = C::Error;
+
+            #[inline]
+            fn serialize_field<T: Serialize + ?Sized>(
+                &mut self,
+                key: &'static str,
+                value: &T,
+            ) -> Result<(), C::Error> {
+                self.field(key);
+                let value = self.part(value, Role::Value);
+                self.to.serialize_field(key, &value)
+            }
+
+            #[inline]
+            fn skip_field(&mut self, key: &'static str) -> Result<(), C::Error> {
+                self.to.skip_field(key)
+            }
+
+            #[inline]
+            fn end(self) -> Result<C::Ok, C::Error> {
+                self.notes.say(What::End, &[]);
+                self.to.end()
+            }
+        }
+    )*};
+}
+
+by_name! {
+    SerializeStruct;
+    SerializeStructVariant;
+}

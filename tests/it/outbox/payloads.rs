@@ -1,0 +1,52 @@
+//! A payload reaches its handler as the value that was enqueued.
+
+use std::sync::Arc;
+
+use idem_runtime::error::InvalidOutbox;
+use idem_runtime::outbox::{self, Message};
+use idem_runtime::Error;
+
+use super::{Database, Log, TOPIC, until};
+use crate::replay::values::Any;
+use crate::replay::{handed_on, is_readable};
+
+super::on_every_database!(
+    what_a_handler_gets_is_the_value_that_was_enqueued,
+);
+
+async fn what_a_handler_gets_is_the_value_that_was_enqueued(database: Database) {
+    let values = Arc::new(handed_on(100));
+    let (mut enqueued, mut readable) = (0, 0);
+    for (number, value) in values.iter().enumerate() {
+        let message = (number, value);
+        match database.try_enqueue(outbox::message(TOPIC, &message)).await {
+            Ok(_) => {
+                enqueued += 1;
+                readable += usize::from(is_readable(value));
+            }
+            Err(Error::InvalidOutbox(InvalidOutbox::Payload(_))) => {}
+            Err(error) => panic!("{error:?}: {value:?}"),
+        }
+    }
+    assert!(readable > values.len() / 3, "{readable}");
+    let handled = Log::new();
+    let log = handled.clone();
+    let relay = database
+        .relay()
+        .on(TOPIC, move |message: Message<(usize, Any)>| {
+            log.push(message.payload);
+            async { Ok::<_, Error>(()) }
+        })
+        .start()
+        .unwrap();
+    until(async || {
+        let stats = relay.stats();
+        stats.delivered + stats.parked == enqueued
+    })
+    .await;
+    assert_eq!(relay.stats().delivered as usize, readable);
+    relay.shutdown().await;
+    for (number, value) in handled.entries() {
+        assert_eq!(value, values[number]);
+    }
+}

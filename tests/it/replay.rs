@@ -1,0 +1,435 @@
+//! A replay is the value: it equals the first caller's bit for bit, or what cannot be carried is not stored.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use idem_runtime::error::InvalidCall;
+use idem_runtime::{
+    Call, Codec, Error, Handling, Idem, MemoryStore, MySqlStore, PostgresStore, Recovery,
+    SqliteStore, Store,
+};
+use idem_tests::backends;
+use proptest::test_runner::{Config, RngSeed, TestRunner};
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
+use tokio::sync::Notify;
+
+pub(crate) mod values;
+
+use values::{
+    Adjacent, Amount, Any, Bytes, F32, F64, Internal, New, ROUNDED_TWICE, StrictBytes, Two, Value,
+    values,
+};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// An error whose values are stored.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+enum Failure<T> {
+    Final(T),
+    /// The step is saved; the body is to run again.
+    Again,
+    #[serde(skip)]
+    Idem(String),
+}
+
+impl<T> From<Error> for Failure<T> {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Unrecorded => Self::Idem("unrecorded".to_owned()),
+            error => Self::Idem(format!("{error:?}")),
+        }
+    }
+}
+
+/// What became of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Became {
+    Replayed,
+    Unrecorded,
+}
+
+fn idem(store: Arc<dyn Store>, codec: Codec) -> Idem {
+    Idem::builder(store).codec(codec).build().erased()
+}
+
+const OPERATION: &str = "replays.value";
+
+/// A call that nobody has made, twice.
+fn calls() -> (Call, Call) {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let key = format!("key-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let call = || Call::new(OPERATION, &key, "request", HOUR);
+    (call(), call())
+}
+
+/// Calls twice: the second call replays what the first one returned, or says that it is unrecorded.
+async fn result<T: Value>(idem: &Idem, value: &T) -> Became {
+    let (call, retry) = calls();
+    let first = idem.run(call, async || Ok::<_, Failure<T>>(value.clone()));
+    assert_eq!(first.await, Ok(value.clone()));
+    let again = idem.run(retry, async || -> Result<T, Failure<T>> {
+        panic!("a finished effect is repeated: {value:?}")
+    });
+    match again.await {
+        Err(Failure::Idem(error)) if error == "unrecorded" => Became::Unrecorded,
+        replayed => {
+            assert_eq!(replayed, Ok(value.clone()));
+            Became::Replayed
+        }
+    }
+}
+
+async fn error<T: Value>(idem: &Idem, value: &T) -> Became {
+    let handling = || Handling::new().replay_err(|error| matches!(error, Failure::Final(_)));
+    let (call, retry) = calls();
+    let first = idem.run_with(call, handling(), async |_| {
+        Err::<(), _>(Failure::Final(value.clone()))
+    });
+    assert_eq!(first.await, Err(Failure::Final(value.clone())));
+    let again = idem.run_with(retry, handling(), async |_| -> Result<(), Failure<T>> {
+        panic!("a finished effect is repeated: {value:?}")
+    });
+    match again.await {
+        Err(Failure::Idem(error)) if error == "unrecorded" => Became::Unrecorded,
+        replayed => {
+            assert_eq!(replayed, Err(Failure::Final(value.clone())));
+            Became::Replayed
+        }
+    }
+}
+
+async fn step<T: Value>(idem: &Idem, value: &T) -> Became {
+    let (call, retry) = calls();
+    let first = idem.run_with(call, Handling::new(), async |attempt| {
+        let done = attempt.step("step", async || Ok::<_, Failure<T>>(value.clone()));
+        assert_eq!(&done.await?, value);
+        Err::<(), _>(Failure::Again)
+    });
+    match first.await {
+        Err(Failure::Idem(error)) if error == "unrecorded" => return Became::Unrecorded,
+        failed => assert_eq!(failed, Err(Failure::Again)),
+    }
+    let again = idem.run_with(retry, Handling::new(), async |attempt| {
+        let done = attempt.step("step", async || -> Result<T, Failure<T>> {
+            panic!("a finished step is repeated: {value:?}")
+        });
+        assert_eq!(&done.await?, value);
+        Ok(())
+    });
+    let again: Result<(), Failure<T>> = again.await;
+    assert_eq!(again, Ok(()));
+    Became::Replayed
+}
+
+async fn every_way<T: Value>(idem: &Idem, value: &T) -> Became {
+    let became = result(idem, value).await;
+    assert_eq!(error(idem, value).await, became, "{value:?}");
+    assert_eq!(step(idem, value).await, became, "{value:?}");
+    became
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+fn runner(cases: u32) -> TestRunner {
+    TestRunner::new(Config {
+        cases,
+        failure_persistence: None,
+        rng_seed: RngSeed::Random,
+        ..Config::default()
+    })
+}
+
+/// So many values of everything, by each codec and in each way. Most of them are replayed.
+fn all_values<F: Future<Output = Arc<dyn Store>>>(cases: u32, store: F) {
+    let runtime = runtime();
+    let store = runtime.block_on(store);
+    for codec in [Codec::Json, Codec::Cbor] {
+        let idem = idem(Arc::clone(&store), codec);
+        let replayed = AtomicU64::new(0);
+        let checked = runner(cases).run(&values(true), |value| {
+            if runtime.block_on(every_way(&idem, &value)) == Became::Replayed {
+                replayed.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        checked.unwrap();
+        let replayed = replayed.into_inner();
+        assert!(
+            replayed > u64::from(cases) / 3,
+            "{codec:?}: {replayed} of {cases} were replayed"
+        );
+    }
+}
+
+#[test]
+fn values_of_everything_on_the_memory_store() {
+    all_values(1_500, async { Arc::new(MemoryStore::new()) as _ });
+}
+
+#[test]
+fn values_of_everything_on_sqlite() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("replays.db");
+    all_values(150, async {
+        Arc::new(SqliteStore::open(path).await.unwrap()) as _
+    });
+}
+
+#[test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+fn values_of_everything_on_postgres() {
+    all_values(60, async {
+        let store = PostgresStore::new(backends::postgres().await.unwrap());
+        store.migrate().await.unwrap();
+        Arc::new(store) as _
+    });
+}
+
+#[test]
+#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
+fn values_of_everything_on_mysql() {
+    all_values(60, async {
+        let store = MySqlStore::new(backends::mysql().await.unwrap());
+        store.migrate().await.unwrap();
+        Arc::new(store) as _
+    });
+}
+
+#[tokio::test]
+async fn floats_replay_bit_for_bit() {
+    let json = idem(Arc::new(MemoryStore::new()), Codec::Json);
+    let cbor = idem(Arc::new(MemoryStore::new()), Codec::Cbor);
+    let plain = [
+        0.386_386_627_700_452_84,
+        -0.0,
+        f64::MIN_POSITIVE,
+        f64::MAX,
+        5e-324,
+        1e16,
+    ];
+    for value in plain.map(F64) {
+        assert_eq!(every_way(&json, &value).await, Became::Replayed);
+        assert_eq!(every_way(&cbor, &value).await, Became::Replayed);
+    }
+    let no_numbers = [
+        f64::NAN,
+        f64::from_bits(0x7ff0_0000_0000_0001),
+        f64::INFINITY,
+    ];
+    for value in no_numbers.map(F64) {
+        assert_eq!(every_way(&json, &value).await, Became::Unrecorded);
+        assert_eq!(every_way(&json, &Some(value)).await, Became::Unrecorded);
+        assert_eq!(every_way(&cbor, &value).await, Became::Replayed);
+        assert_eq!(every_way(&cbor, &Some(value)).await, Became::Replayed);
+    }
+    for value in [ROUNDED_TWICE, 0.1, -0.0, f32::MAX].map(F32) {
+        assert_eq!(every_way(&json, &value).await, Became::Replayed);
+        assert_eq!(every_way(&cbor, &value).await, Became::Replayed);
+    }
+    // A type that buffers what it reads takes every float of JSON for an `f64` first.
+    let buffered = Internal::Fields {
+        value: F32(ROUNDED_TWICE),
+    };
+    assert_eq!(every_way(&json, &buffered).await, Became::Unrecorded);
+    assert_eq!(every_way(&cbor, &buffered).await, Became::Replayed);
+}
+
+#[tokio::test]
+async fn what_no_codec_tells_apart_from_none_is_unrecorded() {
+    for codec in [Codec::Json, Codec::Cbor] {
+        let idem = idem(Arc::new(MemoryStore::new()), codec);
+        assert_eq!(every_way(&idem, &Some(())).await, Became::Unrecorded);
+        assert_eq!(
+            every_way(&idem, &Some(None::<u8>)).await,
+            Became::Unrecorded
+        );
+        assert_eq!(
+            every_way(&idem, &Some(New(None::<u8>))).await,
+            Became::Unrecorded
+        );
+        assert_eq!(every_way(&idem, &Some(Some(1))).await, Became::Replayed);
+        assert_eq!(
+            every_way(&idem, &None::<Option<u8>>).await,
+            Became::Replayed
+        );
+        assert_eq!(every_way(&idem, &()).await, Became::Replayed);
+        assert_eq!(
+            every_way(&idem, &vec![None, Some(1)]).await,
+            Became::Replayed
+        );
+        let null = Some(serde_json::Value::Null);
+        assert_eq!(every_way(&idem, &null).await, Became::Unrecorded);
+    }
+}
+
+#[tokio::test]
+async fn what_depends_on_the_type_is_stored_where_the_type_reads_it() {
+    let wide = u128::MAX - 1;
+    let numbers: BTreeMap<u64, u8> = BTreeMap::from([(1, 2)]);
+    for codec in [Codec::Json, Codec::Cbor] {
+        let idem = idem(Arc::new(MemoryStore::new()), codec);
+        assert_eq!(every_way(&idem, &wide).await, Became::Replayed);
+        assert_eq!(
+            every_way(&idem, &Adjacent::New(wide)).await,
+            Became::Replayed
+        );
+        let value = Internal::Fields { value: wide };
+        assert_eq!(every_way(&idem, &value).await, Became::Unrecorded);
+        assert_eq!(
+            every_way(&idem, &Amount::Whole(wide)).await,
+            Became::Unrecorded
+        );
+        assert_eq!(
+            every_way(&idem, &Amount::Part(F64(0.1))).await,
+            Became::Replayed
+        );
+        assert_eq!(every_way(&idem, &numbers).await, Became::Replayed);
+        // A key that is the tag's.
+        let map = BTreeMap::from([("tag".to_owned(), "Nothing".to_owned())]);
+        assert_eq!(every_way(&idem, &map).await, Became::Replayed);
+        assert_eq!(
+            every_way(&idem, &Internal::Map(map)).await,
+            Became::Unrecorded
+        );
+        // The order of a set is another one each time.
+        let set: std::collections::HashSet<u128> = (0..100).collect();
+        assert_eq!(every_way(&idem, &set).await, Became::Replayed);
+        let map: HashMap<u128, Vec<u128>> = (0..50).map(|at| (at, vec![at, 1])).collect();
+        assert_eq!(every_way(&idem, &map).await, Became::Replayed);
+        assert_eq!(
+            every_way(&idem, &Bytes(vec![0, 255])).await,
+            Became::Replayed
+        );
+    }
+    let strict = StrictBytes(vec![1]);
+    let json = idem(Arc::new(MemoryStore::new()), Codec::Json);
+    assert_eq!(every_way(&json, &strict).await, Became::Unrecorded);
+    let cbor = idem(Arc::new(MemoryStore::new()), Codec::Cbor);
+    assert_eq!(every_way(&cbor, &strict).await, Became::Replayed);
+}
+
+/// A list that is nested in itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Nested(Vec<Nested>);
+
+#[tokio::test]
+async fn what_is_nested_too_deep_to_be_read_is_unrecorded() {
+    let nested = |depth| (0..depth).fold(Nested(vec![]), |inner, _| Nested(vec![inner]));
+    for codec in [Codec::Json, Codec::Cbor] {
+        let idem = idem(Arc::new(MemoryStore::new()), codec);
+        assert_eq!(every_way(&idem, &nested(50)).await, Became::Replayed);
+        assert_eq!(every_way(&idem, &nested(100)).await, Became::Replayed);
+        assert_eq!(every_way(&idem, &nested(300)).await, Became::Unrecorded);
+    }
+}
+
+/// Gives values to those who read them without having written them, and looks at what they get: the very value, or it
+/// was refused before anything was stored. Types that buffer fail to read some values, and say so.
+pub(crate) fn handed_on(cases: u32) -> Vec<Any> {
+    let all = Mutex::new(Vec::new());
+    let drawn = runner(cases).run(&values(false), |value| {
+        all.lock().unwrap().push(value);
+        Ok(())
+    });
+    drawn.unwrap();
+    let mut values = all.into_inner().unwrap();
+    values.extend([
+        Any::F64(F64(0.386_386_627_700_452_84)),
+        Any::F64(F64(f64::INFINITY)),
+        Any::SomeFloat(Some(F64(f64::NAN))),
+        Any::SomeSome(Some(None)),
+        Any::U128(u128::MAX),
+        Any::Pair(Two(F64(-0.0), i64::MIN)),
+    ]);
+    values
+}
+
+/// What a reader of the type gets of a value, where it can read it. What cannot be encoded at all is refused.
+pub(crate) fn is_readable(value: &Any) -> bool {
+    serde_json::to_string(value).is_ok_and(|text| serde_json::from_str::<Any>(&text).is_ok())
+}
+
+/// Calls that kept a value and died are made again with that very value.
+async fn kept(store: Arc<dyn Store>, cases: u32) {
+    let idem = Idem::builder(store)
+        .lease(Duration::from_millis(200))
+        .build()
+        .erased();
+    let values = handed_on(cases);
+    let mut expected = Vec::new();
+    for (number, value) in values.iter().enumerate() {
+        let begun = Notify::new();
+        let (call, _) = calls();
+        let call = call.keep(&(number, value));
+        let run = idem.run(call, async || {
+            begun.notify_one();
+            std::future::pending::<Result<(), Error>>().await
+        });
+        tokio::select! {
+            biased;
+            refused = run => {
+                let refused = refused.unwrap_err();
+                let kept = matches!(refused, Error::InvalidCall(InvalidCall::Kept(_)));
+                assert!(kept, "{refused:?}: {value:?}");
+            }
+            // It is dropped, as by a crash.
+            () = begun.notified() => if is_readable(value) {
+                expected.push(number);
+            },
+        }
+    }
+    assert!(expected.len() > values.len() / 3, "{}", expected.len());
+    let (read, mut reads) = tokio::sync::mpsc::unbounded_channel();
+    let recovery = Recovery::new(&idem)
+        .on(OPERATION, move |kept: (usize, Any)| {
+            read.send(kept).unwrap();
+            async { Ok::<_, Error>(()) }
+        })
+        .every(Duration::from_millis(50))
+        .at_once(32)
+        .start()
+        .unwrap();
+    let deadline = Duration::from_secs(60);
+    while !expected.is_empty() {
+        let (number, value) = tokio::time::timeout(deadline, reads.recv())
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(value, values[number]);
+        expected.retain(|it| *it != number);
+    }
+    recovery.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_call_kept_is_the_value_on_sqlite() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(directory.path().join("kept.db"));
+    kept(Arc::new(store.await.unwrap()), 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn what_a_call_kept_is_the_value_on_postgres() {
+    let store = PostgresStore::new(backends::postgres().await.unwrap());
+    store.migrate().await.unwrap();
+    kept(Arc::new(store), 50).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
+async fn what_a_call_kept_is_the_value_on_mysql() {
+    let store = MySqlStore::new(backends::mysql().await.unwrap());
+    store.migrate().await.unwrap();
+    kept(Arc::new(store), 50).await;
+}
