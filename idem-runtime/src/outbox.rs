@@ -137,6 +137,7 @@ use tokio::sync::watch;
 
 use crate::codec::{Codec, EncodeError};
 use crate::error::{Error, InvalidOutbox, StoreError};
+use crate::fingerprint;
 use crate::key::{Key, MAX_LEN, ToKey};
 use crate::store::outbox::{Enqueued, Envelope, Inserts, Messages, Place};
 
@@ -511,10 +512,10 @@ fn encode_headers(headers: &BTreeMap<&str, &str>) -> Result<String, InvalidOutbo
     encode(headers, MAX_HEADER_BYTES).map_err(|_| InvalidOutbox::Headers)
 }
 
-/// Maps may come in another order each time.
+/// Maps may come in another order each time. Numbers are compared as they are written, also beyond 64 bits.
 fn is_same_json(one: &str, other: &str) -> bool {
-    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
-    one == other || parse(one).is_some_and(|one| Some(one) == parse(other))
+    let digest = |text: &str| fingerprint::digest(&fingerprint::json(text.as_bytes())).ok();
+    one == other || digest(one).is_some_and(|one| Some(one) == digest(other))
 }
 
 /// A random UUID (version 4, RFC 9562).
@@ -563,5 +564,12 @@ mod tests {
     fn the_order_of_members_makes_no_other_payload() {
         assert!(is_same_json(r#"{"a":1,"b":2}"#, r#"{"b":2,"a":1}"#));
         assert!(!is_same_json(r#"{"a":1}"#, r#"{"a":2}"#));
+        let large = "1000000000000000000000";
+        assert!(is_same_json(
+            &format!("[{large}, 1]"),
+            &format!("[{large},1]")
+        ));
+        assert!(!is_same_json(large, "1000000000000000000001"));
+        assert!(!is_same_json("no JSON", "neither"));
     }
 }

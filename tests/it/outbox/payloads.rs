@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use idem_runtime::error::InvalidOutbox;
 use idem_runtime::outbox::{self, Message};
-use idem_runtime::Error;
+use idem_runtime::{Error, Key};
+use serde::Serialize;
 
 use super::{Database, Log, TOPIC, until};
 use crate::replay::values::Any;
@@ -12,6 +13,7 @@ use crate::replay::{handed_on, is_readable};
 
 super::on_every_database!(
     what_a_handler_gets_is_the_value_that_was_enqueued,
+    another_amount_beyond_64_bits_is_another_message,
 );
 
 async fn what_a_handler_gets_is_the_value_that_was_enqueued(database: Database) {
@@ -49,4 +51,28 @@ async fn what_a_handler_gets_is_the_value_that_was_enqueued(database: Database) 
     for (number, value) in handled.entries() {
         assert_eq!(value, values[number]);
     }
+}
+
+#[derive(Debug, Serialize)]
+struct Transfer {
+    wei: u128,
+}
+
+async fn another_amount_beyond_64_bits_is_another_message(database: Database) {
+    let key = Key::new("transfer-1").unwrap();
+    let transfer = |wei| Transfer { wei };
+    let first = transfer(1_000_000_000_000_000_000_000);
+    let enqueue = async |transfer: &Transfer| {
+        let message = outbox::message(TOPIC, transfer).key(&key);
+        database.try_enqueue(message).await
+    };
+    assert_eq!(enqueue(&first).await.unwrap(), key);
+    assert_eq!(enqueue(&first).await.unwrap(), key);
+    for other in [1, 65_536].map(|more| transfer(first.wei + more)) {
+        assert!(
+            matches!(enqueue(&other).await, Err(Error::KeyReused)),
+            "{other:?}"
+        );
+    }
+    assert_eq!(database.rows().await, 1);
 }

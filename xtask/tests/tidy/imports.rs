@@ -36,7 +36,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "store",
         ],
     ),
-    ("outbox", &["codec", "error", "key", "record", "store"]),
+    (
+        "outbox",
+        &["codec", "error", "fingerprint", "key", "record", "store"],
+    ),
     (
         "http",
         &[
