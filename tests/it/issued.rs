@@ -243,6 +243,22 @@ async fn a_token_that_was_never_used_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_record_that_a_token_was_timed_by_has_no_dead_owner() {
+    let service = Service::new();
+    for _ in 0..10 {
+        service.issue(24 * HOUR).await;
+    }
+    // Whoever asks may go away.
+    for _ in 0..10 {
+        let gone = service.idem.issue(OPERATION, "ann", HOUR).now_or_never();
+        assert!(gone.is_none());
+    }
+    sleep(HOUR).await;
+    let purged = service.idem.store().purge(100).await.unwrap();
+    assert_eq!((purged.removed, purged.abandoned), (20, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_used_token_stays_used_when_it_outlives_the_ttl_of_the_operation() {
     let service = Service::new();
     // Given a token that is good for a day, where records are kept for an hour,

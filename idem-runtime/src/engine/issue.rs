@@ -1,26 +1,30 @@
 //! Tokens that the service issues: keys that are good for one use, in one operation and scope, until they expire.
 //!
 //! A token is signed and not stored: operation, scope, 128 random bits, its time to live and its end are under an HMAC
-//! of the handle's secret. So a forged one is refused before the store is asked, nothing waits to be purged where a
-//! token is never used, and used or unused is what the record of its operation says, by the same atomic claim as for
-//! any other key.
+//! of the handle's secret. So a forged one is refused before the store is asked, a token that is never used leaves no
+//! record of its own, and used or unused is what the record of its operation says, by the same atomic claim as for any
+//! other key.
 //!
-//! Its end is a point of the **store's** clock, read off a claim when it was issued, and is compared with the time at
+//! Its end is a point of the **store's** clock, read off a claim when it was issued. The claim is released at once, so
+//! that its record is expired a moment later and the next purge removes it. The end is compared with the time at
 //! which the store says that the token's record was first claimed. That time is part of what the claim decided: no
 //! clock of a process is asked, and nothing can come in between. A record of a token outlives the token, so that one that
 //! was used stays so until it could not be used any more.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
+use tokio::sync::oneshot;
+use tracing::Instrument as _;
 
 use super::timing::persist;
 use super::{Engine, Idem};
 use crate::error::{Error, InvalidCall, InvalidKey, StoreError, StoreErrorKind};
 use crate::fingerprint::{self, Secret};
 use crate::key::{Identity, Key, Operation, RecordId, Scope, ToScope, hex};
-use crate::record::{OnCrash, Timestamp, Token, micros};
+use crate::record::{Holder, OnCrash, Timestamp, Token, micros};
 use crate::store::{Claim, ClaimRequest, Store};
 
 /// What the HMAC is over begins with this, so that it is no other one of the same secret.
@@ -29,8 +33,11 @@ const DOMAIN: &[u8] = b"idem/issued/1";
 /// How far the clocks of one store's servers may be apart: a cluster has several.
 const SKEW: Duration = Duration::from_secs(60);
 
-/// How long the record stands that the store's time is read off.
+/// How long the record is kept that the store's time is read off, once it is released.
 const MOMENT: Duration = Duration::from_millis(1);
+
+/// How long its claim is valid: longer than it takes to release it.
+const LEASE: Duration = Duration::from_secs(30);
 
 /// What a token says, its HMAC aside.
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +67,7 @@ impl<S: Store + ?Sized> Idem<S> {
     /// a malformed scope; [`Error::Store`] where the store's time could not be read; [`Error::NoRuntime`].
     ///
     /// # Cancel safety
-    /// Nothing is left behind but a record that has expired.
+    /// Nothing is left behind but a record that has expired, for the next purge.
     ///
     /// # Example
     /// ```
@@ -99,7 +106,7 @@ impl<S: Store + ?Sized> Idem<S> {
 }
 
 async fn issue(
-    engine: &Engine,
+    engine: &Arc<Engine>,
     operation: &Operation,
     scope: &Scope,
     ttl: Duration,
@@ -117,11 +124,12 @@ async fn issue(
     Ok(issued.key(&secret.sign(&issued.signed(operation, scope))))
 }
 
-/// The store's time: that of a record which is claimed for it and expires at once.
-async fn now(engine: &Engine, nonce: &[u8; 16]) -> Result<Timestamp, Error> {
-    if Runtime::try_current().is_err() {
-        return Err(Error::NoRuntime);
-    }
+/// The store's time: that at which it says that a record was claimed which is claimed for nothing else.
+///
+/// A task of its own claims the record and releases it. So the record is released too where the caller goes away, and is
+/// not taken for one whose owner died.
+async fn now(engine: &Arc<Engine>, nonce: &[u8; 16]) -> Result<Timestamp, Error> {
+    let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
     let identity = Identity {
         scope: Scope::none(),
         operation: Operation::new("idem.issue")?,
@@ -132,17 +140,40 @@ async fn now(engine: &Engine, nonce: &[u8; 16]) -> Result<Timestamp, Error> {
         identity,
         fingerprint: fingerprint::digest(&())?,
         token: Token::random(),
-        lease: MOMENT,
+        lease: LEASE,
         retention: MOMENT,
         on_crash: OnCrash::Rerun,
     };
-    match persist(&engine.policy, || engine.store.claim(&request)).await? {
-        Claim::Granted(granted) => Ok(granted.first_claimed_at),
-        Claim::Existing(_) => Err(StoreError::new(
-            StoreErrorKind::Conflict,
-            "the record that the store's time is read off belongs to somebody else",
-        )
-        .into()),
+    let (tell, told) = oneshot::channel();
+    let engine = Arc::clone(engine);
+    let task = async move {
+        let policy = &engine.policy;
+        let claimed = match persist(policy, || engine.store.claim(&request)).await {
+            Ok(Claim::Granted(granted)) => Ok(granted),
+            Ok(Claim::Existing(_)) => Err(StoreError::new(
+                StoreErrorKind::Conflict,
+                "the record that the store's time is read off belongs to somebody else",
+            )),
+            Err(error) => Err(error),
+        };
+        let granted = claimed.as_ref().ok().map(|granted| granted.grant);
+        // Whoever asked may have gone away.
+        let _ = tell.send(claimed.map(|granted| granted.first_claimed_at));
+        if let Some(grant) = granted {
+            let holder = Holder {
+                id: request.id,
+                token: request.token,
+                grant,
+            };
+            // Where the store stays out of reach, the record's lease lapses.
+            let _ = persist(policy, || engine.store.release(&holder)).await;
+        }
+    };
+    runtime.spawn(task.in_current_span());
+    match told.await {
+        Ok(now) => Ok(now?),
+        // The runtime is stopping.
+        Err(_) => Err(Error::NoRuntime),
     }
 }
 
