@@ -156,6 +156,9 @@ pub enum InvalidCall {
     /// The store cannot keep what it takes to recover a call.
     #[error("this store cannot keep a value to recover a call with; the SQL stores can")]
     NoRecovery,
+    /// The pauses of a recovery are so short that it would count calls that are under way as failed.
+    #[error("the pauses between recoveries are too short, give them 100 ms or more")]
+    ShortPause,
     /// The retention is less than a microsecond.
     #[error("the ttl is zero, so no result would be kept")]
     ZeroTtl,

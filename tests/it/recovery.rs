@@ -590,3 +590,21 @@ async fn what_cannot_be_kept_is_not_begun() {
     };
     tokio::time::timeout(DEADLINE, poll).await.unwrap();
 }
+
+#[tokio::test]
+async fn pauses_in_which_no_call_could_claim_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(directory.path().join("idem.db"));
+    let idem = Idem::new(store.await.unwrap());
+    let (none, long) = (Duration::ZERO, Duration::from_secs(1));
+    for (first, longest) in [(none, long), (long, none), (none, none)] {
+        let recovery = Recovery::new(&idem).pauses(first, longest).start();
+        assert!(matches!(
+            recovery,
+            Err(Error::InvalidCall(InvalidCall::ShortPause))
+        ));
+    }
+    let shortest = Duration::from_millis(100);
+    let recovery = Recovery::new(&idem).pauses(shortest, shortest).start();
+    recovery.unwrap().shutdown().await;
+}

@@ -96,6 +96,10 @@ type Handler = Arc<dyn Fn(&Payload) -> Result<Recovered, DecodeError> + Send + S
 /// How many values are read at a time.
 const BATCH: usize = 32;
 
+/// A call that is made again is due again after its pause. In less time than this it may not have claimed its record
+/// yet, and one look after the other would count as an attempt that failed.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+
 impl Recovery {
     /// One for the store of this handle.
     pub fn new<S: Store + ?Sized>(idem: &Idem<S>) -> Self {
@@ -148,7 +152,8 @@ impl Recovery {
     }
 
     /// How long to wait after the first recovery that failed, and at most after a later one; each pause is twice as long
-    /// as the one before. Default 10 s and 10 min.
+    /// as the one before. Default 10 s and 10 min, at least 100 ms each: a call is due again after its pause even where
+    /// it has not claimed its record yet, so choose more than a claim takes.
     pub fn pauses(mut self, first: Duration, longest: Duration) -> Self {
         self.settings.first_pause = first;
         self.settings.longest_pause = longest;
@@ -165,8 +170,8 @@ impl Recovery {
     /// Starts a task that recovers for as long as the returned guard lives.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] where the store cannot keep what is to be recovered, or an operation's name is malformed;
-    /// [`Error::NoRuntime`] outside of a tokio runtime.
+    /// [`Error::InvalidCall`] where the store cannot keep what is to be recovered, an operation's name is malformed, or a
+    /// pause is shorter than 100 ms; [`Error::NoRuntime`] outside of a tokio runtime.
     pub fn start(self) -> Result<Recovering, Error> {
         let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
         if let Some(wrong) = self.wrong {
@@ -174,6 +179,14 @@ impl Recovery {
         }
         if self.engine.store.recovery().is_none() {
             return Err(InvalidCall::NoRecovery.into());
+        }
+        let Settings {
+            first_pause,
+            longest_pause,
+            ..
+        } = self.settings;
+        if first_pause.min(longest_pause) < SHORTEST_PAUSE {
+            return Err(InvalidCall::ShortPause.into());
         }
         let (stop, stopped) = watch::channel(false);
         let task = runtime.spawn(self.run(stopped));
