@@ -101,7 +101,9 @@ Keep the `ttl` longer than a message may be on its way, the time in which it is 
 //! because it kills the process, is parked too; so is at once a payload that the handler's type cannot be read from.
 //!
 //! A parked message **blocks later ones of its ordering key**, until it is requeued or discarded ([`Outbox::discard`]):
-//! what comes after it may build on it. With [`Relay::skip_parked`] they go on without it.
+//! what comes after it may build on it. With [`Relay::skip_parked`] they go on without it. Messages of other keys do not
+//! wait for them: a relay never reads all that waits behind one message. Where over a hundred due messages of a topic
+//! are behind others, it goes from ordering key to ordering key, 64 at each look, until it has been at all of them.
 //!
 //! A relay takes only topics that it has a handler for. Others wait for a relay that knows them, so a new topic can be
 //! enqueued before its consumer is deployed.

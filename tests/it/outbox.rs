@@ -13,6 +13,7 @@ use sqlx::{
 };
 use tempfile::TempDir;
 
+mod backlog;
 mod crashes;
 mod enqueuing;
 mod failures;

@@ -12,7 +12,7 @@ use super::carry::{Claim, carry};
 use super::relay::Shared;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::Token;
-use crate::store::outbox::BATCH;
+use crate::store::outbox::{BATCH, Due};
 
 /// How long one step of the database may take.
 const STEP_WITHIN: Duration = Duration::from_secs(10);
@@ -23,12 +23,14 @@ const LONGEST_FAILURE: Duration = Duration::from_secs(30);
 /// How often delivered messages are deleted, unless they are kept for less.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
 const PURGE_BATCH: u32 = 1_000;
+/// How many ordering keys one look goes over, where too many messages wait behind others.
+const KEYS: usize = 64;
 
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut stop = shared.stop.subscribe();
     let mut enqueued = ENQUEUED.subscribe();
     let mut work = JoinSet::new();
-    let mut due = Vec::new();
+    let mut seen = Seen::default();
     let poll_every = shared.settings.poll_every;
     let mut pause = poll_every;
     let mut failures = 0;
@@ -46,7 +48,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
                     claimed += 1;
                     work.spawn(carry(Arc::clone(&shared), claim));
                 };
-                look(&shared, &mut due, free, take).await
+                look(&shared, &mut seen, free, take).await
             }
         };
         let wait = match looked {
@@ -71,7 +73,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
                     error = ?error.kind(),
                     "looking for messages failed, trying again",
                 );
-                due.clear();
+                seen.due = Due::default();
                 failures += 1;
                 let longest = LONGEST_FAILURE.min(SOON * 2_u32.saturating_pow(failures.min(16)));
                 Some(longest.mul_f64(0.5 + 0.5 * rand::random::<f64>()))
@@ -115,37 +117,48 @@ enum Look {
     Contended,
 }
 
-/// Takes up to so many messages. `due` are the topics that had some when last looked.
+/// What a relay remembers from look to look.
+#[derive(Default)]
+struct Seen {
+    due: Due,
+    /// The ordering key to go on behind.
+    last_key: String,
+}
+
+/// Takes up to so many messages.
 async fn look(
     shared: &Shared,
-    due: &mut Vec<String>,
+    seen: &mut Seen,
     mut free: usize,
     mut take: impl FnMut(Claim),
 ) -> Result<Look, StoreError> {
     let polling = &shared.polling;
     loop {
-        if due.is_empty() {
+        let due = &mut seen.due;
+        if due.topics.is_empty() {
             *due = within(shared.messages.due(polling)).await?;
-            if due.is_empty() {
+            if due.topics.is_empty() && !due.crowded {
                 return Ok(Look::Exhausted);
             }
         }
+        let expected = !due.topics.is_empty();
         // The last one first next time, so that no topic starves behind others.
-        due.rotate_right(1);
+        due.topics.rotate_right(usize::from(expected));
         let mut found = false;
         let mut at = 0;
-        while at < due.len() && free > 0 {
+        while at < due.topics.len() && free > 0 {
             let limit = free.min(BATCH);
             let token = Token::random();
             let lease = shared.settings.lease;
-            let claimed = within(
-                shared
-                    .messages
-                    .claim(polling, &due[at], &token, lease, limit),
-            )
-            .await?;
+            let claimed =
+                within(
+                    shared
+                        .messages
+                        .claim(polling, &due.topics[at], &token, lease, limit),
+                )
+                .await?;
             if claimed.len() < limit {
-                due.swap_remove(at);
+                due.topics.swap_remove(at);
             } else {
                 at += 1;
             }
@@ -155,14 +168,61 @@ async fn look(
                 take(Claim { message, token });
             }
         }
+        if due.crowded && free > 0 {
+            let taken = look_by_key(shared, &mut seen.last_key, free, &mut take).await?;
+            found |= taken > 0;
+            free -= taken;
+        }
         if free == 0 {
             return Ok(Look::Full);
         }
         if !found {
-            due.clear();
-            return Ok(Look::Contended);
+            seen.due = Due::default();
+            return Ok(match expected {
+                true => Look::Contended,
+                // All that was seen waits behind others.
+                false => Look::Exhausted,
+            });
         }
     }
+}
+
+/// Takes the first messages of ordering keys, from the last key that was looked at on, and tells how many. It goes over
+/// so few keys that the next look, which goes on behind them, is as soon as ever.
+async fn look_by_key(
+    shared: &Shared,
+    last_key: &mut String,
+    free: usize,
+    mut take: impl FnMut(Claim),
+) -> Result<usize, StoreError> {
+    let (polling, messages) = (&shared.polling, &shared.messages);
+    let mut taken = 0;
+    let mut wrapped = last_key.is_empty();
+    for _ in 0..KEYS {
+        if taken == free {
+            break;
+        }
+        let Some(next) = within(messages.next_key(polling, last_key)).await? else {
+            last_key.clear();
+            if wrapped {
+                break;
+            }
+            wrapped = true;
+            continue;
+        };
+        *last_key = next.name;
+        if !next.is_due {
+            continue;
+        }
+        let token = Token::random();
+        let lease = shared.settings.lease;
+        let claim = messages.claim_next(polling, last_key, &token, lease);
+        if let Some(message) = within(claim).await? {
+            take(Claim { message, token });
+            taken += 1;
+        }
+    }
+    Ok(taken)
 }
 
 async fn purge(shared: &Shared) {

@@ -51,6 +51,26 @@ impl Default for Place {
 /// How many messages one step claims at most, to keep its locks short.
 pub(crate) const BATCH: usize = 32;
 
+/// How many ordered messages of a topic that are due one step looks at. Behind a parked one there may be a million.
+const WINDOW: usize = 128;
+
+/// What is there to be claimed.
+#[derive(Debug, Default)]
+pub(crate) struct Due {
+    /// The topics of which at least one message could be claimed.
+    pub(crate) topics: Vec<String>,
+    /// So many messages wait behind others that some that could be claimed may be missing: look from key to key.
+    pub(crate) crowded: bool,
+}
+
+/// An ordering key that has undelivered messages.
+#[derive(Debug)]
+pub(crate) struct NextKey {
+    pub(crate) name: String,
+    /// Its first message could be claimed.
+    pub(crate) is_due: bool,
+}
+
 /// A message as it is enqueued.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Envelope<'a> {
@@ -102,11 +122,15 @@ pub(crate) trait Messages: Debug + Send + Sync {
     /// What polls for these topics. Where parked messages are skipped, later ones of their ordering key go before them.
     fn polling(&self, topics: &[&str], skip_parked: bool) -> Polling;
 
-    /// The topics of which at least one message could be claimed.
-    async fn due(&self, polling: &Polling) -> Result<Vec<String>, StoreError>;
+    /// What could be claimed, as far as it is found without reading all that waits behind others.
+    async fn due(&self, polling: &Polling) -> Result<Due, StoreError>;
+
+    /// The ordering key behind this one, the first one behind the empty text.
+    async fn next_key(&self, polling: &Polling, after: &str)
+    -> Result<Option<NextKey>, StoreError>;
 
     /// Claims up to `limit` messages of a topic, at most [`BATCH`], none of them behind an earlier one of its ordering
-    /// key.
+    /// key. Of ordered messages it looks at the first [`WINDOW`] that are due.
     async fn claim(
         &self,
         polling: &Polling,
@@ -322,14 +346,42 @@ impl<DB: Kind> Messages for Pooled<DB> {
         Polling::new(&DB::DIALECT, &self.table, topics, skip_parked)
     }
 
-    async fn due(&self, polling: &Polling) -> Result<Vec<String>, StoreError> {
+    async fn due(&self, polling: &Polling) -> Result<Due, StoreError> {
         let query = polling
             .topics
             .iter()
             .fold(polling.due.query(), |query, topic| query.text(&**topic));
+        let mut due = Due::default();
+        for row in self.read(query).await? {
+            let number = |column| row.number(column).map_err(unreadable);
+            let (unordered, first, seen) = (number(1)?, number(2)?, number(3)?);
+            if unordered + first > 0 {
+                due.topics.push(row.text(0).map_err(unreadable)?.to_owned());
+            }
+            due.crowded |= seen >= WINDOW as i64 && first < BATCH as i64;
+        }
+        Ok(due)
+    }
+
+    async fn next_key(
+        &self,
+        polling: &Polling,
+        after: &str,
+    ) -> Result<Option<NextKey>, StoreError> {
+        let query = polling
+            .topics
+            .iter()
+            .fold(polling.next_key.query().text(after), |query, topic| {
+                query.text(&**topic)
+            });
         let rows = self.read(query).await?;
-        let topic = |row: &DB::Row| row.text(0).map(str::to_owned).map_err(unreadable);
-        rows.iter().map(topic).collect()
+        let next = |row: &DB::Row| {
+            Ok(NextKey {
+                name: row.text(0).map_err(unreadable)?.to_owned(),
+                is_due: row.number(1).map_err(unreadable)? > 0,
+            })
+        };
+        rows.first().map(next).transpose()
     }
 
     async fn claim(

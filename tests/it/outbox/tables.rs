@@ -25,7 +25,7 @@ async fn ten_migrate_at_once(database: Database) {
         migrated.unwrap();
     }
     let applied = "SELECT count(*) FROM at_once_migrations";
-    assert_eq!(database.number(applied).await, 1);
+    assert_eq!(database.number(applied).await, 2);
     assert_eq!(database.number("SELECT count(*) FROM at_once").await, 0);
 }
 
@@ -96,24 +96,32 @@ async fn delivered_messages_are_kept_as_long_as_asked(database: Database) {
 /// A backlog of a topic that nobody here knows, and a delayed one, must not be read each time.
 async fn the_index_serves_who_polls_past_what_is_not_due(database: Database) {
     let plan = match &database.pool {
-        Pool::Sqlite(_) => "EXPLAIN QUERY PLAN ",
+        // Explaining alone trusts what the connection knows of the tables, which may be from before the migrations.
+        Pool::Sqlite(_) => "SELECT count(*) FROM idem_outbox; EXPLAIN QUERY PLAN ",
         Pool::Postgres(_) => {
             // So small a table would be read as a whole.
             "SET enable_seqscan = off; EXPLAIN "
         }
         Pool::MySql(_) => "EXPLAIN ",
     };
-    let poll = "SELECT c.id FROM idem_outbox AS c WHERE c.topic = 'a' AND c.due_at <= 5 AND (c.ordering_key IS NULL \
-                OR NOT EXISTS (SELECT 1 FROM idem_outbox AS e WHERE e.ordering_key = c.ordering_key AND e.id < c.id \
-                AND e.state <> 'delivered')) ORDER BY c.due_at, c.id LIMIT 10";
-    let plan = database.texts(&format!("{plan}{poll}")).await.join("\n");
-    let (due, order) = match &database.pool {
-        Pool::MySql(_) => ("due", "ordering"),
-        _ => ("idem_outbox_due", "idem_outbox_order"),
+    let (unordered, ordered, due_unordered, due_ordered) = match &database.pool {
+        Pool::MySql(_) => ("is_ordered = 0", "is_ordered = 1", "due", "due"),
+        _ => (
+            "ordering_key IS NULL",
+            "ordering_key IS NOT NULL",
+            "idem_outbox_due_unordered",
+            "idem_outbox_due_ordered",
+        ),
     };
-    assert!(plan.contains(due) && plan.contains(order), "{plan}");
-    assert!(!plan.to_lowercase().contains("temp b-tree"), "{plan}");
-    assert!(!plan.to_lowercase().contains("filesort"), "{plan}");
+    for (kind, index) in [(unordered, due_unordered), (ordered, due_ordered)] {
+        let poll = format!(
+            "SELECT id FROM idem_outbox WHERE topic = 'a' AND {kind} AND due_at <= 5 ORDER BY due_at, id LIMIT 10"
+        );
+        let plan = database.texts(&format!("{plan}{poll}")).await.join("\n");
+        assert!(plan.contains(index), "{plan}");
+        assert!(!plan.to_lowercase().contains("temp b-tree"), "{plan}");
+        assert!(!plan.to_lowercase().contains("filesort"), "{plan}");
+    }
 }
 
 #[tokio::test]
@@ -128,8 +136,12 @@ async fn an_application_runs_the_migrations_itself() {
     .await
     .unwrap();
     // As a migration of its own would.
-    let migration = include_str!("../../../idem-runtime/migrations/sqlite/outbox/0001_outbox.sql");
-    sqlx::raw_sql(migration).execute(&pool).await.unwrap();
+    for migration in [
+        include_str!("../../../idem-runtime/migrations/sqlite/outbox/0001_outbox.sql"),
+        include_str!("../../../idem-runtime/migrations/sqlite/outbox/0002_heads.sql"),
+    ] {
+        sqlx::raw_sql(migration).execute(&pool).await.unwrap();
+    }
     let outbox = Outbox::new(&store);
     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
     outbox::enqueue(&mut *tx, TOPIC, &placed(1)).await.unwrap();

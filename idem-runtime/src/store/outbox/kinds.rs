@@ -64,11 +64,18 @@ macro_rules! kind {
             async fn migrate(pool: &Pool<Self>, table: &Table) -> Result<(), StoreError> {
                 const MIGRATIONS: Migrations = Migrations {
                     table: DEFAULT_TABLE,
-                    versions: &[include_str!(concat!(
-                        "../../../migrations/",
-                        $migration,
-                        "/outbox/0001_outbox.sql"
-                    ))],
+                    versions: &[
+                        include_str!(concat!(
+                            "../../../migrations/",
+                            $migration,
+                            "/outbox/0001_outbox.sql"
+                        )),
+                        include_str!(concat!(
+                            "../../../migrations/",
+                            $migration,
+                            "/outbox/0002_heads.sql"
+                        )),
+                    ],
                 };
                 crate::store::$module::migrate::run(pool, table, &MIGRATIONS).await
             }

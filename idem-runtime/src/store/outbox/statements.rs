@@ -1,7 +1,11 @@
 //! What is said to the database about messages, in its dialect.
 
+mod polling;
+
 use crate::store::outbox::{BATCH, COLUMNS};
 use crate::store::sql::{Dialect, Placeholders, Statement, Table};
+
+pub(crate) use polling::Polling;
 
 /// The statements for one table.
 #[derive(Debug)]
@@ -67,8 +71,10 @@ impl Statements {
             }),
             count: sql(format!(
                 "SELECT waiting.number, parked.number, waiting.oldest FROM \
-                 (SELECT count(*) AS number, coalesce({now} - min(enqueued_at), 0) AS oldest FROM {messages} \
-                   WHERE due_at IS NOT NULL) AS waiting, \
+                 (SELECT count(*) AS number, coalesce({now} - min(enqueued_at), 0) AS oldest FROM \
+                   (SELECT enqueued_at FROM {messages} WHERE due_at IS NOT NULL AND ordering_key IS NULL \
+                     UNION ALL SELECT enqueued_at FROM {messages} \
+                       WHERE due_at IS NOT NULL AND ordering_key IS NOT NULL) AS both_kinds) AS waiting, \
                  (SELECT count(*) AS number FROM {messages} WHERE parked_at IS NOT NULL) AS parked"
             )),
             take: update(format!(
@@ -78,98 +84,6 @@ impl Statements {
             taken: sql(format!(
                 "SELECT {COLUMNS} FROM {messages} WHERE id IN ({ids}) AND token = ?{token}"
             )),
-        }
-    }
-}
-
-/// The statements that poll for some topics.
-#[derive(Debug)]
-pub(crate) struct Polling {
-    pub(super) topics: Box<[Box<str>]>,
-    pub(super) due: Statement,
-    pub(super) claim: Statement,
-    pub(super) claim_next: Statement,
-}
-
-impl Polling {
-    pub(super) fn new(
-        dialect: &Dialect,
-        table: &Table,
-        topics: &[&str],
-        skip_parked: bool,
-    ) -> Self {
-        let now = dialect.now;
-        let messages = table.quoted(dialect.quote, "");
-        let undelivered = |e: &str| match skip_parked {
-            false => format!("{e}state <> 'delivered'"),
-            true => format!("{e}state <> 'delivered' AND {e}state <> 'parked'"),
-        };
-        // An earlier message stands in the way for as long as it is undelivered, also while it waits for its pause to
-        // end; so two messages of one ordering key are never handed out together, by however many relays.
-        let claimable = |topic: usize| {
-            format!(
-                "c.topic = ?{topic} AND c.due_at <= {now} AND (c.ordering_key IS NULL OR NOT EXISTS \
-                 (SELECT 1 FROM {messages} AS e WHERE e.ordering_key = c.ordering_key AND e.id < c.id AND {}))",
-                undelivered("e.")
-            )
-        };
-        let looks: Vec<_> = (1..=topics.len())
-            .map(|topic| {
-                let claimable = claimable(topic);
-                format!(
-                    "SELECT * FROM (SELECT c.topic FROM {messages} AS c WHERE {claimable} LIMIT 1) AS due{topic}"
-                )
-            })
-            .collect();
-        let due = looks.join(" UNION ALL ");
-        let first = claimable(1);
-        let listed: Vec<_> = (4..topics.len() + 4).map(|it| format!("?{it}")).collect();
-        let next = format!(
-            "c.id = (SELECT min(e.id) FROM {messages} AS e WHERE e.ordering_key = ?1 AND {}) \
-             AND c.due_at <= {now} AND c.topic IN ({})",
-            undelivered("e."),
-            listed.join(", ")
-        );
-        let ordered = "ORDER BY c.due_at, c.id LIMIT";
-        let sql = |text: String| Statement::new(&text, dialect.placeholders);
-        let set = format!("attempt = attempt + 1, token = ?2, due_at = {now} + ?3");
-        let [claim, claim_next] = match dialect.placeholders {
-            Placeholders::Numbered('$') => [
-                format!(
-                    "-- Relays poll at once. Each passes over what another is about to take, and what it locks it has\n\
-                     -- looked at again, so nothing is handed out twice.\n\
-                     WITH due AS MATERIALIZED (SELECT c.id FROM {messages} AS c WHERE {first} {ordered} ?4 \
-                       FOR UPDATE SKIP LOCKED) \
-                     UPDATE {messages} SET {set} WHERE id IN (SELECT id FROM due) RETURNING {COLUMNS}"
-                ),
-                format!(
-                    "-- A relay that polls may take the same message. Whoever comes second waits for the first, and then\n\
-                     -- finds that it is not due any more.\n\
-                     UPDATE {messages} AS c SET {set} WHERE {next} RETURNING {COLUMNS}"
-                ),
-            ],
-            Placeholders::Numbered(_) => [
-                format!(
-                    "-- One statement takes the lock for writing before it reads, so nothing is handed out twice.\n\
-                     UPDATE {messages} SET {set} WHERE id IN \
-                       (SELECT c.id FROM {messages} AS c WHERE {first} {ordered} ?4) RETURNING {COLUMNS}"
-                ),
-                format!("UPDATE {messages} AS c SET {set} WHERE {next} RETURNING {COLUMNS}"),
-            ],
-            Placeholders::InOrder => [
-                format!(
-                    "-- Four times as many as asked for, so that relays side by side seldom take the same.\n\
-                     SELECT c.id FROM {messages} AS c WHERE {first} {ordered} {}",
-                    4 * BATCH
-                ),
-                format!("SELECT c.id FROM {messages} AS c WHERE {next}"),
-            ],
-        };
-        Self {
-            topics: topics.iter().map(|topic| (*topic).into()).collect(),
-            due: sql(due),
-            claim: sql(claim),
-            claim_next: sql(claim_next),
         }
     }
 }

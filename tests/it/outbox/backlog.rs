@@ -1,0 +1,219 @@
+//! What waits behind a parked message costs nothing: the database counts the rows that it reads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use idem_runtime::Error;
+use idem_runtime::outbox::{Message, Outbox};
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::SqlitePoolOptions;
+use sqlx::{MySqlPool, Row};
+
+use super::{Database, Log, Pool, TOPIC, until};
+
+super::on_every_database!(
+    a_poll_does_not_read_what_waits_behind_a_parked_message,
+    every_ordering_key_comes_up_however_many_are_blocked,
+);
+
+/// How many messages wait behind the one that is parked.
+const BEHIND: i64 = 200_000;
+
+/// Inserts messages without enqueuing each of them: one for each number, which becomes its payload.
+async fn insert(database: &Database, count: i64, first: i64, key: &str, state: &str, due_at: &str) {
+    let text = match &database.pool {
+        Pool::Sqlite(_) | Pool::Postgres(_) => "text",
+        Pool::MySql(_) => "char(20)",
+    };
+    let digits = "(SELECT 0 AS d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 \
+                  UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)";
+    let places: Vec<_> = (0..6)
+        .map(|it| 10_i64.pow(it))
+        .take_while(|it| *it < count.max(2))
+        .collect();
+    let sum: Vec<_> = places.iter().map(|it| format!("p{it}.d * {it}")).collect();
+    let from: Vec<_> = places
+        .iter()
+        .map(|it| format!("{digits} AS p{it}"))
+        .collect();
+    let numbers = format!(
+        "(SELECT {first} + {} AS n FROM {}) AS numbers",
+        sum.join(" + "),
+        from.join(" CROSS JOIN ")
+    );
+    let number = format!("CAST(n AS {text})");
+    let key = key.replace("{n}", &number);
+    database
+        .execute(&format!(
+            "INSERT INTO idem_outbox \
+             (message_key, topic, ordering_key, payload, state, attempt, due_at, enqueued_at, parked_at) \
+             SELECT {number}, '{TOPIC}', {key}, {number}, '{state}', 0, {due_at}, 1, \
+               CASE WHEN '{state}' = 'parked' THEN 1 END \
+             FROM {numbers} WHERE n < {first} + {count} ORDER BY numbers.n"
+        ))
+        .await;
+}
+
+/// Counts what a database reads for one outbox.
+enum Meter {
+    /// Operations of SQLite's virtual machine: ten or so for each row.
+    Sqlite(Arc<AtomicU64>),
+    Postgres(sqlx::PgPool),
+    /// Of its one connection.
+    MySql(MySqlPool),
+}
+
+impl Meter {
+    async fn of(database: &Database) -> (Outbox, Self) {
+        match &database.pool {
+            Pool::Sqlite(pool) => {
+                let steps = Arc::new(AtomicU64::new(0));
+                let counter = Arc::clone(&steps);
+                let pool = SqlitePoolOptions::new()
+                    .after_connect(move |connection, _| {
+                        let counter = Arc::clone(&counter);
+                        Box::pin(async move {
+                            let mut handle = connection.lock_handle().await?;
+                            handle.set_progress_handler(100, move || {
+                                counter.fetch_add(100, Ordering::Relaxed);
+                                true
+                            });
+                            Ok(())
+                        })
+                    })
+                    .connect_with((*pool.connect_options()).clone())
+                    .await
+                    .unwrap();
+                (Outbox::new(pool), Self::Sqlite(steps))
+            }
+            Pool::Postgres(pool) => {
+                let pool = PgPoolOptions::new()
+                    .connect_with((*pool.connect_options()).clone())
+                    .await
+                    .unwrap();
+                (Outbox::new(pool.clone()), Self::Postgres(pool))
+            }
+            Pool::MySql(pool) => {
+                let pool = MySqlPoolOptions::new()
+                    .max_connections(1)
+                    .connect_with((*pool.connect_options()).clone())
+                    .await
+                    .unwrap();
+                (Outbox::new(pool.clone()), Self::MySql(pool))
+            }
+        }
+    }
+
+    /// How many rows or index entries were read, or operations were run.
+    async fn read(self, database: &Database) -> u64 {
+        match self {
+            Self::Sqlite(steps) => steps.load(Ordering::Relaxed),
+            Self::Postgres(pool) => {
+                // A connection that ends says what it has done.
+                pool.close().await;
+                let read = "SELECT ((SELECT sum(seq_tup_read) FROM pg_stat_user_tables) \
+                            + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes))::bigint";
+                let busy = "SELECT count(*) FROM pg_stat_user_indexes WHERE idx_scan > 0 \
+                            AND indexrelname = 'idem_outbox_heads'";
+                until(async || database.number(busy).await > 0).await;
+                database.number(read).await.cast_unsigned()
+            }
+            Self::MySql(pool) => {
+                let rows = sqlx::query("SHOW SESSION STATUS LIKE 'Handler_read%'");
+                let rows = rows.fetch_all(&pool).await.unwrap();
+                let counts = rows.iter().map(|row| row.get::<String, _>(1));
+                counts.map(|count| count.parse::<u64>().unwrap()).sum()
+            }
+        }
+    }
+}
+
+async fn a_poll_does_not_read_what_waits_behind_a_parked_message(database: Database) {
+    insert(&database, 1, 1, "'blocked'", "parked", "NULL").await;
+    insert(&database, BEHIND, 2, "'blocked'", "waiting", "2").await;
+    // They were due last, and are one that is ordered and one that is not.
+    insert(&database, 1, 300_001, "'other'", "waiting", "3").await;
+    insert(&database, 1, 300_002, "NULL", "waiting", "3").await;
+    let analyze = match &database.pool {
+        Pool::Sqlite(_) | Pool::Postgres(_) => "ANALYZE",
+        Pool::MySql(_) => "ANALYZE TABLE idem_outbox",
+    };
+    database.execute(analyze).await;
+    if let Pool::Postgres(_) = &database.pool {
+        database.execute("SELECT pg_stat_reset()").await;
+    }
+    let (outbox, meter) = Meter::of(&database).await;
+    let handled = Log::new();
+    let start = |outbox: &Outbox| {
+        let log = handled.clone();
+        outbox
+            .relay()
+            .poll_every(Duration::from_secs(60 * 60))
+            .on(TOPIC, move |message: Message<i64>| {
+                log.push(message.payload);
+                async { Ok::<_, Error>(()) }
+            })
+            .start()
+            .unwrap()
+    };
+    let relay = start(&outbox);
+    until(async || relay.stats().delivered == 2).await;
+    relay.shutdown().await;
+    let mut first = handled.entries();
+    first.sort_unstable();
+    assert_eq!(first, [300_001, 300_002]);
+    let most = match &meter {
+        Meter::Sqlite(_) => 200_000,
+        Meter::Postgres(_) | Meter::MySql(_) => 5_000,
+    };
+    let read = meter.read(&database).await;
+    assert!(read < most, "{read} of {BEHIND}");
+
+    // Once nothing is in their way, they go out in their order.
+    let parked = database.outbox.parked(None, 10).await.unwrap();
+    assert_eq!(parked.len(), 1);
+    assert!(database.outbox.discard(parked[0].key()).await.unwrap());
+    let relay = start(&database.outbox);
+    let all = handled.reached(2 + 250).await;
+    relay.shutdown().await;
+    let ordered: Vec<i64> = (2..252).collect();
+    assert_eq!(all[2..252], ordered);
+}
+
+async fn every_ordering_key_comes_up_however_many_are_blocked(database: Database) {
+    // More keys than one look goes over, each with a parked message and one behind it,
+    let blocked = 300;
+    insert(&database, blocked, 1, "{n}", "parked", "NULL").await;
+    database
+        .execute(&format!(
+            "INSERT INTO idem_outbox (message_key, topic, ordering_key, payload, state, attempt, due_at, enqueued_at) \
+             SELECT {}, topic, ordering_key, payload, 'waiting', 0, 2, 1 FROM idem_outbox WHERE state = 'parked'",
+            match &database.pool {
+                Pool::Sqlite(_) | Pool::Postgres(_) => "'again' || message_key",
+                Pool::MySql(_) => "concat('again', message_key)",
+            }
+        ))
+        .await;
+    // and some that nothing is in the way of, before, between and behind them.
+    for (number, key) in [(1_000, "'!'"), (1_001, "'150a'"), (1_002, "'z'")] {
+        insert(&database, 1, number, key, "waiting", "3").await;
+    }
+    let handled = Log::new();
+    let log = handled.clone();
+    let relay = database
+        .relay()
+        .on(TOPIC, move |message: Message<i64>| {
+            log.push(message.payload);
+            async { Ok::<_, Error>(()) }
+        })
+        .start()
+        .unwrap();
+    let mut all = handled.reached(3).await;
+    relay.shutdown().await;
+    all.sort_unstable();
+    assert_eq!(all, [1_000, 1_001, 1_002]);
+    let waiting = database.outbox.backlog().await.unwrap().waiting;
+    assert_eq!(i64::try_from(waiting).unwrap(), blocked);
+}
