@@ -125,7 +125,7 @@ struct Seen {
     last_key: String,
 }
 
-/// Takes up to so many messages.
+/// Takes up to so many messages. It takes none once the relay is to stop.
 async fn look(
     shared: &Shared,
     seen: &mut Seen,
@@ -133,6 +133,7 @@ async fn look(
     mut take: impl FnMut(Claim),
 ) -> Result<Look, StoreError> {
     let polling = &shared.polling;
+    let stopped = || *shared.stop.borrow();
     loop {
         let due = &mut seen.due;
         if due.topics.is_empty() {
@@ -147,6 +148,9 @@ async fn look(
         let mut found = false;
         let mut at = 0;
         while at < due.topics.len() && free > 0 {
+            if stopped() {
+                return Ok(Look::Exhausted);
+            }
             let limit = free.min(BATCH);
             let token = Token::random();
             let lease = shared.settings.lease;
@@ -172,6 +176,9 @@ async fn look(
             let taken = look_by_key(shared, &mut seen.last_key, free, &mut take).await?;
             found |= taken > 0;
             free -= taken;
+        }
+        if stopped() {
+            return Ok(Look::Exhausted);
         }
         if free == 0 {
             return Ok(Look::Full);
@@ -199,7 +206,7 @@ async fn look_by_key(
     let mut taken = 0;
     let mut wrapped = last_key.is_empty();
     for _ in 0..KEYS {
-        if taken == free {
+        if taken == free || *shared.stop.borrow() {
             break;
         }
         let Some(next) = within(messages.next_key(polling, last_key)).await? else {
@@ -211,7 +218,7 @@ async fn look_by_key(
             continue;
         };
         *last_key = next.name;
-        if !next.is_due {
+        if !next.is_due || *shared.stop.borrow() {
             continue;
         }
         let token = Token::random();

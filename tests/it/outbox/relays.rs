@@ -1,12 +1,13 @@
-//! What a relay costs the database, in statements.
+//! What a relay asks of the database: in statements, when it stops, and when others have taken its messages.
 
+use std::task::Poll;
 use std::time::Duration;
 
 use idem_runtime::Error;
 use idem_runtime::outbox::{self, Message};
 use idem_tests::statements::Statements;
 
-use super::{Database, Log, Placed, TOPIC, placed, until};
+use super::{Database, Log, Placed, TOPIC, Tx, placed, until};
 
 /// On one thread, so that the statements of others do not count.
 #[tokio::test]
@@ -47,4 +48,48 @@ async fn statements_are_few() {
     assert_eq!(count("DELETE"), 8, "{ran:?}");
     // One looks, one claims, one finds that there is no more.
     assert_eq!(ran.len(), 8 + 3, "{ran:?}");
+}
+
+/// It may take what it has asked for already, and asks for nothing more.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_relay_that_is_shut_down_claims_no_further_message() {
+    let database = Database::postgres().await;
+    let topics = ["a", "b", "c"];
+    for topic in topics {
+        database.enqueue(outbox::message(topic, &placed(1))).await;
+    }
+    // Given a relay that waits for its first claim,
+    let mut lock = database.begin().await;
+    let Tx::Postgres(tx) = &mut lock else {
+        unreachable!("it is PostgreSQL");
+    };
+    sqlx::query("LOCK TABLE idem_outbox IN EXCLUSIVE MODE")
+        .execute(&mut **tx)
+        .await
+        .unwrap();
+    let handled = Log::new();
+    let mut relay = database.relay();
+    for topic in topics {
+        let log = handled.clone();
+        relay = relay.on(topic, move |message: Message<Placed>| {
+            log.push(message.topic().to_owned());
+            async { Ok::<_, Error>(()) }
+        });
+    }
+    let relay = relay.start().unwrap();
+    let waiting =
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'idem_outbox'::regclass";
+    until(async || database.number(waiting).await == 1).await;
+    // when it is shut down before it is given it,
+    let mut shutdown = Box::pin(relay.shutdown());
+    let polled = std::future::poll_fn(|cx| Poll::Ready(shutdown.as_mut().poll(cx))).await;
+    assert!(polled.is_pending());
+    lock.rollback().await;
+    shutdown.await;
+    // then that was its last one.
+    assert_eq!(handled.entries().len(), 1);
+    assert_eq!(database.rows().await, 2);
+    let taken = "SELECT count(*) FROM idem_outbox WHERE attempt > 0";
+    assert_eq!(database.number(taken).await, 0);
 }
