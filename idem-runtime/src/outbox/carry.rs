@@ -17,6 +17,8 @@ use crate::store::outbox::{Claimed, Stored};
 pub(super) struct Claim {
     pub(super) message: Stored,
     pub(super) token: Token,
+    /// Until then nobody else can have claimed it: the end of the lease, counted from before the claim was sent.
+    pub(super) held_until: Instant,
 }
 
 impl Claim {
@@ -51,6 +53,7 @@ pub(super) async fn carry(shared: Arc<Shared>, mut claim: Claim) -> bool {
             return true;
         }
         let token = Token::random();
+        let held_until = Instant::now() + shared.settings.lease;
         let next = shared.messages.claim_next(
             &shared.polling,
             &ordering_key,
@@ -58,7 +61,13 @@ pub(super) async fn carry(shared: Arc<Shared>, mut claim: Claim) -> bool {
             shared.settings.lease,
         );
         match within(next).await {
-            Ok(Some(message)) => claim = Claim { message, token },
+            Ok(Some(message)) => {
+                claim = Claim {
+                    message,
+                    token,
+                    held_until,
+                };
+            }
             Ok(None) => return false,
             Err(_) => return true,
         }
@@ -68,11 +77,16 @@ pub(super) async fn carry(shared: Arc<Shared>, mut claim: Claim) -> bool {
 /// Hands out a message and records how that ended. Tells whether the next of its ordering key may follow.
 async fn handle(shared: &Shared, claim: Claim) -> bool {
     let claimed = claim.claimed();
-    let Claim { message, .. } = claim;
-    let about = About {
+    let Claim {
+        message,
+        held_until,
+        ..
+    } = claim;
+    let mut about = About {
         topic: message.topic.clone(),
         number: message.id,
         attempt: message.attempt,
+        held_until,
     };
     let settings = &shared.settings;
     if message.attempt > settings.max_attempts {
@@ -80,7 +94,7 @@ async fn handle(shared: &Shared, claim: Claim) -> bool {
             "it was handed out as often as allowed, and no relay lived to tell how it ended";
         return park(shared, claimed, &about, error).await;
     }
-    let failure = match run(shared, claimed, &about, message).await {
+    let failure = match run(shared, claimed, &mut about, message).await {
         Ok(Ok(())) => return deliver(shared, claimed, &about).await,
         Ok(Err(Failure::Unreadable(error))) => {
             return park(shared, claimed, &about, &told(&error)).await;
@@ -111,18 +125,20 @@ async fn handle(shared: &Shared, claim: Claim) -> bool {
     false
 }
 
-/// What events tell of a message.
+/// What is known of a message while it is handled.
 struct About {
     topic: String,
     number: i64,
     attempt: u32,
+    /// As in its [`Claim`], and later with each renewal.
+    held_until: Instant,
 }
 
 /// Runs the handler as a task, so that one that keeps its thread busy does not keep its own lease from being renewed.
 async fn run(
     shared: &Shared,
     claimed: Claimed,
-    about: &About,
+    about: &mut About,
     message: Stored,
 ) -> Result<Result<(), Failure>, JoinError> {
     let Some(handler) = shared.handlers.get(&about.topic) else {
@@ -147,8 +163,10 @@ async fn run(
         tokio::select! {
             Some(ended) = task.join_next() => return ended,
             () = tokio::time::sleep(lease / 3), if held => {
+                let until = Instant::now() + lease;
                 match within(shared.messages.renew(claimed, lease)).await {
-                    Ok(renewed) => held = renewed,
+                    Ok(true) => about.held_until = until,
+                    Ok(false) => held = false,
                     // The next one may succeed, and whoever takes over first makes it fail for good.
                     Err(error) => tracing::warn!(
                         target: "idem",
@@ -205,10 +223,13 @@ where
     let until = Instant::now() + shared.settings.lease;
     let mut tried = 0;
     loop {
-        match within(step()).await {
-            Ok(true) => return true,
+        let taken = match within(step()).await {
             // An earlier try may have done it without having said so.
-            Ok(false) if tried > 0 => return true,
+            Ok(false) if tried > 0 => was_taken(shared, about).await,
+            taken => taken,
+        };
+        match taken {
+            Ok(true) => return true,
             Err(_) if Instant::now() < until => {
                 let longest = Duration::from_millis(20 << tried.min(6_u32));
                 tokio::time::sleep(longest.mul_f64(rand::random())).await;
@@ -225,6 +246,15 @@ where
         "how a message ended could not be recorded, so it may be handed out again",
     );
     false
+}
+
+/// Whether it was this relay that ended a message which is not its own any more. Whoever took over has made the number of
+/// attempts a higher one, and cannot have done so while the lease held.
+async fn was_taken(shared: &Shared, about: &About) -> Result<bool, StoreError> {
+    Ok(match within(shared.messages.attempt(about.number)).await? {
+        Some(attempt) => attempt == about.attempt,
+        None => Instant::now() < about.held_until,
+    })
 }
 
 /// Exponential backoff with full jitter, <https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/>.

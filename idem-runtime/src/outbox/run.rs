@@ -154,6 +154,7 @@ async fn look(
             let limit = free.min(BATCH);
             let token = Token::random();
             let lease = shared.settings.lease;
+            let held_until = Instant::now() + lease;
             let claimed =
                 within(
                     shared
@@ -169,7 +170,11 @@ async fn look(
             found |= !claimed.is_empty();
             free -= claimed.len();
             for message in claimed {
-                take(Claim { message, token });
+                take(Claim {
+                    message,
+                    token,
+                    held_until,
+                });
             }
         }
         if due.crowded && free > 0 {
@@ -223,9 +228,14 @@ async fn look_by_key(
         }
         let token = Token::random();
         let lease = shared.settings.lease;
+        let held_until = Instant::now() + lease;
         let claim = messages.claim_next(polling, last_key, &token, lease);
         if let Some(message) = within(claim).await? {
-            take(Claim { message, token });
+            take(Claim {
+                message,
+                token,
+                held_until,
+            });
             taken += 1;
         }
     }

@@ -166,6 +166,9 @@ pub(crate) trait Messages: Debug + Send + Sync {
     /// Sets the message aside for a person.
     async fn park(&self, claimed: Claimed, error: &str) -> Result<bool, StoreError>;
 
+    /// How often a message was handed out, since it was last requeued. None where it is gone.
+    async fn attempt(&self, id: i64) -> Result<Option<u32>, StoreError>;
+
     /// Up to so many parked messages behind the one of this number, in the order of enqueuing.
     async fn parked(&self, after: i64, limit: u32) -> Result<Vec<Stored>, StoreError>;
 
@@ -449,6 +452,15 @@ impl<DB: Kind> Messages for Pooled<DB> {
     async fn park(&self, claimed: Claimed, error: &str) -> Result<bool, StoreError> {
         let query = held(&self.statements.park, &claimed);
         self.change(query.text(error)).await
+    }
+
+    async fn attempt(&self, id: i64) -> Result<Option<u32>, StoreError> {
+        let rows = self
+            .read(self.statements.attempt.query().number(id))
+            .await?;
+        let attempt = |row: &DB::Row| row.number(0).map_err(unreadable);
+        let attempt = rows.first().map(attempt).transpose()?;
+        Ok(attempt.map(|attempt| u32::try_from(attempt).unwrap_or(u32::MAX)))
     }
 
     async fn parked(&self, after: i64, limit: u32) -> Result<Vec<Stored>, StoreError> {

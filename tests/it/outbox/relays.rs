@@ -93,3 +93,57 @@ async fn a_relay_that_is_shut_down_claims_no_further_message() {
     let taken = "SELECT count(*) FROM idem_outbox WHERE attempt > 0";
     assert_eq!(database.number(taken).await, 0);
 }
+
+/// A relay whose first try to record an end failed, and whose second one finds that somebody else has the message, has
+/// not delivered it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_somebody_took_over_is_lost_and_not_delivered() {
+    let database = Database::sqlite().await;
+    database.enqueue(outbox::message(TOPIC, &placed(1))).await;
+    // It counts the tries, which FAIL does not undo.
+    database
+        .execute(
+            "CREATE TABLE tries (at INTEGER); \
+             CREATE TRIGGER refuses BEFORE DELETE ON idem_outbox BEGIN \
+               INSERT INTO tries VALUES (1); SELECT RAISE (FAIL, 'not now'); END",
+        )
+        .await;
+    let relay = database
+        .relay()
+        .on(TOPIC, |_: Message<Placed>| async { Ok::<_, Error>(()) })
+        .start()
+        .unwrap();
+    until(async || database.number("SELECT count(*) FROM tries").await > 0).await;
+    database
+        .execute(
+            "BEGIN IMMEDIATE; UPDATE idem_outbox SET token = x'00', attempt = attempt + 1; \
+             DROP TRIGGER refuses; COMMIT",
+        )
+        .await;
+    until(async || relay.stats().lost == 1).await;
+    let stats = relay.stats();
+    assert_eq!((stats.delivered, stats.failed, stats.parked), (0, 0, 0));
+    relay.shutdown().await;
+}
+
+/// Where nobody took over, an end whose acknowledgement was lost is found to have been recorded.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_whose_end_was_recorded_unheard_is_delivered() {
+    let database = Database::sqlite().await;
+    database.enqueue(outbox::message(TOPIC, &placed(1))).await;
+    // The row is deleted, and the statement fails.
+    database
+        .execute(
+            "CREATE TRIGGER unheard AFTER DELETE ON idem_outbox BEGIN SELECT RAISE (FAIL, 'lost'); END",
+        )
+        .await;
+    let relay = database
+        .relay()
+        .on(TOPIC, |_: Message<Placed>| async { Ok::<_, Error>(()) })
+        .start()
+        .unwrap();
+    until(async || relay.stats().delivered == 1).await;
+    assert_eq!(relay.stats().lost, 0);
+    relay.shutdown().await;
+    assert_eq!(database.rows().await, 0);
+}

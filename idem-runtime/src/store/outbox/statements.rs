@@ -15,6 +15,7 @@ pub(super) struct Statements {
     pub(super) deliver: Statement,
     pub(super) give_back: Statement,
     pub(super) park: Statement,
+    pub(super) attempt: Statement,
     pub(super) parked: Statement,
     pub(super) requeue: Statement,
     pub(super) discard: Statement,
@@ -52,6 +53,7 @@ impl Statements {
                 "state = 'parked', token = NULL, due_at = NULL, parked_at = {now}, last_error = ?3 \
                  WHERE id = ?1 AND token = ?2"
             )),
+            attempt: sql(format!("SELECT attempt FROM {messages} WHERE id = ?1")),
             parked: sql(format!(
                 "SELECT {COLUMNS} FROM {messages} WHERE parked_at IS NOT NULL AND id > ?1 ORDER BY id LIMIT ?2"
             )),
