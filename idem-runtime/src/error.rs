@@ -156,8 +156,8 @@ pub enum InvalidCall {
     /// The store cannot keep what it takes to recover a call.
     #[error("this store cannot keep a value to recover a call with; the SQL stores can")]
     NoRecovery,
-    /// The pauses of a recovery are so short that it would count calls that are under way as failed.
-    #[error("the pauses between recoveries are too short, give them 100 ms or more")]
+    /// The pauses of a recovery are so short that others would count calls that are under way as failed.
+    #[error("the pauses between recoveries are too short, give them 1 ms or more, better seconds")]
     ShortPause,
     /// The retention is less than a microsecond.
     #[error("the ttl is zero, so no result would be kept")]

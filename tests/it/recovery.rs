@@ -604,7 +604,49 @@ async fn pauses_in_which_no_call_could_claim_are_refused() {
             Err(Error::InvalidCall(InvalidCall::ShortPause))
         ));
     }
-    let shortest = Duration::from_millis(100);
+    let shortest = Duration::from_millis(1);
     let recovery = Recovery::new(&idem).pauses(shortest, shortest).start();
     recovery.unwrap().shutdown().await;
+}
+
+/// However short the pauses are: a call on its way to the store is neither made again nor counted as failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_has_not_claimed_yet_is_no_failed_attempt() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(directory.path().join("idem.db"));
+    let service = Service::new(Arc::new(store.await.unwrap()));
+    service.dies(1).await;
+    let (made, go) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
+    let handler = {
+        let (made, go, service) = (Arc::clone(&made), Arc::clone(&go), Arc::clone(&service));
+        move |job: Job| {
+            made.fetch_add(1, Ordering::SeqCst);
+            let (go, service) = (Arc::clone(&go), Arc::clone(&service));
+            async move {
+                go.notified().await;
+                service.run(job).await
+            }
+        }
+    };
+    let shortest = Duration::from_millis(1);
+    let recovering = Recovery::new(&service.idem)
+        .on("jobs.run", handler)
+        .every(shortest)
+        .pauses(shortest, shortest)
+        .attempts(2)
+        .start()
+        .unwrap();
+    while made.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(shortest).await;
+    }
+    // Hundreds of looks.
+    for _ in 0..50 {
+        tokio::time::sleep(10 * shortest).await;
+        assert_eq!(service.record(1).await.state, State::Running);
+        assert_eq!(made.load(Ordering::SeqCst), 1);
+    }
+    service.set(Mood::Works);
+    go.notify_one();
+    service.comes_to(1, State::Completed).await;
+    recovering.shutdown().await;
 }

@@ -1,10 +1,11 @@
 //! The task that makes calls again whose owner died, so that their work ends although no caller tries again.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -16,7 +17,7 @@ use super::timing::{DECADES, bounded};
 use super::{Engine, Idem};
 use crate::codec;
 use crate::error::{DecodeError, Error, InvalidCall, StoreError};
-use crate::key::Operation;
+use crate::key::{Operation, RecordId};
 use crate::record::{Holder, OnCrash, Payload, Record, State, Token};
 use crate::store::{Claim, ClaimRequest, Kept, RecoveryStore, Resolution, Resolved, Store};
 
@@ -96,9 +97,11 @@ type Handler = Arc<dyn Fn(&Payload) -> Result<Recovered, DecodeError> + Send + S
 /// How many values are read at a time.
 const BATCH: usize = 32;
 
-/// A call that is made again is due again after its pause. In less time than this it may not have claimed its record
-/// yet, and one look after the other would count as an attempt that failed.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+/// Without a pause a value is due again before its call has claimed its record, to every process that looks.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// The records whose calls this recovery is making.
+type UnderWay = Arc<Mutex<HashSet<RecordId>>>;
 
 impl Recovery {
     /// One for the store of this handle.
@@ -152,8 +155,8 @@ impl Recovery {
     }
 
     /// How long to wait after the first recovery that failed, and at most after a later one; each pause is twice as long
-    /// as the one before. Default 10 s and 10 min, at least 100 ms each: a call is due again after its pause even where
-    /// it has not claimed its record yet, so choose more than a claim takes.
+    /// as the one before. Default 10 s and 10 min, at least 1 ms each. Choose more than a claim takes: a call that has not
+    /// claimed its record yet is due again after its pause, and other processes do not see that it is under way.
     pub fn pauses(mut self, first: Duration, longest: Duration) -> Self {
         self.settings.first_pause = first;
         self.settings.longest_pause = longest;
@@ -171,7 +174,7 @@ impl Recovery {
     ///
     /// # Errors
     /// [`Error::InvalidCall`] where the store cannot keep what is to be recovered, an operation's name is malformed, or a
-    /// pause is shorter than 100 ms; [`Error::NoRuntime`] outside of a tokio runtime.
+    /// pause is shorter than 1 ms; [`Error::NoRuntime`] outside of a tokio runtime.
     pub fn start(self) -> Result<Recovering, Error> {
         let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
         if let Some(wrong) = self.wrong {
@@ -199,6 +202,7 @@ impl Recovery {
     async fn run(self, mut stopped: watch::Receiver<bool>) {
         // Dropped with the task, which ends the calls as well.
         let mut calls = JoinSet::new();
+        let under_way = UnderWay::default();
         let interval = self.settings.interval.min(DECADES);
         loop {
             // Jittered, so that the processes of a service do not look in step.
@@ -211,7 +215,12 @@ impl Recovery {
                 Err(_) => {}
             }
             for (operation, handler) in &self.handlers {
-                let looked = self.look(operation, handler, &mut calls, &stopped).await;
+                let calls = Calls {
+                    handler,
+                    tasks: &mut calls,
+                    under_way: &under_way,
+                };
+                let looked = self.look(operation, calls, &stopped).await;
                 if let Err(error) = looked {
                     tracing::warn!(
                         target: "idem",
@@ -229,8 +238,7 @@ impl Recovery {
     async fn look(
         &self,
         operation: &Operation,
-        handler: &Handler,
-        calls: &mut JoinSet<()>,
+        mut calls: Calls<'_>,
         stopped: &watch::Receiver<bool>,
     ) -> Result<(), StoreError> {
         let Some(store) = self.engine.store.recovery() else {
@@ -238,21 +246,25 @@ impl Recovery {
         };
         let limit = self.engine.policy.store_timeout;
         while !*stopped.borrow() {
-            while calls.try_join_next().is_some() {}
-            while calls.len() >= self.settings.at_once {
-                calls.join_next().await;
+            while calls.tasks.try_join_next().is_some() {}
+            while calls.tasks.len() >= self.settings.at_once {
+                calls.tasks.join_next().await;
             }
             // That may have taken long.
             if *stopped.borrow() {
                 break;
             }
-            let room = (self.settings.at_once - calls.len()).min(BATCH);
+            let room = (self.settings.at_once - calls.tasks.len()).min(BATCH);
             let due = bounded(limit, store.due(operation, room as u32)).await?;
             for kept in &due {
+                if calls.is_under_way(kept) {
+                    // It has not claimed its record yet: that is no attempt that failed.
+                    let pause = self.settings.first_pause.max(self.settings.interval);
+                    bounded(limit, store.postpone(kept, pause, false)).await?;
+                    continue;
+                }
                 match self.inspect(store, operation, kept).await {
-                    Ok(true) => {
-                        calls.spawn(call(operation.clone(), Arc::clone(handler), kept.clone()));
-                    }
+                    Ok(true) => calls.make(operation, kept),
                     Ok(false) => {}
                     Err(error) if error.is_retryable() => return Err(error),
                     Err(error) => {
@@ -365,8 +377,33 @@ fn is_open(record: &Record, kept: &Kept) -> bool {
     }
 }
 
+/// The calls that a recovery makes, all of one handler here.
+struct Calls<'a> {
+    handler: &'a Handler,
+    tasks: &'a mut JoinSet<()>,
+    under_way: &'a UnderWay,
+}
+
+impl Calls<'_> {
+    fn is_under_way(&self, kept: &Kept) -> bool {
+        lock(self.under_way).contains(&kept.id)
+    }
+
+    fn make(&mut self, operation: &Operation, kept: &Kept) {
+        lock(self.under_way).insert(kept.id);
+        let (operation, handler) = (operation.clone(), Arc::clone(self.handler));
+        let under_way = Arc::clone(self.under_way);
+        self.tasks
+            .spawn(call(operation, handler, kept.clone(), under_way));
+    }
+}
+
+fn lock(under_way: &UnderWay) -> MutexGuard<'_, HashSet<RecordId>> {
+    under_way.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Makes a call again.
-async fn call(operation: Operation, handler: Handler, kept: Kept) {
+async fn call(operation: Operation, handler: Handler, kept: Kept, under_way: UnderWay) {
     let recovery = kept.recoveries + 1;
     tracing::info!(
         target: "idem",
@@ -378,6 +415,7 @@ async fn call(operation: Operation, handler: Handler, kept: Kept) {
     let mut outcome = Outcome {
         operation,
         kept,
+        under_way,
         ended_well: false,
     };
     match handler(&outcome.kept.payload) {
@@ -396,11 +434,13 @@ async fn call(operation: Operation, handler: Handler, kept: Kept) {
 struct Outcome {
     operation: Operation,
     kept: Kept,
+    under_way: UnderWay,
     ended_well: bool,
 }
 
 impl Drop for Outcome {
     fn drop(&mut self) {
+        lock(&self.under_way).remove(&self.kept.id);
         if !self.ended_well {
             tracing::warn!(
                 target: "idem",
