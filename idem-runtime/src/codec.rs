@@ -69,13 +69,13 @@ pub(crate) enum EncodeError {
     Panicked,
 }
 
-/// Why a value is not stored that its type reads as another one, or not at all.
+/// Error text for a value that its own type reads back as another value, or not at all.
 const READ_OTHERWISE: &str = "its type does not read the encoded value as the same value; \
      write 128-bit integers, map keys and bytes in buffered types (tagged, untagged, flattened) as texts";
 
 impl Codec {
-    /// Encodes a value, giving up as soon as it is over the limit in bytes. What comes back otherwise than it is, is an
-    /// error.
+    /// Encodes a value, giving up as soon as it is over the limit in bytes. A value that would not be decoded exactly is
+    /// an error.
     pub(crate) fn encode<T: StoredValue>(
         self,
         value: &T,
@@ -88,7 +88,7 @@ impl Codec {
         Ok(payload)
     }
 
-    /// The same where the type is not known that will read it. What no type could read is an error.
+    /// Encodes a value whose reader's type is unknown. A value that no type could read back exactly is an error.
     pub(crate) fn encode_unread<T: Serialize + ?Sized>(
         self,
         value: &T,
@@ -98,7 +98,7 @@ impl Codec {
             .map(|(payload, _)| payload)
     }
 
-    /// Also tells whether it depends on the type that reads it whether it comes back as it is.
+    /// Encodes a value, and tells if its reader's type decides how it is read back.
     fn encode_noting<T: Serialize + ?Sized>(
         self,
         value: &T,
@@ -136,7 +136,7 @@ impl Codec {
         }
     }
 
-    /// Whether decoding gives the same value, as far as its type says what it is.
+    /// Decodes the payload and compares: true if both values make the same calls to a serializer.
     fn comes_back<T: StoredValue>(self, value: &T, payload: &Payload) -> Result<bool, EncodeError> {
         let compare = || match decode::<T>(payload) {
             Ok(decoded) => {

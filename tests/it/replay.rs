@@ -320,7 +320,7 @@ async fn what_depends_on_the_type_is_stored_where_the_type_reads_it() {
 
 /// A list that is nested in itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Nested(Vec<Nested>);
+struct Nested(Vec<Self>);
 
 #[tokio::test]
 async fn what_is_nested_too_deep_to_be_read_is_unrecorded() {

@@ -1,14 +1,14 @@
-//! A serializer around that of a codec, which notices what the codec does not give back as it was.
+//! A serializer wrapper that detects values which a codec does not read back exactly.
 //!
-//! A value passes through it on its way to the codec, so noticing costs no pass of its own. There are three answers:
+//! It wraps the codec's own serializer, so detection needs no second pass. There are three results:
 //!
-//! - The codec carries it, whatever type reads it.
-//! - The codec cannot carry it: serializing fails.
-//! - It depends on the type that reads it (*doubtful*). Types that buffer what they read (internally tagged and untagged
-//!   enums, flattened fields) lose 128-bit integers, keys that are not texts, and more. Whoever has that type decodes
-//!   and compares.
+//! - The codec carries the value, whatever type reads it.
+//! - The codec cannot carry the value: serializing fails.
+//! - The type that reads the value decides (*doubtful*). Types that buffer their input (internally tagged and untagged
+//!   enums, flattened fields) lose 128-bit integers, map keys that are not strings, and more. The caller then decodes
+//!   the value once and compares.
 //!
-//! Comparing is by a digest over all that a value says to its serializer. It needs nothing of a type but `Serialize`.
+//! The comparison uses a digest of all calls that a value makes to its serializer, so it needs only `Serialize`.
 
 mod parts;
 
@@ -30,20 +30,20 @@ const LONG: usize = 4096;
 /// that buffer do with JSON. All of them were tried.
 const ROUNDED_TWICE: u32 = 0x15ae_43fd;
 
-/// Whether the type is at hand that will read a value, to find out what it makes of it.
+/// The type that will read the value is known, so that a doubtful value can be decoded and compared, or it is unknown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reader {
     Known,
     Unknown,
 }
 
-/// What one pass over a value notices.
+/// Findings of one pass over a value.
 pub(super) struct Notes {
     codec: Codec,
     reader: Reader,
     refused: Cell<Option<&'static str>>,
     doubtful: Cell<bool>,
-    /// What was said so far; None where nobody asks.
+    /// Digest of the serializer calls so far; None where no digest was asked for.
     digest: Cell<Option<u64>>,
     /// The hash of the last text that was written as a key.
     key: Cell<u64>,
@@ -67,12 +67,12 @@ impl Notes {
         notes
     }
 
-    /// The reason for which serializing failed, if it is one of this module's.
+    /// Reason for which this wrapper made serializing fail; None where the value's own `Serialize` failed.
     pub(super) fn refused(&self) -> Option<&'static str> {
         self.refused.get()
     }
 
-    /// It depends on the type that reads the value whether it comes back as it was.
+    /// The type that reads the value decides if it is read back exactly.
     pub(super) fn is_doubtful(&self) -> bool {
         self.doubtful.get()
     }
@@ -81,7 +81,7 @@ impl Notes {
         self.digest.get()
     }
 
-    /// The value with this serializer around whichever it is given.
+    /// Wraps a value, so that it is serialized through [`Exact`].
     pub(super) fn on<'a, T: ?Sized>(&'a self, value: &'a T) -> Noted<'a, T> {
         Noted {
             value,
@@ -93,7 +93,7 @@ impl Notes {
         }
     }
 
-    fn doubt(&self) {
+    fn mark_doubtful(&self) {
         self.doubtful.set(true);
     }
 
@@ -107,20 +107,20 @@ impl Notes {
     }
 
     #[inline]
-    fn say(&self, what: What, bytes: &[u8]) {
-        if let Some(said) = self.digest.get() {
+    fn record(&self, kind: Kind, bytes: &[u8]) {
+        if let Some(so_far) = self.digest.get() {
             let mut hasher = DefaultHasher::new();
-            hasher.write_u64(said);
-            hasher.write_u8(what as u8);
+            hasher.write_u64(so_far);
+            hasher.write_u8(kind as u8);
             hasher.write(bytes);
             self.digest.set(Some(hasher.finish()));
         }
     }
 }
 
-/// What was said, so that an `i32` is no `i64` and a text is no variant.
+/// Kind of a serializer call. An `i32` is another kind than an `i64`, and a string another than a variant.
 #[derive(Clone, Copy)]
-enum What {
+enum Kind {
     Bool,
     I8,
     I16,
@@ -173,7 +173,7 @@ impl Place {
     }
 }
 
-/// A value, or a part of one, that is serialized through [`Exact`].
+/// A value, or a part of one, with the wrapper around whichever serializer it is given.
 pub(super) struct Noted<'a, T: ?Sized> {
     value: &'a T,
     notes: &'a Notes,
@@ -199,24 +199,24 @@ struct Exact<'n, S> {
 
 impl<'n, S: Serializer> Exact<'n, S> {
     #[inline]
-    fn leaf(&self, what: What, bytes: &[u8]) {
+    fn leaf(&self, kind: Kind, bytes: &[u8]) {
         if self.place.role == Role::Key {
-            self.notes.doubt();
+            self.notes.mark_doubtful();
         }
-        self.notes.say(what, bytes);
+        self.notes.record(kind, bytes);
     }
 
-    fn text(&self, what: What, text: &str) {
+    fn text(&self, kind: Kind, text: &str) {
         if self.place.role == Role::Key {
             self.notes.key.set(fnv(text));
         }
         if !self.notes.is_json() && text.len() > LONG {
-            self.notes.doubt();
+            self.notes.mark_doubtful();
         }
-        self.notes.say(what, text.as_bytes());
+        self.notes.record(kind, text.as_bytes());
     }
 
-    /// What is written as null would be read as the outer `None`.
+    /// Refuses null directly inside of a `Some`: it would be read as the outer `None`.
     fn null(&self) -> Result<(), S::Error> {
         match self.place.role {
             Role::Some => Err(self.notes.refuse(
@@ -224,7 +224,7 @@ impl<'n, S: Serializer> Exact<'n, S> {
                  put the inner value into a struct with a field or into an enum",
             )),
             Role::Key => {
-                self.notes.doubt();
+                self.notes.mark_doubtful();
                 Ok(())
             }
             Role::Value => Ok(()),
@@ -235,7 +235,7 @@ impl<'n, S: Serializer> Exact<'n, S> {
         self.null()?;
         if !self.notes.is_json() {
             // CBOR has one null for units and for `None`; a type that buffers it takes it for the latter.
-            self.notes.doubt();
+            self.notes.mark_doubtful();
         }
         Ok(())
     }
@@ -249,30 +249,30 @@ impl<'n, S: Serializer> Exact<'n, S> {
             }
         } else if is_nan {
             // Not all of its bits may survive conversions between the widths.
-            self.notes.doubt();
+            self.notes.mark_doubtful();
         }
         Ok(())
     }
 
     fn name(&self, name: &'static str) {
-        // Codecs know some of their own types by names like these.
+        // serde_json and ciborium mark their own types by such names.
         if name.starts_with(['$', '@']) {
-            self.notes.doubt();
+            self.notes.mark_doubtful();
         }
     }
 
-    /// Goes one level deeper, into the parts that `to` takes.
+    /// Enters a compound value, whose parts go to `to`.
     fn compound<C>(
         notes: &'n Notes,
         place: Place,
-        what: What,
-        says: &[u8],
+        kind: Kind,
+        bytes: &[u8],
         to: Result<C, S::Error>,
     ) -> Result<Compound<'n, C>, S::Error> {
         if place.depth >= DEEP || place.role == Role::Key {
-            notes.doubt();
+            notes.mark_doubtful();
         }
-        notes.say(what, says);
+        notes.record(kind, bytes);
         Ok(Compound::new(to?, notes, place.deeper(Role::Value)))
     }
 
@@ -281,7 +281,7 @@ impl<'n, S: Serializer> Exact<'n, S> {
         'n: 'v,
     {
         if self.place.depth >= DEEP {
-            self.notes.doubt();
+            self.notes.mark_doubtful();
         }
         Noted {
             value,
@@ -295,7 +295,7 @@ macro_rules! integers {
     ($($method:ident($integer:ty) $what:ident;)*) => {$(
         #[inline]
         fn $method(self, v: $integer) -> Result<S::Ok, S::Error> {
-            self.leaf(What::$what, &v.to_le_bytes());
+            self.leaf(Kind::$what, &v.to_le_bytes());
             self.to.$method(v)
         }
     )*};
@@ -325,20 +325,20 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
 
     #[inline]
     fn serialize_bool(self, v: bool) -> Result<S::Ok, S::Error> {
-        self.leaf(What::Bool, &[u8::from(v)]);
+        self.leaf(Kind::Bool, &[u8::from(v)]);
         self.to.serialize_bool(v)
     }
 
     fn serialize_i128(self, v: i128) -> Result<S::Ok, S::Error> {
         // Types that buffer know integers of 64 bits.
-        self.notes.doubt();
-        self.leaf(What::I128, &v.to_le_bytes());
+        self.notes.mark_doubtful();
+        self.leaf(Kind::I128, &v.to_le_bytes());
         self.to.serialize_i128(v)
     }
 
     fn serialize_u128(self, v: u128) -> Result<S::Ok, S::Error> {
-        self.notes.doubt();
-        self.leaf(What::U128, &v.to_le_bytes());
+        self.notes.mark_doubtful();
+        self.leaf(Kind::U128, &v.to_le_bytes());
         self.to.serialize_u128(v)
     }
 
@@ -346,54 +346,54 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
     fn serialize_f32(self, v: f32) -> Result<S::Ok, S::Error> {
         self.finite(v.is_finite(), v.is_nan())?;
         if v.abs().to_bits() == ROUNDED_TWICE && self.notes.is_json() {
-            // Some type would read it, and read another number.
+            // A type that buffers would read another number, without an error.
             if self.notes.reader == Reader::Unknown {
                 return Err(self.notes.refuse(
                     "this `f32` is another one when it is read as `f64` first; make it an `f64`",
                 ));
             }
-            self.notes.doubt();
+            self.notes.mark_doubtful();
         }
-        self.leaf(What::F32, &v.to_bits().to_le_bytes());
+        self.leaf(Kind::F32, &v.to_bits().to_le_bytes());
         self.to.serialize_f32(v)
     }
 
     #[inline]
     fn serialize_f64(self, v: f64) -> Result<S::Ok, S::Error> {
         self.finite(v.is_finite(), v.is_nan())?;
-        self.leaf(What::F64, &v.to_bits().to_le_bytes());
+        self.leaf(Kind::F64, &v.to_bits().to_le_bytes());
         self.to.serialize_f64(v)
     }
 
     #[inline]
     fn serialize_char(self, v: char) -> Result<S::Ok, S::Error> {
-        self.text(What::Char, v.encode_utf8(&mut [0; 4]));
+        self.text(Kind::Char, v.encode_utf8(&mut [0; 4]));
         self.to.serialize_char(v)
     }
 
     #[inline]
     fn serialize_str(self, v: &str) -> Result<S::Ok, S::Error> {
-        self.text(What::Str, v);
+        self.text(Kind::Str, v);
         self.to.serialize_str(v)
     }
 
     fn serialize_bytes(self, v: &[u8]) -> Result<S::Ok, S::Error> {
         // JSON writes them as an array, which not every type of bytes reads.
-        self.notes.doubt();
-        self.leaf(What::Bytes, v);
+        self.notes.mark_doubtful();
+        self.leaf(Kind::Bytes, v);
         self.to.serialize_bytes(v)
     }
 
     #[inline]
     fn serialize_none(self) -> Result<S::Ok, S::Error> {
         self.null()?;
-        self.notes.say(What::None, &[]);
+        self.notes.record(Kind::None, &[]);
         self.to.serialize_none()
     }
 
     #[inline]
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
-        self.leaf(What::Some, &[]);
+        self.leaf(Kind::Some, &[]);
         let value = self.noted(value, Role::Some);
         self.to.serialize_some(&value)
     }
@@ -401,13 +401,13 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
     #[inline]
     fn serialize_unit(self) -> Result<S::Ok, S::Error> {
         self.unit()?;
-        self.notes.say(What::Unit, &[]);
+        self.notes.record(Kind::Unit, &[]);
         self.to.serialize_unit()
     }
 
     fn serialize_unit_struct(self, name: &'static str) -> Result<S::Ok, S::Error> {
         self.unit()?;
-        self.notes.say(What::Unit, name.as_bytes());
+        self.notes.record(Kind::Unit, name.as_bytes());
         self.to.serialize_unit_struct(name)
     }
 
@@ -419,7 +419,7 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
         variant: &'static str,
     ) -> Result<S::Ok, S::Error> {
         self.name(name);
-        self.text(What::Variant, variant);
+        self.text(Kind::Variant, variant);
         self.to.serialize_unit_variant(name, index, variant)
     }
 
@@ -442,7 +442,7 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
         value: &T,
     ) -> Result<S::Ok, S::Error> {
         self.name(name);
-        self.leaf(What::Variant, variant.as_bytes());
+        self.leaf(Kind::Variant, variant.as_bytes());
         let value = self.noted(value, Role::Value);
         self.to
             .serialize_newtype_variant(name, index, variant, &value)
@@ -451,13 +451,13 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
     #[inline]
     fn serialize_seq(self, len: Option<usize>) -> Result<Self::SerializeSeq, S::Error> {
         let to = self.to.serialize_seq(len);
-        Self::compound(self.notes, self.place, What::Seq, &[], to)
+        Self::compound(self.notes, self.place, Kind::Seq, &[], to)
     }
 
     #[inline]
     fn serialize_tuple(self, len: usize) -> Result<Self::SerializeTuple, S::Error> {
         let to = self.to.serialize_tuple(len);
-        Self::compound(self.notes, self.place, What::Tuple, &[], to)
+        Self::compound(self.notes, self.place, Kind::Tuple, &[], to)
     }
 
     fn serialize_tuple_struct(
@@ -467,7 +467,7 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
     ) -> Result<Self::SerializeTupleStruct, S::Error> {
         self.name(name);
         let to = self.to.serialize_tuple_struct(name, len);
-        Self::compound(self.notes, self.place, What::Tuple, name.as_bytes(), to)
+        Self::compound(self.notes, self.place, Kind::Tuple, name.as_bytes(), to)
     }
 
     fn serialize_tuple_variant(
@@ -482,7 +482,7 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
         Self::compound(
             self.notes,
             self.place,
-            What::Variant,
+            Kind::Variant,
             variant.as_bytes(),
             to,
         )
@@ -492,10 +492,10 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
     fn serialize_map(self, len: Option<usize>) -> Result<Self::SerializeMap, S::Error> {
         if len.is_none() {
             // A struct with flattened fields, of which two may have one name.
-            self.notes.doubt();
+            self.notes.mark_doubtful();
         }
         let to = self.to.serialize_map(len);
-        Self::compound(self.notes, self.place, What::Map, &[], to)
+        Self::compound(self.notes, self.place, Kind::Map, &[], to)
     }
 
     #[inline]
@@ -506,7 +506,7 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
     ) -> Result<Self::SerializeStruct, S::Error> {
         self.name(name);
         let to = self.to.serialize_struct(name, len);
-        Self::compound(self.notes, self.place, What::Struct, name.as_bytes(), to)
+        Self::compound(self.notes, self.place, Kind::Struct, name.as_bytes(), to)
     }
 
     fn serialize_struct_variant(
@@ -521,7 +521,7 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
         Self::compound(
             self.notes,
             self.place,
-            What::Variant,
+            Kind::Variant,
             variant.as_bytes(),
             to,
         )
@@ -537,8 +537,8 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
 
     fn is_human_readable(&self) -> bool {
         if !self.notes.is_json() {
-            // A type that asks is written in its compact form, and one that buffers does not know that.
-            self.notes.doubt();
+            // A type that asks writes its compact form. A type that buffers expects the readable one.
+            self.notes.mark_doubtful();
         }
         self.to.is_human_readable()
     }

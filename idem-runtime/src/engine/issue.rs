@@ -33,10 +33,10 @@ const DOMAIN: &[u8] = b"idem/issued/1";
 /// How far the clocks of one store's servers may be apart: a cluster has several.
 const SKEW: Duration = Duration::from_secs(60);
 
-/// How long the record is kept that the store's time is read off, once it is released.
+/// Retention of the record that the store's time is read off.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// How long its claim is valid: longer than it takes to release it.
+/// Lease of that record's claim: longer than it takes to release it.
 const LEASE: Duration = Duration::from_secs(30);
 
 /// What a token says, its HMAC aside.
@@ -124,10 +124,10 @@ async fn issue(
     Ok(issued.key(&secret.sign(&issued.signed(operation, scope))))
 }
 
-/// The store's time: that at which it says that a record was claimed which is claimed for nothing else.
+/// Reads the store's time, off a record that is claimed for this alone.
 ///
-/// A task of its own claims the record and releases it. So the record is released too where the caller goes away, and is
-/// not taken for one whose owner died.
+/// A separate task claims and releases the record. So the record is released even if the caller is dropped, and a purge
+/// does not count it as abandoned.
 async fn now(engine: &Arc<Engine>, nonce: &[u8; 16]) -> Result<Timestamp, Error> {
     let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
     let identity = Identity {
@@ -157,7 +157,7 @@ async fn now(engine: &Arc<Engine>, nonce: &[u8; 16]) -> Result<Timestamp, Error>
             Err(error) => Err(error),
         };
         let granted = claimed.as_ref().ok().map(|granted| granted.grant);
-        // Whoever asked may have gone away.
+        // The caller may have been dropped.
         let _ = tell.send(claimed.map(|granted| granted.first_claimed_at));
         if let Some(grant) = granted {
             let holder = Holder {

@@ -97,7 +97,7 @@ type Handler = Arc<dyn Fn(&Payload) -> Result<Recovered, DecodeError> + Send + S
 /// How many values are read at a time.
 const BATCH: usize = 32;
 
-/// Without a pause a value is due again before its call has claimed its record, to every process that looks.
+/// Shortest pause. Without a pause a value is due again, in every process, before its call has claimed its record.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// The records whose calls this recovery is making.
@@ -258,7 +258,7 @@ impl Recovery {
             let due = bounded(limit, store.due(operation, room as u32)).await?;
             for kept in &due {
                 if calls.is_under_way(kept) {
-                    // It has not claimed its record yet: that is no attempt that failed.
+                    // The call has not claimed its record yet. That is no failed attempt.
                     let pause = self.settings.first_pause.max(self.settings.interval);
                     bounded(limit, store.postpone(kept, pause, false)).await?;
                     continue;

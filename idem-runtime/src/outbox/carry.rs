@@ -17,7 +17,7 @@ use crate::store::outbox::{Claimed, Stored};
 pub(super) struct Claim {
     pub(super) message: Stored,
     pub(super) token: Token,
-    /// Until then nobody else can have claimed it: the end of the lease, counted from before the claim was sent.
+    /// End of the lease, counted from before the claim was sent: no other relay can claim the message earlier.
     pub(super) held_until: Instant,
 }
 
@@ -125,7 +125,7 @@ async fn handle(shared: &Shared, claim: Claim) -> bool {
     false
 }
 
-/// What is known of a message while it is handled.
+/// State of a message while it is handled.
 struct About {
     topic: String,
     number: i64,
@@ -248,8 +248,8 @@ where
     false
 }
 
-/// Whether it was this relay that ended a message which is not its own any more. Whoever took over has made the number of
-/// attempts a higher one, and cannot have done so while the lease held.
+/// Finds out who ended the claim: true if this relay did. Another relay that took over has increased the number of
+/// attempts, which it could not do while the lease was valid.
 async fn was_taken(shared: &Shared, about: &About) -> Result<bool, StoreError> {
     Ok(match within(shared.messages.attempt(about.number)).await? {
         Some(attempt) => attempt == about.attempt,

@@ -23,7 +23,7 @@ const LONGEST_FAILURE: Duration = Duration::from_secs(30);
 /// How often delivered messages are deleted, unless they are kept for less.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
 const PURGE_BATCH: u32 = 1_000;
-/// How many ordering keys one look goes over, where too many messages wait behind others.
+/// Number of ordering keys that one look visits, where too many messages wait behind others.
 const KEYS: usize = 64;
 
 pub(super) async fn run(shared: Arc<Shared>) {
@@ -117,15 +117,15 @@ enum Look {
     Contended,
 }
 
-/// What a relay remembers from look to look.
+/// State of a relay between two looks.
 #[derive(Default)]
 struct Seen {
     due: Due,
-    /// The ordering key to go on behind.
+    /// Last ordering key that was visited.
     last_key: String,
 }
 
-/// Takes up to so many messages. It takes none once the relay is to stop.
+/// Takes up to `free` messages, and none once the relay is asked to stop.
 async fn look(
     shared: &Shared,
     seen: &mut Seen,
@@ -192,15 +192,15 @@ async fn look(
             seen.due = Due::default();
             return Ok(match expected {
                 true => Look::Contended,
-                // All that was seen waits behind others.
+                // All messages that were seen wait behind others.
                 false => Look::Exhausted,
             });
         }
     }
 }
 
-/// Takes the first messages of ordering keys, from the last key that was looked at on, and tells how many. It goes over
-/// so few keys that the next look, which goes on behind them, is as soon as ever.
+/// Takes the first message of each ordering key behind the last key that was visited, and returns their number. It visits
+/// at most [`KEYS`] keys; the next look continues behind them.
 async fn look_by_key(
     shared: &Shared,
     last_key: &mut String,

@@ -51,15 +51,15 @@ impl Default for Place {
 /// How many messages one step claims at most, to keep its locks short.
 pub(crate) const BATCH: usize = 32;
 
-/// How many ordered messages of a topic that are due one step looks at. Behind a parked one there may be a million.
+/// Number of ordered messages of a topic that one statement reads. A million may be due behind a parked one.
 const WINDOW: usize = 128;
 
-/// What is there to be claimed.
+/// Messages that could be claimed.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
     /// The topics of which at least one message could be claimed.
     pub(crate) topics: Vec<String>,
-    /// So many messages wait behind others that some that could be claimed may be missing: look from key to key.
+    /// So many messages wait behind others that claimable ones may be missing here: visit the ordering keys.
     pub(crate) crowded: bool,
 }
 
@@ -122,10 +122,10 @@ pub(crate) trait Messages: Debug + Send + Sync {
     /// What polls for these topics. Where parked messages are skipped, later ones of their ordering key go before them.
     fn polling(&self, topics: &[&str], skip_parked: bool) -> Polling;
 
-    /// What could be claimed, as far as it is found without reading all that waits behind others.
+    /// Finds messages that could be claimed, without reading all that wait behind others.
     async fn due(&self, polling: &Polling) -> Result<Due, StoreError>;
 
-    /// The ordering key behind this one, the first one behind the empty text.
+    /// Returns the next ordering key in the order of the index; the first one behind the empty string.
     async fn next_key(&self, polling: &Polling, after: &str)
     -> Result<Option<NextKey>, StoreError>;
 
@@ -166,7 +166,7 @@ pub(crate) trait Messages: Debug + Send + Sync {
     /// Sets the message aside for a person.
     async fn park(&self, claimed: Claimed, error: &str) -> Result<bool, StoreError>;
 
-    /// How often a message was handed out, since it was last requeued. None where it is gone.
+    /// Number of times that a message was handed out since it was last requeued. None where it is gone.
     async fn attempt(&self, id: i64) -> Result<Option<u32>, StoreError>;
 
     /// Up to so many parked messages behind the one of this number, in the order of enqueuing.

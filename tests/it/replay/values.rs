@@ -272,13 +272,13 @@ pub(crate) enum Any {
     BySequence(BTreeMap<Vec<u8>, u8>),
     Set(HashSet<u16>),
     ShortFloats(Vec<F32>),
-    Sequence(Vec<Any>),
-    External(Box<External<Any>>),
-    Internal(Box<Internal<Any>>),
-    Adjacent(Box<Adjacent<Any>>),
-    Untagged(Box<Untagged<Any>>),
-    Flat(Box<Flat<Any>>),
-    Fields(Box<Fields<Any>>),
+    Sequence(Vec<Self>),
+    External(Box<External<Self>>),
+    Internal(Box<Internal<Self>>),
+    Adjacent(Box<Adjacent<Self>>),
+    Untagged(Box<Untagged<Self>>),
+    Flat(Box<Flat<Self>>),
+    Fields(Box<Fields<Self>>),
 }
 
 /// The one `f32` that is another one when its text is read as `f64` first.

@@ -2,7 +2,7 @@
 
 use serde::ser::{self, Serialize};
 
-use super::{Noted, Notes, Place, Role, What};
+use super::{Kind, Noted, Notes, Place, Role};
 
 /// The parts of a value: elements, entries or fields.
 pub(super) struct Compound<'n, C> {
@@ -19,7 +19,7 @@ pub(super) struct Compound<'n, C> {
 }
 
 impl<'n, C> Compound<'n, C> {
-    /// What was said so far is said of what comes before the parts.
+    /// Begins behind all calls that were recorded so far.
     pub(super) fn new(to: C, notes: &'n Notes, place: Place) -> Self {
         Self {
             to,
@@ -44,7 +44,7 @@ impl<'n, C> Compound<'n, C> {
         }
     }
 
-    /// A part whose place among the others says nothing begins.
+    /// Begins an element or an entry, whose position does not count.
     #[inline]
     fn begin(&self) {
         if self.before.is_some() {
@@ -63,7 +63,7 @@ impl<'n, C> Compound<'n, C> {
     fn end_unordered(&self) {
         if self.before.is_some() {
             self.notes.digest.set(self.before);
-            self.notes.say(What::End, &self.sum.to_le_bytes());
+            self.notes.record(Kind::End, &self.sum.to_le_bytes());
         }
     }
 
@@ -71,10 +71,10 @@ impl<'n, C> Compound<'n, C> {
     fn field(&mut self, name: &'static str) {
         match self.first_field {
             None => self.first_field = Some(name),
-            Some(first) if first == name => self.notes.doubt(),
+            Some(first) if first == name => self.notes.mark_doubtful(),
             Some(_) => {}
         }
-        self.notes.say(What::Field, name.as_bytes());
+        self.notes.record(Kind::Field, name.as_bytes());
     }
 
     #[inline]
@@ -82,7 +82,7 @@ impl<'n, C> Compound<'n, C> {
         let key = self.notes.key.get();
         match self.first_key {
             None => self.first_key = Some(key),
-            Some(first) if first == key => self.notes.doubt(),
+            Some(first) if first == key => self.notes.mark_doubtful(),
             Some(_) => {}
         }
     }
@@ -150,7 +150,7 @@ macro_rules! in_order {
 
             #[inline]
             fn end(self) -> Result<C::Ok, C::Error> {
-                self.notes.say(What::End, &[]);
+                self.notes.record(Kind::End, &[]);
                 self.to.end()
             }
         }
@@ -187,7 +187,7 @@ macro_rules! by_name {
 
             #[inline]
             fn end(self) -> Result<C::Ok, C::Error> {
-                self.notes.say(What::End, &[]);
+                self.notes.record(Kind::End, &[]);
                 self.to.end()
             }
         }

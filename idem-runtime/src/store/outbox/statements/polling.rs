@@ -15,7 +15,7 @@ use crate::store::sql::{Dialect, Placeholders, Statement, Table};
 #[derive(Debug)]
 pub(crate) struct Polling {
     pub(in crate::store::outbox) topics: Box<[Box<str>]>,
-    /// What is there of each topic.
+    /// Counts claimable messages by topic.
     pub(in crate::store::outbox) due: Statement,
     /// Claims messages of a topic.
     pub(in crate::store::outbox) claim: Statement,
@@ -25,7 +25,7 @@ pub(crate) struct Polling {
     pub(in crate::store::outbox) next_key: Statement,
 }
 
-/// How the conditions are written for one table.
+/// Conditions on messages, in one dialect and for one table.
 struct Conditions<'a> {
     dialect: &'a Dialect,
     messages: String,
