@@ -25,6 +25,9 @@ mod together;
 mod transaction;
 
 use connections::Answer;
+pub(super) use connections::run;
+#[cfg(feature = "outbox")]
+pub(super) use connections::run_borrowed;
 pub(super) use errors::{DUPLICATE, error, number, retry_undone};
 use errors::{LOCKED, NO_SUCH_TABLE, is_undone};
 use statements::Statements;
@@ -298,7 +301,7 @@ impl Steps for MySqlStore {
     }
 
     async fn answer(&self, query: &Query<'_>) -> Result<Answer, sqlx::Error> {
-        retry_undone(|| connections::run(&self.pool, query)).await
+        retry_undone(|| run(&self.pool, query)).await
     }
 }
 

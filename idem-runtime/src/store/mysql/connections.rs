@@ -10,7 +10,7 @@ use std::fmt;
 
 use futures_util::TryStreamExt as _;
 use sqlx::mysql::{MySqlArguments, MySqlConnection, MySqlQueryResult, MySqlRow};
-use sqlx::{Either, Execute, Executor, MySql, MySqlPool};
+use sqlx::{Connection as _, Either, Execute, Executor, MySql, MySqlPool};
 
 use super::errors::{TX_IN_PROGRESS, number};
 use crate::store::sql::{Query, caught, uncut};
@@ -56,19 +56,22 @@ pub(super) async fn run_on(
     answer_of(connection, query.build::<MySql>()).await
 }
 
-/// Runs a statement on the caller's connection, which is in the caller's transaction.
+/// Runs a statement on the caller's connection.
 ///
 /// # Errors
 /// [`RolledBack`] where the server has undone the whole transaction: after a deadlock, and after waiting for a lock under
 /// `innodb_rollback_on_timeout`. Then the caller's next statements would commit one by one. They are made to fail instead:
 /// the connection is put into a transaction that is read-only, which ends with the caller's own.
-pub(super) async fn run_joined(
+pub(in crate::store) async fn run_borrowed(
     connection: &mut MySqlConnection,
     query: &Query<'_>,
 ) -> Result<Answer, sqlx::Error> {
     let answer = answer_of(&mut *connection, sqlx::raw_sql(query.literal())).await;
     match answer {
-        Err(error) if number(&error).is_some_and(|it| MAY_ROLL_BACK.contains(&it)) => {
+        Err(error)
+            if connection.is_in_transaction()
+                && number(&error).is_some_and(|it| MAY_ROLL_BACK.contains(&it)) =>
+        {
             match bar_if_rolled_back(connection).await? {
                 true => Err(sqlx::Error::AnyDriverError(Box::new(RolledBack))),
                 false => Err(error),

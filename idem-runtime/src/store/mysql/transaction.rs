@@ -45,7 +45,7 @@ impl Steps for On<'_, MySqlStore, MySqlConnection> {
     async fn answer(&self, query: &Query<'_>) -> Result<Answer, sqlx::Error> {
         let mut connection = self.connection.lock().await;
         match self.is_joined {
-            true => connections::run_joined(&mut connection, query).await,
+            true => connections::run_borrowed(&mut connection, query).await,
             false => connections::run_on(&mut connection, query).await,
         }
     }

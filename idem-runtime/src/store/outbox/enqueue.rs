@@ -140,6 +140,38 @@ impl Insert {
     }
 }
 
+/// Runs a statement on the caller's connection, and tells how many rows it matched. MySQL's are sent so that the caller may
+/// go away.
+macro_rules! executed {
+    (mysql, $database:ty, $connection:ident, $query:ident) => {
+        crate::store::mysql::run_borrowed($connection, &$query)
+            .await
+            .map(|answer| answer.done.rows_affected())
+    };
+    ($module:ident, $database:ty, $connection:ident, $query:ident) => {
+        $query
+            .build::<$database>()
+            .execute(&mut **$connection)
+            .await
+            .map(|done| done.rows_affected())
+    };
+}
+
+/// Runs a statement on the caller's connection, and gives its rows.
+macro_rules! fetched {
+    (mysql, $database:ty, $connection:ident, $query:ident) => {
+        crate::store::mysql::run_borrowed($connection, &$query)
+            .await
+            .map(|answer| answer.rows)
+    };
+    ($module:ident, $database:ty, $connection:ident, $query:ident) => {
+        $query
+            .build::<$database>()
+            .fetch_all(&mut **$connection)
+            .await
+    };
+}
+
 macro_rules! kinds {
     ($($feature:literal: $variant:ident, $number:literal, $connection:ty, $database:ty, $module:ident;)*) => {
         $(
@@ -168,9 +200,8 @@ macro_rules! kinds {
                     $(
                         #[cfg(feature = $feature)]
                         Kind::$variant(connection) => {
-                            let done = query.build::<$database>().execute(&mut **connection).await;
-                            match done {
-                                Ok(done) => Ok(done.rows_affected() > 0),
+                            match executed!($module, $database, connection, query) {
+                                Ok(rows) => Ok(rows > 0),
                                 Err(error) if is_duplicate(&error) => Ok(false),
                                 Err(error) => Err(crate::store::$module::error(error)),
                             }
@@ -184,14 +215,13 @@ macro_rules! kinds {
                 match &mut self.0 {
                     $(
                         #[cfg(feature = $feature)]
-                        Kind::$variant(connection) => query
-                            .build::<$database>()
-                            .fetch_optional(&mut **connection)
-                            .await
-                            .map_err(crate::store::$module::error)?
-                            .as_ref()
-                            .map(texts)
-                            .transpose(),
+                        Kind::$variant(connection) => {
+                            fetched!($module, $database, connection, query)
+                                .map_err(crate::store::$module::error)?
+                                .first()
+                                .map(texts)
+                                .transpose()
+                        }
                     )*
                 }
             }

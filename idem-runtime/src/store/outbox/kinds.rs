@@ -34,6 +34,32 @@ pub(super) trait Kind: sqlx::Database<Row: Readable> {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
+/// Runs a statement on the pool, and gives its rows or how many it matched. MySQL's run to their end, also where the caller
+/// goes away.
+macro_rules! on_pool {
+    (mysql, rows, $pool:ident, $query:ident) => {
+        async {
+            let answer = crate::store::mysql::run($pool, $query).await?;
+            Ok(answer.rows)
+        }
+    };
+    (mysql, affected, $pool:ident, $query:ident) => {
+        async {
+            let answer = crate::store::mysql::run($pool, $query).await?;
+            Ok(answer.done.rows_affected())
+        }
+    };
+    ($module:ident, rows, $pool:ident, $query:ident) => {
+        $query.build::<Self>().fetch_all($pool)
+    };
+    ($module:ident, affected, $pool:ident, $query:ident) => {
+        async {
+            let done = $query.build::<Self>().execute($pool).await?;
+            Ok(done.rows_affected())
+        }
+    };
+}
+
 macro_rules! kind {
     ($feature:literal, $database:ty, $module:ident, $retry:ident, $migration:literal, $returns_rows:literal,
      $one_writer:literal) => {
@@ -48,17 +74,16 @@ macro_rules! kind {
                 query: &Query<'_>,
             ) -> Result<Vec<Self::Row>, StoreError> {
                 use crate::store::$module::{error, $retry};
-                $retry(|| query.build::<Self>().fetch_all(pool))
+                $retry(|| on_pool!($module, rows, pool, query))
                     .await
                     .map_err(error)
             }
 
             async fn run(pool: &Pool<Self>, query: &Query<'_>) -> Result<u64, StoreError> {
                 use crate::store::$module::{error, $retry};
-                let done = $retry(|| query.build::<Self>().execute(pool))
+                $retry(|| on_pool!($module, affected, pool, query))
                     .await
-                    .map_err(error)?;
-                Ok(done.rows_affected())
+                    .map_err(error)
             }
 
             async fn migrate(pool: &Pool<Self>, table: &Table) -> Result<(), StoreError> {
