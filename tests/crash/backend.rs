@@ -1,10 +1,12 @@
-//! The store under test, by its address, and the private server that it needs.
+//! The store under test, by its address, and the private servers that it needs.
 
 use std::fmt;
 use std::path::Path;
 
 use anyhow::bail;
-use idem_servers::{Options, Server};
+use idem_runtime::store::{Filter, PageRequest};
+use idem_runtime::{Idem, Record, Store};
+use idem_servers::{Options, RedisCluster, Server};
 
 use crate::Mode;
 
@@ -15,10 +17,27 @@ pub(crate) enum Name {
     Postgres,
     MariaDb,
     Redis,
+    RedisCluster,
+    Memory,
 }
 
 impl Name {
-    const ALL: [Self; 4] = [Self::Sqlite, Self::Postgres, Self::MariaDb, Self::Redis];
+    const ALL: [Self; 6] = [
+        Self::Sqlite,
+        Self::Postgres,
+        Self::MariaDb,
+        Self::Redis,
+        Self::RedisCluster,
+        Self::Memory,
+    ];
+
+    fn has(self, mode: Mode) -> bool {
+        match self {
+            Self::Sqlite | Self::Postgres | Self::MariaDb => true,
+            Self::Redis => mode != Mode::Transactional,
+            Self::RedisCluster | Self::Memory => mode == Mode::Mixed,
+        }
+    }
 }
 
 impl fmt::Display for Name {
@@ -28,44 +47,57 @@ impl fmt::Display for Name {
             Self::Postgres => "postgres",
             Self::MariaDb => "mariadb",
             Self::Redis => "redis",
+            Self::RedisCluster => "redis-cluster",
+            Self::Memory => "memory",
         })
     }
 }
 
 /// The stores that a word of the command line means.
 pub(crate) fn named(word: &str, mode: Mode) -> anyhow::Result<Vec<Name>> {
-    let has_mode = |it: &Name| mode == Mode::Leased || *it != Name::Redis;
     if word == "all" {
-        return Ok(Name::ALL.into_iter().filter(has_mode).collect());
+        return Ok(Name::ALL.into_iter().filter(|it| it.has(mode)).collect());
     }
     let found = Name::ALL.into_iter().find(|it| it.to_string() == word);
     match found {
-        Some(name) if has_mode(&name) => Ok(vec![name]),
-        Some(name) => {
-            bail!("{name} has no transactions, leave out `--mode tx` or take another store")
+        Some(name) if name.has(mode) => Ok(vec![name]),
+        Some(name) => bail!(
+            "there is no mode `{}` for {name}, take another mode or another store",
+            mode.as_str()
+        ),
+        None => {
+            let names: Vec<_> = Name::ALL.iter().map(Name::to_string).collect();
+            bail!(
+                "there is no store {word:?}, take one of {}, all",
+                names.join(", ")
+            )
         }
-        None => bail!("there is no store {word:?}: sqlite, postgres, mariadb, redis, all"),
     }
 }
 
-/// Where the records are, and the server that keeps them, which ends with this.
+/// Where the records are, and the servers that keep them, which end with this.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) address: String,
-    pub(crate) server: Option<Server>,
+    servers: Servers,
+}
+
+#[derive(Debug)]
+enum Servers {
+    None,
+    One(Server),
+    Cluster(RedisCluster),
 }
 
 impl Place {
-    /// A private server that flushes what it acknowledges, so that killing it loses nothing.
+    /// Private servers that flush what they acknowledge, so that killing them loses nothing.
     pub(crate) fn start(name: Name, dir: &Path) -> anyhow::Result<Self> {
         let options = Options::durable();
         let server = match name {
+            Name::Memory => return Ok(Self::without_server("memory://".to_owned())),
             Name::Sqlite => {
                 let file = dir.join("records.sqlite");
-                return Ok(Self {
-                    address: format!("sqlite://{}", file.display()),
-                    server: None,
-                });
+                return Ok(Self::without_server(format!("sqlite://{}", file.display())));
             }
             Name::Postgres => Server::postgres(&options)?,
             // InnoDB by itself shows a commit to others before it is in its log, and a kill in between takes back what
@@ -74,10 +106,52 @@ impl Place {
                 Server::maria_db(&options.set("log-bin", "binlog").set("sync-binlog", "1"))?
             }
             Name::Redis => Server::redis(&options)?,
+            // A failover loses what the replica had not received: a node that is stopped or killed is back before the
+            // others give it up.
+            Name::RedisCluster => {
+                let cluster = RedisCluster::start(&options.set("cluster-node-timeout", "60000"))?;
+                return Ok(Self {
+                    address: format!("redis-cluster://{}", cluster.urls().join(",")),
+                    servers: Servers::Cluster(cluster),
+                });
+            }
         };
         Ok(Self {
             address: server.url(),
-            server: Some(server),
+            servers: Servers::One(server),
         })
+    }
+
+    fn without_server(address: String) -> Self {
+        Self {
+            address,
+            servers: Servers::None,
+        }
+    }
+
+    /// The servers; none for a store that has none.
+    pub(crate) fn servers(&self) -> &[Server] {
+        match &self.servers {
+            Servers::None => &[],
+            Servers::One(server) => std::slice::from_ref(server),
+            Servers::Cluster(cluster) => cluster.nodes(),
+        }
+    }
+}
+
+/// All records of a store.
+pub(crate) async fn records<S: Store + ?Sized>(idem: &Idem<S>) -> anyhow::Result<Vec<Record>> {
+    let mut records = Vec::new();
+    let mut page = PageRequest {
+        limit: 1000,
+        after: None,
+    };
+    loop {
+        let found = idem.store().list(&Filter::default(), &page).await?;
+        records.extend(found.records);
+        page.after = found.next;
+        if page.after.is_none() {
+            return Ok(records);
+        }
     }
 }

@@ -17,37 +17,46 @@
 //! half way. Then nothing at all may be lost or double: a ledger row for every key whose caller was given a receipt, at
 //! most one for every other, and a completed record for each row and no record besides. `--mode tx --store all --kills
 //! 1000 --server-kills 60 --seconds 900` is the long round.
+//!
+//! With `--mode mixed` calls of all modes share a pool of four connections, and callers leave; see [`mixed`].
 
 mod backend;
+mod mixed;
+mod process;
 mod report;
 mod transactions;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use lexopt::prelude::{Long, Value, ValueExt};
 use rand::RngExt;
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
-use tokio::task::JoinHandle;
 
 use self::backend::Place;
+use self::process::Worker;
 use self::report::Answers;
 
 const USAGE: &str = "\
-Usage: crash [--mode MODE] [--store NAME]... [--kills N] [--server-kills N] [--workers N] [--seconds N]
+Usage: crash [--mode MODE] [--store NAME]... [--kills N] [--server-kills N] [--stops N] [--drops N] [--workers N]
+             [--seconds N]
 
-  --mode MODE        leased: at least once and at most once, side by side, or tx: exactly once (leased)
-  --store NAME       sqlite, postgres, mariadb, redis (which has no tx), or all; may be repeated (sqlite)
-  --kills N          how many worker processes to kill, for each store (200)
-  --server-kills N   how many times to kill the server meanwhile; SQLite has none (0)
-  --workers N        how many work at a time (4)
-  --seconds N        when to stop killing at the latest, for each store (240)
+  --mode MODE        leased: at least once and at most once, side by side; tx: exactly once; or mixed: all kinds of
+                     calls, an outbox and a purger on one pool of 4 connections, with callers that leave (leased)
+  --store NAME       sqlite, postgres, mariadb, redis (which has no tx), with mixed also redis-cluster and memory, or
+                     all; may be repeated (sqlite)
+  --kills N          how many worker processes to kill, for each store; memory has none (200)
+  --server-kills N   how many times to kill the server meanwhile; SQLite has none (0; mixed: one in 50 kills)
+  --stops N          mixed: how many times to stop and continue the server meanwhile (one in 50 kills)
+  --drops N          mixed: how many calls are to be dropped half way, at least (2000)
+  --workers N        how many work at a time (4; mixed: 3)
+  --seconds N        when to stop killing at the latest, for each store (240; mixed: 3600)
+
+The long round of mixed is `--mode mixed --store all --kills 1000 --drops 100000`.
 ";
 
 #[derive(Debug)]
@@ -61,6 +70,7 @@ enum Role {
 enum Mode {
     Leased,
     Transactional,
+    Mixed,
 }
 
 impl Mode {
@@ -68,7 +78,8 @@ impl Mode {
         match word {
             "leased" => Ok(Self::Leased),
             "tx" => Ok(Self::Transactional),
-            _ => bail!("there is no mode {word:?}: leased, tx"),
+            "mixed" => Ok(Self::Mixed),
+            _ => bail!("there is no mode {word:?}, take one of leased, tx, mixed"),
         }
     }
 
@@ -76,6 +87,7 @@ impl Mode {
         match self {
             Self::Leased => "leased",
             Self::Transactional => "tx",
+            Self::Mixed => "mixed",
         }
     }
 }
@@ -87,6 +99,8 @@ struct Plan {
     stores: Vec<backend::Name>,
     kills: u32,
     server_kills: u32,
+    stops: u32,
+    drops: u64,
     workers: usize,
     limit: Duration,
 }
@@ -97,6 +111,7 @@ async fn main() -> ExitCode {
         Ok(Some(Role::Supervisor(plan))) => all(&plan).await,
         Ok(Some(Role::Worker(Mode::Leased, orders))) => worker::work(orders).await,
         Ok(Some(Role::Worker(Mode::Transactional, orders))) => transactions::work(orders).await,
+        Ok(Some(Role::Worker(Mode::Mixed, orders))) => mixed::work(orders).await,
         Ok(None) => {
             print!("{USAGE}");
             Ok(())
@@ -114,23 +129,21 @@ async fn main() -> ExitCode {
 
 fn parse() -> anyhow::Result<Option<Role>> {
     let mut words = Vec::new();
-    let mut plan = Plan {
-        mode: Mode::Leased,
-        stores: Vec::new(),
-        kills: 200,
-        server_kills: 0,
-        workers: 4,
-        limit: Duration::from_secs(240),
-    };
+    let mut mode = Mode::Leased;
+    let mut kills = 200_u32;
+    let mut drops = 2000;
+    let (mut server_kills, mut stops, mut workers, mut seconds) = (None, None, None, None);
     let mut args = lexopt::Parser::from_env();
     while let Some(arg) = args.next()? {
         match arg {
-            Long("mode") => plan.mode = Mode::named(&args.value()?.string()?)?,
+            Long("mode") => mode = Mode::named(&args.value()?.string()?)?,
             Long("store") => words.push(args.value()?.string()?),
-            Long("kills") => plan.kills = args.value()?.parse()?,
-            Long("server-kills") => plan.server_kills = args.value()?.parse()?,
-            Long("workers") => plan.workers = args.value()?.parse()?,
-            Long("seconds") => plan.limit = Duration::from_secs(args.value()?.parse()?),
+            Long("kills") => kills = args.value()?.parse()?,
+            Long("server-kills") => server_kills = Some(args.value()?.parse()?),
+            Long("stops") => stops = Some(args.value()?.parse()?),
+            Long("drops") => drops = args.value()?.parse()?,
+            Long("workers") => workers = Some(args.value()?.parse()?),
+            Long("seconds") => seconds = Some(args.value()?.parse()?),
             Long("help") => return Ok(None),
             // How the supervisor starts its workers.
             Value(word) if word == "work" => {
@@ -145,14 +158,27 @@ fn parse() -> anyhow::Result<Option<Role>> {
             other => return Err(other.unexpected().into()),
         }
     }
-    if plan.workers == 0 {
-        bail!("--workers takes at least 1");
-    }
     if words.is_empty() {
         words.push("sqlite".to_owned());
     }
-    for word in words {
-        plan.stores.extend(backend::named(&word, plan.mode)?);
+    let mixed = mode == Mode::Mixed;
+    let some = if mixed { kills.div_ceil(50) } else { 0 };
+    let plan = Plan {
+        mode,
+        stores: {
+            let stores = words.iter().map(|word| backend::named(word, mode));
+            let stores: anyhow::Result<Vec<_>> = stores.collect();
+            stores?.concat()
+        },
+        kills,
+        server_kills: server_kills.unwrap_or(some),
+        stops: stops.unwrap_or(some),
+        drops,
+        workers: workers.unwrap_or(if mixed { 3 } else { 4 }),
+        limit: Duration::from_secs(seconds.unwrap_or(if mixed { 3600 } else { 240 })),
+    };
+    if plan.workers == 0 {
+        bail!("--workers takes at least 1");
     }
     Ok(Some(Role::Supervisor(plan)))
 }
@@ -161,7 +187,11 @@ fn parse() -> anyhow::Result<Option<Role>> {
 async fn all(plan: &Plan) -> anyhow::Result<()> {
     let mut failed = Vec::new();
     for store in &plan.stores {
-        if let Err(error) = supervise(*store, plan).await {
+        let done = match plan.mode {
+            Mode::Mixed => mixed::supervise(*store, plan).await,
+            Mode::Leased | Mode::Transactional => supervise(*store, plan).await,
+        };
+        if let Err(error) = done {
             eprintln!("{store}: {error:#}");
             failed.push(store.to_string());
         }
@@ -172,24 +202,24 @@ async fn all(plan: &Plan) -> anyhow::Result<()> {
     bail!("not as promised: {}", failed.join(", "))
 }
 
-/// A worker process and the task that listens to it.
-struct Worker {
-    process: Child,
-    listener: JoinHandle<()>,
-}
-
 async fn supervise(store: backend::Name, plan: &Plan) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let ledger = dir.path().join("ledger.sqlite");
     let place = Place::start(store, dir.path())?;
-    match plan.mode {
-        Mode::Leased => worker::prepare(&place.address, &ledger).await?,
-        Mode::Transactional => transactions::prepare(&place.address).await?,
+    if plan.mode == Mode::Transactional {
+        transactions::prepare(&place.address).await?;
+    } else {
+        worker::prepare(&place.address, &ledger).await?;
     }
     let begun_at = worker::wall_clock();
-    let server_kills = place.server.as_ref().map_or(0, |_| plan.server_kills);
+    let server = place.servers().first();
+    let server_kills = server.map_or(0, |_| plan.server_kills);
     let answers = Arc::new(Mutex::new(Answers::new(server_kills > 0)));
-    let start = || Worker::start(plan.mode, &place.address, &ledger, begun_at, &answers);
+    let start = || {
+        let answers = Arc::clone(&answers);
+        let hear = move |line: &str| answers.lock().expect("no listener panics").hear(line);
+        Worker::start(plan.mode, &place.address, &ledger, begun_at, hear)
+    };
 
     let started = Instant::now();
     let mut running = (0..plan.workers)
@@ -200,7 +230,7 @@ async fn supervise(store: backend::Name, plan: &Plan) -> anyhow::Result<()> {
         let pause = rand::rng().random_range(5..80);
         tokio::time::sleep(Duration::from_millis(pause)).await;
         // The server's turns are spread evenly over those of the workers.
-        if let Some(server) = &place.server
+        if let Some(server) = server
             && u64::from(server_killed) * u64::from(plan.kills)
                 < u64::from(killed) * u64::from(server_kills)
         {
@@ -220,22 +250,19 @@ async fn supervise(store: backend::Name, plan: &Plan) -> anyhow::Result<()> {
     }
 
     let answers = std::mem::take(&mut *answers.lock().expect("no listener panics"));
-    let verdict = match plan.mode {
-        Mode::Leased => {
-            let report = report::judge(store, &place.address, &ledger, answers).await?;
-            println!("{report}");
-            report.verdict()
+    let verdict = if plan.mode == Mode::Transactional {
+        if let Some(server) = server {
+            // A commit of the dead that is under way has then happened or not.
+            server.kill()?;
+            server.restart()?;
         }
-        Mode::Transactional => {
-            if let Some(server) = &place.server {
-                // A commit of the dead that is under way has then happened or not.
-                server.kill()?;
-                server.restart()?;
-            }
-            let report = transactions::judge(store, &place.address, answers).await?;
-            println!("{report}");
-            report.verdict()
-        }
+        let report = transactions::judge(store, &place.address, answers).await?;
+        println!("{report}");
+        report.verdict()
+    } else {
+        let report = report::judge(store, &place.address, &ledger, answers).await?;
+        println!("{report}");
+        report.verdict()
     };
     println!(
         "{store}: {killed} kills, {server_killed} kills of the server in {:.0?}",
@@ -249,46 +276,6 @@ async fn supervise(store: backend::Name, plan: &Plan) -> anyhow::Result<()> {
         );
     }
     verdict
-}
-
-impl Worker {
-    fn start(
-        mode: Mode,
-        store: &str,
-        ledger: &Path,
-        begun_at: u64,
-        answers: &Arc<Mutex<Answers>>,
-    ) -> anyhow::Result<Self> {
-        let mut process = Command::new(std::env::current_exe()?)
-            .args(["work", mode.as_str()])
-            .arg(store)
-            .arg(ledger)
-            .arg(begun_at.to_string())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .context("a worker could not be started")?;
-        let stdout = process.stdout.take().context("its output is piped")?;
-        let answers = Arc::clone(answers);
-        let listener = tokio::spawn(async move {
-            let mut lines = BufReader::new(stdout).split(b'\n');
-            while let Ok(Some(line)) = lines.next_segment().await {
-                // The last line of a worker that was killed may be cut short; nobody was told anything then.
-                if let Ok(line) = String::from_utf8(line) {
-                    answers.lock().expect("no listener panics").hear(&line);
-                }
-            }
-        });
-        Ok(Self { process, listener })
-    }
-
-    /// SIGKILL, and everything that it said before.
-    async fn kill(mut self) -> anyhow::Result<()> {
-        self.process.kill().await?;
-        self.listener.await?;
-        Ok(())
-    }
 }
 
 /// How often something happened, by key.

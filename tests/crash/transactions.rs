@@ -5,13 +5,12 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use idem_runtime::store::{Filter, PageRequest};
 use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, SqliteStore, State, idempotent};
 use idem_tests::ledger::Database;
 use rand::RngExt;
 
 use crate::Counts;
-use crate::backend::Name;
+use crate::backend::{self, Name};
 use crate::report::Answers;
 use crate::worker::{Orders, call_on, say};
 
@@ -147,7 +146,7 @@ pub(crate) async fn judge(store: Name, address: &str, answers: Answers) -> anyho
         Name::Sqlite => judge_on::<SqliteStore>(store, address, answers).await,
         Name::Postgres => judge_on::<PostgresStore>(store, address, answers).await,
         Name::MariaDb => judge_on::<MySqlStore>(store, address, answers).await,
-        Name::Redis => bail!("{store} has no transactions"),
+        Name::Redis | Name::RedisCluster | Name::Memory => bail!("{store} has no transactions"),
     }
 }
 
@@ -159,7 +158,7 @@ async fn judge_on<S: Database>(
     let (store, pool) = S::connect(address).await?;
     let idem = Idem::new(store);
     let ledger = S::ledger(&pool).await?;
-    let records = records(&idem).await?;
+    let records = states(&idem).await?;
     let mut told: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for ((_, key), receipts) in answers.receipts {
         told.entry(key).or_default().extend(receipts);
@@ -222,26 +221,15 @@ async fn judge_on<S: Database>(
 }
 
 /// The states of all records, by key.
-async fn records<S: Database>(idem: &Idem<S>) -> anyhow::Result<BTreeMap<String, State>> {
-    let mut records = BTreeMap::new();
-    let mut page = PageRequest {
-        limit: 1000,
-        after: None,
-    };
-    loop {
-        let found = idem.store().list(&Filter::default(), &page).await?;
-        for record in found.records {
-            ensure!(
-                record.identity.operation.as_str() == OPERATION,
-                "a record of something else"
-            );
-            records.insert(record.identity.key.as_str().to_owned(), record.state);
-        }
-        page.after = found.next;
-        if page.after.is_none() {
-            return Ok(records);
-        }
-    }
+async fn states<S: Database>(idem: &Idem<S>) -> anyhow::Result<BTreeMap<String, State>> {
+    let records = backend::records(idem).await?.into_iter().map(|record| {
+        ensure!(
+            record.identity.operation.as_str() == OPERATION,
+            "a record of something else"
+        );
+        Ok((record.identity.key.as_str().to_owned(), record.state))
+    });
+    records.collect()
 }
 
 async fn call_to_its_end<S: Database>(idem: &Idem<S>, key: &str) -> Result<String, ChargeError> {

@@ -1,0 +1,407 @@
+//! One pool, all modes: leased, refused, transactional and joined calls, steps, an outbox with a relay, and a purger
+//! share one pool of four connections in each worker process, and most callers leave at random.
+//!
+//! Meanwhile workers are killed, the server is stopped, continued and killed, and a foreign session locks records for
+//! seconds. Every few seconds there is a pause. Then no call is under way, and each worker looks at
+//!
+//! - its pool: all connections can be acquired, and none is in a transaction;
+//! - the records of calls that were left before their body was polled: none of them is still running;
+//!
+//! and the supervisor, from a session of its own, at the outcomes that were acknowledged since the last pause. In the end
+//! the server is killed once more, and everything that was said is held against the database, see [`verdict`].
+//!
+//! Redis has no transactions: there it is leased calls and steps over the store's one connection. The memory store has
+//! no processes: there it is callers that leave.
+
+mod callers;
+mod calls;
+mod checks;
+mod database;
+mod faults;
+mod heard;
+mod leaving;
+mod relaying;
+mod verdict;
+mod worker;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use idem_runtime::{Idem, MemoryStore, MySqlStore, PostgresStore, Scope, SqliteStore, State};
+use rand::RngExt;
+use tokio::sync::mpsc;
+
+use self::database::OnePool;
+use self::faults::{Locker, Outages};
+use self::heard::{Heard, Suspect, Voice, lock};
+use crate::backend::{Name, Place};
+use crate::process::Worker;
+use crate::worker::wall_clock;
+use crate::{Mode, Plan};
+
+pub(crate) use self::worker::work;
+
+/// How long the workers work between two pauses.
+const WORKING: Duration = Duration::from_secs(3);
+/// How long a worker may take to come to a pause and look.
+const CHECKED_WITHIN: Duration = Duration::from_secs(90);
+/// How many of the acknowledged outcomes are looked up in a pause; all of them are in the end.
+const LOOKED_UP: usize = 300;
+
+/// What was done to a store.
+#[derive(Debug, Default)]
+struct Done {
+    kills: u32,
+    server_kills: u32,
+    stops: u32,
+    locks: Arc<AtomicU64>,
+    looked_up: u64,
+}
+
+/// A worker: another process, or a task of this one.
+enum Member {
+    Process(Worker),
+    Here(mpsc::UnboundedSender<String>),
+}
+
+struct Crew<'a> {
+    address: &'a str,
+    /// The handle on a store that only this process has.
+    memory: Option<Idem>,
+    begun_at: u64,
+    heard: Arc<Mutex<Heard>>,
+    members: Vec<(usize, Member)>,
+    hired: usize,
+    pauses: u64,
+}
+
+impl Crew<'_> {
+    fn hire(&mut self) -> anyhow::Result<(usize, Member)> {
+        self.hired += 1;
+        let id = self.hired;
+        let voice = Voice::Here(id, Arc::clone(&self.heard));
+        let member = match &self.memory {
+            Some(idem) => {
+                let (orders, told) = mpsc::unbounded_channel();
+                tokio::spawn(worker::work_here(idem.clone(), self.begun_at, voice, told));
+                Member::Here(orders)
+            }
+            None => {
+                let hear = move |line: &str| voice.say(line);
+                Member::Process(Worker::start(
+                    Mode::Mixed,
+                    self.address,
+                    Path::new("-"),
+                    self.begun_at,
+                    hear,
+                )?)
+            }
+        };
+        Ok((id, member))
+    }
+
+    /// Kills any but the first, which has its pool for the whole time.
+    async fn kill_one(&mut self) -> anyhow::Result<()> {
+        let victim =
+            rand::rng().random_range(usize::from(self.members.len() > 1)..self.members.len());
+        let hired = self.hire()?;
+        match std::mem::replace(&mut self.members[victim], hired) {
+            (_, Member::Process(worker)) => worker.kill().await,
+            (_, Member::Here(_)) => Ok(()),
+        }
+    }
+
+    async fn order(&mut self, order: &str) {
+        for (_, member) in &mut self.members {
+            match member {
+                Member::Process(worker) => worker.order(order).await,
+                Member::Here(orders) => drop(orders.send(order.to_owned())),
+            }
+        }
+    }
+
+    /// Has everybody stop and look.
+    async fn pause(&mut self) {
+        self.pauses += 1;
+        let begun_at = wall_clock();
+        self.order(&format!("pause {}", self.pauses)).await;
+        let deadline = Instant::now() + CHECKED_WITHIN;
+        loop {
+            let checked = lock(&self.heard).checked.clone();
+            let mut silent = Vec::new();
+            let mut died = Vec::new();
+            for (id, member) in &mut self.members {
+                let has_died = match member {
+                    Member::Process(worker) => worker.has_died(),
+                    Member::Here(_) => false,
+                };
+                if has_died {
+                    died.push(*id);
+                } else if checked.get(id) != Some(&self.pauses) {
+                    silent.push(*id);
+                }
+            }
+            let is_over = silent.is_empty() || Instant::now() > deadline;
+            if is_over {
+                for (kind, workers) in [("died", died), ("silent", silent)] {
+                    for worker in workers {
+                        self.suspect(kind, begun_at, format!("worker {worker}"));
+                    }
+                }
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    fn suspect(&self, kind: &str, begun_at: u64, what: String) {
+        lock(&self.heard).suspects.push(Suspect {
+            kind: kind.to_owned(),
+            what,
+            begun_at,
+            ended_at: wall_clock(),
+        });
+    }
+
+    /// Looks, as another session, for what was acknowledged since the last time.
+    async fn look_up(&self, idem: &Idem) -> u64 {
+        let mut fresh = std::mem::take(&mut lock(&self.heard).fresh);
+        let older = fresh.len().saturating_sub(LOOKED_UP);
+        fresh.drain(..older);
+        let looked_up = fresh.len() as u64;
+        for ((mode, key), receipt) in fresh {
+            let begun_at = wall_clock();
+            let found = find(idem, &mode, &key).await;
+            let is_there =
+                matches!(&found, Ok(Some((State::Completed, Some(it)))) if *it == receipt);
+            if !is_there {
+                let what = format!("{mode} {key}: acknowledged {receipt}, found {found:?}");
+                self.suspect("unseen", begun_at, what);
+            }
+        }
+        looked_up
+    }
+
+    async fn dismiss(self) -> anyhow::Result<()> {
+        for (_, member) in self.members {
+            if let Member::Process(worker) = member {
+                worker.kill().await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The state of a record and its receipt. A connection that was lost meanwhile is made anew.
+async fn find(
+    idem: &Idem,
+    mode: &str,
+    key: &str,
+) -> anyhow::Result<Option<(State, Option<String>)>> {
+    let operation = format!("mixed.{mode}");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        match idem.records().find(&operation, key, &Scope::none()).await {
+            Ok(found) => return Ok(found.map(|record| (record.state, verdict::receipt(&record)))),
+            Err(_) if Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// A handle of the supervisor's own.
+async fn open(address: &str) -> anyhow::Result<Idem> {
+    Ok(match address.split(':').next() {
+        Some("sqlite") => {
+            worker::handle(SqliteStore::open(&address["sqlite://".len()..]).await?).erased()
+        }
+        Some("memory") => worker::handle(MemoryStore::new()).erased(),
+        Some("postgres") => worker::handle(PostgresStore::open(address).await?).erased(),
+        Some("mysql") => worker::handle(MySqlStore::open(address).await?).erased(),
+        _ => worker::handle(worker::open_redis(address).await?).erased(),
+    })
+}
+
+/// Makes the tables.
+async fn prepare(address: &str) -> anyhow::Result<()> {
+    match address.split(':').next() {
+        Some("sqlite") => prepare_on::<SqliteStore>(address).await,
+        Some("postgres") => prepare_on::<PostgresStore>(address).await,
+        Some("mysql") => prepare_on::<MySqlStore>(address).await,
+        _ => Ok(()),
+    }
+}
+
+async fn prepare_on<S: OnePool>(address: &str) -> anyhow::Result<()> {
+    let (store, pool) = S::open(address, "prepare").await?;
+    store.make_ledger(&pool).await?;
+    S::outbox(&pool).migrate().await?;
+    Ok(())
+}
+
+pub(crate) async fn supervise(store: Name, plan: &Plan) -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let place = Place::start(store, dir.path())?;
+    prepare(&place.address).await?;
+    let idem = open(&place.address).await?;
+    let memory = (store == Name::Memory).then(|| idem.clone());
+    let started = Instant::now();
+    let mut crew = Crew {
+        address: &place.address,
+        memory: memory.clone(),
+        begun_at: wall_clock(),
+        heard: Arc::default(),
+        members: Vec::new(),
+        hired: 0,
+        pauses: 0,
+    };
+    let workers = if memory.is_some() { 1 } else { plan.workers };
+    for _ in 0..workers {
+        let hired = crew.hire()?;
+        crew.members.push(hired);
+    }
+    let (outages, mut done) = (Outages::default(), Done::default());
+    let goals = Goals::of(plan, &place, memory.is_some());
+    loop {
+        round(&mut crew, &place, &goals, &outages, &mut done).await?;
+        crew.pause().await;
+        done.looked_up += crew.look_up(&idem).await;
+        let reached = goals.reached(&done, lock(&crew.heard).drops) >= 1.0;
+        if reached || started.elapsed() > plan.limit {
+            break;
+        }
+        crew.order("go").await;
+    }
+    let (heard, pauses) = (Arc::clone(&crew.heard), crew.pauses);
+    crew.dismiss().await?;
+
+    // What was acknowledged outlives the server.
+    for server in place.servers() {
+        server.kill()?;
+        server.restart()?;
+    }
+    let idem = match &memory {
+        Some(_) => idem,
+        None => open(&place.address).await?,
+    };
+    let verdict = verdict::judge(&place.address, &idem, &heard, &outages).await?;
+    println!(
+        "{store} mixed: {} kills, {} kills of the server, {} stops, {} locks in {:.0?}; {} outcomes looked up in \
+         {} pauses",
+        done.kills,
+        done.server_kills,
+        done.stops,
+        done.locks.load(Ordering::Relaxed),
+        started.elapsed(),
+        done.looked_up,
+        pauses,
+    );
+    println!("{store} mixed: {verdict}");
+    let reached = goals.reached(&done, lock(&heard).drops);
+    verdict.verdict()?;
+    if reached < 1.0 {
+        bail!(
+            "only {:.0} % was done within {:?}",
+            reached * 100.0,
+            plan.limit
+        );
+    }
+    Ok(())
+}
+
+/// What is to be done to this store.
+struct Goals {
+    kills: u32,
+    server_kills: u32,
+    stops: u32,
+    drops: u64,
+}
+
+impl Goals {
+    fn of(plan: &Plan, place: &Place, is_here: bool) -> Self {
+        let if_server = |goal| if place.servers().is_empty() { 0 } else { goal };
+        Self {
+            kills: if is_here { 0 } else { plan.kills },
+            server_kills: if_server(plan.server_kills),
+            stops: if_server(plan.stops),
+            drops: plan.drops,
+        }
+    }
+
+    /// The part of the goal that is furthest behind.
+    fn reached(&self, done: &Done, drops: u64) -> f64 {
+        let outages = share(
+            u64::from(done.server_kills + done.stops),
+            u64::from(self.server_kills + self.stops),
+        );
+        self.worked(done, drops).min(outages)
+    }
+
+    /// The same without the outages, whose turns are spread evenly over it.
+    fn worked(&self, done: &Done, drops: u64) -> f64 {
+        share(u64::from(done.kills), u64::from(self.kills)).min(share(drops, self.drops))
+    }
+}
+
+fn share(done: u64, goal: u64) -> f64 {
+    match goal {
+        0 => 1.0,
+        _ => done as f64 / goal as f64,
+    }
+}
+
+/// Lets the crew work, and kills, stops and locks meanwhile; at most one outage in each round.
+async fn round(
+    crew: &mut Crew<'_>,
+    place: &Place,
+    goals: &Goals,
+    outages: &Outages,
+    done: &mut Done,
+) -> anyhow::Result<()> {
+    let over = Instant::now() + WORKING;
+    let locker = Locker::start(&place.address, crew.begun_at, &done.locks);
+    let worked = goals.worked(done, lock(&crew.heard).drops);
+    let had = f64::from(done.server_kills + done.stops);
+    let all = f64::from(goals.server_kills + goals.stops);
+    let outage = async {
+        if had >= all || had > all * worked {
+            return anyhow::Ok((0, 0));
+        }
+        let pause = rand::rng().random_range(500..2_000);
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        // In turn, as long as both are to be done.
+        if done.stops < goals.stops
+            && (done.stops <= done.server_kills || done.server_kills >= goals.server_kills)
+        {
+            outages.stop(place.servers()).await?;
+            return Ok((1, 0));
+        }
+        outages.kill(place.servers())?;
+        Ok((0, 1))
+    };
+    let kills = async {
+        let mut kills = 0;
+        while Instant::now() < over {
+            let pause = rand::rng().random_range(100..400);
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            if done.kills + kills < goals.kills {
+                crew.kill_one().await?;
+                kills += 1;
+            }
+        }
+        anyhow::Ok(kills)
+    };
+    let ((stops, server_kills), kills) = tokio::try_join!(outage, kills)?;
+    done.stops += stops;
+    done.server_kills += server_kills;
+    done.kills += kills;
+    if let Some(locker) = locker {
+        locker.stop().await;
+    }
+    Ok(())
+}

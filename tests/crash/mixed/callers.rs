@@ -1,0 +1,350 @@
+//! Who calls: services that share what a worker has, and do something at random each time they are asked to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem_runtime::outbox::{Outbox, RelayGuard};
+use idem_runtime::{Error, Idem, outbox};
+use rand::RngExt;
+use tokio::sync::Mutex;
+
+use super::calls::{self, Book, ChargeError};
+use super::database::OnePool;
+use super::leaving::{Attempted, Leave, Pace, suspect, until_left};
+use super::relaying;
+use crate::worker::wall_clock;
+
+/// How long a key is in use that several workers want.
+const SHARED_KEY_LIFE: u64 = 60;
+/// How long a key is in use that is locked now and then.
+const BUSY_KEY_LIFE: u64 = 2_000;
+/// How long a statement of the application's own may take, with the server up.
+const STATEMENT: Duration = Duration::from_secs(10);
+/// How many messages at a time the purger and the application's own purging remove.
+const PURGED: u32 = 100;
+const ORDERINGS: usize = 4;
+
+/// What the callers of a worker share.
+pub(super) trait Work: Send + Sync + 'static {
+    fn book(&self) -> &Book;
+    fn idem(&self) -> &Idem;
+    fn pace(&self) -> &Pace;
+
+    /// Makes a call, or uses the pool otherwise.
+    fn call(&self) -> impl Future<Output = ()> + Send;
+
+    /// Calls with a key that others want, too, and that is locked now and then.
+    fn call_busily(&self) -> impl Future<Output = ()> + Send;
+
+    /// Hands out messages, if there are any.
+    fn relay(&self) -> Result<Option<RelayGuard>, Error>;
+
+    /// Looks at the connections while nothing is under way: how many, and says what is wrong.
+    fn inspect_connections(&self) -> impl Future<Output = usize> + Send;
+}
+
+/// A service on a store without transactions.
+pub(super) struct Plain {
+    pub(super) book: Arc<Book>,
+    pub(super) idem: Idem,
+    pub(super) pace: Pace,
+    pub(super) begun_at: u64,
+}
+
+/// A service whose store, outbox and own statements share a pool.
+pub(super) struct Shop<S: OnePool> {
+    plain: Plain,
+    idem: Idem<S>,
+    pool: S::Pool,
+    outbox: Outbox,
+    address: String,
+    /// The number of the last message of each ordering key.
+    numbers: [Mutex<u64>; ORDERINGS],
+    is_one_file: bool,
+}
+
+/// The key that is locked now and then, at this moment.
+pub(super) fn busy_key(begun_at: u64) -> String {
+    let age = wall_clock().saturating_sub(begun_at);
+    format!("busy-{}", age / BUSY_KEY_LIFE)
+}
+
+impl Plain {
+    /// A key of its own, or one that all workers use at the time.
+    fn some_key(&self) -> String {
+        if rand::rng().random_bool(0.9) {
+            return self.book.own_key();
+        }
+        let age = wall_clock().saturating_sub(self.begun_at);
+        let number = age / SHARED_KEY_LIFE + rand::rng().random_range(0..4);
+        format!("shared-{number}")
+    }
+
+    fn attempted<'a>(&'a self, mode: &'static str, key: &'a str) -> Attempted<'a> {
+        Attempted {
+            book: &self.book,
+            pace: &self.pace,
+            mode,
+            key,
+            is_unrelated: mode != "busy",
+            acknowledges: mode != "joined" && mode != "brief",
+        }
+    }
+
+    async fn rerun(&self) {
+        let key = self.some_key();
+        let call = calls::rerun(&self.idem, &self.book, &key);
+        self.attempted("rerun", &key).make(call).await;
+    }
+
+    async fn refuse(&self) {
+        let key = self.some_key();
+        let call = calls::refuse(&self.idem, &self.book, &key);
+        self.attempted("refuse", &key).make(call).await;
+    }
+
+    async fn brief(&self) {
+        let key = self.some_key();
+        let call = calls::brief(&self.idem, &self.book, &key);
+        self.attempted("brief", &key).make(call).await;
+    }
+
+    async fn purge(&self) {
+        let purging = self.idem.store().purge(PURGED);
+        until_left(Leave::at_random(), purging).await;
+    }
+}
+
+impl Work for Plain {
+    fn book(&self) -> &Book {
+        &self.book
+    }
+
+    fn idem(&self) -> &Idem {
+        &self.idem
+    }
+
+    fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    async fn call(&self) {
+        let kind = rand::rng().random_range(0..100);
+        match kind {
+            0..38 => self.rerun().await,
+            38..76 => self.refuse().await,
+            76..94 => {
+                let key = self.some_key();
+                let call = calls::steps(&self.idem, &self.book, &key);
+                self.attempted("steps", &key).make(call).await;
+            }
+            94..99 => self.brief().await,
+            _ => self.purge().await,
+        }
+    }
+
+    async fn call_busily(&self) {
+        let key = busy_key(self.begun_at);
+        let call = calls::busy(&self.idem, &self.book, &key);
+        self.attempted("busy", &key).make(call).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+
+    fn relay(&self) -> Result<Option<RelayGuard>, Error> {
+        Ok(None)
+    }
+
+    /// A store without a pool has one connection, which answers or not.
+    async fn inspect_connections(&self) -> usize {
+        let begun_at = wall_clock();
+        let id = "0".repeat(64);
+        let scope = idem_runtime::Scope::none();
+        let found = self.idem.records().find("mixed.none", &id, &scope).await;
+        if let Err(error) = found {
+            suspect(&self.book, "connection", begun_at, &format!("{error:?}"));
+        }
+        1
+    }
+}
+
+impl<S: OnePool> Shop<S> {
+    pub(super) fn new(plain: Plain, idem: Idem<S>, pool: S::Pool, address: &str) -> Self {
+        Self {
+            outbox: S::outbox(&pool),
+            plain,
+            idem,
+            pool,
+            address: address.to_owned(),
+            numbers: Default::default(),
+            is_one_file: address.starts_with("sqlite:"),
+        }
+    }
+
+    async fn transactional(&self) {
+        let key = self.plain.some_key();
+        let call = calls::transactional(&self.idem, &self.plain.book, &key);
+        self.plain.attempted("tx", &key).make(call).await;
+    }
+
+    async fn steps(&self) {
+        let key = self.plain.some_key();
+        let call = calls::steps_tx(&self.idem, &self.plain.book, &key);
+        self.plain.attempted("steps", &key).make(call).await;
+    }
+
+    /// The application's own transaction, with a statement of its own before and behind a call that joins it. The
+    /// caller leaves the call only: its own statements run to their end.
+    async fn joined(&self) {
+        let begun_at = wall_clock();
+        let key = self.plain.some_key();
+        let id = self.plain.book.next_id();
+        let before = async {
+            let mut outer = S::begin_own(&self.pool).await?;
+            let row = format!("outer:{id}.before");
+            S::charge(S::connection(&mut outer), &row, &self.plain.book.name).await?;
+            Ok::<_, sqlx::Error>(outer)
+        };
+        let mut outer = match tokio::time::timeout(STATEMENT, before).await {
+            Ok(Ok(outer)) => outer,
+            failed => {
+                let what = format!("{key}: before the call, {:?}", failed.map(|it| it.err()));
+                return self.suspect("statement", begun_at, &what);
+            }
+        };
+        let connection = S::connection(&mut outer);
+        let call = calls::joined(&self.idem, connection, &self.plain.book, &id, &key);
+        let answer = self.plain.attempted("joined", &key).make(call).await;
+        // An error of the database may have undone the transaction: then there is nothing to go on with.
+        let is_lost = matches!(
+            answer,
+            Some(Err(
+                ChargeError::Database(_) | ChargeError::Idempotency(Error::Store(_))
+            ))
+        );
+        let commits = !is_lost && rand::rng().random_bool(0.85);
+        let behind = async {
+            if is_lost {
+                return S::rollback_own(outer).await;
+            }
+            let row = format!("outer:{id}.after");
+            S::charge(S::connection(&mut outer), &row, &self.plain.book.name).await?;
+            match commits {
+                true => S::commit_own(outer).await,
+                false => S::rollback_own(outer).await,
+            }
+        };
+        match tokio::time::timeout(STATEMENT, behind).await {
+            Ok(Ok(())) => {
+                let what = if commits { "committed" } else { "rolled-back" };
+                let voice = &self.plain.book.voice;
+                voice.say(&format!("outer {id} {what}"));
+                if let (true, Some(Ok(receipt))) = (commits, &answer) {
+                    voice.say(&format!("answer joined {key} {receipt}"));
+                }
+            }
+            _ if is_lost => {}
+            failed => {
+                let what = format!("{key}: {failed:?} behind {answer:?}");
+                self.suspect("statement", begun_at, &what);
+            }
+        }
+    }
+
+    /// A message in the application's own transaction, with a row that tells whether it was committed.
+    async fn enqueue(&self) {
+        let begun_at = wall_clock();
+        let which = rand::rng().random_range(0..ORDERINGS);
+        let Ok(mut number) = self.numbers[which].try_lock() else {
+            return;
+        };
+        *number += 1;
+        let name = &self.plain.book.name;
+        let ordering = format!("{name}.{which}");
+        let message = self.plain.book.next_id();
+        let payload = (message.clone(), *number);
+        let leave = if rand::rng().random_bool(0.3) {
+            Leave::at_random()
+        } else {
+            Leave::Never
+        };
+        let enqueue = async {
+            let mut outer = S::begin_own(&self.pool).await?;
+            let row = format!("outbox:{message}");
+            S::charge(S::connection(&mut outer), &row, &ordering).await?;
+            let enqueued = outbox::message(relaying::TOPIC, &payload).ordered_by(&ordering);
+            let enqueued = until_left(leave, S::enqueue(&mut outer, enqueued)).await.0;
+            match enqueued {
+                Some(Ok(())) if rand::rng().random_bool(0.85) => S::commit_own(outer).await?,
+                Some(Err(error)) => {
+                    let _ = S::rollback_own(outer).await;
+                    return Err(error.into());
+                }
+                Some(Ok(())) | None => S::rollback_own(outer).await?,
+            }
+            Ok::<_, ChargeError>(())
+        };
+        let enqueued = tokio::time::timeout(STATEMENT, enqueue).await;
+        if !matches!(enqueued, Ok(Ok(()))) {
+            let what = format!("{message}: {enqueued:?} with {leave:?}");
+            self.suspect("statement", begun_at, &what);
+        }
+    }
+
+    fn suspect(&self, kind: &str, begun_at: u64, what: &str) {
+        suspect(&self.plain.book, kind, begun_at, what);
+    }
+}
+
+impl<S: OnePool> Work for Shop<S> {
+    fn book(&self) -> &Book {
+        &self.plain.book
+    }
+
+    fn idem(&self) -> &Idem {
+        &self.plain.idem
+    }
+
+    fn pace(&self) -> &Pace {
+        &self.plain.pace
+    }
+
+    async fn call(&self) {
+        let kind = rand::rng().random_range(0..100);
+        match kind {
+            0..23 => self.plain.rerun().await,
+            23..46 => self.plain.refuse().await,
+            46..58 => self.steps().await,
+            58..73 => self.transactional().await,
+            73..87 => self.joined().await,
+            87..95 => self.enqueue().await,
+            95..98 => self.plain.brief().await,
+            98 => {
+                let migrating = self.idem.store().migrate_again();
+                until_left(Leave::at_random(), migrating).await;
+            }
+            _ => self.plain.purge().await,
+        }
+    }
+
+    async fn call_busily(&self) {
+        if rand::rng().random_bool(0.5) {
+            return self.plain.call_busily().await;
+        }
+        let key = busy_key(self.plain.begun_at);
+        // A transaction in SQLite holds up whoever writes.
+        let longest = if self.is_one_file { 20 } else { 1_500 };
+        let hold = Duration::from_millis(rand::rng().random_range(0..longest));
+        let call = calls::busy_tx(&self.idem, &self.plain.book, &key, hold);
+        let attempted = self.plain.attempted("busy", &key);
+        attempted.make(call).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+
+    fn relay(&self) -> Result<Option<RelayGuard>, Error> {
+        relaying::start(&self.outbox, self.plain.book.voice.clone()).map(Some)
+    }
+
+    async fn inspect_connections(&self) -> usize {
+        super::checks::inspect_pool::<S>(&self.plain.book, &self.pool, &self.address).await
+    }
+}

@@ -1,0 +1,248 @@
+//! The functions that are called: one for each mode, with a witness of what their bodies did.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use idem_runtime::{Error, Idem, StoreError, idempotent};
+use rand::RngExt;
+
+use super::database::{Connection, OnePool};
+use super::heard::{Voice, lock};
+
+/// The lease of leased calls: longer than the checks of a pause take, so that a record that nobody owns is seen.
+pub(super) const LEASE: Duration = Duration::from_secs(8);
+/// How long the store may take for one call.
+pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const STORE_PATIENCE: Duration = Duration::from_secs(4);
+
+/// What a charge can answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ChargeError {
+    #[error("it failed before its effect")]
+    Failed,
+    #[error("a statement of the body failed")]
+    Database(#[from] sqlx::Error),
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+    #[error(transparent)]
+    Outbox(#[from] StoreError),
+}
+
+/// A call that was left: what, and when it began.
+#[derive(Debug, Clone)]
+pub(super) struct Left {
+    pub(super) mode: &'static str,
+    pub(super) key: String,
+    pub(super) begun_at: u64,
+}
+
+/// What a worker knows of its own calls.
+#[derive(Debug)]
+pub(super) struct Book {
+    pub(super) name: String,
+    pub(super) voice: Voice,
+    next: AtomicU64,
+    recent: Mutex<VecDeque<String>>,
+    /// The bodies that were polled, since the last pause.
+    started: Mutex<BTreeSet<(&'static str, String)>>,
+    left: Mutex<Vec<Left>>,
+}
+
+impl Book {
+    pub(super) fn new(voice: Voice) -> Self {
+        Self {
+            name: format!("w{:08x}", rand::random::<u32>()),
+            voice,
+            next: AtomicU64::new(0),
+            recent: Mutex::default(),
+            started: Mutex::default(),
+            left: Mutex::default(),
+        }
+    }
+
+    /// A key that only this worker uses, mostly a new one.
+    pub(super) fn own_key(&self) -> String {
+        const REMEMBERED: usize = 16;
+        let mut recent = lock(&self.recent);
+        if !recent.is_empty() && rand::rng().random_bool(0.2) {
+            return recent[rand::rng().random_range(0..recent.len())].clone();
+        }
+        let key = self.next_id();
+        recent.push_back(key.clone());
+        if recent.len() > REMEMBERED {
+            recent.pop_front();
+        }
+        key
+    }
+
+    /// A name for something that nobody else has.
+    pub(super) fn next_id(&self) -> String {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        format!("{}-{number}", self.name)
+    }
+
+    pub(super) fn is_own(&self, key: &str) -> bool {
+        key.starts_with(&self.name)
+    }
+
+    pub(super) fn starts(&self, mode: &'static str, key: &str) {
+        lock(&self.started).insert((mode, key.to_owned()));
+    }
+
+    pub(super) fn has_started(&self, mode: &'static str, key: &str) -> bool {
+        lock(&self.started).contains(&(mode, key.to_owned()))
+    }
+
+    pub(super) fn left(&self, left: Left) {
+        lock(&self.left).push(left);
+    }
+
+    /// The calls that were left since the last pause.
+    pub(super) fn take_left(&self) -> Vec<Left> {
+        std::mem::take(&mut lock(&self.left))
+    }
+
+    fn took_effect(&self, mode: &str, key: &str) -> String {
+        // Another one each time, so that two runs never look like one.
+        let receipt = format!("{:016x}", rand::random::<u64>());
+        self.voice.say(&format!("effect {mode} {key} {receipt}"));
+        receipt
+    }
+}
+
+/// A moment of a body.
+async fn moment(at_most: u64) {
+    let pause = rand::rng().random_range(0..=at_most);
+    if pause > 0 {
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+    }
+}
+
+fn fails(share: f64) -> Result<(), ChargeError> {
+    match rand::rng().random_bool(share) {
+        true => Err(ChargeError::Failed),
+        false => Ok(()),
+    }
+}
+
+async fn charge_leased(book: &Book, mode: &'static str, key: &str) -> Result<String, ChargeError> {
+    book.starts(mode, key);
+    moment(3).await;
+    fails(0.1)?;
+    let receipt = book.took_effect(mode, key);
+    moment(3).await;
+    Ok(receipt)
+}
+
+/// At least once.
+#[idempotent(key = key, ttl = "24h", name = "mixed.rerun", store = idem, skip(book))]
+pub(super) async fn rerun(idem: &Idem, book: &Book, key: &str) -> Result<String, ChargeError> {
+    charge_leased(book, "rerun", key).await
+}
+
+/// At most once.
+#[idempotent(key = key, ttl = "24h", name = "mixed.refuse", store = idem, on_crash = refuse,
+             retry_err = ChargeError::Failed, skip(book))]
+pub(super) async fn refuse(idem: &Idem, book: &Book, key: &str) -> Result<String, ChargeError> {
+    charge_leased(book, "refuse", key).await
+}
+
+/// A record that the purger removes soon.
+#[idempotent(key = key, ttl = "100ms", name = "mixed.brief", store = idem, lease = "1s", skip(book))]
+pub(super) async fn brief(idem: &Idem, book: &Book, key: &str) -> Result<String, ChargeError> {
+    charge_leased(book, "brief", key).await
+}
+
+/// Two steps.
+#[idempotent(key = key, ttl = "24h", name = "mixed.steps", store = idem, attempt = attempt, skip(book))]
+pub(super) async fn steps(idem: &Idem, book: &Book, key: &str) -> Result<String, ChargeError> {
+    book.starts("steps", key);
+    let receipt = attempt
+        .step("charge", async || {
+            moment(2).await;
+            Ok::<_, ChargeError>(book.took_effect("steps", key))
+        })
+        .await?;
+    fails(0.2)?;
+    let step = attempt.step("mail", async || Ok::<_, ChargeError>(receipt));
+    step.await
+}
+
+/// Two steps, the first of which is committed together with its effect.
+#[idempotent(key = key, ttl = "24h", name = "mixed.steps", store = idem, attempt = attempt, skip(book))]
+pub(super) async fn steps_tx<S: OnePool>(
+    idem: &Idem<S>,
+    book: &Book,
+    key: &str,
+) -> Result<String, ChargeError> {
+    book.starts("steps", key);
+    let receipt = attempt
+        .step_tx(idem, "charge", async |tx: &mut Connection<S>| {
+            moment(1).await;
+            let receipt = book.took_effect("steps", key);
+            S::charge(tx, &format!("steps:{key}"), &receipt).await?;
+            Ok::<_, ChargeError>(receipt)
+        })
+        .await?;
+    fails(0.2)?;
+    let step = attempt.step("mail", async || Ok::<_, ChargeError>(receipt));
+    step.await
+}
+
+/// Exactly once.
+#[idempotent(key = key, ttl = "24h", name = "mixed.tx", store = idem, tx = tx, skip(book))]
+pub(super) async fn transactional<S: OnePool>(
+    idem: &Idem<S>,
+    book: &Book,
+    key: &str,
+) -> Result<String, ChargeError> {
+    moment(2).await;
+    let receipt = book.took_effect("tx", key);
+    S::charge(tx, &format!("tx:{key}"), &receipt).await?;
+    moment(2).await;
+    fails(0.1)?;
+    Ok(receipt)
+}
+
+/// Exactly once, in the caller's transaction.
+#[idempotent(key = key, ttl = "24h", name = "mixed.joined", store = idem, tx = tx, skip(book, outer))]
+pub(super) async fn joined<S: OnePool>(
+    idem: &Idem<S>,
+    tx: &mut Connection<S>,
+    book: &Book,
+    outer: &str,
+    key: &str,
+) -> Result<String, ChargeError> {
+    moment(2).await;
+    let receipt = book.took_effect("joined", key);
+    S::charge(tx, &format!("joined:{key}"), &receipt).await?;
+    S::charge(tx, &format!("outer:{outer}.within"), &receipt).await?;
+    moment(2).await;
+    fails(0.1)?;
+    Ok(receipt)
+}
+
+/// What all workers want at a time, and what is locked by others.
+#[idempotent(key = key, ttl = "24h", name = "mixed.busy", store = idem, skip(book))]
+pub(super) async fn busy(idem: &Idem, book: &Book, key: &str) -> Result<String, ChargeError> {
+    moment(40).await;
+    fails(0.6)?;
+    Ok(book.took_effect("busy", key))
+}
+
+/// The same in a transaction, as by another version of the function, which holds the record for so long.
+#[idempotent(key = key, ttl = "24h", name = "mixed.busy", store = idem, tx = tx, skip(book, hold))]
+pub(super) async fn busy_tx<S: OnePool>(
+    idem: &Idem<S>,
+    book: &Book,
+    key: &str,
+    hold: Duration,
+) -> Result<String, ChargeError> {
+    let receipt = book.took_effect("busy", key);
+    S::charge(tx, &format!("busy:{key}"), &receipt).await?;
+    tokio::time::sleep(hold).await;
+    fails(0.6)?;
+    Ok(receipt)
+}

@@ -1,0 +1,100 @@
+//! What a worker looks at in a pause, while it has no call under way: its connections, and the records of calls that
+//! were left.
+
+use std::time::{Duration, Instant};
+
+use idem_runtime::{Idem, Scope, State};
+
+use super::calls::{Book, Left, STORE_TIMEOUT};
+use super::database::{CONNECTIONS, OnePool};
+use super::leaving::suspect;
+use crate::worker::wall_clock;
+
+/// How much longer than a store call a record may take to be given back, since the machine has other work.
+const MARGIN: Duration = Duration::from_millis(1_500);
+/// How long the pool may take to lend all its connections, and they to answer.
+const LENT_WITHIN: Duration = Duration::from_secs(10);
+
+/// Acquires all connections of the pool, and asks the server whether one of them is in a transaction. Gives how many
+/// were looked at.
+pub(super) async fn inspect_pool<S: OnePool>(book: &Book, pool: &S::Pool, address: &str) -> usize {
+    let (pool, name) = (pool.clone(), book.name.clone());
+    let address = address.to_owned();
+    // A connection that is out of step makes its driver panic.
+    let inspection = tokio::spawn(async move {
+        let mut wrong = Vec::new();
+        let deadline = tokio::time::Instant::now() + LENT_WITHIN;
+        let mut lent = Vec::new();
+        while lent.len() < CONNECTIONS {
+            match tokio::time::timeout_at(deadline, S::acquire(&pool)).await {
+                Ok(Ok(connection)) => lent.push(connection),
+                failed => {
+                    let found = lent.len();
+                    let failed = failed.map(|it| it.err());
+                    wrong.push((
+                        "pool",
+                        format!("{found} of {CONNECTIONS} connections: {failed:?}"),
+                    ));
+                    break;
+                }
+            }
+        }
+        let asked = S::in_transaction(&mut lent, &address, &name);
+        match tokio::time::timeout(LENT_WITHIN, asked).await {
+            Ok(Ok(0)) => {}
+            Ok(Ok(found)) => wrong.push((
+                "transaction",
+                format!("{found} of {} connections are in one", lent.len()),
+            )),
+            failed => wrong.push(("connection", format!("{failed:?}"))),
+        }
+        (lent.len(), wrong)
+    });
+    let (inspected, wrong) = inspection.await.unwrap_or_default();
+    for (kind, what) in wrong {
+        suspect(book, kind, wall_clock(), &what);
+    }
+    inspected
+}
+
+/// Looks for records that are still running although their caller left, and nobody ran the body or is to be waited
+/// for. Gives how many it looked at.
+pub(super) async fn find_strays(book: &Book, idem: &Idem) -> usize {
+    let deadline = Instant::now() + STORE_TIMEOUT + MARGIN;
+    let mut left = book.take_left();
+    left.retain(|it| is_to_be_given_back(book, it));
+    let mut looked_at = 0;
+    let scope = Scope::none();
+    loop {
+        let mut running = Vec::new();
+        for call in left {
+            let operation = format!("mixed.{}", call.mode);
+            let found = idem.records().find(&operation, &call.key, &scope);
+            match found.await {
+                Ok(Some(record)) if record.state != State::Running => {}
+                Ok(None) => {}
+                found => {
+                    let found = found.map(|it| it.map(|record| record.state));
+                    running.push((call, format!("{found:?}")));
+                }
+            }
+            looked_at += 1;
+        }
+        if running.is_empty() || Instant::now() > deadline {
+            for (call, found) in running {
+                let what = format!("{} {}: {found}", call.mode, call.key);
+                suspect(book, "stray", call.begun_at, &what);
+            }
+            return looked_at;
+        }
+        left = running.into_iter().map(|(call, _)| call).collect();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Under `rerun` a body that was polled keeps its record until the lease is over, as after a crash.
+fn is_to_be_given_back(book: &Book, call: &Left) -> bool {
+    let is_leased = matches!(call.mode, "rerun" | "refuse" | "steps");
+    let stays = call.mode != "refuse" && book.has_started(call.mode, &call.key);
+    is_leased && book.is_own(&call.key) && !stays
+}

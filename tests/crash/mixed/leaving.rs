@@ -1,0 +1,176 @@
+//! Callers that leave: a future that is dropped after a time or a number of polls, and what became of one that was not.
+
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::sync::Mutex;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use idem_runtime::Error;
+use rand::RngExt;
+
+use super::calls::{Book, ChargeError, Left};
+use super::heard::{lock, noting_unrecorded};
+use crate::worker::wall_clock;
+
+/// An answer that took longer is counted.
+pub(super) const PROMPT: Duration = Duration::from_millis(100);
+
+/// When a caller leaves.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Leave {
+    Never,
+    After(Duration),
+    /// Once the future was polled so often.
+    Polled(u32),
+}
+
+impl Leave {
+    /// Most leave, at moments that hit each part of a call.
+    pub(super) fn at_random() -> Self {
+        let mut rng = rand::rng();
+        match rng.random_range(0..10) {
+            0..4 => Self::Never,
+            4..6 => Self::After(Duration::from_micros(rng.random_range(0..2_000))),
+            6..8 => Self::After(Duration::from_micros(rng.random_range(0..15_000))),
+            _ => Self::Polled(rng.random_range(1..10)),
+        }
+    }
+}
+
+/// Runs a future until it is ready or its caller leaves, which drops it. Gives the number of polls as well.
+pub(super) async fn until_left<F: Future>(leave: Leave, future: F) -> (Option<F::Output>, u32) {
+    let mut future = Box::pin(future);
+    let mut polls = 0;
+    let over = match leave {
+        Leave::After(time) => time,
+        _ => Duration::MAX,
+    };
+    let polled = std::future::poll_fn(|cx| {
+        polls += 1;
+        match (future.as_mut().poll(cx), leave) {
+            (Poll::Ready(output), _) => Poll::Ready(Some(output)),
+            (Poll::Pending, Leave::Polled(most)) if polls >= most => Poll::Ready(None),
+            (Poll::Pending, _) => Poll::Pending,
+        }
+    });
+    let output = tokio::time::timeout(over, polled).await.ok().flatten();
+    (output, polls)
+}
+
+/// How late this process and its database are with things that nobody holds up. An answer is slow only beyond it.
+#[derive(Debug, Default)]
+pub(super) struct Pace(Mutex<VecDeque<(Instant, Duration)>>);
+
+impl Pace {
+    /// Takes the time of something that should be quick, over and over.
+    pub(super) async fn measure<F>(&self, mut beat: impl FnMut() -> F)
+    where
+        F: Future<Output = ()>,
+    {
+        const REMEMBERED: usize = 200;
+        let pause = Duration::from_millis(20);
+        loop {
+            let began = Instant::now();
+            tokio::time::sleep(pause).await;
+            beat().await;
+            let mut beats = lock(&self.0);
+            beats.push_back((Instant::now(), began.elapsed().saturating_sub(pause)));
+            if beats.len() > REMEMBERED {
+                beats.pop_front();
+            }
+        }
+    }
+
+    fn worst_since(&self, began: Instant) -> Duration {
+        let beats = lock(&self.0);
+        let since = beats.iter().filter(|(ended, _)| *ended >= began);
+        let worst = since.map(|(_, lateness)| *lateness).max();
+        // A beat that has begun and not come back is as late as the call.
+        let silent = beats.back().map_or(Duration::ZERO, |(at, _)| at.elapsed());
+        worst.unwrap_or_default().max(silent)
+    }
+}
+
+/// One call of a worker.
+pub(super) struct Attempted<'a> {
+    pub(super) book: &'a Book,
+    pub(super) pace: &'a Pace,
+    pub(super) mode: &'static str,
+    pub(super) key: &'a str,
+    /// Whether nobody locks its key.
+    pub(super) is_unrelated: bool,
+    /// Whether `Ok` means that it is committed.
+    pub(super) acknowledges: bool,
+}
+
+impl Attempted<'_> {
+    /// Makes the call, and says what became of it. `None`: its caller left.
+    pub(super) async fn make(
+        &self,
+        call: impl Future<Output = Result<String, ChargeError>>,
+    ) -> Option<Result<String, ChargeError>> {
+        let Self {
+            book, mode, key, ..
+        } = self;
+        let (begun_at, began) = (wall_clock(), Instant::now());
+        let left = until_left(Leave::at_random(), call);
+        let ((answer, polls), unrecorded) = noting_unrecorded(left).await;
+        let took = began.elapsed();
+        let kind = match &answer {
+            None => "left",
+            Some(Ok(_)) if unrecorded => "unrecorded",
+            Some(Ok(_)) => "ok",
+            Some(Err(ChargeError::Failed)) => "failed",
+            Some(Err(ChargeError::Idempotency(Error::InFlight { .. }))) => "in-flight",
+            Some(Err(ChargeError::Idempotency(Error::Interrupted))) => "interrupted",
+            Some(Err(_)) => "error",
+        };
+        book.voice.say(&format!("call {mode} {kind} {polls}"));
+        match &answer {
+            None => book.left(Left {
+                mode,
+                key: (*key).to_owned(),
+                begun_at,
+            }),
+            Some(Ok(receipt)) if kind == "ok" && self.acknowledges => {
+                book.voice.say(&format!("answer {mode} {key} {receipt}"));
+            }
+            Some(Err(error)) if kind == "error" && self.is_unrelated => {
+                self.suspect("failed", begun_at, error);
+            }
+            Some(Ok(_)) if kind == "unrecorded" && self.is_unrelated => {
+                self.suspect("unrecorded", begun_at, &took);
+            }
+            Some(Err(_))
+                if kind == "interrupted" && book.is_own(key) && !book.has_started(mode, key) =>
+            {
+                self.suspect("interrupted", begun_at, &"nothing ran");
+            }
+            _ => {}
+        }
+        if answer.is_some() && self.is_unrelated && took > PROMPT {
+            let noise = self.pace.worst_since(began);
+            let beyond = took.saturating_sub(noise).as_millis();
+            let what = format!("{beyond} ms beyond the noise of {noise:?}, {kind}");
+            self.suspect(if beyond > 1000 { "slow" } else { "late" }, begun_at, &what);
+        }
+        answer
+    }
+
+    fn suspect(&self, kind: &str, begun_at: u64, detail: &dyn Debug) {
+        let Self {
+            book, mode, key, ..
+        } = self;
+        let what = format!("{mode} {key}: {detail:?}");
+        suspect(book, kind, begun_at, &what);
+    }
+}
+
+/// Says that something must not be, unless the server was down between then and now.
+pub(super) fn suspect(book: &Book, kind: &str, begun_at: u64, what: &str) {
+    let now = wall_clock();
+    let what = what.replace('\n', " ");
+    book.voice
+        .say(&format!("suspect {kind} {begun_at} {now} {what}"));
+}

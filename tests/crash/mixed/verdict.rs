@@ -1,0 +1,451 @@
+//! What was said, held against the database after everything ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, Record, SqliteStore, State};
+use idem_tests::ledger::Ledger;
+use tokio::task::JoinSet;
+
+use super::calls::{self, Book, ChargeError, LEASE};
+use super::database::OnePool;
+use super::faults::Outages;
+use super::heard::{Call, Delivery, Heard, Voice, lock};
+use super::relaying;
+use super::worker::handle;
+use crate::Counts;
+use crate::backend;
+
+/// How long the last call of a key may take: more than a lease.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a relay may take to hand out what is left.
+const HANDED_OUT_WITHIN: Duration = Duration::from_secs(60);
+/// How many keys that were given back are called once more; all others are.
+const RELEASED_CALLED: usize = 1_000;
+
+/// What must not be, whenever it is seen.
+const ALWAYS: [&str; 10] = [
+    "stray",
+    "pool",
+    "transaction",
+    "connection",
+    "unseen",
+    "interrupted",
+    "panic",
+    "hung",
+    "died",
+    "silent",
+];
+
+/// The receipt that a record holds.
+pub(super) fn receipt(record: &Record) -> Option<String> {
+    let payload = record.payload.as_ref()?;
+    let text = std::str::from_utf8(&payload.bytes).ok()?;
+    Some(text.trim_matches('"').to_owned())
+}
+
+/// What became of all of it.
+#[derive(Debug, Default)]
+pub(super) struct Verdict {
+    calls: Counts,
+    drops: u64,
+    polls: u64,
+    connections: u64,
+    records: u64,
+    acknowledged: usize,
+    ledger_rows: usize,
+    messages: usize,
+    late: usize,
+    excused: Counts,
+    /// What is broken, and one example of each.
+    broken: BTreeMap<String, (u64, String)>,
+}
+
+impl Verdict {
+    fn breaks(&mut self, what: &str, example: String) {
+        let (count, _) = self
+            .broken
+            .entry(what.to_owned())
+            .or_insert((0, example.clone()));
+        *count += 1;
+        if *count <= 5 {
+            eprintln!("{what}: {example}");
+        }
+    }
+
+    /// Whether everything was as promised.
+    pub(super) fn verdict(&self) -> anyhow::Result<()> {
+        let broken: Vec<_> = self
+            .broken
+            .iter()
+            .map(|(what, (count, _))| format!("{count} {what}"))
+            .collect();
+        ensure!(broken.is_empty(), "{}", broken.join(", "));
+        ensure!(self.acknowledged > 0, "no call was answered");
+        ensure!(self.records > 0, "no record was inspected");
+        Ok(())
+    }
+}
+
+/// Sorts what was said, looks at the records, and calls each key once more.
+pub(super) async fn judge(
+    address: &str,
+    idem: &Idem,
+    heard: &Arc<Mutex<Heard>>,
+    outages: &Outages,
+) -> anyhow::Result<Verdict> {
+    let mut verdict = Verdict::default();
+    // The owners are gone; whoever calls now takes over.
+    tokio::time::sleep(LEASE).await;
+    let records = records(idem).await?;
+    judge_suspects(&mut verdict, &lock(heard), outages);
+    judge_acknowledged(&mut verdict, &lock(heard), &records);
+    match address.split(':').next() {
+        Some("sqlite") => {
+            judge_database::<SqliteStore>(&mut verdict, address, heard, &records).await?
+        }
+        Some("postgres") => {
+            judge_database::<PostgresStore>(&mut verdict, address, heard, &records).await?
+        }
+        Some("mysql") => {
+            judge_database::<MySqlStore>(&mut verdict, address, heard, &records).await?
+        }
+        _ => {
+            let call = |(mode, key): Call, book: Arc<Book>, idem: Idem| async move {
+                call_plainly(&idem, &book, &mode, &key).await
+            };
+            call_to_their_ends(&mut verdict, idem, heard, &records, call).await;
+        }
+    }
+    judge_effects(&mut verdict, &lock(heard));
+    Ok(verdict)
+}
+
+type Records = BTreeMap<Call, (State, Option<String>)>;
+
+async fn records(idem: &Idem) -> anyhow::Result<Records> {
+    let records = backend::records(idem).await?.into_iter().map(|record| {
+        let operation = record.identity.operation.as_str();
+        let mode = operation.trim_start_matches("mixed.").to_owned();
+        let key = record.identity.key.as_str().to_owned();
+        ((mode, key), (record.state, receipt(&record)))
+    });
+    Ok(records.collect())
+}
+
+fn judge_suspects(verdict: &mut Verdict, heard: &Heard, outages: &Outages) {
+    verdict.calls = heard.calls.clone();
+    (verdict.drops, verdict.polls) = (heard.drops, heard.polls);
+    (verdict.connections, verdict.records) = (heard.connections, heard.records);
+    for suspect in &heard.suspects {
+        let is_excused = outages.excuse(suspect);
+        let is_broken = ALWAYS.contains(&suspect.kind.as_str());
+        if suspect.kind == "late" {
+            verdict.late += usize::from(!is_excused);
+        } else if is_broken || !is_excused {
+            verdict.breaks(&suspect.kind, suspect.what.clone());
+        } else {
+            *verdict.excused.entry(suspect.kind.clone()).or_default() += 1;
+        }
+    }
+}
+
+fn judge_acknowledged(verdict: &mut Verdict, heard: &Heard, records: &Records) {
+    verdict.acknowledged = heard.acknowledged.len();
+    for (call, told) in &heard.acknowledged {
+        let found = records.get(call);
+        let is_kept = matches!(found, Some((State::Completed, Some(receipt)))
+            if told.len() == 1 && told.contains(receipt));
+        if !is_kept {
+            let example = format!("{call:?} told {told:?}, found {found:?}");
+            verdict.breaks("lost acknowledged outcome", example);
+        }
+    }
+}
+
+/// At most once means one effect, whoever was told what.
+fn judge_effects(verdict: &mut Verdict, heard: &Heard) {
+    for (call, receipts) in &heard.effects {
+        if call.0 == "refuse" && receipts.len() > 1 {
+            verdict.breaks("double effect", format!("{call:?}: {receipts:?}"));
+        }
+    }
+}
+
+async fn judge_database<S: OnePool>(
+    verdict: &mut Verdict,
+    address: &str,
+    heard: &Arc<Mutex<Heard>>,
+    records: &Records,
+) -> anyhow::Result<()> {
+    let (store, pool) = S::open(address, "judge").await?;
+    let ledger = S::ledger(&pool).await?;
+    let voice = Voice::Here(0, Arc::clone(heard));
+    judge_transactions(verdict, &lock(heard), &ledger, records);
+
+    // Whatever was committed is to be handed out, and then there is nothing left.
+    let outbox = S::outbox(&pool);
+    let relay = relaying::start(&outbox, voice)?;
+    let deadline = Instant::now() + HANDED_OUT_WITHIN;
+    while outbox.backlog().await?.waiting > 0 {
+        ensure!(
+            Instant::now() < deadline,
+            "the outbox does not become empty"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    relay.shutdown().await;
+    judge_messages(verdict, &lock(heard), &ledger);
+
+    let idem = handle(store);
+    let erased = idem.clone().erased();
+    let call = move |(mode, key): Call, book: Arc<Book>, erased: Idem| {
+        let (idem, pool) = (idem.clone(), pool.clone());
+        async move {
+            match mode.as_str() {
+                "steps" => calls::steps_tx(&idem, &book, &key).await,
+                "tx" => calls::transactional(&idem, &book, &key).await,
+                "joined" => {
+                    let mut outer = S::begin_own(&pool).await?;
+                    let id = book.next_id();
+                    let joined =
+                        calls::joined(&idem, S::connection(&mut outer), &book, &id, &key).await?;
+                    S::commit_own(outer).await?;
+                    Ok(joined)
+                }
+                _ => call_plainly(&erased, &book, &mode, &key).await,
+            }
+        }
+    };
+    call_to_their_ends(verdict, &erased, heard, records, call).await;
+    let (_, pool) = S::open(address, "judge").await?;
+    for (row, receipts) in S::ledger(&pool).await? {
+        if is_exactly_once(&row) && receipts.len() > 1 {
+            verdict.breaks("double effect", format!("{row}: {receipts:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn is_exactly_once(row: &str) -> bool {
+    ["tx:", "joined:", "steps:", "busy:"]
+        .iter()
+        .any(|kind| row.starts_with(kind))
+}
+
+/// An effect was committed if and only if its record was, and the caller's transaction as a whole or not at all.
+fn judge_transactions(verdict: &mut Verdict, heard: &Heard, ledger: &Ledger, records: &Records) {
+    verdict.ledger_rows = ledger.values().map(Vec::len).sum();
+    for (row, receipts) in ledger {
+        if is_exactly_once(row) && receipts.len() > 1 {
+            verdict.breaks("double effect", format!("{row}: {receipts:?}"));
+        }
+        let Some((mode @ ("tx" | "joined"), key)) = row.split_once(':') else {
+            continue;
+        };
+        let found = records.get(&(mode.to_owned(), key.to_owned()));
+        let agrees = matches!(found, Some((State::Completed, Some(receipt)))
+            if receipts.contains(receipt));
+        if !agrees {
+            let example = format!("{row}: effect {receipts:?}, record {found:?}");
+            verdict.breaks("effect and record apart", example);
+        }
+    }
+    for ((mode, key), (state, receipt)) in records {
+        let has_row = ledger.contains_key(&format!("{mode}:{key}"));
+        let needs_row = match mode.as_str() {
+            "tx" | "joined" | "steps" => *state == State::Completed,
+            _ => false,
+        };
+        if needs_row && !has_row {
+            let example = format!("{mode} {key}: record {state:?} {receipt:?}, no effect");
+            verdict.breaks("effect and record apart", example);
+        }
+        if matches!(mode.as_str(), "tx" | "joined") && *state != State::Completed {
+            let example = format!("{mode} {key}: {state:?}");
+            verdict.breaks("effect and record apart", example);
+        }
+    }
+    let mut outers: BTreeSet<&str> = heard.outer.keys().map(String::as_str).collect();
+    let rows = ledger.keys().filter_map(|row| row.strip_prefix("outer:"));
+    outers.extend(rows.filter_map(|row| row.split_once('.').map(|(id, _)| id)));
+    for id in outers {
+        let has = |part| ledger.contains_key(&format!("outer:{id}.{part}"));
+        let (before, within, after) = (has("before"), has("within"), has("after"));
+        let committed = heard.outer.get(id);
+        let is_whole = before == after && (!within || before);
+        let as_told = committed.is_none_or(|committed| *committed == before);
+        if !is_whole || !as_told {
+            let example = format!(
+                "{id}: before {before}, within {within}, after {after}, committed {committed:?}"
+            );
+            verdict.breaks("torn transaction", example);
+        }
+    }
+}
+
+/// A message is delivered if and only if it was committed, and in the order of its ordering key.
+fn judge_messages(verdict: &mut Verdict, heard: &Heard, ledger: &Ledger) {
+    let delivered: BTreeSet<&str> = heard
+        .deliveries
+        .iter()
+        .map(|it| it.message.as_str())
+        .collect();
+    let committed: BTreeSet<&str> = ledger
+        .keys()
+        .filter_map(|row| row.strip_prefix("outbox:"))
+        .collect();
+    verdict.messages = committed.len();
+    for lost in committed.difference(&delivered) {
+        verdict.breaks("message lost", (*lost).to_owned());
+    }
+    for stray in delivered.difference(&committed) {
+        verdict.breaks(
+            "message of a transaction that was rolled back",
+            (*stray).to_owned(),
+        );
+    }
+    let mut by_ordering: BTreeMap<&str, Vec<&Delivery>> = BTreeMap::new();
+    for delivery in &heard.deliveries {
+        by_ordering
+            .entry(&delivery.ordering)
+            .or_default()
+            .push(delivery);
+    }
+    for (ordering, mut deliveries) in by_ordering {
+        deliveries.sort_by_key(|it| it.at);
+        for pair in deliveries.windows(2) {
+            if pair[1].number < pair[0].number {
+                let example = format!("{ordering}: {} after {}", pair[1].number, pair[0].number);
+                verdict.breaks("message out of order", example);
+            }
+        }
+    }
+}
+
+async fn call_plainly(
+    idem: &Idem,
+    book: &Book,
+    mode: &str,
+    key: &str,
+) -> Result<String, ChargeError> {
+    match mode {
+        "rerun" => calls::rerun(idem, book, key).await,
+        "refuse" => calls::refuse(idem, book, key).await,
+        "steps" => calls::steps(idem, book, key).await,
+        _ => calls::busy(idem, book, key).await,
+    }
+}
+
+/// Calls what has not ended: it must end now, or stand interrupted for a person.
+async fn call_to_their_ends<F>(
+    verdict: &mut Verdict,
+    idem: &Idem,
+    heard: &Arc<Mutex<Heard>>,
+    records: &Records,
+    call: impl Fn(Call, Arc<Book>, Idem) -> F + Clone + Send + Sync + 'static,
+) where
+    F: Future<Output = Result<String, ChargeError>> + Send,
+{
+    const AT_ONCE: usize = 4;
+    let book = Arc::new(Book::new(Voice::Here(0, Arc::clone(heard))));
+    let mut released = 0;
+    let mut open: Vec<_> = records.iter().collect();
+    open.retain(|((mode, _), (state, _))| {
+        released += usize::from(*state == State::Released);
+        let is_skipped = *state == State::Released && released > RELEASED_CALLED;
+        mode != "brief" && *state != State::Completed && !is_skipped
+    });
+    let mut calls = JoinSet::new();
+    let mut open = open.into_iter();
+    loop {
+        while calls.len() < AT_ONCE
+            && let Some((of, (state, _))) = open.next()
+        {
+            let (call, of, state) = (call.clone(), of.clone(), *state);
+            let (book, idem) = (Arc::clone(&book), idem.clone());
+            calls.spawn(async move {
+                let again = || call(of.clone(), Arc::clone(&book), idem.clone());
+                let answer = until_it_ends(again).await;
+                (of.clone(), state, answer)
+            });
+        }
+        let Some(joined) = calls.join_next().await else {
+            return;
+        };
+        match joined.context("a last call panicked") {
+            Ok((_, _, Ok(_))) => {}
+            Ok((of, _, Err(ChargeError::Idempotency(Error::Interrupted)))) if of.0 == "refuse" => {}
+            Ok((of, state, Err(error))) => {
+                verdict.breaks("stuck key", format!("{of:?} was {state:?}: {error:?}"));
+            }
+            Err(error) => verdict.breaks("panic", format!("{error:#}")),
+        }
+    }
+}
+
+async fn until_it_ends<F>(call: impl Fn() -> F) -> Result<String, ChargeError>
+where
+    F: Future<Output = Result<String, ChargeError>>,
+{
+    let began = Instant::now();
+    loop {
+        let answer = call().await;
+        let may_end = match &answer {
+            Err(ChargeError::Failed) => true,
+            Err(ChargeError::Idempotency(error)) => error.is_retryable(),
+            _ => false,
+        };
+        if !may_end || began.elapsed() > PATIENCE {
+            return answer;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let calls: u64 = self.calls.values().sum();
+        let dropped: Vec<_> = self
+            .calls
+            .iter()
+            .filter_map(|(kind, count)| Some(format!("{} {count}", kind.strip_suffix(" left")?)))
+            .collect();
+        write!(
+            f,
+            "{calls} calls, {} answered, {} dropped ({}) in {} polls; {} outcomes acknowledged, {} ledger rows, {} \
+             messages; {} connections and {} records inspected, {} answers later than 100 ms",
+            calls - self.drops,
+            self.drops,
+            dropped.join(", "),
+            self.polls,
+            self.acknowledged,
+            self.ledger_rows,
+            self.messages,
+            self.connections,
+            self.records,
+            self.late,
+        )?;
+        if !self.excused.is_empty() {
+            write!(f, "; while the server was down {:?}", self.excused)?;
+        }
+        let promises = [
+            "double effect",
+            "lost acknowledged outcome",
+            "stuck key",
+            "stray",
+            "torn transaction",
+        ];
+        for promise in promises {
+            let count = self.broken.get(promise).map_or(0, |(count, _)| *count);
+            write!(f, ", {count} {promise}")?;
+        }
+        for (what, (count, example)) in &self.broken {
+            write!(f, "\n  {count} {what}, such as {example}")?;
+        }
+        Ok(())
+    }
+}

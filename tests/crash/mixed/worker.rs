@@ -1,0 +1,249 @@
+//! A worker: everything that shares its pool, and the pauses in which it looks at what is left of its calls.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use idem_runtime::store::Store;
+use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore};
+use rand::RngExt;
+use tokio::sync::{RwLock, mpsc};
+
+use super::callers::{Plain, Shop, Work};
+use super::calls::{Book, LEASE, STORE_PATIENCE, STORE_TIMEOUT};
+use super::checks::find_strays;
+use super::database::OnePool;
+use super::heard::{Voice, listen_to_warnings};
+use super::leaving::{Pace, suspect};
+use crate::worker::{Orders, wall_clock};
+
+/// How many calls a worker has under way, and how many of them with the key that is locked now and then.
+const CALLERS: usize = 8;
+const BUSY_CALLERS: usize = 2;
+/// How long the calls that are under way may take to end, with the server up.
+const ENDED_WITHIN: Duration = Duration::from_secs(40);
+
+/// A handle on this store with the times of this test.
+pub(super) fn handle<S: Store>(store: S) -> Idem<S> {
+    Idem::builder(store)
+        .lease(LEASE)
+        .store_timeout(STORE_TIMEOUT)
+        .store_patience(STORE_PATIENCE)
+        .build()
+}
+
+/// A process that works until it is killed, and does as it is told on its standard input.
+pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
+    std::panic::set_hook(Box::new(|panic| {
+        // Which a server that went away may also cause.
+        let begun_at = wall_clock().saturating_sub(1_000);
+        let what = panic.to_string().replace('\n', " ");
+        let now = wall_clock();
+        Voice::Stdout.say(&format!("suspect panic {begun_at} {now} {what}"));
+    }));
+    let (commands, told) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lines().map_while(Result::ok) {
+            let _ = commands.send(line);
+        }
+    });
+    let (address, begun_at) = (orders.store, orders.begun_at);
+    let book = Arc::new(Book::new(Voice::Stdout));
+    match address.split(':').next() {
+        Some("sqlite") => work_on::<SqliteStore>(&address, begun_at, book, told).await,
+        Some("postgres") => work_on::<PostgresStore>(&address, begun_at, book, told).await,
+        Some("mysql") => work_on::<MySqlStore>(&address, begun_at, book, told).await,
+        _ => {
+            let store = until_it_answers(|| open_redis(&address)).await;
+            work_plainly(handle(store).erased(), begun_at, book, told).await;
+        }
+    }
+    Ok(())
+}
+
+/// The same in this process, on a store that only it has.
+pub(super) async fn work_here(
+    idem: Idem,
+    begun_at: u64,
+    voice: Voice,
+    told: mpsc::UnboundedReceiver<String>,
+) {
+    let book = Arc::new(Book::new(voice));
+    work_plainly(idem, begun_at, book, told).await;
+}
+
+pub(super) async fn open_redis(address: &str) -> anyhow::Result<RedisStore> {
+    Ok(match address.strip_prefix("redis-cluster://") {
+        Some(urls) => RedisStore::open_cluster(urls.split(',')).await?,
+        None => RedisStore::open(address).await?,
+    })
+}
+
+/// The server may be down just now. Whoever started this process ends it.
+async fn until_it_answers<T, F>(open: impl Fn() -> F) -> T
+where
+    F: Future<Output = anyhow::Result<T>>,
+{
+    loop {
+        match open().await {
+            Ok(opened) => return opened,
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+async fn work_plainly(
+    idem: Idem,
+    begun_at: u64,
+    book: Arc<Book>,
+    told: mpsc::UnboundedReceiver<String>,
+) {
+    let plain = Arc::new(Plain {
+        book,
+        idem,
+        pace: Pace::default(),
+        begun_at,
+    });
+    let measured = Arc::clone(&plain);
+    tokio::spawn(async move { measured.pace.measure(async || {}).await });
+    serve(plain, told).await;
+}
+
+async fn work_on<S: OnePool>(
+    address: &str,
+    begun_at: u64,
+    book: Arc<Book>,
+    told: mpsc::UnboundedReceiver<String>,
+) {
+    let (store, pool) = until_it_answers(|| S::open(address, &book.name)).await;
+    let idem = handle(store);
+    let plain = Plain {
+        book,
+        idem: idem.clone().erased(),
+        pace: Pace::default(),
+        begun_at,
+    };
+    let shop = Arc::new(Shop::<S>::new(plain, idem, pool, address));
+    let (measured, address) = (Arc::clone(&shop), address.to_owned());
+    // A writer of a SQLite file would be one more that the others wait for.
+    let has_server = !address.starts_with("sqlite:");
+    tokio::spawn(async move {
+        let session = tokio::sync::Mutex::new(None);
+        let beat = async || {
+            if has_server {
+                beat::<S>(&mut *session.lock().await, &address).await;
+            }
+        };
+        measured.pace().measure(beat).await;
+    });
+    serve(shop, told).await;
+}
+
+/// A commit of its own on a connection of its own, which nobody holds up.
+async fn beat<S: OnePool>(session: &mut Option<super::database::Connection<S>>, address: &str) {
+    if session.is_none() {
+        *session = S::session(address).await.ok();
+    }
+    let Some(connection) = session else {
+        return;
+    };
+    if S::charge(connection, "beat", "").await.is_err() {
+        *session = None;
+    }
+}
+
+/// Lets everybody work, and stops for each pause.
+async fn serve<W: Work>(work: Arc<W>, mut told: mpsc::UnboundedReceiver<String>) {
+    listen_to_warnings();
+    // Whoever works holds it for reading.
+    let gate = Arc::new(RwLock::new(()));
+    let pausing = Arc::new(AtomicBool::new(false));
+    for caller in 0..CALLERS {
+        let (work, gate) = (Arc::clone(&work), Arc::clone(&gate));
+        tokio::spawn(async move {
+            loop {
+                let _working = gate.read().await;
+                let work = Arc::clone(&work);
+                let call = tokio::spawn(async move {
+                    if caller < BUSY_CALLERS {
+                        work.call_busily().await;
+                    } else {
+                        work.call().await;
+                    }
+                });
+                // A panic was told by the hook.
+                if call.await.is_err() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+        });
+    }
+    for what in [relay::<W>, purge::<W>] {
+        let (work, gate, pausing) = (Arc::clone(&work), Arc::clone(&gate), Arc::clone(&pausing));
+        tokio::spawn(async move {
+            loop {
+                let _working = gate.read().await;
+                if let Err(error) = what(&work, &pausing).await {
+                    suspect(work.book(), "failed", wall_clock(), &format!("{error:?}"));
+                }
+            }
+        });
+    }
+    while let Some(line) = told.recv().await {
+        let Some(pause) = line.strip_prefix("pause ") else {
+            continue;
+        };
+        pausing.store(true, Ordering::Relaxed);
+        let paused_at = wall_clock();
+        let stopped = tokio::time::timeout(ENDED_WITHIN, gate.write()).await;
+        if stopped.is_err() {
+            suspect(
+                work.book(),
+                "hung",
+                paused_at,
+                "calls under way did not end",
+            );
+        }
+        let records = find_strays(work.book(), work.idem()).await;
+        let connections = work.inspect_connections().await;
+        let voice = &work.book().voice;
+        voice.say(&format!("inspected {connections} {records}"));
+        voice.say(&format!("checked {pause}"));
+        // Until it is told to go on; after the last pause nobody works again.
+        if told.recv().await.is_none() {
+            std::future::pending::<()>().await;
+        }
+        pausing.store(false, Ordering::Relaxed);
+    }
+}
+
+async fn for_a_while(pausing: &AtomicBool) {
+    let mut rounds = rand::rng().random_range(5..60);
+    while rounds > 0 && !pausing.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        rounds -= 1;
+    }
+}
+
+type Working<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
+
+/// A relay that is dropped, mostly in the middle of something.
+fn relay<'a, W: Work>(work: &'a W, pausing: &'a AtomicBool) -> Working<'a> {
+    Box::pin(async move {
+        let relay = work.relay()?;
+        for_a_while(pausing).await;
+        match relay {
+            Some(relay) if rand::rng().random_bool(0.3) => relay.shutdown().await,
+            relay => drop(relay),
+        }
+        Ok(())
+    })
+}
+
+fn purge<'a, W: Work>(work: &'a W, pausing: &'a AtomicBool) -> Working<'a> {
+    Box::pin(async move {
+        let _purger = work.idem().start_purger(Duration::from_millis(100))?;
+        for_a_while(pausing).await;
+        Ok(())
+    })
+}

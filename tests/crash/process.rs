@@ -1,0 +1,69 @@
+//! A worker process, and the task that listens to it.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use anyhow::Context;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+
+use crate::Mode;
+
+/// A worker process and the task that listens to it.
+pub(crate) struct Worker {
+    process: Child,
+    listener: JoinHandle<()>,
+}
+
+impl Worker {
+    /// Starts this program once more, as a worker; `hear` is given each line that it says.
+    pub(crate) fn start(
+        mode: Mode,
+        store: &str,
+        ledger: &Path,
+        begun_at: u64,
+        mut hear: impl FnMut(&str) + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let mut process = Command::new(std::env::current_exe()?)
+            .args(["work", mode.as_str()])
+            .arg(store)
+            .arg(ledger)
+            .arg(begun_at.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("a worker could not be started")?;
+        let stdout = process.stdout.take().context("its output is piped")?;
+        let listener = tokio::spawn(async move {
+            let mut lines = BufReader::new(stdout).split(b'\n');
+            while let Ok(Some(line)) = lines.next_segment().await {
+                // The last line of a worker that was killed may be cut short; nobody was told anything then.
+                if let Ok(line) = String::from_utf8(line) {
+                    hear(&line);
+                }
+            }
+        });
+        Ok(Self { process, listener })
+    }
+
+    /// Gives it an order, a line. One that has died does not hear it.
+    pub(crate) async fn order(&mut self, order: &str) {
+        if let Some(stdin) = &mut self.process.stdin {
+            let _ = stdin.write_all(format!("{order}\n").as_bytes()).await;
+        }
+    }
+
+    /// Whether it has ended by itself.
+    pub(crate) fn has_died(&mut self) -> bool {
+        !matches!(self.process.try_wait(), Ok(None))
+    }
+
+    /// SIGKILL, and everything that it said before.
+    pub(crate) async fn kill(mut self) -> anyhow::Result<()> {
+        self.process.kill().await?;
+        self.listener.await?;
+        Ok(())
+    }
+}
