@@ -277,7 +277,7 @@ pub(crate) async fn supervise(store: Name, plan: &Plan) -> anyhow::Result<()> {
         }
         crew.order("go").await;
     }
-    let (heard, pauses) = (Arc::clone(&crew.heard), crew.pauses);
+    let (heard, pauses, begun_at) = (Arc::clone(&crew.heard), crew.pauses, crew.begun_at);
     crew.dismiss().await?;
 
     // What was acknowledged outlives the server.
@@ -287,9 +287,9 @@ pub(crate) async fn supervise(store: Name, plan: &Plan) -> anyhow::Result<()> {
     }
     let idem = match &memory {
         Some(_) => idem,
-        None => open(&place.address).await?,
+        None => worker::until_it_answers(|| open(&place.address)).await,
     };
-    let verdict = verdict::judge(&place.address, &idem, &heard, &outages).await?;
+    let verdict = verdict::judge(&place.address, &idem, &heard, &outages, begun_at).await?;
     println!(
         "{store} mixed: {} kills, {} kills of the server, {} stops, {} locks in {:.0?}; {} outcomes looked up in \
          {} pauses",

@@ -20,8 +20,8 @@ const USAGE: &str = "\
 Usage: cargo xtask <command>
 
   test [--embedded]   every test: unit, integration, documentation and compile-time ones, the conformance table on
-                      every store, each example run to its end, its page clicked in a headless Chromium, and a short round
-                      of killing processes. Starts private servers first, see below. --embedded starts none, and lists
+                      every store, each example run to its end, its page clicked in a headless Chromium, and short rounds
+                      of killing processes and dropping calls. Starts private servers first, see below. --embedded starts none, and lists
                       what needs one as ignored
   servers [-- COMMAND...]
                       starts a private PostgreSQL, MariaDB, Redis, Redis Cluster, RabbitMQ and NATS, and COMMAND with
@@ -188,7 +188,8 @@ fn servers(run: &mut Run, command: &[OsString]) -> anyhow::Result<()> {
     }
 }
 
-/// Kills processes while they charge, and the servers under them, with leases and in transactions;
+/// Kills processes while they charge, and the servers under them, with leases and in transactions, and with callers that
+/// leave and one pool for all kinds of calls;
 /// `cargo run -p idem-tests --bin crash -- --help` tells how to do it for longer.
 fn crash_round(run: &mut Run, programs: &[Program], embedded: bool) -> anyhow::Result<()> {
     let crash = programs
@@ -203,9 +204,19 @@ fn crash_round(run: &mut Run, programs: &[Program], embedded: bool) -> anyhow::R
             "{path} --store {stores} --kills 250 --server-kills 15 --seconds 240"
         )
         .run()?;
-        Ok(cmd!(
+        cmd!(
             sh,
             "{path} --mode tx --store {stores} --kills 150 --server-kills 8 --seconds 240"
+        )
+        .run()?;
+        let stores: &[&str] = if embedded {
+            &["--store", "sqlite", "--store", "memory"]
+        } else {
+            &["--store", "all"]
+        };
+        Ok(cmd!(
+            sh,
+            "{path} --mode mixed {stores...} --kills 12 --server-kills 1 --stops 1 --drops 1500 --seconds 60"
         )
         .run()?)
     })

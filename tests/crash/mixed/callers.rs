@@ -49,6 +49,8 @@ pub(super) struct Plain {
     pub(super) idem: Idem,
     pub(super) pace: Pace,
     pub(super) begun_at: u64,
+    /// Whether the store is a file, which has one writer at a time.
+    pub(super) is_one_file: bool,
 }
 
 /// A service whose store, outbox and own statements share a pool.
@@ -60,7 +62,6 @@ pub(super) struct Shop<S: OnePool> {
     address: String,
     /// The number of the last message of each ordering key.
     numbers: [Mutex<u64>; ORDERINGS],
-    is_one_file: bool,
 }
 
 /// The key that is locked now and then, at this moment.
@@ -87,6 +88,7 @@ impl Plain {
             mode,
             key,
             is_unrelated: mode != "busy",
+            is_bounded: !self.is_one_file,
             acknowledges: mode != "joined" && mode != "brief",
         }
     }
@@ -176,7 +178,6 @@ impl<S: OnePool> Shop<S> {
             pool,
             address: address.to_owned(),
             numbers: Default::default(),
-            is_one_file: address.starts_with("sqlite:"),
         }
     }
 
@@ -332,7 +333,7 @@ impl<S: OnePool> Work for Shop<S> {
         }
         let key = busy_key(self.plain.begun_at);
         // A transaction in SQLite holds up whoever writes.
-        let longest = if self.is_one_file { 20 } else { 1_500 };
+        let longest = if self.plain.is_one_file { 20 } else { 1_500 };
         let hold = Duration::from_millis(rand::rng().random_range(0..longest));
         let call = calls::busy_tx(&self.idem, &self.plain.book, &key, hold);
         let attempted = self.plain.attempted("busy", &key);

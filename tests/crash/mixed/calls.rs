@@ -12,7 +12,7 @@ use super::database::{Connection, OnePool};
 use super::heard::{Voice, lock};
 
 /// The lease of leased calls: longer than the checks of a pause take, so that a record that nobody owns is seen.
-pub(super) const LEASE: Duration = Duration::from_secs(8);
+pub(super) const LEASE: Duration = Duration::from_secs(5);
 /// How long the store may take for one call.
 pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const STORE_PATIENCE: Duration = Duration::from_secs(4);
@@ -150,7 +150,7 @@ pub(super) async fn refuse(idem: &Idem, book: &Book, key: &str) -> Result<String
 }
 
 /// A record that the purger removes soon.
-#[idempotent(key = key, ttl = "100ms", name = "mixed.brief", store = idem, lease = "1s", skip(book))]
+#[idempotent(key = key, ttl = "100ms", name = "mixed.brief", store = idem, skip(book))]
 pub(super) async fn brief(idem: &Idem, book: &Book, key: &str) -> Result<String, ChargeError> {
     charge_leased(book, "brief", key).await
 }

@@ -1,7 +1,7 @@
 //! What the mixed mode needs of a database beside a [ledger](idem_tests::ledger): the pool that everything shares, the
 //! application's own transactions, and sessions that see and lock what others work on.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use idem_runtime::outbox::{NewMessage, Outbox};
 use idem_runtime::store::TransactionalStore;
@@ -130,8 +130,7 @@ macro_rules! one_pool {
 }
 
 impl OnePool for SqliteStore {
-    one_pool!(Sqlite, SqlitePool, |pool| pool
-        .begin_with("BEGIN IMMEDIATE"));
+    one_pool!(Sqlite, SqlitePool, |pool| begin_writing(pool));
 
     async fn open(address: &str, _: &str) -> anyhow::Result<(Self, SqlitePool)> {
         let path = address.trim_start_matches("sqlite://");
@@ -169,6 +168,18 @@ impl OnePool for SqliteStore {
             }
         }
         Ok(found)
+    }
+}
+
+/// Waits for other writers for as long as the application waits for a connection, too.
+async fn begin_writing(pool: &SqlitePool) -> Result<Transaction<'static, Sqlite>, sqlx::Error> {
+    let deadline = Instant::now() + ACQUIRED_WITHIN;
+    loop {
+        match pool.begin_with("BEGIN IMMEDIATE").await {
+            Err(sqlx::Error::Database(error))
+                if error.message().contains("locked") && Instant::now() < deadline => {}
+            begun => return begun,
+        }
     }
 }
 

@@ -100,6 +100,8 @@ pub(super) struct Attempted<'a> {
     pub(super) key: &'a str,
     /// Whether nobody locks its key.
     pub(super) is_unrelated: bool,
+    /// Whether unrelated calls need not wait for each other: all writers of a SQLite file do.
+    pub(super) is_bounded: bool,
     /// Whether `Ok` means that it is committed.
     pub(super) acknowledges: bool,
 }
@@ -153,7 +155,8 @@ impl Attempted<'_> {
             let noise = self.pace.worst_since(began);
             let beyond = took.saturating_sub(noise).as_millis();
             let what = format!("{beyond} ms beyond the noise of {noise:?}, {kind}");
-            self.suspect(if beyond > 1000 { "slow" } else { "late" }, begun_at, &what);
+            let is_slow = self.is_bounded && beyond > 1_000;
+            self.suspect(if is_slow { "slow" } else { "late" }, begun_at, &what);
         }
         answer
     }

@@ -10,7 +10,7 @@ use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, Record, SqliteStore, 
 use idem_tests::ledger::Ledger;
 use tokio::task::JoinSet;
 
-use super::calls::{self, Book, ChargeError, LEASE};
+use super::calls::{self, Book, ChargeError};
 use super::database::OnePool;
 use super::faults::Outages;
 use super::heard::{Call, Delivery, Heard, Voice, lock};
@@ -26,18 +26,42 @@ const HANDED_OUT_WITHIN: Duration = Duration::from_secs(60);
 /// How many keys that were given back are called once more; all others are.
 const RELEASED_CALLED: usize = 1_000;
 
-/// What must not be, whenever it is seen.
-const ALWAYS: [&str; 10] = [
-    "stray",
-    "pool",
-    "transaction",
-    "connection",
-    "unseen",
-    "interrupted",
-    "panic",
-    "hung",
-    "died",
-    "silent",
+/// What workers and the supervisor suspect, in words, and whether it is excused while the server is out of reach.
+const SUSPICIONS: [(&str, &str, bool); 14] = [
+    ("stray", "stray RUNNING records", false),
+    ("pool", "pools that do not lend all connections", false),
+    (
+        "transaction",
+        "pools with a connection in a transaction",
+        false,
+    ),
+    ("connection", "connections that do not answer", false),
+    (
+        "unseen",
+        "acknowledged outcomes that another session does not see",
+        false,
+    ),
+    (
+        "interrupted",
+        "keys that are interrupted although nothing ran",
+        false,
+    ),
+    ("panic", "panics", false),
+    ("hung", "workers whose calls do not end", false),
+    ("died", "workers that died by themselves", false),
+    ("silent", "workers that do not come to a pause", false),
+    ("failed", "unrelated calls that failed", true),
+    (
+        "unrecorded",
+        "unrelated calls whose outcome was not recorded in time",
+        true,
+    ),
+    ("slow", "unrelated answers later than 1 s", true),
+    (
+        "statement",
+        "statements of the application that failed behind a call",
+        true,
+    ),
 ];
 
 /// The receipt that a record holds.
@@ -96,12 +120,11 @@ pub(super) async fn judge(
     idem: &Idem,
     heard: &Arc<Mutex<Heard>>,
     outages: &Outages,
+    begun_at: u64,
 ) -> anyhow::Result<Verdict> {
     let mut verdict = Verdict::default();
-    // The owners are gone; whoever calls now takes over.
-    tokio::time::sleep(LEASE).await;
     let records = records(idem).await?;
-    judge_suspects(&mut verdict, &lock(heard), outages);
+    judge_suspects(&mut verdict, &lock(heard), outages, begun_at);
     judge_acknowledged(&mut verdict, &lock(heard), &records);
     match address.split(':').next() {
         Some("sqlite") => {
@@ -136,19 +159,21 @@ async fn records(idem: &Idem) -> anyhow::Result<Records> {
     Ok(records.collect())
 }
 
-fn judge_suspects(verdict: &mut Verdict, heard: &Heard, outages: &Outages) {
+fn judge_suspects(verdict: &mut Verdict, heard: &Heard, outages: &Outages, begun_at: u64) {
     verdict.calls = heard.calls.clone();
     (verdict.drops, verdict.polls) = (heard.drops, heard.polls);
     (verdict.connections, verdict.records) = (heard.connections, heard.records);
     for suspect in &heard.suspects {
-        let is_excused = outages.excuse(suspect);
-        let is_broken = ALWAYS.contains(&suspect.kind.as_str());
-        if suspect.kind == "late" {
-            verdict.late += usize::from(!is_excused);
-        } else if is_broken || !is_excused {
-            verdict.breaks(&suspect.kind, suspect.what.clone());
-        } else {
-            *verdict.excused.entry(suspect.kind.clone()).or_default() += 1;
+        let known = SUSPICIONS.iter().find(|it| it.0 == suspect.kind);
+        let may_be_excused = known.is_none_or(|(_, _, may_be_excused)| *may_be_excused);
+        let is_excused = may_be_excused && outages.excuse(suspect);
+        match (known, is_excused) {
+            (Some((_, words, _)), false) => {
+                let after = suspect.ended_at.saturating_sub(begun_at) / 1_000;
+                verdict.breaks(words, format!("{} (after {after} s)", suspect.what));
+            }
+            (None, false) => verdict.late += 1,
+            (_, true) => *verdict.excused.entry(suspect.kind.clone()).or_default() += 1,
         }
     }
 }
@@ -161,7 +186,7 @@ fn judge_acknowledged(verdict: &mut Verdict, heard: &Heard, records: &Records) {
             if told.len() == 1 && told.contains(receipt));
         if !is_kept {
             let example = format!("{call:?} told {told:?}, found {found:?}");
-            verdict.breaks("lost acknowledged outcome", example);
+            verdict.breaks("lost acknowledged outcomes", example);
         }
     }
 }
@@ -170,7 +195,7 @@ fn judge_acknowledged(verdict: &mut Verdict, heard: &Heard, records: &Records) {
 fn judge_effects(verdict: &mut Verdict, heard: &Heard) {
     for (call, receipts) in &heard.effects {
         if call.0 == "refuse" && receipts.len() > 1 {
-            verdict.breaks("double effect", format!("{call:?}: {receipts:?}"));
+            verdict.breaks("double effects", format!("{call:?}: {receipts:?}"));
         }
     }
 }
@@ -224,7 +249,7 @@ async fn judge_database<S: OnePool>(
     let (_, pool) = S::open(address, "judge").await?;
     for (row, receipts) in S::ledger(&pool).await? {
         if is_exactly_once(&row) && receipts.len() > 1 {
-            verdict.breaks("double effect", format!("{row}: {receipts:?}"));
+            verdict.breaks("double effects", format!("{row}: {receipts:?}"));
         }
     }
     Ok(())
@@ -241,7 +266,7 @@ fn judge_transactions(verdict: &mut Verdict, heard: &Heard, ledger: &Ledger, rec
     verdict.ledger_rows = ledger.values().map(Vec::len).sum();
     for (row, receipts) in ledger {
         if is_exactly_once(row) && receipts.len() > 1 {
-            verdict.breaks("double effect", format!("{row}: {receipts:?}"));
+            verdict.breaks("double effects", format!("{row}: {receipts:?}"));
         }
         let Some((mode @ ("tx" | "joined"), key)) = row.split_once(':') else {
             continue;
@@ -251,7 +276,7 @@ fn judge_transactions(verdict: &mut Verdict, heard: &Heard, ledger: &Ledger, rec
             if receipts.contains(receipt));
         if !agrees {
             let example = format!("{row}: effect {receipts:?}, record {found:?}");
-            verdict.breaks("effect and record apart", example);
+            verdict.breaks("effects and records apart", example);
         }
     }
     for ((mode, key), (state, receipt)) in records {
@@ -262,11 +287,11 @@ fn judge_transactions(verdict: &mut Verdict, heard: &Heard, ledger: &Ledger, rec
         };
         if needs_row && !has_row {
             let example = format!("{mode} {key}: record {state:?} {receipt:?}, no effect");
-            verdict.breaks("effect and record apart", example);
+            verdict.breaks("effects and records apart", example);
         }
         if matches!(mode.as_str(), "tx" | "joined") && *state != State::Completed {
             let example = format!("{mode} {key}: {state:?}");
-            verdict.breaks("effect and record apart", example);
+            verdict.breaks("effects and records apart", example);
         }
     }
     let mut outers: BTreeSet<&str> = heard.outer.keys().map(String::as_str).collect();
@@ -282,7 +307,7 @@ fn judge_transactions(verdict: &mut Verdict, heard: &Heard, ledger: &Ledger, rec
             let example = format!(
                 "{id}: before {before}, within {within}, after {after}, committed {committed:?}"
             );
-            verdict.breaks("torn transaction", example);
+            verdict.breaks("torn transactions", example);
         }
     }
 }
@@ -300,11 +325,11 @@ fn judge_messages(verdict: &mut Verdict, heard: &Heard, ledger: &Ledger) {
         .collect();
     verdict.messages = committed.len();
     for lost in committed.difference(&delivered) {
-        verdict.breaks("message lost", (*lost).to_owned());
+        verdict.breaks("lost messages", (*lost).to_owned());
     }
     for stray in delivered.difference(&committed) {
         verdict.breaks(
-            "message of a transaction that was rolled back",
+            "messages of transactions that were rolled back",
             (*stray).to_owned(),
         );
     }
@@ -320,7 +345,7 @@ fn judge_messages(verdict: &mut Verdict, heard: &Heard, ledger: &Ledger) {
         for pair in deliveries.windows(2) {
             if pair[1].number < pair[0].number {
                 let example = format!("{ordering}: {} after {}", pair[1].number, pair[0].number);
-                verdict.breaks("message out of order", example);
+                verdict.breaks("messages out of order", example);
             }
         }
     }
@@ -380,9 +405,9 @@ async fn call_to_their_ends<F>(
             Ok((_, _, Ok(_))) => {}
             Ok((of, _, Err(ChargeError::Idempotency(Error::Interrupted)))) if of.0 == "refuse" => {}
             Ok((of, state, Err(error))) => {
-                verdict.breaks("stuck key", format!("{of:?} was {state:?}: {error:?}"));
+                verdict.breaks("stuck keys", format!("{of:?} was {state:?}: {error:?}"));
             }
-            Err(error) => verdict.breaks("panic", format!("{error:#}")),
+            Err(error) => verdict.breaks("panics", format!("{error:#}")),
         }
     }
 }
@@ -433,11 +458,11 @@ impl fmt::Display for Verdict {
             write!(f, "; while the server was down {:?}", self.excused)?;
         }
         let promises = [
-            "double effect",
-            "lost acknowledged outcome",
-            "stuck key",
-            "stray",
-            "torn transaction",
+            "double effects",
+            "lost acknowledged outcomes",
+            "stuck keys",
+            "stray RUNNING records",
+            "torn transactions",
         ];
         for promise in promises {
             let count = self.broken.get(promise).map_or(0, |(count, _)| *count);

@@ -79,8 +79,8 @@ pub(super) async fn open_redis(address: &str) -> anyhow::Result<RedisStore> {
     })
 }
 
-/// The server may be down just now. Whoever started this process ends it.
-async fn until_it_answers<T, F>(open: impl Fn() -> F) -> T
+/// Tries again until it can be opened: the server may be down just now.
+pub(super) async fn until_it_answers<T, F>(open: impl Fn() -> F) -> T
 where
     F: Future<Output = anyhow::Result<T>>,
 {
@@ -103,6 +103,7 @@ async fn work_plainly(
         idem,
         pace: Pace::default(),
         begun_at,
+        is_one_file: false,
     });
     let measured = Arc::clone(&plain);
     tokio::spawn(async move { measured.pace.measure(async || {}).await });
@@ -122,15 +123,15 @@ async fn work_on<S: OnePool>(
         idem: idem.clone().erased(),
         pace: Pace::default(),
         begun_at,
+        is_one_file: address.starts_with("sqlite:"),
     };
     let shop = Arc::new(Shop::<S>::new(plain, idem, pool, address));
     let (measured, address) = (Arc::clone(&shop), address.to_owned());
-    // A writer of a SQLite file would be one more that the others wait for.
-    let has_server = !address.starts_with("sqlite:");
     tokio::spawn(async move {
         let session = tokio::sync::Mutex::new(None);
         let beat = async || {
-            if has_server {
+            // A writer of a SQLite file would be one more that the others wait for.
+            if !address.starts_with("sqlite:") {
                 beat::<S>(&mut *session.lock().await, &address).await;
             }
         };
