@@ -20,6 +20,8 @@ mod database;
 mod faults;
 mod heard;
 mod leaving;
+#[cfg(test)]
+mod proofs;
 mod relaying;
 mod verdict;
 mod worker;

@@ -216,7 +216,7 @@ fn crash_round(run: &mut Run, programs: &[Program], embedded: bool) -> anyhow::R
         };
         Ok(cmd!(
             sh,
-            "{path} --mode mixed {stores...} --kills 12 --server-kills 1 --stops 1 --drops 1500 --seconds 60"
+            "{path} --mode mixed {stores...} --kills 8 --server-kills 1 --stops 1 --drops 500 --seconds 120"
         )
         .run()?)
     })

@@ -208,7 +208,7 @@ impl<S: OnePool> Shop<S> {
         let mut outer = match tokio::time::timeout(STATEMENT, before).await {
             Ok(Ok(outer)) => outer,
             failed => {
-                let what = format!("{key}: before the call, {:?}", failed.map(|it| it.err()));
+                let what = format!("{key}: before the call, {:?}", failed.map(Result::err));
                 return self.suspect("statement", begun_at, &what);
             }
         };

@@ -1,9 +1,11 @@
 //! What a worker looks at in a pause, while it has no call under way: its connections, and the records of calls that
 //! were left.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use idem_runtime::{Idem, Scope, State};
+
+use tokio::time::Instant;
 
 use super::calls::{Book, Left, STORE_TIMEOUT};
 use super::database::{CONNECTIONS, OnePool};
@@ -23,14 +25,14 @@ pub(super) async fn inspect_pool<S: OnePool>(book: &Book, pool: &S::Pool, addres
     // A connection that is out of step makes its driver panic.
     let inspection = tokio::spawn(async move {
         let mut wrong = Vec::new();
-        let deadline = tokio::time::Instant::now() + LENT_WITHIN;
+        let deadline = Instant::now() + LENT_WITHIN;
         let mut lent = Vec::new();
         while lent.len() < CONNECTIONS {
             match tokio::time::timeout_at(deadline, S::acquire(&pool)).await {
                 Ok(Ok(connection)) => lent.push(connection),
                 failed => {
                     let found = lent.len();
-                    let failed = failed.map(|it| it.err());
+                    let failed = failed.map(Result::err);
                     wrong.push((
                         "pool",
                         format!("{found} of {CONNECTIONS} connections: {failed:?}"),

@@ -1,6 +1,7 @@
 //! What the mixed mode needs of a database beside a [ledger](idem_tests::ledger): the pool that everything shares, the
 //! application's own transactions, and sessions that see and lock what others work on.
 
+use std::ops::DerefMut;
 use std::time::{Duration, Instant};
 
 use idem_runtime::outbox::{NewMessage, Outbox};
@@ -31,7 +32,7 @@ pub(super) trait OnePool: Database<Pool: Clone + 'static> {
     /// A transaction of the application's.
     type Outer: Send;
     /// A connection that the pool has lent.
-    type Lent: Send + 'static;
+    type Lent: DerefMut<Target = Self::Connection> + Send + 'static;
 
     /// The store and its pool of [`CONNECTIONS`], whose sessions bear the name at the server.
     fn open(

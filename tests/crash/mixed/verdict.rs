@@ -89,15 +89,21 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    fn breaks(&mut self, what: &str, example: String) {
+    fn breaks(&mut self, what: &str, example: &str) {
         let (count, _) = self
             .broken
             .entry(what.to_owned())
-            .or_insert((0, example.clone()));
+            .or_insert_with(|| (0, example.to_owned()));
         *count += 1;
         if *count <= 5 {
             eprintln!("{what}: {example}");
         }
+    }
+
+    /// The promises that are broken.
+    #[cfg(test)]
+    pub(super) fn broken(&self) -> Vec<String> {
+        self.broken.keys().cloned().collect()
     }
 
     /// Whether everything was as promised.
@@ -124,17 +130,17 @@ pub(super) async fn judge(
 ) -> anyhow::Result<Verdict> {
     let mut verdict = Verdict::default();
     let records = records(idem).await?;
-    judge_suspects(&mut verdict, &lock(heard), outages, begun_at);
-    judge_acknowledged(&mut verdict, &lock(heard), &records);
+    verdict.judge_suspects(&lock(heard), outages, begun_at);
+    verdict.judge_acknowledged(&lock(heard), &records);
     match address.split(':').next() {
         Some("sqlite") => {
-            judge_database::<SqliteStore>(&mut verdict, address, heard, &records).await?
+            judge_database::<SqliteStore>(&mut verdict, address, heard, &records).await?;
         }
         Some("postgres") => {
-            judge_database::<PostgresStore>(&mut verdict, address, heard, &records).await?
+            judge_database::<PostgresStore>(&mut verdict, address, heard, &records).await?;
         }
         Some("mysql") => {
-            judge_database::<MySqlStore>(&mut verdict, address, heard, &records).await?
+            judge_database::<MySqlStore>(&mut verdict, address, heard, &records).await?;
         }
         _ => {
             let call = |(mode, key): Call, book: Arc<Book>, idem: Idem| async move {
@@ -143,11 +149,12 @@ pub(super) async fn judge(
             call_to_their_ends(&mut verdict, idem, heard, &records, call).await;
         }
     }
-    judge_effects(&mut verdict, &lock(heard));
+    verdict.judge_effects(&lock(heard));
     Ok(verdict)
 }
 
-type Records = BTreeMap<Call, (State, Option<String>)>;
+/// State and receipt, by call.
+pub(super) type Records = BTreeMap<Call, (State, Option<String>)>;
 
 async fn records(idem: &Idem) -> anyhow::Result<Records> {
     let records = backend::records(idem).await?.into_iter().map(|record| {
@@ -159,43 +166,133 @@ async fn records(idem: &Idem) -> anyhow::Result<Records> {
     Ok(records.collect())
 }
 
-fn judge_suspects(verdict: &mut Verdict, heard: &Heard, outages: &Outages, begun_at: u64) {
-    verdict.calls = heard.calls.clone();
-    (verdict.drops, verdict.polls) = (heard.drops, heard.polls);
-    (verdict.connections, verdict.records) = (heard.connections, heard.records);
-    for suspect in &heard.suspects {
-        let known = SUSPICIONS.iter().find(|it| it.0 == suspect.kind);
-        let may_be_excused = known.is_none_or(|(_, _, may_be_excused)| *may_be_excused);
-        let is_excused = may_be_excused && outages.excuse(suspect);
-        match (known, is_excused) {
-            (Some((_, words, _)), false) => {
-                let after = suspect.ended_at.saturating_sub(begun_at) / 1_000;
-                verdict.breaks(words, format!("{} (after {after} s)", suspect.what));
+impl Verdict {
+    fn judge_suspects(&mut self, heard: &Heard, outages: &Outages, begun_at: u64) {
+        self.calls = heard.calls.clone();
+        (self.drops, self.polls) = (heard.drops, heard.polls);
+        (self.connections, self.records) = (heard.connections, heard.records);
+        for suspect in &heard.suspects {
+            let known = SUSPICIONS.iter().find(|it| it.0 == suspect.kind);
+            let may_be_excused = known.is_none_or(|(_, _, may_be_excused)| *may_be_excused);
+            let is_excused = may_be_excused && outages.excuse(suspect);
+            match (known, is_excused) {
+                (Some((_, words, _)), false) => {
+                    let after = suspect.ended_at.saturating_sub(begun_at) / 1_000;
+                    self.breaks(words, &format!("{} (after {after} s)", suspect.what));
+                }
+                (None, false) => self.late += 1,
+                (_, true) => *self.excused.entry(suspect.kind.clone()).or_default() += 1,
             }
-            (None, false) => verdict.late += 1,
-            (_, true) => *verdict.excused.entry(suspect.kind.clone()).or_default() += 1,
         }
     }
-}
 
-fn judge_acknowledged(verdict: &mut Verdict, heard: &Heard, records: &Records) {
-    verdict.acknowledged = heard.acknowledged.len();
-    for (call, told) in &heard.acknowledged {
-        let found = records.get(call);
-        let is_kept = matches!(found, Some((State::Completed, Some(receipt)))
+    pub(super) fn judge_acknowledged(&mut self, heard: &Heard, records: &Records) {
+        self.acknowledged = heard.acknowledged.len();
+        for (call, told) in &heard.acknowledged {
+            let found = records.get(call);
+            let is_kept = matches!(found, Some((State::Completed, Some(receipt)))
             if told.len() == 1 && told.contains(receipt));
-        if !is_kept {
-            let example = format!("{call:?} told {told:?}, found {found:?}");
-            verdict.breaks("lost acknowledged outcomes", example);
+            if !is_kept {
+                let example = format!("{call:?} told {told:?}, found {found:?}");
+                self.breaks("lost acknowledged outcomes", &example);
+            }
         }
     }
-}
 
-/// At most once means one effect, whoever was told what.
-fn judge_effects(verdict: &mut Verdict, heard: &Heard) {
-    for (call, receipts) in &heard.effects {
-        if call.0 == "refuse" && receipts.len() > 1 {
-            verdict.breaks("double effects", format!("{call:?}: {receipts:?}"));
+    /// At most once means one effect, whoever was told what.
+    pub(super) fn judge_effects(&mut self, heard: &Heard) {
+        for (call, receipts) in &heard.effects {
+            if call.0 == "refuse" && receipts.len() > 1 {
+                self.breaks("double effects", &format!("{call:?}: {receipts:?}"));
+            }
+        }
+    }
+
+    /// An effect was committed if and only if its record was, and the caller's transaction as a whole or not at all.
+    pub(super) fn judge_transactions(&mut self, heard: &Heard, ledger: &Ledger, records: &Records) {
+        self.ledger_rows = ledger.values().map(Vec::len).sum();
+        for (row, receipts) in ledger {
+            if is_exactly_once(row) && receipts.len() > 1 {
+                self.breaks("double effects", &format!("{row}: {receipts:?}"));
+            }
+            let Some((mode @ ("tx" | "joined"), key)) = row.split_once(':') else {
+                continue;
+            };
+            let found = records.get(&(mode.to_owned(), key.to_owned()));
+            let agrees = matches!(found, Some((State::Completed, Some(receipt)))
+            if receipts.contains(receipt));
+            if !agrees {
+                let example = format!("{row}: effect {receipts:?}, record {found:?}");
+                self.breaks("effects and records apart", &example);
+            }
+        }
+        for ((mode, key), (state, receipt)) in records {
+            let has_row = ledger.contains_key(&format!("{mode}:{key}"));
+            let needs_row = match mode.as_str() {
+                "tx" | "joined" | "steps" => *state == State::Completed,
+                _ => false,
+            };
+            if needs_row && !has_row {
+                let example = format!("{mode} {key}: record {state:?} {receipt:?}, no effect");
+                self.breaks("effects and records apart", &example);
+            }
+            if matches!(mode.as_str(), "tx" | "joined") && *state != State::Completed {
+                let example = format!("{mode} {key}: {state:?}");
+                self.breaks("effects and records apart", &example);
+            }
+        }
+        let mut outers: BTreeSet<&str> = heard.outer.keys().map(String::as_str).collect();
+        let rows = ledger.keys().filter_map(|row| row.strip_prefix("outer:"));
+        outers.extend(rows.filter_map(|row| row.split_once('.').map(|(id, _)| id)));
+        for id in outers {
+            let has = |part| ledger.contains_key(&format!("outer:{id}.{part}"));
+            let (before, within, after) = (has("before"), has("within"), has("after"));
+            let committed = heard.outer.get(id);
+            let is_whole = before == after && (!within || before);
+            let as_told = committed.is_none_or(|committed| *committed == before);
+            if !is_whole || !as_told {
+                let example = format!(
+                    "{id}: before {before}, within {within}, after {after}, committed {committed:?}"
+                );
+                self.breaks("torn transactions", &example);
+            }
+        }
+    }
+
+    /// A message is delivered if and only if it was committed, and in the order of its ordering key.
+    pub(super) fn judge_messages(&mut self, heard: &Heard, ledger: &Ledger) {
+        let delivered: BTreeSet<&str> = heard
+            .deliveries
+            .iter()
+            .map(|it| it.message.as_str())
+            .collect();
+        let committed: BTreeSet<&str> = ledger
+            .keys()
+            .filter_map(|row| row.strip_prefix("outbox:"))
+            .collect();
+        self.messages = committed.len();
+        for lost in committed.difference(&delivered) {
+            self.breaks("lost messages", lost);
+        }
+        for stray in delivered.difference(&committed) {
+            self.breaks("messages of transactions that were rolled back", stray);
+        }
+        let mut by_ordering: BTreeMap<&str, Vec<&Delivery>> = BTreeMap::new();
+        for delivery in &heard.deliveries {
+            by_ordering
+                .entry(&delivery.ordering)
+                .or_default()
+                .push(delivery);
+        }
+        for (ordering, mut deliveries) in by_ordering {
+            deliveries.sort_by_key(|it| it.at);
+            for pair in deliveries.windows(2) {
+                if pair[1].number < pair[0].number {
+                    let example =
+                        format!("{ordering}: {} after {}", pair[1].number, pair[0].number);
+                    self.breaks("messages out of order", &example);
+                }
+            }
         }
     }
 }
@@ -209,7 +306,7 @@ async fn judge_database<S: OnePool>(
     let (store, pool) = S::open(address, "judge").await?;
     let ledger = S::ledger(&pool).await?;
     let voice = Voice::Here(0, Arc::clone(heard));
-    judge_transactions(verdict, &lock(heard), &ledger, records);
+    verdict.judge_transactions(&lock(heard), &ledger, records);
 
     // Whatever was committed is to be handed out, and then there is nothing left.
     let outbox = S::outbox(&pool);
@@ -223,7 +320,7 @@ async fn judge_database<S: OnePool>(
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     relay.shutdown().await;
-    judge_messages(verdict, &lock(heard), &ledger);
+    verdict.judge_messages(&lock(heard), &ledger);
 
     let idem = handle(store);
     let erased = idem.clone().erased();
@@ -249,7 +346,7 @@ async fn judge_database<S: OnePool>(
     let (_, pool) = S::open(address, "judge").await?;
     for (row, receipts) in S::ledger(&pool).await? {
         if is_exactly_once(&row) && receipts.len() > 1 {
-            verdict.breaks("double effects", format!("{row}: {receipts:?}"));
+            verdict.breaks("double effects", &format!("{row}: {receipts:?}"));
         }
     }
     Ok(())
@@ -259,96 +356,6 @@ fn is_exactly_once(row: &str) -> bool {
     ["tx:", "joined:", "steps:", "busy:"]
         .iter()
         .any(|kind| row.starts_with(kind))
-}
-
-/// An effect was committed if and only if its record was, and the caller's transaction as a whole or not at all.
-fn judge_transactions(verdict: &mut Verdict, heard: &Heard, ledger: &Ledger, records: &Records) {
-    verdict.ledger_rows = ledger.values().map(Vec::len).sum();
-    for (row, receipts) in ledger {
-        if is_exactly_once(row) && receipts.len() > 1 {
-            verdict.breaks("double effects", format!("{row}: {receipts:?}"));
-        }
-        let Some((mode @ ("tx" | "joined"), key)) = row.split_once(':') else {
-            continue;
-        };
-        let found = records.get(&(mode.to_owned(), key.to_owned()));
-        let agrees = matches!(found, Some((State::Completed, Some(receipt)))
-            if receipts.contains(receipt));
-        if !agrees {
-            let example = format!("{row}: effect {receipts:?}, record {found:?}");
-            verdict.breaks("effects and records apart", example);
-        }
-    }
-    for ((mode, key), (state, receipt)) in records {
-        let has_row = ledger.contains_key(&format!("{mode}:{key}"));
-        let needs_row = match mode.as_str() {
-            "tx" | "joined" | "steps" => *state == State::Completed,
-            _ => false,
-        };
-        if needs_row && !has_row {
-            let example = format!("{mode} {key}: record {state:?} {receipt:?}, no effect");
-            verdict.breaks("effects and records apart", example);
-        }
-        if matches!(mode.as_str(), "tx" | "joined") && *state != State::Completed {
-            let example = format!("{mode} {key}: {state:?}");
-            verdict.breaks("effects and records apart", example);
-        }
-    }
-    let mut outers: BTreeSet<&str> = heard.outer.keys().map(String::as_str).collect();
-    let rows = ledger.keys().filter_map(|row| row.strip_prefix("outer:"));
-    outers.extend(rows.filter_map(|row| row.split_once('.').map(|(id, _)| id)));
-    for id in outers {
-        let has = |part| ledger.contains_key(&format!("outer:{id}.{part}"));
-        let (before, within, after) = (has("before"), has("within"), has("after"));
-        let committed = heard.outer.get(id);
-        let is_whole = before == after && (!within || before);
-        let as_told = committed.is_none_or(|committed| *committed == before);
-        if !is_whole || !as_told {
-            let example = format!(
-                "{id}: before {before}, within {within}, after {after}, committed {committed:?}"
-            );
-            verdict.breaks("torn transactions", example);
-        }
-    }
-}
-
-/// A message is delivered if and only if it was committed, and in the order of its ordering key.
-fn judge_messages(verdict: &mut Verdict, heard: &Heard, ledger: &Ledger) {
-    let delivered: BTreeSet<&str> = heard
-        .deliveries
-        .iter()
-        .map(|it| it.message.as_str())
-        .collect();
-    let committed: BTreeSet<&str> = ledger
-        .keys()
-        .filter_map(|row| row.strip_prefix("outbox:"))
-        .collect();
-    verdict.messages = committed.len();
-    for lost in committed.difference(&delivered) {
-        verdict.breaks("lost messages", (*lost).to_owned());
-    }
-    for stray in delivered.difference(&committed) {
-        verdict.breaks(
-            "messages of transactions that were rolled back",
-            (*stray).to_owned(),
-        );
-    }
-    let mut by_ordering: BTreeMap<&str, Vec<&Delivery>> = BTreeMap::new();
-    for delivery in &heard.deliveries {
-        by_ordering
-            .entry(&delivery.ordering)
-            .or_default()
-            .push(delivery);
-    }
-    for (ordering, mut deliveries) in by_ordering {
-        deliveries.sort_by_key(|it| it.at);
-        for pair in deliveries.windows(2) {
-            if pair[1].number < pair[0].number {
-                let example = format!("{ordering}: {} after {}", pair[1].number, pair[0].number);
-                verdict.breaks("messages out of order", example);
-            }
-        }
-    }
 }
 
 async fn call_plainly(
@@ -405,9 +412,9 @@ async fn call_to_their_ends<F>(
             Ok((_, _, Ok(_))) => {}
             Ok((of, _, Err(ChargeError::Idempotency(Error::Interrupted)))) if of.0 == "refuse" => {}
             Ok((of, state, Err(error))) => {
-                verdict.breaks("stuck keys", format!("{of:?} was {state:?}: {error:?}"));
+                verdict.breaks("stuck keys", &format!("{of:?} was {state:?}: {error:?}"));
             }
-            Err(error) => verdict.breaks("panics", format!("{error:#}")),
+            Err(error) => verdict.breaks("panics", &format!("{error:#}")),
         }
     }
 }

@@ -1,0 +1,159 @@
+//! That the checks find what they look for.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+
+use idem_runtime::{Idem, MemoryStore, MySqlStore, PostgresStore, SqliteStore, State};
+use idem_tests::backends::{self, MYSQL, POSTGRES};
+use idem_tests::ledger::Ledger;
+
+use super::calls::{self, Book, Left};
+use super::checks::{find_strays, inspect_pool};
+use super::database::{CONNECTIONS, OnePool};
+use super::heard::{Heard, Voice, lock};
+use super::verdict::{Records, Verdict};
+use super::worker::handle;
+
+fn book() -> (Book, Arc<Mutex<Heard>>) {
+    let heard = Arc::default();
+    (Book::new(Voice::Here(1, Arc::clone(&heard))), heard)
+}
+
+fn kinds(heard: &Mutex<Heard>) -> Vec<String> {
+    let heard = lock(heard);
+    heard.suspects.iter().map(|it| it.kind.clone()).collect()
+}
+
+/// As by a `BEGIN` whose caller left before the answer came.
+async fn a_transaction_that_was_left_open_is_found<S: OnePool>(address: &str) {
+    let (book, heard) = book();
+    let (_, pool) = S::open(address, &book.name).await.unwrap();
+    assert_eq!(inspect_pool::<S>(&book, &pool, address).await, CONNECTIONS);
+    assert!(kinds(&heard).is_empty());
+
+    let mut lent = S::acquire(&pool).await.unwrap();
+    S::execute(&mut lent, "BEGIN").await.unwrap();
+    drop(lent);
+    assert_eq!(inspect_pool::<S>(&book, &pool, address).await, CONNECTIONS);
+    assert_eq!(kinds(&heard), ["transaction"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_was_left_open_is_found_on_sqlite() {
+    let directory = tempfile::tempdir().unwrap();
+    let address = format!("sqlite://{}/records.sqlite", directory.path().display());
+    a_transaction_that_was_left_open_is_found::<SqliteStore>(&address).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_transaction_that_was_left_open_is_found_on_postgres() {
+    let address = backends::variable(POSTGRES).unwrap();
+    a_transaction_that_was_left_open_is_found::<PostgresStore>(&address).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
+async fn a_transaction_that_was_left_open_is_found_on_mariadb() {
+    let address = backends::variable(MYSQL).unwrap();
+    a_transaction_that_was_left_open_is_found::<MySqlStore>(&address).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_nobody_owns_is_found() {
+    let (book, heard) = book();
+    let idem: Idem = handle(MemoryStore::new()).erased();
+    let key = loop {
+        let key = book.next_id();
+        let mut call = Box::pin(calls::refuse(&idem, &book, &key));
+        let waits = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending())).await;
+        // Dropped, it would interrupt the record.
+        std::mem::forget(call);
+        if waits && book.has_started("refuse", &key) {
+            break key;
+        }
+    };
+    for key in [key, book.next_id()] {
+        book.left(Left {
+            mode: "refuse",
+            key,
+            begun_at: 0,
+        });
+    }
+    assert!(find_strays(&book, &idem).await >= 2);
+    assert_eq!(kinds(&heard), ["stray"]);
+}
+
+/// The ledger and the records after a joined call that was committed, and then with something changed.
+fn judged(change: impl FnOnce(&mut Heard, &mut Ledger, &mut Records)) -> Vec<String> {
+    let (key, receipt) = ("w-1", "0123456789abcdef");
+    let mut heard = Heard::default();
+    heard.hear(1, &format!("answer joined {key} {receipt}"));
+    heard.hear(1, "outer w-2 committed");
+    heard.hear(1, "delivered w-3 w.0 1 1000");
+    heard.hear(1, "delivered w-4 w.0 2 2000");
+    let rows = [
+        "joined:w-1",
+        "outer:w-2.before",
+        "outer:w-2.within",
+        "outer:w-2.after",
+        "outbox:w-3",
+        "outbox:w-4",
+    ];
+    let mut ledger: Ledger = rows
+        .iter()
+        .map(|row| ((*row).to_owned(), vec![receipt.to_owned()]))
+        .collect();
+    let of_key = ("joined".to_owned(), key.to_owned());
+    let record = (State::Completed, Some(receipt.to_owned()));
+    let mut records: Records = BTreeMap::from([(of_key, record)]);
+    change(&mut heard, &mut ledger, &mut records);
+
+    let mut verdict = Verdict::default();
+    verdict.judge_acknowledged(&heard, &records);
+    verdict.judge_transactions(&heard, &ledger, &records);
+    verdict.judge_messages(&heard, &ledger);
+    verdict.judge_effects(&heard);
+    verdict.broken()
+}
+
+#[test]
+fn a_committed_call_is_as_promised() {
+    assert!(judged(|_, _, _| {}).is_empty());
+}
+
+#[test]
+fn what_is_broken_is_told_by_name() {
+    let lost = judged(|_, ledger, records| {
+        records.clear();
+        ledger.remove("joined:w-1");
+    });
+    assert_eq!(lost, ["lost acknowledged outcomes"]);
+    let apart = judged(|_, ledger, _| drop(ledger.remove("joined:w-1")));
+    assert_eq!(apart, ["effects and records apart"]);
+    let torn = judged(|_, ledger, _| drop(ledger.remove("outer:w-2.before")));
+    assert_eq!(torn, ["torn transactions"]);
+    let uncommitted = judged(|heard, _, _| heard.hear(1, "outer w-2 rolled-back"));
+    assert_eq!(uncommitted, ["torn transactions"]);
+    let double = judged(|_, ledger, _| {
+        let row = ledger.get_mut("joined:w-1").unwrap();
+        row.push("fedcba9876543210".to_owned());
+    });
+    assert_eq!(double, ["double effects"]);
+    let refused_twice = judged(|heard, _, _| {
+        heard.hear(1, "effect refuse w-9 0123456789abcdef");
+        heard.hear(1, "effect refuse w-9 fedcba9876543210");
+    });
+    assert_eq!(refused_twice, ["double effects"]);
+    let undelivered = judged(|heard, _, _| heard.deliveries.truncate(1));
+    assert_eq!(undelivered, ["lost messages"]);
+    let rolled_back = judged(|_, ledger, _| drop(ledger.remove("outbox:w-4")));
+    assert_eq!(
+        rolled_back,
+        ["messages of transactions that were rolled back"]
+    );
+    let disordered = judged(|heard, _, _| heard.hear(1, "delivered w-3 w.0 1 3000"));
+    assert_eq!(disordered, ["messages out of order"]);
+}
