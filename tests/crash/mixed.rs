@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use idem_runtime::{Idem, MemoryStore, MySqlStore, PostgresStore, Scope, SqliteStore, State};
 use rand::RngExt;
 use tokio::sync::mpsc;
@@ -289,7 +289,11 @@ pub(crate) async fn supervise(store: Name, plan: &Plan) -> anyhow::Result<()> {
     }
     let idem = match &memory {
         Some(_) => idem,
-        None => worker::until_it_answers(|| open(&place.address)).await,
+        None => {
+            let opened = worker::until_it_answers(|| open(&place.address));
+            let opened = tokio::time::timeout(CHECKED_WITHIN, opened).await;
+            opened.context("the server does not answer after its restart")?
+        }
     };
     let verdict = verdict::judge(&place.address, &idem, &heard, &outages, begun_at).await?;
     println!(
