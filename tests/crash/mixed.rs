@@ -229,6 +229,14 @@ async fn open(address: &str) -> anyhow::Result<Idem> {
     })
 }
 
+/// The same for a server that has just been started: a cluster may not serve at once.
+async fn open_at_last(address: &str) -> anyhow::Result<Idem> {
+    let opened = worker::until_it_answers(|| open(address));
+    tokio::time::timeout(CHECKED_WITHIN, opened)
+        .await
+        .context("the server was started and does not answer")
+}
+
 /// Makes the tables.
 async fn prepare(address: &str) -> anyhow::Result<()> {
     match address.split(':').next() {
@@ -250,7 +258,7 @@ pub(crate) async fn supervise(store: Name, plan: &Plan) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let place = Place::start(store, dir.path())?;
     prepare(&place.address).await?;
-    let idem = open(&place.address).await?;
+    let idem = open_at_last(&place.address).await?;
     let memory = (store == Name::Memory).then(|| idem.clone());
     let started = Instant::now();
     let mut crew = Crew {
@@ -289,11 +297,7 @@ pub(crate) async fn supervise(store: Name, plan: &Plan) -> anyhow::Result<()> {
     }
     let idem = match &memory {
         Some(_) => idem,
-        None => {
-            let opened = worker::until_it_answers(|| open(&place.address));
-            let opened = tokio::time::timeout(CHECKED_WITHIN, opened).await;
-            opened.context("the server does not answer after its restart")?
-        }
+        None => open_at_last(&place.address).await?,
     };
     let verdict = verdict::judge(&place.address, &idem, &heard, &outages, begun_at).await?;
     println!(

@@ -15,14 +15,14 @@ use super::database::OnePool;
 use super::faults::Outages;
 use super::heard::{Call, Delivery, Heard, Voice, lock};
 use super::relaying;
-use super::worker::handle;
+use super::worker::{handle, until_it_answers};
 use crate::Counts;
 use crate::backend;
 
 /// How long the last call of a key may take: more than a lease.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a relay may take to hand out what is left.
-const HANDED_OUT_WITHIN: Duration = Duration::from_secs(60);
+/// How long a relay may take to hand out what is left, and servers to serve again.
+const ENDED_WITHIN: Duration = Duration::from_secs(60);
 /// How many keys that were given back are called once more; all others are.
 const RELEASED_CALLED: usize = 1_000;
 
@@ -157,7 +157,11 @@ pub(super) async fn judge(
 pub(super) type Records = BTreeMap<Call, (State, Option<String>)>;
 
 async fn records(idem: &Idem) -> anyhow::Result<Records> {
-    let records = backend::records(idem).await?.into_iter().map(|record| {
+    // A cluster whose nodes have just been started answers, and serves some seconds later.
+    let listed = until_it_answers(|| backend::records(idem));
+    let listed = tokio::time::timeout(ENDED_WITHIN, listed).await;
+    let listed = listed.context("the records cannot be listed")?;
+    let records = listed.into_iter().map(|record| {
         let operation = record.identity.operation.as_str();
         let mode = operation.trim_start_matches("mixed.").to_owned();
         let key = record.identity.key.as_str().to_owned();
@@ -311,7 +315,7 @@ async fn judge_database<S: OnePool>(
     // Whatever was committed is to be handed out, and then there is nothing left.
     let outbox = S::outbox(&pool);
     let relay = relaying::start(&outbox, voice)?;
-    let deadline = Instant::now() + HANDED_OUT_WITHIN;
+    let deadline = Instant::now() + ENDED_WITHIN;
     while outbox.backlog().await?.waiting > 0 {
         ensure!(
             Instant::now() < deadline,
