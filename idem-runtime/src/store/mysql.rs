@@ -1,12 +1,13 @@
 //! Records in MySQL or MariaDB.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions, MySqlRow};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, MySql, MySqlPool};
+use tokio::time::Instant;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
@@ -20,6 +21,7 @@ use crate::store::{
 mod connections;
 mod errors;
 pub(super) mod migrate;
+mod raise;
 pub(super) mod statements;
 mod together;
 mod transaction;
@@ -29,7 +31,7 @@ pub(super) use connections::run;
 #[cfg(feature = "outbox")]
 pub(super) use connections::run_borrowed;
 pub(super) use errors::{DUPLICATE, error, number, retry_undone};
-use errors::{LOCKED, NO_SUCH_TABLE, is_undone};
+use errors::{LOCKED, NO_SUCH_TABLE};
 use statements::Statements;
 use together::{Claims, Completions};
 
@@ -82,9 +84,10 @@ use together::{Claims, Completions};
 ///
 /// A transactional call (`tx = ...`) holds one connection of the pool while its body runs, in the isolation level that
 /// the connection has by default. Until its end it also holds a shared lock on the one row of the table
-/// `idem_records_dropped`, for which whoever deletes a record has to wait: after a second a purge gives up, and tries
-/// again at its next interval. Until then claims wait as well, so keep the bodies short. Statements that define
-/// something commit the transaction half way: keep them out.
+/// `idem_records_dropped`, which a purge has to change once a retention. The purge does not wait for that row, because every
+/// claim would wait behind it: after a second of tries it gives up with [`StoreErrorKind::Conflict`], and the purger tries
+/// again at its next interval. On MySQL, and if transactions have left it no moment for five minutes, it waits for
+/// them for a second, and claims wait as well. Statements that define something commit the transaction half way: keep them out.
 ///
 /// # Clock
 ///
@@ -103,6 +106,8 @@ pub struct MySqlStore {
     completions: Batches<Completions>,
     /// Whether the server gives back the rows that an insert comes upon, as MariaDB does.
     returns_rows: Arc<AtomicBool>,
+    /// Since when no moment was found to raise the number of deleted fencing tokens.
+    starved: Arc<Mutex<Option<Instant>>>,
 }
 
 /// How long a pool that the store makes waits for a connection.
@@ -155,6 +160,7 @@ impl MySqlStore {
             claims: Batches::of_statements(),
             completions: Batches::of_statements(),
             returns_rows: Arc::new(AtomicBool::new(true)),
+            starved: Arc::default(),
         }
     }
 
@@ -193,15 +199,6 @@ impl MySqlStore {
         migrate::run(&self.pool, &self.statements.table, &migrate::RECORDS).await
     }
 
-    /// Before a record is deleted, so that no claim after it gets a grant as low. Doing it without then deleting
-    /// anything is harmless, so the two need no transaction.
-    async fn raise(&self, grant: Grant) -> Result<(), StoreError> {
-        let (pool, statements) = (self.pool.clone(), Arc::clone(&self.statements));
-        // A caller that goes away must leave no connection behind with a limit that is not its own.
-        let raised = sql::uncut(async move { raise(&pool, &statements.raise, grant).await });
-        raised.await.map_err(error)
-    }
-
     async fn purge_batch(&self, limit: u32) -> Result<Purged, StoreError> {
         let rows = self
             .read(self.statements.due.query().number(i64::from(limit)))
@@ -222,7 +219,7 @@ impl MySqlStore {
         }
         let [abandoned, expired, interrupt, requeue] = &due;
         if !(abandoned.is_empty() && expired.is_empty()) {
-            self.raise(Grant::from_number(highest)).await?;
+            raise::above(self, Grant::from_number(highest)).await?;
         }
         let purge = &self.statements.purge;
         let abandoned = self
@@ -262,29 +259,6 @@ impl MySqlStore {
         let answer = retry_undone(run).await.map_err(error)?;
         Ok(answer.done.rows_affected())
     }
-}
-
-/// Raises the number of deleted grants. Transactions hold its row for as long as their bodies run, and every claim
-/// queues up behind a statement that waits for it, so this one waits no longer than a second.
-async fn raise(pool: &MySqlPool, statement: &Statement, grant: Grant) -> Result<(), sqlx::Error> {
-    const SHORTEN: &str =
-        "SET @idem_lock_wait = @@innodb_lock_wait_timeout, innodb_lock_wait_timeout = 1";
-    const RESTORE: &str = "SET innodb_lock_wait_timeout = @idem_lock_wait";
-    let mut connection = pool.acquire().await?;
-    sqlx::raw_sql(SHORTEN).execute(&mut *connection).await?;
-    let query = statement.query().number(grant.number());
-    let mut raised = query.build::<MySql>().execute(&mut *connection).await;
-    if raised.as_ref().is_err_and(is_undone) {
-        raised = query.build::<MySql>().execute(&mut *connection).await;
-    }
-    if sqlx::raw_sql(RESTORE)
-        .execute(&mut *connection)
-        .await
-        .is_err()
-    {
-        connection.close_on_drop();
-    }
-    raised.map(drop)
 }
 
 /// What runs the statements that only this dialect has.
@@ -509,7 +483,7 @@ impl Store for MySqlStore {
             if there.is_none_or(|record| record.observation() != *observed) {
                 return Ok(Resolved::Stale);
             }
-            self.raise(observed.grant).await?;
+            raise::above(self, observed.grant).await?;
         }
         sql::resolve(self, observed, resolution).await
     }

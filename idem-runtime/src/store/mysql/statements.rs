@@ -71,6 +71,12 @@ pub(super) struct Statements {
     pub(super) claim: Statement,
     pub(super) take_over: Statement,
     pub(super) due: Statement,
+    /// The number above which all new fencing tokens are, and 1 on MariaDB.
+    pub(super) highest_dropped: Statement,
+    /// Raises that number to the server's time where it is lower than the parameter, without waiting for its row on
+    /// MariaDB. MySQL cannot, and waits as its session says.
+    pub(super) raise_at_once: Statement,
+    /// Raises that number, and waits.
     pub(super) raise: Statement,
     /// These end in `id IN (`, to be followed by ids.
     pub(super) purge: Purge,
@@ -108,6 +114,9 @@ impl Statements {
         } = Conditions::new(&DIALECT, "r.");
         // MariaDB's alone. MySQL, where no statement can be kept from waiting, is not asked for many at once.
         let at_once = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */";
+        let raise = format!(
+            "UPDATE {dropped} SET grant_number = greatest(?1, {NOW}) WHERE one = 1 AND grant_number < ?1"
+        );
         let completions = "JSON_TABLE(?1, '$[*]' COLUMNS ( \
                its_id CHAR(64) PATH '$[0]', its_token CHAR(32) PATH '$[1]', its_grant BIGINT PATH '$[2]', \
                its_state VARCHAR(16) PATH '$[3]', its_codec VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[4]', \
@@ -206,9 +215,14 @@ impl Statements {
                    WHEN {silent} THEN 'interrupt' ELSE 'requeue' END \
                  FROM {records} WHERE purge_after <= {NOW} ORDER BY purge_after LIMIT ?1"
             )),
-            raise: sql(format!(
-                "UPDATE {dropped} SET grant_number = ?1 WHERE one = 1 AND grant_number < ?1"
+            highest_dropped: sql(format!(
+                "SELECT grant_number, CAST(VERSION() LIKE '%MariaDB%' AS SIGNED) FROM {dropped} WHERE one = 1"
             )),
+            raise_at_once: sql(format!(
+                "-- Claims and transactions hold the row. Whoever waits for it makes all further claims wait.\n\
+                 {at_once} {raise}"
+            )),
+            raise: sql(raise),
             purge: Purge {
                 abandoned: format!(
                     "DELETE FROM {records} WHERE state = 'running' AND ({expired}) AND grant_number <= ? AND id IN ("

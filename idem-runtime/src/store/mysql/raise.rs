@@ -1,0 +1,98 @@
+//! The number above which all new fencing tokens are: the highest of the records that were deleted, or above.
+//!
+//! Claims read its row under a shared lock, and transactions keep that lock until they end. Whoever waits to change the row
+//! makes every claim wait behind it, so changing it is tried without waiting, and seldom: the number is raised to the
+//! server's time, so that all records that exist at that moment may be deleted later without raising it again.
+
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sqlx::{MySql, MySqlPool};
+use tokio::time::{Instant, sleep};
+
+use super::errors::{LOCKED, is_undone, number};
+use super::{MySqlStore, error, run};
+use crate::error::StoreError;
+use crate::record::Grant;
+use crate::store::sql::{self, Readable as _, Statement};
+
+/// How long one purge looks for a moment in which nobody holds the row.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The longest pause between two tries.
+const PAUSE: Duration = Duration::from_millis(25);
+/// Without such a moment for so long, claims are made to wait: else nothing would ever be deleted.
+const STARVED: Duration = Duration::from_secs(5 * 60);
+
+/// Sees to it that no claim from here on gets a fencing token as low as this one. Doing so without then deleting a record is
+/// harmless, so the two need no transaction.
+pub(super) async fn above(store: &MySqlStore, grant: Grant) -> Result<(), StoreError> {
+    let statements = &store.statements;
+    let answer = run(&store.pool, &statements.highest_dropped.query()).await;
+    let rows = answer.map_err(error)?.rows;
+    if let Some(row) = rows.first() {
+        if row.number(0).map_err(error)? >= grant.number() {
+            return Ok(());
+        }
+        // MySQL cannot change a row without waiting for it.
+        if row.number(1).map_err(error)? == 0 {
+            return wait_and_raise(store, grant).await;
+        }
+    }
+    let give_up_at = Instant::now() + PATIENCE;
+    loop {
+        let query = statements.raise_at_once.query().number(grant.number());
+        match run(&store.pool, &query).await {
+            Ok(_) => {
+                *starved(store) = None;
+                return Ok(());
+            }
+            Err(locked) if number(&locked).is_some_and(|it| LOCKED.contains(&it)) => {
+                if Instant::now() >= give_up_at {
+                    let since = *starved(store).get_or_insert_with(Instant::now);
+                    return match since.elapsed() >= STARVED {
+                        true => wait_and_raise(store, grant).await,
+                        false => Err(error(locked)),
+                    };
+                }
+            }
+            Err(undone) if is_undone(&undone) => {}
+            Err(failed) => return Err(error(failed)),
+        }
+        sleep(PAUSE.mul_f64(rand::random())).await;
+    }
+}
+
+fn starved(store: &MySqlStore) -> MutexGuard<'_, Option<Instant>> {
+    store.starved.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn wait_and_raise(store: &MySqlStore, grant: Grant) -> Result<(), StoreError> {
+    let (pool, statements) = (store.pool.clone(), store.statements.clone());
+    // A caller that goes away must leave no connection behind with a limit that is not its own.
+    let raised = sql::uncut(async move { raise(&pool, &statements.raise, grant).await });
+    raised.await.map_err(error)?;
+    *starved(store) = None;
+    Ok(())
+}
+
+/// Waits for the row, for a second at most.
+async fn raise(pool: &MySqlPool, statement: &Statement, grant: Grant) -> Result<(), sqlx::Error> {
+    const SHORTEN: &str =
+        "SET @idem_lock_wait = @@innodb_lock_wait_timeout, innodb_lock_wait_timeout = 1";
+    const RESTORE: &str = "SET innodb_lock_wait_timeout = @idem_lock_wait";
+    let mut connection = pool.acquire().await?;
+    sqlx::raw_sql(SHORTEN).execute(&mut *connection).await?;
+    let query = statement.query().number(grant.number());
+    let mut raised = query.build::<MySql>().execute(&mut *connection).await;
+    if raised.as_ref().is_err_and(is_undone) {
+        raised = query.build::<MySql>().execute(&mut *connection).await;
+    }
+    if sqlx::raw_sql(RESTORE)
+        .execute(&mut *connection)
+        .await
+        .is_err()
+    {
+        connection.close_on_drop();
+    }
+    raised.map(drop)
+}
