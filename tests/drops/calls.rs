@@ -1,0 +1,226 @@
+//! The calls that are dropped: each entry in each mode, with what its documentation says of a drop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem_runtime::{Call, Handling, OnCrash, Reconciled, idempotent};
+
+use crate::http::{EXTRACTOR, LAYER, REFUSING_LAYER};
+use crate::places::{Handle, Sits};
+use crate::poll::Boxed;
+use crate::trace::{Failure, Trace};
+
+pub(crate) const TTL: Duration = Duration::from_secs(3600);
+
+/// What is documented for a call that is dropped while its body runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// The record stays RUNNING for its lease.
+    Rerun,
+    /// The record is INTERRUPTED.
+    Refuse,
+    /// The next call asks, and runs the body again where it is told that nothing was done.
+    Reconcile,
+    /// All is rolled back, and the next call runs the body.
+    Transaction,
+    /// The body goes on to its end.
+    ToItsEnd,
+}
+
+type Made = Boxed<'static, Result<String, Failure>>;
+
+/// A way to make a call.
+pub(crate) struct Entry<H> {
+    pub(crate) name: &'static str,
+    /// The operation of its records. None where the key of the record is not the trace's.
+    pub(crate) operation: Option<&'static str>,
+    pub(crate) mode: Mode,
+    make: Arc<dyn Fn(&H, &Arc<Trace>) -> Made + Send + Sync>,
+}
+
+impl<H> Clone for Entry<H> {
+    fn clone(&self) -> Self {
+        Self {
+            make: Arc::clone(&self.make),
+            ..*self
+        }
+    }
+}
+
+impl<H: Sits> Entry<H> {
+    pub(crate) fn new<F>(
+        name: &'static str,
+        operation: &'static str,
+        mode: Mode,
+        make: impl Fn(H, Arc<Trace>) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<String, Failure>> + Send + 'static,
+    {
+        Self {
+            name,
+            operation: Some(operation),
+            mode,
+            make: Arc::new(move |sits, trace| Box::pin(make(sits.clone(), Arc::clone(trace)))),
+        }
+    }
+
+    /// The future of one call. Its handler finds the trace.
+    pub(crate) fn call(&self, sits: &H, trace: &Arc<Trace>) -> Made {
+        sits.seat().traces.insert(trace);
+        (self.make)(sits, trace)
+    }
+}
+
+/// The calls that every store has.
+pub(crate) fn entries<H: Sits>() -> Vec<Entry<H>> {
+    let idem = |sits: &H| sits.seat().idem.clone();
+    vec![
+        Entry::new(
+            "idempotent_rerun",
+            RERUN,
+            Mode::Rerun,
+            move |sits: H, trace| {
+                let idem = idem(&sits);
+                async move { rerun(&idem, &trace).await }
+            },
+        ),
+        Entry::new(
+            "idempotent_refuse",
+            REFUSE,
+            Mode::Refuse,
+            move |sits: H, trace| {
+                let idem = idem(&sits);
+                async move { refuse(&idem, &trace).await }
+            },
+        ),
+        Entry::new(
+            "idempotent_reconcile",
+            RECONCILE,
+            Mode::Reconcile,
+            move |sits: H, trace| {
+                let idem = idem(&sits);
+                async move { reconcile(&idem, &trace).await }
+            },
+        ),
+        Entry::new(
+            "run",
+            "drops.run",
+            Mode::Rerun,
+            |sits: H, trace| async move {
+                let call = Call::new("drops.run", &trace.key, "request", TTL);
+                let idem = &sits.seat().idem;
+                idem.run(call, async || Ok(trace.body().await)).await
+            },
+        ),
+        Entry::new(
+            "run_with_refuse",
+            "drops.run_with",
+            Mode::Refuse,
+            |sits: H, trace| async move {
+                let call = Call::new("drops.run_with", &trace.key, "request", TTL);
+                let call = call.on_crash(OnCrash::Refuse);
+                let idem = &sits.seat().idem;
+                let handling = Handling::new().retry_err(|_: &Failure| false);
+                idem.run_with(call, handling, async |_| Ok(trace.body().await))
+                    .await
+            },
+        ),
+        Entry::new(
+            "step",
+            "drops.step",
+            Mode::Reconcile,
+            |sits: H, trace| async move {
+                let call = Call::new("drops.step", &trace.key, "request", TTL);
+                let handling = asking(&trace);
+                let idem = &sits.seat().idem;
+                idem.run_with(call, handling, async |attempt| {
+                    let receipt = trace.begin();
+                    for name in ["one", "two"] {
+                        let done: Result<u32, Failure> = attempt
+                            .step(name, async || {
+                                trace.begin_step(name);
+                                tokio::task::yield_now().await;
+                                Ok(7)
+                            })
+                            .await;
+                        done?;
+                        trace.save_step(name);
+                    }
+                    Ok(trace.end(receipt))
+                })
+                .await
+            },
+        ),
+        Entry::new(
+            "layer",
+            LAYER,
+            Mode::ToItsEnd,
+            |sits: H, trace| async move { sits.seat().web.call("/layer", &trace).await },
+        ),
+        Entry::new(
+            "layer_refuse",
+            REFUSING_LAYER,
+            Mode::ToItsEnd,
+            |sits: H, trace| async move { sits.seat().web.call("/refusing_layer", &trace).await },
+        ),
+        Entry::new(
+            "extractor",
+            EXTRACTOR,
+            Mode::Refuse,
+            |sits: H, trace| async move { sits.seat().web.call("/extractor", &trace).await },
+        ),
+        Entry::new(
+            "client",
+            LAYER,
+            Mode::ToItsEnd,
+            |sits: H, trace| async move { sits.seat().web.send(&trace, false).await },
+        ),
+        Entry {
+            operation: None,
+            ..Entry::new(
+                "client_journal",
+                LAYER,
+                Mode::ToItsEnd,
+                |sits: H, trace| async move { sits.seat().web.send(&trace, true).await },
+            )
+        },
+    ]
+}
+
+/// Asked after a drop, the trace says what it remembers.
+pub(crate) fn asking(trace: &Arc<Trace>) -> Handling<'static, String, Failure> {
+    let trace = Arc::clone(trace);
+    Handling::new().reconcile(move |_| {
+        let answer = remembered(&trace);
+        async move { Ok(answer) }
+    })
+}
+
+fn remembered(trace: &Trace) -> Reconciled<String> {
+    trace
+        .receipt()
+        .map_or(Reconciled::NotDone, Reconciled::Done)
+}
+
+const RERUN: &str = "drops.rerun";
+pub(crate) const REFUSE: &str = "drops.refuse";
+const RECONCILE: &str = "drops.reconcile";
+
+#[idempotent(key = &trace.key, ttl = "1h", name = RERUN, store = idem, skip(trace))]
+async fn rerun(idem: &Handle, trace: &Trace) -> Result<String, Failure> {
+    Ok(trace.body().await)
+}
+
+#[idempotent(key = &trace.key, ttl = "1h", name = REFUSE, store = idem, on_crash = refuse, skip(trace))]
+pub(crate) async fn refuse(idem: &Handle, trace: &Trace) -> Result<String, Failure> {
+    Ok(trace.body().await)
+}
+
+#[idempotent(
+    key = &trace.key, ttl = "1h", name = RECONCILE, store = idem, skip(trace),
+    on_crash = reconcile(async { Ok(remembered(trace)) }),
+)]
+async fn reconcile(idem: &Handle, trace: &Trace) -> Result<String, Failure> {
+    Ok(trace.body().await)
+}

@@ -1,0 +1,475 @@
+//! Stores in SQL databases, each with a table of charges beside the records.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use futures_util::FutureExt as _;
+use idem_runtime::outbox::Outbox;
+use idem_runtime::store::TransactionalStore;
+use idem_runtime::{Error, Idem, Key, MySqlStore, PostgresStore, SqliteStore, Store};
+use idem_tests::backends::{self, MYSQL, POSTGRES};
+use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use sqlx::{
+    AssertSqlSafe, MySql, MySqlConnection, MySqlPool, PgConnection, PgPool, Postgres, Sqlite,
+    SqliteConnection, SqlitePool,
+};
+use tempfile::TempDir;
+
+use crate::places::{CONNECTIONS, Place, Seat, Sits, Temper, handle};
+use crate::poll::{Boxed, message};
+use crate::trace::Traces;
+
+const TABLE: &str = "CREATE TABLE charges (id VARCHAR(80) NOT NULL, receipt VARCHAR(80) NOT NULL)";
+
+/// How long a healthy connection may take to answer on a loaded machine.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long a session may be seen in a transaction that its client has left.
+const ENDS_WITHIN: Duration = Duration::from_secs(3);
+
+/// How a body sends its statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Text {
+    Prepared,
+    /// As text. A statement of the user's that is dropped while MySQL prepares it leaves the user's connection out of
+    /// step, which nobody but sqlx can help.
+    Plain,
+}
+
+/// What the cases need of a database.
+pub(crate) trait Database: TransactionalStore + Sized {
+    const NAME: &'static str;
+    const NEEDS: Option<&'static str>;
+    type Options: Send + Sync;
+    type Pool: Clone + Send + Sync + 'static;
+    /// A transaction of the caller's.
+    type Outer: Send;
+
+    fn make() -> impl Future<Output = Result<Self::Options>> + Send;
+    fn pool(options: &Self::Options, cached: bool) -> Self::Pool;
+    fn on(pool: &Self::Pool) -> Self;
+    fn outbox(pool: &Self::Pool) -> Outbox;
+    /// Makes all tables.
+    fn prepare(pool: &Self::Pool) -> impl Future<Output = Result<()>> + Send;
+    /// Brings the tables of the records up to date.
+    fn migrate_again(&self) -> impl Future<Output = Result<(), idem_runtime::StoreError>> + Send;
+    fn close(pool: Self::Pool) -> Boxed<'static, ()>;
+
+    fn begin_outer(
+        pool: &Self::Pool,
+    ) -> impl Future<Output = Result<Self::Outer, sqlx::Error>> + Send;
+    fn connection(outer: &mut Self::Outer) -> &mut Self::Connection;
+    fn commit_outer(outer: Self::Outer) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn rollback_outer(outer: Self::Outer) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// The effect.
+    fn charge(
+        connection: &mut Self::Connection,
+        key: &str,
+        receipt: &str,
+        text: Text,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// The receipts of the effects that are committed.
+    fn charges(
+        pool: &Self::Pool,
+        key: &str,
+    ) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send;
+
+    /// How many messages of this key are in the outbox.
+    fn messages(
+        pool: &Self::Pool,
+        key: &str,
+    ) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
+
+    fn enqueue(
+        connection: &mut Self::Connection,
+        outbox: &Outbox,
+        topic: &str,
+        key: &str,
+    ) -> impl Future<Output = Result<Key, Error>> + Send;
+
+    /// Borrows all connections at the same time and asks each, see [`Sits::inspect`].
+    fn inspect(pool: Self::Pool, witness: Self::Pool) -> impl Future<Output = Result<u64>> + Send;
+}
+
+/// A seat in a database.
+pub(crate) struct Desk<S: Database> {
+    seat: Seat,
+    pub(crate) idem: Idem<S>,
+    pub(crate) pool: S::Pool,
+    pub(crate) outbox: Outbox,
+}
+
+impl<S: Database> Clone for Desk<S> {
+    fn clone(&self) -> Self {
+        Self {
+            seat: self.seat.clone(),
+            idem: self.idem.clone(),
+            pool: self.pool.clone(),
+            outbox: self.outbox.clone(),
+        }
+    }
+}
+
+impl<S: Database> Sits for Desk<S> {
+    fn seat(&self) -> &Seat {
+        &self.seat
+    }
+
+    fn close(&self) -> Boxed<'static, ()> {
+        S::close(self.pool.clone())
+    }
+}
+
+/// A database of a case's own.
+pub(crate) struct InDatabase<S: Database> {
+    options: S::Options,
+    witness: S::Pool,
+}
+
+impl<S: Database> Place for InDatabase<S> {
+    const NAME: &'static str = S::NAME;
+    const NEEDS: Option<&'static str> = S::NEEDS;
+    const TEMPERS: &'static [Temper] = &[Temper::Warm, Temper::Uncached, Temper::Cold];
+    type Seat = Desk<S>;
+
+    async fn open() -> Result<Self> {
+        let options = S::make().await?;
+        let witness = S::pool(&options, true);
+        S::prepare(&witness).await?;
+        Ok(Self { options, witness })
+    }
+
+    async fn seat(&self, temper: Temper, traces: &Arc<Traces>) -> Result<Desk<S>> {
+        let pool = S::pool(&self.options, temper != Temper::Uncached);
+        let (asked, witness) = (pool.clone(), self.witness.clone());
+        let inspect = move || S::inspect(asked.clone(), witness.clone());
+        if temper != Temper::Cold {
+            inspect().await?;
+        }
+        let store: Arc<dyn Store> = Arc::new(S::on(&pool));
+        Ok(Desk {
+            seat: Seat::new(store, traces, inspect),
+            idem: handle(S::on(&pool)),
+            outbox: S::outbox(&pool),
+            pool,
+        })
+    }
+}
+
+/// Asks something that takes no time, and turns what goes wrong with it into an error: a panic of the driver as well.
+async fn asked<T>(question: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T> {
+    let question = std::panic::AssertUnwindSafe(question).catch_unwind();
+    let answer = tokio::time::timeout(ANSWERS_WITHIN, question);
+    match answer.await {
+        Ok(Ok(answer)) => answer.context("a connection of the pool cannot answer"),
+        Ok(Err(panic)) => bail!("a connection of the pool panicked: {}", message(&*panic)),
+        Err(_) => bail!("a connection of the pool does not answer"),
+    }
+}
+
+/// Polls until the count that another session sees is zero.
+async fn until_none<F>(what: &str, count: impl Fn() -> F) -> Result<()>
+where
+    F: Future<Output = Result<i64, sqlx::Error>>,
+{
+    let began = Instant::now();
+    loop {
+        let count = asked(count()).await.context("the witness")?;
+        if count == 0 {
+            return Ok(());
+        }
+        ensure!(began.elapsed() < ENDS_WITHIN, "{count} {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+macro_rules! database {
+    (
+        $store:ident, $database:ident, $pool:ty, $pool_options:ident, $connection:ty, $options:ty, $name:literal,
+        $needs:expr, $insert:literal, $select:literal, $messages:literal, $echo:literal, $session:literal, $seen:ident
+    ) => {
+        const NAME: &'static str = $name;
+        const NEEDS: Option<&'static str> = $needs;
+        type Pool = $pool;
+        type Outer = sqlx::Transaction<'static, $database>;
+
+        fn on(pool: &$pool) -> Self {
+            Self::new(pool.clone())
+        }
+
+        fn outbox(pool: &$pool) -> Outbox {
+            Outbox::new(pool.clone())
+        }
+
+        async fn prepare(pool: &$pool) -> Result<()> {
+            Self::new(pool.clone()).migrate().await?;
+            Outbox::new(pool.clone()).migrate().await?;
+            sqlx::query(TABLE).execute(pool).await?;
+            Ok(())
+        }
+
+        async fn migrate_again(&self) -> Result<(), idem_runtime::StoreError> {
+            self.migrate().await
+        }
+
+        fn close(pool: $pool) -> Boxed<'static, ()> {
+            Box::pin(async move { pool.close().await })
+        }
+
+        async fn begin_outer(pool: &$pool) -> Result<Self::Outer, sqlx::Error> {
+            pool.begin().await
+        }
+
+        fn connection(outer: &mut Self::Outer) -> &mut $connection {
+            outer
+        }
+
+        async fn commit_outer(outer: Self::Outer) -> Result<(), sqlx::Error> {
+            outer.commit().await
+        }
+
+        async fn rollback_outer(outer: Self::Outer) -> Result<(), sqlx::Error> {
+            outer.rollback().await
+        }
+
+        async fn charge(
+            connection: &mut $connection,
+            key: &str,
+            receipt: &str,
+            text: Text,
+        ) -> Result<(), sqlx::Error> {
+            match text {
+                Text::Prepared => {
+                    let insert = sqlx::query($insert).bind(key).bind(receipt);
+                    insert.execute(connection).await.map(drop)
+                }
+                Text::Plain => {
+                    let insert = format!("INSERT INTO charges VALUES ('{key}', '{receipt}')");
+                    let insert = sqlx::raw_sql(AssertSqlSafe(insert));
+                    insert.execute(connection).await.map(drop)
+                }
+            }
+        }
+
+        async fn charges(pool: &$pool, key: &str) -> Result<Vec<String>, sqlx::Error> {
+            sqlx::query_scalar($select).bind(key).fetch_all(pool).await
+        }
+
+        async fn messages(pool: &$pool, key: &str) -> Result<i64, sqlx::Error> {
+            sqlx::query_scalar($messages)
+                .bind(key)
+                .fetch_one(pool)
+                .await
+        }
+
+        async fn enqueue(
+            connection: &mut $connection,
+            outbox: &Outbox,
+            topic: &str,
+            key: &str,
+        ) -> Result<Key, Error> {
+            let message = outbox.message(topic, "charged").key(key);
+            message.enqueue(connection).await
+        }
+
+        async fn inspect(pool: $pool, witness: $pool) -> Result<u64> {
+            let mut lent = Vec::new();
+            for n in 0..CONNECTIONS {
+                let acquired = asked(pool.acquire()).await;
+                lent.push(acquired.with_context(|| format!("only {n} connections can be had"))?);
+            }
+            let mut sessions = Vec::new();
+            for (n, connection) in (0_i64..).zip(&mut lent) {
+                let echo = sqlx::query_scalar::<_, i64>($echo).bind(n);
+                let answer = asked(echo.fetch_one(&mut **connection)).await?;
+                ensure!(answer == n, "a connection answered {answer} to SELECT {n}");
+                let session = sqlx::query_scalar::<_, i64>($session);
+                sessions.push(asked(session.fetch_one(&mut **connection)).await?);
+            }
+            $seen(&mut lent, sessions, &witness).await?;
+            Ok(lent.len() as u64)
+        }
+    };
+}
+
+impl Database for SqliteStore {
+    database!(
+        SqliteStore,
+        Sqlite,
+        SqlitePool,
+        SqlitePoolOptions,
+        SqliteConnection,
+        SqliteConnectOptions,
+        "sqlite",
+        None,
+        "INSERT INTO charges VALUES (?1, ?2)",
+        "SELECT receipt FROM charges WHERE id = ?1",
+        "SELECT count(*) FROM idem_outbox WHERE message_key = ?1",
+        "SELECT CAST(?1 AS INTEGER)",
+        "SELECT 0",
+        none_writes_on_sqlite
+    );
+
+    type Options = (SqliteConnectOptions, TempDir);
+
+    async fn make() -> Result<Self::Options> {
+        let directory = tempfile::tempdir()?;
+        let options = Self::connect_options(directory.path().join("drops.db"));
+        Ok((options, directory))
+    }
+
+    fn pool(options: &Self::Options, cached: bool) -> SqlitePool {
+        let (options, _) = options;
+        let options = match cached {
+            true => options.clone(),
+            false => options.clone().statement_cache_capacity(0),
+        };
+        SqlitePoolOptions::new()
+            .max_connections(CONNECTIONS)
+            .acquire_timeout(ANSWERS_WITHIN)
+            .connect_lazy_with(options)
+    }
+}
+
+impl Database for PostgresStore {
+    database!(
+        PostgresStore,
+        Postgres,
+        PgPool,
+        PgPoolOptions,
+        PgConnection,
+        PgConnectOptions,
+        "postgres",
+        Some(POSTGRES),
+        "INSERT INTO charges VALUES ($1, $2)",
+        "SELECT receipt FROM charges WHERE id = $1",
+        "SELECT count(*) FROM idem_outbox WHERE message_key = $1",
+        "SELECT $1::BIGINT",
+        "SELECT pg_backend_pid()::BIGINT",
+        none_is_in_a_transaction_of_postgres
+    );
+
+    type Options = PgConnectOptions;
+
+    async fn make() -> Result<PgConnectOptions> {
+        let pool = backends::postgres().await?;
+        let options = (*pool.connect_options()).clone();
+        pool.close().await;
+        Ok(options)
+    }
+
+    fn pool(options: &PgConnectOptions, cached: bool) -> PgPool {
+        let options = match cached {
+            true => options.clone(),
+            false => options.clone().statement_cache_capacity(0),
+        };
+        PgPoolOptions::new()
+            .max_connections(CONNECTIONS)
+            .acquire_timeout(ANSWERS_WITHIN)
+            .connect_lazy_with(options)
+    }
+}
+
+impl Database for MySqlStore {
+    database!(
+        MySqlStore,
+        MySql,
+        MySqlPool,
+        MySqlPoolOptions,
+        MySqlConnection,
+        MySqlConnectOptions,
+        "mysql",
+        Some(MYSQL),
+        "INSERT INTO charges VALUES (?, ?)",
+        "SELECT receipt FROM charges WHERE id = ?",
+        "SELECT count(*) FROM idem_outbox WHERE message_key = ?",
+        "SELECT CAST(? AS SIGNED)",
+        "SELECT CAST(CONNECTION_ID() AS SIGNED)",
+        none_is_in_a_transaction_of_mysql
+    );
+
+    type Options = MySqlConnectOptions;
+
+    async fn make() -> Result<MySqlConnectOptions> {
+        let pool = backends::mysql().await?;
+        let options = (*pool.connect_options()).clone();
+        pool.close().await;
+        Ok(options)
+    }
+
+    fn pool(options: &MySqlConnectOptions, cached: bool) -> MySqlPool {
+        let options = match cached {
+            true => options.clone(),
+            false => options.clone().statement_cache_capacity(0),
+        };
+        MySqlPoolOptions::new()
+            .max_connections(CONNECTIONS)
+            .acquire_timeout(ANSWERS_WITHIN)
+            .connect_lazy_with(options)
+    }
+}
+
+/// SQLite refuses a BEGIN on a connection that is in a transaction, and a writer while another connection writes.
+async fn none_writes_on_sqlite(
+    lent: &mut [sqlx::pool::PoolConnection<Sqlite>],
+    _: Vec<i64>,
+    witness: &SqlitePool,
+) -> Result<()> {
+    for connection in lent {
+        for statement in ["BEGIN", "ROLLBACK"] {
+            let done = sqlx::raw_sql(statement).execute(&mut **connection);
+            asked(done).await.context("is it in a transaction?")?;
+        }
+    }
+    let write = async {
+        let transaction = witness.begin_with("BEGIN IMMEDIATE").await?;
+        transaction.rollback().await
+    };
+    asked(write)
+        .await
+        .context("another connection cannot write")
+}
+
+async fn none_is_in_a_transaction_of_postgres(
+    _: &mut [sqlx::pool::PoolConnection<Postgres>],
+    sessions: Vec<i64>,
+    witness: &PgPool,
+) -> Result<()> {
+    until_none("pooled connections are in a transaction", || {
+        let seen = sqlx::query_scalar(
+            "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY($1) AND (xact_start IS NOT NULL OR state <> 'idle')",
+        );
+        seen.bind(&sessions).fetch_one(witness)
+    })
+    .await
+}
+
+/// A transaction that has touched no table yet is known to its own session alone, and only MariaDB tells.
+async fn none_is_in_a_transaction_of_mysql(
+    lent: &mut [sqlx::pool::PoolConnection<MySql>],
+    sessions: Vec<i64>,
+    witness: &MySqlPool,
+) -> Result<()> {
+    let version = sqlx::query_scalar::<_, String>("SELECT CAST(VERSION() AS CHAR)");
+    if asked(version.fetch_one(witness)).await?.contains("MariaDB") {
+        for connection in lent {
+            let inside = sqlx::query_scalar::<_, i64>("SELECT CAST(@@in_transaction AS SIGNED)");
+            let inside = asked(inside.fetch_one(&mut **connection)).await?;
+            ensure!(inside == 0, "a pooled connection is in a transaction");
+        }
+    }
+    let sessions: Vec<String> = sessions.iter().map(ToString::to_string).collect();
+    let seen = format!(
+        "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id IN ({})",
+        sessions.join(", ")
+    );
+    until_none("pooled connections are in a transaction of InnoDB", || {
+        sqlx::query_scalar(AssertSqlSafe(seen.clone())).fetch_one(witness)
+    })
+    .await
+}

@@ -1,0 +1,266 @@
+//! What once went wrong when callers went away, often enough that it would show again.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use futures_util::future::join_all;
+use idem_runtime::{Call, Handling, MySqlStore};
+use sqlx::{AssertSqlSafe, ConnectOptions as _};
+
+use crate::calls::{self, Entry, Mode, TTL};
+use crate::databases::{Database, Desk, InDatabase, Text};
+use crate::places::{LEASE, Place, Sits, Temper, handle};
+use crate::poll::{Moment, drop_at};
+use crate::report::Case;
+use crate::sweep::{GETS_THROUGH_WITHIN, Scenario, Seats, check, no_effects, note};
+use crate::trace::{Failure, Trace, Traces};
+use crate::transactions::{self, Joining};
+
+/// Drops of each case.
+const DROPS: u32 = 400;
+
+async fn seats<P: Place>(place: &P, temper: Temper) -> Result<Seats<P::Seat>> {
+    let traces = Arc::new(Traces::default());
+    Ok(Seats {
+        under_test: place.seat(temper, &traces).await?,
+        witness: place.seat(Temper::Warm, &traces).await?,
+    })
+}
+
+async fn close<H: Sits>(seats: Seats<H>) {
+    seats.under_test.close().await;
+    seats.witness.close().await;
+}
+
+/// `BEGIN` was on its way when its caller left: the pool lent a connection with an open transaction, on which leased
+/// calls were acknowledged and never committed.
+pub(crate) async fn a_dropped_begin_leaves_no_transaction_open<S: Database>() -> Result<Case> {
+    let mut case = Case::default();
+    let place = InDatabase::<S>::open().await?;
+    let seats = seats(&place, Temper::Warm).await?;
+    let entry = entry_in_transaction::<S>()?;
+    for n in 0..DROPS {
+        // The first polls borrow a connection and begin on it.
+        let call = entry.call(&seats.under_test, &Trace::new());
+        count(&mut case, drop_at(call, Moment::Sent(1 + n % 4)).await);
+        match seats.under_test.inspect().await {
+            Ok(connections) => case.counts.connections += connections,
+            Err(error) => case.problem(format!("drop {n}: {error:#}")),
+        }
+    }
+    // What is acknowledged now is committed.
+    let refusing = entry_refused::<Desk<S>>()?;
+    for _ in 0..20 {
+        let trace = Trace::new();
+        let answer = refusing.call(&seats.under_test, &trace).await;
+        let checked = match answer {
+            Ok(_) => {
+                check(
+                    refusing.clone(),
+                    no_effects,
+                    seats.clone(),
+                    trace,
+                    true,
+                    true,
+                )
+                .await
+            }
+            Err(failure) => Err(failure.into()),
+        };
+        note(&mut case, Ok(checked));
+    }
+    close(seats).await;
+    Ok(case)
+}
+
+/// A claim was on its way when its caller left: it was looked for before it had committed, and nobody owned the record
+/// for the rest of the lease.
+pub(crate) async fn a_dropped_claim_is_given_back<P: Place>(at_once: u32) -> Result<Case> {
+    let mut case = Case::default();
+    let place = P::open().await?;
+    let seats = seats(&place, Temper::Warm).await?;
+    let entry = entry_refused::<P::Seat>()?;
+    let mut untouched = Vec::new();
+    for round in 0..DROPS / at_once {
+        let dropped = (0..at_once).map(|n| {
+            let trace = Trace::new();
+            let call = entry.call(&seats.under_test, &trace);
+            let polls = 1 + (round + n) % 4;
+            async move {
+                let polled = drop_at(call, Moment::Sent(polls)).await;
+                (polled, trace)
+            }
+        });
+        for (polled, trace) in join_all(dropped).await {
+            let dropped = count(&mut case, polled);
+            if dropped && trace.counts().0 == 0 {
+                untouched.push(trace);
+            }
+        }
+    }
+    ensure!(!untouched.is_empty(), "every body had begun");
+    // Each on its own, so that the last one does not wait for those before it.
+    let mut checks = tokio::task::JoinSet::new();
+    for (n, trace) in untouched.into_iter().enumerate() {
+        let (entry, seats) = (entry.clone(), seats.clone());
+        checks.spawn(check(entry, no_effects, seats, trace, false, n % 2 == 1));
+        if checks.len() >= 16
+            && let Some(checked) = checks.join_next().await
+        {
+            note(&mut case, checked);
+        }
+    }
+    while let Some(checked) = checks.join_next().await {
+        note(&mut case, checked);
+    }
+    close(seats).await;
+    Ok(case)
+}
+
+/// A savepoint was on its way when its caller left: the caller's transaction was rolled back as a whole, and the
+/// statements behind it were committed one by one.
+pub(crate) async fn a_dropped_savepoint_leaves_the_callers_transaction_whole<S: Database>()
+-> Result<Case> {
+    let mut case = Case::default();
+    let place = InDatabase::<S>::open().await?;
+    let joining: Scenario<Desk<S>> = transactions::joining(Joining::Run);
+    for temper in [Temper::Warm, Temper::Uncached] {
+        let mut seats = seats(&place, temper).await?;
+        for n in 0..DROPS / 2 {
+            if case.is_hopeless() {
+                break;
+            }
+            match joining(seats.clone(), Moment::Sent(1 + n % 4)).await {
+                Ok(dropped) => {
+                    case.counts.drops += u64::from(!dropped.completed);
+                    case.counts.polls += u64::from(dropped.polls);
+                    note(&mut case, Ok(dropped.check.await));
+                }
+                Err(error) => {
+                    case.problem(format!("drop {n}, {temper:?}: {error:#}"));
+                    // The connection that it happened on may be lost for good.
+                    let traces = Arc::new(Traces::default());
+                    seats.under_test = place.seat(temper, &traces).await?;
+                }
+            }
+        }
+        match seats.under_test.inspect().await {
+            Ok(connections) => case.counts.connections += connections,
+            Err(error) => case.problem(format!("{temper:?}: {error:#}")),
+        }
+        close(seats).await;
+    }
+    Ok(case)
+}
+
+/// A statement was being prepared when its caller left: its connection was out of step, and never came back to the pool.
+pub(crate) async fn dropped_calls_leave_every_connection_to_the_pool<S: Database>() -> Result<Case>
+{
+    let mut case = Case::default();
+    let place = InDatabase::<S>::open().await?;
+    let entry = entry_in_transaction::<S>()?;
+    for temper in [Temper::Cold, Temper::Uncached] {
+        let seats = seats(&place, temper).await?;
+        for n in 0..DROPS {
+            let moment = match n % 2 {
+                0 => Moment::Sent(1 + n / 2 % 20),
+                _ => Moment::Answered(1 + n / 2 % 20),
+            };
+            let call = entry.call(&seats.under_test, &Trace::new());
+            count(&mut case, drop_at(call, moment).await);
+            if case.is_hopeless() {
+                break;
+            }
+        }
+        match seats.under_test.inspect().await {
+            Ok(connections) => case.counts.connections += connections,
+            Err(error) => case.problem(format!("{temper:?}: {error:#}")),
+        }
+        // A pool that has lost a connection cannot be closed.
+        seats.witness.close().await;
+    }
+    Ok(case)
+}
+
+/// A connection is out of step because of a statement of the user's that was dropped: sqlx panics at the next one, which
+/// is one of ours.
+pub(crate) async fn a_panic_of_the_driver_is_an_error() -> Result<Case> {
+    let mut case = Case::default();
+    let options = MySqlStore::make().await?;
+    let witness = MySqlStore::pool(&options, true);
+    MySqlStore::prepare(&witness).await?;
+    let idem = handle(MySqlStore::on(&witness));
+    for n in 0..DROPS / 2 {
+        let mut connection = options
+            .clone()
+            .statement_cache_capacity(0)
+            .connect()
+            .await?;
+        let session = sqlx::query_scalar::<_, u64>("SELECT CONNECTION_ID()");
+        let session = session.fetch_one(&mut connection).await?;
+        let statement = sqlx::query("SELECT ?, ?")
+            .bind(n)
+            .bind("a statement of the user's");
+        let statement = statement.execute(&mut connection);
+        let left = drop_at(statement, Moment::Sent(1 + n % 2)).await?;
+        case.counts.drops += u64::from(left.output.is_none());
+        case.counts.polls += u64::from(left.polls);
+        let trace = Trace::new();
+        let call = Call::new("drops.panic", &trace.key, "request", TTL);
+        let body = async |tx: &mut sqlx::MySqlConnection, _| {
+            let receipt = trace.begin();
+            MySqlStore::charge(tx, &trace.key, &receipt, Text::Plain).await?;
+            Ok::<_, Failure>(trace.end(receipt))
+        };
+        let joined = idem.join_transaction(&mut connection, call, Handling::new(), body);
+        // Whatever the connection answers, the caller gets an answer or an error, in bounded time.
+        let joined = tokio::time::timeout(
+            GETS_THROUGH_WITHIN * 2,
+            drop_at(joined, Moment::Sent(u32::MAX)),
+        );
+        match joined.await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => case.problem(format!("drop {n}: {error:#}")),
+            Err(_) => case.problem(format!("drop {n}: no answer")),
+        }
+        case.counts.connections += 1;
+        // Nobody waits for what the connection cannot say any more.
+        let kill = format!("KILL {session}");
+        sqlx::raw_sql(AssertSqlSafe(kill)).execute(&witness).await?;
+        drop(connection);
+    }
+    witness.close().await;
+    Ok(case)
+}
+
+/// Counts a future that was to be dropped. True where it was.
+fn count<T>(case: &mut Case, polled: Result<crate::poll::Polled<Result<T, Failure>>>) -> bool {
+    match polled {
+        Ok(polled) => {
+            let dropped = polled.output.is_none();
+            case.counts.drops += u64::from(dropped);
+            case.counts.polls += u64::from(polled.polls);
+            if let Some(Err(failure)) = polled.output {
+                case.problem(format!("a call that was not dropped failed: {failure:?}"));
+            }
+            dropped
+        }
+        Err(error) => {
+            case.problem(format!("{error:#}"));
+            false
+        }
+    }
+}
+
+fn entry_in_transaction<S: Database>() -> Result<Entry<Desk<S>>> {
+    let entries = transactions::entries::<S>();
+    let found = entries.into_iter().find(|it| it.mode == Mode::Transaction);
+    found.context("an entry with `tx`")
+}
+
+fn entry_refused<H: Sits>() -> Result<Entry<H>> {
+    debug_assert!(GETS_THROUGH_WITHIN < LEASE, "a stray claim shows");
+    let entries = calls::entries::<H>();
+    let found = entries.into_iter().find(|it| it.mode == Mode::Refuse);
+    found.context("an entry with `refuse`")
+}

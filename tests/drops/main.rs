@@ -1,0 +1,167 @@
+//! Futures of the public API, dropped at each of their polls and at random moments, on each store with its real server.
+//!
+//! After each drop every connection of the pool can be borrowed and is in no transaction, the key gets through within
+//! one store call, another session sees what was acknowledged, no body ran twice where its mode says so, and the
+//! caller's own transaction is whole. `IDEM_DROPS=100000` drops as many calls beside traffic on each store, and
+//! `IDEM_DROPS_SEED` repeats the moments of an earlier run.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use idem_runtime::{MySqlStore, PostgresStore, SqliteStore};
+use libtest_mimic::{Arguments, Failed, Trial};
+use tokio::runtime::Runtime;
+
+use self::calls::Mode;
+use self::databases::{Database, Desk, InDatabase};
+use self::places::{Memory, Place, Redis, RedisCluster, Seat, Sits};
+use self::report::Case;
+use self::sweep::Scenario;
+use self::traffic::Effective;
+
+mod calls;
+mod databases;
+mod defects;
+mod http;
+mod places;
+mod poll;
+mod report;
+mod services;
+mod sweep;
+mod trace;
+mod traffic;
+mod transactions;
+
+fn main() -> Result<ExitCode> {
+    let mut arguments = Arguments::from_args();
+    // Each case waits for its server about as long as it computes.
+    arguments.test_threads.get_or_insert(4);
+    let trials = Trials(Arc::new(Runtime::new()?));
+    let mut all = trials.leased::<Memory>();
+    all.extend(trials.leased::<Redis>());
+    all.extend(trials.leased::<RedisCluster>());
+    all.extend(trials.database::<SqliteStore>());
+    all.extend(trials.database::<PostgresStore>());
+    all.extend(trials.database::<MySqlStore>());
+    all.push(
+        trials.case::<InDatabase<MySqlStore>, _>("defects", "driver_panic", || {
+            defects::a_panic_of_the_driver_is_an_error()
+        }),
+    );
+    if !arguments.list {
+        let (drops, seed) = traffic::settings()?;
+        println!("{drops} random drops on each store, with the seed {seed}");
+    }
+    let conclusion = libtest_mimic::run(&arguments, all);
+    report::print_table();
+    Ok(conclusion.exit_code())
+}
+
+struct Trials(Arc<Runtime>);
+
+impl Trials {
+    /// One case, ignored where its server is not known.
+    fn case<P: Place, F>(
+        &self,
+        kind: &str,
+        entry: &str,
+        run: impl FnOnce() -> F + Send + 'static,
+    ) -> Trial
+    where
+        F: Future<Output = Result<Case>>,
+    {
+        let name = format!("{}::{kind}::{entry}", P::NAME);
+        let entry = match kind {
+            "every_poll" => entry.to_owned(),
+            _ => format!("{kind}: {entry}"),
+        };
+        let runtime = Arc::clone(&self.0);
+        let trial = Trial::test(name, move || {
+            let ended = runtime.block_on(run());
+            let case = ended.map_err(|error| Failed::from(format!("{error:#}")))?;
+            case.end(P::NAME, &entry)
+        });
+        trial.with_ignored_flag(P::NEEDS.is_some_and(|it| std::env::var_os(it).is_none()))
+    }
+
+    fn sweep<P: Place>(&self, name: &'static str, scenario: Scenario<P::Seat>) -> Trial {
+        self.case::<P, _>("every_poll", name, move || async move {
+            sweep::sweep::<P>(name, &scenario).await
+        })
+    }
+
+    /// The cases of every store.
+    fn common<P: Place>(&self) -> Vec<Trial> {
+        let mut trials = Vec::new();
+        for entry in calls::entries::<P::Seat>() {
+            let name = entry.name;
+            let scenario = sweep::of_entry(entry, sweep::no_effects);
+            trials.push(self.sweep::<P>(name, scenario));
+        }
+        for (name, scenario) in services::scenarios::<P::Seat>() {
+            trials.push(self.sweep::<P>(name, scenario));
+        }
+        trials
+    }
+
+    /// The cases of a store without transactions.
+    fn leased<P: Place<Seat = Seat>>(&self) -> Vec<Trial> {
+        let mut trials = self.common::<P>();
+        trials.push(self.case::<P, _>("traffic", "leased", || {
+            traffic::traffic::<P>(leased_entries())
+        }));
+        trials
+    }
+
+    /// The cases of a database.
+    fn database<S: Database>(&self) -> Vec<Trial> {
+        let mut trials = self.common::<InDatabase<S>>();
+        let (name, scenario) = services::recovering();
+        trials.push(self.sweep::<InDatabase<S>>(name, scenario));
+        for (name, scenario) in services::of_database::<S>() {
+            trials.push(self.sweep::<InDatabase<S>>(name, scenario));
+        }
+        for (name, scenario) in transactions::scenarios::<S>() {
+            trials.push(self.sweep::<InDatabase<S>>(name, scenario));
+        }
+        trials.push(
+            self.case::<InDatabase<S>, _>("traffic", "leased_and_tx", || {
+                let mut entries: Vec<Effective<Desk<S>>> = leased_entries();
+                for entry in transactions::entries() {
+                    entries.push((entry, sweep::charges));
+                }
+                entries.push((transactions::step(), sweep::charges));
+                traffic::traffic::<InDatabase<S>>(entries)
+            }),
+        );
+        trials.push(
+            self.case::<InDatabase<S>, _>("defects", "dropped_begin", || {
+                defects::a_dropped_begin_leaves_no_transaction_open::<S>()
+            }),
+        );
+        for (name, at_once) in [("dropped_claim_1", 1), ("dropped_claim_16", 16)] {
+            trials.push(self.case::<InDatabase<S>, _>("defects", name, move || {
+                defects::a_dropped_claim_is_given_back::<InDatabase<S>>(at_once)
+            }));
+        }
+        trials.push(
+            self.case::<InDatabase<S>, _>("defects", "dropped_savepoint", || {
+                defects::a_dropped_savepoint_leaves_the_callers_transaction_whole::<S>()
+            }),
+        );
+        trials.push(
+            self.case::<InDatabase<S>, _>("defects", "lost_connections", || {
+                defects::dropped_calls_leave_every_connection_to_the_pool::<S>()
+            }),
+        );
+        trials
+    }
+}
+
+/// The leased calls whose moments are random: those whose bodies run in the caller's own future.
+fn leased_entries<H: Sits>() -> Vec<Effective<H>> {
+    let entries = calls::entries::<H>().into_iter();
+    let own = entries.filter(|it| it.mode != Mode::ToItsEnd);
+    own.map(|entry| (entry, sweep::no_effects as _)).collect()
+}

@@ -1,0 +1,197 @@
+//! Stores with their real servers, each with a place of the case's own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use idem_runtime::{Idem, MemoryStore, RedisStore, Store};
+use idem_tests::backends::{self, Keys, REDIS, REDIS_CLUSTER};
+use redis::aio::{ConnectionLike, ConnectionManager};
+use redis::cluster::ClusterClient;
+use redis::cluster_async::ClusterConnection;
+
+use crate::http::Web;
+use crate::poll::Boxed;
+use crate::trace::Traces;
+
+/// A handle on a store whose type does not matter.
+pub(crate) type Handle = Idem<Arc<dyn Store>>;
+
+/// Connections of each pool under test.
+pub(crate) const CONNECTIONS: u32 = 4;
+
+/// Limit of the handles for one store call.
+pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Lease of the handles: a claim that nobody owns is in the way for much longer than any call may wait here.
+pub(crate) const LEASE: Duration = Duration::from_secs(120);
+
+/// State of the connections at the time of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Temper {
+    /// Open, with most statements prepared.
+    Warm,
+    /// Open, but each statement is prepared whenever it is sent.
+    Uncached,
+    /// A pool of each call's own, which has opened no connection yet.
+    Cold,
+}
+
+/// A handle with all that its connections are asked through.
+#[derive(Clone)]
+pub(crate) struct Seat {
+    pub(crate) idem: Handle,
+    pub(crate) traces: Arc<Traces>,
+    pub(crate) web: Arc<Web>,
+    inspect: Arc<dyn Fn() -> Boxed<'static, Result<u64>> + Send + Sync>,
+}
+
+impl Seat {
+    pub(crate) fn new<F>(
+        store: Arc<dyn Store>,
+        traces: &Arc<Traces>,
+        inspect: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<u64>> + Send + 'static,
+    {
+        let idem = handle(store);
+        Self {
+            web: Arc::new(Web::new(&idem, traces)),
+            idem,
+            traces: Arc::clone(traces),
+            inspect: Arc::new(move || Box::pin(inspect())),
+        }
+    }
+}
+
+/// A handle with the limits of these tests.
+pub(crate) fn handle<S: Store>(store: S) -> Idem<S> {
+    Idem::builder(store)
+        .lease(LEASE)
+        .store_timeout(STORE_TIMEOUT)
+        .store_patience(STORE_TIMEOUT * 2)
+        .build()
+}
+
+/// A seat, alone or with a database around it.
+pub(crate) trait Sits: Clone + Send + Sync + 'static {
+    fn seat(&self) -> &Seat;
+
+    /// Borrows all connections of the pool at the same time, asks each of them something, and lets another session see
+    /// that none is in a transaction. Returns how many connections it asked.
+    fn inspect(&self) -> Boxed<'static, Result<u64>> {
+        (self.seat().inspect)()
+    }
+
+    /// Closes the connections.
+    fn close(&self) -> Boxed<'static, ()> {
+        Box::pin(async {})
+    }
+}
+
+impl Sits for Seat {
+    fn seat(&self) -> &Seat {
+        self
+    }
+}
+
+/// A store of a case's own.
+pub(crate) trait Place: Sized + Send + Sync + 'static {
+    const NAME: &'static str;
+    /// The variable of [`idem_tests::backends`] that names its server.
+    const NEEDS: Option<&'static str>;
+    const TEMPERS: &'static [Temper];
+    type Seat: Sits;
+
+    fn open() -> impl Future<Output = Result<Self>> + Send;
+
+    /// New connections of this temper.
+    fn seat(
+        &self,
+        temper: Temper,
+        traces: &Arc<Traces>,
+    ) -> impl Future<Output = Result<Self::Seat>> + Send;
+}
+
+pub(crate) struct Memory(Arc<MemoryStore>);
+
+impl Place for Memory {
+    const NAME: &'static str = "memory";
+    const NEEDS: Option<&'static str> = None;
+    const TEMPERS: &'static [Temper] = &[Temper::Warm];
+    type Seat = Seat;
+
+    async fn open() -> Result<Self> {
+        Ok(Self(Arc::new(MemoryStore::new())))
+    }
+
+    async fn seat(&self, _: Temper, traces: &Arc<Traces>) -> Result<Seat> {
+        let store: Arc<dyn Store> = self.0.clone();
+        Ok(Seat::new(store, traces, async || Ok(0)))
+    }
+}
+
+pub(crate) struct Redis(Keys<redis::Client>);
+
+impl Place for Redis {
+    const NAME: &'static str = "redis";
+    const NEEDS: Option<&'static str> = Some(REDIS);
+    const TEMPERS: &'static [Temper] = &[Temper::Warm, Temper::Cold];
+    type Seat = Seat;
+
+    async fn open() -> Result<Self> {
+        Ok(Self(backends::redis().await?))
+    }
+
+    async fn seat(&self, temper: Temper, traces: &Arc<Traces>) -> Result<Seat> {
+        let client = self.0.client.clone();
+        let config = redis::aio::ConnectionManagerConfig::new();
+        let connection = match temper {
+            Temper::Cold => ConnectionManager::new_lazy_with_config(client, config)?,
+            Temper::Warm | Temper::Uncached => client.get_connection_manager().await?,
+        };
+        let store = RedisStore::new(connection.clone()).with_prefix(&self.0.prefix)?;
+        Ok(Seat::new(Arc::new(store), traces, move || {
+            echo(connection.clone())
+        }))
+    }
+}
+
+pub(crate) struct RedisCluster(Keys<ClusterClient>);
+
+impl Place for RedisCluster {
+    const NAME: &'static str = "redis_cluster";
+    const NEEDS: Option<&'static str> = Some(REDIS_CLUSTER);
+    const TEMPERS: &'static [Temper] = &[Temper::Warm];
+    type Seat = Seat;
+
+    async fn open() -> Result<Self> {
+        Ok(Self(backends::redis_cluster().await?))
+    }
+
+    async fn seat(&self, _: Temper, traces: &Arc<Traces>) -> Result<Seat> {
+        let connection: ClusterConnection = self.0.client.get_async_connection().await?;
+        let store = RedisStore::new(connection.clone()).with_prefix(&self.0.prefix)?;
+        Ok(Seat::new(Arc::new(store), traces, move || {
+            echo(connection.clone())
+        }))
+    }
+}
+
+/// Asks the connection, which all callers share, several things at once.
+async fn echo<C: ConnectionLike + Clone + Send>(connection: C) -> Result<u64> {
+    let asked = (0..CONNECTIONS).map(|n| {
+        let mut connection = connection.clone();
+        async move {
+            let mut ping = redis::cmd("PING");
+            let answer = ping.arg(n).query_async::<String>(&mut connection);
+            let answer = tokio::time::timeout(Duration::from_secs(10), answer);
+            let answer = answer.await.context("Redis does not answer")??;
+            ensure!(answer == n.to_string(), "Redis answered {answer} to {n}");
+            Ok(())
+        }
+    });
+    futures_util::future::try_join_all(asked).await?;
+    Ok(1)
+}

@@ -1,0 +1,427 @@
+//! What is neither a call nor part of one: the operator's interface, purging, migrating, recovering, relaying.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use idem_runtime::outbox::Message;
+use idem_runtime::store::{Filter, PageRequest, Resolved};
+use idem_runtime::{Call, Error, Handling, Record, Recovery, Scope, State};
+
+use crate::calls::{REFUSE, TTL, refuse};
+use crate::databases::{Database, Desk};
+use crate::places::{Seat, Sits};
+use crate::poll::{Moment, drop_at};
+use crate::sweep::{Dropped, GETS_THROUGH_WITHIN, Scenario, Seats, scenario};
+use crate::trace::{Failure, Trace};
+
+/// How a record is resolved by hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ByHand {
+    Complete,
+    Fail,
+    Release,
+    Erase,
+}
+
+/// The scenarios that every store has, by name.
+pub(crate) fn scenarios<H: Sits>() -> Vec<(&'static str, Scenario<H>)> {
+    vec![
+        ("records_find", scenario(find)),
+        ("records_list", scenario(list)),
+        ("records_complete", by_hand(ByHand::Complete)),
+        ("records_fail", by_hand(ByHand::Fail)),
+        ("records_release", by_hand(ByHand::Release)),
+        ("records_erase", by_hand(ByHand::Erase)),
+        ("purge", scenario(purge)),
+    ]
+}
+
+/// Those of a store that keeps what calls are made again with.
+pub(crate) fn recovering<H: Sits>() -> (&'static str, Scenario<H>) {
+    ("recovery", scenario(recover))
+}
+
+/// Those of a database.
+pub(crate) fn of_database<S: Database>() -> Vec<(&'static str, Scenario<Desk<S>>)> {
+    vec![
+        ("migrate", scenario(migrate::<S>)),
+        ("outbox_relay", scenario(relay::<S>)),
+    ]
+}
+
+async fn record(seat: &Seat, operation: &str, key: &str) -> Result<Option<Record>> {
+    Ok(seat
+        .idem
+        .records()
+        .find(operation, key, &Scope::none())
+        .await?)
+}
+
+/// Polls until this is there. Returns it, and how often it was looked for.
+async fn until<T, F>(what: &str, mut look: impl FnMut() -> F) -> Result<(T, u64)>
+where
+    F: Future<Output = Result<Option<T>>>,
+{
+    let began = Instant::now();
+    for looks in 1.. {
+        if let Some(found) = look().await? {
+            return Ok((found, looks));
+        }
+        if began.elapsed() > GETS_THROUGH_WITHIN {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    bail!("still not {what}")
+}
+
+/// A record that a call left INTERRUPTED.
+async fn interrupted(seat: &Seat) -> Result<(Arc<Trace>, Record)> {
+    let trace = Trace::hanging();
+    tokio::select! {
+        answer = refuse(&seat.idem, &trace) => bail!("its body hangs: {answer:?}"),
+        () = trace.has_begun() => {}
+    }
+    let found = until("interrupted", async || {
+        let found = record(seat, REFUSE, &trace.key).await?;
+        Ok(found.filter(|it| it.state == State::Interrupted))
+    });
+    let (found, _) = found.await?;
+    Ok((trace, found))
+}
+
+async fn find<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
+    let witness = seats.witness.seat().clone();
+    let (trace, _) = interrupted(&witness).await?;
+    let under_test = seats.under_test.seat().clone();
+    let found = record(&under_test, REFUSE, &trace.key);
+    let polled = drop_at(found, moment).await?;
+    let completed = polled.output.is_some();
+    if let Some(found) = polled.output {
+        ensure!(found?.is_some(), "the record is not found");
+    }
+    let check = async move {
+        let found = record(&under_test, REFUSE, &trace.key).await?;
+        let seen = record(&witness, REFUSE, &trace.key).await?;
+        let states = (found.map(|it| it.state), seen.map(|it| it.state));
+        let expected = (Some(State::Interrupted), Some(State::Interrupted));
+        ensure!(states == expected, "the record became {states:?}");
+        Ok(2)
+    };
+    Ok(Dropped {
+        completed,
+        polls: polled.polls,
+        check: Box::pin(check),
+    })
+}
+
+async fn list<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
+    let under_test = seats.under_test.seat().clone();
+    let all = async |idem: &crate::places::Handle| {
+        let filter = Filter::default();
+        let mut page = PageRequest {
+            limit: 100,
+            after: None,
+        };
+        let mut records = 0;
+        loop {
+            let found = idem.records().list(&filter, &page).await?;
+            records += found.records.len() as u64;
+            page.after = found.next;
+            if page.after.is_none() {
+                return anyhow::Ok(records);
+            }
+        }
+    };
+    interrupted(seats.witness.seat()).await?;
+    let polled = drop_at(all(&under_test.idem), moment).await?;
+    let check = async move {
+        let found = all(&under_test.idem).await?;
+        ensure!(found > 0, "nothing is listed");
+        Ok(found)
+    };
+    Ok(Dropped {
+        completed: polled.output.transpose()?.is_some(),
+        polls: polled.polls,
+        check: Box::pin(check),
+    })
+}
+
+fn by_hand<H: Sits>(how: ByHand) -> Scenario<H> {
+    scenario(move |seats: Seats<H>, moment| resolve(seats, moment, how))
+}
+
+async fn resolve<H: Sits>(seats: Seats<H>, moment: Moment, how: ByHand) -> Result<Dropped> {
+    let witness = seats.witness.seat().clone();
+    let under_test = seats.under_test.seat().clone();
+    let (trace, found) = interrupted(&witness).await?;
+    let value = trace.key.clone();
+    let make = async |seat: &Seat, record: &Record| {
+        let (records, observed) = (seat.idem.records(), record.observation());
+        match how {
+            ByHand::Complete => records.complete(&observed, &value).await,
+            ByHand::Fail => records.fail(&observed, "by hand").await,
+            ByHand::Release => records.release(&observed).await,
+            ByHand::Erase => records.erase(&observed).await,
+        }
+    };
+    let polled = drop_at(make(&under_test, &found), moment).await?;
+    let completed = polled.output.is_some();
+    if let Some(resolved) = polled.output {
+        ensure!(
+            resolved? == Resolved::Done,
+            "an interrupted record was not resolved"
+        );
+    }
+    let expected = match how {
+        ByHand::Complete => Some(State::Completed),
+        ByHand::Fail => Some(State::Failed),
+        ByHand::Release => Some(State::Released),
+        ByHand::Erase => None,
+    };
+    let key = trace.key.clone();
+    let check = async move {
+        // A step that is done or not done: what was dropped may still be on its way, and then one of the two finds the
+        // record as it was.
+        let ended = until("resolved", async || {
+            let found = record(&witness, REFUSE, &key).await?;
+            let state = found.as_ref().map(|it| it.state);
+            if state == expected {
+                return Ok(Some(()));
+            }
+            ensure!(
+                !completed,
+                "a resolution that was acknowledged left {state:?}"
+            );
+            ensure!(
+                state == Some(State::Interrupted),
+                "the record became {state:?}"
+            );
+            if let Some(found) = found {
+                let observed = found.observation();
+                let records = witness.idem.records();
+                let value = key.clone();
+                match how {
+                    ByHand::Complete => records.complete(&observed, &value).await?,
+                    ByHand::Fail => records.fail(&observed, "by hand").await?,
+                    ByHand::Release => records.release(&observed).await?,
+                    ByHand::Erase => records.erase(&observed).await?,
+                };
+            }
+            Ok(None)
+        });
+        let ((), looks) = ended.await?;
+        Ok(looks)
+    };
+    Ok(Dropped {
+        completed,
+        polls: polled.polls,
+        check: Box::pin(check),
+    })
+}
+
+/// Records that have expired, purged.
+async fn purge<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
+    const OPERATION: &str = "drops.purge";
+    let witness = seats.witness.seat().clone();
+    let under_test = seats.under_test.seat().clone();
+    for _ in 0..3 {
+        let trace = Trace::new();
+        let call = Call::new(OPERATION, &trace.key, "request", Duration::from_millis(1));
+        let answer: Result<String, Failure> = witness
+            .idem
+            .run(call, async || Ok(trace.body().await))
+            .await;
+        answer?;
+    }
+    let polled = drop_at(under_test.idem.store().purge(100), moment).await?;
+    let completed = polled.output.is_some();
+    polled.output.transpose()?;
+    let check = async move {
+        let filter = Filter {
+            operation: Some(OPERATION.to_owned()),
+            ..Filter::default()
+        };
+        let page = PageRequest {
+            limit: 100,
+            after: None,
+        };
+        let purged = until("purged", async || {
+            under_test.idem.store().purge(100).await?;
+            let found = witness.idem.records().list(&filter, &page).await?;
+            Ok(found.records.is_empty().then_some(()))
+        });
+        purged.await?;
+        Ok(1)
+    };
+    Ok(Dropped {
+        completed,
+        polls: polled.polls,
+        check: Box::pin(check),
+    })
+}
+
+/// A future that is woken about once a millisecond: what is dropped with it runs in tasks, whose polls nobody counts.
+async fn ticking(mut done: impl FnMut() -> bool) {
+    while !done() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// A call whose owner died, made again by a recovery that is dropped, and then by one that is not.
+async fn recover<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
+    const LEASE: Duration = Duration::from_millis(20);
+    let witness = seats.witness.seat().clone();
+    let under_test = seats.under_test.seat().clone();
+    let died = Trace::hanging();
+    let operation = format!("drops.recovery.{}", died.key);
+    let call = move |key: &str| {
+        let call = Call::new(operation.clone(), key, "request", TTL);
+        (operation.clone(), call.keep(key).lease(LEASE))
+    };
+    let (operation, first) = call(&died.key);
+    let run = witness.idem.run_with(first, Handling::new(), async |_| {
+        Ok::<_, Failure>(died.body().await)
+    });
+    tokio::select! {
+        answer = run => bail!("its body hangs: {answer:?}"),
+        () = died.has_begun() => {}
+    }
+    let lapsed = until("lapsed", async || {
+        let found = record(&witness, &operation, &died.key).await?;
+        Ok(found.filter(Record::is_lapsed))
+    });
+    lapsed.await?;
+    let trace = Trace::new();
+    let start = |seat: &Seat| {
+        let (idem, trace, call) = (seat.idem.clone(), Arc::clone(&trace), call.clone());
+        let pause = Duration::from_millis(10);
+        let recovery = Recovery::new(&seat.idem)
+            .every(Duration::from_millis(1))
+            .pauses(pause, pause)
+            .attempts(1000);
+        let handler = move |key: String| {
+            let (idem, trace, (_, call)) = (idem.clone(), Arc::clone(&trace), call(&key));
+            async move {
+                let body = async |_| Ok::<_, Failure>(trace.body().await);
+                idem.run_with(call, Handling::new(), body).await
+            }
+        };
+        recovery.on(operation.clone(), handler).start()
+    };
+    let recovering = async {
+        let recovery = start(&under_test)?;
+        ticking(|| trace.counts().1 > 0).await;
+        recovery.shutdown().await;
+        Ok::<_, Error>(())
+    };
+    let polled = drop_at(recovering, moment).await?;
+    let completed = polled.output.is_some();
+    polled.output.transpose()?;
+    let second = start(&witness)?;
+    let key = died.key.clone();
+    let operation = operation.clone();
+    let check = async move {
+        let ended = until("recovered", async || {
+            let found = record(&witness, &operation, &key).await?;
+            Ok(found.filter(|it| it.state == State::Completed))
+        });
+        let (_, looks) = ended.await?;
+        second.shutdown().await;
+        Ok(looks)
+    };
+    Ok(Dropped {
+        completed,
+        polls: polled.polls,
+        check: Box::pin(check),
+    })
+}
+
+async fn migrate<S: Database>(seats: Seats<Desk<S>>, moment: Moment) -> Result<Dropped> {
+    let desk = seats.under_test.clone();
+    let both = async {
+        desk.idem.store().migrate_again().await?;
+        desk.outbox.migrate().await
+    };
+    let polled = drop_at(both, moment).await?;
+    let completed = polled.output.is_some();
+    polled.output.transpose()?;
+    let desk = seats.under_test;
+    let check = async move {
+        let again = async {
+            desk.idem.store().migrate_again().await?;
+            desk.outbox.migrate().await
+        };
+        let again = tokio::time::timeout(GETS_THROUGH_WITHIN, again).await;
+        again.context("migrating again hangs")??;
+        Ok(0)
+    };
+    Ok(Dropped {
+        completed,
+        polls: polled.polls,
+        check: Box::pin(check),
+    })
+}
+
+/// Messages that are relayed by a relay that is dropped, and then by one that is not.
+async fn relay<S: Database>(seats: Seats<Desk<S>>, moment: Moment) -> Result<Dropped> {
+    let witness = seats.witness.clone();
+    let delivered = Trace::new();
+    let topic = format!("topic.{}", delivered.key);
+    let mut outer = S::begin_outer(&witness.pool).await?;
+    for n in 0..3 {
+        let key = format!("{}-{n}", delivered.key);
+        S::enqueue(S::connection(&mut outer), &witness.outbox, &topic, &key).await?;
+    }
+    S::commit_outer(outer).await?;
+    let start = |desk: &Desk<S>| {
+        let delivered = Arc::clone(&delivered);
+        let handler = move |message: Message<String>| {
+            let delivered = Arc::clone(&delivered);
+            async move {
+                delivered.begin();
+                delivered.pause().await;
+                delivered.end(message.key().as_str().to_owned());
+                Ok::<_, std::io::Error>(())
+            }
+        };
+        let relay = desk.outbox.relay().on(topic.clone(), handler);
+        relay
+            .lease(Duration::from_millis(500))
+            .poll_every(Duration::from_millis(2))
+            .start()
+    };
+    let all = {
+        let delivered = Arc::clone(&delivered);
+        move || (0..3).all(|n| delivered.gave(&format!("{}-{n}", delivered.key)))
+    };
+    let relaying = async {
+        let relay = start(&seats.under_test)?;
+        ticking(&all).await;
+        relay.shutdown().await;
+        Ok::<_, Error>(())
+    };
+    let polled = drop_at(relaying, moment).await?;
+    let completed = polled.output.is_some();
+    polled.output.transpose()?;
+    let second = start(&witness)?;
+    let check = async move {
+        let gone = until("relayed", async || {
+            let mut left = 0;
+            for n in 0..3 {
+                left += S::messages(&witness.pool, &format!("{}-{n}", delivered.key)).await?;
+            }
+            Ok((left == 0).then_some(()))
+        });
+        gone.await?;
+        ensure!(all(), "a message is gone that no handler was given");
+        second.shutdown().await;
+        Ok(3)
+    };
+    Ok(Dropped {
+        completed,
+        polls: polled.polls,
+        check: Box::pin(check),
+    })
+}

@@ -1,0 +1,339 @@
+//! Every poll of a call in turn: it is dropped there, and everything is looked at.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use idem_runtime::{Record, State};
+use tokio::task::JoinSet;
+
+use crate::calls::{Entry, Mode};
+use crate::databases::{Database, Desk};
+use crate::http::Journal;
+use crate::places::{CONNECTIONS, Place, Seat, Sits, Temper};
+use crate::poll::{Boxed, Moment, drop_at};
+use crate::report::Case;
+use crate::trace::{Trace, Traces};
+
+/// How long a call may take to get through after a drop: one store call, and what a loaded machine needs. The lease is
+/// far longer, so a claim that nobody owns fails the case.
+pub(crate) const GETS_THROUGH_WITHIN: Duration = Duration::from_secs(10);
+
+/// No call takes as many polls.
+const MOST_POLLS: u32 = 300;
+
+/// How long to wait for the check of one drop before the next drop begins beside it.
+const WAITS: Duration = Duration::from_millis(200);
+
+/// The seat whose connections are under test, and one with connections of its own that sees what is committed.
+#[derive(Clone)]
+pub(crate) struct Seats<H> {
+    pub(crate) under_test: H,
+    pub(crate) witness: H,
+}
+
+/// A drop that was made, or a call that completed before its moment.
+pub(crate) struct Dropped {
+    pub(crate) completed: bool,
+    pub(crate) polls: u32,
+    /// Looks at what is left. Returns how many records, effects and messages it read.
+    pub(crate) check: Boxed<'static, Result<u64>>,
+}
+
+/// Makes one call up to this moment, and drops it there.
+pub(crate) type Scenario<H> =
+    Arc<dyn Fn(Seats<H>, Moment) -> Boxed<'static, Result<Dropped>> + Send + Sync>;
+
+/// A scenario of this closure.
+pub(crate) fn scenario<H, F>(
+    make: impl Fn(Seats<H>, Moment) -> F + Send + Sync + 'static,
+) -> Scenario<H>
+where
+    F: Future<Output = Result<Dropped>> + Send + 'static,
+{
+    Arc::new(move |seats, moment| Box::pin(make(seats, moment)))
+}
+
+/// The effects of a key that another session sees; none where they are not in a database.
+pub(crate) type Effects<H> = fn(&H, String) -> Boxed<'static, Result<Option<Vec<String>>>>;
+
+pub(crate) fn no_effects<H>(_: &H, _: String) -> Boxed<'static, Result<Option<Vec<String>>>> {
+    Box::pin(async { Ok(None) })
+}
+
+pub(crate) fn charges<S: Database>(
+    desk: &Desk<S>,
+    key: String,
+) -> Boxed<'static, Result<Option<Vec<String>>>> {
+    let pool = desk.pool.clone();
+    Box::pin(async move { Ok(Some(S::charges(&pool, &key).await?)) })
+}
+
+/// The scenario of an entry: call, drop, call again.
+pub(crate) fn of_entry<H: Sits>(entry: Entry<H>, effects: Effects<H>) -> Scenario<H> {
+    scenario(move |seats: Seats<H>, moment| {
+        let entry = entry.clone();
+        async move {
+            let trace = Trace::new();
+            let call = entry.call(&seats.under_test, &trace);
+            let polled = drop_at(call, moment).await?;
+            let completed = polled.output.is_some();
+            if let Some(answer) = polled.output {
+                let receipt = answer.context("a call that was not dropped failed")?;
+                ensure!(trace.gave(&receipt), "another's receipt: {receipt}");
+            }
+            // The next call comes from this process or from another one, in turn.
+            let elsewhere = moment.polls() % 2 == 1;
+            let check = check(entry, effects, seats, trace, completed, elsewhere);
+            Ok(Dropped {
+                completed,
+                polls: polled.polls,
+                check: Box::pin(check),
+            })
+        }
+    })
+}
+
+/// Calls again with the key of a call that was dropped, and compares everything with the documentation of its mode.
+pub(crate) async fn check<H: Sits>(
+    entry: Entry<H>,
+    effects: Effects<H>,
+    seats: Seats<H>,
+    trace: Arc<Trace>,
+    completed: bool,
+    elsewhere: bool,
+) -> Result<u64> {
+    let (begun, ended) = trace.counts();
+    let hanging = begun > 0 && ended == 0;
+    let witness = seats.witness.seat().clone();
+    let next = if elsewhere {
+        &seats.witness
+    } else {
+        &seats.under_test
+    };
+    let mut records = 0;
+    if entry.mode == Mode::Rerun && hanging {
+        let record = read(&entry, &witness, &trace).await?;
+        records += 1;
+        let record = record.context("the record of a body that had begun is gone")?;
+        ensure!(
+            record.state == State::Running && !record.is_lapsed(),
+            "the body had begun, and the record is {:?} and lapsed: {}",
+            record.state,
+            record.is_lapsed()
+        );
+        ensure!(trace.counts().0 == 1, "the body ran twice");
+        return Ok(records);
+    }
+    if entry.mode == Mode::Transaction {
+        records += agree(&entry, effects, &seats, &trace).await?;
+    }
+    let answer = answer(&entry, next, &trace).await?;
+    let expected = match entry.mode {
+        Mode::Refuse if hanging => State::Interrupted,
+        _ => State::Completed,
+    };
+    match answer {
+        Answer::Receipt(receipt) => {
+            ensure!(
+                expected == State::Completed,
+                "the body had begun, and under `refuse` the next call was answered {receipt}"
+            );
+            ensure!(trace.gave(&receipt), "another's receipt: {receipt}");
+            if let Some(found) = effects(&seats.witness, trace.key.clone()).await? {
+                records += 1;
+                let expected = match entry.mode {
+                    Mode::Transaction => vec![receipt],
+                    _ => vec![trace.key.clone()],
+                };
+                ensure!(
+                    found == expected,
+                    "the effects are {found:?}, not {expected:?}"
+                );
+            }
+        }
+        Answer::Interrupted => ensure!(
+            expected == State::Interrupted,
+            "interrupted, although {begun} bodies had begun and {ended} had ended"
+        ),
+    }
+    if entry.operation.is_some() {
+        let record = read(&entry, &witness, &trace).await?;
+        records += 1;
+        let state = record.map(|it| it.state);
+        ensure!(
+            state == Some(expected),
+            "another session sees {state:?}, not {expected:?}"
+        );
+    }
+    let (runs, _) = trace.counts();
+    let most = match entry.mode {
+        // What was rolled back never was.
+        Mode::Transaction => u32::MAX,
+        Mode::Reconcile if hanging => 2,
+        _ => 1,
+    };
+    ensure!(
+        runs <= most,
+        "{runs} bodies ran, {begun} of them before the drop"
+    );
+    ensure!(!completed || runs == 1, "a call that completed ran again");
+    if let Some(problem) = trace.problems().first() {
+        bail!("{problem}");
+    }
+    Ok(records)
+}
+
+/// Another session sees the effect if and only if it sees the record completed. A commit may be under way.
+async fn agree<H: Sits>(
+    entry: &Entry<H>,
+    effects: Effects<H>,
+    seats: &Seats<H>,
+    trace: &Trace,
+) -> Result<u64> {
+    let began = Instant::now();
+    let mut records = 0;
+    loop {
+        let record = read(entry, seats.witness.seat(), trace).await?;
+        let found = effects(&seats.witness, trace.key.clone()).await?;
+        let found = found.unwrap_or_default();
+        records += 2;
+        let completed = record.is_some_and(|it| it.state == State::Completed);
+        if usize::from(completed) == found.len() {
+            return Ok(records);
+        }
+        ensure!(
+            began.elapsed() < GETS_THROUGH_WITHIN,
+            "completed: {completed}, but the effects are {found:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The record as another session sees it.
+async fn read<H: Sits>(entry: &Entry<H>, witness: &Seat, trace: &Trace) -> Result<Option<Record>> {
+    let Some(operation) = entry.operation else {
+        return Ok(None);
+    };
+    let none = idem_runtime::Scope::none();
+    let found = witness.idem.records().find(operation, &trace.key, &none);
+    found.await.context("the witness cannot read the record")
+}
+
+enum Answer {
+    Receipt(String),
+    Interrupted,
+}
+
+/// Calls until there is an answer that does not pass.
+async fn answer<H: Sits>(entry: &Entry<H>, next: &H, trace: &Arc<Trace>) -> Result<Answer> {
+    let began = Instant::now();
+    let mut last = None;
+    while began.elapsed() < GETS_THROUGH_WITHIN {
+        let call = tokio::time::timeout(GETS_THROUGH_WITHIN, entry.call(next, trace));
+        match call.await {
+            Err(_) => bail!("the next call was not answered"),
+            Ok(Ok(receipt)) => return Ok(Answer::Receipt(receipt)),
+            Ok(Err(failure)) if failure.is_interrupted() => return Ok(Answer::Interrupted),
+            Ok(Err(failure)) if failure.is_retryable() => last = Some(failure),
+            Ok(Err(failure)) => bail!("the next call was answered {failure:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    bail!("the next calls did not get through, the last one was answered {last:?}")
+}
+
+/// Drops a scenario at each of its polls on each kind of connection, and looks at everything after each drop.
+pub(crate) async fn sweep<P: Place>(name: &str, scenario: &Scenario<P::Seat>) -> Result<Case> {
+    let place = P::open().await?;
+    let traces = Arc::new(Traces::default());
+    let journal = Journal::open().await?;
+    let mut case = Case::default();
+    let witness = place.seat(Temper::Warm, &traces).await?;
+    witness.seat().web.start(&journal).await?;
+    for temper in P::TEMPERS {
+        for moment in [Moment::Sent as fn(u32) -> Moment, Moment::Answered] {
+            // A pool that has opened nothing is what it is at either moment.
+            if *temper == Temper::Cold && moment(0) != Moment::Sent(0) {
+                continue;
+            }
+            let mut under_test = place.seat(*temper, &traces).await?;
+            let mut checks = JoinSet::new();
+            if *temper == Temper::Warm {
+                // As often as there are connections: each of them has prepared the statements then.
+                for _ in 0..CONNECTIONS {
+                    let seats = Seats {
+                        under_test: under_test.clone(),
+                        witness: witness.clone(),
+                    };
+                    let dropped = scenario(seats, Moment::Sent(u32::MAX)).await;
+                    let dropped = dropped.with_context(|| format!("{name}, not dropped"))?;
+                    case.counts.records += dropped.check.await?;
+                }
+            }
+            for polls in 0..MOST_POLLS {
+                if case.is_hopeless() {
+                    break;
+                }
+                if *temper == Temper::Cold && polls > 0 {
+                    while let Some(checked) = checks.join_next().await {
+                        note(&mut case, checked);
+                    }
+                    under_test.close().await;
+                    under_test = place.seat(*temper, &traces).await?;
+                }
+                under_test.seat().web.start(&journal).await?;
+                let moment = moment(polls);
+                let what = format!("{name}, {temper:?}, {moment}");
+                let seats = Seats {
+                    under_test: under_test.clone(),
+                    witness: witness.clone(),
+                };
+                let dropped = match scenario(seats, moment).await {
+                    Ok(dropped) => dropped,
+                    Err(error) => {
+                        case.problem(format!("{what}: {error:#}"));
+                        continue;
+                    }
+                };
+                case.counts.drops += u64::from(!dropped.completed);
+                case.counts.polls += u64::from(dropped.polls);
+                match under_test.inspect().await {
+                    Ok(connections) => case.counts.connections += connections,
+                    Err(error) => {
+                        case.problem(format!("{what}: {error:#}"));
+                        // What is wrong with these connections is known now.
+                        under_test = place.seat(*temper, &traces).await?;
+                        under_test.seat().web.start(&journal).await?;
+                    }
+                }
+                let check = dropped.check;
+                let checked = checks.spawn(async move { check.await.context(what) });
+                let began = Instant::now();
+                while !checked.is_finished() && began.elapsed() < WAITS {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                if dropped.completed {
+                    case.counts.most_polls = case.counts.most_polls.max(dropped.polls);
+                    break;
+                }
+                ensure!(polls + 1 < MOST_POLLS, "{name} never completes");
+            }
+            while let Some(checked) = checks.join_next().await {
+                note(&mut case, checked);
+            }
+            under_test.close().await;
+        }
+    }
+    witness.close().await;
+    Ok(case)
+}
+
+/// Counts a check that ended.
+pub(crate) fn note(case: &mut Case, checked: Result<Result<u64>, tokio::task::JoinError>) {
+    match checked {
+        Ok(Ok(records)) => case.counts.records += records,
+        Ok(Err(error)) => case.problem(format!("{error:#}")),
+        Err(error) => case.problem(format!("a check panicked: {error}")),
+    }
+}

@@ -1,0 +1,266 @@
+//! Calls in transactions: their own, one of the caller's, and steps; and messages in a transaction of the caller's.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use idem_runtime::{Call, Handling, Idem, State, idempotent};
+
+use crate::calls::{Entry, Mode, TTL, asking};
+use crate::databases::{Database, Desk, Text};
+use crate::poll::{HANGS_AFTER, Moment, Polled, drop_at};
+use crate::sweep::{self, Dropped, GETS_THROUGH_WITHIN, Scenario, Seats, scenario};
+use crate::trace::{Failure, Trace};
+
+const MACRO: &str = "drops.tx";
+const RUN: &str = "drops.run_in_transaction";
+const STEP: &str = "drops.step_tx";
+const JOINED: &str = "drops.joined";
+
+#[idempotent(key = &trace.key, ttl = "1h", name = MACRO, store = idem, tx = tx, skip(trace))]
+async fn in_transaction<S: Database>(idem: &Idem<S>, trace: &Trace) -> Result<String, Failure> {
+    charge::<S>(tx, trace, Text::Prepared).await
+}
+
+#[idempotent(key = &trace.key, ttl = "1h", name = JOINED, store = idem, tx = tx, skip(trace))]
+async fn joined<S: Database>(
+    idem: &Idem<S>,
+    tx: &mut S::Connection,
+    trace: &Trace,
+) -> Result<String, Failure> {
+    charge::<S>(tx, trace, Text::Plain).await
+}
+
+/// The body: its effect is in the transaction, with polls before and after it.
+async fn charge<S: Database>(
+    connection: &mut S::Connection,
+    trace: &Trace,
+    text: Text,
+) -> Result<String, Failure> {
+    let receipt = trace.begin();
+    trace.pause().await;
+    S::charge(connection, &trace.key, &receipt, text).await?;
+    trace.pause().await;
+    Ok(trace.end(receipt))
+}
+
+/// The calls with a transaction of their own.
+pub(crate) fn entries<S: Database>() -> Vec<Entry<Desk<S>>> {
+    vec![
+        Entry::new(
+            "idempotent_tx",
+            MACRO,
+            Mode::Transaction,
+            |desk: Desk<S>, trace| async move { in_transaction(&desk.idem, &trace).await },
+        ),
+        Entry::new(
+            "run_in_transaction",
+            RUN,
+            Mode::Transaction,
+            |desk: Desk<S>, trace| async move {
+                let call = Call::new(RUN, &trace.key, "request", TTL);
+                desk.idem
+                    .run_in_transaction(call, Handling::new(), async |tx, _| {
+                        charge::<S>(tx, &trace, Text::Prepared).await
+                    })
+                    .await
+            },
+        ),
+    ]
+}
+
+/// A leased call with a step in a transaction.
+pub(crate) fn step<S: Database>() -> Entry<Desk<S>> {
+    Entry::new(
+        "step_tx",
+        STEP,
+        Mode::Reconcile,
+        |desk: Desk<S>, trace| async move {
+            let call = Call::new(STEP, &trace.key, "request", TTL);
+            let handling = asking(&trace);
+            let idem = &desk.idem;
+            idem.run_with(call, handling, async |attempt| {
+                let receipt = trace.begin();
+                let step = attempt.step_tx(idem, "charge", async |tx| {
+                    trace.begin_step("charge");
+                    trace.pause().await;
+                    S::charge(tx, &trace.key, &trace.key, Text::Prepared).await?;
+                    trace.pause().await;
+                    Ok::<_, Failure>(())
+                });
+                step.await?;
+                trace.save_step("charge");
+                trace.pause().await;
+                Ok(trace.end(receipt))
+            })
+            .await
+        },
+    )
+}
+
+/// What joins the transaction of the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Joining {
+    Macro,
+    Run,
+    Enqueue,
+}
+
+/// A call that joins: between two statements of the caller's, who commits or rolls back in turn.
+pub(crate) fn joining<S: Database>(joining: Joining) -> Scenario<Desk<S>> {
+    scenario(move |seats: Seats<Desk<S>>, moment| join_and_drop(seats, joining, moment))
+}
+
+async fn join_and_drop<S: Database>(
+    seats: Seats<Desk<S>>,
+    joining: Joining,
+    moment: Moment,
+) -> Result<Dropped> {
+    let trace = Trace::new();
+    let (before, after) = (format!("{}b", trace.key), format!("{}a", trace.key));
+    let desk = seats.under_test.clone();
+    // Both ends of each poll, over the two moments that each poll is dropped at and the kinds of connections.
+    let commits = rand::random::<bool>() || moment.polls() == u32::MAX;
+    let whole = async {
+        let mut outer = S::begin_outer(&desk.pool)
+            .await
+            .context("the caller's BEGIN")?;
+        let tx = S::connection(&mut outer);
+        let statement = S::charge(tx, &before, "before", Text::Plain).await;
+        statement.context("the caller's first statement")?;
+        let tx = S::connection(&mut outer);
+        let polled = drop_at(join(&desk, tx, &trace, joining), moment).await?;
+        let Polled { output, polls } = polled;
+        let completed = output.is_some();
+        if let Some(answer) = output {
+            answer.context("a call that was not dropped failed")?;
+        }
+        let tx = S::connection(&mut outer);
+        let statement = S::charge(tx, &after, "after", Text::Plain).await;
+        statement.context("the caller's next statement")?;
+        match commits {
+            true => S::commit_outer(outer)
+                .await
+                .context("the caller's COMMIT")?,
+            false => S::rollback_outer(outer)
+                .await
+                .context("the caller's ROLLBACK")?,
+        }
+        anyhow::Ok((completed, polls))
+    };
+    let whole = tokio::time::timeout(HANGS_AFTER, whole).await;
+    let (completed, polls) = whole.context("the caller's transaction hangs")??;
+    let check = async move {
+        let pool = &seats.witness.pool;
+        let expected = usize::from(commits);
+        for (key, name) in [(&before, "before"), (&after, "after")] {
+            let found = S::charges(pool, key).await?.len();
+            ensure!(
+                found == expected,
+                "the caller's statement {name} the call is there {found} times, committed: {commits}"
+            );
+        }
+        if joining == Joining::Enqueue {
+            let found = S::messages(pool, &trace.key).await?;
+            let most = i64::from(commits);
+            ensure!(found <= most, "{found} messages, committed: {commits}");
+            ensure!(
+                !completed || found == most,
+                "an enqueued message is not there"
+            );
+            return Ok(3);
+        }
+        let none = idem_runtime::Scope::none();
+        let found = seats
+            .witness
+            .idem
+            .records()
+            .find(JOINED, &trace.key, &none)
+            .await?;
+        let charges = S::charges(pool, &trace.key).await?.len();
+        let recorded = match found.as_ref().map(|it| it.state) {
+            None => 0,
+            Some(State::Completed) => 1,
+            Some(state) => anyhow::bail!("the record of a joined call is {state:?}"),
+        };
+        ensure!(
+            charges == recorded,
+            "{charges} effects, {recorded} completed records"
+        );
+        ensure!(
+            commits || charges == 0,
+            "an effect without its caller's commit"
+        );
+        ensure!(
+            !completed || charges == expected,
+            "a call that completed left {charges} effects"
+        );
+        // The next transaction gets the call through, or its result.
+        let receipt = again(&seats.witness, &trace, joining).await?;
+        let charges = S::charges(pool, &trace.key).await?;
+        ensure!(
+            charges == [receipt],
+            "the effects after the next call: {charges:?}"
+        );
+        Ok(7)
+    };
+    Ok(Dropped {
+        completed,
+        polls,
+        check: Box::pin(check),
+    })
+}
+
+/// The call, on a connection that is in a transaction.
+async fn join<S: Database>(
+    desk: &Desk<S>,
+    tx: &mut S::Connection,
+    trace: &Trace,
+    joining: Joining,
+) -> Result<String, Failure> {
+    match joining {
+        Joining::Macro => joined(&desk.idem, tx, trace).await,
+        Joining::Run => {
+            let call = Call::new(JOINED, &trace.key, "request", TTL);
+            let body = async |tx: &mut S::Connection, _| charge::<S>(tx, trace, Text::Plain).await;
+            let idem = &desk.idem;
+            idem.join_transaction(tx, call, Handling::new(), body).await
+        }
+        Joining::Enqueue => {
+            S::enqueue(tx, &desk.outbox, "drops", &trace.key).await?;
+            Ok(trace.end(trace.key.clone()))
+        }
+    }
+}
+
+/// Makes the call in a new transaction, until it gets through.
+async fn again<S: Database>(desk: &Desk<S>, trace: &Trace, joining: Joining) -> Result<String> {
+    let began = Instant::now();
+    loop {
+        let mut outer = S::begin_outer(&desk.pool).await?;
+        match join(desk, S::connection(&mut outer), trace, joining).await {
+            Ok(receipt) => {
+                S::commit_outer(outer).await?;
+                return Ok(receipt);
+            }
+            Err(failure) => {
+                let passes = failure.is_retryable() && began.elapsed() < GETS_THROUGH_WITHIN;
+                ensure!(passes, "the next call was answered {failure:?}");
+                S::rollback_outer(outer).await?;
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+}
+
+/// The scenarios of this module, by name.
+pub(crate) fn scenarios<S: Database>() -> Vec<(&'static str, Scenario<Desk<S>>)> {
+    let mut scenarios = Vec::new();
+    for entry in entries::<S>() {
+        scenarios.push((entry.name, sweep::of_entry(entry, sweep::charges)));
+    }
+    scenarios.push(("step_tx", sweep::of_entry(step::<S>(), sweep::charges)));
+    scenarios.push(("idempotent_tx_joined", joining(Joining::Macro)));
+    scenarios.push(("join_transaction", joining(Joining::Run)));
+    scenarios.push(("outbox_enqueue", joining(Joining::Enqueue)));
+    scenarios
+}
