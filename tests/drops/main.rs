@@ -23,6 +23,7 @@ use self::traffic::Effective;
 mod calls;
 mod databases;
 mod defects;
+mod duplicates;
 mod http;
 mod places;
 mod poll;
@@ -99,7 +100,9 @@ impl Trials {
             let scenario = sweep::of_entry(entry, sweep::no_effects);
             trials.push(self.sweep::<P>(name, scenario));
         }
-        for (name, scenario) in services::scenarios::<P::Seat>() {
+        let mut scenarios = services::scenarios::<P::Seat>();
+        scenarios.extend(duplicates::scenarios());
+        for (name, scenario) in scenarios {
             trials.push(self.sweep::<P>(name, scenario));
         }
         trials

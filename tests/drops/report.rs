@@ -64,7 +64,7 @@ impl Case {
             return Ok(());
         };
         let mut text = format!(
-            "{} problems in {} drops, beginning with:\n  {first}",
+            "{store}, {entry}: {} problems in {} drops, beginning with:\n  {first}",
             self.problems.len(),
             self.counts.drops
         );
@@ -72,6 +72,8 @@ impl Case {
             text.push_str("\n  ");
             text.push_str(problem);
         }
+        // At once: the test runner tells of failures only when all cases have ended.
+        eprintln!("{text}");
         Err(text.into())
     }
 }

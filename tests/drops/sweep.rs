@@ -258,6 +258,7 @@ pub(crate) async fn sweep<P: Place>(name: &str, scenario: &Scenario<P::Seat>) ->
                 continue;
             }
             let mut under_test = place.seat(*temper, &traces).await?;
+            under_test.seat().web.start(&journal).await?;
             let mut checks = JoinSet::new();
             if *temper == Temper::Warm {
                 // As often as there are connections: each of them has prepared the statements then.
@@ -281,8 +282,8 @@ pub(crate) async fn sweep<P: Place>(name: &str, scenario: &Scenario<P::Seat>) ->
                     }
                     under_test.close().await;
                     under_test = place.seat(*temper, &traces).await?;
+                    under_test.seat().web.start(&journal).await?;
                 }
-                under_test.seat().web.start(&journal).await?;
                 let moment = moment(polls);
                 let what = format!("{name}, {temper:?}, {moment}");
                 let seats = Seats {

@@ -179,13 +179,15 @@ async fn drop_at_random<H: Sits>(
 ) -> (Vec<Result<Left>>, (u64, u64)) {
     let mut left = Vec::new();
     let (mut drops, mut polls) = (0, 0);
+    // Of each entry: how many polls a call took that completed, about.
+    let mut lengths = vec![8_u32; entries.len()];
     for _ in 0..calls {
         let which = rng.random_range(0..entries.len());
         let (entry, _) = &entries[which];
         let trace = Trace::new();
         let call = entry.call(&sits, &trace);
         let output = if rng.random_bool(0.5) {
-            let after = rng.random_range(0..24);
+            let after = (rng.random::<f64>() * f64::from(lengths[which])) as u32;
             let moment = match rng.random_bool(0.5) {
                 true => Moment::Sent(after),
                 false => Moment::Answered(after),
@@ -193,6 +195,10 @@ async fn drop_at_random<H: Sits>(
             match drop_at(call, moment).await {
                 Ok(polled) => {
                     polls += u64::from(polled.polls);
+                    lengths[which] = match polled.output {
+                        Some(_) => polled.polls.max(1),
+                        None => lengths[which].max(after + 4),
+                    };
                     polled.output
                 }
                 Err(error) => {

@@ -1,0 +1,72 @@
+//! Two calls with one key at the same time, of which one is dropped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use idem_runtime::{Call, Handling, OnCrash, Scope, State};
+
+use crate::calls::TTL;
+use crate::places::{Handle, Sits};
+use crate::poll::{Moment, drop_at};
+use crate::sweep::{Dropped, GETS_THROUGH_WITHIN, Scenario, Seats, scenario};
+use crate::trace::{Failure, Trace};
+
+const OPERATION: &str = "drops.duplicate";
+
+/// The scenarios of this module, by name.
+pub(crate) fn scenarios<H: Sits>() -> Vec<(&'static str, Scenario<H>)> {
+    vec![("duplicate", scenario(duplicate))]
+}
+
+/// A call that waits for whoever is at work on its key.
+async fn call(idem: Handle, trace: Arc<Trace>) -> Result<String, Failure> {
+    let call = Call::new(OPERATION, &trace.key, "request", TTL);
+    let call = call.on_crash(OnCrash::Refuse).wait(GETS_THROUGH_WITHIN);
+    let body = async |_| Ok(trace.body().await);
+    idem.run_with(call, Handling::new(), body).await
+}
+
+/// Which of the two claims the key and which waits for it differs from round to round. The one that is not dropped gets
+/// through, and at most one body runs.
+async fn duplicate<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
+    let trace = Trace::new();
+    let idem = seats.under_test.seat().idem.clone();
+    let stays = tokio::spawn(call(idem.clone(), Arc::clone(&trace)));
+    let polled = drop_at(call(idem, Arc::clone(&trace)), moment).await?;
+    let completed = polled.output.is_some();
+    if let Some(answer) = polled.output {
+        answer.context("a call that was not dropped failed")?;
+    }
+    let check = async move {
+        let answer = tokio::time::timeout(GETS_THROUGH_WITHIN + Duration::from_secs(5), stays);
+        let answer = answer
+            .await
+            .context("the call that stayed was not answered")?;
+        let expected = match answer.context("the call that stayed panicked")? {
+            Ok(receipt) => {
+                ensure!(trace.gave(&receipt), "another's receipt: {receipt}");
+                State::Completed
+            }
+            Err(failure) if failure.is_interrupted() && trace.counts() == (1, 0) => {
+                State::Interrupted
+            }
+            Err(failure) => bail!("the call that stayed was answered {failure:?}"),
+        };
+        let (runs, _) = trace.counts();
+        ensure!(runs == 1, "{runs} bodies ran");
+        let records = seats.witness.seat().idem.records();
+        let found = records.find(OPERATION, &trace.key, &Scope::none()).await?;
+        let state = found.map(|it| it.state);
+        ensure!(
+            state == Some(expected),
+            "another session sees {state:?}, not {expected:?}"
+        );
+        Ok(1)
+    };
+    Ok(Dropped {
+        completed,
+        polls: polled.polls,
+        check: Box::pin(check),
+    })
+}
