@@ -28,6 +28,7 @@ pub(crate) enum Mode {
 }
 
 type Made = Boxed<'static, Result<String, Failure>>;
+type Make<H> = dyn Fn(&H, &Arc<Trace>) -> Made + Send + Sync;
 
 /// A way to make a call.
 pub(crate) struct Entry<H> {
@@ -35,7 +36,7 @@ pub(crate) struct Entry<H> {
     /// The operation of its records. None where the key of the record is not the trace's.
     pub(crate) operation: Option<&'static str>,
     pub(crate) mode: Mode,
-    make: Arc<dyn Fn(&H, &Arc<Trace>) -> Made + Send + Sync>,
+    make: Arc<Make<H>>,
 }
 
 impl<H> Clone for Entry<H> {

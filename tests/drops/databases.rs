@@ -13,8 +13,8 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{
-    AssertSqlSafe, MySql, MySqlConnection, MySqlPool, PgConnection, PgPool, Postgres, Sqlite,
-    SqliteConnection, SqlitePool,
+    AssertSqlSafe, MySql, MySqlConnection, MySqlPool, PgConnection, PgPool, Postgres, Row as _,
+    Sqlite, SqliteConnection, SqlitePool,
 };
 use tempfile::TempDir;
 
@@ -104,6 +104,25 @@ pub(crate) struct Desk<S: Database> {
     pub(crate) outbox: Outbox,
 }
 
+impl<S: Database> Desk<S> {
+    pub(crate) fn new<F>(
+        pool: &S::Pool,
+        traces: &Arc<Traces>,
+        inspect: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<u64>> + Send + 'static,
+    {
+        let store: Arc<dyn Store> = Arc::new(S::on(pool));
+        Self {
+            seat: Seat::new(store, traces, inspect),
+            idem: handle(S::on(pool)),
+            outbox: S::outbox(pool),
+            pool: pool.clone(),
+        }
+    }
+}
+
 impl<S: Database> Clone for Desk<S> {
     fn clone(&self) -> Self {
         Self {
@@ -151,13 +170,7 @@ impl<S: Database> Place for InDatabase<S> {
         if temper != Temper::Cold {
             inspect().await?;
         }
-        let store: Arc<dyn Store> = Arc::new(S::on(&pool));
-        Ok(Desk {
-            seat: Seat::new(store, traces, inspect),
-            idem: handle(S::on(&pool)),
-            outbox: S::outbox(&pool),
-            pool,
-        })
+        Ok(Desk::new(&pool, traces, inspect))
     }
 }
 
@@ -463,13 +476,28 @@ async fn none_is_in_a_transaction_of_mysql(
             ensure!(inside == 0, "a pooled connection is in a transaction");
         }
     }
-    let sessions: Vec<String> = sessions.iter().map(ToString::to_string).collect();
-    let seen = format!(
-        "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id IN ({})",
-        sessions.join(", ")
-    );
-    until_none("pooled connections are in a transaction of InnoDB", || {
-        sqlx::query_scalar(AssertSqlSafe(seen.clone())).fetch_one(witness)
-    })
+    // The table `innodb_trx` is a cache that is not renewed while somebody keeps reading it.
+    until_none(
+        "pooled connections are in a transaction of InnoDB",
+        async || {
+            let status = sqlx::raw_sql("SHOW ENGINE INNODB STATUS");
+            let row = status.fetch_one(witness).await?;
+            let status: String = row.try_get("Status")?;
+            let inside = active_sessions(&status);
+            let ours = inside.filter(|it| sessions.contains(it));
+            Ok(ours.count() as i64)
+        },
+    )
     .await
+}
+
+/// The sessions whose transactions InnoDB calls active.
+fn active_sessions(status: &str) -> impl Iterator<Item = i64> {
+    let transactions = status.split("---TRANSACTION ").skip(1);
+    let active =
+        transactions.filter(|it| it.lines().next().is_some_and(|it| it.contains("ACTIVE")));
+    active.filter_map(|it| {
+        let (_, session) = it.split_once("thread id ")?;
+        session.split_once(',')?.0.parse().ok()
+    })
 }

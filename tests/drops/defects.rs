@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use futures_util::future::join_all;
-use idem_runtime::{Call, Handling, MySqlStore};
-use sqlx::{AssertSqlSafe, ConnectOptions as _};
+use idem_runtime::{Error, MySqlStore};
+use sqlx::ConnectOptions as _;
+use sqlx::mysql::MySqlPoolOptions;
 
-use crate::calls::{self, Entry, Mode, TTL};
-use crate::databases::{Database, Desk, InDatabase, Text};
-use crate::places::{LEASE, Place, Sits, Temper, handle};
+use crate::calls::{self, Entry, Mode};
+use crate::databases::{Database, Desk, InDatabase};
+use crate::places::{CONNECTIONS, LEASE, Place, Sits, Temper};
 use crate::poll::{Moment, drop_at};
 use crate::report::Case;
 use crate::sweep::{GETS_THROUGH_WITHIN, Scenario, Seats, check, no_effects, note};
 use crate::trace::{Failure, Trace, Traces};
 use crate::transactions::{self, Joining};
+use crate::wire::Wire;
 
 /// Drops of each case.
 const DROPS: u32 = 400;
@@ -190,54 +192,60 @@ pub(crate) async fn dropped_calls_leave_every_connection_to_the_pool<S: Database
     Ok(case)
 }
 
-/// A connection is out of step because of a statement of the user's that was dropped: sqlx panics at the next one, which
-/// is one of ours.
+/// The driver panics over an answer that it cannot read: the caller gets an error of the store.
 pub(crate) async fn a_panic_of_the_driver_is_an_error() -> Result<Case> {
     let mut case = Case::default();
     let options = MySqlStore::make().await?;
-    let witness = MySqlStore::pool(&options, true);
-    MySqlStore::prepare(&witness).await?;
-    let idem = handle(MySqlStore::on(&witness));
-    for n in 0..DROPS / 2 {
-        let mut connection = options
-            .clone()
-            .statement_cache_capacity(0)
-            .connect()
+    MySqlStore::prepare(&MySqlStore::pool(&options, true)).await?;
+    let url = options.to_url_lossy();
+    let port = url.port().context("the server's port")?;
+    let server = format!("{}:{port}", url.host_str().context("the server's host")?);
+    let wire = Wire::start(server).await?;
+    let options = options.host("127.0.0.1").port(wire.address.port());
+    let mut entries = calls::entries::<Desk<MySqlStore>>();
+    entries.retain(|it| matches!(it.name, "run" | "run_with_refuse" | "step"));
+    entries.extend(transactions::entries());
+    entries.push(transactions::step());
+    for entry in entries {
+        let what = entry.name;
+        // It is the store's own statement that panics, and not a ping before it.
+        let pool = MySqlPoolOptions::new()
+            .max_connections(CONNECTIONS)
+            .test_before_acquire(false)
+            .connect_with(options.clone())
             .await?;
-        let session = sqlx::query_scalar::<_, u64>("SELECT CONNECTION_ID()");
-        let session = session.fetch_one(&mut connection).await?;
-        let statement = sqlx::query("SELECT ?, ?")
-            .bind(n)
-            .bind("a statement of the user's");
-        let statement = statement.execute(&mut connection);
-        let left = drop_at(statement, Moment::Sent(1 + n % 2)).await?;
-        case.counts.drops += u64::from(left.output.is_none());
-        case.counts.polls += u64::from(left.polls);
-        let trace = Trace::new();
-        let call = Call::new("drops.panic", &trace.key, "request", TTL);
-        let body = async |tx: &mut sqlx::MySqlConnection, _| {
-            let receipt = trace.begin();
-            MySqlStore::charge(tx, &trace.key, &receipt, Text::Plain).await?;
-            Ok::<_, Failure>(trace.end(receipt))
-        };
-        let joined = idem.join_transaction(&mut connection, call, Handling::new(), body);
-        // Whatever the connection answers, the caller gets an answer or an error, in bounded time.
-        let joined = tokio::time::timeout(
-            GETS_THROUGH_WITHIN * 2,
-            drop_at(joined, Moment::Sent(u32::MAX)),
-        );
-        match joined.await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => case.problem(format!("drop {n}: {error:#}")),
-            Err(_) => case.problem(format!("drop {n}: no answer")),
+        let (traces, asked) = (Arc::default(), pool.clone());
+        let inspect = move || MySqlStore::inspect(asked.clone(), asked.clone());
+        let desk = Desk::<MySqlStore>::new(&pool, &traces, inspect);
+        for _ in 0..CONNECTIONS {
+            entry.call(&desk, &Trace::new()).await?;
         }
+        wire.cut_next();
+        let called = drop_at(entry.call(&desk, &Trace::new()), Moment::Sent(u32::MAX)).await;
+        ensure!(wire.has_cut(), "{what}: no answer was cut short");
         case.counts.connections += 1;
-        // Nobody waits for what the connection cannot say any more.
-        let kill = format!("KILL {session}");
-        sqlx::raw_sql(AssertSqlSafe(kill)).execute(&witness).await?;
-        drop(connection);
+        match called {
+            Ok(polled) => match polled.output {
+                // A claim is tried again, on another connection.
+                Some(Ok(_) | Err(Failure::Idem(Error::Store(_)))) => {}
+                other => case.problem(format!("{what}: answered {other:?}")),
+            },
+            Err(error) => case.problem(format!("{what}: {error:#}")),
+        }
+        // What panicked is not lent again.
+        for _ in 0..CONNECTIONS {
+            let next = drop_at(entry.call(&desk, &Trace::new()), Moment::Sent(u32::MAX));
+            match next.await {
+                Ok(polled) if matches!(polled.output, Some(Ok(_))) => {}
+                Ok(polled) => case.problem(format!("{what}, next: {:?}", polled.output)),
+                Err(error) => case.problem(format!("{what}, next: {error:#}")),
+            }
+        }
+        match desk.inspect().await {
+            Ok(connections) => case.counts.connections += connections,
+            Err(error) => case.problem(format!("{what}: {error:#}")),
+        }
     }
-    witness.close().await;
     Ok(case)
 }
 

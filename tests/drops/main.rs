@@ -33,6 +33,7 @@ mod sweep;
 mod trace;
 mod traffic;
 mod transactions;
+mod wire;
 
 fn main() -> Result<ExitCode> {
     let mut arguments = Arguments::from_args();
