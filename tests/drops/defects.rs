@@ -196,7 +196,8 @@ pub(crate) async fn dropped_calls_leave_every_connection_to_the_pool<S: Database
 pub(crate) async fn a_panic_of_the_driver_is_an_error() -> Result<Case> {
     let mut case = Case::default();
     let options = MySqlStore::make().await?;
-    MySqlStore::prepare(&MySqlStore::pool(&options, true)).await?;
+    let witness = MySqlStore::pool(&options, true);
+    MySqlStore::prepare(&witness).await?;
     let url = options.to_url_lossy();
     let port = url.port().context("the server's port")?;
     let server = format!("{}:{port}", url.host_str().context("the server's host")?);
@@ -214,11 +215,15 @@ pub(crate) async fn a_panic_of_the_driver_is_an_error() -> Result<Case> {
             .test_before_acquire(false)
             .connect_with(options.clone())
             .await?;
-        let (traces, asked) = (Arc::default(), pool.clone());
-        let inspect = move || MySqlStore::inspect(asked.clone(), asked.clone());
+        let (traces, asked, witness) = (Arc::default(), pool.clone(), witness.clone());
+        let inspect = move || MySqlStore::inspect(asked.clone(), witness.clone());
         let desk = Desk::<MySqlStore>::new(&pool, &traces, inspect);
         for _ in 0..CONNECTIONS {
             entry.call(&desk, &Trace::new()).await?;
+        }
+        // A connection is asked once more on its way back to the pool.
+        while pool.num_idle() < pool.size() as usize {
+            tokio::task::yield_now().await;
         }
         wire.cut_next();
         let called = drop_at(entry.call(&desk, &Trace::new()), Moment::Sent(u32::MAX)).await;
