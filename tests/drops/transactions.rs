@@ -118,8 +118,9 @@ async fn join_and_drop<S: Database>(
     let trace = Trace::new();
     let (before, after) = (format!("{}b", trace.key), format!("{}a", trace.key));
     let desk = seats.under_test.clone();
-    // Both ends of each poll, over the two moments that each poll is dropped at and the kinds of connections.
-    let commits = rand::random::<bool>() || moment.polls() == u32::MAX;
+    // Each poll is dropped at two moments: the caller commits after one of them, and rolls back after the other.
+    let is_even = moment.polls().is_multiple_of(2);
+    let commits = matches!(moment, Moment::Sent(_)) == is_even || moment.polls() == u32::MAX;
     let whole = async {
         let mut outer = S::begin_outer(&desk.pool)
             .await
