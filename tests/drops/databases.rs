@@ -139,8 +139,10 @@ impl<S: Database> Sits for Desk<S> {
         &self.seat
     }
 
+    /// A pool that has lost a connection for good cannot be closed; its inspection has said so.
     fn close(&self) -> Boxed<'static, ()> {
-        S::close(self.pool.clone())
+        let closing = tokio::time::timeout(ANSWERS_WITHIN, S::close(self.pool.clone()));
+        Box::pin(async move { drop(closing.await) })
     }
 }
 
