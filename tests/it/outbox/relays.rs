@@ -46,8 +46,10 @@ async fn statements_are_few() {
     let ran = statements.take_verbs();
     let count = |word: &str| ran.iter().filter(|it| *it == word).count();
     assert_eq!(count("DELETE"), 8, "{ran:?}");
-    // One looks, one claims, one finds that there is no more.
-    assert_eq!(ran.len(), 8 + 3, "{ran:?}");
+    assert_eq!(count("WITH"), 1, "{ran:?}");
+    // One looks, and one finds that there is no more. An enqueue of another test makes the relay look once more.
+    assert!(count("SELECT") >= 2, "{ran:?}");
+    assert_eq!(ran.len(), 8 + 1 + count("SELECT"), "{ran:?}");
 }
 
 /// It may take what it has asked for already, and asks for nothing more.
