@@ -154,6 +154,12 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// rechecking in the statement that writes.
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError>;
 
+    /// Whether the futures of this store are ready at their first poll, so that none of them can be dropped half way. The
+    /// engine then spares what it takes to give back a claim that is dropped.
+    fn answers_at_once(&self) -> bool {
+        false
+    }
+
     /// The store as one that keeps what it takes to make calls again, where it is one.
     fn recovery(&self) -> Option<&dyn RecoveryStore> {
         None
@@ -362,6 +368,10 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
 
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
         (**self).purge(limit).await
+    }
+
+    fn answers_at_once(&self) -> bool {
+        (**self).answers_at_once()
     }
 
     fn recovery(&self) -> Option<&dyn RecoveryStore> {

@@ -281,6 +281,10 @@ impl Store for MemoryStore {
         Ok(total)
     }
 
+    fn answers_at_once(&self) -> bool {
+        true
+    }
+
     fn steps(&self) -> Option<&dyn StepStore> {
         Some(self)
     }
