@@ -141,3 +141,21 @@ async fn an_attempt_is_over_with_its_transaction() {
         assert!(matches!(kept.renew().await, Err(Error::LeaseLost)));
     }
 }
+
+/// Purging looks at a record when it expires, not an hour later.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_record_of_a_transaction_is_purged_soon_after_its_retention() {
+    let shop = Shop::<Sqlite>::open().await;
+    let call = Call::new("orders.place", "a", &5, Duration::from_secs(60));
+    let answer: Result<(), Error> = shop
+        .idem
+        .run_in_transaction(call, Handling::new(), async |_, _| Ok(()))
+        .await;
+    answer.unwrap();
+    let late: i64 =
+        sqlx::query_scalar("SELECT purge_after - ended_at - retention FROM idem_records")
+            .fetch_one(shop.place.pool())
+            .await
+            .unwrap();
+    assert!((0..=60_000_000).contains(&late), "{late} µs");
+}

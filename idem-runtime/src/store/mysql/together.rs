@@ -3,14 +3,38 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Answer, DUPLICATE, Inserted, MySqlStore, Steps as _, inserted, number};
+use super::{Answer, DUPLICATE, Inserted, LOCKED, MySqlStore, Steps as _, inserted, number};
 use crate::key::hex;
 use crate::record::{Ending, Holder};
-use crate::store::sql::{self, Asked, Backend as _, Readable as _, Together};
+use crate::store::sql::{self, Asked, Backend as _, Query, Readable as _, Together};
 use crate::store::{ClaimRequest, Fenced};
+
+/// How often a statement is tried that waits for no lock.
+const TRIES: u32 = 6;
+
+/// Runs a statement for many records, which fails where another session has one of their rows or gaps locked. Statements
+/// beside it lock theirs for parts of a millisecond, so it is tried again before each of its callers runs alone.
+async fn at_once(store: &MySqlStore, query: &Query<'_>) -> Result<Answer, sqlx::Error> {
+    let mut tried = 1;
+    loop {
+        match store.answer(query).await {
+            Err(locked)
+                if tried < TRIES && number(&locked).is_some_and(|it| LOCKED.contains(&it)) =>
+            {
+                match tried {
+                    1 | 2 => tokio::task::yield_now().await,
+                    _ => tokio::time::sleep(Duration::from_millis(1)).await,
+                }
+                tried += 1;
+            }
+            answer => return answer,
+        }
+    }
+}
 
 /// Claims of many records.
 #[derive(Debug, Clone)]
@@ -31,7 +55,7 @@ impl Together for Claims {
         let claims: Value = steps.iter().map(|(claim, _)| of_claim(claim)).collect();
         let claims = claims.to_string();
         let query = self.0.statements.insert_all.query().text(&*claims);
-        let rows = match self.0.answer(&query).await {
+        let rows = match at_once(&self.0, &query).await {
             Ok(Answer { rows, done }) if !rows.is_empty() || done.rows_affected() == 0 => rows,
             Ok(_) => return self.0.returns_rows.store(false, Ordering::Relaxed),
             Err(error) if number(&error) == Some(DUPLICATE) => {
@@ -61,9 +85,10 @@ impl Together for Completions {
         let completions = completions.collect::<Value>().to_string();
         let Self(store) = self;
         let query = store.statements.complete_all.query().text(&*completions);
-        let Ok(matched) = store.write(query).await else {
+        let Ok(answer) = at_once(store, &query).await else {
             return;
         };
+        let matched = answer.done.rows_affected();
         // The server tells how many took effect, and not which.
         let mut done = None;
         if matched != steps.len() as u64 {
