@@ -299,9 +299,10 @@ mod tests {
         drop(taken);
         assert_eq!(squares.square(&batches, 6).await, 36);
         assert_eq!(squares.square(&batches, 8).await, 64);
+        let ran = squares.batches().concat();
         assert!(
-            squares.batches().is_empty(),
-            "what nobody waits for is not run"
+            !ran.contains(&2) && !ran.contains(&4),
+            "nobody waits for these"
         );
     }
 
