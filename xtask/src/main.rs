@@ -220,7 +220,7 @@ fn crash_round(run: &mut Run, programs: &[Program], embedded: bool) -> anyhow::R
         )
         .run()?;
         if !embedded {
-            // Without kills of its servers: a failover of a cluster may lose what was acknowledged.
+            // Without stops and kills of its servers, behind which the driver of a cluster may stay silent.
             cmd!(
                 sh,
                 "{path} --mode mixed --store redis-cluster --kills 8 --server-kills 0 --stops 0 --drops 500 --seconds 120"

@@ -494,6 +494,13 @@ impl<'o> Claimant<'o> {
             let read = bounded(limit, self.call.engine.store.get(&self.call.request.id)).await;
             match read {
                 Ok(None) => return Ok(Look::Again),
+                // A claim of this very call that was given up took effect meanwhile: claiming again finds it.
+                Ok(Some(record))
+                    if record.state == State::Running
+                        && record.token == Some(self.call.request.token) =>
+                {
+                    return Ok(Look::Again);
+                }
                 Ok(Some(record)) if record.state == State::Running && !record.is_lapsed() => {
                     self.compare(&record.fingerprint)?;
                     seen = record;

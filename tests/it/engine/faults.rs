@@ -180,6 +180,44 @@ async fn a_try_that_is_granted_while_the_body_runs_releases_nothing() {
     assert_eq!(faults.count(Op::Release), 0);
 }
 
+/// A call that waits for another process is granted the key by a try that it had given up.
+#[tokio::test(start_paused = true)]
+async fn a_try_that_is_granted_while_its_call_waits_is_found() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    let other = healthy(&faults);
+    let (leave, left) = tokio::sync::oneshot::channel::<()>();
+    let running = other.run(call("k", 1), async || {
+        let _ = left.await;
+        Err::<u32, _>(Failure::TimedOut)
+    });
+    let story = async {
+        tokio::task::yield_now().await;
+        // Given a try that takes too long, and one that finds the other call.
+        let gate = faults.hold_before(Op::Claim);
+        let waiting = effects.run(&idem, call("k", 1).wait(LEASE * 4));
+        let opened = async {
+            tokio::time::sleep(idem.policy().store_timeout * 2).await;
+            // When the other call ends, and the first try takes effect before anybody else claims.
+            let reads = faults.hold_before(Op::Get);
+            reads.reached().await;
+            leave.send(()).unwrap();
+            settle().await;
+            gate.open();
+            settle().await;
+            reads.open();
+            Instant::now()
+        };
+        tokio::join!(waiting, opened)
+    };
+    let (failed, (waited, opened_at)) = tokio::join!(running, story);
+    assert!(failed.is_err());
+    assert_eq!(waited.unwrap(), 1);
+    assert!(
+        opened_at.elapsed() < LEASE / 2,
+        "it does not wait for itself"
+    );
+}
+
 /// The calls of a process that share the key of an abandoned claim ask the store themselves after a moment.
 #[tokio::test(start_paused = true)]
 async fn an_abandoned_claim_does_not_occupy_its_key() {

@@ -98,7 +98,11 @@ impl Abandoned {
         if is_served {
             engine.give_back.arrived.notify_one();
         } else {
-            runtime.spawn(serve(engine));
+            // Made here: a runtime that is stopping drops the task before its first poll.
+            runtime.spawn(serve(Service {
+                engine,
+                is_over: false,
+            }));
         }
     }
 
@@ -177,11 +181,8 @@ impl GiveBack {
 }
 
 /// The task of a handle.
-async fn serve(engine: Arc<Engine>) {
-    let mut service = Service {
-        engine: Arc::clone(&engine),
-        is_over: false,
-    };
+async fn serve(mut service: Service) {
+    let engine = Arc::clone(&service.engine);
     let mut pauses = Backoff::of_outages();
     loop {
         let mut due = match engine.give_back.due() {
