@@ -12,20 +12,21 @@ use tokio::time::Instant;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Ending, Grant, Holder, Observation, Payload, Record, State, Timestamp, Token};
-use crate::store::sql::{self, Backend, Batches, Claiming, Query, Readable, Statement, Table};
+use crate::store::sql::{self, Backend, Batcher, Claiming, Query, Readable, Statement, Table};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
     Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
+mod batch;
 mod connections;
 mod errors;
 pub(super) mod migrate;
 mod raise;
 pub(super) mod statements;
-mod together;
 mod transaction;
 
+use batch::{ClaimBatch, CompletionBatch};
 use connections::Answer;
 pub(super) use connections::run;
 #[cfg(feature = "outbox")]
@@ -33,7 +34,6 @@ pub(super) use connections::run_borrowed;
 pub(super) use errors::{DUPLICATE, error, number, retry_undone};
 use errors::{LOCKED, NO_SUCH_TABLE};
 use statements::Statements;
-use together::{Claims, Completions};
 
 /// Records in MySQL 8 or later, or MariaDB 10.6 or later. Cloning is cheap and shares the connections.
 ///
@@ -102,8 +102,8 @@ use together::{Claims, Completions};
 pub struct MySqlStore {
     pub(super) pool: MySqlPool,
     statements: Arc<Statements>,
-    claims: Batches<Claims>,
-    completions: Batches<Completions>,
+    claims: Batcher<ClaimBatch>,
+    completions: Batcher<CompletionBatch>,
     /// Whether the server gives back the rows that an insert comes upon, as MariaDB does.
     returns_rows: Arc<AtomicBool>,
     /// Since when no moment was found to raise the number of deleted fencing tokens.
@@ -157,8 +157,8 @@ impl MySqlStore {
         Self {
             pool,
             statements: Arc::new(Statements::new(table)),
-            claims: Batches::of_statements(),
-            completions: Batches::of_statements(),
+            claims: Batcher::for_statements(),
+            completions: Batcher::for_statements(),
             returns_rows: Arc::new(AtomicBool::new(true)),
             starved: Arc::default(),
         }
@@ -396,12 +396,14 @@ impl Backend for MySqlStore {
 
 impl MySqlStore {
     async fn insert(&self, claim: &ClaimRequest) -> Result<Inserted, StoreError> {
-        let alone = insert(self, claim);
+        let run_single = insert(self, claim);
         if !self.returns_rows.load(Ordering::Relaxed) {
-            return alone.await;
+            return run_single.await;
         }
-        let together = || Claims(self.clone());
-        self.claims.take(together, || claim.clone(), alone).await
+        let executor = || ClaimBatch(self.clone());
+        self.claims
+            .submit(executor, || claim.clone(), run_single)
+            .await
     }
 }
 
@@ -458,9 +460,9 @@ impl Store for MySqlStore {
         if !self.returns_rows.load(Ordering::Relaxed) {
             return sql::complete(self, holder, ending).await;
         }
-        let together = || Completions(self.clone());
+        let executor = || CompletionBatch(self.clone());
         self.completions
-            .complete(self, together, holder, ending)
+            .complete(self, executor, holder, ending)
             .await
     }
 

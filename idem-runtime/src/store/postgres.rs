@@ -10,21 +10,21 @@ use sqlx::{ConnectOptions, Connection, PgPool, Postgres};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Ending, Grant, Holder, Observation, Payload, Record};
-use crate::store::sql::{self, Backend, Batches, Claiming, Query, Readable, Returning, Table};
+use crate::store::sql::{self, Backend, Batcher, Claiming, Query, Readable, Returning, Table};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
     Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
+mod batch;
 pub(super) mod migrate;
 mod rows;
 pub(super) mod statements;
-mod together;
 mod transaction;
 
+use batch::{ClaimBatch, CompletionBatch};
 use rows::{CONTENT_LEN, foreign, record_of};
 use statements::{FOREIGN, LOCKED, LOST, OUTCOME, Statements};
-use together::{Claims, Completions};
 
 /// Records in PostgreSQL 12 or later. Cloning is cheap and shares the connections.
 ///
@@ -79,8 +79,8 @@ use together::{Claims, Completions};
 pub struct PostgresStore {
     pub(super) pool: PgPool,
     statements: Arc<Statements>,
-    claims: Batches<Claims>,
-    completions: Batches<Completions>,
+    claims: Batcher<ClaimBatch>,
+    completions: Batcher<CompletionBatch>,
 }
 
 /// How often a step is tried that the server rolled back because of others; each of them has changed nothing.
@@ -156,8 +156,8 @@ impl PostgresStore {
         Self {
             pool,
             statements: Arc::new(Statements::new(table)),
-            claims: Batches::of_statements(),
-            completions: Batches::of_statements(),
+            claims: Batcher::for_statements(),
+            completions: Batcher::for_statements(),
         }
     }
 
@@ -257,9 +257,9 @@ impl Store for PostgresStore {
     }
 
     async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
-        let together = || Completions(self.clone());
+        let executor = || CompletionBatch(self.clone());
         self.completions
-            .complete(self, together, holder, ending)
+            .complete(self, executor, holder, ending)
             .await
     }
 
@@ -320,8 +320,8 @@ impl StepStore for PostgresStore {
 impl PostgresStore {
     /// Reads the record that a claim is for, or makes it.
     async fn find_or_make(&self, claim: &ClaimRequest) -> Result<Found, StoreError> {
-        let together = || Claims(self.clone());
-        let alone = async {
+        let executor = || ClaimBatch(self.clone());
+        let run_single = async {
             let query = sql::claim_query(&self.statements.claim, claim);
             // sqlx gives the row out when it has read the whole answer, and with it that of the commit.
             let row = retry_conflicts(|| query.build::<Postgres>().fetch_one(&self.pool))
@@ -329,7 +329,9 @@ impl PostgresStore {
                 .map_err(error)?;
             found(&row, claim)
         };
-        self.claims.take(together, || claim.clone(), alone).await
+        self.claims
+            .submit(executor, || claim.clone(), run_single)
+            .await
     }
 }
 

@@ -24,8 +24,8 @@ mod transaction;
 mod uncut;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(super) use batch::once_each;
-pub(super) use batch::{Asked, Batches, Together};
+pub(super) use batch::one_per_record;
+pub(super) use batch::{BatchExecutor, Batcher, Pending};
 pub(super) use query::{Placeholders, Query, Statement};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(super) use returning::{Returning, grant, purge, try_take_over};

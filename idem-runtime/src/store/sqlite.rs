@@ -14,19 +14,19 @@ use sqlx::{Sqlite, SqlitePool};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Ending, Holder, Observation, Payload, Record};
-use crate::store::sql::{self, Backend, Batches, Claiming, Query, Returning, Table};
+use crate::store::sql::{self, Backend, Batcher, Claiming, Query, Returning, Table};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
     Resolved, SavedStep, StepStore, Store,
 };
 
+mod batch;
 pub(super) mod migrate;
-mod reader;
 pub(super) mod statements;
 mod transaction;
 mod writer;
 
-use reader::Finds;
+use batch::ReadBatch;
 use statements::Statements;
 use writer::Writer;
 
@@ -81,7 +81,7 @@ use writer::Writer;
 pub struct SqliteStore {
     pub(super) pool: SqlitePool,
     statements: Arc<Statements>,
-    finds: Batches<Finds>,
+    reads: Batcher<ReadBatch>,
     pub(super) writer: Writer,
 }
 
@@ -133,7 +133,7 @@ impl SqliteStore {
             writer: Writer::new(pool.clone()),
             pool,
             statements: Arc::new(Statements::new(Table::default())),
-            finds: Batches::of_statements(),
+            reads: Batcher::for_statements(),
         }
     }
 
@@ -146,7 +146,7 @@ impl SqliteStore {
     pub fn with_table(mut self, name: &str) -> Result<Self, StoreError> {
         self.statements = Arc::new(Statements::new(Table::new(None, name)?));
         // Those of the other table are another statement's.
-        self.finds = Batches::of_statements();
+        self.reads = Batcher::for_statements();
         Ok(self)
     }
 
@@ -169,13 +169,13 @@ impl SqliteStore {
 impl SqliteStore {
     /// The record that a claim is for, an expired one too.
     async fn find(&self, claim: &ClaimRequest) -> Result<Option<Record>, StoreError> {
-        let alone = async {
+        let run_single = async {
             let query = self.statements.shared.get.query();
             let row = self.read_one(query.bytes(&claim.id.as_bytes()[..])).await?;
             row.as_ref().map(sql::packed::record).transpose()
         };
-        let together = || Finds(self.clone());
-        self.finds.take(together, || claim.id, alone).await
+        let executor = || ReadBatch(self.clone());
+        self.reads.submit(executor, || claim.id, run_single).await
     }
 
     /// Runs a statement that reads a row at most. sqlx then sends it and that there is no other in one message.

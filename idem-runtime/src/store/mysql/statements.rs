@@ -61,7 +61,7 @@ pub(super) struct Statements {
     pub(super) insert: Statement,
     /// The same for such a clock.
     pub(super) insert_above: Statement,
-    /// [`Statements::insert`] for many records, none twice; the parameter is [`claims`](super::together). MySQL refuses
+    /// [`Statements::insert`] for many records, none twice; the parameter is [`claims`](super::batch). MySQL refuses
     /// all of them where one is a duplicate.
     pub(super) insert_all: Statement,
     /// The completions in the parameter that may take effect.

@@ -1,8 +1,8 @@
-//! Steps that are asked for while others are under way run together: one statement for all of them, or one commit.
+//! Group commit: requests that arrive while others are in flight run as one statement, or with one commit.
 //!
-//! Nobody waits for company, and there is no timer: whoever finds nothing under way runs alone, as if there were no
-//! batches. The others run together as soon as a slot is free, with all that was asked for in the same moment. So the more
-//! is asked for at once, the less each of it costs.
+//! Batching adds no delay and no timer: if nothing is in flight, a request runs immediately on its own. Other requests
+//! wait for a free slot, and then run together with all requests that arrived meanwhile. So the more requests arrive
+//! concurrently, the less each of them costs.
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers;
@@ -19,103 +19,102 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::store) use servers::once_each;
+pub(in crate::store) use servers::one_per_record;
 
-/// How many statements of a kind are under way before others wait to be run together.
-const AT_ONCE: usize = 2;
-/// How long others wait at most because of a statement that does not end.
-const HELD_UP: Duration = Duration::from_millis(5);
-/// How many steps run together at most.
-const LIMIT: usize = 128;
-/// How often the tasks that are ready to run are let go first, before what was asked for is run.
-const MOMENTS: usize = 4;
+/// Number of statements of a kind in flight from which on further requests are batched.
+const MAX_IN_FLIGHT: usize = 2;
+/// Longest time that requests wait for a slot that a statement which does not end occupies.
+const MAX_SLOT_WAIT: Duration = Duration::from_millis(5);
+/// Largest number of requests in a batch.
+const MAX_BATCH: usize = 128;
+/// How many times to yield before flushing a batch, so that tasks that are ready can join it.
+const YIELDS_BEFORE_FLUSH: usize = 4;
 
-/// How steps of a kind run together.
-pub(in crate::store) trait Together: Clone + Send + Sync + 'static {
-    /// What is asked for.
-    type Step: Send + 'static;
-    /// What comes of it.
-    type Answer: Send + 'static;
+/// Runs requests of one kind as a batch.
+pub(in crate::store) trait BatchExecutor: Clone + Send + Sync + 'static {
+    type Request: Send + 'static;
+    type Response: Send + 'static;
 
-    /// Runs steps together. Those that it does not answer run again alone, so each of them may be taken twice.
-    fn run(&self, steps: Vec<Asked<Self>>) -> impl Future<Output = ()> + Send;
+    /// Runs a batch. Requests that get no response are run again individually, so each request may run twice.
+    fn run(&self, batch: Vec<Pending<Self>>) -> impl Future<Output = ()> + Send;
 }
 
-/// A step, and where its answer goes. Whoever asked may have gone away.
-pub(in crate::store) type Asked<T> = (
-    <T as Together>::Step,
-    oneshot::Sender<<T as Together>::Answer>,
+/// A request and the sender of its response. The receiver may be gone.
+pub(in crate::store) type Pending<T> = (
+    <T as BatchExecutor>::Request,
+    oneshot::Sender<<T as BatchExecutor>::Response>,
 );
 
-/// The steps of one kind. Cloning is cheap and shares the slots and those who wait.
-pub(in crate::store) struct Batches<T: Together> {
+/// Batches the requests of one kind. Cloning is cheap and shares the slots and the queue.
+pub(in crate::store) struct Batcher<T: BatchExecutor> {
     slots: Arc<Semaphore>,
-    count: usize,
-    /// How long a slot is waited for that is taken by what does not end: a statement that waits for a lock must not keep
-    /// all others out. Whoever has waited that long tells all that hold one to give it back.
-    patience: Option<Duration>,
+    slot_count: usize,
+    /// Longest wait for a slot: a statement that waits for a lock must not keep all other requests out. After that
+    /// time all holders of a slot are told to give it back.
+    max_slot_wait: Option<Duration>,
     overdue: Arc<Notify>,
-    waiting: Arc<Mutex<Waiting<T>>>,
+    queue: Arc<Mutex<Queue<T>>>,
 }
 
-struct Waiting<T: Together> {
-    steps: Vec<Asked<T>>,
-    /// Whether a task is waiting for a slot on behalf of all of them.
-    is_served: bool,
+struct Queue<T: BatchExecutor> {
+    pending: Vec<Pending<T>>,
+    /// Whether a task is flushing the queue.
+    is_flushing: bool,
 }
 
-impl<T: Together> Batches<T> {
-    pub(in crate::store) fn new(slots: Arc<Semaphore>, patience: Option<Duration>) -> Self {
+impl<T: BatchExecutor> Batcher<T> {
+    pub(in crate::store) fn new(slots: Arc<Semaphore>, max_slot_wait: Option<Duration>) -> Self {
         Self {
-            count: slots.available_permits(),
+            slot_count: slots.available_permits(),
             slots,
-            patience,
+            max_slot_wait,
             overdue: Arc::default(),
-            waiting: Arc::new(Mutex::new(Waiting {
-                steps: Vec::new(),
-                is_served: false,
+            queue: Arc::new(Mutex::new(Queue {
+                pending: Vec::new(),
+                is_flushing: false,
             })),
         }
     }
 
-    /// For statements that run side by side.
-    pub(in crate::store) fn of_statements() -> Self {
-        Self::new(Arc::new(Semaphore::new(AT_ONCE)), Some(HELD_UP))
+    /// Creates a batcher for statements that run concurrently.
+    pub(in crate::store) fn for_statements() -> Self {
+        Self::new(Arc::new(Semaphore::new(MAX_IN_FLIGHT)), Some(MAX_SLOT_WAIT))
     }
 
-    /// Takes a step: alone where nothing else is under way, else with others.
+    /// Runs a request: on its own where nothing else is in flight, else in a batch.
     ///
-    /// Dropped, it has taken the step or not; what runs together goes on.
-    pub(in crate::store) async fn take<E>(
+    /// # Cancel safety
+    /// Dropped, the request has run or not. The batch that it is part of runs to its end.
+    pub(in crate::store) async fn submit<E>(
         &self,
-        together: impl FnOnce() -> T,
-        step: impl FnOnce() -> T::Step,
-        alone: impl Future<Output = Result<T::Answer, E>>,
-    ) -> Result<T::Answer, E> {
-        if self.slots.available_permits() == self.count
+        executor: impl FnOnce() -> T,
+        request: impl FnOnce() -> T::Request,
+        run_single: impl Future<Output = Result<T::Response, E>>,
+    ) -> Result<T::Response, E> {
+        if self.slots.available_permits() == self.slot_count
             && let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned()
         {
-            return self.hold(slot, alone).await;
+            return self.run_in_slot(slot, run_single).await;
         }
-        let (sender, answer) = oneshot::channel();
-        if self.wait((step(), sender)) {
-            tokio::spawn(self.clone().serve(together()));
+        let (sender, response) = oneshot::channel();
+        if self.enqueue((request(), sender)) {
+            tokio::spawn(self.clone().flush(executor()));
         }
-        if let Ok(answer) = answer.await {
-            return Ok(answer);
+        if let Ok(response) = response.await {
+            return Ok(response);
         }
-        match self.slot().await {
-            Some(slot) => self.hold(slot, alone).await,
-            None => alone.await,
+        match self.acquire_slot().await {
+            Some(slot) => self.run_in_slot(slot, run_single).await,
+            None => run_single.await,
         }
     }
 
-    /// Waits for a slot. There is always one: they are never closed.
-    async fn slot(&self) -> Option<OwnedSemaphorePermit> {
+    /// Waits for a slot. Always returns one, because the semaphore is never closed.
+    async fn acquire_slot(&self) -> Option<OwnedSemaphorePermit> {
         let mut free = pin!(Arc::clone(&self.slots).acquire_owned());
-        if let Some(patience) = self.patience {
+        if let Some(max_slot_wait) = self.max_slot_wait {
             loop {
-                match timeout(patience, &mut free).await {
+                match timeout(max_slot_wait, &mut free).await {
                     Ok(slot) => return slot.ok(),
                     Err(_) => self.overdue.notify_waiters(),
                 }
@@ -124,42 +123,42 @@ impl<T: Together> Batches<T> {
         free.await.ok()
     }
 
-    /// Whether a task has to be started that serves those who wait.
-    fn wait(&self, step: Asked<T>) -> bool {
-        let mut waiting = self.waiting();
-        waiting.steps.push(step);
-        !std::mem::replace(&mut waiting.is_served, true)
+    /// Adds a request to the queue. Returns whether a task has to be started that flushes it.
+    fn enqueue(&self, request: Pending<T>) -> bool {
+        let mut queue = self.queue();
+        queue.pending.push(request);
+        !std::mem::replace(&mut queue.is_flushing, true)
     }
 
-    /// Runs what waits, until nothing does.
-    async fn serve(self, together: T) {
-        let left = Left(&self);
-        while let Some(slot) = self.slot().await {
-            for _ in 0..MOMENTS {
+    /// Runs batches until the queue is empty.
+    async fn flush(self, executor: T) {
+        let guard = FlushGuard(&self);
+        while let Some(slot) = self.acquire_slot().await {
+            for _ in 0..YIELDS_BEFORE_FLUSH {
                 yield_now().await;
             }
-            let steps = {
-                let mut waiting = self.waiting();
-                if waiting.steps.is_empty() {
-                    waiting.is_served = false;
-                    std::mem::forget(left);
+            let batch = {
+                let mut queue = self.queue();
+                if queue.pending.is_empty() {
+                    queue.is_flushing = false;
+                    std::mem::forget(guard);
                     return;
                 }
-                // What nobody waits for any more is not run: a claim of a caller that has gone would have to be given back.
-                waiting.steps.retain(|(_, sender)| !sender.is_closed());
-                let rest = waiting.steps.len().min(LIMIT);
-                waiting.steps.drain(..rest).collect::<Vec<_>>()
+                // A request whose caller is gone does not run: its claim would have to be given back.
+                queue.pending.retain(|(_, sender)| !sender.is_closed());
+                let len = queue.pending.len().min(MAX_BATCH);
+                queue.pending.drain(..len).collect::<Vec<_>>()
             };
-            if steps.is_empty() {
+            if batch.is_empty() {
                 continue;
             }
-            let (batches, together) = (self.clone(), together.clone());
-            tokio::spawn(async move { batches.hold(slot, together.run(steps)).await });
+            let (batcher, executor) = (self.clone(), executor.clone());
+            tokio::spawn(async move { batcher.run_in_slot(slot, executor.run(batch)).await });
         }
     }
 
-    /// Works in a slot, and gives it back before the end where others have waited too long.
-    async fn hold<A>(&self, slot: OwnedSemaphorePermit, work: impl Future<Output = A>) -> A {
+    /// Runs work in a slot, and gives the slot back early where other requests have waited too long for one.
+    async fn run_in_slot<A>(&self, slot: OwnedSemaphorePermit, work: impl Future<Output = A>) -> A {
         match select(pin!(work), pin!(self.overdue.notified())).await {
             Either::Left((done, _)) => done,
             Either::Right(((), work)) => {
@@ -169,40 +168,40 @@ impl<T: Together> Batches<T> {
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting<T>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, Queue<T>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<T: Together> Clone for Batches<T> {
+impl<T: BatchExecutor> Clone for Batcher<T> {
     fn clone(&self) -> Self {
         Self {
             slots: Arc::clone(&self.slots),
-            count: self.count,
-            patience: self.patience,
+            slot_count: self.slot_count,
+            max_slot_wait: self.max_slot_wait,
             overdue: Arc::clone(&self.overdue),
-            waiting: Arc::clone(&self.waiting),
+            queue: Arc::clone(&self.queue),
         }
     }
 }
 
-impl<T: Together> fmt::Debug for Batches<T> {
+impl<T: BatchExecutor> fmt::Debug for Batcher<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batches")
+        f.debug_struct("Batcher")
             .field("slots", &self.slots.available_permits())
             .finish_non_exhaustive()
     }
 }
 
-/// Those whom a task leaves behind that ends early, as it does with its runtime: they run alone, and the next one who
-/// waits starts another.
-struct Left<'a, T: Together>(&'a Batches<T>);
+/// Empties the queue of a flushing task that ends early, as it does with its runtime. The callers then run their
+/// requests individually, and the next request that is queued starts another task.
+struct FlushGuard<'a, T: BatchExecutor>(&'a Batcher<T>);
 
-impl<T: Together> Drop for Left<'_, T> {
+impl<T: BatchExecutor> Drop for FlushGuard<'_, T> {
     fn drop(&mut self) {
-        let mut waiting = self.0.waiting();
-        waiting.is_served = false;
-        waiting.steps.clear();
+        let mut queue = self.0.queue();
+        queue.is_flushing = false;
+        queue.pending.clear();
     }
 }
 
@@ -213,19 +212,19 @@ mod tests {
 
     use super::*;
 
-    /// Squares numbers together, notes which, and leaves out the odd ones.
+    /// Squares numbers in batches, records the batches, and leaves out the odd ones.
     #[derive(Clone, Default)]
     struct Squares(Arc<Mutex<Vec<Vec<u32>>>>);
 
-    impl Together for Squares {
-        type Step = u32;
-        type Answer = u32;
+    impl BatchExecutor for Squares {
+        type Request = u32;
+        type Response = u32;
 
-        async fn run(&self, steps: Vec<Asked<Self>>) {
-            let numbers = steps.iter().map(|(number, _)| *number).collect();
+        async fn run(&self, batch: Vec<Pending<Self>>) {
+            let numbers = batch.iter().map(|(number, _)| *number).collect();
             self.0.lock().unwrap().push(numbers);
             yield_now().await;
-            for (number, sender) in steps {
+            for (number, sender) in batch {
                 if number % 2 == 0 {
                     let _ = sender.send(number * number);
                 }
@@ -234,10 +233,10 @@ mod tests {
     }
 
     impl Squares {
-        async fn square(&self, batches: &Batches<Self>, number: u32) -> u32 {
-            let alone = async { Ok::<_, ()>(number * number) };
-            let together = || self.clone();
-            batches.take(together, || number, alone).await.unwrap()
+        async fn square(&self, batcher: &Batcher<Self>, number: u32) -> u32 {
+            let single = async { Ok::<_, ()>(number * number) };
+            let executor = || self.clone();
+            batcher.submit(executor, || number, single).await.unwrap()
         }
 
         fn batches(&self) -> Vec<Vec<u32>> {
@@ -245,86 +244,86 @@ mod tests {
         }
     }
 
-    fn slots(count: usize, patience: Option<Duration>) -> Batches<Squares> {
-        Batches::new(Arc::new(Semaphore::new(count)), patience)
+    fn with_slots(count: usize, max_slot_wait: Option<Duration>) -> Batcher<Squares> {
+        Batcher::new(Arc::new(Semaphore::new(count)), max_slot_wait)
     }
 
-    async fn until_waiting(batches: &Batches<Squares>, count: usize) {
-        while batches.waiting().steps.len() < count {
+    async fn until_queued(batcher: &Batcher<Squares>, count: usize) {
+        while batcher.queue().pending.len() < count {
             yield_now().await;
         }
     }
 
     #[tokio::test]
-    async fn whoever_finds_nothing_under_way_runs_alone() {
-        let (squares, batches) = (Squares::default(), slots(1, None));
+    async fn a_request_that_finds_nothing_in_flight_runs_on_its_own() {
+        let (squares, batcher) = (Squares::default(), with_slots(1, None));
         for number in 0..10 {
-            assert_eq!(squares.square(&batches, number).await, number * number);
+            assert_eq!(squares.square(&batcher, number).await, number * number);
         }
         assert!(squares.batches().is_empty());
     }
 
     #[tokio::test]
-    async fn whoever_finds_something_runs_with_the_others_and_alone_where_that_failed() {
-        let (squares, batches) = (Squares::default(), slots(1, None));
-        let taken = Arc::clone(&batches.slots).acquire_owned().await.unwrap();
+    async fn further_requests_run_in_batches_and_individually_where_that_failed() {
+        let (squares, batcher) = (Squares::default(), with_slots(1, None));
+        let taken = Arc::clone(&batcher.slots).acquire_owned().await.unwrap();
         let mut asking = JoinSet::new();
         for number in 0..200 {
-            let (squares, batches) = (squares.clone(), batches.clone());
-            asking.spawn(async move { (number, squares.square(&batches, number).await) });
+            let (squares, batcher) = (squares.clone(), batcher.clone());
+            asking.spawn(async move { (number, squares.square(&batcher, number).await) });
         }
-        until_waiting(&batches, 200).await;
+        until_queued(&batcher, 200).await;
         drop(taken);
         for (number, square) in asking.join_all().await {
             assert_eq!(square, number * number);
         }
         let sizes: Vec<_> = squares.batches().iter().map(Vec::len).collect();
-        assert_eq!(sizes, [LIMIT, 200 - LIMIT]);
-        assert_eq!(batches.slots.available_permits(), 1);
-        assert!(!batches.waiting().is_served);
+        assert_eq!(sizes, [MAX_BATCH, 200 - MAX_BATCH]);
+        assert_eq!(batcher.slots.available_permits(), 1);
+        assert!(!batcher.queue().is_flushing);
     }
 
     #[tokio::test]
-    async fn whoever_goes_away_keeps_nobody_waiting() {
-        let (squares, batches) = (Squares::default(), slots(1, None));
-        let taken = Arc::clone(&batches.slots).acquire_owned().await.unwrap();
+    async fn a_caller_that_is_gone_holds_up_no_other() {
+        let (squares, batcher) = (Squares::default(), with_slots(1, None));
+        let taken = Arc::clone(&batcher.slots).acquire_owned().await.unwrap();
         let mut asking = JoinSet::new();
         for number in [2, 4] {
-            let (squares, batches) = (squares.clone(), batches.clone());
-            asking.spawn(async move { squares.square(&batches, number).await });
+            let (squares, batcher) = (squares.clone(), batcher.clone());
+            asking.spawn(async move { squares.square(&batcher, number).await });
         }
-        until_waiting(&batches, 2).await;
+        until_queued(&batcher, 2).await;
         asking.abort_all();
         while asking.join_next().await.is_some() {}
         drop(taken);
-        assert_eq!(squares.square(&batches, 6).await, 36);
-        assert_eq!(squares.square(&batches, 8).await, 64);
+        assert_eq!(squares.square(&batcher, 6).await, 36);
+        assert_eq!(squares.square(&batcher, 8).await, 64);
         let ran = squares.batches().concat();
         assert!(
             !ran.contains(&2) && !ran.contains(&4),
-            "nobody waits for these"
+            "the callers of these are gone"
         );
     }
 
     #[test]
-    fn a_runtime_that_ends_leaves_the_store_to_the_next() {
-        let (squares, batches) = (Squares::default(), slots(1, None));
+    fn a_runtime_that_ends_leaves_the_batcher_to_the_next() {
+        let (squares, batcher) = (Squares::default(), with_slots(1, None));
         let runtime = || Builder::new_current_thread().build().unwrap();
-        let taken = Arc::clone(&batches.slots).try_acquire_owned().unwrap();
+        let taken = Arc::clone(&batcher.slots).try_acquire_owned().unwrap();
         runtime().block_on(async {
-            let (squares, other) = (squares.clone(), batches.clone());
+            let (squares, other) = (squares.clone(), batcher.clone());
             tokio::spawn(async move { squares.square(&other, 2).await });
-            until_waiting(&batches, 1).await;
-            // The task that serves waits for the slot, and goes with its runtime.
+            until_queued(&batcher, 1).await;
+            // The task that flushes waits for the slot, and goes with its runtime.
             yield_now().await;
         });
         drop(taken);
-        assert_eq!(runtime().block_on(squares.square(&batches, 4)), 16);
-        let taken = Arc::clone(&batches.slots).try_acquire_owned().unwrap();
+        assert_eq!(runtime().block_on(squares.square(&batcher, 4)), 16);
+        let taken = Arc::clone(&batcher.slots).try_acquire_owned().unwrap();
         let squared = runtime().block_on(async {
-            let squared = squares.square(&batches, 6);
+            let squared = squares.square(&batcher, 6);
             let (squared, ()) = tokio::join!(squared, async {
-                until_waiting(&batches, 1).await;
+                until_queued(&batcher, 1).await;
                 drop(taken);
             });
             squared
@@ -334,16 +333,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_does_not_end_gives_its_slot_back() {
-        const PATIENCE: Duration = Duration::from_millis(5);
-        let batches = slots(1, Some(PATIENCE));
+    async fn work_that_does_not_end_gives_its_slot_back() {
+        let batcher = with_slots(1, Some(MAX_SLOT_WAIT));
         let (end, ended) = oneshot::channel::<u32>();
-        let stuck = batches.take(Squares::default, || 0, async { ended.await.map_err(drop) });
+        let stuck = batcher.submit(Squares::default, || 0, async { ended.await.map_err(drop) });
         let squares = Squares::default();
         let other = async {
             let begun = tokio::time::Instant::now();
-            assert_eq!(squares.square(&batches, 2).await, 4);
-            assert!(begun.elapsed() <= PATIENCE + Duration::from_millis(1));
+            assert_eq!(squares.square(&batcher, 2).await, 4);
+            assert!(begun.elapsed() <= MAX_SLOT_WAIT + Duration::from_millis(1));
             end.send(9).unwrap();
         };
         let (stuck, ()) = tokio::join!(stuck, other);

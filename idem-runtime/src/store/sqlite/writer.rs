@@ -1,4 +1,4 @@
-//! Whose turn it is to write.
+//! The queue of writers.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{error, retry_busy};
 use crate::error::StoreError;
-use crate::store::sql::{Asked, Batches, Query, Together};
+use crate::store::sql::{BatchExecutor, Batcher, Pending, Query};
 
-/// SQLite has one writer at a time and lets the others poll; those of this store wait here instead, in order, and what
-/// waits here is written together.
+/// SQLite has one writer at a time and lets the others poll. The writers of this store queue up here instead, in order,
+/// and statements that are queued share one commit.
 #[derive(Debug, Clone)]
 pub(in crate::store) struct Writer {
     pool: SqlitePool,
     turns: Arc<Semaphore>,
-    batches: Batches<OneCommit>,
+    batcher: Batcher<OneCommit>,
 }
 
 /// What a statement gave and did.
@@ -32,7 +32,7 @@ impl Writer {
         let turns = Arc::new(Semaphore::new(1));
         Self {
             pool,
-            batches: Batches::new(Arc::clone(&turns), None),
+            batcher: Batcher::new(Arc::clone(&turns), None),
             turns,
         }
     }
@@ -45,35 +45,35 @@ impl Writer {
 
     /// Runs a statement that writes, to its end.
     pub(super) async fn write(&self, query: &Query<'_>) -> Result<Written, StoreError> {
-        let alone = retry_busy(|| async {
+        let run_single = retry_busy(|| async {
             let mut connection = self.pool.acquire().await?;
             written(&mut connection, query.build::<Sqlite>()).await
         });
-        let step = || {
+        let request = || {
             let mut query = query.build::<Sqlite>();
             let arguments = query.take_arguments().ok().flatten().unwrap_or_default();
             (query.sql(), arguments)
         };
-        let together = || OneCommit(self.pool.clone());
-        self.batches
-            .take(together, step, alone)
+        let executor = || OneCommit(self.pool.clone());
+        self.batcher
+            .submit(executor, request, run_single)
             .await
             .map_err(error)
     }
 }
 
-/// Statements that are committed together.
+/// Statements that share one commit.
 #[derive(Debug, Clone)]
 struct OneCommit(SqlitePool);
 
-impl Together for OneCommit {
-    type Step = (SqlStr, SqliteArguments);
-    type Answer = Written;
+impl BatchExecutor for OneCommit {
+    type Request = (SqlStr, SqliteArguments);
+    type Response = Written;
 
-    /// Nobody is answered before the commit, and nobody at all where one of the statements failed: alone, each gets the
-    /// error that is its own.
-    async fn run(&self, steps: Vec<Asked<Self>>) {
-        let (statements, senders): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
+    /// Responds after the commit, and not at all where one of the statements failed: each statement then runs
+    /// individually, and its caller gets its own error.
+    async fn run(&self, batch: Vec<Pending<Self>>) {
+        let (statements, senders): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
         if let Ok(answers) = self.commit(statements).await {
             for (sender, answer) in senders.into_iter().zip(answers) {
                 let _ = sender.send(answer);

@@ -1,50 +1,50 @@
-//! What batches on a server have in common.
+//! Batches of the databases that are servers.
 
 use std::collections::HashSet;
 
 use tokio::sync::oneshot::Sender;
 
-use super::{Batches, Together};
+use super::{BatchExecutor, Batcher};
 use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{Ending, Holder};
 use crate::store::Fenced;
 use crate::store::sql::{Backend, complete};
 
-/// What is sent alone if it has more bytes.
-const LARGE: usize = 16 * 1024;
+/// Largest payload in bytes that is sent in a batch.
+const MAX_BATCHED_PAYLOAD: usize = 16 * 1024;
 
-impl<T: Together<Step = (Holder, Ending), Answer = Fenced>> Batches<T> {
-    /// Completes a record of this store, unless it is large with others.
+impl<T: BatchExecutor<Request = (Holder, Ending), Response = Fenced>> Batcher<T> {
+    /// Completes a record of this store, in a batch unless its payload is large.
     pub(in crate::store) async fn complete<B: Backend>(
         &self,
         store: &B,
-        together: impl FnOnce() -> T,
+        executor: impl FnOnce() -> T,
         holder: &Holder,
         ending: &Ending,
     ) -> Result<Fenced, StoreError> {
-        let alone = complete(store, holder, ending);
+        let run_single = complete(store, holder, ending);
         if is_large(ending) {
-            return alone.await;
+            return run_single.await;
         }
-        let step = || (*holder, ending.clone());
-        self.take(together, step, alone).await
+        let request = || (*holder, ending.clone());
+        self.submit(executor, request, run_single).await
     }
 }
 
 fn is_large(ending: &Ending) -> bool {
     let payload = ending.payload();
-    payload.is_some_and(|payload| payload.bytes.len() > LARGE)
+    payload.is_some_and(|payload| payload.bytes.len() > MAX_BATCHED_PAYLOAD)
 }
 
-/// Steps in the order of their records, in which everybody takes them, so that no two batches wait for each other. Of
-/// several for one record all but the first are dropped, and run alone.
-pub(in crate::store) fn once_each<S, A>(
-    mut steps: Vec<(S, Sender<A>)>,
+/// Sorts requests by the id of their record, so that no two batches lock rows in opposite orders. Of several requests
+/// for one record all but the first are dropped, and run individually.
+pub(in crate::store) fn one_per_record<S, A>(
+    mut batch: Vec<(S, Sender<A>)>,
     id: impl Fn(&S) -> RecordId,
 ) -> Vec<(S, Sender<A>)> {
-    let mut seen = HashSet::with_capacity(steps.len());
-    steps.retain(|(step, _)| seen.insert(id(step)));
-    steps.sort_unstable_by_key(|(step, _)| id(step));
-    steps
+    let mut seen = HashSet::with_capacity(batch.len());
+    batch.retain(|(request, _)| seen.insert(id(request)));
+    batch.sort_unstable_by_key(|(request, _)| id(request));
+    batch
 }

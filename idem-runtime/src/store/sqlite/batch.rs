@@ -1,5 +1,5 @@
-//! What many claims look for at once is read by one statement: each costs a hop to the thread of its connection and back,
-//! which takes longer than the reading.
+//! Reads the records of concurrent claims with one statement: each statement costs a hop to the thread of its
+//! connection and back, which takes longer than the read.
 
 use std::collections::HashMap;
 
@@ -8,19 +8,19 @@ use serde_json::Value;
 use super::SqliteStore;
 use crate::key::{RecordId, hex};
 use crate::record::Record;
-use crate::store::sql::{self, Asked, Backend as _, Together};
+use crate::store::sql::{self, Backend as _, BatchExecutor, Pending};
 
-/// Looks for records.
+/// Reads of records.
 #[derive(Debug, Clone)]
-pub(super) struct Finds(pub(super) SqliteStore);
+pub(super) struct ReadBatch(pub(super) SqliteStore);
 
-impl Together for Finds {
-    type Step = RecordId;
-    type Answer = Option<Record>;
+impl BatchExecutor for ReadBatch {
+    type Request = RecordId;
+    type Response = Option<Record>;
 
-    /// Nobody is answered where a row is unreadable: alone, each gets the error that is its own.
-    async fn run(&self, steps: Vec<Asked<Self>>) {
-        let ids = steps.iter().map(|(id, _)| hex(id.as_bytes()));
+    /// Returns nothing where a row is unreadable: each caller then reads individually and gets its own error.
+    async fn run(&self, batch: Vec<Pending<Self>>) {
+        let ids = batch.iter().map(|(id, _)| hex(id.as_bytes()));
         let ids = ids.collect::<Value>().to_string();
         let Self(store) = self;
         let query = store.statements.find_all.query().text(&*ids);
@@ -33,8 +33,8 @@ impl Together for Finds {
         let Ok(records) = records.collect::<Result<HashMap<_, _>, _>>() else {
             return;
         };
-        for (id, sender) in steps {
-            // Whoever asked may have gone away.
+        for (id, sender) in batch {
+            // The receiver may be gone.
             let _ = sender.send(records.get(&id).cloned());
         }
     }
@@ -71,16 +71,16 @@ mod tests {
 
     /// What is found together.
     async fn find(store: &SqliteStore, ids: &[RecordId]) -> Vec<Option<Option<Record>>> {
-        let (mut steps, mut answers) = (Vec::new(), Vec::new());
+        let (mut batch, mut responses) = (Vec::new(), Vec::new());
         for id in ids {
-            let (sender, answer) = oneshot::channel();
-            steps.push((*id, sender));
-            answers.push(answer);
+            let (sender, response) = oneshot::channel();
+            batch.push((*id, sender));
+            responses.push(response);
         }
-        Finds(store.clone()).run(steps).await;
+        ReadBatch(store.clone()).run(batch).await;
         let mut found = Vec::new();
-        for answer in answers {
-            found.push(answer.await.ok());
+        for response in responses {
+            found.push(response.await.ok());
         }
         found
     }

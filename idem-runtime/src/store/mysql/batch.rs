@@ -1,5 +1,5 @@
-//! Claims, and completions, in one statement for many. What there is for each of them is in one parameter, a JSON array
-//! of arrays, since a statement with parameters for each would be another one for each number of records.
+//! Claims and completions of many records in one statement. Its only parameter is a JSON array of arrays: a statement with
+//! parameters for each record would be a different statement for each number of records.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -10,15 +10,16 @@ use serde_json::{Value, json};
 use super::{Answer, DUPLICATE, Inserted, LOCKED, MySqlStore, Steps as _, inserted, number};
 use crate::key::hex;
 use crate::record::{Ending, Holder};
-use crate::store::sql::{self, Asked, Backend as _, Query, Readable as _, Together};
+use crate::store::sql::{self, Backend as _, BatchExecutor, Pending, Query, Readable as _};
 use crate::store::{ClaimRequest, Fenced};
 
-/// How often a statement is tried that waits for no lock.
+/// Largest number of tries of a statement that waits for no lock.
 const TRIES: u32 = 6;
 
-/// Runs a statement for many records, which fails where another session has one of their rows or gaps locked. Statements
-/// beside it lock theirs for parts of a millisecond, so it is tried again before each of its callers runs alone.
-async fn at_once(store: &MySqlStore, query: &Query<'_>) -> Result<Answer, sqlx::Error> {
+/// Runs a statement for many records, which fails where another session has locked one of their rows or gaps. Concurrent
+/// statements lock theirs for parts of a millisecond, so the statement is tried again before each caller runs
+/// individually.
+async fn run_without_waiting(store: &MySqlStore, query: &Query<'_>) -> Result<Answer, sqlx::Error> {
     let mut tried = 1;
     loop {
         match store.answer(query).await {
@@ -38,24 +39,24 @@ async fn at_once(store: &MySqlStore, query: &Query<'_>) -> Result<Answer, sqlx::
 
 /// Claims of many records.
 #[derive(Debug, Clone)]
-pub(super) struct Claims(pub(super) MySqlStore);
+pub(super) struct ClaimBatch(pub(super) MySqlStore);
 
 /// Completions of many records.
 #[derive(Debug, Clone)]
-pub(super) struct Completions(pub(super) MySqlStore);
+pub(super) struct CompletionBatch(pub(super) MySqlStore);
 
-impl Together for Claims {
-    type Step = ClaimRequest;
-    type Answer = Inserted;
+impl BatchExecutor for ClaimBatch {
+    type Request = ClaimRequest;
+    type Response = Inserted;
 
-    /// MySQL gives back no rows, so there nobody is answered, and everybody finds alone what was made of the claim. It
-    /// is not tried again.
-    async fn run(&self, steps: Vec<Asked<Self>>) {
-        let steps = sql::once_each(steps, |claim| claim.id);
-        let claims: Value = steps.iter().map(|(claim, _)| of_claim(claim)).collect();
+    /// MySQL returns no rows from an insert, so there is no response, and each claim runs again individually. The batch
+    /// is not tried again on that server.
+    async fn run(&self, batch: Vec<Pending<Self>>) {
+        let batch = sql::one_per_record(batch, |claim| claim.id);
+        let claims: Value = batch.iter().map(|(claim, _)| of_claim(claim)).collect();
         let claims = claims.to_string();
         let query = self.0.statements.insert_all.query().text(&*claims);
-        let rows = match at_once(&self.0, &query).await {
+        let rows = match run_without_waiting(&self.0, &query).await {
             Ok(Answer { rows, done }) if !rows.is_empty() || done.rows_affected() == 0 => rows,
             Ok(_) => return self.0.returns_rows.store(false, Ordering::Relaxed),
             Err(error) if number(&error) == Some(DUPLICATE) => {
@@ -63,35 +64,35 @@ impl Together for Claims {
             }
             Err(_) => return,
         };
-        let mut steps: HashMap<_, _> = steps.into_iter().map(|it| (it.0.id, it)).collect();
+        let mut pending: HashMap<_, _> = batch.into_iter().map(|it| (it.0.id, it)).collect();
         for record in rows.iter().filter_map(|row| sql::packed::record(row).ok()) {
-            if let Some((claim, sender)) = steps.remove(&record.id) {
-                // Whoever asked may have gone away.
+            if let Some((claim, sender)) = pending.remove(&record.id) {
+                // The receiver may be gone.
                 let _ = sender.send(inserted(record, &claim.token));
             }
         }
     }
 }
 
-impl Together for Completions {
-    type Step = (Holder, Ending);
-    type Answer = Fenced;
+impl BatchExecutor for CompletionBatch {
+    type Request = (Holder, Ending);
+    type Response = Fenced;
 
-    async fn run(&self, steps: Vec<Asked<Self>>) {
-        let steps = sql::once_each(steps, |(holder, _)| holder.id);
-        let completions = steps
+    async fn run(&self, batch: Vec<Pending<Self>>) {
+        let batch = sql::one_per_record(batch, |(holder, _)| holder.id);
+        let completions = batch
             .iter()
             .map(|(completion, _)| of_completion(completion));
         let completions = completions.collect::<Value>().to_string();
         let Self(store) = self;
         let query = store.statements.complete_all.query().text(&*completions);
-        let Ok(answer) = at_once(store, &query).await else {
+        let Ok(answer) = run_without_waiting(store, &query).await else {
             return;
         };
         let matched = answer.done.rows_affected();
-        // The server tells how many took effect, and not which.
+        // The server returns how many took effect, and not which.
         let mut done = None;
-        if matched != steps.len() as u64 {
+        if matched != batch.len() as u64 {
             let query = store.statements.completed.query().text(&*completions);
             let Ok(rows) = store.read(query).await else {
                 return;
@@ -101,7 +102,7 @@ impl Together for Completions {
                 .filter_map(|row| Some(row.bytes(0).ok()?.to_vec()));
             done = Some(ids.collect::<HashSet<_>>());
         }
-        for ((holder, _), sender) in steps {
+        for ((holder, _), sender) in batch {
             let id = &holder.id.as_bytes()[..];
             if done.as_ref().is_none_or(|done| done.contains(id)) {
                 let _ = sender.send(Fenced::Done);

@@ -1,4 +1,4 @@
-//! Claims, and completions, in one statement for many.
+//! Claims and completions of many records in one statement.
 
 use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Postgres};
@@ -8,26 +8,26 @@ use super::statements::PLACE;
 use super::{Found, PostgresStore, error, found, retry_conflicts};
 use crate::error::StoreError;
 use crate::record::{Ending, Holder};
-use crate::store::sql::{self, Asked, Readable, Together};
+use crate::store::sql::{self, BatchExecutor, Pending, Readable};
 use crate::store::{ClaimRequest, Fenced};
 
 type Query<'q> = sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>;
 
 /// Claims of many records.
 #[derive(Debug, Clone)]
-pub(super) struct Claims(pub(super) PostgresStore);
+pub(super) struct ClaimBatch(pub(super) PostgresStore);
 
 /// Completions of many records.
 #[derive(Debug, Clone)]
-pub(super) struct Completions(pub(super) PostgresStore);
+pub(super) struct CompletionBatch(pub(super) PostgresStore);
 
-impl Together for Claims {
-    type Step = ClaimRequest;
-    type Answer = Found;
+impl BatchExecutor for ClaimBatch {
+    type Request = ClaimRequest;
+    type Response = Found;
 
-    async fn run(&self, steps: Vec<Asked<Self>>) {
-        let steps = sql::once_each(steps, |claim| claim.id);
-        let each = || steps.iter().map(|(claim, _)| claim);
+    async fn run(&self, batch: Vec<Pending<Self>>) {
+        let batch = sql::one_per_record(batch, |claim| claim.id);
+        let each = || batch.iter().map(|(claim, _)| claim);
         let ids: Vec<_> = each().map(|it| &it.id.as_bytes()[..]).collect();
         let scopes: Vec<_> = each().map(|it| it.identity.scope.as_str()).collect();
         let operations: Vec<_> = each().map(|it| it.identity.operation.as_str()).collect();
@@ -50,19 +50,19 @@ impl Together for Claims {
                 .bind(&on_crash)
         });
         let Ok(rows) = rows.await else { return };
-        answer(steps, &rows, PLACE, |row, claim| found(row, claim).ok());
+        respond(batch, &rows, PLACE, |row, claim| found(row, claim).ok());
     }
 }
 
-impl Together for Completions {
-    type Step = (Holder, Ending);
-    type Answer = Fenced;
+impl BatchExecutor for CompletionBatch {
+    type Request = (Holder, Ending);
+    type Response = Fenced;
 
-    /// Those that took no effect are looked at alone.
-    async fn run(&self, steps: Vec<Asked<Self>>) {
-        let steps = sql::once_each(steps, |(holder, _)| holder.id);
-        let holders = || steps.iter().map(|((holder, _), _)| holder);
-        let endings = || steps.iter().map(|((_, ending), _)| ending);
+    /// Completions that took no effect run again individually.
+    async fn run(&self, batch: Vec<Pending<Self>>) {
+        let batch = sql::one_per_record(batch, |(holder, _)| holder.id);
+        let holders = || batch.iter().map(|((holder, _), _)| holder);
+        let endings = || batch.iter().map(|((_, ending), _)| ending);
         let ids: Vec<_> = holders().map(|it| &it.id.as_bytes()[..]).collect();
         let tokens: Vec<_> = holders().map(|it| &it.token.as_bytes()[..]).collect();
         let grants: Vec<_> = holders().map(|it| it.grant.number()).collect();
@@ -83,7 +83,7 @@ impl Together for Completions {
                 .bind(&payloads)
         });
         let Ok(rows) = rows.await else { return };
-        answer(steps, &rows, 0, |_, _| Some(Fenced::Done));
+        respond(batch, &rows, 0, |_, _| Some(Fenced::Done));
     }
 }
 
@@ -93,25 +93,25 @@ async fn rows<'q>(pool: &PgPool, query: impl Fn() -> Query<'q>) -> Result<Vec<Pg
         .map_err(error)
 }
 
-/// Gives each step what its row, which holds its place in this column, came to.
-fn answer<S, A>(
-    steps: Vec<(S, Sender<A>)>,
+/// Responds to each request from its row, whose column `place` holds the place of the request.
+fn respond<S, A>(
+    batch: Vec<(S, Sender<A>)>,
     rows: &[PgRow],
     place: usize,
     read: impl Fn(&PgRow, &S) -> Option<A>,
 ) {
-    let mut steps: Vec<_> = steps.into_iter().map(Some).collect();
+    let mut pending: Vec<_> = batch.into_iter().map(Some).collect();
     for row in rows {
-        let step = row
+        let request = row
             .number(place)
             .ok()
             .and_then(|place| usize::try_from(place - 1).ok());
-        let step = step.and_then(|place| steps.get_mut(place)?.take());
-        if let Some((step, sender)) = step
-            && let Some(answer) = read(row, &step)
+        let request = request.and_then(|place| pending.get_mut(place)?.take());
+        if let Some((request, sender)) = request
+            && let Some(response) = read(row, &request)
         {
-            // Whoever asked may have gone away.
-            let _ = sender.send(answer);
+            // The receiver may be gone.
+            let _ = sender.send(response);
         }
     }
 }
