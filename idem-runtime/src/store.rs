@@ -49,11 +49,11 @@ pub mod postgres;
 mod recovery;
 #[cfg(feature = "redis")]
 pub mod redis;
-mod saved;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod steps;
 mod transaction;
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
@@ -61,7 +61,7 @@ pub use self::sql::{Cancellation, OpenTransaction};
 pub use self::transaction::{ClaimInTransaction, Connects, TransactionalStore};
 
 pub use self::recovery::{Kept, RecoveryStore};
-pub use self::saved::{SavedStep, StepStore};
+pub use self::steps::{SavedStep, StepStore};
 
 /// Where records live.
 ///

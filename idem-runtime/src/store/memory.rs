@@ -20,9 +20,9 @@ use crate::store::{
     SavedStep, StepStore, Store, cursor,
 };
 
-mod fold;
+mod hasher;
 
-use fold::Seeded;
+use hasher::BuildIdHasher;
 
 /// Records in the memory of this process. They are lost with it.
 ///
@@ -333,7 +333,7 @@ struct Shard {
     dropped: Option<Grant>,
 }
 
-type Slots = HashMap<RecordId, Slot, Seeded>;
+type Slots = HashMap<RecordId, Slot, BuildIdHasher>;
 type Queue = BinaryHeap<Reverse<(Timestamp, RecordId)>>;
 
 struct Slot {
@@ -356,7 +356,7 @@ impl Slot {
 impl Shard {
     fn new(seeds: (u64, u64)) -> Self {
         Self {
-            slots: HashMap::with_hasher(Seeded(seeds.0, seeds.1)),
+            slots: HashMap::with_hasher(BuildIdHasher(seeds.0, seeds.1)),
             queue: BinaryHeap::new(),
             dropped: None,
         }

@@ -313,7 +313,7 @@ async fn insert_by(
         answer => answer.map_err(error)?,
     };
     if let Some(row) = rows.first() {
-        return Ok(inserted(sql::packed::record(row)?, &claim.token));
+        return Ok(inserted(sql::text_row::record(row)?, &claim.token));
     }
     Ok(match (done.rows_affected(), done.last_insert_id()) {
         (0, _) => Inserted::Nothing,
@@ -380,7 +380,7 @@ impl Backend for MySqlStore {
     }
 
     fn record(row: &MySqlRow) -> Result<Record, StoreError> {
-        sql::packed::record(row)
+        sql::text_row::record(row)
     }
 
     async fn read(&self, query: Query<'_>) -> Result<Vec<MySqlRow>, StoreError> {

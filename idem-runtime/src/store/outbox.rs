@@ -12,13 +12,13 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{Timestamp, Token};
 use crate::store::sql::{Query, Readable, Statement, Table, span};
 
+mod dialect;
 mod enqueue;
-mod kinds;
 mod statements;
 
+use dialect::OutboxDialect;
 pub use enqueue::Connection;
 pub(crate) use enqueue::{Enqueued, Inserts};
-use kinds::Kind;
 pub(crate) use statements::Polling;
 use statements::Statements;
 
@@ -240,7 +240,7 @@ impl Database {
 
 /// A table of messages, and the connections to it.
 #[derive(Debug)]
-struct Pooled<DB: Kind> {
+struct Pooled<DB: OutboxDialect> {
     pool: sqlx::Pool<DB>,
     table: Table,
     statements: Statements,
@@ -248,7 +248,7 @@ struct Pooled<DB: Kind> {
     writer: Option<Mutex<()>>,
 }
 
-impl<DB: Kind> Pooled<DB> {
+impl<DB: OutboxDialect> Pooled<DB> {
     fn new(pool: sqlx::Pool<DB>, table: &Table) -> Self {
         Self {
             pool,
@@ -339,7 +339,7 @@ fn of_batch<'q>(query: Query<'q>, ids: &[i64]) -> Query<'q> {
 }
 
 #[async_trait]
-impl<DB: Kind> Messages for Pooled<DB> {
+impl<DB: OutboxDialect> Messages for Pooled<DB> {
     async fn migrate(&self) -> Result<(), StoreError> {
         let _turn = self.turn().await;
         DB::migrate(&self.pool, &self.table).await

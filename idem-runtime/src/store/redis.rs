@@ -19,13 +19,13 @@ use crate::store::{
     SavedStep, StepStore, Store, cursor,
 };
 
+mod decode;
+mod encode;
 mod errors;
 mod link;
-mod reply;
 mod scan;
 pub(super) mod scripts;
 mod single;
-mod written;
 
 use link::Link;
 use scan::{Walk, Walking};
@@ -315,7 +315,7 @@ impl RedisStore {
     }
 
     async fn fenced(&self, step: &Step) -> Result<Fenced, StoreError> {
-        Ok(if reply::took_effect(&self.write(step).await?)? {
+        Ok(if decode::took_effect(&self.write(step).await?)? {
             Fenced::Done
         } else {
             Fenced::Lost
@@ -403,7 +403,7 @@ impl Store for RedisStore {
         }
         let key = self.key(&claim.id);
         let step = Step::new(&scripts::CLAIM, &key).claim(claim);
-        reply::claimed(claim, self.write(&step).await?)
+        decode::claimed(claim, self.write(&step).await?)
     }
 
     async fn take_over(
@@ -415,7 +415,7 @@ impl Store for RedisStore {
         let step = Step::new(&scripts::CLAIM, &key)
             .claim(claim)
             .observation(observed);
-        reply::claimed(claim, self.write(&step).await?)
+        decode::claimed(claim, self.write(&step).await?)
     }
 
     async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
@@ -468,7 +468,7 @@ impl Store for RedisStore {
         if let Resolution::Complete(ending) = resolution {
             step = step.ending(ending);
         }
-        Ok(if reply::took_effect(&self.write(&step).await?)? {
+        Ok(if decode::took_effect(&self.write(&step).await?)? {
             Resolved::Done
         } else {
             Resolved::Stale
@@ -477,7 +477,7 @@ impl Store for RedisStore {
 
     async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
         let key = self.key(id);
-        reply::found(id, self.read(&Step::new(&scripts::GET, &key)).await?)
+        decode::found(id, self.read(&Step::new(&scripts::GET, &key)).await?)
     }
 
     async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
@@ -544,7 +544,7 @@ impl StepStore for RedisStore {
         name: &str,
         payload: &Payload,
     ) -> Result<Fenced, StoreError> {
-        let (key, content) = (self.key(&holder.id), written::payload(payload));
+        let (key, content) = (self.key(&holder.id), encode::payload(payload));
         let step = Step::new(&scripts::HOLD, &key)
             .text("save")
             .holder(holder)
@@ -557,7 +557,7 @@ impl StepStore for RedisStore {
     async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError> {
         let key = self.key(&holder.id);
         let step = Step::new(&scripts::STEPS, &key).holder(holder);
-        reply::steps(self.read(&step).await?)
+        decode::steps(self.read(&step).await?)
     }
 }
 

@@ -10,17 +10,17 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::record::micros;
 
 mod batch;
-mod kept;
-#[cfg(any(feature = "sqlite", feature = "mysql"))]
-pub(super) mod packed;
 mod query;
+mod recovery_table;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod returning;
 mod rows;
-mod saved;
 mod statements;
-mod steps;
+mod step_table;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+pub(super) mod text_row;
 mod transaction;
+mod transitions;
 mod uncut;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -36,16 +36,16 @@ pub(super) use rows::Readable;
 pub(super) use rows::{corrupt, granted_at, identity, payload, time, unreadable};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use rows::{granted, state};
-pub(super) use saved::{StepDialect, StepStatements, save_new_step, save_step, saved_steps};
 pub(super) use statements::{Conditions, Dialect, Statements, Table};
+pub(super) use step_table::{StepDialect, StepStatements, save_new_step, save_step, saved_steps};
+pub use transaction::{Cancellation, OpenTransaction};
+pub(super) use transaction::{On, transactions};
 #[cfg(feature = "mysql")]
-pub(super) use steps::look;
-pub(super) use steps::{
+pub(super) use transitions::look;
+pub(super) use transitions::{
     Backend, Claiming, ROUNDS, claim, claim_query, complete, get, interrupt, list, may_be_granted,
     release, renew, resolve, restless, take_over, take_over_query,
 };
-pub use transaction::{Cancellation, OpenTransaction};
-pub(super) use transaction::{On, transactions};
 #[cfg(feature = "mysql")]
 pub(super) use uncut::caught;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

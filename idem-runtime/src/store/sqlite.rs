@@ -172,7 +172,7 @@ impl SqliteStore {
         let run_single = async {
             let query = self.statements.shared.get.query();
             let row = self.read_one(query.bytes(&claim.id.as_bytes()[..])).await?;
-            row.as_ref().map(sql::packed::record).transpose()
+            row.as_ref().map(sql::text_row::record).transpose()
         };
         let executor = || ReadBatch(self.clone());
         self.reads.submit(executor, || claim.id, run_single).await
@@ -194,7 +194,7 @@ impl Backend for SqliteStore {
     }
 
     fn record(row: &SqliteRow) -> Result<Record, StoreError> {
-        sql::packed::record(row)
+        sql::text_row::record(row)
     }
 
     async fn read(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, StoreError> {

@@ -65,7 +65,10 @@ impl BatchExecutor for ClaimBatch {
             Err(_) => return,
         };
         let mut pending: HashMap<_, _> = batch.into_iter().map(|it| (it.0.id, it)).collect();
-        for record in rows.iter().filter_map(|row| sql::packed::record(row).ok()) {
+        for record in rows
+            .iter()
+            .filter_map(|row| sql::text_row::record(row).ok())
+        {
             if let Some((claim, sender)) = pending.remove(&record.id) {
                 // The receiver may be gone.
                 let _ = sender.send(inserted(record, &claim.token));

@@ -14,7 +14,7 @@ use crate::store::sql::{
 /// unsafe for statement-based replication.
 const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
-/// The columns of [`packed::record`](sql::packed::record). The ends of lines stand as they are: whether a backslash makes
+/// The columns of [`text_row::record`](sql::text_row::record). The ends of lines stand as they are: whether a backslash makes
 /// one is a setting.
 fn record() -> String {
     format!(

@@ -65,7 +65,7 @@ impl Tried {
     fn of(answer: Result<Answer, sqlx::Error>) -> Result<Self, StoreError> {
         match answer {
             Ok(Answer { rows, .. }) => {
-                let record = rows.first().map(sql::packed::record).transpose()?;
+                let record = rows.first().map(sql::text_row::record).transpose()?;
                 Ok(Self::Held(record.map(Box::new)))
             }
             Err(error) if number(&error).is_some_and(|it| LOCKED.contains(&it)) => Ok(Self::Locked),

@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use redis::{Value, cmd};
 
 use super::RedisStore;
+use super::decode::read_head;
 use super::errors::unreadable;
 use super::link::Primary;
-use super::reply::read_head;
 use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{State, Timestamp};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{Arg, Cmd, Script, cmd};
 
-use super::written;
+use super::encode;
 use crate::record::{Ending, Holder, Observation, micros};
 use crate::store::ClaimRequest;
 
@@ -71,20 +71,20 @@ impl Step {
     }
 
     pub(super) fn claim(self, claim: &ClaimRequest) -> Self {
-        self.text(&written::token(&claim.token))
+        self.text(&encode::token(&claim.token))
             .number(span(claim.lease))
             .number(span(claim.retention))
             .text(claim.on_crash.as_str())
-            .bytes(&written::about(&claim.fingerprint, &claim.identity))
+            .bytes(&encode::about(&claim.fingerprint, &claim.identity))
     }
 
     pub(super) fn holder(self, holder: &Holder) -> Self {
-        self.text(&written::token(&holder.token))
+        self.text(&encode::token(&holder.token))
             .number(holder.grant.number())
     }
 
     pub(super) fn observation(self, observed: &Observation) -> Self {
-        let token = observed.token.as_ref().map(written::token);
+        let token = observed.token.as_ref().map(encode::token);
         self.text(observed.state.as_str())
             .text(token.as_deref().unwrap_or("-"))
             .number(observed.grant.number())
@@ -94,7 +94,7 @@ impl Step {
     pub(super) fn ending(self, ending: &Ending) -> Self {
         let step = self.text(ending.state().as_str());
         match ending.payload() {
-            Some(payload) => step.bytes(&written::payload(payload)),
+            Some(payload) => step.bytes(&encode::payload(payload)),
             None => step,
         }
     }

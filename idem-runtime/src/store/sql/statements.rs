@@ -2,7 +2,7 @@
 //! way leaves no transaction open, and one that two callers take at once is decided by the row as it is at the write.
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::sql::kept::KeptStatements;
+use crate::store::sql::recovery_table::RecoveryStatements;
 use crate::store::sql::{Placeholders, Statement};
 
 /// What is written differently in each dialect.
@@ -157,7 +157,7 @@ pub(in crate::store) struct Statements {
         expect(dead_code, reason = "MySQL reads what is due at once")
     )]
     pub(in crate::store) due: Statement,
-    pub(in crate::store) kept: KeptStatements,
+    pub(in crate::store) recovery: RecoveryStatements,
 }
 
 impl Statements {
@@ -218,7 +218,7 @@ impl Statements {
             due: sql(format!(
                 "SELECT state FROM {records} WHERE purge_after <= {now} LIMIT 1"
             )),
-            kept: KeptStatements::new(dialect, table),
+            recovery: RecoveryStatements::new(dialect, table),
         }
     }
 }

@@ -29,7 +29,7 @@ impl BatchExecutor for ReadBatch {
         };
         let records = rows
             .iter()
-            .map(|row| sql::packed::record(row).map(|it| (it.id, it)));
+            .map(|row| sql::text_row::record(row).map(|it| (it.id, it)));
         let Ok(records) = records.collect::<Result<HashMap<_, _>, _>>() else {
             return;
         };

@@ -8,7 +8,7 @@ use crate::store::sql::{
 /// the rounding undoes what a floating-point number of seconds loses.
 const NOW: &str = "(CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)";
 
-/// The columns of [`packed::record`](sql::packed::record).
+/// The columns of [`text_row::record`](sql::text_row::record).
 fn record() -> String {
     format!(
         "printf('%s %s %d %s %d %s %d %d %d\n%d\n%s\n%s\n', state, coalesce(ended_at, '-'), retention, on_crash, lease_until, \

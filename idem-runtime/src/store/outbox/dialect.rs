@@ -7,7 +7,7 @@ use crate::store::outbox::DEFAULT_TABLE;
 use crate::store::sql::{Dialect, Migrations, Query, Readable, Table};
 
 /// What an outbox asks of a kind of database.
-pub(super) trait Kind: sqlx::Database<Row: Readable> {
+pub(super) trait OutboxDialect: sqlx::Database<Row: Readable> {
     const DIALECT: Dialect;
     /// Whether a statement that writes can give back rows.
     const RETURNS_ROWS: bool;
@@ -60,11 +60,11 @@ macro_rules! on_pool {
     };
 }
 
-macro_rules! kind {
+macro_rules! outbox_dialect {
     ($feature:literal, $database:ty, $module:ident, $retry:ident, $migration:literal, $returns_rows:literal,
      $one_writer:literal) => {
         #[cfg(feature = $feature)]
-        impl Kind for $database {
+        impl OutboxDialect for $database {
             const DIALECT: Dialect = crate::store::$module::statements::DIALECT;
             const RETURNS_ROWS: bool = $returns_rows;
             const ONE_WRITER: bool = $one_writer;
@@ -108,7 +108,7 @@ macro_rules! kind {
     };
 }
 
-kind!(
+outbox_dialect!(
     "sqlite",
     sqlx::Sqlite,
     sqlite,
@@ -117,7 +117,7 @@ kind!(
     true,
     true
 );
-kind!(
+outbox_dialect!(
     "postgres",
     sqlx::Postgres,
     postgres,
@@ -126,7 +126,7 @@ kind!(
     true,
     false
 );
-kind!(
+outbox_dialect!(
     "mysql",
     sqlx::MySql,
     mysql,

@@ -5,25 +5,25 @@ use std::hash::{BuildHasher, Hasher};
 /// Ids are uniform already, so two words of one are folded with a secret: without it, whoever chooses keys could
 /// choose ids that fall into one bucket.
 #[derive(Clone, Copy)]
-pub(super) struct Seeded(pub(super) u64, pub(super) u64);
+pub(super) struct BuildIdHasher(pub(super) u64, pub(super) u64);
 
-impl BuildHasher for Seeded {
-    type Hasher = Fold;
+impl BuildHasher for BuildIdHasher {
+    type Hasher = IdHasher;
 
-    fn build_hasher(&self) -> Fold {
-        Fold {
+    fn build_hasher(&self) -> IdHasher {
+        IdHasher {
             seeds: *self,
             hash: 0,
         }
     }
 }
 
-pub(super) struct Fold {
-    seeds: Seeded,
+pub(super) struct IdHasher {
+    seeds: BuildIdHasher,
     hash: u64,
 }
 
-impl Hasher for Fold {
+impl Hasher for IdHasher {
     fn write(&mut self, bytes: &[u8]) {
         if let Some((head, rest)) = bytes.split_first_chunk::<16>() {
             let words = u128::from_ne_bytes(*head);

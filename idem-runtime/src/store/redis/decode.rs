@@ -2,8 +2,8 @@
 
 use redis::Value;
 
+use super::encode::{read_about, read_payload};
 use super::errors::{corrupt, unreadable};
-use super::written::{read_about, read_payload};
 use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{Record, Timestamp};

@@ -16,14 +16,14 @@ use crate::store::{Fenced, Kept, RecoveryStore, Resolved};
 
 /// The statements for one table.
 #[derive(Debug)]
-pub(in crate::store) struct KeptStatements {
+pub(in crate::store) struct RecoveryStatements {
     keep: Statement,
     due: Statement,
     postpone: Statement,
     forget: Statement,
 }
 
-impl KeptStatements {
+impl RecoveryStatements {
     pub(in crate::store) fn new(dialect: &Dialect, table: &Table) -> Self {
         let Dialect {
             now,
@@ -80,7 +80,7 @@ impl<B: Backend + Send> RecoveryStore for B {
         kept: &Payload,
         lease: Duration,
     ) -> Result<Fenced, StoreError> {
-        let query = self.statements().kept.keep.query().holder(holder);
+        let query = self.statements().recovery.keep.query().holder(holder);
         let query = query.text(&*kept.codec).bytes(&*kept.bytes);
         Ok(match self.write(query.number(span(lease))).await? {
             0 => Fenced::Lost,
@@ -89,7 +89,12 @@ impl<B: Backend + Send> RecoveryStore for B {
     }
 
     async fn due(&self, operation: &Operation, limit: u32) -> Result<Vec<Kept>, StoreError> {
-        let query = self.statements().kept.due.query().text(operation.as_str());
+        let query = self
+            .statements()
+            .recovery
+            .due
+            .query()
+            .text(operation.as_str());
         let rows = self.read(query.number(i64::from(limit))).await?;
         rows.iter().map(kept).collect()
     }
@@ -100,14 +105,14 @@ impl<B: Backend + Send> RecoveryStore for B {
         by: Duration,
         recovering: bool,
     ) -> Result<Resolved, StoreError> {
-        let query = as_read(&self.statements().kept.postpone, kept);
+        let query = as_read(&self.statements().recovery.postpone, kept);
         // Never the time that it was due: that is what the others know it by.
         let query = query.number(span(by).max(1)).number(i64::from(recovering));
         resolved(self, query).await
     }
 
     async fn forget(&self, kept: &Kept) -> Result<Resolved, StoreError> {
-        resolved(self, as_read(&self.statements().kept.forget, kept)).await
+        resolved(self, as_read(&self.statements().recovery.forget, kept)).await
     }
 }
 
