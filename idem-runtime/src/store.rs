@@ -24,17 +24,6 @@ pub mod cached;
     feature = "redis"
 ))]
 mod cursor;
-#[cfg(any(
-    feature = "sqlite",
-    feature = "postgres",
-    feature = "mysql",
-    feature = "redis"
-))]
-#[cfg_attr(
-    not(any(feature = "sqlite", feature = "mysql", feature = "redis", test)),
-    expect(dead_code, reason = "PostgreSQL gives it column by column")
-)]
-mod head;
 #[cfg(feature = "memory")]
 pub mod memory;
 #[cfg(feature = "mysql")]
@@ -53,6 +42,17 @@ pub mod redis;
 mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "redis"
+))]
+#[cfg_attr(
+    not(any(feature = "sqlite", feature = "mysql", feature = "redis", test)),
+    expect(dead_code, reason = "PostgreSQL gives it column by column")
+)]
+mod status;
 mod steps;
 mod transaction;
 

@@ -550,8 +550,8 @@ async fn own_scripts(
     connection: &ConnectionManager,
     store: &RedisStore,
 ) -> (Contestant, Contestant) {
-    let claim = script!("whole.lua", "fresh.lua", "record.lua", "claim.lua");
-    let complete = script!("head.lua", "complete.lua", "record.lua", "hold.lua");
+    let claim = script!("prelude_full.lua", "claim_absent.lua", "record.lua", "claim.lua");
+    let complete = script!("prelude.lua", "complete.lua", "record.lua", "owner_ops.lua");
     let idem = Idem::new(store.clone()).erased();
     annotated(&idem, "sent", "").await.unwrap();
     let known: Vec<bool> = redis::cmd("SCRIPT")

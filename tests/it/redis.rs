@@ -106,7 +106,7 @@ async fn what_somebody_else_wrote_is_left_alone() {
     let mut connection = connect().await;
     for write in [
         vec!["SET", &key, "x"],
-        vec!["HSET", &key, "head", "odd"],
+        vec!["HSET", &key, "status", "odd"],
         vec!["HSET", &key, "a", "b"],
     ] {
         let mut command = ::redis::cmd(write[0]);

@@ -10,9 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use self::local::Local;
+use self::local::LocalCache;
 #[cfg(feature = "redis")]
-use self::shared::{Found, Looked, Shared};
+use self::shared::{CacheLookup, LookupTime, RedisCache};
 use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{Ending, Holder, Observation, Record};
@@ -54,14 +54,14 @@ mod wire;
 /// A record is served for as long as it had left when it was read, counted by this process's monotonic clock from
 /// *before* the read was sent, so never beyond its retention while the store's clock runs as fast as this one. It is
 /// served no longer than the [maximum age](Self::max_age) either: an operator who erases a record through another
-/// process or past idem is heeded everywhere by then. What is erased through this store is heeded at once, and a read of
-/// it that was under way is not kept.
+/// process or past idem is heeded everywhere by then. What is erased through this store is heeded at once, and a read
+/// of it that was under way is not kept.
 ///
-/// Reads ([`Store::get`], [`Store::list`]) always ask the store: a person who looks whether a record is gone is told so,
-/// and this process heeds it from then on.
+/// Reads ([`Store::get`], [`Store::list`]) always ask the store: a person who looks whether a record is gone is told
+/// so, and this process heeds it from then on.
 pub struct Cached<S> {
     store: S,
-    place: Place,
+    backend: CacheBackend,
     max_age: Duration,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -87,12 +87,12 @@ const DEFAULT_CAPACITY: usize = 64 << 20;
 /// Retries and double clicks come within seconds; an erasure elsewhere is rare and its operator can wait this long.
 const DEFAULT_MAX_AGE: Duration = Duration::from_secs(60);
 
-/// Where records are kept.
+/// Where records are cached.
 #[derive(Debug)]
-enum Place {
-    Local(Local),
+enum CacheBackend {
+    Local(LocalCache),
     #[cfg(feature = "redis")]
-    Shared(Shared),
+    Redis(RedisCache),
 }
 
 /// Longer than any process runs, and short enough to be added to any instant.
@@ -108,41 +108,42 @@ impl<S: Store> Cached<S> {
     /// to find them. A large cache is divided into parts of 1 MiB or more, and a record that is larger than a part is
     /// not kept. With 0 bytes nothing is.
     pub fn with_capacity(store: S, bytes: usize) -> Self {
-        Self::at(store, Place::Local(Local::new(bytes)))
+        Self::at(store, CacheBackend::Local(LocalCache::new(bytes)))
     }
 
     /// Keeps records in this Redis, or Valkey, from where all processes that name the cache alike replay them: 6.2 and
     /// later, one server, a cluster, or what fails over as one. It takes a `ConnectionManager`, or with feature
     /// `redis-cluster` a `ClusterConnection`.
     ///
-    /// The **name** stands for the store behind, and two stores must never share one: a record is found by its operation,
-    /// scope and key alone, so a test's would be replayed in production. It begins the name of every key in Redis.
+    /// The **name** stands for the store behind, and two stores must never share one: a record is found by its
+    /// operation, scope and key alone, so a test's would be replayed in production. It begins the name of every key in
+    /// Redis.
     ///
-    /// The store stays the truth. A claim asks Redis first, one round trip; what it does not answer
-    /// [in time](Self::timeout) the store is asked, and Redis is left alone until it answers again, which one call a
-    /// second tries. So losing Redis, or what is in it, costs time and no call its right answer; only erasures depend on
-    /// it, see below.
-    /// Records are put there by tasks that no call waits for. Results of up to 1 MiB are kept, encoded as in the store:
-    /// whoever can read this Redis can read them, whoever can write it can forge them. Where its address comes to lead to
-    /// another server after a failover, the connection is made anew as by [`RedisStore`](crate::RedisStore).
+    /// The store stays the truth. A claim asks Redis first, one round trip; what it does not answer [in
+    /// time](Self::timeout) the store is asked, and Redis is left alone until it answers again, which one call a second
+    /// tries. So losing Redis, or what is in it, costs time and no call its right answer; only erasures depend on it,
+    /// see below. Records are put there by tasks that no call waits for. Results of up to 1 MiB are kept, encoded as in
+    /// the store: whoever can read this Redis can read them, whoever can write it can forge them. Where its address
+    /// comes to lead to another server after a failover, the connection is made anew as by
+    /// [`RedisStore`](crate::RedisStore).
     ///
-    /// How long a record is served, Redis' clock says, which stands for the monotonic one here; where it is set back, or
-    /// a failover brings another that is behind, what was kept before may be served for longer by as much.
+    /// How long a record is served, Redis' clock says, which stands for the monotonic one here; where it is set back,
+    /// or a failover brings another that is behind, what was kept before may be served for longer by as much.
     ///
-    /// An erasure through any cache of this name is heeded by all of them at once, unless Redis could not be told, which
-    /// is a warning; then, as for one past the cache, within the maximum age. What a claim
-    /// under the same key does after an erasure is kept as anything else. `Cached::new` in front of this one answers
-    /// without any round trip, and adds its own maximum age.
+    /// An erasure through any cache of this name is heeded by all of them at once, unless Redis could not be told,
+    /// which is a warning; then, as for one past the cache, within the maximum age. What a claim under the same key
+    /// does after an erasure is kept as anything else. `Cached::new` in front of this one answers without any round
+    /// trip, and adds its own maximum age.
     ///
     /// # Eviction
     ///
     /// Any eviction policy will do, for records: one that is evicted is read from the store again. A record that is
-    /// erased leaves a mark in its place, for a minute, so that a process that is just reading it from the store does not
-    /// put it back. Where the mark itself is lost within these seconds, by eviction, `FLUSHALL` or a failover, such a
-    /// process does put it back, and the erased record is replayed for up to six more seconds: then the process that
-    /// erased it leaves the mark again. Only if that process has ended, cannot reach Redis, or erased over 4,096 records
-    /// in these six seconds, it is replayed up to the maximum age. Under `noeviction` no mark is evicted; under
-    /// `volatile-ttl` marks are among the first to go, and under the other policies a mark that is a few seconds old
+    /// erased leaves a tombstone in its place, for a minute, so that a process that is just reading it from the store does
+    /// not put it back. Where the tombstone itself is lost within these seconds, by eviction, `FLUSHALL` or a failover, such
+    /// a process does put it back, and the erased record is replayed for up to six more seconds: then the process that
+    /// erased it leaves the tombstone again. Only if that process has ended, cannot reach Redis, or erased over 4,096
+    /// records in these six seconds, it is replayed up to the maximum age. Under `noeviction` no tombstone is evicted; under
+    /// `volatile-ttl` tombstones are among the first to go, and under the other policies a tombstone that is a few seconds old
     /// seldom goes.
     ///
     /// # Privileges
@@ -167,26 +168,29 @@ impl<S: Store> Cached<S> {
     /// ```
     #[cfg(feature = "redis")]
     pub fn in_redis(store: S, connection: impl Into<RedisConnection>, name: &str) -> Self {
-        Self::at(store, Place::Shared(Shared::new(connection.into(), name)))
+        Self::at(
+            store,
+            CacheBackend::Redis(RedisCache::new(connection.into(), name)),
+        )
     }
 
-    fn at(store: S, place: Place) -> Self {
+    fn at(store: S, backend: CacheBackend) -> Self {
         Self {
             store,
-            place,
+            backend,
             max_age: DEFAULT_MAX_AGE,
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
     }
 
-    /// How long a call waits for Redis each time that it asks, 100 milliseconds unless told otherwise; a claim asks once.
-    /// Of no effect in process.
+    /// How long a call waits for Redis each time that it asks, 100 milliseconds unless told otherwise; a claim asks
+    /// once. Of no effect in process.
     #[cfg(feature = "redis")]
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        if let Place::Shared(shared) = &mut self.place {
-            shared.timeout = timeout;
+        if let CacheBackend::Redis(redis) = &mut self.backend {
+            redis.timeout = timeout;
         }
         self
     }
@@ -211,10 +215,10 @@ impl<S: Store> Cached<S> {
 
     /// What this cache did so far.
     pub fn stats(&self) -> CacheStats {
-        let (bytes, left_alone) = match &self.place {
-            Place::Local(local) => (local.bytes(), false),
+        let (bytes, left_alone) = match &self.backend {
+            CacheBackend::Local(local) => (local.bytes(), false),
             #[cfg(feature = "redis")]
-            Place::Shared(shared) => (0, shared.is_left_alone()),
+            CacheBackend::Redis(redis) => (0, redis.is_circuit_open()),
         };
         CacheStats {
             hits: self.hits.load(Ordering::Relaxed),
@@ -225,77 +229,79 @@ impl<S: Store> Cached<S> {
     }
 
     /// Keeps what a read of the store brought, where it has ended. Anything else says that what is kept is of before.
-    fn learn(&self, id: &RecordId, reading: &Reading, record: Option<&Record>) {
-        match &self.place {
-            Place::Local(local) => {
-                match record.and_then(|record| Kept::new(record, reading.sent_at, self.max_age)) {
-                    Some(kept) => local.keep(kept, reading),
+    fn update(&self, id: &RecordId, store_read: &StoreRead, record: Option<&Record>) {
+        match &self.backend {
+            CacheBackend::Local(local) => {
+                match record
+                    .and_then(|record| CachedRecord::new(record, store_read.sent_at, self.max_age))
+                {
+                    Some(cached) => local.put(cached, store_read),
                     None => local.forget(id),
                 }
             }
             // What is there was kept by some process not long ago, and saying so at each first call would cost each of
             // them a round trip.
             #[cfg(feature = "redis")]
-            Place::Shared(shared) => {
-                if let (Some(record), Some(looked)) = (record, reading.looked) {
-                    shared.keep(record, looked, self.max_age);
+            CacheBackend::Redis(redis) => {
+                if let (Some(record), Some(lookup_time)) = (record, store_read.lookup_time) {
+                    redis.put(record, lookup_time, self.max_age);
                 }
             }
         }
     }
 
     /// A read of the store that does not ask here first.
-    fn begin(&self, id: &RecordId) -> Reading {
-        Reading {
+    fn begin_read(&self, id: &RecordId) -> StoreRead {
+        StoreRead {
             sent_at: Instant::now(),
-            epoch: match &self.place {
-                Place::Local(local) => local.epoch(id),
+            epoch: match &self.backend {
+                CacheBackend::Local(local) => local.epoch(id),
                 #[cfg(feature = "redis")]
-                Place::Shared(_) => 0,
+                CacheBackend::Redis(_) => 0,
             },
             // Without a look at Redis, whose clock counts, nothing is kept there: the next claim looks.
             #[cfg(feature = "redis")]
-            looked: None,
+            lookup_time: None,
         }
     }
 
     /// The record that is kept, or the read of the store that is to bring it.
-    async fn find(&self, id: &RecordId) -> Result<Record, Reading> {
-        match &self.place {
-            Place::Local(local) => match local.find(id, Instant::now()) {
+    async fn lookup(&self, id: &RecordId) -> Result<Record, StoreRead> {
+        match &self.backend {
+            CacheBackend::Local(local) => match local.lookup(id, Instant::now()) {
                 Some(record) => Ok(record),
-                None => Err(self.begin(id)),
+                None => Err(self.begin_read(id)),
             },
             #[cfg(feature = "redis")]
-            Place::Shared(shared) => match shared.find(id, self.max_age).await {
-                Found::Record(record) => Ok(*record),
-                Found::Nothing(looked) => Err(Reading {
-                    looked: Some(looked),
-                    ..self.begin(id)
+            CacheBackend::Redis(redis) => match redis.lookup(id, self.max_age).await {
+                CacheLookup::Record(record) => Ok(*record),
+                CacheLookup::Absent(lookup_time) => Err(StoreRead {
+                    lookup_time: Some(lookup_time),
+                    ..self.begin_read(id)
                 }),
-                Found::Unknown => Err(self.begin(id)),
+                CacheLookup::Unknown => Err(self.begin_read(id)),
             },
         }
     }
 
     /// Deletes a record from the store, and from here.
     async fn erase(&self, observed: &Observation) -> Result<Resolved, StoreError> {
-        match &self.place {
-            Place::Local(local) => {
+        match &self.backend {
+            CacheBackend::Local(local) => {
                 // Forgotten when the answer is there, and just so when it never comes: the step may have been taken.
-                let _forgotten = Forgotten(local, &observed.id);
+                let _forget = ForgetOnDrop(local, &observed.id);
                 self.store.resolve(observed, &Resolution::Erase).await
             }
             #[cfg(feature = "redis")]
-            Place::Shared(shared) => {
+            CacheBackend::Redis(redis) => {
                 // Before, lest an answer that never comes leaves it there.
-                let barred_at = Instant::now();
-                let mut barred = shared.bar(&observed.id, observed.grant).await;
+                let tombstone_at = Instant::now();
+                let mut has_tombstone = redis.write_tombstone(&observed.id, observed.grant).await;
                 let resolved = self.store.resolve(observed, &Resolution::Erase).await;
-                if !barred || Shared::outlasts(barred_at.elapsed()) {
-                    barred = shared.bar(&observed.id, observed.grant).await;
+                if !has_tombstone || RedisCache::may_have_expired(tombstone_at.elapsed()) {
+                    has_tombstone = redis.write_tombstone(&observed.id, observed.grant).await;
                 }
-                if !barred {
+                if !has_tombstone {
                     tracing::warn!(
                         target: "idem",
                         "redis could not be told of an erasure, the record may be replayed from there up to the \
@@ -303,7 +309,7 @@ impl<S: Store> Cached<S> {
                     );
                 }
                 if !matches!(resolved, Ok(Resolved::Stale)) {
-                    shared.bar_later(&observed.id, observed.grant);
+                    redis.write_tombstone_later(&observed.id, observed.grant);
                 }
                 resolved
             }
@@ -315,7 +321,7 @@ impl<S: fmt::Debug> fmt::Debug for Cached<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cached")
             .field("store", &self.store)
-            .field("place", &self.place)
+            .field("backend", &self.backend)
             .field("max_age", &self.max_age)
             .finish()
     }
@@ -324,16 +330,16 @@ impl<S: fmt::Debug> fmt::Debug for Cached<S> {
 #[async_trait]
 impl<S: Store> Store for Cached<S> {
     async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
-        let reading = match self.find(&claim.id).await {
+        let store_read = match self.lookup(&claim.id).await {
             Ok(record) => {
                 self.hits.fetch_add(1, Ordering::Relaxed);
                 return Ok(Claim::Existing(Box::new(record)));
             }
-            Err(reading) => reading,
+            Err(store_read) => store_read,
         };
         self.misses.fetch_add(1, Ordering::Relaxed);
         let answer = self.store.claim(claim).await?;
-        self.learn(&claim.id, &reading, existing(&answer));
+        self.update(&claim.id, &store_read, existing(&answer));
         Ok(answer)
     }
 
@@ -342,9 +348,9 @@ impl<S: Store> Store for Cached<S> {
         observed: &Observation,
         claim: &ClaimRequest,
     ) -> Result<Claim, StoreError> {
-        let reading = self.begin(&claim.id);
+        let store_read = self.begin_read(&claim.id);
         let answer = self.store.take_over(observed, claim).await?;
-        self.learn(&claim.id, &reading, existing(&answer));
+        self.update(&claim.id, &store_read, existing(&answer));
         Ok(answer)
     }
 
@@ -377,9 +383,9 @@ impl<S: Store> Store for Cached<S> {
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
-        let reading = self.begin(id);
+        let store_read = self.begin_read(id);
         let record = self.store.get(id).await?;
-        self.learn(id, &reading, record.as_ref());
+        self.update(id, &store_read, record.as_ref());
         Ok(record)
     }
 
@@ -390,8 +396,8 @@ impl<S: Store> Store for Cached<S> {
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
         let purged = self.store.purge(limit).await?;
         // What the store removed had expired and is not served any more; here it only takes up room.
-        match &self.place {
-            Place::Local(local) if !purged.more => local.drop_expired(Instant::now()),
+        match &self.backend {
+            CacheBackend::Local(local) if !purged.more => local.drop_expired(Instant::now()),
             _ => {}
         }
         Ok(purged)
@@ -414,26 +420,26 @@ fn existing(answer: &Claim) -> Option<&Record> {
     }
 }
 
-/// A read of the store that was begun.
-struct Reading {
+/// A read of the store that has begun.
+struct StoreRead {
     /// Before it was sent.
     sent_at: Instant,
     /// What had been forgotten by then.
     epoch: u64,
     /// When Redis had no record, where it was asked before.
     #[cfg(feature = "redis")]
-    looked: Option<Looked>,
+    lookup_time: Option<LookupTime>,
 }
 
 /// An ended record, and until when it may be served.
-struct Kept {
+struct CachedRecord {
     record: Record,
     /// Before the read that brought it was sent: the store's clock showed `record.read_at` then or later.
     sent_at: Instant,
     valid_until: Instant,
 }
 
-impl Kept {
+impl CachedRecord {
     fn new(record: &Record, sent_at: Instant, max_age: Duration) -> Option<Self> {
         if !record.state.is_ended() {
             return None;
@@ -458,9 +464,9 @@ impl Kept {
 }
 
 /// Forgets a record when it is dropped.
-struct Forgotten<'a>(&'a Local, &'a RecordId);
+struct ForgetOnDrop<'a>(&'a LocalCache, &'a RecordId);
 
-impl Drop for Forgotten<'_> {
+impl Drop for ForgetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.forget(self.1);
     }

@@ -12,7 +12,9 @@ use tokio::time::Instant;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Ending, Grant, Holder, Observation, Payload, Record, State, Timestamp, Token};
-use crate::store::sql::{self, Backend, Batcher, Claiming, Query, Readable, Statement, Table};
+use crate::store::sql::{
+    self, Backend, Batcher, ClaimTransitions, Query, Readable, Statement, Table,
+};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
     Resolution, Resolved, SavedStep, StepStore, Store,
@@ -27,13 +29,13 @@ pub(super) mod statements;
 mod transaction;
 
 use batch::{ClaimBatch, CompletionBatch};
-use connections::Answer;
+use connections::Executed;
 pub(super) use connections::run;
 #[cfg(feature = "outbox")]
 pub(super) use connections::run_borrowed;
 pub(super) use errors::{DUPLICATE, error, number, retry_undone};
 use errors::{LOCKED, NO_SUCH_TABLE};
-use statements::Statements;
+use statements::MySqlStatements;
 
 /// Records in MySQL 8 or later, or MariaDB 10.6 or later. Cloning is cheap and shares the connections.
 ///
@@ -70,24 +72,25 @@ use statements::Statements;
 /// default, and where the binary log is what a restart or a replica goes by, with `sync_binlog = 1`, the default of
 /// MySQL but not of MariaDB. With less, the last results may be taken back, and their calls run again.
 ///
-/// InnoDB by itself shows a commit to others a moment before it is in its log. A crash of the server in that moment takes
-/// back what nobody was acknowledged, but a duplicate may have been given, and the call runs again: under `tx` as well.
-/// What others see behind the binary log has been written, so turn it on (`log_bin`, the default of MySQL but not of
-/// MariaDB) with `sync_binlog = 1` where no result may ever be taken back.
+/// InnoDB by itself shows a commit to others a moment before it is in its log. A crash of the server in that moment
+/// takes back what nobody was acknowledged, but a duplicate may have been given, and the call runs again: under `tx` as
+/// well. What others see behind the binary log has been written, so turn it on (`log_bin`, the default of MySQL but not
+/// of MariaDB) with `sync_binlog = 1` where no result may ever be taken back.
 ///
 /// A replica that is promoted has what had reached it: with asynchronous replication acknowledged records can be
 /// missing, and their calls run again. With Galera or Group Replication send all steps to one node, or turn on
-/// `wsrep_sync_wait = 1` or `group_replication_consistency = BEFORE`: another node may not have applied yet what one has
-/// acknowledged. Their certification conflicts are deadlocks to a client, and are tried again here.
+/// `wsrep_sync_wait = 1` or `group_replication_consistency = BEFORE`: another node may not have applied yet what one
+/// has acknowledged. Their certification conflicts are deadlocks to a client, and are tried again here.
 ///
 /// # Transactions
 ///
 /// A transactional call (`tx = ...`) holds one connection of the pool while its body runs, in the isolation level that
 /// the connection has by default. Until its end it also holds a shared lock on the one row of the table
-/// `idem_records_dropped`, which a purge has to change once a retention. The purge does not wait for that row, because every
-/// claim would wait behind it: after a second of tries it gives up with [`StoreErrorKind::Conflict`], and the purger tries
-/// again at its next interval. On MySQL, and if transactions have left it no moment for five minutes, it waits for
-/// them for a second, and claims wait as well. Statements that define something commit the transaction half way: keep them out.
+/// `idem_records_dropped`, which a purge has to change once a retention. The purge does not wait for that row, because
+/// every claim would wait behind it: after a second of tries it gives up with [`StoreErrorKind::Conflict`], and the
+/// purger tries again at its next interval. On MySQL, and if transactions have left it no moment for five minutes, it
+/// waits for them for a second, and claims wait as well. Statements that define something commit the transaction half
+/// way: keep them out.
 ///
 /// # Clock
 ///
@@ -101,13 +104,13 @@ use statements::Statements;
 #[derive(Debug, Clone)]
 pub struct MySqlStore {
     pub(super) pool: MySqlPool,
-    statements: Arc<Statements>,
+    statements: Arc<MySqlStatements>,
     claims: Batcher<ClaimBatch>,
     completions: Batcher<CompletionBatch>,
     /// Whether the server gives back the rows that an insert comes upon, as MariaDB does.
     returns_rows: Arc<AtomicBool>,
     /// Since when no moment was found to raise the number of deleted fencing tokens.
-    starved: Arc<Mutex<Option<Instant>>>,
+    starved_since: Arc<Mutex<Option<Instant>>>,
 }
 
 /// How long a pool that the store makes waits for a connection.
@@ -156,11 +159,11 @@ impl MySqlStore {
     fn on(pool: MySqlPool, table: Table) -> Self {
         Self {
             pool,
-            statements: Arc::new(Statements::new(table)),
+            statements: Arc::new(MySqlStatements::new(table)),
             claims: Batcher::for_statements(),
             completions: Batcher::for_statements(),
             returns_rows: Arc::new(AtomicBool::new(true)),
-            starved: Arc::default(),
+            starved_since: Arc::default(),
         }
     }
 
@@ -256,25 +259,25 @@ impl MySqlStore {
             let query = ids.iter().fold(query, |query, id| query.bind(id.to_vec()));
             connections::run_owned(&self.pool, query)
         };
-        let answer = retry_undone(run).await.map_err(error)?;
-        Ok(answer.done.rows_affected())
+        let executed = retry_undone(run).await.map_err(error)?;
+        Ok(executed.done.rows_affected())
     }
 }
 
-/// What runs the statements that only this dialect has.
-trait Steps: Backend<Row = MySqlRow> {
+/// Runs the statements that only this dialect has.
+trait Executor: Backend<Row = MySqlRow> {
     fn store(&self) -> &MySqlStore;
 
     /// Runs a statement that may give back rows, to its end.
-    async fn answer(&self, query: &Query<'_>) -> Result<Answer, sqlx::Error>;
+    async fn execute(&self, query: &Query<'_>) -> Result<Executed, sqlx::Error>;
 }
 
-impl Steps for MySqlStore {
+impl Executor for MySqlStore {
     fn store(&self) -> &MySqlStore {
         self
     }
 
-    async fn answer(&self, query: &Query<'_>) -> Result<Answer, sqlx::Error> {
+    async fn execute(&self, query: &Query<'_>) -> Result<Executed, sqlx::Error> {
         retry_undone(|| run(&self.pool, query)).await
     }
 }
@@ -286,7 +289,7 @@ async fn read_instead(
     refused: StoreError,
 ) -> Result<Option<Claim>, StoreError> {
     match sql::get(backend, &claim.id).await? {
-        Some(record) if !sql::may_be_granted(&record, claim) => {
+        Some(record) if !sql::is_claimable(&record, claim) => {
             Ok(Some(Claim::Existing(Box::new(record))))
         }
         _ => Err(refused),
@@ -294,36 +297,36 @@ async fn read_instead(
 }
 
 /// The first claim. `INSERT IGNORE` would also ignore what is wrong with a value.
-async fn insert(backend: &impl Steps, claim: &ClaimRequest) -> Result<Inserted, StoreError> {
+async fn insert(backend: &impl Executor, claim: &ClaimRequest) -> Result<InsertResult, StoreError> {
     let statements = &backend.store().statements;
     match insert_by(backend, &statements.insert, claim).await? {
-        Inserted::Nothing => insert_by(backend, &statements.insert_above, claim).await,
-        inserted => Ok(inserted),
+        InsertResult::NotTried => insert_by(backend, &statements.insert_above, claim).await,
+        result => Ok(result),
     }
 }
 
 async fn insert_by(
-    backend: &impl Steps,
+    backend: &impl Executor,
     statement: &Statement,
     claim: &ClaimRequest,
-) -> Result<Inserted, StoreError> {
+) -> Result<InsertResult, StoreError> {
     let query = sql::claim_query(statement, claim);
-    let Answer { rows, done } = match backend.answer(&query).await {
-        Err(error) if number(&error) == Some(DUPLICATE) => return Ok(Inserted::Unseen),
-        answer => answer.map_err(error)?,
+    let Executed { rows, done } = match backend.execute(&query).await {
+        Err(error) if number(&error) == Some(DUPLICATE) => return Ok(InsertResult::ExistingUnread),
+        executed => executed.map_err(error)?,
     };
     if let Some(row) = rows.first() {
-        return Ok(inserted(sql::text_row::record(row)?, &claim.token));
+        return Ok(insert_result(sql::text_row::record(row)?, &claim.token));
     }
     Ok(match (done.rows_affected(), done.last_insert_id()) {
-        (0, _) => Inserted::Nothing,
-        (_, 0) => Inserted::Unseen,
+        (0, _) => InsertResult::NotTried,
+        (_, 0) => InsertResult::ExistingUnread,
         // MySQL returns no row, but this number, which is the grant, and `insert` inserts only where that is the
         // time.
         (_, number) => {
             backend.store().returns_rows.store(false, Ordering::Relaxed);
             let number = number.cast_signed();
-            Inserted::New(Claim::Granted(Granted {
+            InsertResult::Created(Claim::Granted(Granted {
                 grant: Grant::from_number(number),
                 attempt: 1,
                 first_claimed_at: Timestamp::from_micros(number),
@@ -333,37 +336,37 @@ async fn insert_by(
     })
 }
 
-/// What MariaDB gave back.
-fn inserted(record: Record, token: &Token) -> Inserted {
+/// Result of an insert that returned a row, as on MariaDB.
+fn insert_result(record: Record, token: &Token) -> InsertResult {
     // An earlier try of this claim was made by another statement, at another time.
     let is_new = record.first_claimed_at == record.read_at;
     match granted_to(token, &record) {
-        Some(granted) if is_new => Inserted::New(granted),
-        _ => Inserted::Seen(Box::new(record)),
+        Some(granted) if is_new => InsertResult::Created(granted),
+        _ => InsertResult::Existing(Box::new(record)),
     }
 }
 
-/// Claims what is there; none where it changed.
-async fn claim_there(
-    backend: &impl Steps,
+/// Claims a record that exists. Returns none where it changed since it was read.
+async fn claim_existing(
+    backend: &impl Executor,
     claim: &ClaimRequest,
 ) -> Result<Option<Claim>, StoreError> {
     let query = sql::claim_query(&backend.store().statements.claim, claim);
     if backend.write(query).await? == 0 {
         return Ok(None);
     }
-    let record = sql::look(backend, &claim.id).await?;
+    let record = sql::read_current(backend, &claim.id).await?;
     Ok(record.and_then(|record| granted_to(&claim.token, &record)))
 }
 
 async fn try_take_over(
-    backend: &impl Steps,
+    backend: &impl Executor,
     observed: &Observation,
     claim: &ClaimRequest,
 ) -> Result<Option<Claim>, StoreError> {
     let query = sql::take_over_query(&backend.store().statements.take_over, observed, claim);
     let taken = backend.write(query).await? > 0;
-    let Some(record) = sql::look(backend, &claim.id).await? else {
+    let Some(record) = sql::read_current(backend, &claim.id).await? else {
         return Ok(None);
     };
     if let Some(granted) = granted_to(&claim.token, &record).filter(|_| taken) {
@@ -375,7 +378,7 @@ async fn try_take_over(
 impl Backend for MySqlStore {
     type Row = MySqlRow;
 
-    fn statements(&self) -> &sql::Statements {
+    fn statements(&self) -> &sql::SharedStatements {
         &self.statements.shared
     }
 
@@ -384,18 +387,18 @@ impl Backend for MySqlStore {
     }
 
     async fn read(&self, query: Query<'_>) -> Result<Vec<MySqlRow>, StoreError> {
-        Ok(self.answer(&query).await.map_err(error)?.rows)
+        Ok(self.execute(&query).await.map_err(error)?.rows)
     }
 
     /// sqlx asks the server for the rows that a statement matched, not for those it changed.
     async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
-        let answer = self.answer(&query).await.map_err(error)?;
-        Ok(answer.done.rows_affected())
+        let executed = self.execute(&query).await.map_err(error)?;
+        Ok(executed.done.rows_affected())
     }
 }
 
 impl MySqlStore {
-    async fn insert(&self, claim: &ClaimRequest) -> Result<Inserted, StoreError> {
+    async fn insert(&self, claim: &ClaimRequest) -> Result<InsertResult, StoreError> {
         let run_single = insert(self, claim);
         if !self.returns_rows.load(Ordering::Relaxed) {
             return run_single.await;
@@ -407,25 +410,27 @@ impl MySqlStore {
     }
 }
 
-impl Claiming for MySqlStore {
+impl ClaimTransitions for MySqlStore {
     async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
         let record = match self.insert(claim).await {
-            Ok(Inserted::New(granted)) => return Ok(Some(granted)),
-            Ok(Inserted::Seen(record)) => *record,
-            Ok(Inserted::Unseen | Inserted::Nothing) => match sql::look(self, &claim.id).await? {
-                Some(record) => record,
-                // It was deleted meanwhile.
-                None => return Ok(None),
-            },
+            Ok(InsertResult::Created(granted)) => return Ok(Some(granted)),
+            Ok(InsertResult::Existing(record)) => *record,
+            Ok(InsertResult::ExistingUnread | InsertResult::NotTried) => {
+                match sql::read_current(self, &claim.id).await? {
+                    Some(record) => record,
+                    // It was deleted meanwhile.
+                    None => return Ok(None),
+                }
+            }
             Err(error) if error.kind() == StoreErrorKind::ReadOnly => {
                 return read_instead(self, claim, error).await;
             }
             Err(error) => return Err(error),
         };
-        if !record.is_expired() && !sql::may_be_granted(&record, claim) {
+        if !record.is_expired() && !sql::is_claimable(&record, claim) {
             return Ok(Some(Claim::Existing(Box::new(record))));
         }
-        claim_there(self, claim).await
+        claim_existing(self, claim).await
     }
 
     async fn try_take_over(
@@ -481,7 +486,7 @@ impl Store for MySqlStore {
     ) -> Result<Resolved, StoreError> {
         if *resolution == Resolution::Erase {
             // Only a record that bears this very grant is deleted.
-            let there = sql::look(self, &observed.id).await?;
+            let there = sql::read_current(self, &observed.id).await?;
             if there.is_none_or(|record| record.observation() != *observed) {
                 return Ok(Resolved::Stale);
             }
@@ -540,15 +545,15 @@ impl StepStore for MySqlStore {
     }
 }
 
-/// What came of the first statement of a claim.
-enum Inserted {
-    New(Claim),
-    /// This record was there.
-    Seen(Box<Record>),
-    /// A record is there, and has to be read.
-    Unseen,
-    /// Not even tried.
-    Nothing,
+/// Result of the first statement of a claim.
+enum InsertResult {
+    Created(Claim),
+    /// The record existed.
+    Existing(Box<Record>),
+    /// A record exists, and has to be read.
+    ExistingUnread,
+    /// The statement did not try to insert.
+    NotTried,
 }
 
 /// The record as its owner is told, where this token runs it.

@@ -19,8 +19,8 @@ mod statements;
 use dialect::OutboxDialect;
 pub use enqueue::Connection;
 pub(crate) use enqueue::{Enqueued, Inserts};
+use statements::OutboxStatements;
 pub(crate) use statements::Polling;
-use statements::Statements;
 
 /// The table's name where nobody chose another.
 const DEFAULT_TABLE: &str = "idem_outbox";
@@ -243,7 +243,7 @@ impl Database {
 struct Pooled<DB: OutboxDialect> {
     pool: sqlx::Pool<DB>,
     table: Table,
-    statements: Statements,
+    statements: OutboxStatements,
     /// Where there is one writer at a time, those of this process wait here, in order, instead of polling.
     writer: Option<Mutex<()>>,
 }
@@ -252,7 +252,7 @@ impl<DB: OutboxDialect> Pooled<DB> {
     fn new(pool: sqlx::Pool<DB>, table: &Table) -> Self {
         Self {
             pool,
-            statements: Statements::new(&DB::DIALECT, table),
+            statements: OutboxStatements::new(&DB::DIALECT, table),
             table: table.clone(),
             writer: DB::ONE_WRITER.then(Mutex::default),
         }

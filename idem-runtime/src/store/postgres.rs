@@ -10,7 +10,9 @@ use sqlx::{ConnectOptions, Connection, PgPool, Postgres};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Ending, Grant, Holder, Observation, Payload, Record};
-use crate::store::sql::{self, Backend, Batcher, Claiming, Query, Readable, Returning, Table};
+use crate::store::sql::{
+    self, Backend, Batcher, ClaimTransitions, Query, Readable, Returning, Table,
+};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
     Resolution, Resolved, SavedStep, StepStore, Store,
@@ -23,8 +25,8 @@ pub(super) mod statements;
 mod transaction;
 
 use batch::{ClaimBatch, CompletionBatch};
-use rows::{CONTENT_LEN, foreign, record_of};
-use statements::{FOREIGN, LOCKED, LOST, OUTCOME, Statements};
+use rows::{CONTENT_LEN, id_mismatch, record_for};
+use statements::{CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, PostgresStatements};
 
 /// Records in PostgreSQL 12 or later. Cloning is cheap and shares the connections.
 ///
@@ -78,7 +80,7 @@ use statements::{FOREIGN, LOCKED, LOST, OUTCOME, Statements};
 #[derive(Debug, Clone)]
 pub struct PostgresStore {
     pub(super) pool: PgPool,
-    statements: Arc<Statements>,
+    statements: Arc<PostgresStatements>,
     claims: Batcher<ClaimBatch>,
     completions: Batcher<CompletionBatch>,
 }
@@ -155,7 +157,7 @@ impl PostgresStore {
     fn on(pool: PgPool, table: Table) -> Self {
         Self {
             pool,
-            statements: Arc::new(Statements::new(table)),
+            statements: Arc::new(PostgresStatements::new(table)),
             claims: Batcher::for_statements(),
             completions: Batcher::for_statements(),
         }
@@ -183,7 +185,7 @@ impl PostgresStore {
 impl Backend for PostgresStore {
     type Row = PgRow;
 
-    fn statements(&self) -> &sql::Statements {
+    fn statements(&self) -> &sql::SharedStatements {
         &self.statements.shared
     }
 
@@ -207,16 +209,16 @@ impl Backend for PostgresStore {
     }
 }
 
-impl Claiming for PostgresStore {
+impl ClaimTransitions for PostgresStore {
     async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
         let record = match self.find_or_make(claim).await? {
-            Found::New(granted) => return Ok(Some(Claim::Granted(granted))),
-            Found::Nothing => return Ok(None),
-            Found::Locked(_) => return Err(sql::restless()),
-            Found::Foreign => return Err(foreign(self, claim).await),
-            Found::Record(record) => record,
+            ClaimRow::Created(granted) => return Ok(Some(Claim::Granted(granted))),
+            ClaimRow::LostRace => return Ok(None),
+            ClaimRow::Locked(_) => return Err(sql::too_many_conflicts()),
+            ClaimRow::IdMismatch => return Err(id_mismatch(self, claim).await),
+            ClaimRow::Record(record) => record,
         };
-        if !record.is_expired() && !sql::may_be_granted(&record, claim) {
+        if !record.is_expired() && !sql::is_claimable(&record, claim) {
             return Ok(Some(existing(record)));
         }
         let query = sql::claim_query(&self.statements.claim_again, claim);
@@ -288,7 +290,7 @@ impl Store for PostgresStore {
     }
 
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        let Statements { purge, requeue, .. } = &*self.statements;
+        let PostgresStatements { purge, requeue, .. } = &*self.statements;
         sql::purge(self, purge, requeue, limit).await
     }
 
@@ -319,7 +321,7 @@ impl StepStore for PostgresStore {
 
 impl PostgresStore {
     /// Reads the record that a claim is for, or makes it.
-    async fn find_or_make(&self, claim: &ClaimRequest) -> Result<Found, StoreError> {
+    async fn find_or_make(&self, claim: &ClaimRequest) -> Result<ClaimRow, StoreError> {
         let executor = || ClaimBatch(self.clone());
         let run_single = async {
             let query = sql::claim_query(&self.statements.claim, claim);
@@ -327,7 +329,7 @@ impl PostgresStore {
             let row = retry_conflicts(|| query.build::<Postgres>().fetch_one(&self.pool))
                 .await
                 .map_err(error)?;
-            found(&row, claim)
+            read_claim_row(&row, claim)
         };
         self.claims
             .submit(executor, || claim.clone(), run_single)
@@ -335,31 +337,31 @@ impl PostgresStore {
     }
 }
 
-/// What a claim came upon.
-enum Found {
-    /// There was nothing, and now there is this.
-    New(Granted),
-    /// Somebody else made the record at the same time, and it has to be read again.
-    Nothing,
-    /// Another transaction has it, and may have written what cannot be seen yet.
+/// Result of a statement that claims.
+enum ClaimRow {
+    /// The statement created the record.
+    Created(Granted),
+    /// A concurrent claim created the record, which has to be read again.
+    LostRace,
+    /// Another transaction has locked the record, and may have changed it without having committed.
     Locked(Option<Record>),
-    /// The record under its id is about something else.
-    Foreign,
+    /// The record with this id is of another scope, operation or key.
+    IdMismatch,
     Record(Record),
 }
 
-/// In the row of a statement that claims.
-fn found(row: &PgRow, claim: &ClaimRequest) -> Result<Found, StoreError> {
+/// Reads the row of a statement that claims.
+fn read_claim_row(row: &PgRow, claim: &ClaimRequest) -> Result<ClaimRow, StoreError> {
     Ok(
-        match row.number_or_null(OUTCOME).map_err(sql::unreadable)? {
+        match row.number_or_null(CLAIM_RESULT).map_err(sql::unreadable)? {
             None => {
-                let record = record_of(row, claim)?;
-                Found::Record(record.ok_or_else(|| sql::corrupt("fingerprint"))?)
+                let record = record_for(row, claim)?;
+                ClaimRow::Record(record.ok_or_else(|| sql::corrupt("fingerprint"))?)
             }
-            Some(LOCKED) => Found::Locked(record_of(row, claim)?),
-            Some(LOST) => Found::Nothing,
-            Some(FOREIGN) => Found::Foreign,
-            Some(grant) => Found::New(Granted {
+            Some(LOCKED) => ClaimRow::Locked(record_for(row, claim)?),
+            Some(LOST_RACE) => ClaimRow::LostRace,
+            Some(ID_MISMATCH) => ClaimRow::IdMismatch,
+            Some(grant) => ClaimRow::Created(Granted {
                 grant: Grant::from_number(grant),
                 attempt: 1,
                 first_claimed_at: sql::time(row, CONTENT_LEN)?,
@@ -382,7 +384,8 @@ where
     sql::retry(TRIES, is_conflict, pause, step).await
 }
 
-/// Serialization failure and deadlock, see <https://www.postgresql.org/docs/current/mvcc-serialization-failure-handling.html>.
+/// Serialization failure and deadlock, see
+/// <https://www.postgresql.org/docs/current/mvcc-serialization-failure-handling.html>.
 fn is_conflict(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(answer)
         if matches!(answer.code().as_deref(), Some("40001" | "40P01")))

@@ -28,8 +28,8 @@ pub(super) mod scripts;
 mod single;
 
 use link::Link;
-use scan::{Walk, Walking};
-use scripts::{Step, span};
+use scan::{Walk, WalkGuard};
+use scripts::{ScriptCall, span};
 use single::Epoch;
 
 /// Records in Redis 6.2 or later, or Valkey. Cloning is cheap and shares the connection.
@@ -67,10 +67,10 @@ use single::Epoch;
 ///
 /// # What Redis can lose
 ///
-/// A record that is lost is a key that was never used: **its call runs again**, also under `refuse`. Where only the last
-/// steps are lost, the record is as it was before them: a completed call is RUNNING again, so `rerun` runs it when its
-/// lease is over, and under `refuse` it is `Interrupted`. Redis loses what it acknowledged in three ways, none of which a
-/// client can see.
+/// A record that is lost is a key that was never used: **its call runs again**, also under `refuse`. Where only the
+/// last steps are lost, the record is as it was before them: a completed call is RUNNING again, so `rerun` runs it when
+/// its lease is over, and under `refuse` it is `Interrupted`. Redis loses what it acknowledged in three ways, none of
+/// which a client can see.
 ///
 /// - **Eviction.** At `maxmemory` any policy but `noeviction` removes records: `allkeys-*` any of them, `volatile-*`
 ///   those that have an expiry, which are the running ones under `rerun` and all that ended. `noeviction` refuses the
@@ -89,13 +89,13 @@ use single::Epoch;
 ///
 /// # Expiry
 ///
-/// Redis removes what has expired by itself, a minute or two late, so that its grant is remembered; by the contract it is
-/// absent from the moment on. Records under `refuse` and `reconcile` have no expiry until they end. Purging also marks
-/// those whose owners are gone, and counts; it and listing go over **all keys of the database** with `SCAN`, those of
-/// others included. Purging reads one field of each record, 500 at once. Each page of a listing finds all
-/// records anew and reads them until it is full. Listing a million records
-/// takes seconds, and slows others down a little meanwhile. Keys that a cluster moves to another node while they are
-/// listed may be missed; those that it moves while they are purged are left for a later purge.
+/// Redis removes what has expired by itself, a minute or two late, so that its grant is remembered; by the contract it
+/// is absent from the moment on. Records under `refuse` and `reconcile` have no expiry until they end. Purging also
+/// marks those whose owners are gone, and counts; it and listing go over **all keys of the database** with `SCAN`,
+/// those of others included. Purging reads one field of each record, 500 at once. Each page of a listing finds all
+/// records anew and reads them until it is full. Listing a million records takes seconds, and slows others down a
+/// little meanwhile. Keys that a cluster moves to another node while they are listed may be missed; those that it moves
+/// while they are purged are left for a later purge.
 ///
 /// # Clock
 ///
@@ -107,33 +107,36 @@ pub struct RedisStore {
     link: Link,
     prefix: Arc<str>,
     timeout: Duration,
-    waiting: Option<Waiting>,
+    replica_wait: Option<ReplicaWait>,
     /// Where the next purge goes on.
     walk: Arc<Mutex<Walk>>,
 }
 
-/// A connection that a [`RedisStore`], or the cache `Cached::in_redis`, can use: a [`ConnectionManager`], or with feature `redis-cluster` a
-/// `redis::cluster_async::ClusterConnection`. Both make themselves anew when they are lost.
+/// A connection that a [`RedisStore`], or the cache `Cached::in_redis`, can use: a [`ConnectionManager`], or with
+/// feature `redis-cluster` a `redis::cluster_async::ClusterConnection`. Both make themselves anew when they are lost.
 #[derive(Clone)]
 pub struct RedisConnection(Link);
 
 #[derive(Clone)]
-struct Waiting {
+struct ReplicaWait {
     link: Link,
     replicas: u32,
     patience: Duration,
     /// The epoch of the link for which the reads followed.
-    followed: Arc<Mutex<Epoch>>,
+    followed_epoch: Arc<Mutex<Epoch>>,
 }
 
-impl Waiting {
-    /// Makes the connection of the reads follow after a write, where the one of the writes had to be given up. A replica
-    /// refuses no read, so nothing else tells that one of them is still read.
-    fn lead(&self, reads: &Link) {
+impl ReplicaWait {
+    /// Makes the connection of the reads follow after a write, where the one of the writes had to be given up. A
+    /// replica refuses no read, so nothing else tells that one of them is still read.
+    fn reconnect_reads(&self, reads: &Link) {
         let epoch = self.link.epoch();
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
-        if *followed != epoch && reads.give_up() {
-            *followed = epoch;
+        let mut followed_epoch = self
+            .followed_epoch
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if *followed_epoch != epoch && reads.give_up() {
+            *followed_epoch = epoch;
         }
     }
 }
@@ -143,9 +146,9 @@ const DEFAULT_PREFIX: &str = "idem:";
 /// How long a command may take where nobody chose another time.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many records are read or purged at once.
-const AT_ONCE: usize = 64;
-/// How often one purge looks at more keys, some 500, or purges up to [`AT_ONCE`] records: it is to end in a moment,
-/// and the next one goes on.
+const MAX_CONCURRENT: usize = 64;
+/// How often one purge looks at more keys, some 500, or purges up to [`MAX_CONCURRENT`] records: it is to end in a
+/// moment, and the next one goes on.
 const PURGE_ROUNDS: usize = 40;
 
 impl RedisStore {
@@ -185,7 +188,7 @@ impl RedisStore {
             link: connection.into().0,
             prefix: DEFAULT_PREFIX.into(),
             timeout: DEFAULT_TIMEOUT,
-            waiting: None,
+            replica_wait: None,
             walk: Arc::default(),
         }
     }
@@ -234,11 +237,11 @@ impl RedisStore {
         replicas: u32,
         patience: Duration,
     ) -> Self {
-        self.waiting = Some(Waiting {
+        self.replica_wait = Some(ReplicaWait {
             link: connection.into().0,
             replicas,
             patience,
-            followed: Arc::default(),
+            followed_epoch: Arc::default(),
         });
         self
     }
@@ -284,25 +287,25 @@ impl RedisStore {
         cursor::parse(std::str::from_utf8(digits).ok()?)
     }
 
-    async fn read(&self, step: &Step) -> Result<Value, StoreError> {
-        self.link.run(step, self.timeout).await
+    async fn read(&self, call: &ScriptCall) -> Result<Value, StoreError> {
+        self.link.run(call, self.timeout).await
     }
 
     /// Runs a step that may write.
-    async fn write(&self, step: &Step) -> Result<Value, StoreError> {
-        let Some(waiting) = &self.waiting else {
-            return self.read(step).await;
+    async fn write(&self, call: &ScriptCall) -> Result<Value, StoreError> {
+        let Some(replica_wait) = &self.replica_wait else {
+            return self.read(call).await;
         };
-        let Waiting {
+        let ReplicaWait {
             link,
             replicas,
             patience,
             ..
-        } = waiting;
+        } = replica_wait;
         let (answer, count) = link
-            .run_and_wait(step, *replicas, *patience, self.timeout)
+            .run_and_wait(call, *replicas, *patience, self.timeout)
             .await?;
-        waiting.lead(&self.link);
+        replica_wait.reconnect_reads(&self.link);
         if count < i64::from(*replicas) {
             return Err(StoreError::new(
                 StoreErrorKind::Unavailable,
@@ -314,8 +317,8 @@ impl RedisStore {
         Ok(answer)
     }
 
-    async fn fenced(&self, step: &Step) -> Result<Fenced, StoreError> {
-        Ok(if decode::took_effect(&self.write(step).await?)? {
+    async fn fenced(&self, call: &ScriptCall) -> Result<Fenced, StoreError> {
+        Ok(if decode::took_effect(&self.write(call).await?)? {
             Fenced::Done
         } else {
             Fenced::Lost
@@ -331,7 +334,7 @@ impl RedisStore {
         }
         let mut records = Vec::with_capacity(ids.len());
         while let Some(read) = reading.join_next().await {
-            records.extend(read.map_err(lost)??);
+            records.extend(read.map_err(task_failed)??);
         }
         records.sort_unstable_by_key(|record| record.id);
         Ok(records)
@@ -342,17 +345,18 @@ impl RedisStore {
         let mut purging = JoinSet::new();
         for id in ids {
             let (store, key) = (self.clone(), self.key(id));
-            purging.spawn(async move { store.write(&Step::new(&scripts::PURGE, &key)).await });
+            purging
+                .spawn(async move { store.write(&ScriptCall::new(&scripts::PURGE, &key)).await });
         }
         while let Some(done) = purging.join_next().await {
-            let done = match done.map_err(lost)? {
+            let done = match done.map_err(task_failed)? {
                 // The next walk finds it again.
                 Err(error) if errors::failed_while_moving(&error) => continue,
                 done => done?,
             };
             match done {
                 Value::BulkString(word) => match word.as_slice() {
-                    b"kept" => {}
+                    b"unchanged" => {}
                     b"removed" => purged.removed += 1,
                     b"abandoned" => {
                         purged.removed += 1;
@@ -391,7 +395,7 @@ impl RedisStore {
 #[async_trait]
 impl Store for RedisStore {
     async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
-        if self.waiting.is_some()
+        if self.replica_wait.is_some()
             && let Some(record) = self.get(&claim.id).await?
         {
             let may_be_granted = record.fingerprint == claim.fingerprint
@@ -402,8 +406,8 @@ impl Store for RedisStore {
             }
         }
         let key = self.key(&claim.id);
-        let step = Step::new(&scripts::CLAIM, &key).claim(claim);
-        decode::claimed(claim, self.write(&step).await?)
+        let call = ScriptCall::new(&scripts::CLAIM, &key).claim(claim);
+        decode::claim_outcome(claim, self.write(&call).await?)
     }
 
     async fn take_over(
@@ -412,42 +416,44 @@ impl Store for RedisStore {
         claim: &ClaimRequest,
     ) -> Result<Claim, StoreError> {
         let key = self.key(&claim.id);
-        let step = Step::new(&scripts::CLAIM, &key)
+        let call = ScriptCall::new(&scripts::CLAIM, &key)
             .claim(claim)
             .observation(observed);
-        decode::claimed(claim, self.write(&step).await?)
+        decode::claim_outcome(claim, self.write(&call).await?)
     }
 
     async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
         let key = self.key(&holder.id);
-        let step = Step::new(&scripts::HOLD, &key).text("renew").holder(holder);
-        self.fenced(&step.number(span(lease))).await
+        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
+            .text("renew")
+            .holder(holder);
+        self.fenced(&call.number(span(lease))).await
     }
 
     async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
         let key = self.key(&holder.id);
-        let step = Step::new(&scripts::HOLD, &key)
+        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
             .text("complete")
             .holder(holder)
-            .number(self.waiting.is_some().into())
+            .number(self.replica_wait.is_some().into())
             .ending(ending);
-        self.fenced(&step).await
+        self.fenced(&call).await
     }
 
     async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
         let key = self.key(&holder.id);
-        let step = Step::new(&scripts::HOLD, &key)
+        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
             .text("release")
             .holder(holder);
-        self.fenced(&step).await
+        self.fenced(&call).await
     }
 
     async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
         let key = self.key(&holder.id);
-        let step = Step::new(&scripts::HOLD, &key)
+        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
             .text("interrupt")
             .holder(holder);
-        self.fenced(&step).await
+        self.fenced(&call).await
     }
 
     async fn resolve(
@@ -462,13 +468,13 @@ impl Store for RedisStore {
             Resolution::Interrupt => "interrupt",
             Resolution::Erase => "erase",
         };
-        let mut step = Step::new(&scripts::RESOLVE, &key)
+        let mut call = ScriptCall::new(&scripts::RESOLVE, &key)
             .text(name)
             .observation(observed);
         if let Resolution::Complete(ending) = resolution {
-            step = step.ending(ending);
+            call = call.ending(ending);
         }
-        Ok(if decode::took_effect(&self.write(&step).await?)? {
+        Ok(if decode::took_effect(&self.write(&call).await?)? {
             Resolved::Done
         } else {
             Resolved::Stale
@@ -477,7 +483,7 @@ impl Store for RedisStore {
 
     async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
         let key = self.key(id);
-        decode::found(id, self.read(&Step::new(&scripts::GET, &key)).await?)
+        decode::record_if_any(id, self.read(&ScriptCall::new(&scripts::GET, &key)).await?)
     }
 
     async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
@@ -485,7 +491,7 @@ impl Store for RedisStore {
         let ids = self.ids().await?;
         let begin = after.map_or(0, |after| ids.partition_point(|id| *id <= after));
         let mut records = Vec::new();
-        for ids in ids[begin..].chunks(AT_ONCE) {
+        for ids in ids[begin..].chunks(MAX_CONCURRENT) {
             let read = self.records(ids).await?;
             records.extend(read.into_iter().filter(|record| filter.matches(record)));
             // One more than asked for tells whether there is a next page.
@@ -505,7 +511,7 @@ impl Store for RedisStore {
     /// Goes over a part of the keys, from where the last purge of this process stopped, and says that there is more
     /// until it has come to the end.
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        let mut walk = Walking::on(&self.walk);
+        let mut walk = WalkGuard::on(&self.walk);
         let mut purged = Purged::default();
         // Keys behind the place where the last purge stopped have not been looked at for a while.
         let mut is_whole = walk.is_new();
@@ -522,7 +528,7 @@ impl Store for RedisStore {
                 self.walk_on(&mut walk).await?;
                 continue;
             }
-            let left = walk.due.len().saturating_sub(rest.min(AT_ONCE));
+            let left = walk.due.len().saturating_sub(rest.min(MAX_CONCURRENT));
             // Taken out first: one that cannot be purged would keep all others from it.
             let ids = walk.due.split_off(left);
             self.purge_all(&ids, &mut purged).await?;
@@ -545,19 +551,19 @@ impl StepStore for RedisStore {
         payload: &Payload,
     ) -> Result<Fenced, StoreError> {
         let (key, content) = (self.key(&holder.id), encode::payload(payload));
-        let step = Step::new(&scripts::HOLD, &key)
+        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
             .text("save")
             .holder(holder)
-            .number(self.waiting.is_some().into())
+            .number(self.replica_wait.is_some().into())
             .text(name)
             .bytes(&content);
-        self.fenced(&step).await
+        self.fenced(&call).await
     }
 
     async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError> {
         let key = self.key(&holder.id);
-        let step = Step::new(&scripts::STEPS, &key).holder(holder);
-        decode::steps(self.read(&step).await?)
+        let call = ScriptCall::new(&scripts::SAVED_STEPS, &key).holder(holder);
+        decode::saved_steps(self.read(&call).await?)
     }
 }
 
@@ -566,7 +572,10 @@ impl fmt::Debug for RedisStore {
         f.debug_struct("RedisStore")
             .field("prefix", &self.prefix)
             .field("timeout", &self.timeout)
-            .field("replicas", &self.waiting.as_ref().map(|it| it.replicas))
+            .field(
+                "replicas",
+                &self.replica_wait.as_ref().map(|it| it.replicas),
+            )
             .finish_non_exhaustive()
     }
 }
@@ -574,8 +583,12 @@ impl fmt::Debug for RedisStore {
 impl RedisConnection {
     /// Runs a script, and sends it along where the server does not know it yet or any more.
     #[cfg(feature = "cache")]
-    pub(super) async fn run(&self, step: &Step, timeout: Duration) -> Result<Value, StoreError> {
-        self.0.run(step, timeout).await
+    pub(super) async fn run(
+        &self,
+        call: &ScriptCall,
+        timeout: Duration,
+    ) -> Result<Value, StoreError> {
+        self.0.run(call, timeout).await
     }
 }
 
@@ -599,6 +612,6 @@ impl From<ClusterConnection> for RedisConnection {
     }
 }
 
-fn lost(source: tokio::task::JoinError) -> StoreError {
+fn task_failed(source: tokio::task::JoinError) -> StoreError {
     StoreError::new(StoreErrorKind::Other, "a task of the store failed").with_source(source)
 }

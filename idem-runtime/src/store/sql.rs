@@ -10,6 +10,7 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::record::micros;
 
 mod batch;
+mod cancel;
 mod query;
 mod recovery_table;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -21,11 +22,14 @@ mod step_table;
 pub(super) mod text_row;
 mod transaction;
 mod transitions;
-mod uncut;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use batch::one_per_record;
 pub(super) use batch::{BatchExecutor, Batcher, Pending};
+#[cfg(feature = "mysql")]
+pub(super) use cancel::catch_panic;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(super) use cancel::run_to_completion;
 pub(super) use query::{Placeholders, Query, Statement};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(super) use returning::{Returning, grant, purge, try_take_over};
@@ -36,20 +40,16 @@ pub(super) use rows::Readable;
 pub(super) use rows::{corrupt, granted_at, identity, payload, time, unreadable};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use rows::{granted, state};
-pub(super) use statements::{Conditions, Dialect, Statements, Table};
+pub(super) use statements::{Conditions, Dialect, SharedStatements, Table};
 pub(super) use step_table::{StepDialect, StepStatements, save_new_step, save_step, saved_steps};
 pub use transaction::{Cancellation, OpenTransaction};
-pub(super) use transaction::{On, transactions};
+pub(super) use transaction::{InTransaction, transactions};
 #[cfg(feature = "mysql")]
-pub(super) use transitions::look;
+pub(super) use transitions::read_current;
 pub(super) use transitions::{
-    Backend, Claiming, ROUNDS, claim, claim_query, complete, get, interrupt, list, may_be_granted,
-    release, renew, resolve, restless, take_over, take_over_query,
+    Backend, ClaimTransitions, MAX_CONFLICTS, claim, claim_query, complete, get, interrupt,
+    is_claimable, list, release, renew, resolve, take_over, take_over_query, too_many_conflicts,
 };
-#[cfg(feature = "mysql")]
-pub(super) use uncut::caught;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(super) use uncut::uncut;
 
 /// A duration as it is stored: microseconds, and so few that no sum of a time and two of them overflows. The longest,
 /// 2^61 µs, is 73,000 years.

@@ -14,7 +14,7 @@ use sqlx::{Sqlite, SqlitePool};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Ending, Holder, Observation, Payload, Record};
-use crate::store::sql::{self, Backend, Batcher, Claiming, Query, Returning, Table};
+use crate::store::sql::{self, Backend, Batcher, ClaimTransitions, Query, Returning, Table};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
     Resolved, SavedStep, StepStore, Store,
@@ -27,7 +27,7 @@ mod transaction;
 mod writer;
 
 use batch::ReadBatch;
-use statements::Statements;
+use statements::SqliteStatements;
 use writer::Writer;
 
 /// Records in a SQLite file. Several processes may share one; cloning is cheap and shares the connections.
@@ -80,7 +80,7 @@ use writer::Writer;
 #[derive(Debug, Clone)]
 pub struct SqliteStore {
     pub(super) pool: SqlitePool,
-    statements: Arc<Statements>,
+    statements: Arc<SqliteStatements>,
     reads: Batcher<ReadBatch>,
     pub(super) writer: Writer,
 }
@@ -132,19 +132,19 @@ impl SqliteStore {
         Self {
             writer: Writer::new(pool.clone()),
             pool,
-            statements: Arc::new(Statements::new(Table::default())),
+            statements: Arc::new(SqliteStatements::new(Table::default())),
             reads: Batcher::for_statements(),
         }
     }
 
-    /// The same store on a table of this name instead of `idem_records`. Its index, its trigger and three further tables
-    /// are named after it.
+    /// The same store on a table of this name instead of `idem_records`. Its index, its trigger and three further
+    /// tables are named after it.
     ///
     /// # Errors
     /// [`StoreErrorKind::Schema`] where the name is not 1 to 48 ASCII letters, digits and underscores, begins with a
     /// digit, or is reserved.
     pub fn with_table(mut self, name: &str) -> Result<Self, StoreError> {
-        self.statements = Arc::new(Statements::new(Table::new(None, name)?));
+        self.statements = Arc::new(SqliteStatements::new(Table::new(None, name)?));
         // Those of the other table are another statement's.
         self.reads = Batcher::for_statements();
         Ok(self)
@@ -189,7 +189,7 @@ impl SqliteStore {
 impl Backend for SqliteStore {
     type Row = SqliteRow;
 
-    fn statements(&self) -> &sql::Statements {
+    fn statements(&self) -> &sql::SharedStatements {
         &self.statements.shared
     }
 
@@ -208,11 +208,11 @@ impl Backend for SqliteStore {
     }
 }
 
-impl Claiming for SqliteStore {
+impl ClaimTransitions for SqliteStore {
     async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
         if let Some(record) = self.find(claim).await?
             && !record.is_expired()
-            && !sql::may_be_granted(&record, claim)
+            && !sql::is_claimable(&record, claim)
         {
             return Ok(Some(Claim::Existing(Box::new(record))));
         }
@@ -282,7 +282,7 @@ impl Store for SqliteStore {
     }
 
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        let Statements { purge, requeue, .. } = &*self.statements;
+        let SqliteStatements { purge, requeue, .. } = &*self.statements;
         sql::purge(self, purge, requeue, limit).await
     }
 

@@ -237,28 +237,28 @@ async fn fields_that_are_not_what_was_written_are_corrupt() {
         ..claim.clone()
     };
     let mut written = Vec::new();
-    for field in ["head", "about", "outcome"] {
+    for field in ["status", "request", "outcome"] {
         let mut read = ::redis::cmd("HGET");
         let read = read.arg(&key).arg(field);
         let before: Vec<u8> = read.query_async(&mut connection).await.unwrap();
         written.push((field, before));
     }
-    let head = String::from_utf8(written[0].1.clone()).unwrap();
-    let words: Vec<_> = head.split(' ').collect();
+    let status = String::from_utf8(written[0].1.clone()).unwrap();
+    let words: Vec<_> = status.split(' ').collect();
     let mut odd_ones: Vec<(&str, Vec<u8>)> = Vec::new();
     for odd in [&b"\xff\xfe"[..], b"odd \n", b"-1"] {
         odd_ones.extend(written.iter().map(|(field, _)| (*field, odd.to_vec())));
-        // Each word of the head by itself.
+        // Each word of the status by itself.
         odd_ones.extend((0..words.len()).map(|at| {
             let mut words: Vec<_> = words.iter().map(|word| word.as_bytes()).collect();
             words[at] = odd;
-            ("head", words.join(&b' '))
+            ("status", words.join(&b' '))
         }));
     }
     // What another record is about.
     let mut another = written[1].1.clone();
     another.push(b'x');
-    odd_ones.push(("about", another));
+    odd_ones.push(("request", another));
     for (field, odd) in odd_ones {
         let write = async |connection: &mut ConnectionManager, value: &[u8]| {
             let mut write = ::redis::cmd("HSET");
@@ -279,7 +279,7 @@ async fn fields_that_are_not_what_was_written_are_corrupt() {
     assert!(store.get(&claim.id).await.unwrap().is_some());
     // A record that is about nothing is not about what is claimed.
     let mut delete = ::redis::cmd("HDEL");
-    let delete = delete.arg(&key).arg("about");
+    let delete = delete.arg(&key).arg("request");
     let () = delete.query_async(&mut connection).await.unwrap();
     for error in [
         store.claim(&again).await.unwrap_err(),

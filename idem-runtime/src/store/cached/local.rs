@@ -7,14 +7,14 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use tokio::time::Instant;
 
-use super::{Kept, Reading};
+use super::{CachedRecord, StoreRead};
 use crate::key::RecordId;
 use crate::record::Record;
 
 /// Records by their id. Which to drop when it is full is the cache's choice: by how recently and how often they were
 /// asked for.
-pub(super) struct Local {
-    records: Cache<RecordId, Arc<Kept>, Weight>,
+pub(super) struct LocalCache {
+    records: Cache<RecordId, Arc<CachedRecord>, Weight>,
     /// How often something was forgotten, by the first byte of the id. A read that began before that may have seen what
     /// is forgotten, so what it brings is not kept. Ids that share a number cost each other a round trip at worst.
     epochs: Box<[Mutex<u64>]>,
@@ -27,7 +27,7 @@ const MOST_PARTS: usize = 64;
 /// What a small record takes, key and place in the cache included: a guess, for the cache to size its tables by.
 const TYPICAL: usize = 1024;
 
-impl Local {
+impl LocalCache {
     pub(super) fn new(bytes: usize) -> Self {
         let parts = 1 << (bytes / PART).clamp(1, MOST_PARTS).ilog2();
         let options = OptionsBuilder::new()
@@ -49,7 +49,7 @@ impl Local {
         }
     }
 
-    pub(super) fn find(&self, id: &RecordId, now: Instant) -> Option<Record> {
+    pub(super) fn lookup(&self, id: &RecordId, now: Instant) -> Option<Record> {
         self.records.get(id)?.at(now)
     }
 
@@ -58,17 +58,17 @@ impl Local {
         *self.lock(id)
     }
 
-    pub(super) fn keep(&self, kept: Kept, reading: &Reading) {
-        let id = kept.record.id;
+    pub(super) fn put(&self, cached: CachedRecord, store_read: &StoreRead) {
+        let id = cached.record.id;
         // Held until it is in, so that nothing is forgotten between the look and the insertion.
         let epoch = self.lock(&id);
         let newer = self
             .records
             .peek(&id)
-            .is_some_and(|other| other.record.grant > kept.record.grant);
+            .is_some_and(|other| other.record.grant > cached.record.grant);
         // A record with a higher grant is of after an erasure that a late answer has not seen.
-        if *epoch == reading.epoch && !newer {
-            self.records.insert(id, Arc::new(kept));
+        if *epoch == store_read.epoch && !newer {
+            self.records.insert(id, Arc::new(cached));
         }
     }
 
@@ -83,7 +83,7 @@ impl Local {
     }
 
     pub(super) fn drop_expired(&self, now: Instant) {
-        self.records.retain(|_, kept| now < kept.valid_until);
+        self.records.retain(|_, cached| now < cached.valid_until);
     }
 
     fn lock(&self, id: &RecordId) -> MutexGuard<'_, u64> {
@@ -94,7 +94,7 @@ impl Local {
     }
 }
 
-impl fmt::Debug for Local {
+impl fmt::Debug for LocalCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Local")
             .field("records", &self.records.len())
@@ -108,14 +108,14 @@ impl fmt::Debug for Local {
 #[derive(Debug, Clone)]
 struct Weight;
 
-impl Weighter<RecordId, Arc<Kept>> for Weight {
-    fn weight(&self, _: &RecordId, kept: &Arc<Kept>) -> u64 {
+impl Weighter<RecordId, Arc<CachedRecord>> for Weight {
+    fn weight(&self, _: &RecordId, cached: &Arc<CachedRecord>) -> u64 {
         /// The slot in the cache, which holds the id, its share of the table, and the counts of what is shared.
         const SLOT: usize = 192;
-        let identity = &kept.record.identity;
-        let payload = kept.record.payload.as_ref();
+        let identity = &cached.record.identity;
+        let payload = cached.record.payload.as_ref();
         let bytes = SLOT
-            + size_of::<Kept>()
+            + size_of::<CachedRecord>()
             + identity.scope.as_str().len()
             + identity.operation.as_str().len()
             + identity.key.as_str().len()

@@ -1,5 +1,5 @@
-//! Ended records in a Redis that the processes of a service share. Nothing here fails a call: what Redis does not say in
-//! time is asked of the store.
+//! Ended records in a Redis that the processes of a service share. Nothing here fails a call: what Redis does not say
+//! in time is asked of the store.
 //!
 //! All times are of Redis' own clock, taken in the step that looks before the store is asked. So a process that was
 //! paused, or a command that was delayed on the way, can neither prolong a record's life nor bring back an erased one.
@@ -12,15 +12,15 @@ use ::redis::Value;
 use tokio::sync::Semaphore;
 
 use super::breaker::{Breaker, Permit};
-use super::wire::{self, Life};
+use super::wire::{self, Freshness};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{RecordId, hex};
 use crate::record::{Grant, Record, Timestamp};
 use crate::store::redis::RedisConnection;
-use crate::store::redis::scripts::{Loadable, Step};
+use crate::store::redis::scripts::{LoadableScript, ScriptCall};
 
 #[derive(Clone)]
-pub(super) struct Shared {
+pub(super) struct RedisCache {
     connection: RedisConnection,
     prefix: Arc<str>,
     /// How long a call waits for Redis each time that it asks.
@@ -28,48 +28,52 @@ pub(super) struct Shared {
     /// Apart, since a Redis that is full, or a replica, still answers.
     reading: Arc<Breaker>,
     writing: Arc<Breaker>,
-    /// Records that are being put there, by tasks that no call waits for.
-    keeping: Arc<Semaphore>,
-    /// Erasures whose mark is going to be left once more.
-    barring: Arc<Semaphore>,
+    /// Permits of tasks that put records. No call waits for these tasks.
+    put_permits: Arc<Semaphore>,
+    /// Erasures whose tombstone is going to be written once more.
+    tombstone_permits: Arc<Semaphore>,
 }
 
 const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How many records are put there at once: Redis that is slow must not gather them in this process.
-const MOST_KEEPING: usize = 64;
+/// Largest number of concurrent puts: a slow Redis must not make records pile up in this process.
+const MAX_CONCURRENT_PUTS: usize = 64;
 
-/// How many marks of erasures are left once more. Beyond that, an erasure relies on its first mark.
-const MOST_BARRING: usize = 4096;
+/// Largest number of tombstones that wait to be written once more. Beyond that, an erasure relies on its first tombstone.
+const MAX_PENDING_TOMBSTONES: usize = 4096;
 
-/// For how long an erasure is remembered: longer than deleting a record may take and a read may be under way.
-const BARRED: Duration = Duration::from_secs(60);
+/// Time to live of a tombstone: longer than deleting a record may take and a read may be under way.
+const TOMBSTONE_TTL: Duration = Duration::from_secs(60);
 
-/// How long after Redis was asked a record is put there at the latest.
-const READ_WITHIN: Duration = Duration::from_secs(5);
+/// Longest time from a lookup to the put of the record that was then read from the store.
+const MAX_READ_TIME: Duration = Duration::from_secs(5);
 
 /// Larger records are not kept: sending one could take so long that it looks like an outage.
-const MOST_BYTES: usize = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 
-static FIND: LazyLock<Loadable> = LazyLock::new(|| Loadable::new(include_str!("find.lua")));
-static KEEP: LazyLock<Loadable> = LazyLock::new(|| Loadable::new(include_str!("keep.lua")));
-static BAR: LazyLock<Loadable> = LazyLock::new(|| Loadable::new(include_str!("bar.lua")));
-static DROP: LazyLock<Loadable> = LazyLock::new(|| Loadable::new(include_str!("drop.lua")));
+static LOOKUP: LazyLock<LoadableScript> =
+    LazyLock::new(|| LoadableScript::new(include_str!("lookup.lua")));
+static PUT: LazyLock<LoadableScript> =
+    LazyLock::new(|| LoadableScript::new(include_str!("put.lua")));
+static TOMBSTONE: LazyLock<LoadableScript> =
+    LazyLock::new(|| LoadableScript::new(include_str!("tombstone.lua")));
+static REMOVE: LazyLock<LoadableScript> =
+    LazyLock::new(|| LoadableScript::new(include_str!("remove.lua")));
 
-/// What Redis says of a record.
-pub(super) enum Found {
+/// Result of a lookup in Redis.
+pub(super) enum CacheLookup {
     Record(Box<Record>),
-    /// It has none; what the store is asked from now on may be kept.
-    Nothing(Looked),
-    /// It was not asked, or did not answer.
+    /// Redis has none. What is read from the store from now on may be put there.
+    Absent(LookupTime),
+    /// Redis was not asked, or did not answer.
     Unknown,
 }
 
-/// When Redis was seen to have no record, by its clock.
+/// Time of a lookup that found no record, by the clock of Redis.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Looked(Timestamp);
+pub(super) struct LookupTime(Timestamp);
 
-impl Shared {
+impl RedisCache {
     pub(super) fn new(connection: RedisConnection, name: &str) -> Self {
         Self {
             connection,
@@ -78,109 +82,113 @@ impl Shared {
             timeout: TIMEOUT,
             reading: Breaker::new("reading"),
             writing: Breaker::new("writing"),
-            keeping: Arc::new(Semaphore::new(MOST_KEEPING)),
-            barring: Arc::new(Semaphore::new(MOST_BARRING)),
+            put_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_PUTS)),
+            tombstone_permits: Arc::new(Semaphore::new(MAX_PENDING_TOMBSTONES)),
         }
     }
 
     /// The record that may be served, at most this long after it was read from the store.
-    pub(super) async fn find(&self, id: &RecordId, max_age: Duration) -> Found {
+    pub(super) async fn lookup(&self, id: &RecordId, max_age: Duration) -> CacheLookup {
         let Some(permit) = self.reading.admit() else {
-            return Found::Unknown;
+            return CacheLookup::Unknown;
         };
         let key = self.key(id);
-        let step = Step::new(&FIND, &key);
-        let Some((now, value)) = self.run(permit, &step, answer_to_find).await else {
-            return Found::Unknown;
+        let call = ScriptCall::new(&LOOKUP, &key);
+        let Some((now, value)) = self.run(permit, &call, lookup_answer).await else {
+            return CacheLookup::Unknown;
         };
-        let nothing = Found::Nothing(Looked(now));
-        let Some(value) = value.filter(|it| !wire::is_mark(it)) else {
-            return nothing;
+        let absent = CacheLookup::Absent(LookupTime(now));
+        let Some(value) = value.filter(|it| !wire::is_tombstone(it)) else {
+            return absent;
         };
         match wire::read(&value, id) {
-            Some((record, life)) => life
+            Some((record, freshness)) => freshness
                 .at(now, record, max_age)
-                .map_or(nothing, |record| Found::Record(Box::new(record))),
+                .map_or(absent, |record| CacheLookup::Record(Box::new(record))),
             None => {
                 tracing::debug!(
                     target: "idem",
                     "redis holds what no idem cache writes, dropping it and asking the store",
                 );
                 if let Some(permit) = self.writing.admit() {
-                    self.run(permit, &Step::new(&DROP, &key).bytes(&value), number)
-                        .await;
+                    self.run(
+                        permit,
+                        &ScriptCall::new(&REMOVE, &key).bytes(&value),
+                        number,
+                    )
+                    .await;
                 }
-                nothing
+                absent
             }
         }
     }
 
     /// Has a record kept that was read from the store after Redis was asked. Nobody waits for it.
-    pub(super) fn keep(&self, record: &Record, looked: Looked, max_age: Duration) {
+    pub(super) fn put(&self, record: &Record, lookup_time: LookupTime, max_age: Duration) {
         let size = record.payload.as_ref().map_or(0, |it| it.bytes.len());
-        let Some(life) = Life::new(record, looked.0, max_age) else {
+        let Some(freshness) = Freshness::new(record, lookup_time.0, max_age) else {
             return;
         };
-        if size > MOST_BYTES {
+        if size > MAX_BYTES {
             return;
         }
-        let Ok(place) = Arc::clone(&self.keeping).try_acquire_owned() else {
+        let Ok(put_permit) = Arc::clone(&self.put_permits).try_acquire_owned() else {
             return;
         };
         let Some(permit) = self.writing.admit() else {
             return;
         };
-        let Some(value) = wire::write(record, &life) else {
+        let Some(value) = wire::write(record, &freshness) else {
             return;
         };
-        let (shared, key, grant) = (self.clone(), self.key(&record.id), record.grant);
+        let (cache, key, grant) = (self.clone(), self.key(&record.id), record.grant);
         tokio::spawn(async move {
-            let step = Step::new(&KEEP, &key)
+            let call = ScriptCall::new(&PUT, &key)
                 .bytes(&value)
                 .number(grant.number())
-                .number(life.until.as_micros() / 1_000)
-                .number(looked.0.after(READ_WITHIN).as_micros());
-            shared.run(permit, &step, number).await;
-            drop(place);
+                .number(freshness.valid_until.as_micros() / 1_000)
+                .number(lookup_time.0.after(MAX_READ_TIME).as_micros());
+            cache.run(permit, &call, number).await;
+            drop(put_permit);
         });
     }
 
-    /// Forgets a record up to this grant, and keeps reads of it that are under way in any process from bringing it
-    /// back. Whether Redis was told.
-    pub(super) async fn bar(&self, id: &RecordId, grant: Grant) -> bool {
+    /// Writes a tombstone: removes a record up to this grant, and keeps concurrent reads in any process from bringing it
+    /// back. Returns whether Redis acknowledged.
+    pub(super) async fn write_tombstone(&self, id: &RecordId, grant: Grant) -> bool {
         // During a pause, too: an erasure is rare, and what it leaves behind is replayed.
         let permit = self.writing.insist();
-        let (key, mark) = (self.key(id), wire::mark(grant));
-        let step = Step::new(&BAR, &key)
-            .bytes(&mark)
+        let (key, tombstone) = (self.key(id), wire::tombstone(grant));
+        let call = ScriptCall::new(&TOMBSTONE, &key)
+            .bytes(&tombstone)
             .number(grant.number())
-            .number(BARRED.as_millis() as i64);
-        self.run(permit, &step, number).await.is_some()
+            .number(TOMBSTONE_TTL.as_millis() as i64);
+        self.run(permit, &call, number).await.is_some()
     }
 
-    /// Leaves the mark of an erasure once more, in the background, when no read from before the erasure can be kept any
-    /// more. The first mark may have been evicted while such a read was under way, and the read then brought the record
-    /// back: this removes it.
-    pub(super) fn bar_later(&self, id: &RecordId, grant: Grant) {
-        let Ok(place) = Arc::clone(&self.barring).try_acquire_owned() else {
+    /// Writes the tombstone once more, in the background, when no read from before the erasure can be put any more. The
+    /// first tombstone may have been evicted while such a read was under way, and the read then brought the record back:
+    /// this removes the record.
+    pub(super) fn write_tombstone_later(&self, id: &RecordId, grant: Grant) {
+        let Ok(tombstone_permit) = Arc::clone(&self.tombstone_permits).try_acquire_owned() else {
             return;
         };
-        let (shared, id) = (self.clone(), *id);
+        let (cache, id) = (self.clone(), *id);
         tokio::spawn(async move {
             // A second more: the time of reads is of Redis' clock, this is of another.
-            tokio::time::sleep(READ_WITHIN + Duration::from_secs(1)).await;
-            shared.bar(&id, grant).await;
-            drop(place);
+            tokio::time::sleep(MAX_READ_TIME + Duration::from_secs(1)).await;
+            cache.write_tombstone(&id, grant).await;
+            drop(tombstone_permit);
         });
     }
 
-    /// Whether a mark that was left so long ago may have gone before those are refused that it was left for.
-    pub(super) fn outlasts(elapsed: Duration) -> bool {
-        elapsed + 2 * READ_WITHIN > BARRED
+    /// Whether a tombstone of this age may have expired before the reads that it is for are refused.
+    pub(super) fn may_have_expired(elapsed: Duration) -> bool {
+        elapsed + 2 * MAX_READ_TIME > TOMBSTONE_TTL
     }
 
-    /// Whether Redis is left alone, since it failed.
-    pub(super) fn is_left_alone(&self) -> bool {
+    /// Whether the circuit of reads is open, since Redis failed.
+    pub(super) fn is_circuit_open(&self) -> bool {
         self.reading.is_open()
     }
 
@@ -188,10 +196,10 @@ impl Shared {
     async fn run<T>(
         &self,
         permit: Permit,
-        step: &Step,
+        call: &ScriptCall,
         read: impl FnOnce(Value) -> Option<T>,
     ) -> Option<T> {
-        let answer = self.connection.run(step, self.timeout).await;
+        let answer = self.connection.run(call, self.timeout).await;
         let answer = answer.and_then(|it| {
             read(it).ok_or_else(|| {
                 StoreError::new(
@@ -217,7 +225,7 @@ impl Shared {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for RedisCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared")
             .field("prefix", &self.prefix)
@@ -226,8 +234,8 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// The time, and what stands there.
-fn answer_to_find(answer: Value) -> Option<(Timestamp, Option<Vec<u8>>)> {
+/// The time and the value.
+fn lookup_answer(answer: Value) -> Option<(Timestamp, Option<Vec<u8>>)> {
     let (now, value): (i64, Option<Vec<u8>>) = ::redis::from_redis_value(answer).ok()?;
     Some((Timestamp::from_micros(now), value))
 }

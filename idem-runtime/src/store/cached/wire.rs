@@ -1,5 +1,5 @@
-//! A record as bytes that name their own form: a line with the version and the grant, which scripts read, a line of JSON,
-//! then the result as it was encoded. An operator can read all but the result.
+//! A record as bytes that name their own form: a line with the version and the grant, which scripts read, a line of
+//! JSON, then the result as it was encoded. An operator can read all but the result.
 
 use std::time::Duration;
 
@@ -10,26 +10,26 @@ use crate::record::{Digest, Grant, OnCrash, Payload, Record, State, Timestamp, T
 
 const VERSION: &str = "idem-record/2 ";
 
-/// What stands for an erased record, before its grant: nothing up to that grant is put there.
-const ERASED: &str = "idem-erased/2 ";
+/// Begin of a tombstone, before its grant: no record up to that grant is put over a tombstone.
+const TOMBSTONE: &str = "idem-erased/2 ";
 
 /// When a record was read and how long it may be served, by the clock of Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Life {
+pub(super) struct Freshness {
     /// Before the store was asked: its clock showed [`Record::read_at`] then or later.
     pub(super) asked_at: Timestamp,
     /// From then on it is not served any more.
-    pub(super) until: Timestamp,
+    pub(super) valid_until: Timestamp,
 }
 
-impl Life {
-    /// The life of a record that was read after this moment.
+impl Freshness {
+    /// The freshness of a record that was read after this moment.
     pub(super) fn new(record: &Record, asked_at: Timestamp, max_age: Duration) -> Option<Self> {
         let left = record.expires_at()?.since(record.read_at).min(max_age);
-        let lives = record.state.is_ended() && left >= Duration::from_millis(1);
-        lives.then(|| Self {
+        let is_valid = record.state.is_ended() && left >= Duration::from_millis(1);
+        is_valid.then(|| Self {
             asked_at,
-            until: asked_at.after(left),
+            valid_until: asked_at.after(left),
         })
     }
 
@@ -42,9 +42,9 @@ impl Life {
         max_age: Duration,
     ) -> Option<Record> {
         let age = now.since(self.asked_at);
-        let lives = self.asked_at <= now && now < self.until && age < max_age;
+        let is_valid = self.asked_at <= now && now < self.valid_until && age < max_age;
         record.read_at = record.read_at.after(age);
-        (lives && !record.is_expired()).then_some(record)
+        (is_valid && !record.is_expired()).then_some(record)
     }
 }
 
@@ -67,26 +67,26 @@ struct Header {
     first_claimed_at: i64,
     ended_at: i64,
     read_at: i64,
-    /// See [`Life`].
+    /// See [`Freshness`].
     asked_at: i64,
-    until: i64,
+    valid_until: i64,
 }
 
-/// The mark of an erasure.
-pub(super) fn mark(grant: Grant) -> Vec<u8> {
-    format!("{ERASED}{}\n", grant.number()).into_bytes()
+/// Encodes a tombstone.
+pub(super) fn tombstone(grant: Grant) -> Vec<u8> {
+    format!("{TOMBSTONE}{}\n", grant.number()).into_bytes()
 }
 
-/// Whether this is the mark of an erasure.
-pub(super) fn is_mark(bytes: &[u8]) -> bool {
+/// Whether the value is a tombstone.
+pub(super) fn is_tombstone(bytes: &[u8]) -> bool {
     bytes
-        .strip_prefix(ERASED.as_bytes())
+        .strip_prefix(TOMBSTONE.as_bytes())
         .and_then(|rest| rest.strip_suffix(b"\n"))
         .is_some_and(|grant| !grant.is_empty() && grant.iter().all(u8::is_ascii_digit))
 }
 
 /// An ended record; none where it has not ended.
-pub(super) fn write(record: &Record, life: &Life) -> Option<Vec<u8>> {
+pub(super) fn write(record: &Record, freshness: &Freshness) -> Option<Vec<u8>> {
     let header = Header {
         scope: record.identity.scope.as_str().to_owned(),
         operation: record.identity.operation.as_str().to_owned(),
@@ -105,8 +105,8 @@ pub(super) fn write(record: &Record, life: &Life) -> Option<Vec<u8>> {
         first_claimed_at: record.first_claimed_at.as_micros(),
         ended_at: record.ended_at?.as_micros(),
         read_at: record.read_at.as_micros(),
-        asked_at: life.asked_at.as_micros(),
-        until: life.until.as_micros(),
+        asked_at: freshness.asked_at.as_micros(),
+        valid_until: freshness.valid_until.as_micros(),
     };
     let mut bytes = format!("{VERSION}{}\n", record.grant.number()).into_bytes();
     serde_json::to_writer(&mut bytes, &header).ok()?;
@@ -117,9 +117,9 @@ pub(super) fn write(record: &Record, life: &Life) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The ended record with this id as it was read, and its life. None where the bytes are anything else, the record of
+/// The ended record with this id as it was read, and its freshness. None where the bytes are anything else, the record of
 /// another id included.
-pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Life)> {
+pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Freshness)> {
     let (grant, rest) = line(bytes.strip_prefix(VERSION.as_bytes())?)?;
     let grant: i64 = std::str::from_utf8(grant).ok()?.parse().ok()?;
     let (header, payload) = line(rest)?;
@@ -166,11 +166,11 @@ pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Life)> {
         ended_at: Some(Timestamp::from_micros(header.ended_at)),
         read_at: Timestamp::from_micros(header.read_at),
     };
-    let life = Life {
+    let freshness = Freshness {
         asked_at: Timestamp::from_micros(header.asked_at),
-        until: Timestamp::from_micros(header.until),
+        valid_until: Timestamp::from_micros(header.valid_until),
     };
-    Some((record, life))
+    Some((record, freshness))
 }
 
 /// The first line, and what is behind it.
@@ -222,9 +222,9 @@ mod tests {
         }
     }
 
-    const LIFE: Life = Life {
+    const FRESHNESS: Freshness = Freshness {
         asked_at: Timestamp::from_micros(10_000_000),
-        until: Timestamp::from_micros(12_000_000),
+        valid_until: Timestamp::from_micros(12_000_000),
     };
     const FOREVER: Duration = Duration::MAX;
 
@@ -232,15 +232,15 @@ mod tests {
     fn what_is_written_is_read() {
         for state in [State::Completed, State::Failed, State::Unrecorded] {
             let record = record(state);
-            let bytes = write(&record, &LIFE).unwrap();
-            assert_eq!(read(&bytes, &record.id), Some((record, LIFE)));
+            let bytes = write(&record, &FRESHNESS).unwrap();
+            assert_eq!(read(&bytes, &record.id), Some((record, FRESHNESS)));
         }
     }
 
     #[test]
-    fn a_record_ages_by_the_clock_of_redis_until_its_life_is_over() {
+    fn a_record_ages_by_the_clock_of_redis_until_it_is_invalid() {
         let record = record(State::Completed);
-        let at = |micros| LIFE.at(Timestamp::from_micros(micros), record.clone(), FOREVER);
+        let at = |micros| FRESHNESS.at(Timestamp::from_micros(micros), record.clone(), FOREVER);
         assert_eq!(at(10_000_000), Some(record.clone()));
         let last = at(11_999_999).unwrap();
         assert_eq!(last.read_at, Timestamp::from_micros(2_000_002));
@@ -251,29 +251,33 @@ mod tests {
     #[test]
     fn whoever_serves_it_may_ask_for_a_younger_one() {
         let record = record(State::Completed);
-        let at = |age| LIFE.at(Timestamp::from_micros(11_000_000), record.clone(), age);
+        let at = |age| FRESHNESS.at(Timestamp::from_micros(11_000_000), record.clone(), age);
         assert_eq!(at(Duration::from_secs(1)), None);
         assert!(at(Duration::from_micros(1_000_001)).is_some());
     }
 
     #[test]
-    fn a_life_ends_with_the_retention_or_the_maximum_age() {
+    fn validity_ends_with_the_retention_or_the_maximum_age() {
         let record = record(State::Completed);
-        let until = |max_age| Life::new(&record, LIFE.asked_at, max_age).map(|it| it.until);
+        let valid_until =
+            |max_age| Freshness::new(&record, FRESHNESS.asked_at, max_age).map(|it| it.valid_until);
         // Ended at 2 for 7 s, and read at 3.
         let whole = Timestamp::from_micros(16_999_999);
-        assert_eq!(until(FOREVER), Some(whole));
-        assert_eq!(until(Duration::from_secs(2)), Some(LIFE.until));
-        assert_eq!(until(Duration::ZERO), None);
+        assert_eq!(valid_until(FOREVER), Some(whole));
+        assert_eq!(
+            valid_until(Duration::from_secs(2)),
+            Some(FRESHNESS.valid_until)
+        );
+        assert_eq!(valid_until(Duration::ZERO), None);
     }
 
     #[test]
-    fn the_mark_of_an_erasure_is_no_record() {
+    fn a_tombstone_is_no_record() {
         let record = record(State::Completed);
-        let mark = mark(record.grant);
-        assert!(is_mark(&mark));
-        assert_eq!(read(&mark, &record.id), None);
-        let bytes = write(&record, &LIFE).unwrap();
+        let tombstone = tombstone(record.grant);
+        assert!(is_tombstone(&tombstone));
+        assert_eq!(read(&tombstone, &record.id), None);
+        let bytes = write(&record, &FRESHNESS).unwrap();
         for other in [
             &bytes[..],
             b"",
@@ -281,14 +285,14 @@ mod tests {
             b"idem-erased/2 7",
             b"idem-erased/2 x\n",
         ] {
-            assert!(!is_mark(other));
+            assert!(!is_tombstone(other));
         }
     }
 
     #[test]
     fn the_record_of_another_id_is_not_read() {
         let record = record(State::Completed);
-        let bytes = write(&record, &LIFE).unwrap();
+        let bytes = write(&record, &FRESHNESS).unwrap();
         assert_eq!(read(&bytes, &RecordId::from_bytes([1; 32])), None);
     }
 
@@ -299,14 +303,14 @@ mod tests {
             payload: None,
             ..record(State::Completed)
         };
-        let bytes = write(&running, &LIFE).unwrap();
+        let bytes = write(&running, &FRESHNESS).unwrap();
         assert_eq!(read(&bytes, &running.id), None);
     }
 
     #[test]
     fn no_part_of_a_record_is_read() {
         let record = record(State::Completed);
-        let bytes = write(&record, &LIFE).unwrap();
+        let bytes = write(&record, &FRESHNESS).unwrap();
         for end in 0..bytes.len() {
             assert_eq!(read(&bytes[..end], &record.id), None, "{end} bytes");
         }

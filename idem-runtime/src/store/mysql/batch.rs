@@ -1,5 +1,5 @@
-//! Claims and completions of many records in one statement. Its only parameter is a JSON array of arrays: a statement with
-//! parameters for each record would be a different statement for each number of records.
+//! Claims and completions of many records in one statement. Its only parameter is a JSON array of arrays: a statement
+//! with parameters for each record would be a different statement for each number of records.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Answer, DUPLICATE, Inserted, LOCKED, MySqlStore, Steps as _, inserted, number};
+use super::{
+    DUPLICATE, Executed, Executor as _, InsertResult, LOCKED, MySqlStore, insert_result, number,
+};
 use crate::key::hex;
 use crate::record::{Ending, Holder};
 use crate::store::sql::{self, Backend as _, BatchExecutor, Pending, Query, Readable as _};
@@ -16,13 +18,16 @@ use crate::store::{ClaimRequest, Fenced};
 /// Largest number of tries of a statement that waits for no lock.
 const TRIES: u32 = 6;
 
-/// Runs a statement for many records, which fails where another session has locked one of their rows or gaps. Concurrent
-/// statements lock theirs for parts of a millisecond, so the statement is tried again before each caller runs
-/// individually.
-async fn run_without_waiting(store: &MySqlStore, query: &Query<'_>) -> Result<Answer, sqlx::Error> {
+/// Runs a statement for many records, which fails where another session has locked one of their rows or gaps.
+/// Concurrent statements lock theirs for parts of a millisecond, so the statement is tried again before each caller
+/// runs individually.
+async fn run_without_waiting(
+    store: &MySqlStore,
+    query: &Query<'_>,
+) -> Result<Executed, sqlx::Error> {
     let mut tried = 1;
     loop {
-        match store.answer(query).await {
+        match store.execute(query).await {
             Err(locked)
                 if tried < TRIES && number(&locked).is_some_and(|it| LOCKED.contains(&it)) =>
             {
@@ -32,7 +37,7 @@ async fn run_without_waiting(store: &MySqlStore, query: &Query<'_>) -> Result<An
                 }
                 tried += 1;
             }
-            answer => return answer,
+            executed => return executed,
         }
     }
 }
@@ -47,7 +52,7 @@ pub(super) struct CompletionBatch(pub(super) MySqlStore);
 
 impl BatchExecutor for ClaimBatch {
     type Request = ClaimRequest;
-    type Response = Inserted;
+    type Response = InsertResult;
 
     /// MySQL returns no rows from an insert, so there is no response, and each claim runs again individually. The batch
     /// is not tried again on that server.
@@ -57,7 +62,7 @@ impl BatchExecutor for ClaimBatch {
         let claims = claims.to_string();
         let query = self.0.statements.insert_all.query().text(&*claims);
         let rows = match run_without_waiting(&self.0, &query).await {
-            Ok(Answer { rows, done }) if !rows.is_empty() || done.rows_affected() == 0 => rows,
+            Ok(Executed { rows, done }) if !rows.is_empty() || done.rows_affected() == 0 => rows,
             Ok(_) => return self.0.returns_rows.store(false, Ordering::Relaxed),
             Err(error) if number(&error) == Some(DUPLICATE) => {
                 return self.0.returns_rows.store(false, Ordering::Relaxed);
@@ -71,7 +76,7 @@ impl BatchExecutor for ClaimBatch {
         {
             if let Some((claim, sender)) = pending.remove(&record.id) {
                 // The receiver may be gone.
-                let _ = sender.send(inserted(record, &claim.token));
+                let _ = sender.send(insert_result(record, &claim.token));
             }
         }
     }
@@ -89,10 +94,10 @@ impl BatchExecutor for CompletionBatch {
         let completions = completions.collect::<Value>().to_string();
         let Self(store) = self;
         let query = store.statements.complete_all.query().text(&*completions);
-        let Ok(answer) = run_without_waiting(store, &query).await else {
+        let Ok(executed) = run_without_waiting(store, &query).await else {
             return;
         };
-        let matched = answer.done.rows_affected();
+        let matched = executed.done.rows_affected();
         // The server returns how many took effect, and not which.
         let mut done = None;
         if matched != batch.len() as u64 {

@@ -2,9 +2,9 @@
 //!
 //! A statement that is dropped while sqlx prepares it leaves its connection out of step with the server: sqlx takes the
 //! next packet for the answer to something else, then panics or waits for ever. Two ways around it are used here. On a
-//! connection of the pool a statement runs to its end, in a task if its caller goes away. On the caller's own connection
-//! nothing can go on without the caller, so statements there are sent as text: their answer is counted when they are sent,
-//! and read away before the next statement.
+//! connection of the pool a statement runs to its end, in a task if its caller goes away. On the caller's own
+//! connection nothing can go on without the caller, so statements there are sent as text: their answer is counted when
+//! they are sent, and read away before the next statement.
 
 use std::fmt;
 
@@ -13,11 +13,11 @@ use sqlx::mysql::{MySqlArguments, MySqlConnection, MySqlQueryResult, MySqlRow};
 use sqlx::{Connection as _, Either, Execute, Executor, MySql, MySqlPool};
 
 use super::errors::{TX_IN_PROGRESS, number};
-use crate::store::sql::{Query, caught, uncut};
+use crate::store::sql::{Query, catch_panic, run_to_completion};
 
 /// The answer to a statement.
 #[derive(Debug, Default)]
-pub(in crate::store) struct Answer {
+pub(in crate::store) struct Executed {
     pub(in crate::store) rows: Vec<MySqlRow>,
     pub(in crate::store) done: MySqlQueryResult,
 }
@@ -26,8 +26,8 @@ pub(in crate::store) struct Answer {
 pub(in crate::store) async fn run(
     pool: &MySqlPool,
     query: &Query<'_>,
-) -> Result<Answer, sqlx::Error> {
-    run_owned(pool, query.build_owned::<MySql>()?).await
+) -> Result<Executed, sqlx::Error> {
+    run_owned(pool, query.build::<MySql>()).await
 }
 
 /// Runs a statement that borrows nothing on a connection of the pool, to its end. A connection whose driver fails is
@@ -35,10 +35,10 @@ pub(in crate::store) async fn run(
 pub(super) async fn run_owned(
     pool: &MySqlPool,
     query: sqlx::query::Query<'static, MySql, MySqlArguments>,
-) -> Result<Answer, sqlx::Error> {
+) -> Result<Executed, sqlx::Error> {
     let mut connection = pool.acquire().await?;
-    uncut(async move {
-        let answer = caught(answer_of(&mut connection, query)).await;
+    run_to_completion(async move {
+        let answer = catch_panic(answer_of(&mut connection, query)).await;
         if !matches!(answer, Ok(_) | Err(sqlx::Error::Database(_))) {
             connection.close_on_drop();
         }
@@ -47,25 +47,25 @@ pub(super) async fn run_owned(
     .await
 }
 
-/// Runs a statement on a connection that is in a transaction of the store's own. Where that is dropped, the connection is
-/// closed.
+/// Runs a statement on a connection that is in a transaction of the store's own. Where that is dropped, the connection
+/// is closed.
 pub(super) async fn run_on(
     connection: &mut MySqlConnection,
     query: &Query<'_>,
-) -> Result<Answer, sqlx::Error> {
+) -> Result<Executed, sqlx::Error> {
     answer_of(connection, query.build::<MySql>()).await
 }
 
 /// Runs a statement on the caller's connection.
 ///
 /// # Errors
-/// [`RolledBack`] where the server has undone the whole transaction: after a deadlock, and after waiting for a lock under
-/// `innodb_rollback_on_timeout`. Then the caller's next statements would commit one by one. They are made to fail instead:
-/// the connection is put into a transaction that is read-only, which ends with the caller's own.
+/// [`RolledBack`] where the server has undone the whole transaction: after a deadlock, and after waiting for a lock
+/// under `innodb_rollback_on_timeout`. Then the caller's next statements would commit one by one. They are made to fail
+/// instead: the connection is put into a transaction that is read-only, which ends with the caller's own.
 pub(in crate::store) async fn run_borrowed(
     connection: &mut MySqlConnection,
     query: &Query<'_>,
-) -> Result<Answer, sqlx::Error> {
+) -> Result<Executed, sqlx::Error> {
     let answer = answer_of(&mut *connection, sqlx::raw_sql(query.literal())).await;
     match answer {
         Err(error)
@@ -84,8 +84,8 @@ pub(in crate::store) async fn run_borrowed(
 /// Lock wait time-out, NOWAIT, deadlock, record changed since it was read.
 const MAY_ROLL_BACK: &[u16] = &[1205, 3572, 1213, 1020];
 
-/// Whether the connection is in no transaction any more. The server refuses to change what a transaction is while one is
-/// open, which tells so on MySQL and MariaDB alike.
+/// Whether the connection is in no transaction any more. The server refuses to change what a transaction is while one
+/// is open, which tells so on MySQL and MariaDB alike.
 async fn bar_if_rolled_back(connection: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
     match sqlx::raw_sql("SET TRANSACTION READ ONLY")
         .execute(&mut *connection)
@@ -117,8 +117,8 @@ impl std::error::Error for RolledBack {}
 async fn answer_of<'q>(
     connection: &mut MySqlConnection,
     statement: impl Execute<'q, MySql> + 'q,
-) -> Result<Answer, sqlx::Error> {
-    let mut all = Answer::default();
+) -> Result<Executed, sqlx::Error> {
+    let mut all = Executed::default();
     let mut answer = connection.fetch_many(statement);
     while let Some(part) = answer.try_next().await? {
         match part {

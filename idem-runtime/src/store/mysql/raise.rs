@@ -1,8 +1,8 @@
 //! The number above which all new fencing tokens are: the highest of the records that were deleted, or above.
 //!
-//! Claims read its row under a shared lock, and transactions keep that lock until they end. Whoever waits to change the row
-//! makes every claim wait behind it, so changing it is tried without waiting, and seldom: the number is raised to the
-//! server's time, so that all records that exist at that moment may be deleted later without raising it again.
+//! Claims read its row under a shared lock, and transactions keep that lock until they end. Whoever waits to change the
+//! row makes every claim wait behind it, so changing it is tried without waiting, and seldom: the number is raised to
+//! the server's time, so that all records that exist at that moment may be deleted later without raising it again.
 
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,12 +19,12 @@ use crate::store::sql::{self, Readable as _, Statement};
 /// How long one purge looks for a moment in which nobody holds the row.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest pause between two tries.
-const PAUSE: Duration = Duration::from_millis(25);
+const LONGEST_PAUSE: Duration = Duration::from_millis(25);
 /// Without such a moment for so long, claims are made to wait: else nothing would ever be deleted.
-const STARVED: Duration = Duration::from_secs(5 * 60);
+const MAX_STARVATION: Duration = Duration::from_secs(5 * 60);
 
-/// Sees to it that no claim from here on gets a fencing token as low as this one. Doing so without then deleting a record is
-/// harmless, so the two need no transaction.
+/// Sees to it that no claim from here on gets a fencing token as low as this one. Doing so without then deleting a
+/// record is harmless, so the two need no transaction.
 pub(super) async fn above(store: &MySqlStore, grant: Grant) -> Result<(), StoreError> {
     let statements = &store.statements;
     let answer = run(&store.pool, &statements.highest_dropped.query()).await;
@@ -43,13 +43,13 @@ pub(super) async fn above(store: &MySqlStore, grant: Grant) -> Result<(), StoreE
         let query = statements.raise_at_once.query().number(grant.number());
         match run(&store.pool, &query).await {
             Ok(_) => {
-                *starved(store) = None;
+                *starved_since(store) = None;
                 return Ok(());
             }
             Err(locked) if number(&locked).is_some_and(|it| LOCKED.contains(&it)) => {
                 if Instant::now() >= give_up_at {
-                    let since = *starved(store).get_or_insert_with(Instant::now);
-                    return match since.elapsed() >= STARVED {
+                    let since = *starved_since(store).get_or_insert_with(Instant::now);
+                    return match since.elapsed() >= MAX_STARVATION {
                         true => wait_and_raise(store, grant).await,
                         false => Err(error(locked)),
                     };
@@ -58,20 +58,24 @@ pub(super) async fn above(store: &MySqlStore, grant: Grant) -> Result<(), StoreE
             Err(undone) if is_undone(&undone) => {}
             Err(failed) => return Err(error(failed)),
         }
-        sleep(PAUSE.mul_f64(rand::random())).await;
+        sleep(LONGEST_PAUSE.mul_f64(rand::random())).await;
     }
 }
 
-fn starved(store: &MySqlStore) -> MutexGuard<'_, Option<Instant>> {
-    store.starved.lock().unwrap_or_else(PoisonError::into_inner)
+fn starved_since(store: &MySqlStore) -> MutexGuard<'_, Option<Instant>> {
+    store
+        .starved_since
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn wait_and_raise(store: &MySqlStore, grant: Grant) -> Result<(), StoreError> {
     let (pool, statements) = (store.pool.clone(), store.statements.clone());
     // A caller that goes away must leave no connection behind with a limit that is not its own.
-    let raised = sql::uncut(async move { raise(&pool, &statements.raise, grant).await });
+    let raised =
+        sql::run_to_completion(async move { raise(&pool, &statements.raise, grant).await });
     raised.await.map_err(error)?;
-    *starved(store) = None;
+    *starved_since(store) = None;
     Ok(())
 }
 

@@ -14,8 +14,8 @@ use crate::store::sql::{
 /// unsafe for statement-based replication.
 const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
-/// The columns of [`text_row::record`](sql::text_row::record). The ends of lines stand as they are: whether a backslash makes
-/// one is a setting.
+/// The columns of [`text_row::record`](sql::text_row::record). The ends of lines stand as they are: whether a backslash
+/// makes one is a setting.
 fn record() -> String {
     format!(
         "CONCAT(CONCAT_WS(' ', state, COALESCE(ended_at, '-'), retention, on_crash, lease_until, \
@@ -51,18 +51,18 @@ const STEPS: StepDialect = StepDialect {
 
 /// The statements for one table.
 #[derive(Debug)]
-pub(super) struct Statements {
+pub(super) struct MySqlStatements {
     pub(super) table: Table,
-    pub(super) shared: sql::Statements,
-    /// [`sql::Statements::get`] that takes the row's lock, and fails where another transaction has it.
+    pub(super) shared: sql::SharedStatements,
+    /// [`sql::SharedStatements::get`] that takes the row's lock, and fails where another transaction has it.
     pub(super) lock: Statement,
     /// From MariaDB a row of [`record`]: what was inserted, or what was there. From MySQL no row, and the error of a
     /// duplicate. Neither does anything where the clock is not ahead of all grants that were deleted.
     pub(super) insert: Statement,
     /// The same for such a clock.
     pub(super) insert_above: Statement,
-    /// [`Statements::insert`] for many records, none twice; the parameter is [`claims`](super::batch). MySQL refuses
-    /// all of them where one is a duplicate.
+    /// [`MySqlStatements::insert`] for many records, none twice; the parameter is [`claims`](super::batch). MySQL
+    /// refuses all of them where one is a duplicate.
     pub(super) insert_all: Statement,
     /// The completions in the parameter that may take effect.
     pub(super) complete_all: Statement,
@@ -93,7 +93,7 @@ pub(super) struct Purge {
     pub(super) requeue: Box<str>,
 }
 
-impl Statements {
+impl MySqlStatements {
     pub(super) fn new(table: Table) -> Self {
         let records = table.quoted(DIALECT.quote, "");
         let dropped = table.quoted(DIALECT.quote, "_dropped");
@@ -139,7 +139,7 @@ impl Statements {
         // Gone for good, or only for as long as nobody reconciles it.
         let silent = format!("state = 'running' AND lease_until + retention <= {NOW}");
         Self {
-            shared: sql::Statements::new(&DIALECT, &table),
+            shared: sql::SharedStatements::new(&DIALECT, &table),
             lock: sql(format!(
                 "SELECT {record} FROM {records} WHERE id = ?1 FOR UPDATE NOWAIT"
             )),

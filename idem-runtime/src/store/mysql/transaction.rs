@@ -6,20 +6,20 @@ use sqlx::MySql;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 
 use super::{
-    Answer, Inserted, LOCKED, MySqlStore, Steps, claim_there, connections, error, insert, number,
-    try_take_over,
+    Executed, Executor, InsertResult, LOCKED, MySqlStore, claim_existing, connections, error,
+    insert, number, try_take_over,
 };
 use crate::error::StoreError;
 use crate::record::{Ending, Holder, Observation, Record};
-use crate::store::sql::{self, Backend, On, OpenTransaction, Query};
+use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query};
 use crate::store::{ClaimInTransaction, ClaimRequest, Fenced, TransactionalStore};
 
 sql::transactions!(lends MySqlConnection);
 
-impl Backend for On<'_, MySqlStore, MySqlConnection> {
+impl Backend for InTransaction<'_, MySqlStore, MySqlConnection> {
     type Row = MySqlRow;
 
-    fn statements(&self) -> &sql::Statements {
+    fn statements(&self) -> &sql::SharedStatements {
         &self.store.statements.shared
     }
 
@@ -28,21 +28,21 @@ impl Backend for On<'_, MySqlStore, MySqlConnection> {
     }
 
     async fn read(&self, query: Query<'_>) -> Result<Vec<MySqlRow>, StoreError> {
-        Ok(self.answer(&query).await.map_err(error)?.rows)
+        Ok(self.execute(&query).await.map_err(error)?.rows)
     }
 
     async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
-        let answer = self.answer(&query).await.map_err(error)?;
-        Ok(answer.done.rows_affected())
+        let executed = self.execute(&query).await.map_err(error)?;
+        Ok(executed.done.rows_affected())
     }
 }
 
-impl Steps for On<'_, MySqlStore, MySqlConnection> {
+impl Executor for InTransaction<'_, MySqlStore, MySqlConnection> {
     fn store(&self) -> &MySqlStore {
         self.store
     }
 
-    async fn answer(&self, query: &Query<'_>) -> Result<Answer, sqlx::Error> {
+    async fn execute(&self, query: &Query<'_>) -> Result<Executed, sqlx::Error> {
         let mut connection = self.connection.lock().await;
         match self.is_joined {
             true => connections::run_borrowed(&mut connection, query).await,
@@ -51,20 +51,20 @@ impl Steps for On<'_, MySqlStore, MySqlConnection> {
     }
 }
 
-/// How long a call that joins a transaction looks for others. Then it claims without, and may wait for them.
-const LOOK_WITHIN: Duration = Duration::from_millis(200);
+/// Time limit of the pre-check of a call that joins a transaction. After it the call claims without, and may wait for others.
+const PRECHECK_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// What trying for the lock of a row came to.
-enum Tried {
-    /// It is had, with what there is.
+/// Result of trying to lock a row.
+enum LockAttempt {
+    /// The lock is held; the record, where there is one.
     Held(Option<Box<Record>>),
     Locked,
 }
 
-impl Tried {
-    fn of(answer: Result<Answer, sqlx::Error>) -> Result<Self, StoreError> {
-        match answer {
-            Ok(Answer { rows, .. }) => {
+impl LockAttempt {
+    fn of(executed: Result<Executed, sqlx::Error>) -> Result<Self, StoreError> {
+        match executed {
+            Ok(Executed { rows, .. }) => {
                 let record = rows.first().map(sql::text_row::record).transpose()?;
                 Ok(Self::Held(record.map(Box::new)))
             }
@@ -90,10 +90,10 @@ impl TransactionalStore for MySqlStore {
     async fn look(&self, claim: &ClaimRequest) -> Result<Option<ClaimInTransaction>, StoreError> {
         let query = self.statements.lock.query();
         let query = query.bytes(&claim.id.as_bytes()[..]);
-        match Tried::of(connections::run(&self.pool, &query).await)? {
-            Tried::Held(record) => Ok(record.filter(|it| has_ended(it)).map(existing)),
+        match LockAttempt::of(connections::run(&self.pool, &query).await)? {
+            LockAttempt::Held(record) => Ok(record.filter(|it| has_ended(it)).map(existing)),
             // Those who only look meet here as well.
-            Tried::Locked => match sql::look(self, &claim.id)
+            LockAttempt::Locked => match sql::read_current(self, &claim.id)
                 .await?
                 .filter(|it| !it.is_expired())
             {
@@ -111,39 +111,39 @@ impl TransactionalStore for MySqlStore {
         observed: Option<&Observation>,
         claim: &ClaimRequest,
     ) -> Result<ClaimInTransaction, StoreError> {
-        let on = On::new(self, transaction);
+        let on = InTransaction::new(self, transaction);
         // A record that was observed is locked by this very transaction already: looking at it from another connection
         // would find that lock.
         if on.is_joined && observed.is_none() {
             // What the caller's transaction itself has done, nobody else can see.
-            if let Some(record) = sql::look(&on, &claim.id).await?.filter(has_ended) {
+            if let Some(record) = sql::read_current(&on, &claim.id).await?.filter(has_ended) {
                 return Ok(existing(record.into()));
             }
             // It takes a connection, and all of the pool may be in transactions that wait for one more.
-            if let Ok(answer) = tokio::time::timeout(LOOK_WITHIN, self.look(claim)).await
-                && let Some(answer) = answer?
+            if let Ok(outcome) = tokio::time::timeout(PRECHECK_TIMEOUT, self.look(claim)).await
+                && let Some(outcome) = outcome?
             {
-                return Ok(answer);
+                return Ok(outcome);
             }
         }
         // The insert comes before any read: a read of nothing would lock the gap.
         let mut may_be_new = observed.is_none();
-        for _ in 0..sql::ROUNDS {
-            if may_be_new && let Inserted::New(claimed) = insert(&on, claim).await? {
+        for _ in 0..sql::MAX_CONFLICTS {
+            if may_be_new && let InsertResult::Created(claimed) = insert(&on, claim).await? {
                 return Ok(claimed.into());
             }
-            match on.try_claim_there(observed, claim).await? {
-                Some(answer) => return Ok(answer),
+            match on.try_claim_existing(observed, claim).await? {
+                Some(outcome) => return Ok(outcome),
                 None => may_be_new = true,
             }
         }
-        Err(sql::restless())
+        Err(sql::too_many_conflicts())
     }
 }
 
-impl On<'_, MySqlStore, MySqlConnection> {
+impl InTransaction<'_, MySqlStore, MySqlConnection> {
     /// None where there is no record.
-    async fn try_claim_there(
+    async fn try_claim_existing(
         &self,
         observed: Option<&Observation>,
         claim: &ClaimRequest,
@@ -151,19 +151,21 @@ impl On<'_, MySqlStore, MySqlConnection> {
         // It reads what is there now, whatever the transaction has seen before.
         let query = self.store.statements.lock.query();
         let query = query.bytes(&claim.id.as_bytes()[..]);
-        let record = match Tried::of(self.answer(&query).await)? {
-            Tried::Held(None) => return Ok(None),
-            Tried::Held(Some(record)) => record,
-            Tried::Locked => return Ok(Some(ClaimInTransaction::Locked { fingerprint: None })),
+        let record = match LockAttempt::of(self.execute(&query).await)? {
+            LockAttempt::Held(None) => return Ok(None),
+            LockAttempt::Held(Some(record)) => record,
+            LockAttempt::Locked => {
+                return Ok(Some(ClaimInTransaction::Locked { fingerprint: None }));
+            }
         };
-        let answer = if record.is_expired() || sql::may_be_granted(&record, claim) {
-            claim_there(self, claim).await?
+        let outcome = if record.is_expired() || sql::is_claimable(&record, claim) {
+            claim_existing(self, claim).await?
         } else if let Some(observed) = observed {
             try_take_over(self, observed, claim).await?
         } else {
             return Ok(Some(existing(record)));
         };
-        Ok(answer.map(Into::into))
+        Ok(outcome.map(Into::into))
     }
 }
 

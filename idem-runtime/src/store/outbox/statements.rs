@@ -9,7 +9,7 @@ pub(crate) use polling::Polling;
 
 /// The statements for one table.
 #[derive(Debug)]
-pub(super) struct Statements {
+pub(super) struct OutboxStatements {
     pub(super) renew: Statement,
     pub(super) delete: Statement,
     pub(super) deliver: Statement,
@@ -27,7 +27,7 @@ pub(super) struct Statements {
     pub(super) taken: Statement,
 }
 
-impl Statements {
+impl OutboxStatements {
     pub(super) fn new(dialect: &Dialect, table: &Table) -> Self {
         let now = dialect.now;
         let messages = table.quoted(dialect.quote, "");

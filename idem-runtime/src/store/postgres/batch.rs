@@ -4,8 +4,8 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Postgres};
 use tokio::sync::oneshot::Sender;
 
-use super::statements::PLACE;
-use super::{Found, PostgresStore, error, found, retry_conflicts};
+use super::statements::POSITION;
+use super::{ClaimRow, PostgresStore, error, read_claim_row, retry_conflicts};
 use crate::error::StoreError;
 use crate::record::{Ending, Holder};
 use crate::store::sql::{self, BatchExecutor, Pending, Readable};
@@ -23,7 +23,7 @@ pub(super) struct CompletionBatch(pub(super) PostgresStore);
 
 impl BatchExecutor for ClaimBatch {
     type Request = ClaimRequest;
-    type Response = Found;
+    type Response = ClaimRow;
 
     async fn run(&self, batch: Vec<Pending<Self>>) {
         let batch = sql::one_per_record(batch, |claim| claim.id);
@@ -50,7 +50,9 @@ impl BatchExecutor for ClaimBatch {
                 .bind(&on_crash)
         });
         let Ok(rows) = rows.await else { return };
-        respond(batch, &rows, PLACE, |row, claim| found(row, claim).ok());
+        respond(batch, &rows, POSITION, |row, claim| {
+            read_claim_row(row, claim).ok()
+        });
     }
 }
 

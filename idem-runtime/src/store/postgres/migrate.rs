@@ -29,7 +29,7 @@ pub(in crate::store) async fn run(
     migrations: &'static Migrations,
 ) -> Result<(), StoreError> {
     let (pool, table) = (pool.clone(), table.clone());
-    sql::uncut(async move { migrate(&pool, &table, migrations).await }).await
+    sql::run_to_completion(async move { migrate(&pool, &table, migrations).await }).await
 }
 
 async fn migrate(pool: &PgPool, table: &Table, migrations: &Migrations) -> Result<(), StoreError> {

@@ -6,10 +6,10 @@ use crate::error::StoreError;
 use crate::key::{Identity, RecordId};
 use crate::record::{Digest, Record, State, Timestamp, Token};
 use crate::store::ClaimRequest;
-use crate::store::head::Head;
 use crate::store::sql::{
     self, Backend, Readable, corrupt, granted_at, identity, payload, time, unreadable,
 };
+use crate::store::status::Status;
 
 macro_rules! content {
     () => {
@@ -21,7 +21,7 @@ macro_rules! content {
 /// The columns that [`record`] reads, in its order; the time of reading comes last.
 pub(super) const COLUMNS: &str = concat!("id, scope, operation, idempotency_key, ", content!());
 
-/// The same without what says whose record it is, for [`record_of`].
+/// The same without the columns of the identity, for [`record_for`].
 pub(super) const CONTENT: &str = content!();
 
 /// How many [`CONTENT`] names.
@@ -41,9 +41,9 @@ pub(super) fn record<R: Readable>(row: &R) -> Result<Record, StoreError> {
     content(row, 4, id, identity)
 }
 
-/// The record in a row of [`CONTENT`] and the time of reading, which is known to be that of the claim; none where all of
-/// the former is null.
-pub(super) fn record_of<R: Readable>(
+/// The record in a row of [`CONTENT`] and the time of reading, which is known to be that of the claim; none where all
+/// of the former is null.
+pub(super) fn record_for<R: Readable>(
     row: &R,
     claim: &ClaimRequest,
 ) -> Result<Option<Record>, StoreError> {
@@ -77,7 +77,7 @@ fn content<R: Readable>(
     )?;
     let ended_at = row.number_or_null(at(11)).map_err(unreadable)?;
     let retention = row.number(at(6)).map_err(unreadable)?;
-    let head = Head {
+    let status = Status {
         state,
         ended_at: ended_at.map(Timestamp::from_micros),
         retention: retention
@@ -89,13 +89,14 @@ fn content<R: Readable>(
         granted: granted_at(row, [at(3), at(4), at(10), at(7)])?,
     };
     let read_at = time(row, at(CONTENT_LEN))?;
-    head.checked()
-        .and_then(|head| head.record((id, identity), fingerprint, payload, read_at))
+    status
+        .checked()
+        .and_then(|status| status.record((id, identity), fingerprint, payload, read_at))
         .map_err(corrupt)
 }
 
-/// What is wrong with a record that is about something else than its id says.
-pub(super) async fn foreign(backend: &impl Backend, claim: &ClaimRequest) -> StoreError {
+/// Error for a record whose scope, operation or key does not match its id.
+pub(super) async fn id_mismatch(backend: &impl Backend, claim: &ClaimRequest) -> StoreError {
     let read = sql::get(backend, &claim.id).await;
     read.err().unwrap_or_else(|| corrupt("id"))
 }

@@ -25,17 +25,17 @@ pub(in crate::store) const DIALECT: Dialect = Dialect {
     proposed: "excluded.{}",
 };
 
-/// The column of [`Statements::claim`] and [`Statements::claim_locked`] that tells what was done: null where there is a
-/// record, the number of the grant where this claim made it, or one of those below.
-pub(super) const OUTCOME: usize = CONTENT_LEN + 1;
-/// The column of [`Statements::claim_all`] behind it.
-pub(super) const PLACE: usize = OUTCOME + 1;
-/// Another claim made the record while this one ran.
-pub(super) const LOST: i64 = 0;
+/// The column of [`PostgresStatements::claim`] and [`PostgresStatements::claim_locked`] that tells what was done: null
+/// where there is a record, the number of the grant where this claim made it, or one of those below.
+pub(super) const CLAIM_RESULT: usize = CONTENT_LEN + 1;
+/// The column of [`PostgresStatements::claim_all`] behind it.
+pub(super) const POSITION: usize = CLAIM_RESULT + 1;
+/// A concurrent claim created the record.
+pub(super) const LOST_RACE: i64 = 0;
 /// Another transaction holds the record's lock.
 pub(super) const LOCKED: i64 = -1;
-/// The record under this id is about something else.
-pub(super) const FOREIGN: i64 = -2;
+/// The record with this id is of another scope, operation or key.
+pub(super) const ID_MISMATCH: i64 = -2;
 
 /// How PostgreSQL spells the steps of bodies.
 const STEPS: StepDialect = StepDialect {
@@ -45,16 +45,17 @@ const STEPS: StepDialect = StepDialect {
     name: "s.name",
 };
 
-/// How long a statement for many records waits for a row that somebody has locked, in milliseconds. Then its callers run
-/// alone: a caller with another key waits at most this long because of one locked record, and once more for its turn.
+/// How long a statement for many records waits for a row that somebody has locked, in milliseconds. Then its callers
+/// run alone: a caller with another key waits at most this long because of one locked record, and once more for its
+/// turn.
 const BATCH_WAIT_MS: u32 = 50;
 
 /// The statements for one table.
 #[derive(Debug)]
-pub(super) struct Statements {
+pub(super) struct PostgresStatements {
     pub(super) table: Table,
-    pub(super) shared: sql::Statements,
-    /// One row of [`CONTENT`], all null where there is no record, the time of reading, and [`OUTCOME`].
+    pub(super) shared: sql::SharedStatements,
+    /// One row of [`CONTENT`], all null where there is no record, the time of reading, and [`CLAIM_RESULT`].
     pub(super) claim: Statement,
     pub(super) claim_again: Statement,
     /// The same for many records, none twice. Parameters 1 to 9 are arrays; each row ends in the place of its claim in
@@ -71,7 +72,7 @@ pub(super) struct Statements {
     pub(super) steps: StepStatements,
 }
 
-impl Statements {
+impl PostgresStatements {
     pub(super) fn new(table: Table) -> Self {
         let records = table.quoted('"', "");
         let dropped = table.quoted('"', "_dropped");
@@ -79,9 +80,9 @@ impl Statements {
             "{}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
             table.quoted('"', "_claim")
         );
-        let found = format!("FROM (SELECT) AS one LEFT JOIN {records} AS r ON r.id = ?1");
+        let from_record = format!("FROM (SELECT) AS one LEFT JOIN {records} AS r ON r.id = ?1");
         // Null where there is none.
-        let foreign = "r.scope <> ?2 OR r.operation <> ?3 OR r.idempotency_key <> ?4";
+        let id_mismatch = "r.scope <> ?2 OR r.operation <> ?3 OR r.idempotency_key <> ?4";
         let Conditions {
             expired,
             unsettled,
@@ -106,14 +107,14 @@ impl Statements {
                ORDER BY purge_after LIMIT ?1 FOR UPDATE SKIP LOCKED)"
         );
         Self {
-            shared: sql::Statements::new(&DIALECT, &table),
+            shared: sql::SharedStatements::new(&DIALECT, &table),
             steps: StepStatements::new(&DIALECT, &STEPS, &table),
             claim: sql(format!(
                 "-- Two callers may both have read that there is no record. The primary key lets one of them insert;\n\
                  -- the other waits for its commit, inserts nothing, and reads again. Where a record is there, nothing\n\
                  -- is written or locked.\n\
-                 SELECT {CONTENT}, {NOW}, CASE WHEN r.id IS NULL THEN {make} WHEN {foreign} THEN {FOREIGN}::bigint END \
-                 {found}"
+                 SELECT {CONTENT}, {NOW}, CASE WHEN r.id IS NULL THEN {make} WHEN {id_mismatch} THEN {ID_MISMATCH}::bigint END \
+                 {from_record}"
             )),
             claim_all: sql(format!(
                 "-- As above for each. Whoever waits here for another's commit has the rows before it locked, which is no\n\
@@ -130,9 +131,9 @@ impl Statements {
                    FROM asked AS a WHERE NOT EXISTS (SELECT FROM {records} AS r WHERE r.id = a.id) \
                    ON CONFLICT (id) DO NOTHING RETURNING id, grant_number) \
                  SELECT {content}, {NOW}, \
-                   CASE WHEN r.id IS NULL THEN coalesce(m.grant_number, {LOST}) \
+                   CASE WHEN r.id IS NULL THEN coalesce(m.grant_number, {LOST_RACE}) \
                      WHEN r.scope <> a.scope OR r.operation <> a.operation OR r.idempotency_key <> a.idempotency_key \
-                     THEN {FOREIGN}::bigint END, a.place \
+                     THEN {ID_MISMATCH}::bigint END, a.place \
                  FROM asked AS a LEFT JOIN {records} AS r ON r.id = a.id LEFT JOIN made AS m ON m.id = a.id"
             )),
             complete_all: sql(format!(
@@ -149,11 +150,11 @@ impl Statements {
                  -- or update would wait for it. So the lock is tried first, which waits for nobody and is let go with the\n\
                  -- transaction. It is the table's own, whatever others lock by the same number. Whoever gets it after the\n\
                  -- other has committed does not see that here: the insert does nothing, and it reads again.\n\
-                 SELECT {CONTENT}, {NOW}, CASE WHEN {foreign} THEN {FOREIGN}::bigint \
+                 SELECT {CONTENT}, {NOW}, CASE WHEN {id_mismatch} THEN {ID_MISMATCH}::bigint \
                    WHEN r.state IN ('completed', 'failed', 'unrecorded') AND NOT ({expired}) THEN NULL \
                    WHEN NOT pg_try_advisory_xact_lock(?10 # '{records}'::regclass::oid::bigint) THEN {LOCKED}::bigint \
                    WHEN r.id IS NULL THEN {make} END \
-                 {found}"
+                 {from_record}"
             )),
             claim_again: sql(format!(
                 "-- Several callers may have read that the record is released or has expired. The first locks the row;\n\

@@ -3,16 +3,16 @@
 use sqlx::Postgres;
 use sqlx::postgres::{PgConnection, PgRow};
 
-use super::statements::Statements;
-use super::{Found, PostgresStore, error, existing, foreign, found};
+use super::statements::PostgresStatements;
+use super::{ClaimRow, PostgresStore, error, existing, id_mismatch, read_claim_row};
 use crate::error::StoreError;
 use crate::record::{Ending, Holder, Observation};
-use crate::store::sql::{self, Backend, On, OpenTransaction, Query, Returning};
+use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query, Returning};
 use crate::store::{ClaimInTransaction, ClaimRequest, Fenced, TransactionalStore};
 
 sql::transactions!(PostgresStore, Postgres, PgConnection, PgRow);
 
-impl Returning for On<'_, PostgresStore, PgConnection> {
+impl Returning for InTransaction<'_, PostgresStore, PgConnection> {
     async fn write_returning(&self, query: Query<'_>) -> Result<Vec<PgRow>, StoreError> {
         self.read(query).await
     }
@@ -37,24 +37,24 @@ impl TransactionalStore for PostgresStore {
         observed: Option<&Observation>,
         claim: &ClaimRequest,
     ) -> Result<ClaimInTransaction, StoreError> {
-        let on = On::new(self, transaction);
-        for _ in 0..sql::ROUNDS {
+        let on = InTransaction::new(self, transaction);
+        for _ in 0..sql::MAX_CONFLICTS {
             if let Some(answer) = on.try_claim_locked(observed, claim).await? {
                 return Ok(answer);
             }
         }
-        Err(sql::restless())
+        Err(sql::too_many_conflicts())
     }
 }
 
-impl On<'_, PostgresStore, PgConnection> {
+impl InTransaction<'_, PostgresStore, PgConnection> {
     /// None where the record changed under it.
     async fn try_claim_locked(
         &self,
         observed: Option<&Observation>,
         claim: &ClaimRequest,
     ) -> Result<Option<ClaimInTransaction>, StoreError> {
-        let Statements {
+        let PostgresStatements {
             claim_locked,
             claim_again,
             take_over,
@@ -65,19 +65,19 @@ impl On<'_, PostgresStore, PgConnection> {
         let query = sql::claim_query(claim_locked, claim).number(lock);
         let rows = self.read(query).await?;
         let row = rows.first().ok_or_else(|| sql::corrupt("id"))?;
-        let record = match found(row, claim)? {
-            Found::New(granted) => return Ok(Some(ClaimInTransaction::Granted(granted))),
-            Found::Nothing => return Ok(None),
-            Found::Locked(record) => {
+        let record = match read_claim_row(row, claim)? {
+            ClaimRow::Created(granted) => return Ok(Some(ClaimInTransaction::Granted(granted))),
+            ClaimRow::LostRace => return Ok(None),
+            ClaimRow::Locked(record) => {
                 let there = record.filter(|record| !record.is_expired());
                 return Ok(Some(ClaimInTransaction::Locked {
                     fingerprint: there.map(|record| record.fingerprint),
                 }));
             }
-            Found::Foreign => return Err(foreign(self, claim).await),
-            Found::Record(record) => record,
+            ClaimRow::IdMismatch => return Err(id_mismatch(self, claim).await),
+            ClaimRow::Record(record) => record,
         };
-        let answer = if record.is_expired() || sql::may_be_granted(&record, claim) {
+        let answer = if record.is_expired() || sql::is_claimable(&record, claim) {
             sql::grant(self, sql::claim_query(claim_again, claim)).await?
         } else if let Some(observed) = observed {
             sql::try_take_over(self, take_over, observed, claim).await?

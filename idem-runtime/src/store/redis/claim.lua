@@ -1,11 +1,11 @@
--- Claims, or takes over what was observed, in one step: two callers who both saw nothing, or both saw the same lapsed
+-- Claims, or takes over what was observed, atomically: two callers who both saw nothing, or both saw the same lapsed
 -- lease, are served one after the other, and the second sees what the first wrote. A claim that is not granted writes
--- nothing. One that is granted answers with the head.
+-- nothing. One that is granted answers with the status.
 --
--- ARGV: token, lease, retention, on_crash, about
--- and for a takeover the observation: state, token or '-', grant, lease end
+-- ARGV: claim id, lease, retention, on_crash, request
+-- and for a takeover the observation: state, claim id or '-', fencing token, lease end
 
-local token, lease, retention = ARGV[1], ARGV[2], ARGV[3]
+local claim_id, lease, retention = ARGV[1], ARGV[2], ARGV[3]
 local takes_over = #ARGV > 5
 
 local record, problem = load()
@@ -15,22 +15,22 @@ end
 local lease_until = text(NOW + lease)
 
 if not is_live(record) then
-    local head = write({
+    local status = write({
         state = 'running', ended_at = '-', retention = retention, on_crash = ARGV[4], lease_until = lease_until,
-        token = token, grant = next_grant(record), attempt = '1', first_claimed_at = text(NOW),
-    }, 'about', ASKED)
+        claim_id = claim_id, fencing_token = next_fencing_token(record), attempt = '1', first_claimed_at = text(NOW),
+    }, 'request', CLAIMED_REQUEST)
     if record then
         redis.call('HDEL', KEY, 'outcome')
         for _, field in ipairs(step_fields()) do
             redis.call('HDEL', KEY, field)
         end
     end
-    return head
+    return status
 end
 
 -- The key says whose record it is, so this differs where the request does.
-if ABOUT == ASKED then
-    if record.state == 'running' and record.token == token then
+if REQUEST == CLAIMED_REQUEST then
+    if record.state == 'running' and record.claim_id == claim_id then
         record.lease_until = lease_until
         return write(record)
     end
@@ -41,11 +41,11 @@ if ABOUT == ASKED then
             and is_as_observed(record, ARGV[6], ARGV[7], ARGV[8], ARGV[9])
     end
     if free then
-        record.grant = next_grant(record)
+        record.fencing_token = next_fencing_token(record)
         record.attempt = text(math.min(record.attempt + 1, 4294967295))
         record.state, record.ended_at = 'running', '-'
-        record.token, record.lease_until, record.retention = token, lease_until, retention
+        record.claim_id, record.lease_until, record.retention = claim_id, lease_until, retention
         return write(record)
     end
 end
-return found()
+return record_reply()

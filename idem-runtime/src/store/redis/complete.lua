@@ -1,16 +1,16 @@
--- The completion of a call that runs, at once as well. The arguments are those of `hold.lua`; token and grant are hex
--- digits and digits, so they stand for themselves in a pattern.
+-- The completion of a call that runs, on a fast path. The arguments are those of `owner_ops.lua`; claim id and fencing
+-- token are hex digits and digits, so they stand for themselves in a pattern.
 
-if HEAD and ARGV[1] == 'complete' then
+if STATUS and ARGV[1] == 'complete' then
     local retention, on_crash, lease_until =
-        string.match(HEAD, '^running %- (%d+) (%l+) (%d+) ' .. ARGV[2] .. ' ' .. ARGV[3] .. ' ')
+        string.match(STATUS, '^running %- (%d+) (%l+) (%d+) ' .. ARGV[2] .. ' ' .. ARGV[3] .. ' ')
     if retention and (on_crash ~= 'rerun' or lease_until + retention > NOW) then
         -- All but the first two words stays.
-        local head = string.format('%s %.0f%s', ARGV[5], NOW, string.sub(HEAD, #'running -' + 1))
+        local status = string.format('%s %.0f%s', ARGV[5], NOW, string.sub(STATUS, #'running -' + 1))
         if ARGV[6] then
-            redis.call('HSET', KEY, 'head', head, 'outcome', ARGV[6])
+            redis.call('HSET', KEY, 'status', status, 'outcome', ARGV[6])
         else
-            redis.call('HSET', KEY, 'head', head)
+            redis.call('HSET', KEY, 'status', status)
         end
         -- Under rerun the key has an expiry that counts from the end of the lease. Where that is soon, it stays: one write
         -- less, and a single one needs no transaction in Redis' log.

@@ -1,19 +1,19 @@
-//! What the scripts answer.
+//! Decodes the replies of the scripts.
 
 use redis::Value;
 
-use super::encode::{read_about, read_payload};
+use super::encode::{read_payload, read_request};
 use super::errors::{corrupt, unreadable};
 use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{Record, Timestamp};
-use crate::store::head::{Head, number};
+use crate::store::status::{Status, number};
 use crate::store::{Claim, ClaimRequest, SavedStep};
 
-/// The answer to a claim.
-pub(super) fn claimed(claim: &ClaimRequest, answer: Value) -> Result<Claim, StoreError> {
+/// Outcome of a claim.
+pub(super) fn claim_outcome(claim: &ClaimRequest, answer: Value) -> Result<Claim, StoreError> {
     match answer {
-        Value::BulkString(head) => Ok(Claim::Granted(read_head(&head)?.granted)),
+        Value::BulkString(status) => Ok(Claim::Granted(read_status(&status)?.granted)),
         existing => {
             let record = record(&claim.id, Some(claim), existing)?;
             Ok(Claim::Existing(Box::new(record)))
@@ -22,7 +22,7 @@ pub(super) fn claimed(claim: &ClaimRequest, answer: Value) -> Result<Claim, Stor
 }
 
 /// The record that was read, where there is one.
-pub(super) fn found(id: &RecordId, answer: Value) -> Result<Option<Record>, StoreError> {
+pub(super) fn record_if_any(id: &RecordId, answer: Value) -> Result<Option<Record>, StoreError> {
     match answer {
         Value::Nil => Ok(None),
         existing => record(id, None, existing).map(Some),
@@ -30,21 +30,21 @@ pub(super) fn found(id: &RecordId, answer: Value) -> Result<Option<Record>, Stor
 }
 
 /// The saved steps, as pairs of field and content; none where the record is another's.
-pub(super) fn steps(answer: Value) -> Result<Option<Vec<SavedStep>>, StoreError> {
+pub(super) fn saved_steps(answer: Value) -> Result<Option<Vec<SavedStep>>, StoreError> {
     if matches!(answer, Value::Nil) {
         return Ok(None);
     }
     let mut fields = Fields::of(answer)?;
-    let mut steps = Vec::new();
+    let mut saved_steps = Vec::new();
     while let Some(field) = fields.next() {
         let name = String::from_utf8(field).map_err(|_| corrupt("step"))?;
         let name = name.strip_prefix("step:").ok_or_else(|| corrupt("step"))?;
-        steps.push(SavedStep {
+        saved_steps.push(SavedStep {
             name: name.to_owned(),
             payload: read_payload(&fields.bytes("step")?).ok_or_else(|| corrupt("step"))?,
         });
     }
-    Ok(Some(steps))
+    Ok(Some(saved_steps))
 }
 
 /// Whether a step took effect.
@@ -56,43 +56,45 @@ pub(super) fn took_effect(answer: &Value) -> Result<bool, StoreError> {
     }
 }
 
-pub(super) fn read_head(head: &[u8]) -> Result<Head, StoreError> {
-    let line = std::str::from_utf8(head).map_err(|_| corrupt("head"))?;
-    Head::read(line).map_err(|_| corrupt("head"))
+pub(super) fn read_status(status: &[u8]) -> Result<Status, StoreError> {
+    let line = std::str::from_utf8(status).map_err(|_| corrupt("status"))?;
+    Status::read(line).map_err(|_| corrupt("status"))
 }
 
-/// The time in seconds and microseconds and the head; what it is about, which is left out where that is what was asked;
-/// the outcome.
+/// The time in seconds and microseconds and the status; the request, which is left out where it is that of the claim; the
+/// outcome.
 fn record(
     id: &RecordId,
-    asked: Option<&ClaimRequest>,
+    claim: Option<&ClaimRequest>,
     answer: Value,
 ) -> Result<Record, StoreError> {
     let mut fields = Fields::of(answer)?;
-    let line = fields.bytes("head")?;
-    let line = std::str::from_utf8(&line).map_err(|_| corrupt("head"))?;
+    let line = fields.bytes("status")?;
+    let line = std::str::from_utf8(&line).map_err(|_| corrupt("status"))?;
     let mut parts = line.splitn(3, ' ');
     let mut time = || number(parts.next()?);
     let read_at = time()
         .zip(time())
         .map(|(seconds, micros)| seconds.saturating_mul(1_000_000).saturating_add(micros))
         .ok_or_else(unreadable)?;
-    let head = Head::read(parts.next().ok_or_else(unreadable)?).map_err(|_| corrupt("head"))?;
-    let (fingerprint, identity) = match (fields.0.next(), asked) {
-        (Some(Value::BulkString(about)), _) => read_about(&about)?,
+    let status =
+        Status::read(parts.next().ok_or_else(unreadable)?).map_err(|_| corrupt("status"))?;
+    let (fingerprint, identity) = match (fields.0.next(), claim) {
+        (Some(Value::BulkString(request)), _) => read_request(&request)?,
         (Some(Value::Nil), Some(claim)) => (claim.fingerprint, claim.identity.clone()),
         _ => return Err(unreadable()),
     };
     // Whatever put a record under the id of another would hand one caller the result of another.
-    if asked.is_none_or(|claim| claim.identity != identity) && RecordId::of(&identity) != *id {
-        return Err(corrupt("about"));
+    if claim.is_none_or(|claim| claim.identity != identity) && RecordId::of(&identity) != *id {
+        return Err(corrupt("request"));
     }
     let payload = match fields.next() {
         Some(outcome) => Some(read_payload(&outcome).ok_or_else(|| corrupt("outcome"))?),
         None => None,
     };
     let read_at = Timestamp::from_micros(read_at);
-    head.record((*id, identity), fingerprint, payload, read_at)
+    status
+        .record((*id, identity), fingerprint, payload, read_at)
         .map_err(|_| corrupt("outcome"))
 }
 

@@ -1,4 +1,4 @@
-//! How a record is written in the fields of its hash, see `record.lua`.
+//! Encodes and decodes the fields of the hash of a record, see `record.lua`.
 
 use super::errors::corrupt;
 use crate::error::StoreError;
@@ -12,7 +12,7 @@ pub(super) fn token(token: &Token) -> String {
 
 /// The fingerprint as it is, operation, key and scope, between them ends of lines, which neither operation nor key can
 /// hold.
-pub(super) fn about(fingerprint: &Digest, identity: &Identity) -> Vec<u8> {
+pub(super) fn request(fingerprint: &Digest, identity: &Identity) -> Vec<u8> {
     let lines = [
         identity.operation.as_str(),
         "\n",
@@ -21,18 +21,18 @@ pub(super) fn about(fingerprint: &Digest, identity: &Identity) -> Vec<u8> {
         identity.scope.as_str(),
     ];
     let len = lines.iter().map(|it| it.len()).sum::<usize>();
-    let mut about = Vec::with_capacity(Digest::LEN + len);
-    about.extend_from_slice(fingerprint.as_bytes());
+    let mut request = Vec::with_capacity(Digest::LEN + len);
+    request.extend_from_slice(fingerprint.as_bytes());
     for line in lines {
-        about.extend_from_slice(line.as_bytes());
+        request.extend_from_slice(line.as_bytes());
     }
-    about
+    request
 }
 
-/// What [`about`] wrote.
-pub(super) fn read_about(about: &[u8]) -> Result<(Digest, Identity), StoreError> {
+/// Decodes the result of [`request`].
+pub(super) fn read_request(request: &[u8]) -> Result<(Digest, Identity), StoreError> {
     let read = || {
-        let (fingerprint, lines) = about.split_at_checked(Digest::LEN)?;
+        let (fingerprint, lines) = request.split_at_checked(Digest::LEN)?;
         let mut lines = std::str::from_utf8(lines).ok()?.splitn(3, '\n');
         let identity = Identity {
             operation: Operation::new(lines.next()?.to_owned()).ok()?,
@@ -41,20 +41,20 @@ pub(super) fn read_about(about: &[u8]) -> Result<(Digest, Identity), StoreError>
         };
         Some((Digest::from_bytes(fingerprint)?, identity))
     };
-    read().ok_or_else(|| corrupt("about"))
+    read().ok_or_else(|| corrupt("request"))
 }
 
 /// The length of the codec's tag in digits, a colon, the tag, the bytes.
 pub(super) fn payload(payload: &Payload) -> Vec<u8> {
-    let mut written = format!("{}:{}", payload.codec.len(), payload.codec).into_bytes();
-    written.extend_from_slice(&payload.bytes);
-    written
+    let mut encoded = format!("{}:{}", payload.codec.len(), payload.codec).into_bytes();
+    encoded.extend_from_slice(&payload.bytes);
+    encoded
 }
 
-/// What [`payload`] wrote.
-pub(super) fn read_payload(written: &[u8]) -> Option<Payload> {
-    let colon = written.iter().position(|byte| *byte == b':')?;
-    let (length, rest) = written.split_at(colon);
+/// Decodes the result of [`payload`].
+pub(super) fn read_payload(encoded: &[u8]) -> Option<Payload> {
+    let colon = encoded.iter().position(|byte| *byte == b':')?;
+    let (length, rest) = encoded.split_at(colon);
     let length: usize = std::str::from_utf8(length).ok()?.parse().ok()?;
     let (codec, bytes) = rest.get(1..)?.split_at_checked(length)?;
     Some(Payload {
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_what_was_written() {
+    fn what_is_decoded_is_what_was_encoded() {
         let fingerprint = Digest::new(1, [b'\n'; 4], &[b'\n'; 32]);
         for scope in [
             Scope::none(),
@@ -80,8 +80,8 @@ mod tests {
                 operation: Operation::new("charges.create").unwrap(),
                 key: Key::new("a key of blanks ").unwrap(),
             };
-            let written = about(&fingerprint, &identity);
-            assert_eq!(read_about(&written).unwrap(), (fingerprint, identity));
+            let encoded = request(&fingerprint, &identity);
+            assert_eq!(read_request(&encoded).unwrap(), (fingerprint, identity));
         }
         let result = Payload {
             codec: "a:tag".into(),

@@ -1,4 +1,4 @@
--- Reads a record and the time by which it was read, in one step: read apart, a lease could look over that was renewed.
+-- Reads a record and the time by which it was read, atomically: read apart, a lease could look over that was renewed.
 
 local record, problem = load()
 if problem then
@@ -7,4 +7,4 @@ end
 if not is_live(record) then
     return false
 end
-return found()
+return record_reply()

@@ -21,7 +21,7 @@ use redis::{
 use tokio::task::JoinSet;
 
 use super::errors;
-use super::scripts::Step;
+use super::scripts::ScriptCall;
 use super::single::{Epoch, Single};
 use crate::error::{StoreError, StoreErrorKind};
 
@@ -139,10 +139,14 @@ impl Link {
     }
 
     /// Runs a script, and sends it along where the server does not know it yet or any more.
-    pub(super) async fn run(&self, step: &Step, timeout: Duration) -> Result<Value, StoreError> {
+    pub(super) async fn run(
+        &self,
+        call: &ScriptCall,
+        timeout: Duration,
+    ) -> Result<Value, StoreError> {
         self.answer(timeout, async {
-            match self.command(step.by_hash()).await {
-                Err(error) if is_unknown(&error) => self.command(&step.by_text()).await,
+            match self.command(call.by_hash()).await {
+                Err(error) if is_unknown(&error) => self.command(&call.by_text()).await,
                 answer => answer,
             }
         })
@@ -154,7 +158,7 @@ impl Link {
     /// Both go to one server over one connection: WAIT knows of no other's writes.
     pub(super) async fn run_and_wait(
         &self,
-        step: &Step,
+        call: &ScriptCall,
         replicas: u32,
         patience: Duration,
         timeout: Duration,
@@ -163,9 +167,9 @@ impl Link {
         // Zero would wait for ever.
         wait.arg(replicas).arg(patience.as_millis().max(1) as u64);
         let answers = self.answer(timeout.saturating_add(patience), async {
-            match self.both(step.key(), step.by_hash(), &wait).await {
+            match self.both(call.key(), call.by_hash(), &wait).await {
                 Err(error) if is_unknown(&error) => {
-                    self.both(step.key(), &step.by_text(), &wait).await
+                    self.both(call.key(), &call.by_text(), &wait).await
                 }
                 answer => answer,
             }
@@ -273,8 +277,8 @@ impl Link {
     /// Sends commands that read one key each at once, in the order of the answers. An answer may be an error, such as
     /// that of a key that a cluster is moving.
     ///
-    /// In a cluster each command goes to the node of its key. The client redirects a pipeline as a whole at the first key
-    /// that moved, and the other node then redirects it back for all the others.
+    /// In a cluster each command goes to the node of its key. The client redirects a pipeline as a whole at the first
+    /// key that moved, and the other node then redirects it back for all the others.
     pub(super) async fn read_each(
         &self,
         commands: Vec<Cmd>,

@@ -5,10 +5,10 @@ if problem then
     return problem
 end
 if not record or record.state == 'erased' then
-    return 'kept'
+    return 'unchanged'
 end
 if not is_live(record) then
-    forget(record)
+    erase(record)
     return record.state == 'running' and 'abandoned' or 'removed'
 end
 if record.state == 'running' and record.on_crash ~= 'rerun' and record.lease_until + record.retention <= NOW then
@@ -16,4 +16,4 @@ if record.state == 'running' and record.on_crash ~= 'rerun' and record.lease_unt
     write(record)
     return 'interrupted'
 end
-return 'kept'
+return 'unchanged'

@@ -1,12 +1,12 @@
 -- What the scripts share. A record is one hash, so each script works on one key and a cluster can run it:
 --
--- head     state, when it ended or -, retention, on_crash, end of the lease, token or -, grant, attempt, when it was
---          first claimed: words between blanks, since reading many fields takes longer than reading one
--- about    fingerprint, scope, operation, key, as the claim gave them
+-- status   state, when it ended or -, retention, on_crash, end of the lease, claim id or -, fencing token, attempt,
+--          when it was first claimed: words between blanks, since reading many fields takes longer than reading one
+-- request  fingerprint, scope, operation, key, as the claim gave them
 -- outcome  codec and payload, as the completion gave them
 -- step:…   saved steps
 --
--- Of a record that was erased there is `erased`, the grant.
+-- Of a record that was erased there is `erased`, the fencing token.
 --
 -- Redis runs a script as one step, by one clock, so nothing can change between its reads and its writes. It does not
 -- undo the writes of a script that fails: the first write of each is the one that may be refused for want of memory.
@@ -26,43 +26,43 @@ local function text(number)
     return string.format('%.0f', number)
 end
 
-local function foreign()
-    return redis.error_reply('IDEMCORRUPT head')
+local function corrupt()
+    return redis.error_reply('IDEMCORRUPT status')
 end
 
 local function is_number(value)
     return value and #value <= 16 and string.find(value, '^%d+$')
 end
 
--- The head of what is there: nil where there is nothing, and an error where it is not ours. Counting what somebody
+-- Parses the status: nil where there is nothing, and an error where it is not ours. Counting what somebody
 -- else wrote as absent would write over it.
 local function load()
-    if not HEAD then
+    if not STATUS then
         if redis.call('EXISTS', KEY) == 1 then
-            return nil, foreign()
+            return nil, corrupt()
         end
         return nil, nil
     end
-    local erased = string.match(HEAD, '^erased (%d+)$')
+    local erased = string.match(STATUS, '^erased (%d+)$')
     if is_number(erased) then
-        return { state = 'erased', grant = erased }, nil
+        return { state = 'erased', fencing_token = erased }, nil
     end
-    local state, ended_at, retention, on_crash, lease_until, token, grant, attempt, first_claimed_at =
-        string.match(HEAD, '^(%l+) (%S+) (%d+) (%l+) (%d+) (%S+) (%d+) (%d+) (%d+)$')
+    local state, ended_at, retention, on_crash, lease_until, claim_id, fencing_token, attempt, first_claimed_at =
+        string.match(STATUS, '^(%l+) (%S+) (%d+) (%l+) (%d+) (%S+) (%d+) (%d+) (%d+)$')
     if not STATES[state] then
-        return nil, foreign()
+        return nil, corrupt()
     end
-    for _, number in ipairs({ retention, lease_until, grant, attempt, first_claimed_at }) do
+    for _, number in ipairs({ retention, lease_until, fencing_token, attempt, first_claimed_at }) do
         if not is_number(number) then
-            return nil, foreign()
+            return nil, corrupt()
         end
     end
     if (ENDED[state] or state == 'released') and not is_number(ended_at) then
-        return nil, foreign()
+        return nil, corrupt()
     end
     local record = {
         state = state, ended_at = ended_at, retention = retention, on_crash = on_crash, lease_until = lease_until,
-        token = token, grant = grant, attempt = attempt, first_claimed_at = first_claimed_at,
+        claim_id = claim_id, fencing_token = fencing_token, attempt = attempt, first_claimed_at = first_claimed_at,
     }
     return record, nil
 end
@@ -81,7 +81,7 @@ local function expires_at(record)
     return record.ended_at + record.retention
 end
 
--- Whether there is a record: what has expired and what was erased only remembers its grant.
+-- Whether there is a record: what has expired and what was erased only remembers its fencing token.
 local function is_live(record)
     if not record or record.state == 'erased' then
         return false
@@ -94,28 +94,28 @@ local function is_lapsed(record)
     return record.state == 'running' and tonumber(record.lease_until) <= NOW
 end
 
-local function next_grant(record)
+local function next_fencing_token(record)
     if not record then
         return text(NOW)
     end
-    return text(math.max(NOW, record.grant + 1))
+    return text(math.max(NOW, record.fencing_token + 1))
 end
 
--- Writes the head, and further fields as pairs, and lets Redis remove the key some time after it expires. HSET comes
+-- Writes the status, and further fields as pairs, and lets Redis remove the key some time after it expires. HSET comes
 -- first: it is what a full server refuses.
 local function write(record, ...)
-    local head = table.concat({
-        record.state, record.ended_at, record.retention, record.on_crash, record.lease_until, record.token,
-        record.grant, record.attempt, record.first_claimed_at,
+    local status = table.concat({
+        record.state, record.ended_at, record.retention, record.on_crash, record.lease_until, record.claim_id,
+        record.fencing_token, record.attempt, record.first_claimed_at,
     }, ' ')
-    redis.call('HSET', KEY, 'head', head, ...)
+    redis.call('HSET', KEY, 'status', status, ...)
     local at = expires_at(record)
     if at then
         redis.call('PEXPIREAT', KEY, text(math.ceil((at + GRACE) / 1000)))
     else
         redis.call('PERSIST', KEY)
     end
-    return head
+    return status
 end
 
 -- The fields that hold saved steps.
@@ -129,21 +129,21 @@ local function step_fields()
     return fields
 end
 
--- Removes the record. Claimed again in the same tick, or by a clock that went back, the key would get a grant that was
--- given before, so a young grant leaves a trace that lives for the grace.
-local function forget(record)
-    local grant = tonumber(record.grant)
+-- Removes the record. Claimed again in the same tick, or by a clock that went back, the key would get a fencing token that was
+-- given before, so a young fencing token leaves a trace that lives for the grace.
+local function erase(record)
+    local fencing_token = tonumber(record.fencing_token)
     redis.call('DEL', KEY)
-    if grant + GRACE >= NOW then
-        redis.call('HSET', KEY, 'head', 'erased ' .. record.grant)
-        redis.call('PEXPIREAT', KEY, text(math.ceil((math.max(grant, NOW) + GRACE) / 1000)))
+    if fencing_token + GRACE >= NOW then
+        redis.call('HSET', KEY, 'status', 'erased ' .. record.fencing_token)
+        redis.call('PEXPIREAT', KEY, text(math.ceil((math.max(fencing_token, NOW) + GRACE) / 1000)))
     end
 end
 
--- Whether the record is exactly as observed: state, token or '-', grant, lease end.
-local function is_as_observed(record, state, token, grant, lease_until)
+-- Whether the record is exactly as observed: state, claim id or '-', fencing token, lease end.
+local function is_as_observed(record, state, claim_id, fencing_token, lease_until)
     return record.state == state
-        and record.token == token
-        and record.grant == grant
+        and record.claim_id == claim_id
+        and record.fencing_token == fencing_token
         and record.lease_until == lease_until
 end

@@ -1,10 +1,10 @@
 -- Settles a record that nobody owns any more, only while it is exactly as observed: a heartbeat, a takeover or a
 -- completion since then would be overwritten.
 --
--- ARGV: step, then the observation: state, token or '-', grant, lease end
+-- ARGV: transition, then the observation: state, claim id or '-', fencing token, lease end
 -- complete: state, and the outcome where it has one
 
-local step = ARGV[1]
+local transition = ARGV[1]
 local record, problem = load()
 if problem then
     return problem
@@ -12,25 +12,25 @@ end
 if not is_live(record) or not is_as_observed(record, ARGV[2], ARGV[3], ARGV[4], ARGV[5]) then
     return 0
 end
-if step == 'erase' then
+if transition == 'erase' then
     if record.state == 'running' and not is_lapsed(record) then
         return 0
     end
-    forget(record)
+    erase(record)
     return 1
 end
 if record.state ~= 'interrupted' and not is_lapsed(record) then
     return 0
 end
 
-if step == 'interrupt' then
+if transition == 'interrupt' then
     record.state = 'interrupted'
     write(record)
     return 1
 end
-record.state, record.ended_at, record.token = 'released', text(NOW), '-'
-record.grant = next_grant(record)
-if step == 'complete' then
+record.state, record.ended_at, record.claim_id = 'released', text(NOW), '-'
+record.fencing_token = next_fencing_token(record)
+if transition == 'complete' then
     record.state = ARGV[6]
     if ARGV[7] then
         write(record, 'outcome', ARGV[7])

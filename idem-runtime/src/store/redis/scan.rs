@@ -7,13 +7,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use redis::{Value, cmd};
 
 use super::RedisStore;
-use super::decode::read_head;
+use super::decode::read_status;
 use super::errors::unreadable;
 use super::link::Primary;
 use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{State, Timestamp};
-use crate::store::head::Head;
+use crate::store::status::Status;
 
 /// How many keys a server looks at for one answer. It serves nobody else meanwhile.
 const BATCH: u32 = 500;
@@ -69,27 +69,27 @@ impl RedisStore {
 
     /// Most records are not due, and one round trip tells so of all that a scan found. What is read here decides
     /// nothing: the step that purges looks again.
-    async fn scan_due(&self, primary: &Primary, cursor: &[u8]) -> Result<Found, StoreError> {
+    async fn scan_due(&self, primary: &Primary, cursor: &[u8]) -> Result<ScanBatch, StoreError> {
         let found = self.scan(primary, cursor).await?;
         if found.ids.is_empty() {
             return Ok(found);
         }
-        let read_head_of = |id| {
+        let read_status_of = |id| {
             let mut command = cmd("HGET");
-            command.arg(self.key(id)).arg("head");
+            command.arg(self.key(id)).arg("status");
             command
         };
-        let commands = found.ids.iter().map(read_head_of).collect();
+        let commands = found.ids.iter().map(read_status_of).collect();
         let answers = self.link.read_each(commands, self.timeout).await?;
         let now = found.now;
         // What cannot be read, since it is moving to another node or is not a record, is left for the next walk.
         let is_due = |answer: Value| {
-            let Value::BulkString(head) = answer else {
+            let Value::BulkString(status) = answer else {
                 return false;
             };
-            read_head(&head).is_ok_and(|head| due_at(&head).is_some_and(|at| at <= now))
+            read_status(&status).is_ok_and(|status| due_at(&status).is_some_and(|at| at <= now))
         };
-        Ok(Found {
+        Ok(ScanBatch {
             ids: found
                 .ids
                 .into_iter()
@@ -100,7 +100,7 @@ impl RedisStore {
         })
     }
 
-    async fn scan(&self, primary: &Primary, cursor: &[u8]) -> Result<Found, StoreError> {
+    async fn scan(&self, primary: &Primary, cursor: &[u8]) -> Result<ScanBatch, StoreError> {
         let mut scan = cmd("SCAN");
         scan.arg(cursor)
             .arg("MATCH")
@@ -113,7 +113,7 @@ impl RedisStore {
             redis::from_redis_value(time).map_err(|_| unreadable())?;
         let (cursor, keys): (Vec<u8>, Vec<Vec<u8>>) =
             redis::from_redis_value(found).map_err(|_| unreadable())?;
-        Ok(Found {
+        Ok(ScanBatch {
             now: Timestamp::from_micros(seconds * 1_000_000 + micros),
             ids: keys.iter().filter_map(|key| self.id_of_key(key)).collect(),
             cursor,
@@ -142,16 +142,16 @@ impl RedisStore {
 }
 
 /// When a purge has something to do with a record.
-fn due_at(head: &Head) -> Option<Timestamp> {
-    let begin = match head.state {
+fn due_at(status: &Status) -> Option<Timestamp> {
+    let begin = match status.state {
         State::Interrupted => return None,
-        State::Running => head.lease_until,
-        _ => head.ended_at?,
+        State::Running => status.lease_until,
+        _ => status.ended_at?,
     };
-    Some(begin.after(head.retention))
+    Some(begin.after(status.retention))
 }
 
-struct Found {
+struct ScanBatch {
     /// The time of the server before it was asked.
     now: Timestamp,
     ids: Vec<RecordId>,
@@ -178,21 +178,21 @@ impl Walk {
 }
 
 /// A walk while a purge is on it. One that comes meanwhile begins a walk of its own, and does not wait.
-pub(super) struct Walking<'a> {
+pub(super) struct WalkGuard<'a> {
     walk: Walk,
-    place: &'a Mutex<Walk>,
+    shared_walk: &'a Mutex<Walk>,
 }
 
-impl<'a> Walking<'a> {
-    pub(super) fn on(place: &'a Mutex<Walk>) -> Self {
+impl<'a> WalkGuard<'a> {
+    pub(super) fn on(shared_walk: &'a Mutex<Walk>) -> Self {
         Self {
-            walk: mem::take(&mut *lock(place)),
-            place,
+            walk: mem::take(&mut *lock(shared_walk)),
+            shared_walk,
         }
     }
 }
 
-impl Deref for Walking<'_> {
+impl Deref for WalkGuard<'_> {
     type Target = Walk;
 
     fn deref(&self) -> &Walk {
@@ -200,21 +200,21 @@ impl Deref for Walking<'_> {
     }
 }
 
-impl DerefMut for Walking<'_> {
+impl DerefMut for WalkGuard<'_> {
     fn deref_mut(&mut self) -> &mut Walk {
         &mut self.walk
     }
 }
 
-impl Drop for Walking<'_> {
+impl Drop for WalkGuard<'_> {
     /// A purge that is dropped, since it took too long, has come as far as it has: beginning anew each time, none would
     /// come to the end.
     fn drop(&mut self) {
-        *lock(self.place) = mem::take(&mut self.walk);
+        *lock(self.shared_walk) = mem::take(&mut self.walk);
     }
 }
 
-fn lock(place: &Mutex<Walk>) -> MutexGuard<'_, Walk> {
+fn lock(shared_walk: &Mutex<Walk>) -> MutexGuard<'_, Walk> {
     // A walk is put in as a whole, so it is whole even after a panic.
-    place.lock().unwrap_or_else(PoisonError::into_inner)
+    shared_walk.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The scripts, and how one is called.
+//! The scripts, and their calls.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -11,25 +11,37 @@ use crate::store::ClaimRequest;
 
 macro_rules! script {
     ($name:ident, $($file:literal),+) => {
-        pub(super) static $name: LazyLock<Loadable> =
-            LazyLock::new(|| Loadable::new(concat!($(include_str!($file)),+)));
+        pub(super) static $name: LazyLock<LoadableScript> =
+            LazyLock::new(|| LoadableScript::new(concat!($(include_str!($file)),+)));
     };
 }
 
-script!(CLAIM, "whole.lua", "fresh.lua", "record.lua", "claim.lua");
-script!(HOLD, "head.lua", "complete.lua", "record.lua", "hold.lua");
-script!(RESOLVE, "head.lua", "record.lua", "resolve.lua");
-script!(GET, "whole.lua", "record.lua", "get.lua");
-script!(PURGE, "head.lua", "record.lua", "purge.lua");
-script!(STEPS, "head.lua", "record.lua", "steps.lua");
+script!(
+    CLAIM,
+    "prelude_full.lua",
+    "claim_absent.lua",
+    "record.lua",
+    "claim.lua"
+);
+script!(
+    OWNER_OPS,
+    "prelude.lua",
+    "complete.lua",
+    "record.lua",
+    "owner_ops.lua"
+);
+script!(RESOLVE, "prelude.lua", "record.lua", "resolve.lua");
+script!(GET, "prelude_full.lua", "record.lua", "get.lua");
+script!(PURGE, "prelude.lua", "record.lua", "purge.lua");
+script!(SAVED_STEPS, "prelude.lua", "record.lua", "saved_steps.lua");
 
 /// A script as a server runs it, by the hash of its text.
-pub(in crate::store) struct Loadable {
+pub(in crate::store) struct LoadableScript {
     text: &'static str,
     script: Script,
 }
 
-impl Loadable {
+impl LoadableScript {
     pub(in crate::store) fn new(text: &'static str) -> Self {
         Self {
             text,
@@ -38,14 +50,14 @@ impl Loadable {
     }
 }
 
-/// A script, the key that it works on and its further arguments.
-pub(in crate::store) struct Step {
-    script: &'static Loadable,
+/// A call of a script: the script, its key and its further arguments.
+pub(in crate::store) struct ScriptCall {
+    script: &'static LoadableScript,
     by_hash: Cmd,
 }
 
-impl Step {
-    pub(in crate::store) fn new(script: &'static Loadable, key: &[u8]) -> Self {
+impl ScriptCall {
+    pub(in crate::store) fn new(script: &'static LoadableScript, key: &[u8]) -> Self {
         // Room for a claim, so that it is not moved while it grows.
         let mut by_hash = Cmd::with_capacity(9, 384);
         by_hash
@@ -75,7 +87,7 @@ impl Step {
             .number(span(claim.lease))
             .number(span(claim.retention))
             .text(claim.on_crash.as_str())
-            .bytes(&encode::about(&claim.fingerprint, &claim.identity))
+            .bytes(&encode::request(&claim.fingerprint, &claim.identity))
     }
 
     pub(super) fn holder(self, holder: &Holder) -> Self {
@@ -92,10 +104,10 @@ impl Step {
     }
 
     pub(super) fn ending(self, ending: &Ending) -> Self {
-        let step = self.text(ending.state().as_str());
+        let call = self.text(ending.state().as_str());
         match ending.payload() {
-            Some(payload) => step.bytes(&encode::payload(payload)),
-            None => step,
+            Some(payload) => call.bytes(&encode::payload(payload)),
+            None => call,
         }
     }
 

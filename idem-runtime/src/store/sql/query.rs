@@ -3,6 +3,7 @@
 use sqlx::{
     Arguments as _, AssertSqlSafe, Database, Encode, IntoArguments, SqlSafeStr, SqlStr, Type,
 };
+use sqlx_core::query::query_with_result;
 
 use crate::key::Identity;
 use crate::record::{Ending, Holder, Observation};
@@ -174,30 +175,6 @@ impl<'q> Query<'q> {
             .bytes(payload.map(|it| &*it.bytes))
     }
 
-    /// The statement with its values, which borrows nothing.
-    #[cfg(feature = "mysql")]
-    pub(in crate::store) fn build_owned<DB: Database>(
-        &self,
-    ) -> Result<sqlx::query::Query<'static, DB, <DB as Database>::Arguments>, sqlx::Error>
-    where
-        DB::Arguments: IntoArguments<DB>,
-        Option<i64>: Encode<'q, DB> + Type<DB>,
-        Option<&'q str>: Encode<'q, DB> + Type<DB>,
-        Option<&'q [u8]>: Encode<'q, DB> + Type<DB>,
-    {
-        let mut arguments = DB::Arguments::default();
-        arguments.reserve(self.count(), self.size());
-        for value in self.values_in_order() {
-            match value {
-                Bound::Number(number) => arguments.add(number),
-                Bound::Text(text) => arguments.add(text),
-                Bound::Bytes(bytes) => arguments.add(bytes),
-            }
-            .map_err(sqlx::Error::Encode)?;
-        }
-        Ok(sqlx::query_with(self.statement.text.clone(), arguments))
-    }
-
     /// The statement as text, its values as literals. Text and bytes are hexadecimal, so whatever is in them, and however
     /// the session quotes, they cannot end a literal.
     #[cfg(feature = "mysql")]
@@ -241,25 +218,26 @@ impl<'q> Query<'q> {
         self.values_in_order().map(|value| value.size()).sum()
     }
 
+    /// Binds the values. The result borrows nothing; it holds the error of a value that cannot be encoded, and returns
+    /// that error when it is run.
     pub(in crate::store) fn build<DB: Database>(
         &self,
-    ) -> sqlx::query::Query<'q, DB, <DB as Database>::Arguments>
+    ) -> sqlx::query::Query<'static, DB, <DB as Database>::Arguments>
     where
         DB::Arguments: IntoArguments<DB>,
         Option<i64>: Encode<'q, DB> + Type<DB>,
         Option<&'q str>: Encode<'q, DB> + Type<DB>,
         Option<&'q [u8]>: Encode<'q, DB> + Type<DB>,
     {
-        // Else it would be moved as it grows, several times in a claim.
         let mut arguments = DB::Arguments::default();
+        // Without it the arguments would be moved several times as they grow.
         arguments.reserve(self.count(), self.size());
-        let query = sqlx::query_with(self.statement.text.clone(), arguments);
-        self.values_in_order()
-            .fold(query, |query, value| match value {
-                Bound::Number(number) => query.bind(number),
-                Bound::Text(text) => query.bind(text),
-                Bound::Bytes(bytes) => query.bind(bytes),
-            })
+        let bound = self.values_in_order().try_for_each(|value| match value {
+            Bound::Number(number) => arguments.add(number),
+            Bound::Text(text) => arguments.add(text),
+            Bound::Bytes(bytes) => arguments.add(bytes),
+        });
+        query_with_result(self.statement.text.clone(), bound.map(|()| arguments))
     }
 }
 

@@ -1,5 +1,6 @@
-//! The text of the steps that are one statement in every dialect. Each commits by itself, so a step that is dropped half
-//! way leaves no transaction open, and one that two callers take at once is decided by the row as it is at the write.
+//! The text of the steps that are one statement in every dialect. Each commits by itself, so a step that is dropped
+//! half way leaves no transaction open, and one that two callers take at once is decided by the row as it is at the
+//! write.
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::sql::recovery_table::RecoveryStatements;
@@ -141,7 +142,7 @@ impl Conditions {
 
 /// The statements for one table that differ in spelling alone.
 #[derive(Debug)]
-pub(in crate::store) struct Statements {
+pub(in crate::store) struct SharedStatements {
     pub(in crate::store) get: Statement,
     pub(in crate::store) renew: Statement,
     pub(in crate::store) complete: Statement,
@@ -160,7 +161,7 @@ pub(in crate::store) struct Statements {
     pub(in crate::store) recovery: RecoveryStatements,
 }
 
-impl Statements {
+impl SharedStatements {
     /// Some dialects see in an assignment what the ones before it did, so each reads only what a later one writes.
     pub(in crate::store) fn new(dialect: &Dialect, table: &Table) -> Self {
         let now = dialect.now;

@@ -1,22 +1,22 @@
-//! A record in three columns: nearly all of it as lines of text, its fingerprint, and its payload. That is for where each
-//! further column costs more than what is in it: MariaDB describes every column in every answer, and the driver of SQLite
-//! copies every value by itself.
+//! A record in three columns: nearly all of it as lines of text, its fingerprint, and its payload. That is for where
+//! each further column costs more than what is in it: MariaDB describes every column in every answer, and the driver of
+//! SQLite copies every value by itself.
 
 use crate::error::StoreError;
 use crate::record::{Digest, Record, Timestamp};
 use crate::store::cursor;
-use crate::store::head::{Head, number};
 use crate::store::sql::Readable;
 use crate::store::sql::rows::{corrupt, identity, payload, unreadable};
+use crate::store::status::{Status, number};
 
 /// The record in the columns that a dialect packs.
 ///
-/// The lines of the first: the head, the time of reading, the id in hex digits, the length of the codec's tag in bytes or
-/// `-`, operation, key, and then the tag and the scope, which may hold ends of lines themselves.
+/// The lines of the first: the status, the time of reading, the id in hex digits, the length of the codec's tag in bytes
+/// or `-`, operation, key, and then the tag and the scope, which may hold ends of lines themselves.
 pub(in crate::store) fn record<R: Readable>(row: &R) -> Result<Record, StoreError> {
     let mut lines = row.text(0).map_err(unreadable)?.splitn(7, '\n');
     let mut line = |column| lines.next().ok_or_else(|| corrupt(column));
-    let head = Head::read(line("state")?).map_err(corrupt)?;
+    let status = Status::read(line("state")?).map_err(corrupt)?;
     let read_at = number(line("state")?).ok_or_else(|| corrupt("state"))?;
     let id = cursor::parse(line("id")?).ok_or_else(|| corrupt("id"))?;
     let codec = match line("codec")? {
@@ -35,6 +35,7 @@ pub(in crate::store) fn record<R: Readable>(row: &R) -> Result<Record, StoreErro
         row.bytes_or_null(2).map_err(unreadable)?,
     )?;
     let read_at = Timestamp::from_micros(read_at);
-    head.record((id, identity), fingerprint, payload, read_at)
+    status
+        .record((id, identity), fingerprint, payload, read_at)
         .map_err(corrupt)
 }

@@ -3,28 +3,26 @@
 use std::marker::PhantomData;
 use std::mem;
 use std::ops::{Deref, DerefMut};
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use sqlx::pool::PoolConnection;
 use sqlx::{Database, Pool, SqlStr, Transaction};
 use sqlx_core::transaction::TransactionManager;
 use tokio::sync::{Mutex, OwnedSemaphorePermit};
 
-use super::uncut::{caught, uncut};
+use super::cancel::{OnCancel, catch_panic, run_to_completion};
 use crate::store::Connects;
 
-/// A transaction that is open in a SQL database, or a savepoint in one. Dropped, it is rolled back before its connection
-/// is used again.
-pub struct OpenTransaction<'c, DB: Cancellation>(Held<'c, DB>);
+/// A transaction that is open in a SQL database, or a savepoint in one. Dropped, it is rolled back before its
+/// connection is used again.
+pub struct OpenTransaction<'c, DB: Cancellation>(ConnectionSource<'c, DB>);
 
-enum Held<'c, DB: Cancellation> {
-    Own {
-        open: Open<PoolConnection<DB>, DB>,
+enum ConnectionSource<'c, DB: Cancellation> {
+    Pool {
+        open: RollbackOnDrop<PoolConnection<DB>, DB>,
         /// The turn of a writer, where writers take turns. Behind the connection, so that it is given up after it.
         turn: Option<OwnedSemaphorePermit>,
     },
-    Joined(Open<&'c mut DB::Connection, DB>),
+    Caller(RollbackOnDrop<&'c mut DB::Connection, DB>),
 }
 
 /// What the driver of a database does to a connection when its user drops a future half way.
@@ -34,8 +32,8 @@ pub trait Cancellation: Database {
     const GETS_OUT_OF_STEP: bool;
     /// A savepoint that is dropped while it is set takes back the whole transaction around it.
     const TEARS_SAVEPOINTS: bool;
-    /// A transaction that is dropped while it ends has to be rolled back nevertheless, or the driver would leave out the
-    /// next rollback.
+    /// A transaction that is dropped while it ends has to be rolled back nevertheless, or the driver would leave out
+    /// the next rollback.
     const AWAITS_ROLLBACK: bool;
 
     /// Keeps what was done since the innermost savepoint.
@@ -65,9 +63,11 @@ impl Cancellation for sqlx::Postgres {
     /// A savepoint that is released must not be rolled back to: that would be an error, and abort the caller's
     /// transaction. So it is moved to where the transaction is, and then rolled back to, which changes nothing.
     async fn release(connection: &mut Self::Connection) -> Result<(), sqlx::Error> {
-        let set = innermost_savepoint::<Self>(connection);
-        let moved = sqlx::AssertSqlSafe(format!("RELEASE {0}; {0}", set.as_str()));
-        sqlx::raw_sql(moved).execute(&mut *connection).await?;
+        let savepoint = innermost_savepoint::<Self>(connection);
+        let release_and_set = sqlx::AssertSqlSafe(format!("RELEASE {0}; {0}", savepoint.as_str()));
+        sqlx::raw_sql(release_and_set)
+            .execute(&mut *connection)
+            .await?;
         Manager::<Self>::start_rollback(connection);
         Ok(())
     }
@@ -82,8 +82,8 @@ impl Cancellation for sqlx::MySql {
     /// A savepoint that is released must not be rolled back to: the error would be the answer to the caller's next
     /// statement. So it is moved to where the transaction is, and then rolled back to, which changes nothing.
     async fn release(connection: &mut Self::Connection) -> Result<(), sqlx::Error> {
-        let set = innermost_savepoint::<Self>(connection);
-        sqlx::raw_sql(set).execute(&mut *connection).await?;
+        let savepoint = innermost_savepoint::<Self>(connection);
+        sqlx::raw_sql(savepoint).execute(&mut *connection).await?;
         Manager::<Self>::start_rollback(connection);
         Ok(())
     }
@@ -102,23 +102,23 @@ impl<DB: Cancellation> OpenTransaction<'static, DB> {
     /// Begins a transaction on a connection of the pool.
     ///
     /// # Cancel safety
-    /// Dropped, the transaction is begun and rolled back, or not begun. sqlx counts a transaction only after the server's
-    /// answer, so a `BEGIN` that is not awaited would stay open on a connection of the pool.
+    /// Dropped, the transaction is begun and rolled back, or not begun. sqlx counts a transaction only after the
+    /// server's answer, so a `BEGIN` that is not awaited would stay open on a connection of the pool.
     pub(in crate::store) async fn begin(
         pool: &Pool<DB>,
         statement: Option<SqlStr>,
     ) -> Result<Self, sqlx::Error> {
         let mut connection = pool.acquire().await?;
-        uncut(async move {
-            let begun = caught(Manager::<DB>::begin(&mut connection, statement)).await;
+        run_to_completion(async move {
+            let begun = catch_panic(Manager::<DB>::begin(&mut connection, statement)).await;
             if let Err(error) = begun {
                 if DB::GETS_OUT_OF_STEP {
                     connection.close_on_drop();
                 }
                 return Err(error);
             }
-            Ok(Self(Held::Own {
-                open: Open::new(connection),
+            Ok(Self(ConnectionSource::Pool {
+                open: RollbackOnDrop::new(connection),
                 turn: None,
             }))
         })
@@ -134,14 +134,24 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
     pub(in crate::store) async fn join(
         connection: &'c mut DB::Connection,
     ) -> Result<Self, sqlx::Error> {
-        Unforgiving::<_, DB>::new(Manager::<DB>::begin(connection, None)).await?;
-        Ok(Self(Held::Joined(Open::new(connection))))
+        let begin = Manager::<DB>::begin(connection, None);
+        OnCancel::new(begin, |begin| {
+            // Dropping it would take back the whole transaction. It is forgotten instead: sqlx then reads the server's
+            // answer before it sends anything else.
+            if DB::TEARS_SAVEPOINTS {
+                mem::forget(begin);
+            }
+        })
+        .await?;
+        Ok(Self(ConnectionSource::Caller(RollbackOnDrop::new(
+            connection,
+        ))))
     }
 
     /// The same transaction, which keeps the turn of its writer until it has ended.
     #[cfg(feature = "sqlite")]
     pub(in crate::store) fn with_turn(mut self, its: Option<OwnedSemaphorePermit>) -> Self {
-        if let Held::Own { turn, .. } = &mut self.0 {
+        if let ConnectionSource::Pool { turn, .. } = &mut self.0 {
             *turn = its;
         }
         self
@@ -150,22 +160,22 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
     /// Whether the connection is the caller's.
     #[cfg(feature = "mysql")]
     pub(in crate::store) fn is_joined(&self) -> bool {
-        matches!(self.0, Held::Joined(_))
+        matches!(self.0, ConnectionSource::Caller(_))
     }
 
     /// Commits the transaction, or keeps what was done since the savepoint.
     pub(in crate::store) async fn commit(self) -> Result<(), sqlx::Error> {
         match self.0 {
-            Held::Own { open, turn } => {
-                uncut(async move {
+            ConnectionSource::Pool { open, turn } => {
+                run_to_completion(async move {
                     let _turn = turn;
-                    caught(open.commit()).await
+                    catch_panic(open.commit()).await
                 })
                 .await
             }
-            Held::Joined(mut open) => {
+            ConnectionSource::Caller(mut open) => {
                 DB::release(open.connection).await?;
-                open.is_over = true;
+                open.is_ended = true;
                 Ok(())
             }
         }
@@ -174,120 +184,78 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
     /// Rolls back, or back to the savepoint.
     pub(in crate::store) async fn rollback(self) -> Result<(), sqlx::Error> {
         match self.0 {
-            Held::Own { open, turn } => {
-                uncut(async move {
+            ConnectionSource::Pool { open, turn } => {
+                run_to_completion(async move {
                     let _turn = turn;
-                    caught(open.rollback()).await
+                    catch_panic(open.rollback()).await
                 })
                 .await
             }
-            Held::Joined(open) => open.rollback().await,
+            ConnectionSource::Caller(open) => open.rollback().await,
         }
     }
 }
 
 /// A connection that is in a transaction. Dropped, it is rolled back.
-struct Open<C: Lends<DB>, DB: Cancellation> {
+struct RollbackOnDrop<C: ConnectionHandle<DB>, DB: Cancellation> {
     connection: C,
     /// How deep sqlx counts the transaction. A savepoint of the body's own that was dropped half way may have taken the
     /// connection above it: one more rollback would then be of the transaction around.
-    level: usize,
-    is_over: bool,
+    depth_at_begin: usize,
+    is_ended: bool,
     database: PhantomData<DB>,
 }
 
-/// How a connection is held.
-trait Lends<DB: Database>: DerefMut<Target = DB::Connection> {
-    /// Has the connection closed instead of used again. False where it is not the holder's to close.
+/// A connection, owned or borrowed.
+trait ConnectionHandle<DB: Database>: DerefMut<Target = DB::Connection> {
+    /// Has the connection closed instead of used again. Returns false where the connection is the caller's.
     fn close(&mut self) -> bool;
 }
 
-impl<DB: Database> Lends<DB> for PoolConnection<DB> {
+impl<DB: Database> ConnectionHandle<DB> for PoolConnection<DB> {
     fn close(&mut self) -> bool {
         self.close_on_drop();
         true
     }
 }
 
-impl<DB: Database> Lends<DB> for &mut DB::Connection {
+impl<DB: Database> ConnectionHandle<DB> for &mut DB::Connection {
     fn close(&mut self) -> bool {
         false
     }
 }
 
-impl<C: Lends<DB>, DB: Cancellation> Open<C, DB> {
+impl<C: ConnectionHandle<DB>, DB: Cancellation> RollbackOnDrop<C, DB> {
     fn new(connection: C) -> Self {
         Self {
-            level: Manager::<DB>::get_transaction_depth(&connection),
+            depth_at_begin: Manager::<DB>::get_transaction_depth(&connection),
             connection,
-            is_over: false,
+            is_ended: false,
             database: PhantomData,
         }
     }
 
     async fn commit(mut self) -> Result<(), sqlx::Error> {
         Manager::<DB>::commit(&mut self.connection).await?;
-        self.is_over = true;
+        self.is_ended = true;
         Ok(())
     }
 
     async fn rollback(mut self) -> Result<(), sqlx::Error> {
         Manager::<DB>::rollback(&mut self.connection).await?;
-        self.is_over = true;
+        self.is_ended = true;
         Ok(())
     }
 }
 
-impl<C: Lends<DB>, DB: Cancellation> Drop for Open<C, DB> {
+impl<C: ConnectionHandle<DB>, DB: Cancellation> Drop for RollbackOnDrop<C, DB> {
     fn drop(&mut self) {
-        if self.is_over || DB::GETS_OUT_OF_STEP && self.connection.close() {
+        if self.is_ended || DB::GETS_OUT_OF_STEP && self.connection.close() {
             return;
         }
         let depth = Manager::<DB>::get_transaction_depth(&self.connection);
-        if DB::AWAITS_ROLLBACK || depth >= self.level {
+        if DB::AWAITS_ROLLBACK || depth >= self.depth_at_begin {
             Manager::<DB>::start_rollback(&mut self.connection);
-        }
-    }
-}
-
-/// The setting of a savepoint, whose future must not be dropped half way where that tears the transaction around it: it is
-/// forgotten instead. sqlx then reads the server's answer before it uses the connection for anything else.
-struct Unforgiving<F, DB: Cancellation> {
-    work: Option<Pin<Box<F>>>,
-    is_begun: bool,
-    database: PhantomData<fn() -> DB>,
-}
-
-impl<F, DB: Cancellation> Unforgiving<F, DB> {
-    fn new(work: F) -> Self {
-        Self {
-            work: Some(Box::pin(work)),
-            is_begun: false,
-            database: PhantomData,
-        }
-    }
-}
-
-impl<F: Future, DB: Cancellation> Future for Unforgiving<F, DB> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let Some(mut work) = self.work.take() else {
-            return Poll::Pending;
-        };
-        self.is_begun = true;
-        let polled = work.as_mut().poll(cx);
-        if polled.is_pending() {
-            self.work = Some(work);
-        }
-        polled
-    }
-}
-
-impl<F, DB: Cancellation> Drop for Unforgiving<F, DB> {
-    fn drop(&mut self) {
-        if self.is_begun && DB::TEARS_SAVEPOINTS {
-            mem::forget(self.work.take());
         }
     }
 }
@@ -297,8 +265,8 @@ impl<DB: Cancellation> Deref for OpenTransaction<'_, DB> {
 
     fn deref(&self) -> &DB::Connection {
         match &self.0 {
-            Held::Own { open, .. } => &open.connection,
-            Held::Joined(open) => open.connection,
+            ConnectionSource::Pool { open, .. } => &open.connection,
+            ConnectionSource::Caller(open) => open.connection,
         }
     }
 }
@@ -306,8 +274,8 @@ impl<DB: Cancellation> Deref for OpenTransaction<'_, DB> {
 impl<DB: Cancellation> DerefMut for OpenTransaction<'_, DB> {
     fn deref_mut(&mut self) -> &mut DB::Connection {
         match &mut self.0 {
-            Held::Own { open, .. } => &mut open.connection,
-            Held::Joined(open) => open.connection,
+            ConnectionSource::Pool { open, .. } => &mut open.connection,
+            ConnectionSource::Caller(open) => open.connection,
         }
     }
 }
@@ -324,9 +292,9 @@ impl<C, DB: Database<Connection = C>> Connects<C> for Transaction<'_, DB> {
     }
 }
 
-/// A store on one connection, in whose transaction its steps are taken. None of them is tried again: an error may have
-/// undone the whole transaction.
-pub(in crate::store) struct On<'c, S, C> {
+/// A store whose statements run on one connection, in the transaction that is open there. No statement is tried again: an
+/// error may have undone the whole transaction.
+pub(in crate::store) struct InTransaction<'c, S, C> {
     pub(in crate::store) store: &'c S,
     pub(in crate::store) connection: Mutex<&'c mut C>,
     /// Whether the transaction is the caller's.
@@ -334,7 +302,7 @@ pub(in crate::store) struct On<'c, S, C> {
     pub(in crate::store) is_joined: bool,
 }
 
-impl<'c, S, C> On<'c, S, C> {
+impl<'c, S, C> InTransaction<'c, S, C> {
     pub(in crate::store) fn new<DB: Cancellation<Connection = C>>(
         store: &'c S,
         transaction: &'c mut OpenTransaction<'_, DB>,
@@ -361,10 +329,10 @@ macro_rules! transactions {
     ($store:ty, $database:ty, $connection:ty, $row:ty) => {
         crate::store::sql::transactions!(lends $connection);
 
-        impl crate::store::sql::Backend for crate::store::sql::On<'_, $store, $connection> {
+        impl crate::store::sql::Backend for crate::store::sql::InTransaction<'_, $store, $connection> {
             type Row = $row;
 
-            fn statements(&self) -> &crate::store::sql::Statements {
+            fn statements(&self) -> &crate::store::sql::SharedStatements {
                 &self.store.statements.shared
             }
 
@@ -410,7 +378,7 @@ macro_rules! transactions {
             holder: &Holder,
             ending: &Ending,
         ) -> Result<Fenced, StoreError> {
-            let on = crate::store::sql::On::new(self, transaction);
+            let on = crate::store::sql::InTransaction::new(self, transaction);
             crate::store::sql::complete(&on, holder, ending).await
         }
 
@@ -421,7 +389,7 @@ macro_rules! transactions {
             name: &str,
             payload: &crate::record::Payload,
         ) -> Result<Fenced, StoreError> {
-            let on = crate::store::sql::On::new(self, transaction);
+            let on = crate::store::sql::InTransaction::new(self, transaction);
             let steps = &self.statements.steps;
             crate::store::sql::save_new_step(&on, steps, holder, name, payload).await
         }

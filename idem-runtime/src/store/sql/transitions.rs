@@ -1,11 +1,11 @@
-//! The steps that every SQL store takes alike.
+//! The transitions that are the same in every SQL store.
 
 use std::time::Duration;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Ending, Holder, Observation, Record, State, micros};
-use crate::store::sql::{Query, Readable, Statement, Statements, span};
+use crate::store::sql::{Query, Readable, SharedStatements, Statement, span};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Resolution, Resolved, cursor,
 };
@@ -14,7 +14,7 @@ use crate::store::{
 pub(in crate::store) trait Backend: Sync {
     type Row: Readable + Send;
 
-    fn statements(&self) -> &Statements;
+    fn statements(&self) -> &SharedStatements;
 
     /// The record in a row of [`Dialect::record`](crate::store::sql::Dialect::record).
     fn record(row: &Self::Row) -> Result<Record, StoreError>;
@@ -29,8 +29,8 @@ pub(in crate::store) trait Backend: Sync {
     fn write(&self, query: Query<'_>) -> impl Future<Output = Result<u64, StoreError>> + Send;
 }
 
-/// How a store claims, each statement committing by itself.
-pub(in crate::store) trait Claiming: Backend {
+/// The transitions that claim. Each statement commits by itself.
+pub(in crate::store) trait ClaimTransitions: Backend {
     /// A claim as [`Store::claim`](crate::store::Store::claim); none where the record changed under it.
     fn try_claim(
         &self,
@@ -45,31 +45,31 @@ pub(in crate::store) trait Claiming: Backend {
     ) -> impl Future<Output = Result<Option<Claim>, StoreError>> + Send;
 }
 
-/// How often a claim looks again at a record that changed between its read and its write.
-pub(in crate::store) const ROUNDS: u32 = 16;
+/// Largest number of tries of a claim whose record changes between its read and its write.
+pub(in crate::store) const MAX_CONFLICTS: u32 = 16;
 
-/// After so many looks.
-pub(in crate::store) fn restless() -> StoreError {
+/// Error after [`MAX_CONFLICTS`] tries.
+pub(in crate::store) fn too_many_conflicts() -> StoreError {
     StoreError::new(
         StoreErrorKind::Conflict,
-        "the record changed at each look, try again",
+        "the record changed at each try because of concurrent calls, try again",
     )
 }
 
 pub(in crate::store) async fn claim(
-    backend: &impl Claiming,
+    backend: &impl ClaimTransitions,
     claim: &ClaimRequest,
 ) -> Result<Claim, StoreError> {
-    for _ in 0..ROUNDS {
+    for _ in 0..MAX_CONFLICTS {
         if let Some(answer) = backend.try_claim(claim).await? {
             return Ok(answer);
         }
     }
-    Err(restless())
+    Err(too_many_conflicts())
 }
 
 pub(in crate::store) async fn take_over(
-    backend: &impl Claiming,
+    backend: &impl ClaimTransitions,
     observed: &Observation,
     request: &ClaimRequest,
 ) -> Result<Claim, StoreError> {
@@ -79,8 +79,8 @@ pub(in crate::store) async fn take_over(
     }
 }
 
-/// Whether a claim is granted what is there and has not expired.
-pub(in crate::store) fn may_be_granted(record: &Record, claim: &ClaimRequest) -> bool {
+/// Whether a claim may be granted a record that exists and has not expired.
+pub(in crate::store) fn is_claimable(record: &Record, claim: &ClaimRequest) -> bool {
     record.fingerprint == claim.fingerprint
         && (record.state == State::Released
             || record.state == State::Running && record.token == Some(claim.token))
@@ -193,12 +193,12 @@ pub(in crate::store) async fn get<B: Backend>(
     backend: &B,
     id: &RecordId,
 ) -> Result<Option<Record>, StoreError> {
-    let found = look(backend, id).await?;
+    let found = read_current(backend, id).await?;
     Ok(found.filter(|record| !record.is_expired()))
 }
 
-/// The record, an expired one too.
-pub(in crate::store) async fn look<B: Backend>(
+/// Reads the record, also where it has expired.
+pub(in crate::store) async fn read_current<B: Backend>(
     backend: &B,
     id: &RecordId,
 ) -> Result<Option<Record>, StoreError> {

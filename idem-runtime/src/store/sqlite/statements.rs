@@ -42,9 +42,9 @@ const STEPS: StepDialect = StepDialect {
 
 /// The statements for one table.
 #[derive(Debug)]
-pub(super) struct Statements {
+pub(super) struct SqliteStatements {
     pub(super) table: Table,
-    pub(super) shared: sql::Statements,
+    pub(super) shared: sql::SharedStatements,
     /// The records whose ids are in the parameter, a JSON array of hex digits.
     pub(super) find_all: Statement,
     pub(super) claim: Statement,
@@ -54,7 +54,7 @@ pub(super) struct Statements {
     pub(super) steps: StepStatements,
 }
 
-impl Statements {
+impl SqliteStatements {
     pub(super) fn new(table: Table) -> Self {
         let records = table.quoted('"', "");
         let dropped = table.quoted('"', "_dropped");
@@ -68,7 +68,7 @@ impl Statements {
         } = Conditions::new(&DIALECT, "r.");
         let sql = |text: String| Statement::new(&text, DIALECT.placeholders);
         Self {
-            shared: sql::Statements::new(&DIALECT, &table),
+            shared: sql::SharedStatements::new(&DIALECT, &table),
             steps: StepStatements::new(&DIALECT, &STEPS, &table),
             find_all: sql(format!(
                 "SELECT {record} FROM {records} WHERE id IN (SELECT unhex(value) FROM json_each(?1))"
@@ -158,7 +158,7 @@ mod tests {
                 .await
                 .unwrap();
             SqliteStore::new(pool.clone()).migrate().await.unwrap();
-            let statements = Statements::new(Table::default());
+            let statements = SqliteStatements::new(Table::default());
             let plan = async |statement: &Statement| {
                 let explain = format!("EXPLAIN QUERY PLAN {}", statement.as_str());
                 let rows = sqlx::query(AssertSqlSafe(explain))

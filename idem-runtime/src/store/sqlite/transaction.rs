@@ -6,12 +6,12 @@ use sqlx::{SqlStr, Sqlite};
 use super::{SqliteStore, error, retry_busy};
 use crate::error::StoreError;
 use crate::record::{Ending, Holder, Observation};
-use crate::store::sql::{self, Backend, On, OpenTransaction, Query, Returning};
+use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query, Returning};
 use crate::store::{Claim, ClaimInTransaction, ClaimRequest, Fenced, Store, TransactionalStore};
 
 sql::transactions!(SqliteStore, Sqlite, SqliteConnection, SqliteRow);
 
-impl Returning for On<'_, SqliteStore, SqliteConnection> {
+impl Returning for InTransaction<'_, SqliteStore, SqliteConnection> {
     async fn write_returning(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, StoreError> {
         self.read(query).await
     }
@@ -45,8 +45,8 @@ impl TransactionalStore for SqliteStore {
         observed: Option<&Observation>,
         claim: &ClaimRequest,
     ) -> Result<ClaimInTransaction, StoreError> {
-        let on = On::new(self, transaction);
-        for _ in 0..sql::ROUNDS {
+        let on = InTransaction::new(self, transaction);
+        for _ in 0..sql::MAX_CONFLICTS {
             let query = sql::claim_query(&self.statements.claim, claim);
             let answer = match (sql::grant(&on, query).await?, observed) {
                 (Some(granted), _) => Some(granted),
@@ -61,6 +61,6 @@ impl TransactionalStore for SqliteStore {
                 return Ok(answer.into());
             }
         }
-        Err(sql::restless())
+        Err(sql::too_many_conflicts())
     }
 }

@@ -1,9 +1,9 @@
-//! Work on a connection that must not be cut in half.
+//! Futures on a connection that must not be cancelled half way.
 //!
 //! A future that is dropped while it waits for a server leaves its connection in the middle of an exchange. Some exchanges
-//! survive that, others do not: a connection whose `BEGIN` was not awaited goes back to its pool with an open transaction
-//! (what is done on it later is acknowledged and never committed), and one of MySQL whose statement was being prepared
-//! takes the next answer for another one. So such work owns its connection, and goes on in a task if its caller leaves.
+//! survive that, others do not. A connection whose `BEGIN` was not awaited returns to its pool with an open transaction:
+//! later statements on it are acknowledged and never committed. A MySQL connection whose statement was being prepared
+//! takes the next packet for the answer to something else. So each such future has a handler for its cancellation.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -12,33 +12,33 @@ use std::task::{Context, Poll};
 use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
 
-/// Work that is polled in place until its caller drops it, and by a task from then on.
-pub(in crate::store) struct Uncut<T: Send + 'static> {
-    work: Option<Work<T>>,
-    is_begun: bool,
+/// A future with a handler for its cancellation: if it is dropped after its first poll and before its end, the rest of
+/// it is passed to the handler.
+pub(super) struct OnCancel<F> {
+    work: Option<Pin<Box<F>>>,
+    is_started: bool,
+    on_cancel: fn(Pin<Box<F>>),
 }
 
-type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
-/// Brings work to its end even if the caller goes away, for as long as the runtime lives. Its result is dropped then.
-pub(in crate::store) fn uncut<T: Send + 'static>(
-    work: impl Future<Output = T> + Send + 'static,
-) -> Uncut<T> {
-    Uncut {
-        work: Some(Box::pin(work)),
-        is_begun: false,
+impl<F: Future> OnCancel<F> {
+    pub(super) fn new(work: F, on_cancel: fn(Pin<Box<F>>)) -> Self {
+        Self {
+            work: Some(Box::pin(work)),
+            is_started: false,
+            on_cancel,
+        }
     }
 }
 
-impl<T: Send + 'static> Future for Uncut<T> {
-    type Output = T;
+impl<F: Future> Future for OnCancel<F> {
+    type Output = F::Output;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        // Work that panics is gone: it must not be polled once more by a task.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        // Work that panics is gone: the handler must not poll it again.
         let Some(mut work) = self.work.take() else {
             return Poll::Pending;
         };
-        self.is_begun = true;
+        self.is_started = true;
         let polled = work.as_mut().poll(cx);
         if polled.is_pending() {
             self.work = Some(work);
@@ -47,22 +47,33 @@ impl<T: Send + 'static> Future for Uncut<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for Uncut<T> {
+impl<F> Drop for OnCancel<F> {
     fn drop(&mut self) {
-        if self.is_begun
+        if self.is_started
             && let Some(work) = self.work.take()
-            && let Ok(runtime) = Handle::try_current()
         {
-            runtime.spawn(async move { drop(work.await) });
+            (self.on_cancel)(work);
         }
     }
 }
 
+/// Runs work to its end even if the caller is cancelled, for as long as the runtime lives: a task then polls the rest,
+/// and drops the result.
+pub(in crate::store) fn run_to_completion<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> impl Future<Output = T> + Send + Unpin {
+    OnCancel::new(work, |work| {
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move { drop(work.await) });
+        }
+    })
+}
+
 /// Turns a panic of the driver into an error, so that the connection can be closed.
-pub(in crate::store) async fn caught<T>(
+pub(in crate::store) async fn catch_panic<T>(
     work: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, sqlx::Error> {
-    // What the panic said may name a value. The panic hook has printed it.
+    // The message of the panic may contain a value. The panic hook has printed it.
     AssertUnwindSafe(work)
         .catch_unwind()
         .await
@@ -92,10 +103,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_was_begun_ends_wherever_it_is_dropped() {
+    async fn work_that_was_started_ends_wherever_it_is_dropped() {
         for polls in 0..=2 {
             let ended = Arc::<AtomicU32>::default();
-            let mut dropped = uncut(work(&ended));
+            let mut dropped = run_to_completion(work(&ended));
             for _ in 0..polls {
                 assert_eq!((&mut dropped).now_or_never(), None);
             }
@@ -110,16 +121,16 @@ mod tests {
             );
         }
         let ended = Arc::<AtomicU32>::default();
-        assert_eq!(uncut(work(&ended)).await, 1);
+        assert_eq!(run_to_completion(work(&ended)).await, 1);
     }
 
     #[tokio::test]
     async fn a_panic_is_an_error_and_is_not_polled_again() {
-        let panics = caught(async {
+        let panics = catch_panic(async {
             yield_now().await;
             panic!("as a driver does")
         });
-        let ended: Result<(), _> = uncut(panics).await;
+        let ended: Result<(), _> = run_to_completion(panics).await;
         assert!(matches!(ended, Err(sqlx::Error::Io(_))), "{ended:?}");
     }
 }

@@ -1,8 +1,8 @@
-//! What changes of a record until it ends, as a line of text: for stores where reading many values takes longer than
-//! reading one.
+//! The status of a record, which is all that changes until it ends, as a line of text: for stores where reading many values
+//! takes longer than reading one.
 //!
-//! State, when it ended or was released or `-`, retention, `on_crash`, end of the lease, token in hex digits or `-`, grant,
-//! attempt, when it was first claimed. Times and durations are in microseconds.
+//! State, when it ended or was released or `-`, retention, `on_crash`, end of the lease, token in hex digits or `-`,
+//! grant, attempt, when it was first claimed. Times and durations are in microseconds.
 
 use std::str::Split;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::record::{Digest, Grant, OnCrash, Payload, Record, State, Timestamp, T
 use crate::store::Granted;
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct Status {
     pub(super) state: State,
     pub(super) ended_at: Option<Timestamp>,
     pub(super) retention: Duration,
@@ -21,7 +21,7 @@ pub(super) struct Head {
     pub(super) granted: Granted,
 }
 
-impl Head {
+impl Status {
     /// # Errors
     /// The name of what no store writes like this.
     pub(super) fn read(line: &str) -> Result<Self, &'static str> {
@@ -66,7 +66,7 @@ impl Head {
         Ok(self)
     }
 
-    /// The record of this head.
+    /// The record with this status.
     ///
     /// # Errors
     /// The name of the payload, where one is missing or too many.
@@ -142,7 +142,7 @@ pub(super) fn number(word: &str) -> Option<i64> {
 mod tests {
     use super::*;
 
-    const HEAD: &str = "completed 7 60 rerun 5 000102030405060708090a0b0c0d0e0f 3 2 1";
+    const LINE: &str = "completed 7 60 rerun 5 000102030405060708090a0b0c0d0e0f 3 2 1";
 
     #[test]
     fn what_is_read_is_what_is_there() {
@@ -153,7 +153,7 @@ mod tests {
             first_claimed_at: Timestamp::from_micros(1),
             on_crash: OnCrash::Rerun,
         };
-        let read = Head {
+        let read = Status {
             state: State::Completed,
             ended_at: Some(Timestamp::from_micros(7)),
             retention: Duration::from_micros(60),
@@ -161,8 +161,8 @@ mod tests {
             token: Some(token),
             granted,
         };
-        assert_eq!(Head::read(HEAD).as_ref(), Ok(&read));
-        assert_eq!(Head::read(&HEAD.replace("0e0f", "0E0F")), Ok(read));
+        assert_eq!(Status::read(LINE).as_ref(), Ok(&read));
+        assert_eq!(Status::read(&LINE.replace("0e0f", "0E0F")), Ok(read));
     }
 
     #[test]
@@ -198,26 +198,26 @@ mod tests {
             "attempt",
             "first_claimed_at",
         ];
-        let words: Vec<_> = HEAD.split(' ').collect();
+        let words: Vec<_> = LINE.split(' ').collect();
         for (at, name) in NAMES.into_iter().enumerate() {
             for odd in ["", "odd", "+1"] {
                 let mut words = words.clone();
                 words[at] = odd;
-                assert_eq!(Head::read(&words.join(" ")), Err(name), "{odd}");
+                assert_eq!(Status::read(&words.join(" ")), Err(name), "{odd}");
             }
             let mut two = words.clone();
             two[at] = "1 1";
-            assert!(Head::read(&two.join(" ")).is_err(), "{name}");
-            assert!(Head::read(&words[..at].join(" ")).is_err());
+            assert!(Status::read(&two.join(" ")).is_err(), "{name}");
+            assert!(Status::read(&words[..at].join(" ")).is_err());
         }
-        assert_eq!(Head::read(&format!("{HEAD} 1")), Err("first_claimed_at"));
+        assert_eq!(Status::read(&format!("{LINE} 1")), Err("first_claimed_at"));
         for (from, to, name) in [
             ("completed", "running", "ended_at"),
             ("completed 7", "completed -", "ended_at"),
             ("completed", "released", "token"),
             (" 2 1", " 0 1", "attempt"),
         ] {
-            assert_eq!(Head::read(&HEAD.replace(from, to)), Err(name));
+            assert_eq!(Status::read(&LINE.replace(from, to)), Err(name));
         }
     }
 }

@@ -1,5 +1,5 @@
--- What stands at the key, and the time, in one step: the time says how old a record is, and by when what is read after
--- this must have been put there.
+-- Reads the value and the time, atomically: the time says how old a record is, and is the start of the time limit for
+-- putting the record that is then read from the store.
 
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000000 + time[2])

@@ -1,4 +1,4 @@
--- Removes what cannot be read, only while it is what was read: the mark of an erasure may have taken its place.
+-- Removes a value that cannot be read, only while it is the value that was read: a tombstone may have replaced it.
 --
 -- ARGV: value
 
