@@ -389,11 +389,11 @@ async fn on_sqlite(file: &Path, heard: &Statements) -> Bed {
     .unwrap();
     let (first_call, read, others) = contestants!(
         pool,
-        "INSERT INTO by_hand (id, scope, operation, idempotency_key, fingerprint, state, token, grant_number, attempt, \
+        "INSERT INTO by_hand (id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, attempt, \
            lease_until, retention, on_crash, first_claimed_at, purge_after) \
          VALUES (?, '', ?, ?, ?, 'running', ?, ?, 1, ?, ?, 'rerun', ?, ?) ON CONFLICT DO NOTHING",
         "UPDATE by_hand SET state = 'completed', codec = 'json', payload = ?, ended_at = ? \
-         WHERE id = ? AND token = ? AND state = 'running'",
+         WHERE id = ? AND claim_id = ? AND state = 'running'",
         "SELECT fingerprint, state, payload FROM by_hand WHERE id = ?",
         "INSERT INTO small (id, token, state) VALUES (?, ?, 'running') ON CONFLICT DO NOTHING",
         "UPDATE small SET state = 'completed', payload = ? WHERE id = ? AND token = ?",
@@ -411,7 +411,7 @@ async fn on_sqlite(file: &Path, heard: &Statements) -> Bed {
         Some((find, &[1])),
         (claim, &[1, 2, 3, 4, 5, 6, 7, 8, 9]),
         (complete, &[1, 2, 3, 4, 5, 6]),
-        |row| row.get("grant_number")
+        |row| row.get("fencing_token")
     );
     Bed {
         name: "SQLite",
@@ -444,11 +444,11 @@ async fn on_postgres(url: &str, heard: &Statements) -> Bed {
     .unwrap();
     let (first_call, read, others) = contestants!(
         pool,
-        "INSERT INTO by_hand (id, scope, operation, idempotency_key, fingerprint, state, token, grant_number, attempt, \
+        "INSERT INTO by_hand (id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, attempt, \
            lease_until, retention, on_crash, first_claimed_at, purge_after) \
          VALUES ($1, '', $2, $3, $4, 'running', $5, $6, 1, $7, $8, 'rerun', $9, $10) ON CONFLICT DO NOTHING",
         "UPDATE by_hand SET state = 'completed', codec = 'json', payload = $1, ended_at = $2 \
-         WHERE id = $3 AND token = $4 AND state = 'running'",
+         WHERE id = $3 AND claim_id = $4 AND state = 'running'",
         "SELECT fingerprint, state, payload FROM by_hand WHERE id = $1",
         "INSERT INTO small (id, token, state) VALUES ($1, $2, 'running') ON CONFLICT DO NOTHING",
         "UPDATE small SET state = 'completed', payload = $1 WHERE id = $2 AND token = $3",
@@ -494,11 +494,11 @@ async fn on_maria_db(url: &str, heard: &Statements) -> Bed {
     .unwrap();
     let (first_call, read, others) = contestants!(
         pool,
-        "INSERT IGNORE INTO by_hand (id, scope, operation, idempotency_key, fingerprint, state, token, grant_number, \
+        "INSERT IGNORE INTO by_hand (id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, \
            attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
          VALUES (?, '', ?, ?, ?, 'running', ?, ?, 1, ?, ?, 'rerun', ?, ?)",
         "UPDATE by_hand SET state = 'completed', codec = 'json', payload = ?, ended_at = ? \
-         WHERE id = ? AND token = ? AND state = 'running'",
+         WHERE id = ? AND claim_id = ? AND state = 'running'",
         "SELECT fingerprint, state, payload FROM by_hand WHERE id = ?",
         "INSERT IGNORE INTO small (id, token, state) VALUES (?, ?, 'running')",
         "UPDATE small SET state = 'completed', payload = ? WHERE id = ? AND token = ?",

@@ -124,16 +124,16 @@ async fn ten_migrate_one_database_at_once() {
             .fetch_one(&pool)
             .await
             .unwrap();
-        assert_eq!(applied, 3);
+        assert_eq!(applied, 1);
 
         execute(
             &pool,
-            "INSERT INTO idem_records_migrations VALUES (4, 0), (5, 0)",
+            "INSERT INTO idem_records_migrations VALUES (2, 0), (3, 0)",
         )
         .await;
         let error = MySqlStore::new(pool).migrate().await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Schema);
-        assert!(error.to_string().contains("version 5"), "{error}");
+        assert!(error.to_string().contains("version 3"), "{error}");
         database.drop().await;
     }
 }
@@ -387,8 +387,8 @@ async fn a_row_that_no_store_wrote_is_an_error_and_never_a_panic() {
         for (number, change) in [
             "state = 'done', ended_at = 9000000000000000",
             "state = 'completed', ended_at = 9000000000000000",
-            "token = x'00'",
-            "token = NULL",
+            "claim_id = x'00'",
+            "claim_id = NULL",
             "fingerprint = x'01'",
             "operation = ''",
             "idempotency_key = 'ä'",
@@ -433,7 +433,7 @@ async fn grants_go_on_after_records_were_deleted() {
         let ahead = owner.grant.number() + HOUR.as_micros() as i64;
         execute(
             &pool,
-            &format!("UPDATE idem_records SET grant_number = {ahead}"),
+            &format!("UPDATE idem_records SET fencing_token = {ahead}"),
         )
         .await;
         let record = store.get(&owner.id).await.unwrap().unwrap();
@@ -452,7 +452,7 @@ async fn grants_go_on_after_records_were_deleted() {
         execute(
             &pool,
             &format!(
-                "UPDATE idem_records SET grant_number = {}, lease_until = 1, retention = 1, purge_after = 2",
+                "UPDATE idem_records SET fencing_token = {}, lease_until = 1, retention = 1, purge_after = 2",
                 ahead * 2
             ),
         )

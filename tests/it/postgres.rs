@@ -244,7 +244,7 @@ async fn ten_migrate_at_once() {
     assert_eq!(listed.records.len(), 10);
     let pool = database.pool(1).await;
     let versions = "SELECT count(*) FROM idem_records_migrations";
-    assert_eq!(number(&pool, versions).await, 5);
+    assert_eq!(number(&pool, versions).await, 1);
     database.drop().await;
 }
 
@@ -276,7 +276,7 @@ async fn tables_of_other_names_and_schemas_share_a_database() {
         (0, "order"),
         (1, "Apart\".\"idem_records"),
     ] {
-        let rows = format!("SELECT count(*) FROM \"{table}_dropped\"");
+        let rows = format!("SELECT count(*) FROM \"{table}_fencing_floor\"");
         assert_eq!(number(&pool, &rows).await, kept, "{table}");
     }
     for name in ["", "1st", "a b", "a;b", "x\"", &"x".repeat(49)] {
@@ -300,7 +300,7 @@ async fn tables_of_a_later_release_are_left_alone() {
     .await;
     let error = store.migrate().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Schema);
-    assert!(error.to_string().contains("version 7"), "{error}");
+    assert!(error.to_string().contains("version 3"), "{error}");
     database.drop().await;
 }
 
@@ -388,8 +388,8 @@ async fn a_row_that_no_store_wrote_is_an_error_and_never_a_panic() {
         "state = 'done'",
         "state = 'completed', ended_at = 9000000000000000",
         "state = 'released', ended_at = 9000000000000000",
-        "token = '\\x00'",
-        "token = NULL",
+        "claim_id = '\\x00'",
+        "claim_id = NULL",
         "fingerprint = '\\x01'",
         "operation = ''",
         "idempotency_key = 'ä'",
@@ -448,7 +448,7 @@ async fn grants_do_not_go_back_with_the_clock_or_a_deletion() {
     // As if the clock had been an hour ahead at the claim.
     execute(
         &pool,
-        "UPDATE idem_records SET grant_number = grant_number + 3600000000",
+        "UPDATE idem_records SET fencing_token = fencing_token + 3600000000",
     )
     .await;
     let before = store.get(&claim("k").id).await.unwrap().unwrap();
@@ -460,7 +460,7 @@ async fn grants_do_not_go_back_with_the_clock_or_a_deletion() {
     let other = own(&store, &claim("other")).await;
     execute(
         &pool,
-        "UPDATE idem_records SET grant_number = 1 WHERE idempotency_key = 'other'; \
+        "UPDATE idem_records SET fencing_token = 1 WHERE idempotency_key = 'other'; \
          DELETE FROM idem_records WHERE idempotency_key = 'other'",
     )
     .await;
@@ -506,7 +506,7 @@ async fn purging_neither_stops_claims_nor_is_stopped_by_them() {
         &pool,
         &format!(
             "INSERT INTO idem_records SELECT sha256(n::text::bytea), scope, operation, n::text, fingerprint, 'completed', \
-             token, grant_number, attempt, 1, 1, on_crash, 'json/1', '\\x00', 1, 1, n \
+             claim_id, fencing_token, attempt, 1, 1, on_crash, 'json/1', '\\x00', 1, 1, n \
              FROM idem_records, generate_series(1, {RECORDS}) n"
         ),
     )

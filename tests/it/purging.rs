@@ -33,9 +33,9 @@ fn expired_records() -> u64 {
 /// for its 32 bytes.
 fn copies(id: &str, n_as_text: &str, blob: &str) -> String {
     format!(
-        "{id}, scope, operation, {n_as_text}, fingerprint, 'completed', token, grant_number, attempt, 1, \
+        "{id}, scope, operation, {n_as_text}, fingerprint, 'completed', claim_id, fencing_token, attempt, 1, \
          CASE WHEN n > {ALIVE} THEN 1 ELSE retention END, on_crash, 'json/1', {blob}, 1, \
-         CASE WHEN n > {ALIVE} THEN 1 ELSE grant_number END, n"
+         CASE WHEN n > {ALIVE} THEN 1 ELSE fencing_token END, n"
     )
 }
 

@@ -573,12 +573,12 @@ async fn what_cannot_be_kept_is_not_begun() {
     let db = sqlx::SqlitePool::connect_with(SqliteStore::connect_options(&file))
         .await
         .unwrap();
-    sqlx::query("ALTER TABLE idem_records_kept RENAME TO away")
+    sqlx::query("ALTER TABLE idem_records_recovery RENAME TO away")
         .execute(&db)
         .await
         .unwrap();
     assert!(matches!(run("short").await, Err(Error::Store(_))));
-    sqlx::query("ALTER TABLE away RENAME TO idem_records_kept")
+    sqlx::query("ALTER TABLE away RENAME TO idem_records_recovery")
         .execute(&db)
         .await
         .unwrap();

@@ -185,9 +185,9 @@ async fn a_pool_of_the_users_own_keeps_its_own_tables() {
         [
             "_sqlx_migrations",
             "idem_records",
-            "idem_records_dropped",
-            "idem_records_kept",
+            "idem_records_fencing_floor",
             "idem_records_migrations",
+            "idem_records_recovery",
             "idem_records_steps",
             "orders"
         ]
@@ -217,12 +217,12 @@ async fn tables_of_a_later_release_are_left_alone() {
     let pool = pool(SqliteStore::connect_options(file(&directory))).await;
     execute(
         &pool,
-        "INSERT INTO idem_records_migrations VALUES (4, 0), (5, 0)",
+        "INSERT INTO idem_records_migrations VALUES (2, 0), (3, 0)",
     )
     .await;
     let error = store.migrate().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Schema);
-    assert!(error.to_string().contains("version 5"), "{error}");
+    assert!(error.to_string().contains("version 3"), "{error}");
 }
 
 #[tokio::test]
@@ -296,8 +296,8 @@ async fn a_row_that_no_store_wrote_is_an_error_and_never_a_panic() {
         "state = 'done'",
         "state = 'completed', ended_at = 9000000000000000",
         "state = 'released', ended_at = 9000000000000000",
-        "token = x'00'",
-        "token = NULL",
+        "claim_id = x'00'",
+        "claim_id = NULL",
         "fingerprint = x'01'",
         "operation = ''",
         "operation = CAST(x'fffe' AS TEXT)",
@@ -471,7 +471,7 @@ async fn grants_go_on_after_rows_were_deleted_by_hand() {
     let ahead = own(&store, &claim("k")).await.grant.number() + HOUR.as_micros() as i64;
     execute(
         &pool,
-        &format!("UPDATE idem_records SET grant_number = {ahead}"),
+        &format!("UPDATE idem_records SET fencing_token = {ahead}"),
     )
     .await;
     execute(&pool, "DELETE FROM idem_records").await;

@@ -141,16 +141,13 @@ async fn the_next_life_writes_over_the_rows_of_the_last<S: Tables>() {
     }
 }
 
-/// Tables as the release before steps made them, with a record in them.
-async fn an_upgrade_adds_the_table<S: Tables>() {
+/// Applies a migration again that a crash interrupted, with a record in the tables. Only MySQL can leave such tables,
+/// because it commits each statement, but the migrations of each database can be applied again.
+async fn migrating_again_adds_a_missing_table<S: Tables>() {
     let (store, pool) = S::here().await;
     let owner = own(&store, &claim("before")).await;
     S::execute(&pool, "DROP TABLE idem_records_steps").await;
-    S::execute(
-        &pool,
-        "DELETE FROM idem_records_migrations WHERE version >= 2",
-    )
-    .await;
+    S::execute(&pool, "DELETE FROM idem_records_migrations").await;
     // The application still runs as before.
     store.complete(&owner, &ending(b"1")).await.unwrap();
 
@@ -190,5 +187,5 @@ macro_rules! on_each {
 on_each!(
     rows_go_with_their_record,
     the_next_life_writes_over_the_rows_of_the_last,
-    an_upgrade_adds_the_table
+    migrating_again_adds_a_missing_table
 );

@@ -8,8 +8,8 @@ CREATE TABLE IF NOT EXISTS `idem_records` (
     idempotency_key VARCHAR(255) NOT NULL,
     fingerprint VARBINARY(37) NOT NULL,     -- version, id of the secret, hash
     state VARCHAR(16) NOT NULL,             -- running, released, completed, failed, unrecorded, interrupted
-    token VARBINARY(16),                    -- null once released or resolved by hand
-    grant_number BIGINT NOT NULL,           -- the fencing token, never goes back
+    claim_id VARBINARY(16),                 -- null once released or resolved by hand
+    fencing_token BIGINT NOT NULL,          -- never goes back
     attempt BIGINT NOT NULL,
     lease_until BIGINT NOT NULL,
     retention BIGINT NOT NULL,
@@ -23,15 +23,39 @@ CREATE TABLE IF NOT EXISTS `idem_records` (
     KEY purge_queue (purge_after)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- A record that is deleted and claimed again within one tick of the clock, or after the clock was put back, must not
--- get a grant that a paused owner of the deleted one still holds. Whoever deletes first raises this number to the
--- highest grant it is about to delete, and every first claim goes above it. No trigger does that, because making one
--- takes privileges that an application seldom has (TRIGGER, with binary logging SUPER as well): before deleting rows
--- by hand, raise it by hand.
-CREATE TABLE IF NOT EXISTS `idem_records_dropped` (
+-- The saved steps of calls, stored for as long as their record.
+CREATE TABLE IF NOT EXISTS `idem_records_steps` (
+    id BINARY(32) NOT NULL,                 -- of the record
+    name VARBINARY(255) NOT NULL,           -- UTF-8, unique in its record; as text, blanks at its end would not count
+    first_claimed_at BIGINT NOT NULL,       -- as in the record: a row of an earlier generation is not read, and overwritten
+    codec VARCHAR(255) NOT NULL,
+    payload LONGBLOB NOT NULL,
+    PRIMARY KEY (id, name),
+    FOREIGN KEY (id) REFERENCES `idem_records` (id) ON DELETE CASCADE
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- The recovery inputs of calls, stored for as long as their record has no outcome.
+CREATE TABLE IF NOT EXISTS `idem_records_recovery` (
+    id BINARY(32) NOT NULL PRIMARY KEY,     -- of the record
+    first_claimed_at BIGINT NOT NULL,       -- as in the record: a row of an earlier generation of it counts for nothing
+    operation VARBINARY(255) NOT NULL,      -- UTF-8; as text, blanks at its end would not count
+    codec VARCHAR(255) NOT NULL,
+    payload LONGBLOB NOT NULL,
+    recover_after BIGINT NOT NULL,          -- when recovery checks whether the call's owner crashed
+    recoveries BIGINT NOT NULL,             -- how often the call was retried
+    KEY recovery_due (operation, recover_after),
+    FOREIGN KEY (id) REFERENCES `idem_records` (id) ON DELETE CASCADE
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- The fencing floor: all fencing tokens of first claims are above this number. A record that is deleted and claimed
+-- again within one tick of the clock, or after the clock was put back, must not get a fencing token that a paused owner
+-- of the deleted one still has. Whoever deletes first raises the floor to the highest fencing token that is about to be
+-- deleted. No trigger does that, because making one takes privileges that an application seldom has (TRIGGER, with
+-- binary logging SUPER as well): before deleting rows by hand, raise it by hand.
+CREATE TABLE IF NOT EXISTS `idem_records_fencing_floor` (
     one TINYINT NOT NULL PRIMARY KEY CHECK (one = 1),
-    grant_number BIGINT NOT NULL
+    fencing_token BIGINT NOT NULL
 ) ENGINE = InnoDB;
 
-INSERT INTO `idem_records_dropped` (one, grant_number) VALUES (1, 0)
-ON DUPLICATE KEY UPDATE grant_number = `idem_records_dropped`.grant_number;
+INSERT INTO `idem_records_fencing_floor` (one, fencing_token) VALUES (1, 0)
+ON DUPLICATE KEY UPDATE fencing_token = `idem_records_fencing_floor`.fencing_token;

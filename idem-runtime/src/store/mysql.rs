@@ -23,8 +23,8 @@ use crate::store::{
 mod batch;
 mod connections;
 mod errors;
+mod fencing_floor;
 pub(super) mod migrate;
-mod raise;
 pub(super) mod statements;
 mod transaction;
 
@@ -86,7 +86,7 @@ use statements::MySqlStatements;
 ///
 /// A transactional call (`tx = ...`) holds one connection of the pool while its body runs, in the isolation level that
 /// the connection has by default. Until its end it also holds a shared lock on the one row of the table
-/// `idem_records_dropped`, which a purge has to change once a retention. The purge does not wait for that row, because
+/// `idem_records_fencing_floor`, which a purge has to change once a retention. The purge does not wait for that row, because
 /// every claim would wait behind it: after a second of tries it gives up with [`StoreErrorKind::Conflict`], and the
 /// purger tries again at its next interval. On MySQL, and if transactions have left it no moment for five minutes, it
 /// waits for them for a second, and claims wait as well. Statements that define something commit the transaction half
@@ -109,7 +109,7 @@ pub struct MySqlStore {
     completions: Batcher<CompletionBatch>,
     /// Whether the server gives back the rows that an insert comes upon, as MariaDB does.
     returns_rows: Arc<AtomicBool>,
-    /// Since when no moment was found to raise the number of deleted fencing tokens.
+    /// Since when no moment was found to raise the fencing floor.
     starved_since: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -222,7 +222,7 @@ impl MySqlStore {
         }
         let [abandoned, expired, interrupt, requeue] = &due;
         if !(abandoned.is_empty() && expired.is_empty()) {
-            raise::above(self, Grant::from_number(highest)).await?;
+            fencing_floor::raise_above(self, Grant::from_number(highest)).await?;
         }
         let purge = &self.statements.purge;
         let abandoned = self
@@ -490,7 +490,7 @@ impl Store for MySqlStore {
             if there.is_none_or(|record| record.observation() != *observed) {
                 return Ok(Resolved::Stale);
             }
-            raise::above(self, observed.grant).await?;
+            fencing_floor::raise_above(self, observed.grant).await?;
         }
         sql::resolve(self, observed, resolution).await
     }

@@ -34,7 +34,7 @@ pub(super) use query::{Placeholders, Query, Statement};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(super) use returning::{Returning, grant, purge, try_take_over};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(super) use rows::GRANTED;
+pub(super) use rows::GRANTED_COLUMNS;
 pub(super) use rows::Readable;
 #[cfg(feature = "postgres")]
 pub(super) use rows::{corrupt, granted_at, identity, payload, time, unreadable};

@@ -1,5 +1,5 @@
-//! The status of a record, which is all that changes until it ends, as a line of text: for stores where reading many values
-//! takes longer than reading one.
+//! The status of a record, which is all that changes until it ends, as a line of text: for stores where reading many
+//! values takes longer than reading one.
 //!
 //! State, when it ended or was released or `-`, retention, `on_crash`, end of the lease, token in hex digits or `-`,
 //! grant, attempt, when it was first claimed. Times and durations are in microseconds.
@@ -31,9 +31,9 @@ impl Status {
         let retention = word(words, number).ok_or("retention")?;
         let on_crash = word(words, OnCrash::from_stored).ok_or("on_crash")?;
         let lease_until = word(words, time).ok_or("lease_until")?;
-        let token = word(words, |it| or_none(it, read_token)).ok_or("token")?;
+        let token = word(words, |it| or_none(it, read_token)).ok_or("claim_id")?;
         let granted = Granted {
-            grant: Grant::from_number(word(words, number).ok_or("grant_number")?),
+            grant: Grant::from_number(word(words, number).ok_or("fencing_token")?),
             attempt: word(words, attempt).ok_or("attempt")?,
             first_claimed_at: word(words, time).ok_or("first_claimed_at")?,
             on_crash,
@@ -61,7 +61,7 @@ impl Status {
         }
         let owned = matches!(state, State::Running | State::Interrupted);
         if owned && self.token.is_none() || state == State::Released && self.token.is_some() {
-            return Err("token");
+            return Err("claim_id");
         }
         Ok(self)
     }
@@ -193,8 +193,8 @@ mod tests {
             "retention",
             "on_crash",
             "lease_until",
-            "token",
-            "grant_number",
+            "claim_id",
+            "fencing_token",
             "attempt",
             "first_claimed_at",
         ];
@@ -214,7 +214,7 @@ mod tests {
         for (from, to, name) in [
             ("completed", "running", "ended_at"),
             ("completed 7", "completed -", "ended_at"),
-            ("completed", "released", "token"),
+            ("completed", "released", "claim_id"),
             (" 2 1", " 0 1", "attempt"),
         ] {
             assert_eq!(Status::read(&LINE.replace(from, to)), Err(name));

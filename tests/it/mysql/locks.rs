@@ -39,7 +39,7 @@ async fn a_transaction_that_the_server_undid_commits_nothing_more() {
     // Given a record that another session holds, unseen by a look from outside: it takes the lock after that.
     let mut other = MySqlConnection::connect(&url).await.unwrap();
     sqlx::raw_sql(
-        "UPDATE idem_records SET state = 'released', codec = NULL, payload = NULL, token = NULL",
+        "UPDATE idem_records SET state = 'released', codec = NULL, payload = NULL, claim_id = NULL",
     )
     .execute(&mut other)
     .await

@@ -116,7 +116,7 @@ impl Meter {
                 let read = "SELECT ((SELECT sum(seq_tup_read) FROM pg_stat_user_tables) \
                             + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes))::bigint";
                 let busy = "SELECT count(*) FROM pg_stat_user_indexes WHERE idx_scan > 0 \
-                            AND indexrelname = 'idem_outbox_heads'";
+                            AND indexrelname = 'idem_outbox_order'";
                 until(async || database.number(busy).await > 0).await;
                 database.number(read).await.cast_unsigned()
             }

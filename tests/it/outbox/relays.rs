@@ -118,7 +118,7 @@ async fn a_message_that_somebody_took_over_is_lost_and_not_delivered() {
     until(async || database.number("SELECT count(*) FROM tries").await > 0).await;
     database
         .execute(
-            "BEGIN IMMEDIATE; UPDATE idem_outbox SET token = x'00', attempt = attempt + 1; \
+            "BEGIN IMMEDIATE; UPDATE idem_outbox SET claim_id = x'00', attempt = attempt + 1; \
              DROP TRIGGER refuses; COMMIT",
         )
         .await;

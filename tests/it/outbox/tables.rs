@@ -86,7 +86,7 @@ async fn delivered_messages_are_kept_as_long_as_asked(database: Database) {
     assert_eq!(database.outbox.backlog().await.unwrap().waiting, 0);
 
     database
-        .execute("UPDATE idem_outbox SET keep_until = 0 WHERE message_key = 'order-1'")
+        .execute("UPDATE idem_outbox SET purge_after = 0 WHERE message_key = 'order-1'")
         .await;
     let relay = start(Duration::from_millis(10));
     until(async || database.rows().await == 1).await;
@@ -136,12 +136,8 @@ async fn an_application_runs_the_migrations_itself() {
     .await
     .unwrap();
     // As a migration of its own would.
-    for migration in [
-        include_str!("../../../idem-runtime/migrations/sqlite/outbox/0001_outbox.sql"),
-        include_str!("../../../idem-runtime/migrations/sqlite/outbox/0002_heads.sql"),
-    ] {
-        sqlx::raw_sql(migration).execute(&pool).await.unwrap();
-    }
+    let migration = include_str!("../../../idem-runtime/migrations/sqlite/outbox/0001_outbox.sql");
+    sqlx::raw_sql(migration).execute(&pool).await.unwrap();
     let outbox = Outbox::new(&store);
     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
     outbox::enqueue(&mut *tx, TOPIC, &placed(1)).await.unwrap();

@@ -116,8 +116,8 @@ async fn no_step_reads_the_whole_table() {
     own(&store, &claim("k")).await;
     execute(
         &pool,
-        "INSERT INTO idem_records SELECT sha256(n::text::bytea), scope, operation, n::text, fingerprint, state, token, \
-         grant_number, attempt, lease_until, retention, on_crash, codec, payload, first_claimed_at, ended_at, purge_after \
+        "INSERT INTO idem_records SELECT sha256(n::text::bytea), scope, operation, n::text, fingerprint, state, claim_id, \
+         fencing_token, attempt, lease_until, retention, on_crash, codec, payload, first_claimed_at, ended_at, purge_after \
          FROM idem_records, generate_series(1, 20000) n; \
          UPDATE idem_records SET state = 'completed', codec = 'json/1', payload = '', ended_at = 1, purge_after = 1 \
          WHERE idempotency_key IN ('1', '2', '3'); ANALYZE idem_records",

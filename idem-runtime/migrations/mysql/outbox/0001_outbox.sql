@@ -10,16 +10,22 @@ CREATE TABLE IF NOT EXISTS `idem_outbox` (
     headers LONGTEXT,                   -- a JSON object of strings
     state VARCHAR(16) NOT NULL,         -- waiting, delivered, parked
     attempt BIGINT NOT NULL,            -- how often it was handed out
-    token VARBINARY(16),                -- whoever handles it; null while nobody does
+    claim_id VARBINARY(16),             -- of the relay that delivers it; null while none does
     due_at BIGINT,                      -- while waiting: when it is handed out, at the end of a delay, pause or lease
     enqueued_at BIGINT NOT NULL,
     parked_at BIGINT,
-    keep_until BIGINT,                  -- when delivered and kept
+    purge_after BIGINT,                 -- of a delivered message: when it is deleted
     last_error TEXT,
+    is_ordered TINYINT GENERATED ALWAYS AS (ordering_key IS NOT NULL) VIRTUAL,
+    undelivered_key VARCHAR(255)
+        GENERATED ALWAYS AS (CASE WHEN state <> 'delivered' THEN ordering_key END) VIRTUAL,
     UNIQUE KEY message_key (message_key),
-    KEY due (topic, due_at, id),
-    -- Whether an earlier message of the same ordering key is undelivered.
-    KEY ordering (ordering_key, state, id),
+    -- Tells ordered messages from others, so that messages that wait in the order of their key are never read on the way
+    -- to those that wait for no other.
+    KEY due (topic, is_ordered, due_at, id),
+    -- The first message of an ordering key that waits, the first one that is parked, and the next ordering key;
+    -- delivered messages are not in it.
+    KEY ordering (undelivered_key, state, id),
     KEY parked (parked_at),
-    KEY kept (keep_until)
+    KEY purge_queue (purge_after)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

@@ -10,20 +10,26 @@ CREATE TABLE IF NOT EXISTS "idem_outbox" (
     headers text,                       -- a JSON object of strings
     state text NOT NULL,                -- waiting, delivered, parked
     attempt bigint NOT NULL,            -- how often it was handed out
-    token bytea,                        -- whoever handles it, 16 bytes; null while nobody does
+    claim_id bytea,                     -- of the relay that delivers it, 16 bytes; null while none does
     due_at bigint,                      -- while waiting: when it is handed out, at the end of a delay, pause or lease
     enqueued_at bigint NOT NULL,
     parked_at bigint,
-    keep_until bigint,                  -- when delivered and kept
+    purge_after bigint,                 -- of a delivered message: when it is deleted
     last_error text
 );
 
-CREATE INDEX IF NOT EXISTS "idem_outbox_due" ON "idem_outbox" (topic, due_at, id) WHERE due_at IS NOT NULL;
+-- The index of what is due tells ordered messages from others, so that messages that wait in the order of their key are
+-- never read on the way to those that wait for no other.
+CREATE INDEX IF NOT EXISTS "idem_outbox_due_ordered" ON "idem_outbox" (topic, due_at, id)
+    WHERE due_at IS NOT NULL AND ordering_key IS NOT NULL;
 
--- Whether an earlier message of the same ordering key is undelivered.
-CREATE INDEX IF NOT EXISTS "idem_outbox_order" ON "idem_outbox" (ordering_key, id)
+CREATE INDEX IF NOT EXISTS "idem_outbox_due_unordered" ON "idem_outbox" (topic, due_at, id)
+    WHERE due_at IS NOT NULL AND ordering_key IS NULL;
+
+-- The first message of an ordering key that waits, the first one that is parked, and the next ordering key.
+CREATE INDEX IF NOT EXISTS "idem_outbox_order" ON "idem_outbox" (ordering_key, state, id)
     WHERE ordering_key IS NOT NULL AND state <> 'delivered';
 
 CREATE INDEX IF NOT EXISTS "idem_outbox_parked" ON "idem_outbox" (id) WHERE parked_at IS NOT NULL;
 
-CREATE INDEX IF NOT EXISTS "idem_outbox_kept" ON "idem_outbox" (keep_until) WHERE keep_until IS NOT NULL;
+CREATE INDEX IF NOT EXISTS "idem_outbox_purge" ON "idem_outbox" (purge_after) WHERE purge_after IS NOT NULL;

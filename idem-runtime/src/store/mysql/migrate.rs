@@ -10,11 +10,7 @@ use crate::store::sql::{self, Migrations, Table};
 /// applied again after a crash half way.
 pub(super) const RECORDS: Migrations = Migrations {
     table: Table::DEFAULT,
-    versions: &[
-        include_str!("../../../migrations/mysql/0001_records.sql"),
-        include_str!("../../../migrations/mysql/0002_steps.sql"),
-        include_str!("../../../migrations/mysql/0003_kept.sql"),
-    ],
+    versions: &[include_str!("../../../migrations/mysql/0001_records.sql")],
 };
 
 /// How long one process waits for another that migrates, in seconds.

@@ -19,7 +19,7 @@ const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 fn record() -> String {
     format!(
         "CONCAT(CONCAT_WS(' ', state, COALESCE(ended_at, '-'), retention, on_crash, lease_until, \
-           COALESCE(HEX(token), '-'), grant_number, attempt, first_claimed_at), \
+           COALESCE(HEX(claim_id), '-'), fencing_token, attempt, first_claimed_at), \
          '\n', {NOW}, '\n', HEX(id), '\n', COALESCE(LENGTH(codec), '-'), '\n', operation, '\n', idempotency_key, '\n', \
          COALESCE(codec, ''), scope), fingerprint, payload"
     )
@@ -72,10 +72,10 @@ pub(super) struct MySqlStatements {
     pub(super) take_over: Statement,
     pub(super) due: Statement,
     /// The number above which all new fencing tokens are, and 1 on MariaDB.
-    pub(super) highest_dropped: Statement,
+    pub(super) fencing_floor: Statement,
     /// Raises that number to the server's time where it is lower than the parameter, without waiting for its row on
     /// MariaDB. MySQL cannot, and waits as its session says.
-    pub(super) raise_at_once: Statement,
+    pub(super) raise_now: Statement,
     /// Raises that number, and waits.
     pub(super) raise: Statement,
     /// These end in `id IN (`, to be followed by ids.
@@ -96,7 +96,7 @@ pub(super) struct Purge {
 impl MySqlStatements {
     pub(super) fn new(table: Table) -> Self {
         let records = table.quoted(DIALECT.quote, "");
-        let dropped = table.quoted(DIALECT.quote, "_dropped");
+        let fencing_floor = table.quoted(DIALECT.quote, "_fencing_floor");
         let record = record();
         let Conditions {
             expired,
@@ -115,22 +115,22 @@ impl MySqlStatements {
         // MariaDB's alone. MySQL, where no statement can be kept from waiting, is not asked for many at once.
         let at_once = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */";
         let raise = format!(
-            "UPDATE {dropped} SET grant_number = greatest(?1, {NOW}) WHERE one = 1 AND grant_number < ?1"
+            "UPDATE {fencing_floor} SET fencing_token = greatest(?1, {NOW}) WHERE one = 1 AND fencing_token < ?1"
         );
         let completions = "JSON_TABLE(?1, '$[*]' COLUMNS ( \
-               its_id CHAR(64) PATH '$[0]', its_token CHAR(32) PATH '$[1]', its_grant BIGINT PATH '$[2]', \
-               its_state VARCHAR(16) PATH '$[3]', its_codec VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[4]', \
-               its_payload LONGTEXT PATH '$[5]')) AS a";
+               p_id CHAR(64) PATH '$[0]', p_claim_id CHAR(32) PATH '$[1]', p_fencing_token BIGINT PATH '$[2]', \
+               p_state VARCHAR(16) PATH '$[3]', p_codec VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[4]', \
+               p_payload LONGTEXT PATH '$[5]')) AS a";
         let held = held
-            .replace("?1", "UNHEX(a.its_id)")
-            .replace("?2", "UNHEX(a.its_token)")
-            .replace("?3", "a.its_grant");
+            .replace("?1", "UNHEX(a.p_id)")
+            .replace("?2", "UNHEX(a.p_claim_id)")
+            .replace("?3", "a.p_fencing_token");
         let insert = |race: &str, grant: &str, from: &str| {
             // MySQL takes the last part for a comment. To MariaDB it is an assignment that changes nothing, so nothing
             // is written, neither a row nor a byte of the log, and the row comes back.
             sql(format!(
                 "{race}\n\
-                 INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, token, grant_number, \
+                 INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, \
                    attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
                  SELECT ?1, ?2, ?3, ?4, ?5, 'running', ?6, {grant}, 1, {NOW} + ?7, ?8, ?9, {NOW}, {NOW} + ?7 + ?8 {from} \
                  /*M! ON DUPLICATE KEY UPDATE id = VALUES(id) RETURNING {record} */"
@@ -148,88 +148,88 @@ impl MySqlStatements {
                 "-- Two callers may claim at once what is not there: the primary key lets one of them insert.\n\
                  -- A record may be deleted in between: the lock waits for whoever raises the number before deleting.",
                 &format!("last_insert_id({NOW})"),
-                &format!("FROM {dropped} WHERE one = 1 AND grant_number < {NOW} LOCK IN SHARE MODE"),
+                &format!("FROM {fencing_floor} WHERE one = 1 AND fencing_token < {NOW} LOCK IN SHARE MODE"),
             ),
             insert_above: insert(
                 "-- The same where the clock was put back, or has not ticked since a record was deleted.",
-                &format!("greatest({NOW}, coalesce(max(grant_number) + 1, 0))"),
-                &format!("FROM {dropped} WHERE one = 1 LOCK IN SHARE MODE"),
+                &format!("greatest({NOW}, coalesce(max(fencing_token) + 1, 0))"),
+                &format!("FROM {fencing_floor} WHERE one = 1 LOCK IN SHARE MODE"),
             ),
             insert_all: sql(format!(
                 "-- As above for each. A transaction may hold one of the rows for long: the others must not wait for it,\n\
                  -- so the statement waits for nobody, and where it cannot go on each runs alone.\n\
-                 {at_once} INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, token, grant_number, \
+                 {at_once} INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, \
                    attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
-                 SELECT UNHEX(a.its_id), a.its_scope, a.its_operation, a.its_key, UNHEX(a.its_fingerprint), 'running', \
-                   UNHEX(a.its_token), {NOW}, 1, {NOW} + a.its_lease, a.its_retention, a.its_on_crash, {NOW}, \
-                   {NOW} + a.its_lease + a.its_retention \
-                 FROM {dropped} AS d JOIN JSON_TABLE(?1, '$[*]' COLUMNS ( \
-                   its_id CHAR(64) PATH '$[0]', its_scope MEDIUMTEXT CHARACTER SET utf8mb4 PATH '$[1]', \
-                   its_operation VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[2]', its_key VARCHAR(255) PATH '$[3]', \
-                   its_fingerprint CHAR(74) PATH '$[4]', its_token CHAR(32) PATH '$[5]', its_lease BIGINT PATH '$[6]', \
-                   its_retention BIGINT PATH '$[7]', its_on_crash VARCHAR(16) PATH '$[8]')) AS a \
-                 WHERE d.one = 1 AND d.grant_number < {NOW} LOCK IN SHARE MODE \
+                 SELECT UNHEX(a.p_id), a.p_scope, a.p_operation, a.p_key, UNHEX(a.p_fingerprint), 'running', \
+                   UNHEX(a.p_claim_id), {NOW}, 1, {NOW} + a.p_lease, a.p_retention, a.p_on_crash, {NOW}, \
+                   {NOW} + a.p_lease + a.p_retention \
+                 FROM {fencing_floor} AS d JOIN JSON_TABLE(?1, '$[*]' COLUMNS ( \
+                   p_id CHAR(64) PATH '$[0]', p_scope MEDIUMTEXT CHARACTER SET utf8mb4 PATH '$[1]', \
+                   p_operation VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[2]', p_key VARCHAR(255) PATH '$[3]', \
+                   p_fingerprint CHAR(74) PATH '$[4]', p_claim_id CHAR(32) PATH '$[5]', p_lease BIGINT PATH '$[6]', \
+                   p_retention BIGINT PATH '$[7]', p_on_crash VARCHAR(16) PATH '$[8]')) AS a \
+                 WHERE d.one = 1 AND d.fencing_token < {NOW} LOCK IN SHARE MODE \
                  /*M! ON DUPLICATE KEY UPDATE id = VALUES(id) RETURNING {record} */"
             )),
             // No assignment reads what another one writes: their order is the server's choice.
             complete_all: sql(format!(
                 "-- Somebody may hold one of the rows for long. The others must not wait for it.\n\
-                 {at_once} UPDATE {completions} STRAIGHT_JOIN {records} AS r ON r.id = UNHEX(a.its_id) \
-                 SET r.purge_after = {queued_from_now}, r.codec = a.its_codec, r.payload = UNHEX(a.its_payload), \
-                   r.ended_at = {NOW}, r.state = a.its_state WHERE {held}"
+                 {at_once} UPDATE {completions} STRAIGHT_JOIN {records} AS r ON r.id = UNHEX(a.p_id) \
+                 SET r.purge_after = {queued_from_now}, r.codec = a.p_codec, r.payload = UNHEX(a.p_payload), \
+                   r.ended_at = {NOW}, r.state = a.p_state WHERE {held}"
             )),
             completed: sql(format!(
-                "SELECT r.id FROM {completions} STRAIGHT_JOIN {records} AS r ON r.id = UNHEX(a.its_id) \
-                 WHERE r.token = UNHEX(a.its_token) AND r.grant_number = a.its_grant \
+                "SELECT r.id FROM {completions} STRAIGHT_JOIN {records} AS r ON r.id = UNHEX(a.p_id) \
+                 WHERE r.claim_id = UNHEX(a.p_claim_id) AND r.fencing_token = a.p_fencing_token \
                    AND r.state IN ('completed', 'failed', 'unrecorded') AND NOT ({gone})"
             )),
             // An assignment sees what those before it did: the columns that `expired` looks at come last.
             claim: sql(format!(
                 "-- Another caller may have claimed a record that was read as expired or released. It changed what the\n\
-                 -- condition is on, or the claim finds its own token, from a try whose answer was lost.\n\
+                 -- condition is on, or the claim finds its own claim id, from a try whose answer was lost.\n\
                  UPDATE {records} SET \
-                   grant_number = CASE WHEN state = 'running' AND NOT ({expired}) THEN grant_number ELSE {next_grant} END, \
+                   fencing_token = CASE WHEN state = 'running' AND NOT ({expired}) THEN fencing_token ELSE {next_grant} END, \
                    attempt = CASE WHEN {expired} THEN 1 WHEN state = 'running' THEN attempt \
                      ELSE least(attempt + 1, 4294967295) END, \
                    first_claimed_at = CASE WHEN {expired} THEN {NOW} ELSE first_claimed_at END, \
                    on_crash = CASE WHEN {expired} THEN ?9 ELSE on_crash END, \
-                   state = 'running', fingerprint = ?5, token = ?6, lease_until = {NOW} + ?7, retention = ?8, \
+                   state = 'running', fingerprint = ?5, claim_id = ?6, lease_until = {NOW} + ?7, retention = ?8, \
                    codec = NULL, payload = NULL, ended_at = NULL, purge_after = {NOW} + ?7 + ?8 \
                  WHERE id = ?1 AND (({expired}) \
-                   OR fingerprint = ?5 AND (state = 'released' OR state = 'running' AND token = ?6))"
+                   OR fingerprint = ?5 AND (state = 'released' OR state = 'running' AND claim_id = ?6))"
             )),
             take_over: sql(format!(
                 "-- Its owner may send a heartbeat, or complete, after it was seen to be silent; another caller may take\n\
                  -- over first. Each changes what was observed, and the condition is on all of it.\n\
                  UPDATE {records} SET \
-                   grant_number = CASE WHEN state = 'running' AND token = ?6 THEN grant_number ELSE {next_grant} END, \
-                   attempt = CASE WHEN state = 'running' AND token = ?6 THEN attempt \
+                   fencing_token = CASE WHEN state = 'running' AND claim_id = ?6 THEN fencing_token ELSE {next_grant} END, \
+                   attempt = CASE WHEN state = 'running' AND claim_id = ?6 THEN attempt \
                      ELSE least(attempt + 1, 4294967295) END, \
-                   state = 'running', token = ?6, lease_until = {NOW} + ?8, retention = ?9, \
+                   state = 'running', claim_id = ?6, lease_until = {NOW} + ?8, retention = ?9, \
                    purge_after = {NOW} + ?8 + ?9 \
                  WHERE id = ?10 AND fingerprint = ?7 AND NOT ({expired}) \
-                   AND (state = 'running' AND token = ?6 OR {observed} AND {unsettled} AND on_crash <> 'refuse')"
+                   AND (state = 'running' AND claim_id = ?6 OR {observed} AND {unsettled} AND on_crash <> 'refuse')"
             )),
             due: sql(format!(
-                "SELECT id, grant_number, CASE WHEN {expired} THEN IF(state = 'running', 'abandoned', 'expired') \
+                "SELECT id, fencing_token, CASE WHEN {expired} THEN IF(state = 'running', 'abandoned', 'expired') \
                    WHEN {silent} THEN 'interrupt' ELSE 'requeue' END \
                  FROM {records} WHERE purge_after <= {NOW} ORDER BY purge_after LIMIT ?1"
             )),
-            highest_dropped: sql(format!(
-                "SELECT grant_number, CAST(VERSION() LIKE '%MariaDB%' AS SIGNED) FROM {dropped} WHERE one = 1"
+            fencing_floor: sql(format!(
+                "SELECT fencing_token, CAST(VERSION() LIKE '%MariaDB%' AS SIGNED) FROM {fencing_floor} WHERE one = 1"
             )),
-            raise_at_once: sql(format!(
+            raise_now: sql(format!(
                 "-- Claims and transactions hold the row. Whoever waits for it makes all further claims wait.\n\
                  {at_once} {raise}"
             )),
             raise: sql(raise),
             purge: Purge {
                 abandoned: format!(
-                    "DELETE FROM {records} WHERE state = 'running' AND ({expired}) AND grant_number <= ? AND id IN ("
+                    "DELETE FROM {records} WHERE state = 'running' AND ({expired}) AND fencing_token <= ? AND id IN ("
                 )
                 .into(),
                 expired: format!(
-                    "DELETE FROM {records} WHERE state <> 'running' AND ({expired}) AND grant_number <= ? AND id IN ("
+                    "DELETE FROM {records} WHERE state <> 'running' AND ({expired}) AND fencing_token <= ? AND id IN ("
                 )
                 .into(),
                 interrupt: format!(

@@ -89,18 +89,11 @@ macro_rules! outbox_dialect {
             async fn migrate(pool: &Pool<Self>, table: &Table) -> Result<(), StoreError> {
                 const MIGRATIONS: Migrations = Migrations {
                     table: DEFAULT_TABLE,
-                    versions: &[
-                        include_str!(concat!(
-                            "../../../migrations/",
-                            $migration,
-                            "/outbox/0001_outbox.sql"
-                        )),
-                        include_str!(concat!(
-                            "../../../migrations/",
-                            $migration,
-                            "/outbox/0002_heads.sql"
-                        )),
-                    ],
+                    versions: &[include_str!(concat!(
+                        "../../../migrations/",
+                        $migration,
+                        "/outbox/0001_outbox.sql"
+                    ))],
                 };
                 crate::store::$module::migrate::run(pool, table, &MIGRATIONS).await
             }

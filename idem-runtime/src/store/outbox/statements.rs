@@ -35,23 +35,25 @@ impl OutboxStatements {
         let update = |rest: String| sql(format!("UPDATE {messages} SET {rest}"));
         let ids: Vec<_> = (1..=BATCH).map(|number| format!("?{number}")).collect();
         let ids = ids.join(", ");
-        let (token, lease) = (BATCH + 1, BATCH + 2);
-        let kept = format!("keep_until <= {now}");
+        let (claim_id, lease) = (BATCH + 1, BATCH + 2);
+        let expired = format!("purge_after <= {now}");
         Self {
-            renew: update(format!("due_at = {now} + ?3 WHERE id = ?1 AND token = ?2")),
+            renew: update(format!(
+                "due_at = {now} + ?3 WHERE id = ?1 AND claim_id = ?2"
+            )),
             delete: sql(format!(
-                "DELETE FROM {messages} WHERE id = ?1 AND token = ?2"
+                "DELETE FROM {messages} WHERE id = ?1 AND claim_id = ?2"
             )),
             deliver: update(format!(
-                "state = 'delivered', token = NULL, due_at = NULL, keep_until = {now} + ?3 \
-                 WHERE id = ?1 AND token = ?2"
+                "state = 'delivered', claim_id = NULL, due_at = NULL, purge_after = {now} + ?3 \
+                 WHERE id = ?1 AND claim_id = ?2"
             )),
             give_back: update(format!(
-                "token = NULL, due_at = {now} + ?3, last_error = ?4 WHERE id = ?1 AND token = ?2"
+                "claim_id = NULL, due_at = {now} + ?3, last_error = ?4 WHERE id = ?1 AND claim_id = ?2"
             )),
             park: update(format!(
-                "state = 'parked', token = NULL, due_at = NULL, parked_at = {now}, last_error = ?3 \
-                 WHERE id = ?1 AND token = ?2"
+                "state = 'parked', claim_id = NULL, due_at = NULL, parked_at = {now}, last_error = ?3 \
+                 WHERE id = ?1 AND claim_id = ?2"
             )),
             attempt: sql(format!("SELECT attempt FROM {messages} WHERE id = ?1")),
             parked: sql(format!(
@@ -65,10 +67,10 @@ impl OutboxStatements {
                 "DELETE FROM {messages} WHERE message_key = ?1 AND state = 'parked'"
             )),
             purge: sql(match dialect.placeholders {
-                Placeholders::InOrder => format!("DELETE FROM {messages} WHERE {kept} LIMIT ?1"),
+                Placeholders::InOrder => format!("DELETE FROM {messages} WHERE {expired} LIMIT ?1"),
                 Placeholders::Numbered(_) => format!(
                     "DELETE FROM {messages} WHERE id IN \
-                     (SELECT id FROM {messages} WHERE {kept} ORDER BY keep_until LIMIT ?1)"
+                     (SELECT id FROM {messages} WHERE {expired} ORDER BY purge_after LIMIT ?1)"
                 ),
             }),
             count: sql(format!(
@@ -80,11 +82,11 @@ impl OutboxStatements {
                  (SELECT count(*) AS number FROM {messages} WHERE parked_at IS NOT NULL) AS parked"
             )),
             take: update(format!(
-                "attempt = attempt + 1, token = ?{token}, due_at = {now} + ?{lease} \
+                "attempt = attempt + 1, claim_id = ?{claim_id}, due_at = {now} + ?{lease} \
                  WHERE id IN ({ids}) AND due_at <= {now}"
             )),
             taken: sql(format!(
-                "SELECT {COLUMNS} FROM {messages} WHERE id IN ({ids}) AND token = ?{token}"
+                "SELECT {COLUMNS} FROM {messages} WHERE id IN ({ids}) AND claim_id = ?{claim_id}"
             )),
         }
     }

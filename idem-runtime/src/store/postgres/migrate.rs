@@ -9,13 +9,9 @@ use crate::store::sql::{self, Migrations, Table};
 /// Those of the records.
 pub(super) const RECORDS: Migrations = Migrations {
     table: Table::DEFAULT,
-    versions: &[
-        include_str!("../../../migrations/postgres/0001_records.sql"),
-        include_str!("../../../migrations/postgres/0002_steps.sql"),
-        include_str!("../../../migrations/postgres/0003_kept.sql"),
-        include_str!("../../../migrations/postgres/0004_claim.sql"),
-        include_str!("../../../migrations/postgres/0005_claim_into.sql"),
-    ],
+    versions: &[include_str!(
+        "../../../migrations/postgres/0001_records.sql"
+    )],
 };
 
 /// Whoever migrates holds this advisory lock: "idem" in ASCII.

@@ -13,7 +13,7 @@ use crate::store::status::Status;
 
 macro_rules! content {
     () => {
-        "fingerprint, state, token, grant_number, attempt, lease_until, retention, on_crash, codec, payload, \
+        "fingerprint, state, claim_id, fencing_token, attempt, lease_until, retention, on_crash, codec, payload, \
          first_claimed_at, ended_at"
     };
 }
@@ -68,7 +68,7 @@ fn content<R: Readable>(
     let token = match row.bytes_or_null(at(2)).map_err(unreadable)? {
         None => None,
         Some(bytes) => Some(Token::from_bytes(
-            bytes.try_into().map_err(|_| corrupt("token"))?,
+            bytes.try_into().map_err(|_| corrupt("claim_id"))?,
         )),
     };
     let payload = payload(

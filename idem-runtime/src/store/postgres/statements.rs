@@ -2,7 +2,8 @@
 
 use super::rows::{COLUMNS, CONTENT, CONTENT_LEN};
 use crate::store::sql::{
-    self, Conditions, Dialect, GRANTED, Placeholders, Statement, StepDialect, StepStatements, Table,
+    self, Conditions, Dialect, GRANTED_COLUMNS, Placeholders, Statement, StepDialect,
+    StepStatements, Table,
 };
 
 /// The clock of the database in microseconds, the same wherever it stands in one statement, and stable, so that an
@@ -75,7 +76,7 @@ pub(super) struct PostgresStatements {
 impl PostgresStatements {
     pub(super) fn new(table: Table) -> Self {
         let records = table.quoted('"', "");
-        let dropped = table.quoted('"', "_dropped");
+        let fencing_floor = table.quoted('"', "_fencing_floor");
         let make = format!(
             "{}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
             table.quoted('"', "_claim")
@@ -95,8 +96,8 @@ impl PostgresStatements {
         // Of the holder in a row of arrays instead of parameters.
         let held = held
             .replace("?1", "a.id")
-            .replace("?2", "a.token")
-            .replace("?3", "a.grant_number");
+            .replace("?2", "a.claim_id")
+            .replace("?3", "a.fencing_token");
         let content = CONTENT.split(", ").map(|column| format!("r.{column}"));
         let content = content.collect::<Vec<_>>().join(", ");
         let sql = |text: String| Statement::new(&text, DIALECT.placeholders);
@@ -122,16 +123,16 @@ impl PostgresStatements {
                  -- the others must not wait for it, so the statement gives up, and each runs alone.\n\
                  WITH asked AS (SELECT a.* FROM {limit} AS waiting, unnest(?1::bytea[], ?2::text[], ?3::text[], ?4::text[], ?5::bytea[], \
                      ?6::bytea[], ?7::bigint[], ?8::bigint[], ?9::text[]) WITH ORDINALITY \
-                   AS a (id, scope, operation, idempotency_key, fingerprint, token, lease, retention, on_crash, place)), \
-                 made AS (INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, token, \
-                     grant_number, attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
-                   SELECT a.id, a.scope, a.operation, a.idempotency_key, a.fingerprint, 'running', a.token, \
-                     greatest({NOW}, coalesce((SELECT grant_number + 1 FROM {dropped}), 0)), \
+                   AS a (id, scope, operation, idempotency_key, fingerprint, claim_id, lease, retention, on_crash, place)), \
+                 made AS (INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, claim_id, \
+                     fencing_token, attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
+                   SELECT a.id, a.scope, a.operation, a.idempotency_key, a.fingerprint, 'running', a.claim_id, \
+                     greatest({NOW}, coalesce((SELECT fencing_token + 1 FROM {fencing_floor}), 0)), \
                      1, {NOW} + a.lease, a.retention, a.on_crash, {NOW}, {NOW} + a.lease + a.retention \
                    FROM asked AS a WHERE NOT EXISTS (SELECT FROM {records} AS r WHERE r.id = a.id) \
-                   ON CONFLICT (id) DO NOTHING RETURNING id, grant_number) \
+                   ON CONFLICT (id) DO NOTHING RETURNING id, fencing_token) \
                  SELECT {content}, {NOW}, \
-                   CASE WHEN r.id IS NULL THEN coalesce(m.grant_number, {LOST_RACE}) \
+                   CASE WHEN r.id IS NULL THEN coalesce(m.fencing_token, {LOST_RACE}) \
                      WHEN r.scope <> a.scope OR r.operation <> a.operation OR r.idempotency_key <> a.idempotency_key \
                      THEN {ID_MISMATCH}::bigint END, a.place \
                  FROM asked AS a LEFT JOIN {records} AS r ON r.id = a.id LEFT JOIN made AS m ON m.id = a.id"
@@ -142,7 +143,7 @@ impl PostgresStatements {
                    ended_at = {NOW}, state = a.state \
                  FROM {limit} AS waiting, \
                    unnest(?1::bytea[], ?2::bytea[], ?3::bigint[], ?4::text[], ?5::text[], ?6::bytea[]) WITH ORDINALITY \
-                   AS a (id, token, grant_number, state, codec, payload, place) \
+                   AS a (id, claim_id, fencing_token, state, codec, payload, place) \
                  WHERE {held} RETURNING a.place"
             )),
             claim_locked: sql(format!(
@@ -160,32 +161,32 @@ impl PostgresStatements {
                 "-- Several callers may have read that the record is released or has expired. The first locks the row;\n\
                  -- for the others the condition is looked at again on what the first has made of it.\n\
                  UPDATE {records} AS r SET \
-                   grant_number = CASE WHEN r.state = 'running' AND NOT ({expired}) THEN r.grant_number \
+                   fencing_token = CASE WHEN r.state = 'running' AND NOT ({expired}) THEN r.fencing_token \
                      ELSE {next_grant} END, \
                    attempt = CASE WHEN {expired} THEN 1 WHEN r.state = 'running' THEN r.attempt \
                      ELSE least(r.attempt + 1, 4294967295) END, \
                    on_crash = CASE WHEN {expired} THEN ?9 ELSE r.on_crash END, \
                    first_claimed_at = CASE WHEN {expired} THEN {NOW} ELSE r.first_claimed_at END, \
-                   state = 'running', fingerprint = ?5, token = ?6, lease_until = {NOW} + ?7, retention = ?8, \
+                   state = 'running', fingerprint = ?5, claim_id = ?6, lease_until = {NOW} + ?7, retention = ?8, \
                    codec = NULL, payload = NULL, ended_at = NULL, purge_after = {NOW} + ?7 + ?8 \
                  WHERE r.id = ?1 AND (({expired}) \
-                   OR r.fingerprint = ?5 AND (r.state = 'released' OR r.state = 'running' AND r.token = ?6)) \
-                 RETURNING {GRANTED}"
+                   OR r.fingerprint = ?5 AND (r.state = 'released' OR r.state = 'running' AND r.claim_id = ?6)) \
+                 RETURNING {GRANTED_COLUMNS}"
             )),
             take_over: sql(format!(
                 "-- Its owner may send a heartbeat, or complete, after it was seen to be silent; another caller may take\n\
                  -- over first. Each changes what was observed, and the condition is on all of it: whoever waited for\n\
                  -- the row looks at it again.\n\
-                 UPDATE {records} AS r SET state = 'running', token = ?6, lease_until = {NOW} + ?8, retention = ?9, \
+                 UPDATE {records} AS r SET state = 'running', claim_id = ?6, lease_until = {NOW} + ?8, retention = ?9, \
                    purge_after = {NOW} + ?8 + ?9, \
-                   grant_number = CASE WHEN r.state = 'running' AND r.token = ?6 THEN r.grant_number \
+                   fencing_token = CASE WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.fencing_token \
                      ELSE {next_grant} END, \
-                   attempt = CASE WHEN r.state = 'running' AND r.token = ?6 THEN r.attempt \
+                   attempt = CASE WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.attempt \
                      ELSE least(r.attempt + 1, 4294967295) END \
                  WHERE r.id = ?10 AND r.fingerprint = ?7 AND NOT ({expired}) \
-                   AND (r.state = 'running' AND r.token = ?6 \
+                   AND (r.state = 'running' AND r.claim_id = ?6 \
                      OR {observed} AND {unsettled} AND r.on_crash <> 'refuse') \
-                 RETURNING {GRANTED}"
+                 RETURNING {GRANTED_COLUMNS}"
             )),
             purge: sql(format!(
                 "-- The queue was filled at the claim: its owner may have sent heartbeats since, or completed late.\n\

@@ -1,7 +1,7 @@
 //! What calls keep to be made again, in a table beside the records.
 //!
-//! Neither claiming nor ending a record touches it: a row is due a lease after it was written, and whoever recovers looks
-//! at the record then. Deleting a record deletes its row.
+//! Neither claiming nor ending a record touches it: a row is due a lease after it was written, and whoever recovers
+//! looks at the record then. Deleting a record deletes its row.
 
 use std::time::Duration;
 
@@ -34,11 +34,11 @@ impl RecoveryStatements {
             ..
         } = dialect;
         let records = table.quoted(dialect.quote, "");
-        let kept = table.quoted(dialect.quote, "_kept");
+        let recovery = table.quoted(dialect.quote, "_recovery");
         let Conditions { held, .. } = Conditions::new(dialect, "r.");
         let new = |column: &str| proposed.replace("{}", column);
         // Some dialects see in an assignment what the ones before it did, so this column is written last.
-        let same_life = format!("{kept}.first_claimed_at = {}", new("first_claimed_at"));
+        let same_life = format!("{recovery}.first_claimed_at = {}", new("first_claimed_at"));
         let sql = |text: String| Statement::new(&text, dialect.placeholders);
         let as_read =
             "id = ?1 AND first_claimed_at = ?2 AND recover_after = ?3 AND recoveries = ?4";
@@ -46,11 +46,11 @@ impl RecoveryStatements {
             keep: sql(format!(
                 "-- Another caller may take over between the look at the holder and the insert: the record stays as it\n\
                  -- is until the statement is over. What is left of an earlier life of the record begins anew.\n\
-                 INSERT INTO {kept} (id, first_claimed_at, operation, codec, payload, recover_after, recoveries) \
+                 INSERT INTO {recovery} (id, first_claimed_at, operation, codec, payload, recover_after, recoveries) \
                  SELECT r.id, r.first_claimed_at, r.operation, ?4, ?5, {now} + ?6, 0 FROM {records} AS r \
                  WHERE {held} {lock} {upsert} \
-                 recoveries = CASE WHEN {same_life} THEN {kept}.recoveries ELSE 0 END, \
-                 recover_after = CASE WHEN {same_life} THEN {greatest}({kept}.recover_after, {recover_after}) \
+                 recoveries = CASE WHEN {same_life} THEN {recovery}.recoveries ELSE 0 END, \
+                 recover_after = CASE WHEN {same_life} THEN {greatest}({recovery}.recover_after, {recover_after}) \
                    ELSE {recover_after} END, \
                  codec = {codec}, payload = {payload}, first_claimed_at = {first_claimed_at}",
                 first_claimed_at = new("first_claimed_at"),
@@ -59,15 +59,15 @@ impl RecoveryStatements {
                 payload = new("payload"),
             )),
             due: sql(format!(
-                "SELECT id, first_claimed_at, codec, payload, recoveries, recover_after FROM {kept} \
+                "SELECT id, first_claimed_at, codec, payload, recoveries, recover_after FROM {recovery} \
                  WHERE operation = ?1 AND recover_after <= {now} ORDER BY recover_after LIMIT ?2"
             )),
             postpone: sql(format!(
                 "-- Several may have read that it is due. The first makes it due later, and the others find another\n\
                  -- time than they read.\n\
-                 UPDATE {kept} SET recover_after = {now} + ?5, recoveries = recoveries + ?6 WHERE {as_read}"
+                 UPDATE {recovery} SET recover_after = {now} + ?5, recoveries = recoveries + ?6 WHERE {as_read}"
             )),
-            forget: sql(format!("DELETE FROM {kept} WHERE {as_read}")),
+            forget: sql(format!("DELETE FROM {recovery} WHERE {as_read}")),
         }
     }
 }
@@ -77,11 +77,11 @@ impl<B: Backend + Send> RecoveryStore for B {
     async fn keep(
         &self,
         holder: &Holder,
-        kept: &Payload,
+        recovery: &Payload,
         lease: Duration,
     ) -> Result<Fenced, StoreError> {
         let query = self.statements().recovery.keep.query().holder(holder);
-        let query = query.text(&*kept.codec).bytes(&*kept.bytes);
+        let query = query.text(&*recovery.codec).bytes(&*recovery.bytes);
         Ok(match self.write(query.number(span(lease))).await? {
             0 => Fenced::Lost,
             _ => Fenced::Done,
@@ -96,23 +96,23 @@ impl<B: Backend + Send> RecoveryStore for B {
             .query()
             .text(operation.as_str());
         let rows = self.read(query.number(i64::from(limit))).await?;
-        rows.iter().map(kept).collect()
+        rows.iter().map(recovery).collect()
     }
 
     async fn postpone(
         &self,
-        kept: &Kept,
+        recovery: &Kept,
         by: Duration,
         recovering: bool,
     ) -> Result<Resolved, StoreError> {
-        let query = as_read(&self.statements().recovery.postpone, kept);
+        let query = as_read(&self.statements().recovery.postpone, recovery);
         // Never the time that it was due: that is what the others know it by.
         let query = query.number(span(by).max(1)).number(i64::from(recovering));
         resolved(self, query).await
     }
 
-    async fn forget(&self, kept: &Kept) -> Result<Resolved, StoreError> {
-        resolved(self, as_read(&self.statements().recovery.forget, kept)).await
+    async fn forget(&self, recovery: &Kept) -> Result<Resolved, StoreError> {
+        resolved(self, as_read(&self.statements().recovery.forget, recovery)).await
     }
 }
 
@@ -124,16 +124,16 @@ async fn resolved(backend: &impl Backend, query: Query<'_>) -> Result<Resolved, 
 }
 
 /// Parameters 1 to 4.
-fn as_read<'q>(statement: &'q Statement, kept: &'q Kept) -> Query<'q> {
+fn as_read<'q>(statement: &'q Statement, recovery: &'q Kept) -> Query<'q> {
     statement
         .query()
-        .bytes(&kept.id.as_bytes()[..])
-        .number(kept.first_claimed_at.as_micros())
-        .number(kept.due_at.as_micros())
-        .number(i64::from(kept.recoveries))
+        .bytes(&recovery.id.as_bytes()[..])
+        .number(recovery.first_claimed_at.as_micros())
+        .number(recovery.due_at.as_micros())
+        .number(i64::from(recovery.recoveries))
 }
 
-fn kept<R: Readable>(row: &R) -> Result<Kept, StoreError> {
+fn recovery<R: Readable>(row: &R) -> Result<Kept, StoreError> {
     let id = row.bytes(0).map_err(unreadable)?;
     let recoveries = row.number(4).map_err(unreadable)?;
     Ok(Kept {

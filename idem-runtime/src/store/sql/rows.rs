@@ -12,7 +12,8 @@ use crate::store::Granted;
 
 /// The columns that [`granted`] reads, in its order.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(in crate::store) const GRANTED: &str = "grant_number, attempt, first_claimed_at, on_crash";
+pub(in crate::store) const GRANTED_COLUMNS: &str =
+    "fencing_token, attempt, first_claimed_at, on_crash";
 
 /// What a kind of database must be able to read.
 pub(in crate::store) trait Readable: Row {
@@ -72,7 +73,7 @@ pub(in crate::store) fn state<R: Readable>(row: &R) -> Result<State, StoreError>
     State::from_stored(row.text(0).map_err(unreadable)?).ok_or_else(|| corrupt("state"))
 }
 
-/// The grant in a row of [`GRANTED`].
+/// The grant in a row of [`GRANTED_COLUMNS`].
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(in crate::store) fn granted<R: Readable>(row: &R) -> Result<Granted, StoreError> {
     granted_at(row, [0, 1, 2, 3])

@@ -123,15 +123,15 @@ impl Conditions {
             "({r}state = 'interrupted' OR {r}state = 'running' AND {r}lease_until <= {now})"
         );
         let observed = format!(
-            "{r}id = ?1 AND {r}state = ?2 AND {r}token {same} ?3 AND {r}grant_number = ?4 AND {r}lease_until = ?5"
+            "{r}id = ?1 AND {r}state = ?2 AND {r}claim_id {same} ?3 AND {r}fencing_token = ?4 AND {r}lease_until = ?5"
         );
         Self {
             held: format!(
-                "{r}id = ?1 AND {r}token = ?2 AND {r}grant_number = ?3 \
+                "{r}id = ?1 AND {r}claim_id = ?2 AND {r}fencing_token = ?3 \
                  AND {r}state IN ('running', 'interrupted') AND NOT ({expired})"
             ),
             resolvable: format!("{observed} AND {unsettled} AND NOT ({expired})"),
-            next_grant: format!("{greatest}({r}grant_number + 1, {now})"),
+            next_grant: format!("{greatest}({r}fencing_token + 1, {now})"),
             queued_from_now: format!("coalesce({r}purge_after, {now} + {r}retention)"),
             expired,
             unsettled,
@@ -188,17 +188,17 @@ impl SharedStatements {
                 "purge_after = {queued_from_now}, codec = ?5, payload = ?6, ended_at = {now}, state = ?4 WHERE {held}"
             )),
             release: update(format!(
-                "purge_after = {queued_from_now}, ended_at = {now}, token = NULL, state = 'released' WHERE {held}"
+                "purge_after = {queued_from_now}, ended_at = {now}, claim_id = NULL, state = 'released' WHERE {held}"
             )),
             interrupt: update(format!(
                 "purge_after = NULL, state = 'interrupted' WHERE {held}"
             )),
             resolve_complete: update(format!(
-                "purge_after = {queued_from_now}, codec = ?7, payload = ?8, ended_at = {now}, token = NULL, \
-                 grant_number = {next_grant}, state = ?6 WHERE {resolvable}"
+                "purge_after = {queued_from_now}, codec = ?7, payload = ?8, ended_at = {now}, claim_id = NULL, \
+                 fencing_token = {next_grant}, state = ?6 WHERE {resolvable}"
             )),
             resolve_release: update(format!(
-                "purge_after = {queued_from_now}, ended_at = {now}, token = NULL, grant_number = {next_grant}, \
+                "purge_after = {queued_from_now}, ended_at = {now}, claim_id = NULL, fencing_token = {next_grant}, \
                  state = 'released' WHERE {resolvable}"
             )),
             resolve_interrupt: update(format!(

@@ -9,11 +9,7 @@ use crate::store::sql::{self, Migrations, Table};
 /// Those of the records.
 pub(super) const RECORDS: Migrations = Migrations {
     table: Table::DEFAULT,
-    versions: &[
-        include_str!("../../../migrations/sqlite/0001_records.sql"),
-        include_str!("../../../migrations/sqlite/0002_steps.sql"),
-        include_str!("../../../migrations/sqlite/0003_kept.sql"),
-    ],
+    versions: &[include_str!("../../../migrations/sqlite/0001_records.sql")],
 };
 
 pub(in crate::store) async fn run(
@@ -81,4 +77,51 @@ async fn apply(
 /// Which versions were applied.
 fn log(table: &Table) -> String {
     table.quoted('"', "_migrations")
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::sqlite::SqlitePoolOptions;
+
+    use super::*;
+
+    const FIRST: &str = "CREATE TABLE \"made_up\" (number INTEGER NOT NULL) STRICT;";
+    const SECOND: &str =
+        "ALTER TABLE \"made_up\" ADD COLUMN name TEXT; INSERT INTO \"made_up\" VALUES (1, 'a');";
+    const RELEASES: [Migrations; 2] = [
+        Migrations {
+            table: "made_up",
+            versions: &[FIRST],
+        },
+        Migrations {
+            table: "made_up",
+            versions: &[FIRST, SECOND],
+        },
+    ];
+
+    /// Releases with one and with two versions of made-up tables.
+    #[tokio::test]
+    async fn a_later_release_applies_what_is_missing_and_an_earlier_one_is_refused() {
+        let pool = SqlitePoolOptions::new()
+            .max_connections(1)
+            .connect("sqlite::memory:")
+            .await
+            .unwrap();
+        let table = Table::new(None, "other").unwrap();
+        let [earlier, later] = &RELEASES;
+        run(&pool, &table, earlier).await.unwrap();
+        assert_eq!(applied(&pool, &table).await.unwrap(), 1);
+        for _ in 0..2 {
+            run(&pool, &table, later).await.unwrap();
+            assert_eq!(applied(&pool, &table).await.unwrap(), 2);
+            let names: Vec<String> = sqlx::query_scalar("SELECT name FROM other")
+                .fetch_all(&pool)
+                .await
+                .unwrap();
+            assert_eq!(names, ["a"]);
+        }
+        let error = run(&pool, &table, earlier).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Schema);
+        assert!(error.to_string().contains("version 2"), "{error}");
+    }
 }

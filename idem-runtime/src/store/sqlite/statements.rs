@@ -1,7 +1,8 @@
 //! What SQLite says in a way of its own.
 
 use crate::store::sql::{
-    self, Conditions, Dialect, GRANTED, Placeholders, Statement, StepDialect, StepStatements, Table,
+    self, Conditions, Dialect, GRANTED_COLUMNS, Placeholders, Statement, StepDialect,
+    StepStatements, Table,
 };
 
 /// The clock of the database in microseconds, the same wherever it stands in one statement. It ticks in milliseconds;
@@ -12,7 +13,7 @@ const NOW: &str = "(CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)";
 fn record() -> String {
     format!(
         "printf('%s %s %d %s %d %s %d %d %d\n%d\n%s\n%s\n', state, coalesce(ended_at, '-'), retention, on_crash, lease_until, \
-           iif(token IS NULL, '-', hex(token)), grant_number, attempt, first_claimed_at, \
+           iif(claim_id IS NULL, '-', hex(claim_id)), fencing_token, attempt, first_claimed_at, \
            {NOW}, hex(id), coalesce(length(CAST(codec AS BLOB)), '-')) \
          || operation || '\n' || idempotency_key || '\n' || coalesce(codec, '') || scope, fingerprint, payload"
     )
@@ -57,7 +58,7 @@ pub(super) struct SqliteStatements {
 impl SqliteStatements {
     pub(super) fn new(table: Table) -> Self {
         let records = table.quoted('"', "");
-        let dropped = table.quoted('"', "_dropped");
+        let fencing_floor = table.quoted('"', "_fencing_floor");
         let record = record();
         let Conditions {
             expired,
@@ -76,40 +77,40 @@ impl SqliteStatements {
             claim: sql(format!(
                 "-- Two callers may both have read that there is no record. The primary key lets one of them insert;\n\
                  -- the insert of the other becomes an update, whose condition looks at the row that won.\n\
-                 INSERT INTO {records} AS r (id, scope, operation, idempotency_key, fingerprint, state, token, grant_number, \
+                 INSERT INTO {records} AS r (id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, \
                    attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
                  SELECT ?1, ?2, ?3, ?4, ?5, 'running', ?6, \
-                   max({NOW}, coalesce((SELECT grant_number + 1 FROM {dropped}), 0)), \
+                   max({NOW}, coalesce((SELECT fencing_token + 1 FROM {fencing_floor}), 0)), \
                    1, {NOW} + ?7, ?8, ?9, {NOW}, {NOW} + ?7 + ?8 \
                  WHERE true \
                  ON CONFLICT (id) DO UPDATE SET \
-                   grant_number = CASE WHEN r.state = 'running' AND NOT ({expired}) THEN r.grant_number \
-                     ELSE max(r.grant_number + 1, excluded.grant_number) END, \
+                   fencing_token = CASE WHEN r.state = 'running' AND NOT ({expired}) THEN r.fencing_token \
+                     ELSE max(r.fencing_token + 1, excluded.fencing_token) END, \
                    attempt = CASE WHEN {expired} THEN 1 WHEN r.state = 'running' THEN r.attempt \
                      ELSE min(r.attempt + 1, 4294967295) END, \
                    on_crash = CASE WHEN {expired} THEN excluded.on_crash ELSE r.on_crash END, \
                    first_claimed_at = CASE WHEN {expired} THEN excluded.first_claimed_at ELSE r.first_claimed_at END, \
-                   state = 'running', fingerprint = excluded.fingerprint, token = excluded.token, \
+                   state = 'running', fingerprint = excluded.fingerprint, claim_id = excluded.claim_id, \
                    lease_until = excluded.lease_until, retention = excluded.retention, \
                    codec = NULL, payload = NULL, ended_at = NULL, purge_after = excluded.purge_after \
                  WHERE {expired} \
                    OR r.fingerprint = excluded.fingerprint \
-                     AND (r.state = 'released' OR r.state = 'running' AND r.token = excluded.token) \
-                 RETURNING {GRANTED}"
+                     AND (r.state = 'released' OR r.state = 'running' AND r.claim_id = excluded.claim_id) \
+                 RETURNING {GRANTED_COLUMNS}"
             )),
             take_over: sql(format!(
                 "-- Its owner may send a heartbeat, or complete, after it was seen to be silent; another caller may take\n\
                  -- over first. Each changes what was observed, and the condition is on all of it.\n\
-                 UPDATE {records} AS r SET state = 'running', token = ?6, lease_until = {NOW} + ?8, retention = ?9, \
+                 UPDATE {records} AS r SET state = 'running', claim_id = ?6, lease_until = {NOW} + ?8, retention = ?9, \
                    purge_after = {NOW} + ?8 + ?9, \
-                   grant_number = CASE WHEN r.state = 'running' AND r.token = ?6 THEN r.grant_number \
+                   fencing_token = CASE WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.fencing_token \
                      ELSE {next_grant} END, \
-                   attempt = CASE WHEN r.state = 'running' AND r.token = ?6 THEN r.attempt \
+                   attempt = CASE WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.attempt \
                      ELSE min(r.attempt + 1, 4294967295) END \
                  WHERE r.id = ?10 AND r.fingerprint = ?7 AND NOT ({expired}) \
-                   AND (r.state = 'running' AND r.token = ?6 \
+                   AND (r.state = 'running' AND r.claim_id = ?6 \
                      OR {observed} AND {unsettled} AND r.on_crash <> 'refuse') \
-                 RETURNING {GRANTED}"
+                 RETURNING {GRANTED_COLUMNS}"
             )),
             purge: sql(format!(
                 "-- The queue was filled at the claim: its owner may have sent heartbeats since, or completed late.\n\

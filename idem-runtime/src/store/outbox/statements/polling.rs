@@ -1,7 +1,7 @@
 //! The statements that look for messages and claim them.
 //!
-//! A message waits behind all undelivered ones of its ordering key that were enqueued earlier. There may be any number of
-//! such messages behind one that is parked, leased or pausing, and no statement reads all of them:
+//! A message waits behind all undelivered ones of its ordering key that were enqueued earlier. There may be any number
+//! of such messages behind one that is parked, leased or pausing, and no statement reads all of them:
 //!
 //! - What has no ordering key waits for nobody, and has an index of its own.
 //! - Of ordered messages that are due, only the first [`WINDOW`] are read, by time.
@@ -34,9 +34,9 @@ struct Conditions<'a> {
 
 impl Conditions<'_> {
     /// The column that is null unless a message has an ordering key and is undelivered.
-    fn open_key(&self) -> &'static str {
+    fn undelivered_key(&self) -> &'static str {
         match self.dialect.placeholders {
-            Placeholders::InOrder => "open_key",
+            Placeholders::InOrder => "undelivered_key",
             Placeholders::Numbered(_) => "ordering_key",
         }
     }
@@ -51,10 +51,10 @@ impl Conditions<'_> {
 
     /// The id of the first message of an ordering key in this state. One that waits has to be there.
     fn first(&self, ordering_key: &str, state: &str) -> String {
-        let (messages, key) = (&self.messages, self.open_key());
+        let (messages, key) = (&self.messages, self.undelivered_key());
         match self.dialect.placeholders {
-            // With equalities PostgreSQL may read by id instead, past all messages of other keys. States are in the order
-            // of their names, and behind those that are parked come those that wait.
+            // With equalities PostgreSQL may read by id instead, past all messages of other keys. States are in the
+            // order of their names, and behind those that are parked come those that wait.
             Placeholders::Numbered('$') => format!(
                 "(SELECT e.id FROM {messages} AS e WHERE e.ordering_key >= {ordering_key} \
                  AND (e.ordering_key, e.state) >= ({ordering_key}, '{state}') AND e.state <> 'delivered' \
@@ -68,9 +68,9 @@ impl Conditions<'_> {
         }
     }
 
-    /// Nothing of its ordering key is before it. A message stands in the way for as long as it is undelivered, also while
-    /// it waits for its pause to end; so two messages of one ordering key are never handed out together, by however many
-    /// relays.
+    /// Nothing of its ordering key is before it. A message stands in the way for as long as it is undelivered, also
+    /// while it waits for its pause to end; so two messages of one ordering key are never handed out together, by
+    /// however many relays.
     fn is_first(&self, c: &str, ordering_key: &str) -> String {
         let waits = self.first(ordering_key, "waiting");
         if self.skip_parked {
@@ -148,7 +148,7 @@ fn due(conditions: &Conditions<'_>, topics: usize) -> String {
 
 fn set(conditions: &Conditions<'_>) -> String {
     let now = conditions.dialect.now;
-    format!("attempt = attempt + 1, token = ?2, due_at = {now} + ?3")
+    format!("attempt = attempt + 1, claim_id = ?2, due_at = {now} + ?3")
 }
 
 fn claim(conditions: &Conditions<'_>) -> String {
@@ -220,7 +220,7 @@ fn claim_next(conditions: &Conditions<'_>, topics: usize) -> String {
 }
 
 fn next_key(conditions: &Conditions<'_>, topics: usize) -> String {
-    let (messages, key) = (&conditions.messages, conditions.open_key());
+    let (messages, key) = (&conditions.messages, conditions.undelivered_key());
     let first = conditions.is_first("c", "next.name");
     let due = conditions.is_due("c");
     let topics = of_topics("c", 2, topics);

@@ -1,4 +1,5 @@
-//! The number above which all new fencing tokens are: the highest of the records that were deleted, or above.
+//! The fencing floor: the number above which all new fencing tokens are. It is at least the highest fencing token of the
+//! records that were deleted.
 //!
 //! Claims read its row under a shared lock, and transactions keep that lock until they end. Whoever waits to change the
 //! row makes every claim wait behind it, so changing it is tried without waiting, and seldom: the number is raised to
@@ -16,18 +17,18 @@ use crate::error::StoreError;
 use crate::record::Grant;
 use crate::store::sql::{self, Readable as _, Statement};
 
-/// How long one purge looks for a moment in which nobody holds the row.
+/// Longest time in which one purge looks for a moment without a lock on the row.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_millis(25);
 /// Without such a moment for so long, claims are made to wait: else nothing would ever be deleted.
 const MAX_STARVATION: Duration = Duration::from_secs(5 * 60);
 
-/// Sees to it that no claim from here on gets a fencing token as low as this one. Doing so without then deleting a
+/// Raises the fencing floor, so that no claim from here on gets a fencing token as low as this one. Doing so without then deleting a
 /// record is harmless, so the two need no transaction.
-pub(super) async fn above(store: &MySqlStore, grant: Grant) -> Result<(), StoreError> {
+pub(super) async fn raise_above(store: &MySqlStore, grant: Grant) -> Result<(), StoreError> {
     let statements = &store.statements;
-    let answer = run(&store.pool, &statements.highest_dropped.query()).await;
+    let answer = run(&store.pool, &statements.fencing_floor.query()).await;
     let rows = answer.map_err(error)?.rows;
     if let Some(row) = rows.first() {
         if row.number(0).map_err(error)? >= grant.number() {
@@ -40,7 +41,7 @@ pub(super) async fn above(store: &MySqlStore, grant: Grant) -> Result<(), StoreE
     }
     let give_up_at = Instant::now() + PATIENCE;
     loop {
-        let query = statements.raise_at_once.query().number(grant.number());
+        let query = statements.raise_now.query().number(grant.number());
         match run(&store.pool, &query).await {
             Ok(_) => {
                 *starved_since(store) = None;
