@@ -8,6 +8,7 @@
 
 mod imports;
 mod manifests;
+mod pages;
 mod texts;
 
 use std::fs;

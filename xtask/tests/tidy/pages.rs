@@ -1,0 +1,246 @@
+//! Pages of documentation: links lead somewhere, and files, names and tests that a page mentions exist.
+
+use std::collections::HashSet;
+
+use crate::{File, check, repository};
+
+/// Unit tests and test targets that a page may name, as `target: path::of::test`, with their folders.
+const TEST_FOLDERS: [(&str, &str); 4] = [
+    ("it", "tests/it"),
+    ("events", "tests/events"),
+    ("lib", "idem-runtime/src"),
+    ("tidy", "xtask/tests/tidy"),
+];
+
+#[test]
+fn links_lead_to_files_and_headings() {
+    let files = repository();
+    let wrong = |page: &File| broken_links(page, &files);
+    check(pages(&files), wrong);
+
+    let files = [
+        File::new("docs/a.md", "# One `b`: two, three\n"),
+        File::new("src/b.rs", ""),
+    ];
+    let broken = |text: &str| broken_links(&File::new("docs/c.md", text), &files).len();
+    assert_eq!(broken("[a](b.md)"), 1);
+    assert_eq!(broken("[a](a.md) [b](../src/b.rs) [c](../src)"), 0);
+    assert_eq!(broken("[a](a.md#one-b-two-three)"), 0);
+    assert_eq!(broken("[a](a.md#two)"), 1);
+    assert_eq!(
+        broken("# Two\n[a](#two) [b](#one) [c](https://a.example)"),
+        1
+    );
+    assert_eq!(broken("```\n[a](b.md)\n```"), 0);
+}
+
+#[test]
+fn names_and_tests_of_the_design_exist() {
+    let files = repository();
+    let known = Known::of(&files);
+    let design = |page: &&File| {
+        page.path.starts_with("docs/")
+            || ["ARCHITECTURE.md", "tests/README.md"].contains(&&*page.path)
+    };
+    check(pages(&files).filter(design), |page| known.missing(page));
+
+    let files = [
+        File::new("tests/it/a.rs", "async fn it_holds<P>() {}"),
+        File::new("tests/drops/main.rs", "case(\"drop\")"),
+        File::new("x/src/conformance.rs", "claims: \"a rule\","),
+        File::new("x/src/engine/b.rs", "struct Name;"),
+    ];
+    let known = Known::of(&files);
+    let missing = |text: &str| known.missing(&File::new("docs/c.md", text)).len();
+    assert_eq!(
+        missing("`Name`, `b.rs`, `engine/b.rs`, `src/engine`, `http/1`"),
+        0
+    );
+    assert_eq!(missing("`Nome`, `c.rs`, `engine/c.rs`, `Name::other`"), 4);
+    assert_eq!(missing("`it: a::it_holds`, `it: a::sqlite::it_holds`"), 0);
+    assert_eq!(missing("`it: a::it_breaks`, `it: b::it_holds`"), 2);
+    assert_eq!(missing("`conformance: claims`, `drops: drop`"), 0);
+    assert_eq!(missing("`conformance: rules`, `drops: dropped`"), 2);
+    assert_eq!(
+        missing("`SELECT 1`, `cargo xtask test`, `NAME.rs`, `{a,b}`"),
+        0
+    );
+    assert_eq!(missing("```\n`Nome`\n```"), 0);
+}
+
+fn pages(files: &[File]) -> impl Iterator<Item = &File> {
+    files.iter().filter(|file| file.path.ends_with(".md"))
+}
+
+/// Lines of a page outside of its blocks of code.
+fn prose(page: &File) -> impl Iterator<Item = &str> {
+    let mut in_code = false;
+    page.text.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        in_code ^= is_fence;
+        !in_code && !is_fence
+    })
+}
+
+fn broken_links(page: &File, files: &[File]) -> Vec<String> {
+    let folder = page.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let mut broken = Vec::new();
+    for link in prose(page).flat_map(|line| line.split("](").skip(1)) {
+        let target = link.split(')').next().unwrap_or_default();
+        if target.contains(':') {
+            continue;
+        }
+        let (path, heading) = target.split_once('#').unwrap_or((target, ""));
+        let path = match path {
+            "" => page.path.clone(),
+            path => resolved(folder, path),
+        };
+        let inside = format!("{path}/");
+        if path == page.path {
+            if !has_heading(page, heading) {
+                broken.push(format!("`{target}` is no heading of this page"));
+            }
+        } else if let Some(file) = files.iter().find(|file| file.path == path) {
+            if !has_heading(file, heading) {
+                broken.push(format!("`{target}` is no heading of that page"));
+            }
+        } else if !files.iter().any(|file| file.path.starts_with(&inside)) {
+            broken.push(format!("`{target}` leads nowhere"));
+        }
+    }
+    broken
+}
+
+/// A path from the root of the repository, given one from a folder of it.
+fn resolved(folder: &str, path: &str) -> String {
+    let mut parts: Vec<_> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in path.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            "." | "" => {}
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+fn has_heading(page: &File, anchor: &str) -> bool {
+    anchor.is_empty()
+        || prose(page)
+            .filter(|line| line.starts_with('#'))
+            .any(|line| anchor_of(line.trim_start_matches('#').trim()) == anchor)
+}
+
+/// An anchor as code hosts derive it from a heading.
+fn anchor_of(heading: &str) -> String {
+    heading
+        .chars()
+        .filter(|it| it.is_alphanumeric() || " -_".contains(*it))
+        .map(|it| {
+            if it == ' ' {
+                '-'
+            } else {
+                it.to_ascii_lowercase()
+            }
+        })
+        .collect()
+}
+
+/// What pages may mention.
+struct Known<'a> {
+    files: &'a [File],
+    /// Words of all files that are no pages.
+    words: HashSet<&'a str>,
+}
+
+impl<'a> Known<'a> {
+    fn of(files: &'a [File]) -> Self {
+        let sources = files.iter().filter(|file| !file.path.ends_with(".md"));
+        let words = sources.flat_map(|file| file.text.split(|it: char| !is_word(it)));
+        Self {
+            files,
+            words: words.collect(),
+        }
+    }
+
+    /// Code spans of a page that name something that does not exist.
+    fn missing(&self, page: &File) -> Vec<String> {
+        prose(page)
+            .flat_map(|line| line.split('`').skip(1).step_by(2))
+            .filter(|span| !self.exists(span))
+            .map(|span| format!("there is no `{span}`"))
+            .collect()
+    }
+
+    /// Whether a code span names something that exists, or nothing that can be looked up.
+    fn exists(&self, span: &str) -> bool {
+        if let Some((target, test)) = span.split_once(": ") {
+            return self.has_test(target, test);
+        }
+        let name = span.strip_suffix("()").unwrap_or(span);
+        let is_path = !name.contains("NAME")
+            && name.chars().all(|it| is_word(it) || "./-".contains(it))
+            && name.starts_with(|it: char| it.is_ascii_lowercase() || it == '.');
+        if is_path && (name.contains('/') || name.ends_with(".rs")) {
+            let is_tag = name.ends_with(|it: char| it.is_ascii_digit());
+            return is_tag || self.has_path(name.trim_start_matches("../").trim_end_matches('/'));
+        }
+        let is_name = name.chars().all(|it| is_word(it) || it == ':');
+        !is_name
+            || name
+                .split("::")
+                .all(|part| part.is_empty() || self.words.contains(part))
+    }
+
+    fn has_path(&self, path: &str) -> bool {
+        let (ending, inside) = (format!("/{path}"), format!("/{path}/"));
+        self.files.iter().any(|file| {
+            let whole = format!("/{}", file.path);
+            whole.ends_with(&ending) || whole.contains(&inside)
+        })
+    }
+
+    fn has_test(&self, target: &str, test: &str) -> bool {
+        let below = |folder: &'a str| {
+            self.files
+                .iter()
+                .filter(move |file| file.path.starts_with(folder))
+        };
+        match target {
+            "conformance" if test.contains("::") => {
+                below("tests/conformance/").any(|file| file.text.contains(&format!("\"{test}\"")))
+            }
+            "conformance" => self.files.iter().any(|file| {
+                file.path.ends_with("src/conformance.rs")
+                    && file.text.contains(&format!("{test}: \""))
+            }),
+            "drops" => below("tests/drops/").any(|file| file.text.contains(&format!("\"{test}\""))),
+            _ => {
+                let folder = TEST_FOLDERS.iter().find(|(name, _)| *name == target);
+                folder.is_none_or(|(_, folder)| self.has_function(folder, test))
+            }
+        }
+    }
+
+    /// Whether a function is in the file of its module. Modules that a macro makes have no file.
+    fn has_function(&self, folder: &str, path: &str) -> bool {
+        let (mut module, name) = path.rsplit_once("::").unwrap_or(("main", path));
+        loop {
+            let file = format!("{folder}/{}.rs", module.replace("::", "/"));
+            if let Some(file) = self.files.iter().find(|it| it.path == file) {
+                return file
+                    .text
+                    .match_indices(&format!("fn {name}"))
+                    .any(|(at, found)| !file.text[at + found.len()..].starts_with(is_word));
+            }
+            match module.rsplit_once("::") {
+                Some((outer, _)) => module = outer,
+                None => return false,
+            }
+        }
+    }
+}
+
+fn is_word(char: char) -> bool {
+    char.is_alphanumeric() || char == '_'
+}
