@@ -96,14 +96,16 @@ Keep the `ttl` longer than a message may be on its way, the time in which it is 
 //!
 //! A handler that returns an error or panics is tried again after a pause, which grows exponentially and is drawn at
 //! random below that (full jitter, <https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/>). After
-//! [`Relay::max_attempts`] the message is **parked**: kept, listed by [`Outbox::parked`] with the last error, and handed
-//! out again only when a person says so ([`Outbox::requeue`]). A message that is handed out so often without any end,
-//! because it kills the process, is parked too; so is at once a payload that the handler's type cannot be read from.
+//! [`Relay::max_attempts`] the message is **parked**: kept, listed by [`Outbox::parked`] with the last error, and
+//! handed out again only when a person says so ([`Outbox::requeue`]). A message that is handed out so often without any
+//! end, because it kills the process, is parked too; so is at once a payload that the handler's type cannot be read
+//! from.
 //!
 //! A parked message **blocks later ones of its ordering key**, until it is requeued or discarded ([`Outbox::discard`]):
-//! what comes after it may build on it. With [`Relay::skip_parked`] they go on without it. Messages of other keys do not
-//! wait for them: a relay never reads all that waits behind one message. Where over a hundred due messages of a topic
-//! are behind others, it goes from ordering key to ordering key, 64 at each look, until it has been at all of them.
+//! what comes after it may build on it. With [`Relay::skip_parked`] they go on without it. Messages of other keys do
+//! not wait for them: a relay never reads all that waits behind one message. Where over a hundred due messages of a
+//! topic are behind others, it goes from ordering key to ordering key, 64 at each look, until it has been at all of
+//! them.
 //!
 //! A relay takes only topics that it has a handler for. Others wait for a relay that knows them, so a new topic can be
 //! enqueued before its consumer is deployed.
@@ -112,12 +114,12 @@ Keep the `ttl` longer than a message may be on its way, the time in which it is 
 //!
 //! One table, `idem_outbox`, in the application's own database, made by [`Outbox::migrate`] or by the application's own
 //! migrations: the SQL is in `migrations/{sqlite,postgres,mysql}/outbox` of this crate. Enqueuing is one statement, and
-//! what is handled without any failure takes two more, one to claim (which takes up to 32 messages at a time) and one to
-//! delete it; reading first makes MySQL's claims three. An idle relay reads once in each [`Relay::poll_every`], without
-//! a lock; where something was enqueued in the same process, it looks a few times soon after.
+//! what is handled without any failure takes two more, one to claim (which takes up to 32 messages at a time) and one
+//! to delete it; reading first makes MySQL's claims three. An idle relay reads once in each [`Relay::poll_every`],
+//! without a lock; where something was enqueued in the same process, it looks a few times soon after.
 //!
-//! - **SQLite**: begin a transaction that writes with `BEGIN IMMEDIATE` (`pool.begin_with("BEGIN IMMEDIATE")`). One that
-//!   reads first and then writes fails at once when a relay wrote in between.
+//! - **SQLite**: begin a transaction that writes with `BEGIN IMMEDIATE` (`pool.begin_with("BEGIN IMMEDIATE")`). One
+//!   that reads first and then writes fails at once when a relay wrote in between.
 //! - **PostgreSQL**: relays claim with `FOR UPDATE SKIP LOCKED`. There is no `NOTIFY`, because committing one takes a
 //!   lock that all transactions of the database share.
 //! - **MySQL, MariaDB**: relays read without a lock and claim conditionally, so no relay ever keeps a transaction that
@@ -141,7 +143,7 @@ use crate::codec::{Codec, EncodeError};
 use crate::error::{Error, InvalidOutbox, StoreError};
 use crate::fingerprint;
 use crate::key::{Key, MAX_LEN, ToKey};
-use crate::store::outbox::{Enqueued, Envelope, Inserts, Messages, Place};
+use crate::store::outbox::{Enqueued, Envelope, Inserts, Messages, TableName};
 
 mod carry;
 mod message;
@@ -204,7 +206,7 @@ pub fn message<'a, T: Serialize + Sync + ?Sized>(
     topic: &'a str,
     payload: &'a T,
 ) -> NewMessage<'a, T> {
-    static INSERTS: LazyLock<Inserts> = LazyLock::new(|| Inserts::new(Place::default()));
+    static INSERTS: LazyLock<Inserts> = LazyLock::new(|| Inserts::new(TableName::default()));
     NewMessage {
         inserts: &INSERTS,
         topic,
@@ -222,7 +224,7 @@ pub fn message<'a, T: Serialize + Sync + ?Sized>(
 #[derive(Debug, Clone)]
 pub struct Outbox {
     database: Database,
-    place: Place,
+    table: TableName,
     messages: Arc<dyn Messages>,
     inserts: Arc<Inserts>,
     max_payload_bytes: usize,
@@ -232,7 +234,7 @@ impl Outbox {
     /// The outbox in this database: a pool of sqlx (`SqlitePool`, `PgPool`, `MySqlPool`), or a store of this crate by
     /// reference. It does nothing until it is used; call [`migrate`](Self::migrate) first.
     pub fn new(database: impl Into<Database>) -> Self {
-        Self::on(database.into(), Place::default())
+        Self::on(database.into(), TableName::default())
     }
 
     /// The same outbox in a table of this name instead of `idem_outbox`. Its indexes, and the table of what was
@@ -242,8 +244,8 @@ impl Outbox {
     /// [`StoreErrorKind::Schema`](crate::StoreErrorKind::Schema) where the name is not 1 to 48 ASCII letters, digits
     /// and underscores, begins with a digit, or is reserved.
     pub fn with_table(self, name: &str) -> Result<Self, StoreError> {
-        let place = self.place.named(name)?;
-        Ok(self.at(place))
+        let table = self.table.named(name)?;
+        Ok(self.at(table))
     }
 
     /// The same outbox in this schema of PostgreSQL, or database of MySQL, which must exist. SQLite has none.
@@ -251,8 +253,8 @@ impl Outbox {
     /// # Errors
     /// As [`with_table`](Self::with_table), for the name of the schema.
     pub fn with_schema(self, schema: &str) -> Result<Self, StoreError> {
-        let place = self.place.in_schema(schema)?;
-        Ok(self.at(place))
+        let table = self.table.in_schema(schema)?;
+        Ok(self.at(table))
     }
 
     /// The same outbox with another limit on payloads, in bytes; [`MAX_PAYLOAD_BYTES`] where nothing is said.
@@ -262,18 +264,18 @@ impl Outbox {
         self
     }
 
-    fn on(database: Database, place: Place) -> Self {
+    fn on(database: Database, table: TableName) -> Self {
         Self {
-            messages: database.messages(&place),
-            inserts: Arc::new(Inserts::new(place.clone())),
+            messages: database.messages(&table),
+            inserts: Arc::new(Inserts::new(table.clone())),
             max_payload_bytes: MAX_PAYLOAD_BYTES,
             database,
-            place,
+            table,
         }
     }
 
-    fn at(self, place: Place) -> Self {
-        Self::on(self.database, place).max_payload_bytes(self.max_payload_bytes)
+    fn at(self, table: TableName) -> Self {
+        Self::on(self.database, table).max_payload_bytes(self.max_payload_bytes)
     }
 
     /// Makes the table, or brings it up to date. Safe to call at every start, and from many processes at once. What was
@@ -426,8 +428,8 @@ impl<'a, T: Serialize + Sync + ?Sized> NewMessage<'a, T> {
     ///
     /// The handler gets the very value. What JSON cannot carry (NaN, an infinity, `Some(None)`) is an error. Which type
     /// will read it is not known here: one that buffers (internally tagged and untagged enums, flattened fields) reads
-    /// neither 128-bit integers nor keys of maps that are not texts, and parks the message; an untagged variant of a float
-    /// takes integers beyond 64 bits. Write those as texts.
+    /// neither 128-bit integers nor keys of maps that are not texts, and parks the message; an untagged variant of a
+    /// float takes integers beyond 64 bits. Write those as texts.
     ///
     /// # Errors
     /// [`Error::InvalidOutbox`] where topic, ordering key or headers are malformed, or the payload cannot be encoded or

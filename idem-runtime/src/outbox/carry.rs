@@ -11,19 +11,19 @@ use super::relay::{Counters, Failure, Shared};
 use super::run::within;
 use crate::error::StoreError;
 use crate::record::Token;
-use crate::store::outbox::{Claimed, Stored};
+use crate::store::outbox::{MessageLease, StoredMessage};
 
 /// A message, and what it was claimed with.
 pub(super) struct Claim {
-    pub(super) message: Stored,
+    pub(super) message: StoredMessage,
     pub(super) token: Token,
     /// End of the lease, counted from before the claim was sent: no other relay can claim the message earlier.
     pub(super) held_until: Instant,
 }
 
 impl Claim {
-    fn claimed(&self) -> Claimed {
-        Claimed {
+    fn claimed(&self) -> MessageLease {
+        MessageLease {
             id: self.message.id,
             token: self.token,
         }
@@ -137,9 +137,9 @@ struct About {
 /// Runs the handler as a task, so that one that keeps its thread busy does not keep its own lease from being renewed.
 async fn run(
     shared: &Shared,
-    claimed: Claimed,
+    claimed: MessageLease,
     about: &mut About,
-    message: Stored,
+    message: StoredMessage,
 ) -> Result<Result<(), Failure>, JoinError> {
     let Some(handler) = shared.handlers.get(&about.topic) else {
         let error = format!("this relay has no handler for `{}`", about.topic);
@@ -189,7 +189,7 @@ async fn run(
     }
 }
 
-async fn deliver(shared: &Shared, claimed: Claimed, about: &About) -> bool {
+async fn deliver(shared: &Shared, claimed: MessageLease, about: &About) -> bool {
     let keep = shared.settings.keep_delivered;
     let delivered = settle(shared, about, || shared.messages.deliver(claimed, keep)).await;
     if delivered {
@@ -199,7 +199,7 @@ async fn deliver(shared: &Shared, claimed: Claimed, about: &About) -> bool {
 }
 
 /// Tells whether later messages of its ordering key may follow.
-async fn park(shared: &Shared, claimed: Claimed, about: &About, error: &str) -> bool {
+async fn park(shared: &Shared, claimed: MessageLease, about: &About, error: &str) -> bool {
     let parked = settle(shared, about, || shared.messages.park(claimed, error)).await;
     if parked {
         Counters::add(&shared.counters.parked);

@@ -10,7 +10,7 @@ use crate::codec::{Codec, decode};
 use crate::error::{DecodeError, StoreError, StoreErrorKind};
 use crate::key::Key;
 use crate::record::{Payload, Timestamp};
-use crate::store::outbox::{Counted, Stored};
+use crate::store::outbox::{BacklogCount, StoredMessage};
 
 /// A message, as a handler is given it.
 pub struct Message<T> {
@@ -62,7 +62,7 @@ impl<T> Message<T> {
 }
 
 impl<T: DeserializeOwned> Message<T> {
-    pub(super) fn read(stored: Stored) -> Result<Self, DecodeError> {
+    pub(super) fn read(stored: StoredMessage) -> Result<Self, DecodeError> {
         let headers = match stored.headers {
             None => BTreeMap::new(),
             Some(headers) => decode(&json(headers))?,
@@ -102,12 +102,12 @@ fn json(text: String) -> Payload {
 /// A message that waits for a person.
 #[derive(Clone)]
 pub struct Parked {
-    stored: Stored,
+    stored: StoredMessage,
     key: Key,
 }
 
 impl Parked {
-    pub(super) fn new(stored: Stored) -> Result<Self, StoreError> {
+    pub(super) fn new(stored: StoredMessage) -> Result<Self, StoreError> {
         let key = Key::new(stored.key.as_str()).map_err(|error| {
             StoreError::new(
                 StoreErrorKind::Corrupt,
@@ -186,9 +186,9 @@ pub struct Backlog {
     pub oldest: Duration,
 }
 
-impl From<Counted> for Backlog {
-    fn from(counted: Counted) -> Self {
-        let Counted {
+impl From<BacklogCount> for Backlog {
+    fn from(counted: BacklogCount) -> Self {
+        let BacklogCount {
             waiting,
             parked,
             oldest,

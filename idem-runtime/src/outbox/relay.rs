@@ -15,10 +15,10 @@ use tokio::task::JoinHandle;
 use super::message::Message;
 use super::{is_name, run};
 use crate::error::{DecodeError, Error, InvalidOutbox};
-use crate::store::outbox::{Messages, Polling, Stored};
+use crate::store::outbox::{Messages, Polling, StoredMessage};
 
-/// What hands the messages of an outbox to handlers. Made by [`Outbox::relay`](super::Outbox::relay); does nothing until
-/// it is [started](Self::start).
+/// What hands the messages of an outbox to handlers. Made by [`Outbox::relay`](super::Outbox::relay); does nothing
+/// until it is [started](Self::start).
 ///
 /// ```no_run
 /// # #[derive(serde::Deserialize)] struct OrderPlaced { customer: String }
@@ -44,7 +44,7 @@ pub struct Relay {
 }
 
 /// A handler that knows how to read its payload.
-pub(super) type Handler = Arc<dyn Fn(Stored) -> Handling + Send + Sync>;
+pub(super) type Handler = Arc<dyn Fn(StoredMessage) -> Handling + Send + Sync>;
 pub(super) type Handling = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
 
 /// Why a message was not handled.
@@ -143,7 +143,8 @@ impl Relay {
     }
 
     /// How long a message that failed waits: at random up to `first`, twice that after the second failure, and so on,
-    /// up to `longest`. 1 s and 5 min where nothing is said. It is handed out when a relay looks for messages after that.
+    /// up to `longest`. 1 s and 5 min where nothing is said. It is handed out when a relay looks for messages after
+    /// that.
     pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.settings.first_pause = first.min(DECADES);
         self.settings.longest_pause = longest.min(DECADES);

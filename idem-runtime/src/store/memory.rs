@@ -99,7 +99,7 @@ impl MemoryStore {
         if let Some(answer) = shard.claim_present(claim, now) {
             return Ok(answer);
         }
-        if !self.take_place() {
+        if !self.reserve() {
             // Two shards are never locked at once, so this one is given up while the others are searched, and what
             // the claim found there may have changed by the time it comes back.
             drop(shard);
@@ -123,7 +123,7 @@ impl MemoryStore {
     }
 
     /// Counts one more record, where there is a place for it.
-    fn take_place(&self) -> bool {
+    fn reserve(&self) -> bool {
         if self.len.fetch_add(1, Ordering::Relaxed) < self.capacity {
             return true;
         }
@@ -140,7 +140,7 @@ impl MemoryStore {
                 let purged = self.lock((first + offset) % SHARDS).purge(now, &mut budget);
                 self.len
                     .fetch_sub(purged.removed as usize, Ordering::Relaxed);
-                if self.take_place() {
+                if self.reserve() {
                     return true;
                 }
                 if budget > 0 {
@@ -185,10 +185,12 @@ impl Store for MemoryStore {
     }
 
     async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
-        Ok(self.shard(&holder.id).held(holder, self.now(), |record| {
-            record.state = State::Running;
-            record.lease_until = record.read_at.after(lease);
-        }))
+        Ok(self
+            .shard(&holder.id)
+            .apply_as_owner(holder, self.now(), |record| {
+                record.state = State::Running;
+                record.lease_until = record.read_at.after(lease);
+            }))
     }
 
     async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
@@ -196,21 +198,25 @@ impl Store for MemoryStore {
         let mut shard = self.shard(&holder.id);
         if let Some(record) = shard.live(&holder.id, now)
             && record.state.is_ended()
-            && is_of(record, holder)
+            && is_owned_by(record, holder)
         {
             return Ok(Fenced::Done);
         }
-        Ok(shard.held(holder, now, |record| end(record, ending)))
+        Ok(shard.apply_as_owner(holder, now, |record| complete_record(record, ending)))
     }
 
     async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        Ok(self.shard(&holder.id).held(holder, self.now(), give_back))
+        Ok(self
+            .shard(&holder.id)
+            .apply_as_owner(holder, self.now(), release_record))
     }
 
     async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        Ok(self.shard(&holder.id).held(holder, self.now(), |record| {
-            record.state = State::Interrupted;
-        }))
+        Ok(self
+            .shard(&holder.id)
+            .apply_as_owner(holder, self.now(), |record| {
+                record.state = State::Interrupted;
+            }))
     }
 
     async fn resolve(
@@ -299,7 +305,7 @@ impl StepStore for MemoryStore {
         payload: &Payload,
     ) -> Result<Fenced, StoreError> {
         let mut shard = self.shard(&holder.id);
-        let Some(slot) = shard.held_slot(holder, self.now()) else {
+        let Some(slot) = shard.owned_slot(holder, self.now()) else {
             return Ok(Fenced::Lost);
         };
         if !slot.steps.contains_key(name) {
@@ -310,7 +316,7 @@ impl StepStore for MemoryStore {
 
     async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError> {
         let mut shard = self.shard(&holder.id);
-        let slot = shard.held_slot(holder, self.now());
+        let slot = shard.owned_slot(holder, self.now());
         Ok(slot.map(|slot| {
             let steps = slot.steps.iter().map(|(name, payload)| SavedStep {
                 name: name.to_string(),
@@ -329,8 +335,8 @@ struct Shard {
     slots: Slots,
     /// When to look at which record again, soonest first. An entry that its slot does not name is stale.
     queue: Queue,
-    /// The highest grant of a record that was dropped: a record of the same key begins above it.
-    dropped: Option<Grant>,
+    /// The highest grant of a deleted record: first claims get a higher one.
+    fencing_floor: Option<Grant>,
 }
 
 type Slots = HashMap<RecordId, Slot, BuildIdHasher>;
@@ -341,7 +347,7 @@ struct Slot {
     record: Box<Record>,
     /// The record's entry in the queue; never later than the record may expire.
     queued: Option<Timestamp>,
-    /// The steps of this life of the record that were saved, by name.
+    /// The steps of this generation of the record that were saved, by name.
     steps: BTreeMap<Box<str>, Payload>,
 }
 
@@ -358,7 +364,7 @@ impl Shard {
         Self {
             slots: HashMap::with_hasher(BuildIdHasher(seeds.0, seeds.1)),
             queue: BinaryHeap::new(),
-            dropped: None,
+            fencing_floor: None,
         }
     }
 
@@ -372,15 +378,15 @@ impl Shard {
         let previous = slot.record.grant;
         let granted = match slot.at(now) {
             None => {
-                *slot.record = fresh(claim, Some(previous), now);
+                *slot.record = new_record(claim, Some(previous), now);
                 slot.steps.clear();
                 granted(&slot.record)
             }
-            Some(record) if is_own_claim(record, claim) => begin_again(record, claim),
+            Some(record) if is_own_claim(record, claim) => repeat_claim(record, claim),
             Some(record)
                 if record.state == State::Released && record.fingerprint == claim.fingerprint =>
             {
-                regrant(record, claim)
+                next_attempt(record, claim)
             }
             Some(record) => return Some(Claim::Existing(Box::new(record.clone()))),
         };
@@ -389,14 +395,14 @@ impl Shard {
     }
 
     fn claim_absent(&mut self, claim: &ClaimRequest, now: Timestamp) -> Claim {
-        let record = Box::new(fresh(claim, self.dropped, now));
+        let record = Box::new(new_record(claim, self.fencing_floor, now));
         let granted = granted(&record);
         let mut slot = Slot {
             record,
             queued: None,
             steps: BTreeMap::new(),
         };
-        enqueue_fresh(&mut self.queue, &mut slot);
+        enqueue_new(&mut self.queue, &mut slot);
         self.slots.insert(claim.id, slot);
         Claim::Granted(granted)
     }
@@ -411,13 +417,13 @@ impl Shard {
         let slot = self.slots.get_mut(&claim.id)?;
         let record = slot.at(now)?;
         let granted = if is_own_claim(record, claim) {
-            begin_again(record, claim)
+            repeat_claim(record, claim)
         } else if is_unsettled(record)
             && record.observation() == *observed
             && record.on_crash != OnCrash::Refuse
             && record.fingerprint == claim.fingerprint
         {
-            regrant(record, claim)
+            next_attempt(record, claim)
         } else {
             return Some(Claim::Existing(Box::new(record.clone())));
         };
@@ -425,19 +431,24 @@ impl Shard {
         Some(Claim::Granted(granted))
     }
 
-    /// Takes a step that only the holder may take.
-    fn held(&mut self, holder: &Holder, now: Timestamp, step: impl FnOnce(&mut Record)) -> Fenced {
-        let Some(slot) = held(&mut self.slots, holder, now) else {
+    /// Applies a transition that only the owner may make.
+    fn apply_as_owner(
+        &mut self,
+        holder: &Holder,
+        now: Timestamp,
+        transition: impl FnOnce(&mut Record),
+    ) -> Fenced {
+        let Some(slot) = find_owned(&mut self.slots, holder, now) else {
             return Fenced::Lost;
         };
-        step(&mut slot.record);
+        transition(&mut slot.record);
         enqueue(&mut self.queue, slot);
         Fenced::Done
     }
 
-    /// The record and its steps, for whoever holds it.
-    fn held_slot(&mut self, holder: &Holder, now: Timestamp) -> Option<&mut Slot> {
-        held(&mut self.slots, holder, now)
+    /// The record and its steps, for its owner.
+    fn owned_slot(&mut self, holder: &Holder, now: Timestamp) -> Option<&mut Slot> {
+        find_owned(&mut self.slots, holder, now)
     }
 
     fn resolve(
@@ -461,17 +472,17 @@ impl Shard {
         }
         match resolution {
             Resolution::Erase => {
-                self.dropped = self.dropped.max(Some(record.grant));
+                self.fencing_floor = self.fencing_floor.max(Some(record.grant));
                 self.slots.remove(&observed.id);
                 self.drop_stale_entries();
                 return Resolved::Done;
             }
             Resolution::Complete(ending) => {
-                end(record, ending);
+                complete_record(record, ending);
                 fence_off(record);
             }
             Resolution::Release => {
-                give_back(record);
+                release_record(record);
                 fence_off(record);
             }
             Resolution::Interrupt => record.state = State::Interrupted,
@@ -495,7 +506,7 @@ impl Shard {
             let Some(record) = slot.at(now) else {
                 purged.removed += 1;
                 purged.abandoned += u64::from(slot.record.state == State::Running);
-                self.dropped = self.dropped.max(Some(slot.record.grant));
+                self.fencing_floor = self.fencing_floor.max(Some(slot.record.grant));
                 self.slots.remove(&id);
                 continue;
             };
@@ -522,10 +533,10 @@ impl Shard {
     }
 }
 
-fn held<'a>(slots: &'a mut Slots, holder: &Holder, now: Timestamp) -> Option<&'a mut Slot> {
+fn find_owned<'a>(slots: &'a mut Slots, holder: &Holder, now: Timestamp) -> Option<&'a mut Slot> {
     let slot = slots.get_mut(&holder.id)?;
     let record = slot.at(now)?;
-    (is_of(record, holder) && !record.state.is_ended()).then_some(slot)
+    (is_owned_by(record, holder) && !record.state.is_ended()).then_some(slot)
 }
 
 /// Sees to it that the record is looked at no later than it may expire. Most come with a queue entry that is early
@@ -545,7 +556,7 @@ fn enqueue(queue: &mut Queue, slot: &mut Slot) {
 
 /// The first entry of a record is for the case that it ends at once, so that ending it needs no other. Records of one
 /// retention come in the order of their time, which makes this an append.
-fn enqueue_fresh(queue: &mut Queue, slot: &mut Slot) {
+fn enqueue_new(queue: &mut Queue, slot: &mut Slot) {
     let due = slot.record.read_at.after(slot.record.retention);
     enqueue_at(queue, slot, due);
 }
@@ -557,7 +568,7 @@ fn enqueue_at(queue: &mut Queue, slot: &mut Slot, due: Timestamp) {
     }
 }
 
-fn fresh(claim: &ClaimRequest, previous: Option<Grant>, now: Timestamp) -> Record {
+fn new_record(claim: &ClaimRequest, previous: Option<Grant>, now: Timestamp) -> Record {
     Record {
         id: claim.id,
         identity: claim.identity.clone(),
@@ -585,14 +596,14 @@ fn granted(record: &Record) -> Granted {
     }
 }
 
-/// A claim that was repeated.
-fn begin_again(record: &mut Record, claim: &ClaimRequest) -> Granted {
+/// Grants a claim that was repeated.
+fn repeat_claim(record: &mut Record, claim: &ClaimRequest) -> Granted {
     record.lease_until = record.read_at.after(claim.lease);
     granted(record)
 }
 
-/// The next attempt, of a record that was given back or whose owner is silent.
-fn regrant(record: &mut Record, claim: &ClaimRequest) -> Granted {
+/// Grants the next attempt, of a record that was released or whose lease has lapsed.
+fn next_attempt(record: &mut Record, claim: &ClaimRequest) -> Granted {
     record.state = State::Running;
     record.token = Some(claim.token);
     record.grant = Grant::next(Some(record.grant), record.read_at);
@@ -603,13 +614,13 @@ fn regrant(record: &mut Record, claim: &ClaimRequest) -> Granted {
     granted(record)
 }
 
-fn end(record: &mut Record, ending: &Ending) {
+fn complete_record(record: &mut Record, ending: &Ending) {
     record.state = ending.state();
     record.payload = ending.payload().cloned();
     record.ended_at = Some(record.read_at);
 }
 
-fn give_back(record: &mut Record) {
+fn release_record(record: &mut Record) {
     record.state = State::Released;
     record.token = None;
     record.ended_at = Some(record.read_at);
@@ -626,11 +637,11 @@ fn is_own_claim(record: &Record, claim: &ClaimRequest) -> bool {
         && record.fingerprint == claim.fingerprint
 }
 
-fn is_of(record: &Record, holder: &Holder) -> bool {
+fn is_owned_by(record: &Record, holder: &Holder) -> bool {
     record.token == Some(holder.token) && record.grant == holder.grant
 }
 
-/// Whether nobody owns it and nobody knows how it ended.
+/// Whether the record has no owner and no outcome.
 fn is_unsettled(record: &Record) -> bool {
     record.state == State::Interrupted || record.is_lapsed()
 }

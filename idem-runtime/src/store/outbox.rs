@@ -25,11 +25,11 @@ pub(crate) use statements::Polling;
 /// The table's name where nobody chose another.
 const DEFAULT_TABLE: &str = "idem_outbox";
 
-/// Where the table is.
+/// Name of the table, and of its schema.
 #[derive(Debug, Clone)]
-pub(crate) struct Place(Table);
+pub(crate) struct TableName(Table);
 
-impl Place {
+impl TableName {
     pub(crate) fn named(&self, name: &str) -> Result<Self, StoreError> {
         Table::new(self.0.schema.as_deref(), name).map(Self)
     }
@@ -39,7 +39,7 @@ impl Place {
     }
 }
 
-impl Default for Place {
+impl Default for TableName {
     fn default() -> Self {
         Self(Table {
             schema: None,
@@ -84,7 +84,7 @@ pub(crate) struct Envelope<'a> {
 
 /// A message as it is handed out, or was parked.
 #[derive(Debug, Clone)]
-pub(crate) struct Stored {
+pub(crate) struct StoredMessage {
     pub(crate) id: i64,
     pub(crate) key: String,
     pub(crate) topic: String,
@@ -98,16 +98,16 @@ pub(crate) struct Stored {
     pub(crate) last_error: Option<String>,
 }
 
-/// Who handles which message. A step that takes one changes nothing where somebody else has it by now.
+/// The claim of a message by a relay. A transition that takes one changes nothing where another relay has the message.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Claimed {
+pub(crate) struct MessageLease {
     pub(crate) id: i64,
     pub(crate) token: Token,
 }
 
-/// What is in a table.
+/// Counts of the messages in a table.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Counted {
+pub(crate) struct BacklogCount {
     pub(crate) waiting: u64,
     pub(crate) parked: u64,
     /// How long the oldest of the waiting ones has waited.
@@ -138,7 +138,7 @@ pub(crate) trait Messages: Debug + Send + Sync {
         token: &Token,
         lease: Duration,
         limit: usize,
-    ) -> Result<Vec<Stored>, StoreError>;
+    ) -> Result<Vec<StoredMessage>, StoreError>;
 
     /// Claims the first message of an ordering key, where it is due and of a topic that is polled.
     async fn claim_next(
@@ -147,30 +147,34 @@ pub(crate) trait Messages: Debug + Send + Sync {
         ordering_key: &str,
         token: &Token,
         lease: Duration,
-    ) -> Result<Option<Stored>, StoreError>;
+    ) -> Result<Option<StoredMessage>, StoreError>;
 
     /// Begins the lease anew. False where somebody else has the message.
-    async fn renew(&self, claimed: Claimed, lease: Duration) -> Result<bool, StoreError>;
+    async fn renew(&self, claimed: MessageLease, lease: Duration) -> Result<bool, StoreError>;
 
     /// Ends the message, which is kept for so long. False where somebody else has it, or it is gone.
-    async fn deliver(&self, claimed: Claimed, keep: Option<Duration>) -> Result<bool, StoreError>;
+    async fn deliver(
+        &self,
+        claimed: MessageLease,
+        keep: Option<Duration>,
+    ) -> Result<bool, StoreError>;
 
     /// Gives the message back, to be handed out again after a pause.
     async fn give_back(
         &self,
-        claimed: Claimed,
+        claimed: MessageLease,
         pause: Duration,
         error: &str,
     ) -> Result<bool, StoreError>;
 
     /// Sets the message aside for a person.
-    async fn park(&self, claimed: Claimed, error: &str) -> Result<bool, StoreError>;
+    async fn park(&self, claimed: MessageLease, error: &str) -> Result<bool, StoreError>;
 
     /// Number of times that a message was handed out since it was last requeued. None where it is gone.
     async fn attempt(&self, id: i64) -> Result<Option<u32>, StoreError>;
 
     /// Up to so many parked messages behind the one of this number, in the order of enqueuing.
-    async fn parked(&self, after: i64, limit: u32) -> Result<Vec<Stored>, StoreError>;
+    async fn parked(&self, after: i64, limit: u32) -> Result<Vec<StoredMessage>, StoreError>;
 
     /// Lets a parked message be handed out again, as often as a new one.
     async fn requeue(&self, key: &str) -> Result<bool, StoreError>;
@@ -181,16 +185,16 @@ pub(crate) trait Messages: Debug + Send + Sync {
     /// Deletes up to `limit` delivered messages that were kept for long enough.
     async fn purge(&self, limit: u32) -> Result<u64, StoreError>;
 
-    async fn count(&self) -> Result<Counted, StoreError>;
+    async fn count(&self) -> Result<BacklogCount, StoreError>;
 }
 
 /// A pool of connections to a database that can have an outbox. Made from a pool of sqlx, and from a store of this
 /// crate.
 #[derive(Debug, Clone)]
-pub struct Database(Source);
+pub struct Database(AnyPool);
 
 #[derive(Debug, Clone)]
-enum Source {
+enum AnyPool {
     #[cfg(feature = "sqlite")]
     Sqlite(sqlx::SqlitePool),
     #[cfg(feature = "postgres")]
@@ -204,7 +208,7 @@ macro_rules! from_pool {
         #[cfg(feature = $feature)]
         impl From<$pool> for Database {
             fn from(pool: $pool) -> Self {
-                Self(Source::$variant(pool))
+                Self(AnyPool::$variant(pool))
             }
         }
 
@@ -225,15 +229,15 @@ from_pool! {
 }
 
 impl Database {
-    pub(crate) fn messages(&self, place: &Place) -> Arc<dyn Messages> {
-        let table = &place.0;
+    pub(crate) fn messages(&self, table: &TableName) -> Arc<dyn Messages> {
+        let table = &table.0;
         match self.0.clone() {
             #[cfg(feature = "sqlite")]
-            Source::Sqlite(pool) => Arc::new(Pooled::new(pool, table)),
+            AnyPool::Sqlite(pool) => Arc::new(Pooled::new(pool, table)),
             #[cfg(feature = "postgres")]
-            Source::Postgres(pool) => Arc::new(Pooled::new(pool, table)),
+            AnyPool::Postgres(pool) => Arc::new(Pooled::new(pool, table)),
             #[cfg(feature = "mysql")]
-            Source::MySql(pool) => Arc::new(Pooled::new(pool, table)),
+            AnyPool::MySql(pool) => Arc::new(Pooled::new(pool, table)),
         }
     }
 }
@@ -285,14 +289,14 @@ impl<DB: OutboxDialect> Pooled<DB> {
         token: &Token,
         lease: Duration,
         limit: usize,
-    ) -> Result<Vec<Stored>, StoreError> {
+    ) -> Result<Vec<StoredMessage>, StoreError> {
         let rows = if DB::RETURNS_ROWS {
             let _turn = self.turn().await;
             self.read(query).await?
         } else {
             self.claim_in_steps(query, token, lease, limit).await?
         };
-        let mut claimed: Vec<Stored> = rows.iter().map(stored).collect::<Result<_, _>>()?;
+        let mut claimed: Vec<StoredMessage> = rows.iter().map(stored).collect::<Result<_, _>>()?;
         claimed.sort_unstable_by_key(|message| message.id);
         Ok(claimed)
     }
@@ -394,7 +398,7 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
         token: &Token,
         lease: Duration,
         limit: usize,
-    ) -> Result<Vec<Stored>, StoreError> {
+    ) -> Result<Vec<StoredMessage>, StoreError> {
         let limit = limit.min(BATCH);
         let query = polling
             .claim
@@ -412,7 +416,7 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
         ordering_key: &str,
         token: &Token,
         lease: Duration,
-    ) -> Result<Option<Stored>, StoreError> {
+    ) -> Result<Option<StoredMessage>, StoreError> {
         let query = polling
             .claim_next
             .query()
@@ -426,31 +430,35 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
         Ok(self.claimed(query, token, lease, 1).await?.pop())
     }
 
-    async fn renew(&self, claimed: Claimed, lease: Duration) -> Result<bool, StoreError> {
-        let query = held(&self.statements.renew, &claimed);
+    async fn renew(&self, claimed: MessageLease, lease: Duration) -> Result<bool, StoreError> {
+        let query = leased(&self.statements.renew, &claimed);
         self.change(query.number(span(lease))).await
     }
 
-    async fn deliver(&self, claimed: Claimed, keep: Option<Duration>) -> Result<bool, StoreError> {
+    async fn deliver(
+        &self,
+        claimed: MessageLease,
+        keep: Option<Duration>,
+    ) -> Result<bool, StoreError> {
         let query = match keep {
-            None => held(&self.statements.delete, &claimed),
-            Some(keep) => held(&self.statements.deliver, &claimed).number(span(keep)),
+            None => leased(&self.statements.delete, &claimed),
+            Some(keep) => leased(&self.statements.deliver, &claimed).number(span(keep)),
         };
         self.change(query).await
     }
 
     async fn give_back(
         &self,
-        claimed: Claimed,
+        claimed: MessageLease,
         pause: Duration,
         error: &str,
     ) -> Result<bool, StoreError> {
-        let query = held(&self.statements.give_back, &claimed);
+        let query = leased(&self.statements.give_back, &claimed);
         self.change(query.number(span(pause)).text(error)).await
     }
 
-    async fn park(&self, claimed: Claimed, error: &str) -> Result<bool, StoreError> {
-        let query = held(&self.statements.park, &claimed);
+    async fn park(&self, claimed: MessageLease, error: &str) -> Result<bool, StoreError> {
+        let query = leased(&self.statements.park, &claimed);
         self.change(query.text(error)).await
     }
 
@@ -463,7 +471,7 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
         Ok(attempt.map(|attempt| u32::try_from(attempt).unwrap_or(u32::MAX)))
     }
 
-    async fn parked(&self, after: i64, limit: u32) -> Result<Vec<Stored>, StoreError> {
+    async fn parked(&self, after: i64, limit: u32) -> Result<Vec<StoredMessage>, StoreError> {
         let query = self.statements.parked.query();
         let rows = self
             .read(query.number(after).number(i64::from(limit)))
@@ -484,7 +492,7 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
         self.write(query.number(i64::from(limit))).await
     }
 
-    async fn count(&self) -> Result<Counted, StoreError> {
+    async fn count(&self) -> Result<BacklogCount, StoreError> {
         let rows = self.read(self.statements.count.query()).await?;
         let mut counted = [0; 3];
         if let Some(row) = rows.first() {
@@ -494,7 +502,7 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
             }
         }
         let [waiting, parked, oldest] = counted;
-        Ok(Counted {
+        Ok(BacklogCount {
             waiting,
             parked,
             oldest: Duration::from_micros(oldest),
@@ -503,7 +511,7 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
 }
 
 /// Parameters 1 and 2.
-fn held<'q>(statement: &'q Statement, claimed: &'q Claimed) -> Query<'q> {
+fn leased<'q>(statement: &'q Statement, claimed: &'q MessageLease) -> Query<'q> {
     let query = statement.query().number(claimed.id);
     query.bytes(&claimed.token.as_bytes()[..])
 }
@@ -512,7 +520,7 @@ fn held<'q>(statement: &'q Statement, claimed: &'q Claimed) -> Query<'q> {
 const COLUMNS: &str = "id, message_key, topic, ordering_key, payload, headers, attempt, enqueued_at, parked_at, \
      last_error";
 
-fn stored<R: Readable>(row: &R) -> Result<Stored, StoreError> {
+fn stored<R: Readable>(row: &R) -> Result<StoredMessage, StoreError> {
     let text = |column| row.text(column).map(str::to_owned).map_err(unreadable);
     let text_or_null = |column| {
         let text = row.text_or_null(column).map_err(unreadable)?;
@@ -520,7 +528,7 @@ fn stored<R: Readable>(row: &R) -> Result<Stored, StoreError> {
     };
     let number = |column| row.number(column).map_err(unreadable);
     let parked_at = row.number_or_null(8).map_err(unreadable)?;
-    Ok(Stored {
+    Ok(StoredMessage {
         id: number(0)?,
         key: text(1)?,
         topic: text(2)?,

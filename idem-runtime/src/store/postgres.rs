@@ -222,7 +222,7 @@ impl ClaimTransitions for PostgresStore {
             return Ok(Some(existing(record)));
         }
         let query = sql::claim_query(&self.statements.claim_again, claim);
-        sql::grant(self, query).await
+        sql::claim_returning(self, query).await
     }
 
     async fn try_take_over(
@@ -376,12 +376,12 @@ fn existing(record: Record) -> Claim {
 }
 
 /// Tries a step again that the server rolled back in favour of another one.
-pub(super) async fn retry_conflicts<T, F>(step: impl FnMut() -> F) -> Result<T, sqlx::Error>
+pub(super) async fn retry_conflicts<T, F>(run: impl FnMut() -> F) -> Result<T, sqlx::Error>
 where
     F: Future<Output = Result<T, sqlx::Error>>,
 {
     let pause = |tried: u32| Duration::from_micros(rand::random::<u64>() % (1000 << tried.min(6)));
-    sql::retry(TRIES, is_conflict, pause, step).await
+    sql::retry(TRIES, is_conflict, pause, run).await
 }
 
 /// Serialization failure and deadlock, see

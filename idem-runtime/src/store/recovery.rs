@@ -13,11 +13,11 @@ use crate::store::{Fenced, Resolved};
 ///
 /// # Contract
 ///
-/// A kept value belongs to one life of a record, from its first claim until it expires or is deleted. Deleting the record
-/// deletes it. What a life that expired has left behind may still be read, and tells so by its
-/// [`first_claimed_at`](Kept::first_claimed_at), which whoever recovers compares with the record; what the next life
-/// keeps takes its place, and begins anew. A value is *due* at a time that the store's clock decides: at first a lease
-/// after it was kept. Each method is one atomic step, durable when it returns `Ok`, and may be repeated.
+/// A kept value belongs to one generation of a record, from its first claim until it expires or is deleted. Deleting
+/// the record deletes it. What an expired generation has left behind may still be read, and tells so by its
+/// [`first_claimed_at`](Kept::first_claimed_at), which whoever recovers compares with the record; what the next
+/// generation keeps takes its place, and begins anew. A value is *due* at a time that the store's clock decides: at
+/// first a lease after it was kept. Each method is one atomic step, durable when it returns `Ok`, and may be repeated.
 #[async_trait]
 pub trait RecoveryStore: Send + Sync {
     /// Keeps this with the holder's record, due a `lease` from now, or when it was due before, should that be later.
@@ -51,7 +51,7 @@ pub trait RecoveryStore: Send + Sync {
 pub struct Kept {
     /// The record.
     pub id: RecordId,
-    /// Which life of the record: when that was first claimed.
+    /// Generation of the record: when that was first claimed.
     pub first_claimed_at: Timestamp,
     /// The value.
     pub payload: Payload,

@@ -32,7 +32,7 @@ pub(super) use cancel::catch_panic;
 pub(super) use cancel::run_to_completion;
 pub(super) use query::{Placeholders, Query, Statement};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(super) use returning::{Returning, grant, purge, try_take_over};
+pub(super) use returning::{Returning, claim_returning, purge, try_take_over};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(super) use rows::GRANTED_COLUMNS;
 pub(super) use rows::Readable;
@@ -80,23 +80,23 @@ pub(super) fn missing(applied: usize, known: usize) -> Result<Range<usize>, Stor
     Ok(applied..known)
 }
 
-/// Tries a step again, at most so often in all, whose error is certain to have changed nothing. Those who met must not
-/// come back together, so the pause after the n-th try has to be a random one.
+/// Tries a statement again whose error is certain to have changed nothing, `tries` times at most. The pause after the n-th
+/// try has to be random, or statements that conflicted would conflict again.
 pub(super) async fn retry<T, F>(
     tries: u32,
     is_undone: impl Fn(&sqlx::Error) -> bool,
     pause: impl Fn(u32) -> Duration,
-    mut step: impl FnMut() -> F,
+    mut run: impl FnMut() -> F,
 ) -> Result<T, sqlx::Error>
 where
     F: Future<Output = Result<T, sqlx::Error>>,
 {
-    let mut tried = 1;
+    let mut tries_done = 1;
     loop {
-        match step().await {
-            Err(error) if tried < tries && is_undone(&error) => {
-                tokio::time::sleep(pause(tried)).await;
-                tried += 1;
+        match run().await {
+            Err(error) if tries_done < tries && is_undone(&error) => {
+                tokio::time::sleep(pause(tries_done)).await;
+                tries_done += 1;
             }
             done => return done,
         }

@@ -217,7 +217,7 @@ impl ClaimTransitions for SqliteStore {
             return Ok(Some(Claim::Existing(Box::new(record))));
         }
         let query = sql::claim_query(&self.statements.claim, claim);
-        sql::grant(self, query).await
+        sql::claim_returning(self, query).await
     }
 
     async fn try_take_over(
@@ -312,12 +312,12 @@ impl StepStore for SqliteStore {
 }
 
 /// Tries a step again that gave up because another process was writing.
-pub(super) async fn retry_busy<T, F>(step: impl FnMut() -> F) -> Result<T, sqlx::Error>
+pub(super) async fn retry_busy<T, F>(run: impl FnMut() -> F) -> Result<T, sqlx::Error>
 where
     F: Future<Output = Result<T, sqlx::Error>>,
 {
     let pause = |tried: u32| Duration::from_millis(1 + rand::random::<u64>() % (10 << tried));
-    sql::retry(TRIES, is_busy, pause, step).await
+    sql::retry(TRIES, is_busy, pause, run).await
 }
 
 const SQLITE_BUSY: i32 = 5;

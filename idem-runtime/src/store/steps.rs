@@ -12,7 +12,7 @@ use crate::record::{Holder, Payload};
 ///
 /// What [`Store`] says of atomic steps, expiry and errors holds here as well. Further:
 ///
-/// 1. A saved step belongs to **one life of its record**: from the claim that made it until it is
+/// 1. A saved step belongs to **one generation of its record**: from the claim that made it until it is
 ///    [expired](crate::Record::is_expired), erased or purged. It stays over takeover, release and interruption. A claim
 ///    that replaces an expired record begins without steps.
 /// 2. **Fenced**: both methods answer only the holder whose token **and** grant the record bears, and only while it has
@@ -33,8 +33,8 @@ pub trait StepStore: Store {
         payload: &Payload,
     ) -> Result<Fenced, StoreError>;
 
-    /// Reads all steps that were saved in this life of the record, by whatever attempt, in no particular order; none
-    /// where the record is not the holder's any more.
+    /// Reads all steps that were saved in this generation of the record, by whatever attempt, in no particular order;
+    /// none where the record is not the holder's any more.
     async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError>;
 }
 

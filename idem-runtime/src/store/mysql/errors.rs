@@ -12,12 +12,12 @@ use crate::store::sql;
 const TRIES: u32 = 8;
 
 /// Tries a statement again that the server rolled back as a whole, which is safe: it has changed nothing.
-pub(in crate::store) async fn retry_undone<T, F>(step: impl FnMut() -> F) -> Result<T, sqlx::Error>
+pub(in crate::store) async fn retry_undone<T, F>(run: impl FnMut() -> F) -> Result<T, sqlx::Error>
 where
     F: Future<Output = Result<T, sqlx::Error>>,
 {
     let pause = |tried: u32| Duration::from_micros(rand::random::<u64>() % (1000 << tried));
-    sql::retry(TRIES, is_undone, pause, step).await
+    sql::retry(TRIES, is_undone, pause, run).await
 }
 
 pub(super) fn is_undone(error: &sqlx::Error) -> bool {

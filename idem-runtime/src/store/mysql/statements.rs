@@ -32,7 +32,7 @@ pub(in crate::store) const DIALECT: Dialect = Dialect {
     now: NOW,
     record,
     greatest: "greatest",
-    same: "<=>",
+    null_safe_eq: "<=>",
     lock: "FOR UPDATE",
     upsert: "ON DUPLICATE KEY UPDATE",
     proposed: "VALUES({})",
@@ -113,7 +113,7 @@ impl MySqlStatements {
             ..
         } = Conditions::new(&DIALECT, "r.");
         // MariaDB's alone. MySQL, where no statement can be kept from waiting, is not asked for many at once.
-        let at_once = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */";
+        let nowait = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */";
         let raise = format!(
             "UPDATE {fencing_floor} SET fencing_token = greatest(?1, {NOW}) WHERE one = 1 AND fencing_token < ?1"
         );
@@ -158,7 +158,7 @@ impl MySqlStatements {
             insert_all: sql(format!(
                 "-- As above for each. A transaction may hold one of the rows for long: the others must not wait for it,\n\
                  -- so the statement waits for nobody, and where it cannot go on each runs alone.\n\
-                 {at_once} INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, \
+                 {nowait} INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, \
                    attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
                  SELECT UNHEX(a.p_id), a.p_scope, a.p_operation, a.p_key, UNHEX(a.p_fingerprint), 'running', \
                    UNHEX(a.p_claim_id), {NOW}, 1, {NOW} + a.p_lease, a.p_retention, a.p_on_crash, {NOW}, \
@@ -174,7 +174,7 @@ impl MySqlStatements {
             // No assignment reads what another one writes: their order is the server's choice.
             complete_all: sql(format!(
                 "-- Somebody may hold one of the rows for long. The others must not wait for it.\n\
-                 {at_once} UPDATE {completions} STRAIGHT_JOIN {records} AS r ON r.id = UNHEX(a.p_id) \
+                 {nowait} UPDATE {completions} STRAIGHT_JOIN {records} AS r ON r.id = UNHEX(a.p_id) \
                  SET r.purge_after = {queued_from_now}, r.codec = a.p_codec, r.payload = UNHEX(a.p_payload), \
                    r.ended_at = {NOW}, r.state = a.p_state WHERE {held}"
             )),
@@ -220,7 +220,7 @@ impl MySqlStatements {
             )),
             raise_now: sql(format!(
                 "-- Claims and transactions hold the row. Whoever waits for it makes all further claims wait.\n\
-                 {at_once} {raise}"
+                 {nowait} {raise}"
             )),
             raise: sql(raise),
             purge: Purge {

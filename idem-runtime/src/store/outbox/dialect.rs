@@ -1,4 +1,4 @@
-//! The databases that can have an outbox, behind one small trait.
+//! The differences between the databases that can have an outbox, as a trait.
 
 use sqlx::Pool;
 
@@ -6,7 +6,7 @@ use crate::error::StoreError;
 use crate::store::outbox::DEFAULT_TABLE;
 use crate::store::sql::{Dialect, Migrations, Query, Readable, Table};
 
-/// What an outbox asks of a kind of database.
+/// The operations of an outbox that differ between databases.
 pub(super) trait OutboxDialect: sqlx::Database<Row: Readable> {
     const DIALECT: Dialect;
     /// Whether a statement that writes can give back rows.

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::outbox::{Envelope, Place, unreadable};
+use crate::store::outbox::{Envelope, TableName, unreadable};
 use crate::store::sql::{Dialect, Placeholders, Query, Readable, Statement, Table, span};
 
 /// A connection that messages can be enqueued through: `SqliteConnection`, `PgConnection` or `MySqlConnection` of sqlx.
@@ -16,7 +16,7 @@ use crate::store::sql::{Dialect, Placeholders, Query, Readable, Statement, Table
 )]
 pub trait Connection: Send {
     #[doc(hidden)]
-    fn opened(&mut self) -> Opened<'_>;
+    fn any_connection(&mut self) -> AnyConnection<'_>;
 }
 
 /// A connection of any kind.
@@ -26,10 +26,10 @@ pub trait Connection: Send {
     unnameable_types,
     reason = "nobody else makes one, which seals the trait"
 )]
-pub struct Opened<'c>(Kind<'c>);
+pub struct AnyConnection<'c>(ConnectionKind<'c>);
 
 #[derive(Debug)]
-enum Kind<'c> {
+enum ConnectionKind<'c> {
     #[cfg(feature = "sqlite")]
     Sqlite(&'c mut sqlx::SqliteConnection),
     #[cfg(feature = "postgres")]
@@ -52,22 +52,22 @@ pub(crate) enum Enqueued {
 #[derive(Debug)]
 pub(crate) struct Inserts {
     table: Table,
-    of_kind: [OnceLock<Insert>; 3],
+    of_kind: [OnceLock<InsertStatements>; 3],
 }
 
 #[derive(Debug)]
-struct Insert {
+struct InsertStatements {
     insert: Statement,
     find: Statement,
 }
 
-/// How often an insert is tried that met a message which was then gone.
-const ROUNDS: u32 = 8;
+/// Largest number of tries of an insert that conflicts with a message which is then gone.
+const MAX_CONFLICTS: u32 = 8;
 
 impl Inserts {
-    pub(crate) fn new(place: Place) -> Self {
+    pub(crate) fn new(table: TableName) -> Self {
         Self {
-            table: place.0,
+            table: table.0,
             of_kind: Default::default(),
         }
     }
@@ -79,10 +79,11 @@ impl Inserts {
         envelope: &Envelope<'_>,
         same_payload: impl Fn(&str, &str) -> bool + Sync,
     ) -> Result<Enqueued, StoreError> {
-        let mut connection = connection.opened();
-        let (number, dialect) = connection.kind();
-        let statements = self.of_kind[number].get_or_init(|| Insert::new(dialect, &self.table));
-        for _ in 0..ROUNDS {
+        let mut connection = connection.any_connection();
+        let (number, dialect) = connection.index_and_dialect();
+        let statements =
+            self.of_kind[number].get_or_init(|| InsertStatements::new(dialect, &self.table));
+        for _ in 0..MAX_CONFLICTS {
             let query = statements
                 .insert
                 .query()
@@ -113,12 +114,12 @@ impl Inserts {
         }
         Err(StoreError::new(
             StoreErrorKind::Conflict,
-            "a message with the same key came and went at each look, try again",
+            "a message with the same key was inserted and deleted at each try, try again",
         ))
     }
 }
 
-impl Insert {
+impl InsertStatements {
     fn new(dialect: &Dialect, table: &Table) -> Self {
         let now = dialect.now;
         let messages = table.quoted(dialect.quote, "");
@@ -140,8 +141,8 @@ impl Insert {
     }
 }
 
-/// Runs a statement on the caller's connection, and tells how many rows it matched. MySQL's are sent so that the caller may
-/// go away.
+/// Runs a statement on the caller's connection, and tells how many rows it matched. MySQL's are sent so that the caller
+/// may go away.
 macro_rules! executed {
     (mysql, $database:ty, $connection:ident, $query:ident) => {
         crate::store::mysql::run_borrowed($connection, &$query)
@@ -177,19 +178,19 @@ macro_rules! kinds {
         $(
             #[cfg(feature = $feature)]
             impl Connection for $connection {
-                fn opened(&mut self) -> Opened<'_> {
-                    Opened(Kind::$variant(self))
+                fn any_connection(&mut self) -> AnyConnection<'_> {
+                    AnyConnection(ConnectionKind::$variant(self))
                 }
             }
         )*
 
-        impl Opened<'_> {
-            /// The number of its kind, and what is spoken to it.
-            fn kind(&self) -> (usize, &'static Dialect) {
+        impl AnyConnection<'_> {
+            /// The index of its kind, and its dialect.
+            fn index_and_dialect(&self) -> (usize, &'static Dialect) {
                 match self.0 {
                     $(
                         #[cfg(feature = $feature)]
-                        Kind::$variant(_) => ($number, &crate::store::$module::statements::DIALECT),
+                        ConnectionKind::$variant(_) => ($number, &crate::store::$module::statements::DIALECT),
                     )*
                 }
             }
@@ -199,7 +200,7 @@ macro_rules! kinds {
                 match &mut self.0 {
                     $(
                         #[cfg(feature = $feature)]
-                        Kind::$variant(connection) => {
+                        ConnectionKind::$variant(connection) => {
                             match executed!($module, $database, connection, query) {
                                 Ok(rows) => Ok(rows > 0),
                                 Err(error) if is_duplicate(&error) => Ok(false),
@@ -215,7 +216,7 @@ macro_rules! kinds {
                 match &mut self.0 {
                     $(
                         #[cfg(feature = $feature)]
-                        Kind::$variant(connection) => {
+                        ConnectionKind::$variant(connection) => {
                             fetched!($module, $database, connection, query)
                                 .map_err(crate::store::$module::error)?
                                 .first()

@@ -20,7 +20,7 @@ pub(in crate::store) const DIALECT: Dialect = Dialect {
     now: NOW,
     record: || format!("{COLUMNS}, {NOW}"),
     greatest: "greatest",
-    same: "IS NOT DISTINCT FROM",
+    null_safe_eq: "IS NOT DISTINCT FROM",
     lock: "FOR UPDATE",
     upsert: "ON CONFLICT (id) DO UPDATE SET",
     proposed: "excluded.{}",
@@ -77,7 +77,7 @@ impl PostgresStatements {
     pub(super) fn new(table: Table) -> Self {
         let records = table.quoted('"', "");
         let fencing_floor = table.quoted('"', "_fencing_floor");
-        let make = format!(
+        let insert = format!(
             "{}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
             table.quoted('"', "_claim")
         );
@@ -114,28 +114,28 @@ impl PostgresStatements {
                 "-- Two callers may both have read that there is no record. The primary key lets one of them insert;\n\
                  -- the other waits for its commit, inserts nothing, and reads again. Where a record is there, nothing\n\
                  -- is written or locked.\n\
-                 SELECT {CONTENT}, {NOW}, CASE WHEN r.id IS NULL THEN {make} WHEN {id_mismatch} THEN {ID_MISMATCH}::bigint END \
+                 SELECT {CONTENT}, {NOW}, CASE WHEN r.id IS NULL THEN {insert} WHEN {id_mismatch} THEN {ID_MISMATCH}::bigint END \
                  {from_record}"
             )),
             claim_all: sql(format!(
                 "-- As above for each. Whoever waits here for another's commit has the rows before it locked, which is no\n\
                  -- deadlock, because everybody sorts what it asks for. A transaction may hold one of the rows for long:\n\
                  -- the others must not wait for it, so the statement gives up, and each runs alone.\n\
-                 WITH asked AS (SELECT a.* FROM {limit} AS waiting, unnest(?1::bytea[], ?2::text[], ?3::text[], ?4::text[], ?5::bytea[], \
+                 WITH requests AS (SELECT a.* FROM {limit} AS waiting, unnest(?1::bytea[], ?2::text[], ?3::text[], ?4::text[], ?5::bytea[], \
                      ?6::bytea[], ?7::bigint[], ?8::bigint[], ?9::text[]) WITH ORDINALITY \
                    AS a (id, scope, operation, idempotency_key, fingerprint, claim_id, lease, retention, on_crash, place)), \
-                 made AS (INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, claim_id, \
+                 inserted AS (INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, claim_id, \
                      fencing_token, attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
                    SELECT a.id, a.scope, a.operation, a.idempotency_key, a.fingerprint, 'running', a.claim_id, \
                      greatest({NOW}, coalesce((SELECT fencing_token + 1 FROM {fencing_floor}), 0)), \
                      1, {NOW} + a.lease, a.retention, a.on_crash, {NOW}, {NOW} + a.lease + a.retention \
-                   FROM asked AS a WHERE NOT EXISTS (SELECT FROM {records} AS r WHERE r.id = a.id) \
+                   FROM requests AS a WHERE NOT EXISTS (SELECT FROM {records} AS r WHERE r.id = a.id) \
                    ON CONFLICT (id) DO NOTHING RETURNING id, fencing_token) \
                  SELECT {content}, {NOW}, \
                    CASE WHEN r.id IS NULL THEN coalesce(m.fencing_token, {LOST_RACE}) \
                      WHEN r.scope <> a.scope OR r.operation <> a.operation OR r.idempotency_key <> a.idempotency_key \
                      THEN {ID_MISMATCH}::bigint END, a.place \
-                 FROM asked AS a LEFT JOIN {records} AS r ON r.id = a.id LEFT JOIN made AS m ON m.id = a.id"
+                 FROM requests AS a LEFT JOIN {records} AS r ON r.id = a.id LEFT JOIN inserted AS m ON m.id = a.id"
             )),
             complete_all: sql(format!(
                 "-- Somebody may hold one of the rows for long. The others must not wait for it.\n\
@@ -154,7 +154,7 @@ impl PostgresStatements {
                  SELECT {CONTENT}, {NOW}, CASE WHEN {id_mismatch} THEN {ID_MISMATCH}::bigint \
                    WHEN r.state IN ('completed', 'failed', 'unrecorded') AND NOT ({expired}) THEN NULL \
                    WHEN NOT pg_try_advisory_xact_lock(?10 # '{records}'::regclass::oid::bigint) THEN {LOCKED}::bigint \
-                   WHEN r.id IS NULL THEN {make} END \
+                   WHEN r.id IS NULL THEN {insert} END \
                  {from_record}"
             )),
             claim_again: sql(format!(

@@ -78,7 +78,7 @@ impl InTransaction<'_, PostgresStore, PgConnection> {
             ClaimRow::Record(record) => record,
         };
         let answer = if record.is_expired() || sql::is_claimable(&record, claim) {
-            sql::grant(self, sql::claim_query(claim_again, claim)).await?
+            sql::claim_returning(self, sql::claim_query(claim_again, claim)).await?
         } else if let Some(observed) = observed {
             sql::try_take_over(self, take_over, observed, claim).await?
         } else {

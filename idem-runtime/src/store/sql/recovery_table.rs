@@ -38,19 +38,19 @@ impl RecoveryStatements {
         let Conditions { held, .. } = Conditions::new(dialect, "r.");
         let new = |column: &str| proposed.replace("{}", column);
         // Some dialects see in an assignment what the ones before it did, so this column is written last.
-        let same_life = format!("{recovery}.first_claimed_at = {}", new("first_claimed_at"));
+        let same_generation = format!("{recovery}.first_claimed_at = {}", new("first_claimed_at"));
         let sql = |text: String| Statement::new(&text, dialect.placeholders);
         let as_read =
             "id = ?1 AND first_claimed_at = ?2 AND recover_after = ?3 AND recoveries = ?4";
         Self {
             keep: sql(format!(
                 "-- Another caller may take over between the look at the holder and the insert: the record stays as it\n\
-                 -- is until the statement is over. What is left of an earlier life of the record begins anew.\n\
+                 -- is until the statement is over. What is left of an earlier generation of the record begins anew.\n\
                  INSERT INTO {recovery} (id, first_claimed_at, operation, codec, payload, recover_after, recoveries) \
                  SELECT r.id, r.first_claimed_at, r.operation, ?4, ?5, {now} + ?6, 0 FROM {records} AS r \
                  WHERE {held} {lock} {upsert} \
-                 recoveries = CASE WHEN {same_life} THEN {recovery}.recoveries ELSE 0 END, \
-                 recover_after = CASE WHEN {same_life} THEN {greatest}({recovery}.recover_after, {recover_after}) \
+                 recoveries = CASE WHEN {same_generation} THEN {recovery}.recoveries ELSE 0 END, \
+                 recover_after = CASE WHEN {same_generation} THEN {greatest}({recovery}.recover_after, {recover_after}) \
                    ELSE {recover_after} END, \
                  codec = {codec}, payload = {payload}, first_claimed_at = {first_claimed_at}",
                 first_claimed_at = new("first_claimed_at"),

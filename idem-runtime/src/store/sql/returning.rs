@@ -16,7 +16,7 @@ pub(in crate::store) trait Returning: Backend {
 }
 
 /// Runs a statement that grants what it returns; none where it returns nothing.
-pub(in crate::store) async fn grant(
+pub(in crate::store) async fn claim_returning(
     backend: &impl Returning,
     query: Query<'_>,
 ) -> Result<Option<Claim>, StoreError> {
@@ -33,7 +33,7 @@ pub(in crate::store) async fn try_take_over(
     claim: &ClaimRequest,
 ) -> Result<Option<Claim>, StoreError> {
     let query = take_over_query(statement, observed, claim);
-    if let Some(granted) = grant(backend, query).await? {
+    if let Some(granted) = claim_returning(backend, query).await? {
         return Ok(Some(granted));
     }
     let record = get(backend, &claim.id).await?;

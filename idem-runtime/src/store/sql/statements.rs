@@ -19,7 +19,7 @@ pub(in crate::store) struct Dialect {
     /// The function that gives the higher of two numbers.
     pub(in crate::store) greatest: &'static str,
     /// The operator of an equality under which two nulls are equal.
-    pub(in crate::store) same: &'static str,
+    pub(in crate::store) null_safe_eq: &'static str,
     /// What keeps a row that a `SELECT` reads as it is, until the statement is over.
     pub(in crate::store) lock: &'static str,
     /// What comes in front of the assignments that an insert makes to a row of the same id.
@@ -110,7 +110,7 @@ impl Conditions {
         let Dialect {
             now,
             greatest,
-            same,
+            null_safe_eq,
             ..
         } = dialect;
         let expired = format!(
@@ -123,7 +123,7 @@ impl Conditions {
             "({r}state = 'interrupted' OR {r}state = 'running' AND {r}lease_until <= {now})"
         );
         let observed = format!(
-            "{r}id = ?1 AND {r}state = ?2 AND {r}claim_id {same} ?3 AND {r}fencing_token = ?4 AND {r}lease_until = ?5"
+            "{r}id = ?1 AND {r}state = ?2 AND {r}claim_id {null_safe_eq} ?3 AND {r}fencing_token = ?4 AND {r}lease_until = ?5"
         );
         Self {
             held: format!(

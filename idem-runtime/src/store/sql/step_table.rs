@@ -1,8 +1,8 @@
 //! The finished steps of bodies, in a table beside the records.
 //!
-//! A row says of which life of its record it is by the time of the first claim: the claim that replaces an expired
-//! record in place writes no further table, and what is left of the life before is not seen, and written over by the
-//! next step of that name. Deleting a record deletes the rest.
+//! A row says of which generation of its record it is by the time of the first claim: the claim that replaces an
+//! expired record in place writes no further table, and rows of an earlier generation are not read, and are overwritten
+//! by the next step of that name. Deleting a record deletes the rest.
 
 use crate::error::StoreError;
 use crate::record::{Holder, Payload};
@@ -40,7 +40,7 @@ impl StepStatements {
             name,
         } = steps;
         let sql = |text: String| Statement::new(&text, dialect.placeholders);
-        let of_this_life = "s.id = r.id AND s.first_claimed_at = r.first_claimed_at";
+        let of_this_generation = "s.id = r.id AND s.first_claimed_at = r.first_claimed_at";
         Self {
             save: sql(format!(
                 "-- Another caller may take over between the look at the holder and the insert, and would then have read\n\
@@ -50,12 +50,12 @@ impl StepStatements {
                 on_conflict = on_conflict.replace("{saved}", &saved),
             )),
             find: sql(format!(
-                "SELECT 1 FROM {records} AS r JOIN {saved} AS s ON {of_this_life} AND s.name = ?4 WHERE {held}"
+                "SELECT 1 FROM {records} AS r JOIN {saved} AS s ON {of_this_generation} AND s.name = ?4 WHERE {held}"
             )),
             all: sql(format!(
-                "-- In one statement, so that the steps are those of the life whose holder asks. Its own row comes\n\
+                "-- In one statement, so that the steps are those of the generation whose owner asks. Its own row comes\n\
                  -- back where there are none.\n\
-                 SELECT {name}, s.codec, s.payload FROM {records} AS r LEFT JOIN {saved} AS s ON {of_this_life} \
+                 SELECT {name}, s.codec, s.payload FROM {records} AS r LEFT JOIN {saved} AS s ON {of_this_generation} \
                  WHERE {held}"
             )),
         }

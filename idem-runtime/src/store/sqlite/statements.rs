@@ -26,7 +26,7 @@ pub(in crate::store) const DIALECT: Dialect = Dialect {
     now: NOW,
     record,
     greatest: "max",
-    same: "IS",
+    null_safe_eq: "IS",
     lock: "",
     upsert: "ON CONFLICT (id) DO UPDATE SET",
     proposed: "excluded.{}",

@@ -48,7 +48,7 @@ impl TransactionalStore for SqliteStore {
         let on = InTransaction::new(self, transaction);
         for _ in 0..sql::MAX_CONFLICTS {
             let query = sql::claim_query(&self.statements.claim, claim);
-            let answer = match (sql::grant(&on, query).await?, observed) {
+            let answer = match (sql::claim_returning(&on, query).await?, observed) {
                 (Some(granted), _) => Some(granted),
                 (None, Some(observed)) => {
                     sql::try_take_over(&on, &self.statements.take_over, observed, claim).await?
