@@ -298,18 +298,18 @@ async fn no_call_waits_until_its_record_is_kept() {
     server.resume().unwrap();
 }
 
-/// What stands at the key when an unreadable value is dropped may be the mark of an erasure by then.
+/// The value at the key may have become a tombstone when an unreadable value is removed.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn only_the_value_that_was_read_is_dropped() {
-    let drop = redis::Script::new(include_str!(
-        "../../../idem-runtime/src/store/cached/drop.lua"
+    let remove = redis::Script::new(include_str!(
+        "../../../idem-runtime/src/store/cached/remove.lua"
     ));
     let mut service = Service::new();
     let key = service.name.clone();
     service.put(&key, b"idem-erased/2 7\n", 9_000).await;
     for (read, dropped) in [("garbage", 0), ("idem-erased/2 7\n", 1)] {
-        let mut step = drop.key(&key);
+        let mut step = remove.key(&key);
         let step = step.arg(read).invoke_async::<u32>(&mut service.connection);
         assert_eq!(step.await.unwrap(), dropped, "{read:?}");
     }
