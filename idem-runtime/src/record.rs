@@ -64,37 +64,37 @@ pub fn micros(duration: Duration) -> i64 {
 /// 128 random bits that the caller makes before its first claim, so that a claim repeated after a lost
 /// acknowledgement finds itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Token([u8; 16]);
+pub struct ClaimId([u8; 16]);
 
-impl Token {
-    /// A fresh token.
+impl ClaimId {
+    /// A fresh claim id.
     pub fn random() -> Self {
         Self(rand::random())
     }
 
-    /// The token with these bytes.
+    /// The claim id with these bytes.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The 16 bytes of the token.
+    /// The 16 bytes of the claim id.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for ClaimId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Token({}..)", hex(&self.0[..4]))
     }
 }
 
-/// The number of a grant: `max(previous + 1, the store's clock in µs)`, so it never goes back for a key, not even
+/// The fencing token: `max(previous + 1, the store's clock in µs)`, so it never goes back for a key, not even
 /// after its record was purged. It is the fencing token that a resource can check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Grant(i64);
+pub struct FencingToken(i64);
 
-impl Grant {
+impl FencingToken {
     /// The grant of this number.
     pub const fn from_number(number: i64) -> Self {
         Self(number)
@@ -105,7 +105,7 @@ impl Grant {
         self.0
     }
 
-    /// The number of the grant that follows `previous` at `now`.
+    /// The fencing token that follows `previous` at `now`.
     pub fn next(previous: Option<Self>, now: Timestamp) -> Self {
         Self(previous.map_or(now.0, |Self(number)| now.0.max(number.saturating_add(1))))
     }
@@ -113,13 +113,13 @@ impl Grant {
 
 /// Who holds a record: renewing, completing and releasing take effect only while it bears both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Holder {
+pub struct Owner {
     /// Which record.
     pub id: RecordId,
-    /// The token that the caller made.
-    pub token: Token,
-    /// The grant that the store gave.
-    pub grant: Grant,
+    /// The claim id that the caller made.
+    pub claim_id: ClaimId,
+    /// The fencing token that the store gave.
+    pub fencing_token: FencingToken,
 }
 
 /// The digest of a request as a record keeps it: the version of the algorithm, which secret sealed it, and 32 bytes
@@ -318,10 +318,10 @@ pub struct Record {
     /// The encoded value or error of a completed or failed record.
     pub payload: Option<Payload>,
     /// Whose it is or was; none once it is released or was resolved by hand.
-    pub token: Option<Token>,
-    /// The number of its last grant.
-    pub grant: Grant,
-    /// How many grants its body had, the first being 1.
+    pub claim_id: Option<ClaimId>,
+    /// Its last fencing token.
+    pub fencing_token: FencingToken,
+    /// How many times its body was run, the first being 1.
     pub attempt: u32,
     /// When its lease ends or ended.
     pub lease_until: Timestamp,
@@ -364,8 +364,8 @@ impl Record {
         Observation {
             id: self.id,
             state: self.state,
-            token: self.token,
-            grant: self.grant,
+            claim_id: self.claim_id,
+            fencing_token: self.fencing_token,
             lease_until: self.lease_until,
         }
     }
@@ -390,9 +390,9 @@ pub struct Observation {
     /// Where it stood.
     pub state: State,
     /// Whose it was.
-    pub token: Option<Token>,
-    /// The number of its last grant.
-    pub grant: Grant,
+    pub claim_id: Option<ClaimId>,
+    /// Its last fencing token.
+    pub fencing_token: FencingToken,
     /// When its lease ends or ended.
     pub lease_until: Timestamp,
 }

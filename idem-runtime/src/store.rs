@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use crate::error::StoreError;
 use crate::key::{Identity, RecordId};
 use crate::record::{
-    Digest, Ending, Grant, Holder, Observation, OnCrash, Record, State, Timestamp, Token,
+    ClaimId, Digest, Ending, FencingToken, Observation, OnCrash, Owner, Record, State, Timestamp,
 };
 
 #[cfg(feature = "cache")]
@@ -70,9 +70,9 @@ pub use self::steps::{SavedStep, StepStore};
 /// ```text
 ///  (nothing) ──claim──▶ RUNNING ──complete──▶ COMPLETED | FAILED | UNRECORDED ──retention over──▶ (nothing)
 ///                        │ ▲ ▲ └─ renew, save_step
-///              release   │ │ └── take_over of what was observed (new token, grant, attempt + 1), steps kept
+///              release   │ │ └── take_over of what was observed (new claim_id, fencing_token, attempt + 1), steps kept
 ///                        ▼ │
-///                     RELEASED ──claim (new token, grant, attempt + 1), steps kept
+///                     RELEASED ──claim (new claim_id, fencing_token, attempt + 1), steps kept
 ///
 ///  RUNNING ──interrupt | resolve──▶ INTERRUPTED ──complete, renew, release by its owner | resolve──▶ …
 /// ```
@@ -81,15 +81,15 @@ pub use self::steps::{SavedStep, StepStore};
 /// 2. **The store's clock decides** every "now" below; requests bring durations, never points in time.
 /// 3. A record whose [`is_expired`](Record::is_expired) holds is **absent** for every method: a claim replaces it, and
 ///    the rest behave as if it were purged.
-/// 4. A **grant number** is `max(previous + 1, now in µs)`, see [`Grant::next`].
+/// 4. A **fencing token** is `max(previous + 1, now in µs)`, see [`FencingToken::next`].
 /// 5. [`renew`](Self::renew), [`complete`](Self::complete), [`release`](Self::release) and
-///    [`interrupt`](Self::interrupt) take effect only while the record bears the holder's token **and** grant and has
-///    not ended; otherwise they write nothing and answer [`Fenced::Lost`]. A lease that ran out does not by itself
-///    refuse its owner, nor does INTERRUPTED. RELEASED and records resolved by hand bear no token.
+///    [`interrupt`](Self::interrupt) take effect only while the record bears the owner's claim id **and** fencing token
+///    and has not ended; otherwise they write nothing and answer [`Fenced::Lost`]. A lease that ran out does not by
+///    itself refuse its owner, nor does INTERRUPTED. RELEASED and records resolved by hand bear no claim id.
 /// 6. [`take_over`](Self::take_over) and [`resolve`](Self::resolve) take effect only while **exactly the observation**
 ///    still holds, and never on a record whose lease still runs.
 /// 7. An **outcome is immutable** until it expires.
-/// 8. An error may leave the step done or not done; whoever gets one repeats the step and finds itself by its token.
+/// 8. An error may leave the step done or not done; whoever gets one repeats the step and finds itself by its claim id.
 ///    An error that is certain to have changed nothing is no different.
 ///
 /// # Cancel safety
@@ -99,21 +99,21 @@ pub use self::steps::{SavedStep, StepStore};
 pub trait Store: Debug + Send + Sync + 'static {
     /// Claims a record, in one step:
     ///
-    /// - absent: RUNNING with this token, a new grant, attempt 1, granted;
-    /// - RUNNING with this very token and fingerprint: the claim was repeated; its lease begins anew, granted with the
-    ///   same grant and attempt;
-    /// - RELEASED with this very fingerprint: RUNNING with this token, a new grant, attempt + 1, granted. Lease and
-    ///   retention are the new claim's; `on_crash`, fingerprint and the time of the first claim stay;
+    /// - absent: RUNNING with this claim id, a new fencing token, attempt 1, granted;
+    /// - RUNNING with this very claim id and fingerprint: the claim was repeated; its lease begins anew, granted with
+    ///   the same fencing token and attempt;
+    /// - RELEASED with this very fingerprint: RUNNING with this claim id, a new fencing token, attempt + 1, granted.
+    ///   Lease and retention are the new claim's; `on_crash`, fingerprint and the time of the first claim stay;
     /// - anything else: nothing is written, and the record is returned as it stands, a lapsed one too.
     async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError>;
 
     /// Claims a lapsed RUNNING record, or an INTERRUPTED one, that still is exactly as observed: RUNNING with the
-    /// claim's token, lease and retention, a new grant, attempt + 1. Never takes over a record whose `on_crash` is
-    /// [`Refuse`](OnCrash::Refuse), nor one with another fingerprint.
+    /// claim's own id, lease and retention, a new fencing token, attempt + 1. Never takes over a record whose
+    /// `on_crash` is [`Refuse`](OnCrash::Refuse), nor one with another fingerprint.
     ///
-    /// A takeover that is repeated finds its own token RUNNING and is granted with the same grant, its lease begun
-    /// anew. In every other case nothing is written and the record is returned as it stands; where there is none any
-    /// more, this behaves like [`claim`](Self::claim).
+    /// A takeover that is repeated finds its own claim id RUNNING and is granted with the same fencing token, its lease
+    /// begun anew. In every other case nothing is written and the record is returned as it stands; where there is none
+    /// any more, this behaves like [`claim`](Self::claim).
     async fn take_over(
         &self,
         observed: &Observation,
@@ -121,18 +121,18 @@ pub trait Store: Debug + Send + Sync + 'static {
     ) -> Result<Claim, StoreError>;
 
     /// Begins the lease anew. An INTERRUPTED record becomes RUNNING again: its owner is alive.
-    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError>;
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError>;
 
-    /// Ends the record, which keeps its token and grant: a completion that is repeated finds its own grant on the
-    /// ended record and answers [`Fenced::Done`] without writing.
-    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError>;
+    /// Ends the record, which keeps its claim id and fencing token: a completion that is repeated finds its own fencing
+    /// token on the ended record and answers [`Fenced::Done`] without writing.
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError>;
 
-    /// Gives the record back: RELEASED, without token.
-    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError>;
+    /// Gives the record back: RELEASED, without claim id.
+    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError>;
 
-    /// Marks the record INTERRUPTED, by its own holder, who does not know what was done. It keeps token and grant.
-    /// Repeating it answers [`Fenced::Done`].
-    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError>;
+    /// Marks the record INTERRUPTED, by its own owner, who does not know what was done. It keeps claim id and fencing
+    /// token. Repeating it answers [`Fenced::Done`].
+    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError>;
 
     /// Settles a lapsed RUNNING or an INTERRUPTED record that still is exactly as observed, see [`Resolution`].
     /// [`Resolution::Erase`] works on ended and released records as well. Any other record is left as it is.
@@ -181,8 +181,8 @@ pub struct ClaimRequest {
     pub identity: Identity,
     /// The request it is for.
     pub fingerprint: Digest,
-    /// The token that the caller made before its first try.
-    pub token: Token,
+    /// The claim id that the caller made before its first try.
+    pub claim_id: ClaimId,
     /// How long a silent owner is believed.
     pub lease: Duration,
     /// How long the record is kept after it ends.
@@ -203,8 +203,8 @@ pub enum Claim {
 /// What an owner is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Granted {
-    /// The number of the grant, the same when the claim was repeated.
-    pub grant: Grant,
+    /// The fencing token, the same when the claim was repeated.
+    pub fencing_token: FencingToken,
     /// Which attempt this is, the first being 1.
     pub attempt: u32,
     /// When the record was first claimed, by the store's clock.
@@ -213,24 +213,25 @@ pub struct Granted {
     pub on_crash: OnCrash,
 }
 
-/// The answer to a step that only the holder may take.
+/// The answer to a step that only the owner may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fenced {
     /// It took effect.
     Done,
-    /// The record no longer bears the holder's token and grant, or has ended; nothing was written.
+    /// The record no longer bears the owner's claim id and fencing token, or has ended; nothing was written.
     Lost,
 }
 
-/// How a record that nobody owns any more is settled. All of them leave it without token, and those that keep the
-/// record give it a new grant, so a paused owner is fenced off.
+/// How a record that nobody owns any more is settled. All of them leave it without claim id, and those that keep the
+/// record give it a new fencing token, so a paused owner is fenced off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resolution {
     /// It was done, with this result.
     Complete(Ending),
     /// It was not done: RELEASED, the next claim runs it.
     Release,
-    /// Nobody knows: INTERRUPTED. The exception: token and grant stay, so that its owner may still complete it.
+    /// Nobody knows: INTERRUPTED. The exception: claim id and fencing token stay, so that its owner may still complete
+    /// it.
     Interrupt,
     /// Delete it, in any state but RUNNING with a lease that holds.
     Erase,
@@ -334,20 +335,20 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
         (**self).take_over(observed, claim).await
     }
 
-    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
-        (**self).renew(holder, lease).await
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+        (**self).renew(owner, lease).await
     }
 
-    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
-        (**self).complete(holder, ending).await
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
+        (**self).complete(owner, ending).await
     }
 
-    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        (**self).release(holder).await
+    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        (**self).release(owner).await
     }
 
-    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        (**self).interrupt(holder).await
+    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        (**self).interrupt(owner).await
     }
 
     async fn resolve(

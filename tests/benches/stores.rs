@@ -236,18 +236,18 @@ fn claim(number: i64) -> [Parameter; 9] {
         Parameter::Text("bench.operation".to_owned()),
         Parameter::Text(key(number)),
         Parameter::Bytes(fingerprint(number)),
-        Parameter::Bytes(token(number)),
+        Parameter::Bytes(claim_id(number)),
         Parameter::Number(LEASE),
         Parameter::Number(RETENTION),
         Parameter::Text("rerun".to_owned()),
     ]
 }
 
-fn completion(number: i64, grant: i64) -> [Parameter; 6] {
+fn completion(number: i64, fencing_token: i64) -> [Parameter; 6] {
     [
         Parameter::Bytes(id(number)),
-        Parameter::Bytes(token(number)),
-        Parameter::Number(grant),
+        Parameter::Bytes(claim_id(number)),
+        Parameter::Number(fencing_token),
         Parameter::Text("completed".to_owned()),
         Parameter::Text("json".to_owned()),
         Parameter::Bytes(RESULT.to_vec()),
@@ -255,9 +255,9 @@ fn completion(number: i64, grant: i64) -> [Parameter; 6] {
 }
 
 /// What a store sends for a first call and for a replay, by hand: a statement that reads first, where it does so, the
-/// claim, and the completion; and where the claim's row has the grant.
+/// claim, and the completion; and where the claim's row has the fencing token.
 macro_rules! own {
-    ($pool:ident, $read:expr, $claim:expr, $complete:expr, |$row:ident| $grant:expr) => {{
+    ($pool:ident, $read:expr, $claim:expr, $complete:expr, |$row:ident| $fencing_token:expr) => {{
         let (read, claims, completes): (Option<Worded>, Worded, Worded) =
             ($read, $claim, $complete);
         let pool = $pool.clone();
@@ -272,7 +272,7 @@ macro_rules! own {
                     .fetch_one(&pool)
                     .await
                     .unwrap();
-                let complete = worded(completes, &completion(number, $grant));
+                let complete = worded(completes, &completion(number, $fencing_token));
                 assert_eq!(complete.execute(&pool).await.unwrap().rows_affected(), 1);
             })
         });
@@ -302,7 +302,7 @@ macro_rules! contestants {
                         .bind(RESULT)
                         .bind(now())
                         .bind(id(number))
-                        .bind(token(number)) => execute
+                        .bind(claim_id(number)) => execute
                 ),
             ),
             Contestant(
@@ -341,7 +341,7 @@ where
         .bind("bench.operation".to_owned())
         .bind(key(number))
         .bind(fingerprint(number))
-        .bind(token(number))
+        .bind(claim_id(number))
         .bind(now())
         .bind(now() + LEASE)
         .bind(RETENTION)
@@ -359,7 +359,7 @@ fn fingerprint(number: i64) -> Vec<u8> {
     fingerprint
 }
 
-fn token(number: i64) -> Vec<u8> {
+fn claim_id(number: i64) -> Vec<u8> {
     i128::from(number).to_le_bytes().to_vec()
 }
 
@@ -550,7 +550,12 @@ async fn own_scripts(
     connection: &ConnectionManager,
     store: &RedisStore,
 ) -> (Contestant, Contestant) {
-    let claim = script!("prelude_full.lua", "claim_absent.lua", "record.lua", "claim.lua");
+    let claim = script!(
+        "prelude_full.lua",
+        "claim_absent.lua",
+        "record.lua",
+        "claim.lua"
+    );
     let complete = script!("prelude.lua", "complete.lua", "record.lua", "owner_ops.lua");
     let idem = Idem::new(store.clone()).erased();
     annotated(&idem, "sent", "").await.unwrap();
@@ -570,18 +575,21 @@ async fn own_scripts(
             Box::pin(async move {
                 // Others have what they write under the id.
                 let key = key(number);
-                let token = format!("{number:032x}");
+                let claim_id = format!("{number:032x}");
                 let mut about = fingerprint(number);
                 about.extend(format!("bench.operation\n{key}\n").as_bytes());
                 let mut step = claim.key(&key);
-                step.arg(&token).arg(LEASE).arg(RETENTION).arg("rerun");
+                step.arg(&claim_id).arg(LEASE).arg(RETENTION).arg("rerun");
                 let claimed: redis::Value =
                     step.arg(about).invoke_async(&mut connection).await.unwrap();
                 if completes {
                     let head: String = redis::from_redis_value(claimed).unwrap();
-                    let grant = head.split(' ').nth(6).unwrap();
+                    let fencing_token = head.split(' ').nth(6).unwrap();
                     let mut step = complete.key(&key);
-                    step.arg("complete").arg(&token).arg(grant).arg(0);
+                    step.arg("complete")
+                        .arg(&claim_id)
+                        .arg(fencing_token)
+                        .arg(0);
                     let step = step.arg("completed").arg([b"4:json", RESULT].concat());
                     let completed: i64 = step.invoke_async(&mut connection).await.unwrap();
                     assert_eq!(completed, 1);
@@ -611,7 +619,7 @@ async fn on_redis(url: &str) -> Bed {
                 for script in &scripts {
                     let mut step = script.key(id(number));
                     let _: redis::Value = step
-                        .arg(token(number))
+                        .arg(claim_id(number))
                         .arg(id(-number))
                         .arg(RESULT)
                         .invoke_async(&mut connection)

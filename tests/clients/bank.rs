@@ -54,8 +54,8 @@ impl Bank {
     pub(crate) async fn open<S: Store>(idem: &Idem<S>) -> Self {
         let ledger = Arc::<Mutex<Ledger>>::default();
         let customer = scoped_by(|parts| {
-            let token = parts.headers.get("authorization")?.to_str().ok()?;
-            Some(token.strip_prefix("Bearer ")?.to_owned())
+            let claim_id = parts.headers.get("authorization")?.to_str().ok()?;
+            Some(claim_id.strip_prefix("Bearer ")?.to_owned())
         });
         let layer = IdempotencyLayer::builder(idem, "payments.create", AN_HOUR, customer)
             .build()

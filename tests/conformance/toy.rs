@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use idem_runtime::record::{
-    Ending, Grant, Holder, Observation, OnCrash, Payload, Record, State, Timestamp,
+    Ending, FencingToken, Observation, OnCrash, Owner, Payload, Record, State, Timestamp,
 };
 use idem_runtime::store::{
     Claim, ClaimRequest, Cursor, Fenced, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
@@ -34,13 +34,13 @@ struct Inner {
     records: BTreeMap<RecordId, Record>,
     /// When the claim alone says that a record may go.
     planned: BTreeMap<RecordId, Timestamp>,
-    /// The highest grant of all.
-    highest: Option<Grant>,
+    /// The highest fencing token of all.
+    highest: Option<FencingToken>,
     counter: i64,
     steps: BTreeMap<(RecordId, String), Payload>,
     kept: BTreeMap<RecordId, recovery::Row>,
     /// The grants of tokens that were taken over or released, for some of the bugs.
-    former: BTreeMap<(RecordId, [u8; 16]), Grant>,
+    former: BTreeMap<(RecordId, [u8; 16]), FencingToken>,
 }
 
 impl ToyStore {
@@ -85,19 +85,24 @@ impl ToyStore {
         }
     }
 
-    fn grant(&self, inner: &mut Inner, previous: Option<Grant>, now: Timestamp) -> Grant {
+    fn fencing_token(
+        &self,
+        inner: &mut Inner,
+        previous: Option<FencingToken>,
+        now: Timestamp,
+    ) -> FencingToken {
         if self.has(Bug::GrantIsCounter) {
             inner.counter += 1;
-            return Grant::from_number(inner.counter);
+            return FencingToken::from_number(inner.counter);
         }
         if self.has(Bug::GrantForgetsTheErased) {
             // In milliseconds, as a real clock may tick.
             let ticks = Timestamp::from_micros(now.as_micros() / 20_000 * 20_000 + 20_000);
-            return Grant::next(previous, ticks);
+            return FencingToken::next(previous, ticks);
         }
-        let grant = Grant::next(previous.max(inner.highest), now);
-        inner.highest = Some(grant);
-        grant
+        let fencing_token = FencingToken::next(previous.max(inner.highest), now);
+        inner.highest = Some(fencing_token);
+        fencing_token
     }
 
     fn span(&self, duration: Duration) -> Duration {
@@ -112,22 +117,22 @@ impl ToyStore {
         let previous = inner
             .records
             .get(&self.id(&claim.id))
-            .map(|record| record.grant);
+            .map(|record| record.fencing_token);
         if previous.is_some() && !self.has(Bug::StepsOutliveExpiry) {
             drop_steps(inner, &claim.id);
         }
         if !self.has(Bug::KeptOutlivesExpiry) {
             inner.kept.remove(&claim.id);
         }
-        let grant = self.grant(inner, previous, now);
+        let fencing_token = self.fencing_token(inner, previous, now);
         let record = Record {
             id: claim.id,
             identity: self.identity(claim),
             fingerprint: claim.fingerprint,
             state: State::Running,
             payload: None,
-            token: Some(claim.token),
-            grant,
+            claim_id: Some(claim.claim_id),
+            fencing_token,
             attempt: 1,
             lease_until: now.after(self.span(claim.lease)),
             retention: self.span(claim.retention),
@@ -176,23 +181,24 @@ impl ToyStore {
         if self.has(Bug::StepsEndWithTheAttempt) {
             drop_steps(inner, &claim.id);
         }
-        if let Some(token) = before.token {
+        if let Some(claim_id) = before.claim_id {
             inner
                 .former
-                .insert((claim.id, *token.as_bytes()), before.grant);
+                .insert((claim.id, *claim_id.as_bytes()), before.fencing_token);
         }
         let late = inner
             .former
-            .get(&(claim.id, *claim.token.as_bytes()))
+            .get(&(claim.id, *claim.claim_id.as_bytes()))
             .copied();
-        let mut grant = self.grant(inner, Some(before.grant), before.read_at);
+        let mut fencing_token =
+            self.fencing_token(inner, Some(before.fencing_token), before.read_at);
         if self.has(Bug::LateClaimGetsTheOldGrant) {
-            grant = late.unwrap_or(grant);
+            fencing_token = late.unwrap_or(fencing_token);
         }
         let mut record = Record {
             state: State::Running,
-            token: Some(claim.token),
-            grant,
+            claim_id: Some(claim.claim_id),
+            fencing_token,
             attempt: before.attempt + 1,
             lease_until: before.read_at.after(self.span(claim.lease)),
             retention: self.span(claim.retention),
@@ -215,7 +221,7 @@ impl ToyStore {
 
     fn is_own(&self, record: &Record, claim: &ClaimRequest, fingerprints: Bug) -> bool {
         record.state == State::Running
-            && record.token == Some(claim.token)
+            && record.claim_id == Some(claim.claim_id)
             && (self.has(fingerprints) || record.fingerprint == claim.fingerprint)
     }
 
@@ -227,7 +233,8 @@ impl ToyStore {
             && !self.has(Bug::RepeatedClaimIsStranger)
         {
             if self.has(Bug::RepeatedClaimGetsNewGrant) {
-                record.grant = Grant::next(Some(record.grant), record.read_at);
+                record.fencing_token =
+                    FencingToken::next(Some(record.fencing_token), record.read_at);
             }
             if !self.has(Bug::RepeatedClaimKeepsOldLease) {
                 record.lease_until = record.read_at.after(self.span(claim.lease));
@@ -236,7 +243,7 @@ impl ToyStore {
         }
         if self.has(Bug::EndedIsGrantedToItsOwner)
             && record.state.is_ended()
-            && record.token == Some(claim.token)
+            && record.claim_id == Some(claim.claim_id)
         {
             return Claim::Granted(granted(record));
         }
@@ -278,25 +285,25 @@ impl ToyStore {
         self.has(all) || seen == *observed
     }
 
-    fn held(&self, holder: &Holder, step: impl FnOnce(&mut Record)) -> Fenced {
+    fn held(&self, owner: &Owner, step: impl FnOnce(&mut Record)) -> Fenced {
         let mut inner = self.lock();
         let former = inner
             .former
-            .get(&(holder.id, *holder.token.as_bytes()))
+            .get(&(owner.id, *owner.claim_id.as_bytes()))
             .copied();
-        let Some(record) = self.live(&mut inner, &holder.id) else {
+        let Some(record) = self.live(&mut inner, &owner.id) else {
             return match self.has(Bug::AbsentIsAccepted) {
                 true => Fenced::Done,
                 false => Fenced::Lost,
             };
         };
-        if self.has(Bug::FormerOwnerIsAccepted) && former == Some(holder.grant) {
+        if self.has(Bug::FormerOwnerIsAccepted) && former == Some(owner.fencing_token) {
             step(record);
             return Fenced::Done;
         }
-        let is_of = (record.token == Some(holder.token)
-            || self.has(Bug::TokenIsIgnored) && record.token.is_some())
-            && (record.grant == holder.grant || self.has(Bug::GrantIsIgnored));
+        let is_of = (record.claim_id == Some(owner.claim_id)
+            || self.has(Bug::TokenIsIgnored) && record.claim_id.is_some())
+            && (record.fencing_token == owner.fencing_token || self.has(Bug::GrantIsIgnored));
         let open = match record.state {
             State::Running => !(self.has(Bug::LapsedOwnerIsRefused) && record.is_lapsed()),
             State::Interrupted => !self.has(Bug::InterruptedRefusesItsOwner),
@@ -344,7 +351,7 @@ fn drop_steps(inner: &mut Inner, id: &RecordId) {
 
 fn granted(record: &Record) -> Granted {
     Granted {
-        grant: record.grant,
+        fencing_token: record.fencing_token,
         attempt: record.attempt,
         first_claimed_at: record.first_claimed_at,
         on_crash: record.on_crash,
@@ -407,16 +414,16 @@ impl Store for ToyStore {
         Ok(Claim::Existing(Box::new(record.clone())))
     }
 
-    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
         if self.has(Bug::RenewAnswersFromItsRead) {
-            let answer = self.held(holder, |_| {});
+            let answer = self.held(owner, |_| {});
             tokio::time::sleep(Duration::from_millis(4)).await;
-            self.held(holder, |record| {
+            self.held(owner, |record| {
                 record.lease_until = record.read_at.after(lease);
             });
             return Ok(answer);
         }
-        Ok(self.held(holder, |record| {
+        Ok(self.held(owner, |record| {
             record.state = State::Running;
             let from = match self.has(Bug::RenewAddsToTheLease) {
                 true => record.lease_until.max(record.read_at),
@@ -426,15 +433,15 @@ impl Store for ToyStore {
         }))
     }
 
-    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
         if self.has(Bug::DropLosesHalf) {
             // Two steps with a pause between them: whoever drops it there leaves a half.
-            self.held(holder, |record| self.end(record, &Ending::Unrecorded));
+            self.held(owner, |record| self.end(record, &Ending::Unrecorded));
             tokio::task::yield_now().await;
             let mut inner = self.lock();
-            if let Some(record) = self.live(&mut inner, &holder.id)
-                && record.token == Some(holder.token)
-                && record.grant == holder.grant
+            if let Some(record) = self.live(&mut inner, &owner.id)
+                && record.claim_id == Some(owner.claim_id)
+                && record.fencing_token == owner.fencing_token
                 && record.state == State::Unrecorded
             {
                 self.end(record, ending);
@@ -443,10 +450,10 @@ impl Store for ToyStore {
         }
         {
             let mut inner = self.lock();
-            if let Some(record) = self.live(&mut inner, &holder.id)
+            if let Some(record) = self.live(&mut inner, &owner.id)
                 && record.state.is_ended()
-                && (record.token == Some(holder.token) || self.has(Bug::TokenIsIgnored))
-                && (record.grant == holder.grant || self.has(Bug::GrantIsIgnored))
+                && (record.claim_id == Some(owner.claim_id) || self.has(Bug::TokenIsIgnored))
+                && (record.fencing_token == owner.fencing_token || self.has(Bug::GrantIsIgnored))
                 && !self.has(Bug::RepeatedCompletionIsLost)
             {
                 if self.has(Bug::RepeatedCompletionOverwrites) {
@@ -455,31 +462,31 @@ impl Store for ToyStore {
                 return Ok(Fenced::Done);
             }
         }
-        Ok(self.held(holder, |record| self.end(record, ending)))
+        Ok(self.held(owner, |record| self.end(record, ending)))
     }
 
-    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
         if self.has(Bug::EndedIsReleased)
-            && let Some(record) = self.live(&mut self.lock(), &holder.id)
+            && let Some(record) = self.live(&mut self.lock(), &owner.id)
             && record.state.is_ended()
         {
             record.state = State::Released;
             return Ok(Fenced::Done);
         }
-        Ok(self.held(holder, |record| {
+        Ok(self.held(owner, |record| {
             record.state = State::Released;
             record.ended_at = Some(record.read_at);
             if !self.has(Bug::ReleaseKeepsToken) {
-                record.token = None;
+                record.claim_id = None;
             }
         }))
     }
 
-    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        Ok(self.held(holder, |record| {
+    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        Ok(self.held(owner, |record| {
             record.state = State::Interrupted;
             if self.has(Bug::InterruptDropsToken) {
-                record.token = None;
+                record.claim_id = None;
             }
         }))
     }
@@ -504,25 +511,27 @@ impl Store for ToyStore {
         if !settles || !self.observed(record, observed, bugs) {
             return Ok(Resolved::Stale);
         }
-        let mut grant = record.grant;
+        let mut fencing_token = record.fencing_token;
         if !self.has(Bug::ResolvedKeepsGrant) {
-            grant = Grant::next(Some(grant), record.read_at);
+            fencing_token = FencingToken::next(Some(fencing_token), record.read_at);
         }
-        let token = record.token.filter(|_| self.has(Bug::ResolvedKeepsToken));
+        let claim_id = record
+            .claim_id
+            .filter(|_| self.has(Bug::ResolvedKeepsToken));
         match resolution {
             Resolution::Complete(ending) => {
                 self.end(record, ending);
-                (record.grant, record.token) = (grant, token);
+                (record.fencing_token, record.claim_id) = (fencing_token, claim_id);
             }
             Resolution::Release => {
                 record.state = State::Released;
                 record.ended_at = Some(record.read_at);
-                (record.grant, record.token) = (grant, token);
+                (record.fencing_token, record.claim_id) = (fencing_token, claim_id);
             }
             Resolution::Interrupt => {
                 record.state = State::Interrupted;
                 if self.has(Bug::ResolvedUnknownDropsToken) {
-                    record.token = None;
+                    record.claim_id = None;
                 }
             }
             Resolution::Erase if self.has(Bug::EraseDoesNothing) => {}

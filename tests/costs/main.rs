@@ -14,7 +14,7 @@ use allocation_counter::measure;
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use idem_runtime::fingerprint::digest;
-use idem_runtime::record::{Ending, Grant, Holder, Observation};
+use idem_runtime::record::{Ending, FencingToken, Observation, Owner};
 use idem_runtime::store::{
     Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution, Resolved,
 };
@@ -152,7 +152,7 @@ struct Grants;
 impl Store for Grants {
     async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
         Ok(Claim::Granted(Granted {
-            grant: Grant::from_number(1),
+            fencing_token: FencingToken::from_number(1),
             attempt: 1,
             first_claimed_at: Timestamp::from_micros(0),
             on_crash: claim.on_crash,
@@ -163,19 +163,19 @@ impl Store for Grants {
         self.claim(claim).await
     }
 
-    async fn renew(&self, _: &Holder, _: Duration) -> Result<Fenced, StoreError> {
+    async fn renew(&self, _: &Owner, _: Duration) -> Result<Fenced, StoreError> {
         Ok(Fenced::Done)
     }
 
-    async fn complete(&self, _: &Holder, _: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&self, _: &Owner, _: &Ending) -> Result<Fenced, StoreError> {
         Ok(Fenced::Done)
     }
 
-    async fn release(&self, _: &Holder) -> Result<Fenced, StoreError> {
+    async fn release(&self, _: &Owner) -> Result<Fenced, StoreError> {
         Ok(Fenced::Done)
     }
 
-    async fn interrupt(&self, _: &Holder) -> Result<Fenced, StoreError> {
+    async fn interrupt(&self, _: &Owner) -> Result<Fenced, StoreError> {
         Ok(Fenced::Done)
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_runtime::record::{Digest, Grant, Holder, Token};
+use idem_runtime::record::{ClaimId, Digest, FencingToken, Owner};
 use idem_runtime::store::{Claim, ClaimInTransaction, ClaimRequest, Fenced, TransactionalStore};
 use idem_runtime::{State, Store};
 use tokio::task::JoinSet;
@@ -14,7 +14,7 @@ use crate::records::{claim, ending, own};
 pub(crate) struct Crowd {
     members: Vec<Member>,
     /// Owners whose records were completed, and are gone.
-    late: Vec<Holder>,
+    late: Vec<Owner>,
     told_late: Vec<Fenced>,
 }
 
@@ -29,8 +29,8 @@ struct Member {
 enum Expects {
     /// The record, in this attempt.
     Granted(u32),
-    /// The very grant that it has already.
-    Again(Grant),
+    /// The very fencing token that it has already.
+    Again(FencingToken),
     /// What is there, in this state.
     Existing(State),
     /// One of those who claim this key gets it, and the others see it run.
@@ -80,7 +80,7 @@ impl Crowd {
             join(claim(&format!("released-{number}")), Expects::Granted(2));
             let again = claim(&format!("again-{number}"));
             let owner = own(store, &again).await;
-            join(again, Expects::Again(owner.grant));
+            join(again, Expects::Again(owner.fencing_token));
             gone(store, &format!("expired-{number}")).await;
             join(claim(&format!("expired-{number}")), Expects::Granted(1));
             late.push(gone(store, &format!("late-{number}")).await);
@@ -107,30 +107,31 @@ impl Crowd {
         asked
     }
 
-    /// Begins to complete all that were granted, the others with a grant of nobody, and those that are gone once more.
+    /// Begins to complete all that were granted, the others with nobody's fencing token, and those that are gone once
+    /// more.
     pub(crate) fn complete(&self, store: &Arc<dyn Store>) -> Asked {
         let mut asked = JoinSet::new();
         for (n, member) in self.members.iter().enumerate() {
-            let grant = match &member.got {
-                Some(Claim::Granted(granted)) => granted.grant,
-                _ => Grant::from_number(1),
+            let fencing_token = match &member.got {
+                Some(Claim::Granted(granted)) => granted.fencing_token,
+                _ => FencingToken::from_number(1),
             };
-            let holder = Holder {
+            let owner = Owner {
                 id: member.claim.id,
-                token: member.claim.token,
-                grant,
+                claim_id: member.claim.claim_id,
+                fencing_token,
             };
-            let ending = ending(member.claim.token.as_bytes());
+            let ending = ending(member.claim.claim_id.as_bytes());
             let store = Arc::clone(store);
             asked.spawn(async move {
-                let fenced = store.complete(&holder, &ending).await.unwrap();
+                let fenced = store.complete(&owner, &ending).await.unwrap();
                 (n, Told::Completion(fenced))
             });
         }
-        for (n, holder) in self.late.iter().copied().enumerate() {
+        for (n, owner) in self.late.iter().copied().enumerate() {
             let store = Arc::clone(store);
             asked.spawn(async move {
-                let fenced = store.complete(&holder, &ending(b"before")).await.unwrap();
+                let fenced = store.complete(&owner, &ending(b"before")).await.unwrap();
                 (n, Told::Late(fenced))
             });
         }
@@ -149,7 +150,7 @@ impl Crowd {
 
     /// That each got what it would have got alone.
     pub(crate) async fn check(&self, store: &impl Store) {
-        let mut winners: Vec<Token> = Vec::new();
+        let mut winners: Vec<ClaimId> = Vec::new();
         for member in &self.members {
             let key = member.claim.identity.key.as_str();
             let got = member.got.as_ref().unwrap();
@@ -157,14 +158,14 @@ impl Crowd {
                 (Expects::Granted(attempt), Claim::Granted(granted)) => {
                     assert_eq!(granted.attempt, attempt, "{key}");
                 }
-                (Expects::Again(grant), Claim::Granted(granted)) => {
-                    assert_eq!(granted.grant, grant, "{key}");
+                (Expects::Again(fencing_token), Claim::Granted(granted)) => {
+                    assert_eq!(granted.fencing_token, fencing_token, "{key}");
                 }
                 (Expects::Existing(state), Claim::Existing(record)) => {
                     assert_eq!(record.state, state, "{key}");
                     assert_eq!(record.identity, member.claim.identity);
                 }
-                (Expects::OneOf(_), Claim::Granted(_)) => winners.push(member.claim.token),
+                (Expects::OneOf(_), Claim::Granted(_)) => winners.push(member.claim.claim_id),
                 (Expects::OneOf(_), Claim::Existing(record)) => {
                     assert_eq!(record.state, State::Running, "{key}");
                 }
@@ -173,11 +174,11 @@ impl Crowd {
             let record = store.get(&member.claim.id).await.unwrap().unwrap();
             if matches!(got, Claim::Granted(_)) {
                 assert_eq!(member.completed, Some(Fenced::Done), "{key}");
-                let own = ending(member.claim.token.as_bytes());
+                let own = ending(member.claim.claim_id.as_bytes());
                 assert_eq!(record.ending(), Some(own), "{key}");
             } else {
                 assert_eq!(member.completed, Some(Fenced::Lost), "{key}");
-                assert_ne!(record.token, Some(member.claim.token), "{key}");
+                assert_ne!(record.claim_id, Some(member.claim.claim_id), "{key}");
             }
         }
         assert_eq!(winners.len(), 1);
@@ -186,7 +187,7 @@ impl Crowd {
 }
 
 /// The owner of a record that has ended and expired.
-async fn gone(store: &impl Store, key: &str) -> Holder {
+async fn gone(store: &impl Store, key: &str) -> Owner {
     let mut brief = claim(key);
     brief.retention = Duration::from_millis(1);
     let owner = own(store, &brief).await;

@@ -6,7 +6,7 @@ mod redis;
 use std::time::Duration;
 
 use idem_runtime::conformance::faults::{FaultStore, Op};
-use idem_runtime::record::{Observation, Token};
+use idem_runtime::record::{ClaimId, Observation};
 use idem_runtime::store::{Claim, ClaimRequest, Resolution, Resolved};
 use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, Record, State, Store};
 use tokio::time::{advance, timeout};
@@ -22,10 +22,10 @@ fn pair() -> (FaultStore<MemoryStore>, Cached<FaultStore<MemoryStore>>) {
 /// Ends a record past the cache, which has nothing of it then.
 async fn ended(store: &FaultStore<MemoryStore>, key: &str, bytes: &[u8]) -> ClaimRequest {
     let claim = claim(key);
-    let holder = own(store.inner(), &claim).await;
+    let owner = own(store.inner(), &claim).await;
     store
         .inner()
-        .complete(&holder, &ending(bytes))
+        .complete(&owner, &ending(bytes))
         .await
         .unwrap();
     claim
@@ -78,16 +78,16 @@ async fn what_a_waiting_call_read_is_kept() {
 async fn only_what_has_ended_is_kept() {
     let (store, cached) = pair();
     let claim = claim("running");
-    let holder = own(&cached, &claim).await;
+    let owner = own(&cached, &claim).await;
     let other = ClaimRequest {
-        token: Token::random(),
+        claim_id: ClaimId::random(),
         ..claim.clone()
     };
     for _ in 0..2 {
         assert_eq!(found(&cached, &other).await.state, State::Running);
     }
     assert_eq!(store.count(Op::Claim), 3);
-    cached.release(&holder).await.unwrap();
+    cached.release(&owner).await.unwrap();
     own(&cached, &other).await;
 }
 
@@ -200,12 +200,12 @@ async fn a_read_that_a_new_claim_overtook_is_not_kept() {
         gate.reached().await;
         let erased = store.inner().resolve(&seen, &Resolution::Erase);
         assert_eq!(erased.await.unwrap(), Resolved::Done);
-        let holder = own(&cached, &claim).await;
+        let owner = own(&cached, &claim).await;
         gate.open();
-        holder
+        owner
     };
-    let (_, holder) = tokio::join!(reads, runs);
-    cached.complete(&holder, &ending(b"new")).await.unwrap();
+    let (_, owner) = tokio::join!(reads, runs);
+    cached.complete(&owner, &ending(b"new")).await.unwrap();
     assert_eq!(payload(&found(&cached, &claim).await), b"new");
 }
 

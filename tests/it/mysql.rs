@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use idem_runtime::record::Grant;
+use idem_runtime::record::FencingToken;
 use idem_runtime::store::{Claim, ClaimRequest, Fenced, Filter, PageRequest, Resolution, Resolved};
 use idem_runtime::{
     Identity, Key, MySqlStore, OnCrash, Operation, RecordId, State, Store, StoreError,
@@ -233,7 +233,7 @@ async fn contention_has_one_winner_and_no_errors() {
                     let (store, claim) = (stores[task % 2].clone(), claim(&key));
                     claims.spawn(async move {
                         match store.claim(&claim).await {
-                            Ok(Claim::Granted(granted)) => Some((claim, granted.grant)),
+                            Ok(Claim::Granted(granted)) => Some((claim, granted.fencing_token)),
                             Ok(Claim::Existing(_)) => None,
                             Err(error) => panic!("{}", told(&error)),
                         }
@@ -241,11 +241,11 @@ async fn contention_has_one_winner_and_no_errors() {
                 }
                 let granted: Vec<_> = claims.join_all().await.into_iter().flatten().collect();
                 assert_eq!(granted.len(), 1);
-                let (claim, grant) = &granted[0];
-                let owner = idem_runtime::record::Holder {
+                let (claim, fencing_token) = &granted[0];
+                let owner = idem_runtime::record::Owner {
                     id: claim.id,
-                    token: claim.token,
-                    grant: *grant,
+                    claim_id: claim.claim_id,
+                    fencing_token: *fencing_token,
                 };
                 let released = stores[0].release(&owner).await.unwrap();
                 assert_eq!(released, Fenced::Done);
@@ -417,7 +417,7 @@ async fn a_row_that_no_store_wrote_is_an_error_and_never_a_panic() {
     }
 }
 
-/// A paused owner must not find its grant on another's record, whatever the clock does.
+/// A paused owner must not find its fencing token on another's record, whatever the clock does.
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
 async fn grants_go_on_after_records_were_deleted() {
@@ -430,7 +430,7 @@ async fn grants_go_on_after_records_were_deleted() {
         };
         let owner = own(&store, &refused).await;
         store.complete(&owner, &ending(b"1")).await.unwrap();
-        let ahead = owner.grant.number() + HOUR.as_micros() as i64;
+        let ahead = owner.fencing_token.number() + HOUR.as_micros() as i64;
         execute(
             &pool,
             &format!("UPDATE idem_records SET fencing_token = {ahead}"),
@@ -444,9 +444,12 @@ async fn grants_go_on_after_records_were_deleted() {
             .unwrap();
         assert_eq!(erased, Resolved::Done);
         let next = own(&store, &claim("k")).await;
-        assert!(next.grant > Grant::from_number(ahead), "{next:?}");
+        assert!(
+            next.fencing_token > FencingToken::from_number(ahead),
+            "{next:?}"
+        );
         let kept = store.get(&owner.id).await.unwrap().unwrap();
-        assert_eq!((kept.grant, kept.attempt), (next.grant, 1));
+        assert_eq!((kept.fencing_token, kept.attempt), (next.fencing_token, 1));
 
         // Purged, rather than erased.
         execute(
@@ -459,7 +462,10 @@ async fn grants_go_on_after_records_were_deleted() {
         .await;
         assert_eq!(store.purge(10).await.unwrap().removed, 1);
         let next = own(&store, &claim("k")).await;
-        assert!(next.grant > Grant::from_number(ahead * 2), "{next:?}");
+        assert!(
+            next.fencing_token > FencingToken::from_number(ahead * 2),
+            "{next:?}"
+        );
         database.drop().await;
     }
 }

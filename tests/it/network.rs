@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use idem_runtime::record::{Digest, Ending, Holder, Payload, Token};
+use idem_runtime::record::{ClaimId, Digest, Ending, Owner, Payload};
 use idem_runtime::store::{Claim, ClaimRequest, Fenced};
 use idem_runtime::{
     Call, Error, Idem, Identity, Key, MySqlStore, OnCrash, Operation, PostgresStore, RecordId,
@@ -117,7 +117,7 @@ fn claim_of(key: &str) -> ClaimRequest {
         id: RecordId::of(&identity),
         identity,
         fingerprint: Digest::new(1, [0; 4], &[7; 32]),
-        token: Token::random(),
+        claim_id: ClaimId::random(),
         lease: Duration::from_secs(60),
         retention: Duration::from_secs(600),
         on_crash: OnCrash::Refuse,
@@ -142,16 +142,16 @@ async fn steps_find_themselves(line: Line) {
         };
         assert_eq!(granted.attempt, 1, "{loss:?}");
 
-        let holder = Holder {
+        let owner = Owner {
             id: claim.id,
-            token: claim.token,
-            grant: granted.grant,
+            claim_id: claim.claim_id,
+            fencing_token: granted.fencing_token,
         };
         let ending = Ending::Completed(Payload {
             codec: "json/1".into(),
             bytes: b"1".as_slice().into(),
         });
-        let (answer, _) = line.lossy(loss, || store.complete(&holder, &ending)).await;
+        let (answer, _) = line.lossy(loss, || store.complete(&owner, &ending)).await;
         assert_eq!(answer, Fenced::Done, "{loss:?}");
         let record = store.get(&claim.id).await.unwrap().unwrap();
         assert_eq!(record.ending(), Some(ending), "{loss:?}");

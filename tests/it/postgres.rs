@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use idem_runtime::record::Grant;
+use idem_runtime::record::FencingToken;
 use idem_runtime::store::{Claim, Fenced, Filter, PageRequest, Purged, Resolution};
 use idem_runtime::{PostgresStore, State, Store, StoreError, StoreErrorKind, conformance};
 use idem_tests::backends;
@@ -198,7 +198,7 @@ async fn a_claim_that_waited_for_another_one_finds_it() {
     inserting.commit().await.unwrap();
     let answer = waiting.await.unwrap().unwrap();
     assert!(
-        matches!(&answer, Claim::Existing(record) if record.token == Some(first.token)),
+        matches!(&answer, Claim::Existing(record) if record.claim_id == Some(first.claim_id)),
         "{answer:?}"
     );
     database.drop().await;
@@ -454,7 +454,7 @@ async fn grants_do_not_go_back_with_the_clock_or_a_deletion() {
     let before = store.get(&claim("k").id).await.unwrap().unwrap();
     execute(&pool, "DELETE FROM idem_records").await;
     let after = own(&store, &claim("k")).await;
-    assert!(after.grant > before.grant);
+    assert!(after.fencing_token > before.fencing_token);
 
     // A lower one that is deleted later does not take it back.
     let other = own(&store, &claim("other")).await;
@@ -465,7 +465,10 @@ async fn grants_do_not_go_back_with_the_clock_or_a_deletion() {
     )
     .await;
     let again = own(&store, &claim("other")).await;
-    assert!(again.grant > before.grant && other.grant > Grant::from_number(1));
+    assert!(
+        again.fencing_token > before.fencing_token
+            && other.fencing_token > FencingToken::from_number(1)
+    );
     database.drop().await;
 }
 
@@ -580,7 +583,7 @@ async fn an_erased_record_may_be_claimed_and_a_stale_look_erases_nothing() {
     let seen = store.get(&owner.id).await.unwrap().unwrap().observation();
     store.resolve(&seen, &Resolution::Erase).await.unwrap();
     let next = own(&store, &claim("k")).await;
-    assert!(next.grant > owner.grant);
+    assert!(next.fencing_token > owner.fencing_token);
     store.resolve(&seen, &Resolution::Erase).await.unwrap();
     let record = store.get(&owner.id).await.unwrap().unwrap();
     assert_eq!(record.state, State::Running);

@@ -105,7 +105,7 @@ async fn call(store: &impl Store, claim: &ClaimRequest) {
     let done = store.complete(&owner, &ending(b"1")).await;
     assert_eq!(done.map_err(|it| told(&it)).unwrap(), Fenced::Done);
     let again = ClaimRequest {
-        token: idem_runtime::record::Token::random(),
+        claim_id: idem_runtime::record::ClaimId::random(),
         ..claim.clone()
     };
     let answer = store.claim(&again).await.map_err(|it| told(&it)).unwrap();

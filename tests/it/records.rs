@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_runtime::record::{Digest, Ending, Holder, Payload, Token};
+use idem_runtime::record::{ClaimId, Digest, Ending, Owner, Payload};
 use idem_runtime::store::{Claim, ClaimRequest};
 use idem_runtime::{Identity, Key, OnCrash, Operation, RecordId, Scope, Store, StoreError};
 
@@ -19,7 +19,7 @@ pub(crate) fn claim(key: &str) -> ClaimRequest {
         id: RecordId::of(&identity),
         identity,
         fingerprint: Digest::new(1, [0; 4], &[7; 32]),
-        token: Token::random(),
+        claim_id: ClaimId::random(),
         lease: HOUR,
         retention: HOUR,
         on_crash: OnCrash::Rerun,
@@ -34,12 +34,12 @@ pub(crate) fn ending(bytes: &[u8]) -> Ending {
 }
 
 /// A claim that must be granted.
-pub(crate) async fn own(store: &impl Store, claim: &ClaimRequest) -> Holder {
+pub(crate) async fn own(store: &impl Store, claim: &ClaimRequest) -> Owner {
     match store.claim(claim).await.unwrap() {
-        Claim::Granted(granted) => Holder {
+        Claim::Granted(granted) => Owner {
             id: claim.id,
-            token: claim.token,
-            grant: granted.grant,
+            claim_id: claim.claim_id,
+            fencing_token: granted.fencing_token,
         },
         Claim::Existing(record) => panic!("{record:?} is in the way"),
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use ::redis::Client;
 use ::redis::aio::ConnectionManager;
-use idem_runtime::record::{Digest, Ending, Holder, Token};
+use idem_runtime::record::{ClaimId, Digest, Ending, Owner};
 use idem_runtime::store::{Claim, ClaimRequest, Fenced};
 use idem_runtime::{
     Identity, Key, OnCrash, Operation, RecordId, RedisStore, Scope, Store, StoreErrorKind,
@@ -45,7 +45,7 @@ fn claim(on_crash: OnCrash) -> ClaimRequest {
         id: RecordId::of(&identity),
         identity,
         fingerprint: Digest::new(1, [0; 4], &[7; 32]),
-        token: Token::random(),
+        claim_id: ClaimId::random(),
         lease: Duration::from_secs(30),
         retention: Duration::from_secs(3600),
         on_crash,
@@ -62,12 +62,12 @@ fn key(prefix: &str, claim: &ClaimRequest) -> String {
     format!("{prefix}{hex}")
 }
 
-async fn own(store: &RedisStore, claim: &ClaimRequest) -> Holder {
+async fn own(store: &RedisStore, claim: &ClaimRequest) -> Owner {
     match store.claim(claim).await.unwrap() {
-        Claim::Granted(granted) => Holder {
+        Claim::Granted(granted) => Owner {
             id: claim.id,
-            token: claim.token,
-            grant: granted.grant,
+            claim_id: claim.claim_id,
+            fencing_token: granted.fencing_token,
         },
         Claim::Existing(record) => panic!("{record:?} is in the way"),
     }
@@ -181,7 +181,7 @@ async fn only_what_may_go_by_itself_has_an_expiry() {
             assert_eq!(left, -1, "{on_crash:?} runs");
         }
         store.complete(&owner, &Ending::Unrecorded).await.unwrap();
-        // A minute more, for the grant, and another one at most.
+        // A minute more, for the fencing token, and another one at most.
         let late = ttl(&key).await / 1000 - RETENTION;
         assert!(
             (60 - SLOW..=120).contains(&late),
@@ -208,7 +208,7 @@ async fn a_replay_writes_nothing() {
         .await
         .unwrap();
     let again = ClaimRequest {
-        token: Token::random(),
+        claim_id: ClaimId::random(),
         ..claim
     };
     assert!(matches!(

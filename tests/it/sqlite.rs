@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use idem_runtime::record::Grant;
+use idem_runtime::record::FencingToken;
 use idem_runtime::store::{Claim, ClaimRequest, Fenced, Filter, PageRequest, Resolution};
 use idem_runtime::{OnCrash, SqliteStore, State, Store, StoreError, StoreErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
@@ -462,13 +462,14 @@ async fn an_exhausted_pool_is_told_with_its_remedy() {
     assert_eq!(store.get(&claim("k").id).await.unwrap(), None);
 }
 
-/// A paused owner must not find its grant on another's record, whoever deleted its own and whatever the clock does.
+/// A paused owner must not find its fencing token on another's record, whoever deleted its own and whatever the clock
+/// does.
 #[tokio::test]
 async fn grants_go_on_after_rows_were_deleted_by_hand() {
     let directory = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(file(&directory)).await.unwrap();
     let pool = pool(SqliteStore::connect_options(file(&directory))).await;
-    let ahead = own(&store, &claim("k")).await.grant.number() + HOUR.as_micros() as i64;
+    let ahead = own(&store, &claim("k")).await.fencing_token.number() + HOUR.as_micros() as i64;
     execute(
         &pool,
         &format!("UPDATE idem_records SET fencing_token = {ahead}"),
@@ -476,7 +477,10 @@ async fn grants_go_on_after_rows_were_deleted_by_hand() {
     .await;
     execute(&pool, "DELETE FROM idem_records").await;
     let next = own(&store, &claim("k")).await;
-    assert!(next.grant > Grant::from_number(ahead), "{next:?}");
+    assert!(
+        next.fencing_token > FencingToken::from_number(ahead),
+        "{next:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_runtime::record::{Holder, Payload};
+use idem_runtime::record::{Owner, Payload};
 use idem_runtime::store::{ClaimRequest, Fenced, Resolution, Resolved};
 use idem_runtime::{MySqlStore, PostgresStore, SqliteStore, Store, StoreError};
 use idem_tests::backends;
@@ -64,7 +64,7 @@ tables!(MySqlStore, sqlx::MySqlPool, async {
     backends::mysql().await.unwrap()
 });
 
-async fn save(store: &impl Store, owner: &Holder, name: &str) {
+async fn save(store: &impl Store, owner: &Owner, name: &str) {
     let payload = Payload {
         codec: "json/1".into(),
         bytes: name.as_bytes().into(),
@@ -75,7 +75,7 @@ async fn save(store: &impl Store, owner: &Holder, name: &str) {
 }
 
 /// A record with two steps.
-async fn with_steps(store: &impl Store, claim: &ClaimRequest) -> Holder {
+async fn with_steps(store: &impl Store, claim: &ClaimRequest) -> Owner {
     let owner = own(store, claim).await;
     save(store, &owner, "reserve").await;
     save(store, &owner, "charge").await;

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use idem_runtime::conformance::{self, Case};
 use idem_runtime::error::{StoreError, StoreErrorKind};
-use idem_runtime::record::{Ending, Grant, Holder, Observation};
+use idem_runtime::record::{Ending, FencingToken, Observation, Owner};
 use idem_runtime::store::{
     Claim, ClaimRequest, Cursor, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution,
     Resolved,
@@ -29,7 +29,7 @@ struct ShelfStore(Mutex<Shelf>);
 struct Shelf {
     records: BTreeMap<RecordId, Record>,
     /// The highest number given to anybody, so that numbers never go back, not even for a key whose record is gone.
-    last_grant: Option<Grant>,
+    last_fencing_token: Option<FencingToken>,
     /// The time of this step. The system's clock may be put back; this one stands still then.
     now: Option<Timestamp>,
 }
@@ -56,15 +56,15 @@ impl Shelf {
         (!record.is_expired()).then_some(record)
     }
 
-    /// The record, if this holder may still change it.
-    fn held(&mut self, holder: &Holder) -> Option<&mut Record> {
-        self.record(&holder.id)
-            .filter(|it| is_of(it, holder) && !it.state.is_ended())
+    /// The record, if this owner may still change it.
+    fn held(&mut self, owner: &Owner) -> Option<&mut Record> {
+        self.record(&owner.id)
+            .filter(|it| is_of(it, owner) && !it.state.is_ended())
     }
 
-    fn next_grant(&mut self) -> Grant {
-        let next = Grant::next(self.last_grant, self.now());
-        self.last_grant = Some(next);
+    fn next_fencing_token(&mut self) -> FencingToken {
+        let next = FencingToken::next(self.last_fencing_token, self.now());
+        self.last_fencing_token = Some(next);
         next
     }
 
@@ -93,8 +93,8 @@ impl Shelf {
             fingerprint: claim.fingerprint,
             state: State::Running,
             payload: None,
-            token: Some(claim.token),
-            grant: self.next_grant(),
+            claim_id: Some(claim.claim_id),
+            fencing_token: self.next_fencing_token(),
             attempt: 1,
             lease_until: now.after(claim.lease),
             retention: claim.retention,
@@ -110,13 +110,13 @@ impl Shelf {
 
     /// Fingerprint, `on_crash` and the time of the first claim stay as they are.
     fn begin_next_attempt(&mut self, claim: &ClaimRequest) -> Claim {
-        let grant = self.next_grant();
+        let fencing_token = self.next_fencing_token();
         let Some(record) = self.record(&claim.id) else {
             return self.begin(claim);
         };
         record.state = State::Running;
-        record.token = Some(claim.token);
-        record.grant = grant;
+        record.claim_id = Some(claim.claim_id);
+        record.fencing_token = fencing_token;
         record.attempt = record.attempt.saturating_add(1);
         record.lease_until = record.read_at.after(claim.lease);
         record.retention = claim.retention;
@@ -154,31 +154,31 @@ impl Store for ShelfStore {
         Ok(shelf.begin_next_attempt(claim))
     }
 
-    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
-        Ok(fenced(self.step().held(holder), |record| {
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+        Ok(fenced(self.step().held(owner), |record| {
             record.state = State::Running;
             record.lease_until = record.read_at.after(lease);
         }))
     }
 
-    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
         let mut shelf = self.step();
         // The first acknowledgement was lost on its way.
-        if let Some(record) = shelf.record(&holder.id)
+        if let Some(record) = shelf.record(&owner.id)
             && record.state.is_ended()
-            && is_of(record, holder)
+            && is_of(record, owner)
         {
             return Ok(Fenced::Done);
         }
-        Ok(fenced(shelf.held(holder), |record| end(record, ending)))
+        Ok(fenced(shelf.held(owner), |record| end(record, ending)))
     }
 
-    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        Ok(fenced(self.step().held(holder), release))
+    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        Ok(fenced(self.step().held(owner), release))
     }
 
-    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        Ok(fenced(self.step().held(holder), |record| {
+    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        Ok(fenced(self.step().held(owner), |record| {
             record.state = State::Interrupted;
         }))
     }
@@ -189,7 +189,7 @@ impl Store for ShelfStore {
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
         let mut shelf = self.step();
-        let grant = shelf.next_grant();
+        let fencing_token = shelf.next_fencing_token();
         let Some(record) = shelf
             .record(&observed.id)
             .filter(|it| it.observation() == *observed)
@@ -207,11 +207,11 @@ impl Store for ShelfStore {
         match resolution {
             Resolution::Complete(ending) => {
                 end(record, ending);
-                fence_off(record, grant);
+                fence_off(record, fencing_token);
             }
             Resolution::Release => {
                 release(record);
-                fence_off(record, grant);
+                fence_off(record, fencing_token);
             }
             // Nobody knows how it went; its owner may still say so.
             Resolution::Interrupt => record.state = State::Interrupted,
@@ -279,14 +279,14 @@ impl Store for ShelfStore {
     }
 }
 
-fn is_of(record: &Record, holder: &Holder) -> bool {
-    record.token == Some(holder.token) && record.grant == holder.grant
+fn is_of(record: &Record, owner: &Owner) -> bool {
+    record.claim_id == Some(owner.claim_id) && record.fencing_token == owner.fencing_token
 }
 
 /// Whether this is the very claim that made the record run: repeated, for its answer was lost.
 fn is_same_claim(record: &Record, claim: &ClaimRequest) -> bool {
     record.state == State::Running
-        && record.token == Some(claim.token)
+        && record.claim_id == Some(claim.claim_id)
         && record.fingerprint == claim.fingerprint
 }
 
@@ -297,7 +297,7 @@ fn is_unsettled(record: &Record) -> bool {
 
 fn granted(record: &Record) -> Claim {
     Claim::Granted(Granted {
-        grant: record.grant,
+        fencing_token: record.fencing_token,
         attempt: record.attempt,
         first_claimed_at: record.first_claimed_at,
         on_crash: record.on_crash,
@@ -326,14 +326,14 @@ fn end(record: &mut Record, ending: &Ending) {
 
 fn release(record: &mut Record) {
     record.state = State::Released;
-    record.token = None;
+    record.claim_id = None;
     record.ended_at = Some(record.read_at);
 }
 
 /// Somebody else has said how it went, and an owner that was only paused must find out.
-fn fence_off(record: &mut Record, grant: Grant) {
-    record.token = None;
-    record.grant = grant;
+fn fence_off(record: &mut Record, fencing_token: FencingToken) {
+    record.claim_id = None;
+    record.fencing_token = fencing_token;
 }
 
 /// A cursor is the id of the last record of a page, in hex.

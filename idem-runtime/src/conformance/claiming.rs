@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::kit::*;
 use crate::key::RecordId;
-use crate::record::{Holder, OnCrash, Record, State};
+use crate::record::{OnCrash, Owner, Record, State};
 use crate::store::{Claim, ClaimRequest, Fenced, Granted, Resolution, Resolved};
 
 pub(super) async fn claim_is_exclusive(store: Subject) -> Outcome {
@@ -12,7 +12,7 @@ pub(super) async fn claim_is_exclusive(store: Subject) -> Outcome {
         let first = fresh();
         let answers = at_once(64, |_| {
             let (store, claim) = (store.clone(), other(&first));
-            async move { Ok((claim.token, store.claim(&claim).await?)) }
+            async move { Ok((claim.claim_id, store.claim(&claim).await?)) }
         })
         .await?;
         let winners = granted_of(&answers);
@@ -21,14 +21,14 @@ pub(super) async fn claim_is_exclusive(store: Subject) -> Outcome {
             "{} of 64 claims were granted",
             winners.len()
         );
-        let (token, grant) = winners[0];
+        let (claim_id, fencing_token) = winners[0];
         for (_, answer) in &answers {
             if let Claim::Existing(record) = answer {
                 ensure!(
                     record.state == State::Running
-                        && record.token == Some(token)
-                        && record.grant == grant,
-                    "a loser was told {record:?} where {token:?} won"
+                        && record.claim_id == Some(claim_id)
+                        && record.fencing_token == fencing_token,
+                    "a loser was told {record:?} where {claim_id:?} won"
                 );
             }
         }
@@ -36,11 +36,11 @@ pub(super) async fn claim_is_exclusive(store: Subject) -> Outcome {
     Ok(())
 }
 
-fn granted_of<T: Copy>(answers: &[(T, Claim)]) -> Vec<(T, crate::record::Grant)> {
+fn granted_of<T: Copy>(answers: &[(T, Claim)]) -> Vec<(T, crate::record::FencingToken)> {
     answers
         .iter()
         .filter_map(|(who, answer)| match answer {
-            Claim::Granted(granted) => Some((*who, granted.grant)),
+            Claim::Granted(granted) => Some((*who, granted.fencing_token)),
             Claim::Existing(_) => None,
         })
         .collect()
@@ -62,8 +62,8 @@ pub(super) async fn claim_keeps_what_it_was_given(store: Subject) -> Outcome {
             fingerprint: claim.fingerprint,
             state: State::Running,
             payload: None,
-            token: Some(claim.token),
-            grant: granted.grant,
+            claim_id: Some(claim.claim_id),
+            fencing_token: granted.fencing_token,
             attempt: 1,
             lease_until: granted.first_claimed_at.after(claim.lease),
             retention: claim.retention,
@@ -119,7 +119,7 @@ pub(super) async fn repeated_claim_keeps_its_grant(store: Subject) -> Outcome {
         record.lease_until >= lapsed.read_at.after(LONG),
         "the lease was not begun anew: {record:?}"
     );
-    let renewed = store.renew(&holder(&claim, &second), LONG).await?;
+    let renewed = store.renew(&owned_by(&claim, &second), LONG).await?;
     ensure!(renewed == Fenced::Done, "the owner was refused afterwards");
     Ok(())
 }
@@ -167,15 +167,15 @@ pub(super) async fn delayed_claim_revives_no_token(store: Subject) -> Outcome {
     let taken = store.taken(&silent.observation(), &successor).await?;
     store.denied(&silent.claim).await?;
 
-    // Once its successor gave the record back, the late claim may begin an attempt of its own, but the old grant
-    // stays lost.
-    store.release(&holder(&successor, &taken)).await?;
+    // Once its successor gave the record back, the late claim may begin an attempt of its own, but the old fencing
+    // token stays lost.
+    store.release(&owned_by(&successor, &taken)).await?;
     let late = store.granted(&silent.claim).await?;
     ensure!(
-        late.grant > taken.grant && late.attempt == 3,
+        late.fencing_token > taken.fencing_token && late.attempt == 3,
         "the late claim was granted as {late:?} after {taken:?}"
     );
-    store.refuses(&silent.holder).await
+    store.refuses(&silent.owner).await
 }
 
 pub(super) async fn released_is_claimed_again(store: Subject) -> Outcome {
@@ -184,14 +184,14 @@ pub(super) async fn released_is_claimed_again(store: Subject) -> Outcome {
         ..fresh()
     };
     let granted = store.granted(&first).await?;
-    store.release(&holder(&first, &granted)).await?;
+    store.release(&owned_by(&first, &granted)).await?;
     let released = store.record(&first.id).await?;
     ensure!(
         released.state == State::Released
-            && released.token.is_none()
+            && released.claim_id.is_none()
             && released.payload.is_none()
             && released.attempt == 1
-            && released.grant == granted.grant
+            && released.fencing_token == granted.fencing_token
             && released.on_crash == OnCrash::Reconcile
             && released.first_claimed_at == granted.first_claimed_at
             && released.ended_at.is_some_and(|at| at <= released.read_at),
@@ -206,7 +206,7 @@ pub(super) async fn released_is_claimed_again(store: Subject) -> Outcome {
     };
     let again = store.granted(&second).await?;
     ensure!(
-        again.grant > granted.grant
+        again.fencing_token > granted.fencing_token
             && again.attempt == 2
             && again.on_crash == OnCrash::Reconcile
             && again.first_claimed_at == granted.first_claimed_at,
@@ -215,8 +215,8 @@ pub(super) async fn released_is_claimed_again(store: Subject) -> Outcome {
     let record = store.record(&first.id).await?;
     ensure!(
         record.state == State::Running
-            && record.token == Some(second.token)
-            && record.grant == again.grant
+            && record.claim_id == Some(second.claim_id)
+            && record.fencing_token == again.fencing_token
             && record.attempt == 2
             && record.retention == second.retention
             && record.lease_until > record.read_at.after(LONG)
@@ -233,7 +233,7 @@ pub(super) async fn released_is_claimed_once(store: Subject) -> Outcome {
     store.release(&owner).await?;
     let answers = at_once(32, |_| {
         let (store, claim) = (store.clone(), other(&first));
-        async move { Ok((claim.token, store.claim(&claim).await?)) }
+        async move { Ok((claim.claim_id, store.claim(&claim).await?)) }
     })
     .await?;
     let winners = granted_of(&answers);
@@ -308,14 +308,14 @@ pub(super) async fn abandoned_run_is_absent(store: Subject) -> Outcome {
     store.absent(&claim.id).await?;
     let again = store.granted(&claim).await?;
     ensure!(
-        again.grant > owner.grant && again.attempt == 1,
+        again.fencing_token > owner.fencing_token && again.attempt == 1,
         "the repeated claim of an absent record was granted as {again:?}"
     );
     Ok(())
 }
 
-/// A claim of a record that has expired knows nothing of what was there, save that grants go on.
-async fn begins_anew(store: &Subject, expired: &ClaimRequest, owner: &Holder) -> Outcome {
+/// A claim of a record that has expired knows nothing of what was there, save that fencing tokens go on.
+async fn begins_anew(store: &Subject, expired: &ClaimRequest, owner: &Owner) -> Outcome {
     let anew = ClaimRequest {
         fingerprint: digest(9),
         lease: LONG,
@@ -328,10 +328,10 @@ async fn begins_anew(store: &Subject, expired: &ClaimRequest, owner: &Holder) ->
     ensure!(
         granted.attempt == 1
             && granted.on_crash == OnCrash::Reconcile
-            && granted.grant > owner.grant
+            && granted.fencing_token > owner.fencing_token
             && record.state == State::Running
             && record.fingerprint == anew.fingerprint
-            && record.token == Some(anew.token)
+            && record.claim_id == Some(anew.claim_id)
             && record.payload.is_none()
             && record.ended_at.is_none()
             && record.on_crash == OnCrash::Reconcile
@@ -352,7 +352,7 @@ pub(super) async fn unknown_outcome_never_expires(store: Subject) -> Outcome {
             ..fresh()
         };
         let granted = store.granted(&claim).await?;
-        let owner = holder(&claim, &granted);
+        let owner = owned_by(&claim, &granted);
         let over = granted.first_claimed_at.after(SHORT * 3);
         store.passes(over, &claim.id).await?;
         let answer = store.claim(&other(&claim)).await?;
@@ -375,15 +375,15 @@ pub(super) async fn grants_never_go_back(store: Subject) -> Outcome {
         retention: LONG,
         ..fresh()
     };
-    let mut last = store.own(&claim).await?.grant;
+    let mut last = store.own(&claim).await?.fencing_token;
     let mut next = |how: &str, claim: &ClaimRequest, granted: Granted| {
-        let owner = holder(claim, &granted);
+        let owner = owned_by(claim, &granted);
         ensure!(
-            owner.grant > last,
+            owner.fencing_token > last,
             "{:?} followed {last:?} after {how}",
-            owner.grant
+            owner.fencing_token
         );
-        last = owner.grant;
+        last = owner.fencing_token;
         Ok::<_, String>(owner)
     };
     // With no lease and no retention, all of it may fall into one tick of the clock.
@@ -428,7 +428,7 @@ pub(super) async fn grant_is_at_least_the_clock(store: Subject) -> Outcome {
         let claim = fresh();
         let granted = store.granted(&claim).await?;
         ensure!(
-            granted.grant.number() >= granted.first_claimed_at.as_micros(),
+            granted.fencing_token.number() >= granted.first_claimed_at.as_micros(),
             "{granted:?}"
         );
         ids.push(claim.id);
@@ -436,7 +436,7 @@ pub(super) async fn grant_is_at_least_the_clock(store: Subject) -> Outcome {
     for id in ids {
         let record = store.record(&id).await?;
         ensure!(
-            record.grant.number() >= record.first_claimed_at.as_micros(),
+            record.fencing_token.number() >= record.first_claimed_at.as_micros(),
             "{record:?}"
         );
     }

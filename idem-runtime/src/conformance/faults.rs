@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Ending, Holder, Observation, Payload, Record};
+use crate::record::{Ending, Observation, Owner, Payload, Record};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
     Resolved, SavedStep, StepStore, Store,
@@ -326,22 +326,21 @@ impl<S: Store> Store for FaultStore<S> {
         self.step(Op::TakeOver, step).await
     }
 
-    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
-        self.step(Op::Renew, self.inner().renew(holder, lease))
-            .await
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+        self.step(Op::Renew, self.inner().renew(owner, lease)).await
     }
 
-    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
-        let step = self.inner().complete(holder, ending);
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
+        let step = self.inner().complete(owner, ending);
         self.step(Op::Complete, step).await
     }
 
-    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        self.step(Op::Release, self.inner().release(holder)).await
+    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        self.step(Op::Release, self.inner().release(owner)).await
     }
 
-    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        let step = self.inner().interrupt(holder);
+    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        let step = self.inner().interrupt(owner);
         self.step(Op::Interrupt, step).await
     }
 
@@ -380,18 +379,18 @@ impl<S: Store> Store for FaultStore<S> {
 impl<S: Store> StepStore for FaultStore<S> {
     async fn save_step(
         &self,
-        holder: &Holder,
+        owner: &Owner,
         name: &str,
         payload: &Payload,
     ) -> Result<Fenced, StoreError> {
         let steps = self.inner().steps().ok_or_else(no_steps)?;
-        self.step(Op::SaveStep, steps.save_step(holder, name, payload))
+        self.step(Op::SaveStep, steps.save_step(owner, name, payload))
             .await
     }
 
-    async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError> {
+    async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError> {
         let steps = self.inner().steps().ok_or_else(no_steps)?;
-        self.step(Op::SavedSteps, steps.saved_steps(holder)).await
+        self.step(Op::SavedSteps, steps.saved_steps(owner)).await
     }
 }
 

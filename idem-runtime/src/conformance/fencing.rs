@@ -1,7 +1,7 @@
-//! Steps that only the holder may take.
+//! Steps that only the owner may take.
 
 use super::kit::*;
-use crate::record::{Ending, Grant, Holder, OnCrash, Record, State, Token};
+use crate::record::{ClaimId, Ending, FencingToken, OnCrash, Owner, Record, State};
 use crate::store::{ClaimRequest, Fenced, Resolution};
 
 fn accepted(step: &str, answer: Fenced) -> Outcome {
@@ -39,13 +39,13 @@ pub(super) async fn renew_begins_the_lease_anew(store: Subject) -> Outcome {
 
 pub(super) async fn lapsed_owner_is_accepted(store: Subject) -> Outcome {
     for on_crash in [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile] {
-        let late = store.silent(on_crash).await?.holder;
+        let late = store.silent(on_crash).await?.owner;
         accepted("renew", store.renew(&late, LONG).await?)?;
-        let late = store.silent(on_crash).await?.holder;
+        let late = store.silent(on_crash).await?.owner;
         accepted("complete", store.complete(&late, &ending()).await?)?;
-        let late = store.silent(on_crash).await?.holder;
+        let late = store.silent(on_crash).await?.owner;
         accepted("release", store.release(&late).await?)?;
-        let late = store.silent(on_crash).await?.holder;
+        let late = store.silent(on_crash).await?.owner;
         accepted("interrupt", store.interrupt(&late).await?)?;
     }
     Ok(())
@@ -55,25 +55,28 @@ pub(super) async fn stale_owner_is_refused(store: Subject) -> Outcome {
     let silent = store.silent(OnCrash::Rerun).await?;
     let successor = other(&silent.claim);
     let taken = store.taken(&silent.observation(), &successor).await?;
-    store.refuses(&silent.holder).await?;
+    store.refuses(&silent.owner).await?;
 
-    let successor = holder(&successor, &taken);
+    let successor = owned_by(&successor, &taken);
     accepted("complete", store.complete(&successor, &ending()).await?)?;
-    store.refuses(&silent.holder).await
+    store.refuses(&silent.owner).await
 }
 
 pub(super) async fn grant_is_compared(store: Subject) -> Outcome {
     let owner = store.own(&fresh()).await?;
-    for number in [owner.grant.number() - 1, owner.grant.number() + 1] {
-        let stale = Holder {
-            grant: Grant::from_number(number),
+    for number in [
+        owner.fencing_token.number() - 1,
+        owner.fencing_token.number() + 1,
+    ] {
+        let stale = Owner {
+            fencing_token: FencingToken::from_number(number),
             ..owner
         };
         store.refuses(&stale).await?;
     }
     accepted("complete", store.complete(&owner, &ending()).await?)?;
-    let stale = Holder {
-        grant: Grant::from_number(owner.grant.number() - 1),
+    let stale = Owner {
+        fencing_token: FencingToken::from_number(owner.fencing_token.number() - 1),
         ..owner
     };
     store.refuses(&stale).await
@@ -81,8 +84,8 @@ pub(super) async fn grant_is_compared(store: Subject) -> Outcome {
 
 pub(super) async fn token_is_compared(store: Subject) -> Outcome {
     let owner = store.own(&fresh()).await?;
-    let stranger = Holder {
-        token: Token::random(),
+    let stranger = Owner {
+        claim_id: ClaimId::random(),
         ..owner
     };
     store.refuses(&stranger).await?;
@@ -96,17 +99,17 @@ pub(super) async fn released_bears_no_token(store: Subject) -> Outcome {
     accepted("release", store.release(&owner).await?)?;
     let record = store.record(&claim.id).await?;
     ensure!(
-        record.state == State::Released && record.token.is_none(),
+        record.state == State::Released && record.claim_id.is_none(),
         "released as {record:?}"
     );
     store.refuses(&owner).await
 }
 
 pub(super) async fn absent_refuses_every_owner(store: Subject) -> Outcome {
-    let nobody = Holder {
+    let nobody = Owner {
         id: fresh().id,
-        token: Token::random(),
-        grant: Grant::from_number(1),
+        claim_id: ClaimId::random(),
+        fencing_token: FencingToken::from_number(1),
     };
     store.refuses(&nobody).await
 }
@@ -151,7 +154,7 @@ pub(super) async fn repeated_completion_finds_itself(store: Subject) -> Outcome 
         let ended = store.record(&claim.id).await?;
         accepted("its repetition", store.complete(&owner, &ending).await?)?;
         store.unchanged(&ended).await?;
-        // It is recognised by its grant, so what it brings now cannot replace what was answered first.
+        // It is recognised by its fencing token, so what it brings now cannot replace what was answered first.
         let otherwise = Ending::Completed(payload(b"\"something else\""));
         accepted("its repetition", store.complete(&owner, &otherwise).await?)?;
         store.unchanged(&ended).await?;
@@ -205,7 +208,7 @@ pub(super) async fn interrupted_accepts_its_owner(store: Subject) -> Outcome {
         accepted("renew", store.renew(&owner, LONG).await?)?;
         let record = store.record(&claim.id).await?;
         ensure!(
-            record.state == State::Running && record.token == Some(owner.token),
+            record.state == State::Running && record.claim_id == Some(owner.claim_id),
             "a renewal left it as {record:?}"
         );
         accepted("interrupt", store.interrupt(&owner).await?)?;

@@ -43,12 +43,12 @@ pub(super) async fn lost_answer_of_a_claim(store: Subject) -> Outcome {
     ensure!(faults.claim(&claim).await.is_err(), "the fault was lost");
     let record = store.record(&claim.id).await?;
     ensure!(
-        record.state == State::Running && record.token == Some(claim.token),
+        record.state == State::Running && record.claim_id == Some(claim.claim_id),
         "claimed as {record:?}"
     );
     let granted = store.granted(&claim).await?;
     ensure!(
-        granted.grant == record.grant && granted.attempt == 1,
+        granted.fencing_token == record.fencing_token && granted.attempt == 1,
         "{granted:?} repeats {record:?}"
     );
     Ok(())
@@ -64,10 +64,10 @@ pub(super) async fn lost_answer_of_a_takeover(store: Subject) -> Outcome {
     let record = store.record(&successor.id).await?;
     let granted = store.taken(&silent.observation(), &successor).await?;
     ensure!(
-        granted.grant == record.grant && granted.attempt == 2,
+        granted.fencing_token == record.fencing_token && granted.attempt == 2,
         "{granted:?} repeats {record:?}"
     );
-    store.refuses(&silent.holder).await
+    store.refuses(&silent.owner).await
 }
 
 pub(super) async fn lost_answer_of_a_completion(store: Subject) -> Outcome {
@@ -98,7 +98,7 @@ pub(super) async fn dropped_claim(store: Subject) -> Outcome {
         if let Some(record) = store.get(&claim.id).await? {
             ensure!(
                 record.state == State::Running
-                    && record.token == Some(claim.token)
+                    && record.claim_id == Some(claim.claim_id)
                     && record.attempt == 1,
                 "dropped after {polls} polls, it left {record:?}"
             );
@@ -131,7 +131,7 @@ pub(super) async fn dropped_takeover(store: Subject) -> Outcome {
             match store.take_over(&observed, &successor).await? {
                 Claim::Granted(granted) => break granted,
                 // What was dropped in the round before may come through only now, and begins that lease anew.
-                Claim::Existing(record) if record.token == Some(silent.holder.token) => {
+                Claim::Existing(record) if record.claim_id == Some(silent.owner.claim_id) => {
                     observed = store.lapsed(&record.id).await?.observation();
                 }
                 Claim::Existing(record) => return Err(format!("{record:?} is in the way")),
@@ -143,10 +143,10 @@ pub(super) async fn dropped_takeover(store: Subject) -> Outcome {
             silent.record
         );
         // Not that nothing changes: what was dropped may still come through, and begin this lease anew.
-        let former = store.renew(&silent.holder, LONG).await?;
+        let former = store.renew(&silent.owner, LONG).await?;
         ensure!(former == Fenced::Lost, "its former owner was accepted");
         silent = Silent {
-            holder: holder(&successor, &granted),
+            owner: owned_by(&successor, &granted),
             record: store.lapsed(&successor.id).await?,
             claim: successor,
         };

@@ -11,7 +11,8 @@ use tokio::time::Instant;
 use crate::error::StoreError;
 use crate::key::{Identity, Key, Operation, RecordId, Scope};
 use crate::record::{
-    Digest, Ending, Grant, Holder, Observation, OnCrash, Payload, Record, State, Timestamp, Token,
+    ClaimId, Digest, Ending, FencingToken, Observation, OnCrash, Owner, Payload, Record, State,
+    Timestamp,
 };
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution, Resolved,
@@ -58,12 +59,12 @@ impl Subject {
 
     /// A claim that must be granted.
     pub(super) async fn granted(&self, claim: &ClaimRequest) -> Result<Granted, String> {
-        grant_of(self.claim(claim).await?)
+        fencing_token_of(self.claim(claim).await?)
     }
 
     /// A claim that must be granted, and whom it makes the owner.
-    pub(super) async fn own(&self, claim: &ClaimRequest) -> Result<Holder, String> {
-        Ok(holder(claim, &self.granted(claim).await?))
+    pub(super) async fn own(&self, claim: &ClaimRequest) -> Result<Owner, String> {
+        Ok(owned_by(claim, &self.granted(claim).await?))
     }
 
     /// A claim that must not be granted, nor write anything.
@@ -88,7 +89,7 @@ impl Subject {
         observed: &Observation,
         claim: &ClaimRequest,
     ) -> Result<Granted, String> {
-        grant_of(self.take_over(observed, claim).await?)
+        fencing_token_of(self.take_over(observed, claim).await?)
     }
 
     /// A takeover that must not be granted, nor write anything.
@@ -115,27 +116,23 @@ impl Subject {
         Ok(record)
     }
 
-    pub(super) async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, String> {
-        let answer = self.store.renew(holder, lease).await;
+    pub(super) async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, String> {
+        let answer = self.store.renew(owner, lease).await;
         answer.map_err(failed("renew"))
     }
 
-    pub(super) async fn complete(
-        &self,
-        holder: &Holder,
-        ending: &Ending,
-    ) -> Result<Fenced, String> {
-        let answer = self.store.complete(holder, ending).await;
+    pub(super) async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, String> {
+        let answer = self.store.complete(owner, ending).await;
         answer.map_err(failed("complete"))
     }
 
-    pub(super) async fn release(&self, holder: &Holder) -> Result<Fenced, String> {
-        let answer = self.store.release(holder).await;
+    pub(super) async fn release(&self, owner: &Owner) -> Result<Fenced, String> {
+        let answer = self.store.release(owner).await;
         answer.map_err(failed("release"))
     }
 
-    pub(super) async fn interrupt(&self, holder: &Holder) -> Result<Fenced, String> {
-        let answer = self.store.interrupt(holder).await;
+    pub(super) async fn interrupt(&self, owner: &Owner) -> Result<Fenced, String> {
+        let answer = self.store.interrupt(owner).await;
         answer.map_err(failed("interrupt"))
     }
 
@@ -175,13 +172,13 @@ impl Subject {
     }
 
     /// Every step of an owner must be refused and write nothing.
-    pub(super) async fn refuses(&self, holder: &Holder) -> Outcome {
-        let before = self.get(&holder.id).await?;
+    pub(super) async fn refuses(&self, owner: &Owner) -> Outcome {
+        let before = self.get(&owner.id).await?;
         let answers = [
-            ("renew", self.renew(holder, LONG).await?),
-            ("complete", self.complete(holder, &ending()).await?),
-            ("release", self.release(holder).await?),
-            ("interrupt", self.interrupt(holder).await?),
+            ("renew", self.renew(owner, LONG).await?),
+            ("complete", self.complete(owner, &ending()).await?),
+            ("release", self.release(owner).await?),
+            ("interrupt", self.interrupt(owner).await?),
         ];
         for (step, answer) in answers {
             ensure!(answer == Fenced::Lost, "{step} was accepted");
@@ -189,7 +186,7 @@ impl Subject {
         match before {
             Some(before) => self.unchanged(&before).await,
             None => {
-                let after = self.get(&holder.id).await?;
+                let after = self.get(&owner.id).await?;
                 ensure!(after.is_none(), "a record came into being: {after:?}");
                 Ok(())
             }
@@ -251,11 +248,11 @@ impl Subject {
             on_crash,
             ..fresh()
         };
-        let holder = self.own(&claim).await?;
+        let owner = self.own(&claim).await?;
         let record = self.lapsed(&claim.id).await?;
         Ok(Silent {
             claim,
-            holder,
+            owner,
             record,
         })
     }
@@ -286,7 +283,7 @@ impl Patience {
 /// A record whose owner is silent.
 pub(super) struct Silent {
     pub(super) claim: ClaimRequest,
-    pub(super) holder: Holder,
+    pub(super) owner: Owner,
     pub(super) record: Record,
 }
 
@@ -303,18 +300,18 @@ pub(super) fn failed(step: &'static str) -> impl FnOnce(StoreError) -> String {
     }
 }
 
-pub(super) fn grant_of(answer: Claim) -> Result<Granted, String> {
+pub(super) fn fencing_token_of(answer: Claim) -> Result<Granted, String> {
     match answer {
         Claim::Granted(granted) => Ok(granted),
         Claim::Existing(record) => Err(format!("it was not granted, {record:?} is in the way")),
     }
 }
 
-pub(super) fn holder(claim: &ClaimRequest, granted: &Granted) -> Holder {
-    Holder {
+pub(super) fn owned_by(claim: &ClaimRequest, granted: &Granted) -> Owner {
+    Owner {
         id: claim.id,
-        token: claim.token,
-        grant: granted.grant,
+        claim_id: claim.claim_id,
+        fencing_token: granted.fencing_token,
     }
 }
 
@@ -333,7 +330,7 @@ pub(super) fn about(identity: Identity) -> ClaimRequest {
         id: RecordId::of(&identity),
         identity,
         fingerprint: digest(1),
-        token: Token::random(),
+        claim_id: ClaimId::random(),
         lease: LONG,
         retention: LONG,
         on_crash: OnCrash::Rerun,
@@ -343,7 +340,7 @@ pub(super) fn about(identity: Identity) -> ClaimRequest {
 /// Another caller's claim of the same record, for the same request.
 pub(super) fn other(claim: &ClaimRequest) -> ClaimRequest {
     ClaimRequest {
-        token: Token::random(),
+        claim_id: ClaimId::random(),
         ..claim.clone()
     }
 }
@@ -401,19 +398,19 @@ pub(super) fn near_misses(observed: &Observation) -> Vec<Observation> {
     vec![
         Observation { state, ..*observed },
         Observation {
-            token: Some(Token::random()),
+            claim_id: Some(ClaimId::random()),
             ..*observed
         },
         Observation {
-            token: None,
+            claim_id: None,
             ..*observed
         },
         Observation {
-            grant: Grant::from_number(observed.grant.number() - 1),
+            fencing_token: FencingToken::from_number(observed.fencing_token.number() - 1),
             ..*observed
         },
         Observation {
-            grant: Grant::from_number(observed.grant.number() + 1),
+            fencing_token: FencingToken::from_number(observed.fencing_token.number() + 1),
             ..*observed
         },
         Observation {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::kit::*;
-use crate::record::{Holder, OnCrash, State};
+use crate::record::{OnCrash, Owner, State};
 use crate::store::{ClaimRequest, Fenced, Purged};
 
 fn brief(on_crash: OnCrash) -> ClaimRequest {
@@ -22,7 +22,7 @@ async fn renewed_and_due(
     store: &Subject,
     on_crash: OnCrash,
     retention: Duration,
-) -> Result<(Holder, ClaimRequest), String> {
+) -> Result<(Owner, ClaimRequest), String> {
     for _ in 0..40 {
         let claim = ClaimRequest {
             lease: Duration::from_millis(200),
@@ -31,7 +31,7 @@ async fn renewed_and_due(
             ..fresh()
         };
         let granted = store.granted(&claim).await?;
-        let owner = holder(&claim, &granted);
+        let owner = owned_by(&claim, &granted);
         if store.renew(&owner, LONG).await? == Fenced::Lost {
             // So slow was the store that the record has expired. The next one may be quicker.
             store.absent(&claim.id).await?;
@@ -215,8 +215,8 @@ pub(super) async fn purge_interrupts_what_is_unknown(store: Subject) -> Outcome 
                 patience.wait().await?;
             };
             ensure!(
-                record.token == Some(owner.token)
-                    && record.grant == owner.grant
+                record.claim_id == Some(owner.claim_id)
+                    && record.fencing_token == owner.fencing_token
                     && record.attempt == 1
                     && record.lease_until.after(record.retention) <= record.read_at,
                 "marked as {record:?}"

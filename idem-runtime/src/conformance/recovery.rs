@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::kit::*;
 use crate::key::{Identity, Operation, RecordId};
-use crate::record::{Grant, Holder, OnCrash, Payload, Timestamp, Token};
+use crate::record::{ClaimId, FencingToken, OnCrash, Owner, Payload, Timestamp};
 use crate::store::{Claim, ClaimRequest, Fenced, Kept, RecoveryStore, Resolution, Resolved, Store};
 
 /// More than any of these operations ever has.
@@ -30,26 +30,21 @@ impl Desk {
         })
     }
 
-    async fn keep(
-        &self,
-        holder: &Holder,
-        kept: &Payload,
-        lease: Duration,
-    ) -> Result<Fenced, String> {
+    async fn keep(&self, owner: &Owner, kept: &Payload, lease: Duration) -> Result<Fenced, String> {
         let store = self.store.store();
-        let answer = recovery(&*store)?.keep(holder, kept, lease).await;
+        let answer = recovery(&*store)?.keep(owner, kept, lease).await;
         answer.map_err(failed("keep"))
     }
 
     /// A value that must be accepted.
-    async fn kept(&self, holder: &Holder, kept: &Payload, lease: Duration) -> Outcome {
-        let answer = self.keep(holder, kept, lease).await?;
+    async fn kept(&self, owner: &Owner, kept: &Payload, lease: Duration) -> Outcome {
+        let answer = self.keep(owner, kept, lease).await?;
         ensure!(answer == Fenced::Done, "the value was refused");
         Ok(())
     }
 
     /// A fresh record with a value that is due soon, and its owner.
-    async fn keeping(&self, claim: &ClaimRequest) -> Result<Holder, String> {
+    async fn keeping(&self, claim: &ClaimRequest) -> Result<Owner, String> {
         let owner = self.store.own(claim).await?;
         self.kept(&owner, &payload(b"first"), SHORT).await?;
         Ok(owner)
@@ -207,25 +202,35 @@ pub(super) async fn kept_is_due_a_lease_later(store: Subject) -> Outcome {
 pub(super) async fn keeping_is_fenced(store: Subject) -> Outcome {
     let desk = Desk::new(store.clone());
     let stray = payload(b"stray");
-    let refused = async |holder: &Holder, whose: &str| {
-        let answer = desk.keep(holder, &stray, SHORT).await?;
+    let refused = async |owner: &Owner, whose: &str| {
+        let answer = desk.keep(owner, &stray, SHORT).await?;
         ensure!(answer == Fenced::Lost, "it kept a value for {whose}");
         Outcome::Ok(())
     };
     let claim = desk.fresh();
-    let nobody = Holder {
+    let nobody = Owner {
         id: claim.id,
-        token: claim.token,
-        grant: Grant::from_number(1),
+        claim_id: claim.claim_id,
+        fencing_token: FencingToken::from_number(1),
     };
     refused(&nobody, "a record that is not there").await?;
 
     let owner = store.own(&claim).await?;
-    let token = Token::random();
-    refused(&Holder { token, ..owner }, "another token").await?;
-    for number in [owner.grant.number() - 1, owner.grant.number() + 1] {
-        let grant = Grant::from_number(number);
-        refused(&Holder { grant, ..owner }, "another grant").await?;
+    let claim_id = ClaimId::random();
+    refused(&Owner { claim_id, ..owner }, "another claim id").await?;
+    for number in [
+        owner.fencing_token.number() - 1,
+        owner.fencing_token.number() + 1,
+    ] {
+        let fencing_token = FencingToken::from_number(number);
+        refused(
+            &Owner {
+                fencing_token,
+                ..owner
+            },
+            "another fencing token",
+        )
+        .await?;
     }
     store.release(&owner).await?;
     refused(&owner, "whoever released it").await?;
@@ -416,7 +421,7 @@ pub(super) async fn kept_belongs_to_one_life(store: Subject) -> Outcome {
             .all(|it| it.first_claimed_at == read.first_claimed_at),
         "of {granted:?} this is due, which kept nothing: {due:?}"
     );
-    let owner = holder(&next, &granted);
+    let owner = owned_by(&next, &granted);
     desk.kept(&owner, &payload(b"second"), SHORT).await?;
     let kept = desk.comes_due(&claim.id).await?;
     let expected = Kept {

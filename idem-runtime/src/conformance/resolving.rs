@@ -24,12 +24,12 @@ async fn unsettled(store: &Subject) -> Result<Vec<Silent>, String> {
             on_crash,
             ..fresh()
         };
-        let holder = store.own(&claim).await?;
-        store.interrupt(&holder).await?;
+        let owner = store.own(&claim).await?;
+        store.interrupt(&owner).await?;
         let record = store.record(&claim.id).await?;
         found.push(Silent {
             claim,
-            holder,
+            owner,
             record,
         });
     }
@@ -49,17 +49,18 @@ pub(super) async fn resolved_as_done(store: Subject) -> Outcome {
         let expected = Record {
             state: ending.state(),
             payload: ending.payload().cloned(),
-            token: None,
-            grant: after.grant,
+            claim_id: None,
+            fencing_token: after.fencing_token,
             ended_at: after.ended_at,
             ..before.clone()
         };
         ensure!(same(&after, &expected), "{after:?} instead of {expected:?}");
         ensure!(
-            after.grant > before.grant && after.ended_at.is_some_and(|at| at >= before.read_at),
+            after.fencing_token > before.fencing_token
+                && after.ended_at.is_some_and(|at| at >= before.read_at),
             "resolved as {after:?}"
         );
-        store.refuses(&silent.holder).await?;
+        store.refuses(&silent.owner).await?;
         store.denied(&other(&silent.claim)).await?;
     }
     Ok(())
@@ -72,23 +73,23 @@ pub(super) async fn resolved_as_not_done(store: Subject) -> Outcome {
         let after = store.record(&before.id).await?;
         let expected = Record {
             state: State::Released,
-            token: None,
-            grant: after.grant,
+            claim_id: None,
+            fencing_token: after.fencing_token,
             ended_at: after.ended_at,
             ..before.clone()
         };
         ensure!(same(&after, &expected), "{after:?} instead of {expected:?}");
         ensure!(
-            after.grant > before.grant && after.ended_at.is_some(),
+            after.fencing_token > before.fencing_token && after.ended_at.is_some(),
             "resolved as {after:?}"
         );
-        store.refuses(&silent.holder).await?;
+        store.refuses(&silent.owner).await?;
         let next = store.granted(&other(&silent.claim)).await?;
         ensure!(
-            next.attempt == 2 && next.grant > after.grant,
+            next.attempt == 2 && next.fencing_token > after.fencing_token,
             "claimed again as {next:?}"
         );
-        store.refuses(&silent.holder).await?;
+        store.refuses(&silent.owner).await?;
     }
     Ok(())
 }
@@ -103,7 +104,7 @@ pub(super) async fn resolved_as_unknown(store: Subject) -> Outcome {
             ..before.clone()
         };
         ensure!(same(&after, &expected), "{after:?} instead of {expected:?}");
-        let done = store.complete(&silent.holder, &ending()).await?;
+        let done = store.complete(&silent.owner, &ending()).await?;
         ensure!(done == Fenced::Done, "its owner was refused afterwards");
     }
     Ok(())
@@ -125,28 +126,28 @@ pub(super) async fn resolving_needs_a_silent_owner(store: Subject) -> Outcome {
 pub(super) async fn resolving_sees_a_heartbeat(store: Subject) -> Outcome {
     let silent = store.silent(OnCrash::Refuse).await?;
     let observed = silent.observation();
-    store.renew(&silent.holder, SHORT).await?;
+    store.renew(&silent.owner, SHORT).await?;
     store.lapsed(&silent.claim.id).await?;
     store.stays_unresolved(&observed).await?;
-    store.renew(&silent.holder, LONG).await?;
+    store.renew(&silent.owner, LONG).await?;
     store.stays_unresolved(&observed).await
 }
 
 pub(super) async fn resolving_sees_an_interruption(store: Subject) -> Outcome {
     let silent = store.silent(OnCrash::Reconcile).await?;
-    store.interrupt(&silent.holder).await?;
+    store.interrupt(&silent.owner).await?;
     store.stays_unresolved(&silent.observation()).await?;
 
     // The other way round: whoever saw it interrupted does not see that its owner came back and fell silent again.
     let observed = store.record(&silent.claim.id).await?.observation();
-    store.renew(&silent.holder, SHORT).await?;
+    store.renew(&silent.owner, SHORT).await?;
     store.lapsed(&silent.claim.id).await?;
     store.stays_unresolved(&observed).await
 }
 
 pub(super) async fn resolving_sees_a_completion(store: Subject) -> Outcome {
     let silent = store.silent(OnCrash::Refuse).await?;
-    store.complete(&silent.holder, &ending()).await?;
+    store.complete(&silent.owner, &ending()).await?;
     store.stays_unresolved(&silent.observation()).await?;
     let record = store.record(&silent.claim.id).await?;
     ensure!(record.ending() == Some(ending()), "ended as {record:?}");
@@ -199,15 +200,15 @@ pub(super) async fn erased_is_absent(store: Subject) -> Outcome {
         None,
     ] {
         let claim = fresh();
-        let holder = store.own(&claim).await?;
+        let owner = store.own(&claim).await?;
         match &ending {
-            Some(ending) => store.complete(&holder, ending).await?,
-            None => store.release(&holder).await?,
+            Some(ending) => store.complete(&owner, ending).await?,
+            None => store.release(&owner).await?,
         };
         let record = store.record(&claim.id).await?;
         settled.push(Silent {
             claim,
-            holder,
+            owner,
             record,
         });
     }
@@ -215,10 +216,10 @@ pub(super) async fn erased_is_absent(store: Subject) -> Outcome {
         resolved(&store, &gone.record, &Resolution::Erase).await?;
         let left = store.get(&gone.claim.id).await?;
         ensure!(left.is_none(), "erased and still there: {left:?}");
-        store.refuses(&gone.holder).await?;
+        store.refuses(&gone.owner).await?;
         let anew = store.granted(&other(&gone.claim)).await?;
         ensure!(
-            anew.attempt == 1 && anew.grant > gone.record.grant,
+            anew.attempt == 1 && anew.fencing_token > gone.record.fencing_token,
             "{anew:?} after {:?}",
             gone.record
         );

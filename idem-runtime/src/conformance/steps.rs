@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::faults::{FaultStore, Op};
 use super::interruption::{POLLS, dropped_after};
 use super::kit::*;
-use crate::record::{Grant, Holder, OnCrash, Payload, Token};
+use crate::record::{ClaimId, FencingToken, OnCrash, Owner, Payload};
 use crate::store::{Claim, ClaimRequest, Fenced, Resolution, Resolved, StepStore, Store};
 
 /// What is read, by name.
@@ -14,27 +14,27 @@ type Steps = BTreeMap<String, Payload>;
 
 async fn save(
     store: &Subject,
-    holder: &Holder,
+    owner: &Owner,
     name: &str,
     payload: &Payload,
 ) -> Result<Fenced, String> {
     let store = store.store();
     let steps = store.steps().ok_or("the store keeps no steps")?;
-    let answer = steps.save_step(holder, name, payload).await;
+    let answer = steps.save_step(owner, name, payload).await;
     answer.map_err(failed("save_step"))
 }
 
 /// A save that must be accepted.
-async fn saved(store: &Subject, holder: &Holder, name: &str, payload: &Payload) -> Outcome {
-    let answer = save(store, holder, name, payload).await?;
+async fn saved(store: &Subject, owner: &Owner, name: &str, payload: &Payload) -> Outcome {
+    let answer = save(store, owner, name, payload).await?;
     ensure!(answer == Fenced::Done, "the step {name:?} was refused");
     Ok(())
 }
 
-async fn read(store: &Subject, holder: &Holder) -> Result<Option<Steps>, String> {
+async fn read(store: &Subject, owner: &Owner) -> Result<Option<Steps>, String> {
     let store = store.store();
     let steps = store.steps().ok_or("the store keeps no steps")?;
-    let read = steps.saved_steps(holder).await;
+    let read = steps.saved_steps(owner).await;
     let Some(read) = read.map_err(failed("saved_steps"))? else {
         return Ok(None);
     };
@@ -51,18 +51,18 @@ async fn read(store: &Subject, holder: &Holder) -> Result<Option<Steps>, String>
     Ok(Some(steps))
 }
 
-/// What the holder must be able to read.
-async fn reads(store: &Subject, holder: &Holder) -> Result<Steps, String> {
-    let steps = read(store, holder).await?;
+/// What the owner must be able to read.
+async fn reads(store: &Subject, owner: &Owner) -> Result<Steps, String> {
+    let steps = read(store, owner).await?;
     steps.ok_or_else(|| "the holder was refused its steps".to_owned())
 }
 
-async fn begins_without(store: &Subject, holder: &Holder) -> Outcome {
-    let steps = reads(store, holder).await?;
+async fn begins_without(store: &Subject, owner: &Owner) -> Outcome {
+    let steps = reads(store, owner).await?;
     ensure!(steps.is_empty(), "it begins with {steps:?}");
     // A step of the same name is a step of this life.
-    saved(store, holder, "step", &payload(b"later")).await?;
-    let steps = reads(store, holder).await?;
+    saved(store, owner, "step", &payload(b"later")).await?;
+    let steps = reads(store, owner).await?;
     ensure!(steps == one(b"later"), "it was kept as {steps:?}");
     Ok(())
 }
@@ -73,16 +73,16 @@ fn one(bytes: &[u8]) -> Steps {
 }
 
 /// Neither saving nor reading is granted, and nothing is written.
-async fn refused(store: &Subject, holder: &Holder) -> Outcome {
-    let answer = save(store, holder, "stray", &payload(b"stray")).await?;
+async fn refused(store: &Subject, owner: &Owner) -> Outcome {
+    let answer = save(store, owner, "stray", &payload(b"stray")).await?;
     ensure!(answer == Fenced::Lost, "a step was accepted");
-    let steps = read(store, holder).await?;
+    let steps = read(store, owner).await?;
     ensure!(steps.is_none(), "it was told of {steps:?}");
     Ok(())
 }
 
 /// A fresh record with one step, and its owner.
-async fn with_a_step(store: &Subject, claim: &ClaimRequest) -> Result<Holder, String> {
+async fn with_a_step(store: &Subject, claim: &ClaimRequest) -> Result<Owner, String> {
     let owner = store.own(claim).await?;
     saved(store, &owner, "step", &payload(b"first")).await?;
     Ok(owner)
@@ -110,11 +110,11 @@ pub(super) async fn steps_are_kept_over_takeover(store: Subject) -> Outcome {
     with_a_step(&store, &claim).await?;
     let second = other(&claim);
     let seen = store.lapsed(&claim.id).await?.observation();
-    let owner = holder(&second, &store.taken(&seen, &second).await?);
+    let owner = owned_by(&second, &store.taken(&seen, &second).await?);
     saved(&store, &owner, "next", &payload(b"second")).await?;
     let third = other(&claim);
     let seen = store.lapsed(&claim.id).await?.observation();
-    let owner = holder(&third, &store.taken(&seen, &third).await?);
+    let owner = owned_by(&third, &store.taken(&seen, &third).await?);
     let steps = reads(&store, &owner).await?;
     let mut both = one(b"first");
     both.insert("next".to_owned(), payload(b"second"));
@@ -162,11 +162,21 @@ pub(super) async fn step_is_immutable(store: Subject) -> Outcome {
 pub(super) async fn step_compares_token_and_grant(store: Subject) -> Outcome {
     let claim = fresh();
     let owner = with_a_step(&store, &claim).await?;
-    let token = Token::random();
-    refused(&store, &Holder { token, ..owner }).await?;
-    for number in [owner.grant.number() - 1, owner.grant.number() + 1] {
-        let grant = Grant::from_number(number);
-        refused(&store, &Holder { grant, ..owner }).await?;
+    let claim_id = ClaimId::random();
+    refused(&store, &Owner { claim_id, ..owner }).await?;
+    for number in [
+        owner.fencing_token.number() - 1,
+        owner.fencing_token.number() + 1,
+    ] {
+        let fencing_token = FencingToken::from_number(number);
+        refused(
+            &store,
+            &Owner {
+                fencing_token,
+                ..owner
+            },
+        )
+        .await?;
     }
     let steps = reads(&store, &owner).await?;
     ensure!(steps == one(b"first"), "the owner reads {steps:?}");
@@ -184,7 +194,7 @@ pub(super) async fn stale_owner_has_no_steps(store: Subject) -> Outcome {
         ..other(&claim)
     };
     let seen = store.lapsed(&claim.id).await?.observation();
-    let owner = holder(&second, &store.taken(&seen, &second).await?);
+    let owner = owned_by(&second, &store.taken(&seen, &second).await?);
     refused(&store, &former).await?;
     let steps = reads(&store, &owner).await?;
     ensure!(steps == one(b"first"), "the successor reads {steps:?}");
@@ -204,8 +214,8 @@ pub(super) async fn settled_takes_no_step(store: Subject) -> Outcome {
 pub(super) async fn silent_owner_saves_steps(store: Subject) -> Outcome {
     for on_crash in [OnCrash::Rerun, OnCrash::Refuse] {
         let silent = store.silent(on_crash).await?;
-        saved(&store, &silent.holder, "step", &payload(b"first")).await?;
-        let steps = reads(&store, &silent.holder).await?;
+        saved(&store, &silent.owner, "step", &payload(b"first")).await?;
+        let steps = reads(&store, &silent.owner).await?;
         ensure!(steps == one(b"first"), "the silent owner reads {steps:?}");
     }
     let claim = fresh();
@@ -222,10 +232,10 @@ pub(super) async fn silent_owner_saves_steps(store: Subject) -> Outcome {
 
 pub(super) async fn absent_takes_no_step(store: Subject) -> Outcome {
     let claim = fresh();
-    let stranger = Holder {
+    let stranger = Owner {
         id: claim.id,
-        token: claim.token,
-        grant: Grant::from_number(1),
+        claim_id: claim.claim_id,
+        fencing_token: FencingToken::from_number(1),
     };
     refused(&store, &stranger).await?;
     let none = store.get(&claim.id).await?;
@@ -237,7 +247,7 @@ pub(super) async fn absent_takes_no_step(store: Subject) -> Outcome {
 pub(super) async fn step_against_takeover(store: Subject) -> Outcome {
     for round in 0..8 {
         let silent = store.silent(OnCrash::Rerun).await?;
-        let (former, seen) = (silent.holder, silent.observation());
+        let (former, seen) = (silent.owner, silent.observation());
         let second = ClaimRequest {
             lease: LONG,
             ..other(&silent.claim)
@@ -250,7 +260,7 @@ pub(super) async fn step_against_takeover(store: Subject) -> Outcome {
                     let answer = save(&store, &former, "step", &payload(b"first")).await?;
                     return Ok((answer == Fenced::Done, false));
                 }
-                let owner = holder(&second, &store.taken(&seen, &second).await?);
+                let owner = owned_by(&second, &store.taken(&seen, &second).await?);
                 let steps = reads(&store, &owner).await?;
                 Ok((false, !steps.is_empty()))
             }
@@ -283,7 +293,7 @@ pub(super) async fn steps_end_with_expiry(store: Subject) -> Outcome {
     let mut patience = Patience::new("the expired record was never replaced");
     loop {
         if let Claim::Granted(granted) = store.claim(&next).await? {
-            return begins_without(&store, &holder(&next, &granted)).await;
+            return begins_without(&store, &owned_by(&next, &granted)).await;
         }
         patience.wait().await?;
     }

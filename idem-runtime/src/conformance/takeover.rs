@@ -27,7 +27,7 @@ pub(super) async fn takeover_begins_the_next_attempt(store: Subject) -> Outcome 
     };
     let taken = store.taken(&silent.observation(), &successor).await?;
     ensure!(
-        taken.grant > silent.record.grant
+        taken.fencing_token > silent.record.fencing_token
             && taken.attempt == 2
             && taken.on_crash == OnCrash::Reconcile
             && taken.first_claimed_at == silent.record.first_claimed_at,
@@ -37,8 +37,8 @@ pub(super) async fn takeover_begins_the_next_attempt(store: Subject) -> Outcome 
     let record = store.record(&successor.id).await?;
     ensure!(
         record.state == State::Running
-            && record.token == Some(successor.token)
-            && record.grant == taken.grant
+            && record.claim_id == Some(successor.claim_id)
+            && record.fencing_token == taken.fencing_token
             && record.attempt == 2
             && record.lease_until >= silent.record.read_at.after(LONG)
             && record.retention == successor.retention
@@ -75,10 +75,10 @@ pub(super) async fn takeover_is_won_once(store: Subject) -> Outcome {
 pub(super) async fn takeover_sees_a_heartbeat(store: Subject) -> Outcome {
     let silent = store.silent(OnCrash::Rerun).await?;
     let observed = silent.observation();
-    store.renew(&silent.holder, SHORT).await?;
+    store.renew(&silent.owner, SHORT).await?;
     store.lapsed(&silent.claim.id).await?;
     store.not_taken(&observed, &other(&silent.claim)).await?;
-    store.renew(&silent.holder, LONG).await?;
+    store.renew(&silent.owner, LONG).await?;
     store.not_taken(&observed, &other(&silent.claim)).await?;
     Ok(())
 }
@@ -86,7 +86,7 @@ pub(super) async fn takeover_sees_a_heartbeat(store: Subject) -> Outcome {
 pub(super) async fn takeover_sees_an_interruption(store: Subject) -> Outcome {
     let silent = store.silent(OnCrash::Reconcile).await?;
     let observed = silent.observation();
-    store.interrupt(&silent.holder).await?;
+    store.interrupt(&silent.owner).await?;
     store.not_taken(&observed, &other(&silent.claim)).await?;
     Ok(())
 }
@@ -114,7 +114,7 @@ pub(super) async fn takeover_of_interrupted(store: Subject) -> Outcome {
         let successor = other(&claim);
         let taken = store.taken(&interrupted.observation(), &successor).await?;
         ensure!(
-            taken.grant > owner.grant && taken.attempt == 2,
+            taken.fencing_token > owner.fencing_token && taken.attempt == 2,
             "taken over as {taken:?} after {owner:?}"
         );
         let record = store.record(&claim.id).await?;
@@ -132,10 +132,10 @@ pub(super) async fn takeover_of_refuse_is_refused(store: Subject) -> Outcome {
         ..other(&silent.claim)
     };
     store.not_taken(&silent.observation(), &successor).await?;
-    store.interrupt(&silent.holder).await?;
+    store.interrupt(&silent.owner).await?;
     let observed = store.record(&silent.claim.id).await?.observation();
     store.not_taken(&observed, &successor).await?;
-    let done = store.complete(&silent.holder, &ending()).await?;
+    let done = store.complete(&silent.owner, &ending()).await?;
     ensure!(done == Fenced::Done, "its owner was refused afterwards");
     Ok(())
 }
@@ -205,11 +205,11 @@ pub(super) async fn takeover_of_nothing_claims(store: Subject) -> Outcome {
     };
     let granted = store.taken(&observed, &successor).await?;
     ensure!(
-        granted.attempt == 1 && granted.grant > silent.holder.grant,
+        granted.attempt == 1 && granted.fencing_token > silent.owner.fencing_token,
         "{granted:?} after {:?}",
-        silent.holder
+        silent.owner
     );
-    store.refuses(&silent.holder).await?;
+    store.refuses(&silent.owner).await?;
 
     // One that has expired is gone as well.
     let claim = ClaimRequest {
@@ -218,18 +218,18 @@ pub(super) async fn takeover_of_nothing_claims(store: Subject) -> Outcome {
         ..fresh()
     };
     let granted = store.granted(&claim).await?;
-    let owner = holder(&claim, &granted);
+    let owner = owned_by(&claim, &granted);
     let observed = Observation {
         id: claim.id,
         state: State::Running,
-        token: Some(claim.token),
-        grant: granted.grant,
+        claim_id: Some(claim.claim_id),
+        fencing_token: granted.fencing_token,
         lease_until: granted.first_claimed_at.after(claim.lease),
     };
     store.absent(&claim.id).await?;
     let granted = store.taken(&observed, &other(&claim)).await?;
     ensure!(
-        granted.attempt == 1 && granted.grant > owner.grant,
+        granted.attempt == 1 && granted.fencing_token > owner.fencing_token,
         "{granted:?} after {owner:?}"
     );
     Ok(())
@@ -237,7 +237,7 @@ pub(super) async fn takeover_of_nothing_claims(store: Subject) -> Outcome {
 
 pub(super) async fn takeover_of_settled_is_refused(store: Subject) -> Outcome {
     let silent = store.silent(OnCrash::Rerun).await?;
-    store.release(&silent.holder).await?;
+    store.release(&silent.owner).await?;
     let observed = store.record(&silent.claim.id).await?.observation();
     store.not_taken(&observed, &other(&silent.claim)).await?;
     store
@@ -245,7 +245,7 @@ pub(super) async fn takeover_of_settled_is_refused(store: Subject) -> Outcome {
         .await?;
 
     let silent = store.silent(OnCrash::Rerun).await?;
-    store.complete(&silent.holder, &ending()).await?;
+    store.complete(&silent.owner, &ending()).await?;
     let observed = store.record(&silent.claim.id).await?.observation();
     store.not_taken(&observed, &other(&silent.claim)).await?;
     store.not_taken(&observed, &silent.claim).await?;

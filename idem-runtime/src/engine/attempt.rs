@@ -13,7 +13,7 @@ use super::timing::{DECADES, bounded, later};
 use super::transaction::inside;
 use crate::error::{Error, InvalidCall};
 use crate::key::{Key, Operation, RecordId, Scope};
-use crate::record::{Grant, Holder, OnCrash, Record, Timestamp};
+use crate::record::{FencingToken, OnCrash, Owner, Record, Timestamp};
 use crate::store::{Fenced, Granted};
 
 /// A running attempt: what it is about, and whether it still owns its record. Cheap to clone.
@@ -21,7 +21,7 @@ use crate::store::{Fenced, Granted};
 pub struct Attempt {
     call: Arc<Prepared>,
     /// None where the body runs without protection because the store could not be reached.
-    grant: Option<Grant>,
+    fencing_token: Option<FencingToken>,
     number: u32,
     first_claimed_at: Timestamp,
     on_crash: OnCrash,
@@ -39,7 +39,7 @@ impl Attempt {
         };
         call.progress.run(later(sent_at, lease));
         Self {
-            grant: Some(granted.grant),
+            fencing_token: Some(granted.fencing_token),
             number: granted.attempt,
             first_claimed_at: granted.first_claimed_at,
             on_crash: granted.on_crash,
@@ -51,7 +51,7 @@ impl Attempt {
     /// The attempt of a body that runs although the store could not be reached.
     pub(super) fn unprotected(call: Arc<Prepared>) -> Self {
         Self {
-            grant: None,
+            fencing_token: None,
             number: 1,
             first_claimed_at: SystemTime::now().into(),
             on_crash: call.request.on_crash,
@@ -63,7 +63,7 @@ impl Attempt {
     /// The attempt that died, for whoever is asked what it did.
     pub(super) fn of_the_dead(call: Arc<Prepared>, record: &Record) -> Self {
         Self {
-            grant: record.token.map(|_| record.grant),
+            fencing_token: record.claim_id.map(|_| record.fencing_token),
             number: record.attempt,
             first_claimed_at: record.first_claimed_at,
             on_crash: record.on_crash,
@@ -97,11 +97,11 @@ impl Attempt {
         self.number
     }
 
-    /// A number that grows with every grant of the key: a resource that refuses anything lower than the highest it has
+    /// A number that grows with every claim of the key: a resource that refuses anything lower than the highest it has
     /// seen is safe from an owner that was paused past its lease (a fencing token). None where the body runs without
     /// protection, under `on_store_error = run`.
     pub fn fencing_token(&self) -> Option<i64> {
-        self.grant.map(Grant::number)
+        self.fencing_token.map(FencingToken::number)
     }
 
     /// When the key was first claimed, by the store's clock.
@@ -140,11 +140,11 @@ impl Attempt {
     /// # Cancel safety
     /// Dropping the future leaves the lease renewed or not.
     pub async fn renew(&self) -> Result<(), Error> {
-        match (self.holder(), self.live_until()) {
+        match (self.owner(), self.live_until()) {
             // The transaction holds the record until it ends, and its row cannot be reached from outside.
             (Some(_), Some(_)) if self.call.transactional => Ok(()),
             _ if inside::is_polled(self.engine()) => Err(InvalidCall::InsideTransaction.into()),
-            (Some(holder), Some(_)) => self.renew_as(&holder).await,
+            (Some(owner), Some(_)) => self.renew_as(&owner).await,
             _ => Err(Error::LeaseLost),
         }
     }
@@ -155,13 +155,13 @@ impl Attempt {
         self.live_until().is_some_and(|end| Instant::now() < end)
     }
 
-    async fn renew_as(&self, holder: &Holder) -> Result<(), Error> {
+    async fn renew_as(&self, owner: &Owner) -> Result<(), Error> {
         let engine = self.engine();
         let lease = self.call.request.lease;
         let sent_at = Instant::now();
         // A renewal that hangs must leave time for another one before the lease is over.
         let limit = engine.policy.store_timeout.min(lease / 3);
-        match bounded(limit, engine.store.renew(holder, lease)).await? {
+        match bounded(limit, engine.store.renew(owner, lease)).await? {
             Fenced::Done => {
                 self.call.progress.prolong(later(sent_at, lease));
                 Ok(())
@@ -186,18 +186,18 @@ impl Attempt {
     }
 
     /// What fences its steps; none where it has no record to settle.
-    pub(super) fn holder(&self) -> Option<Holder> {
-        let grant = self.grant.filter(|_| !self.dead)?;
-        Some(Holder {
+    pub(super) fn owner(&self) -> Option<Owner> {
+        let fencing_token = self.fencing_token.filter(|_| !self.dead)?;
+        Some(Owner {
             id: self.call.request.id,
-            token: self.call.request.token,
-            grant,
+            claim_id: self.call.request.claim_id,
+            fencing_token,
         })
     }
 
     /// Whether its body runs although the store could not be reached.
     pub(super) fn is_unprotected(&self) -> bool {
-        self.grant.is_none() && !self.dead
+        self.fencing_token.is_none() && !self.dead
     }
 
     pub(super) fn on_crash(&self) -> OnCrash {

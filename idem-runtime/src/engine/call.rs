@@ -16,7 +16,7 @@ use crate::error::{Error, InvalidCall, InvalidKey};
 use crate::fingerprint::{self, Fingerprint};
 use crate::key::{Identity, Key, Operation, RecordId, Scope, ToKey, ToScope};
 use crate::policy::OnStoreError;
-use crate::record::{Digest, OnCrash, Payload, Timestamp, Token, micros};
+use crate::record::{ClaimId, Digest, OnCrash, Payload, Timestamp, micros};
 use crate::store::ClaimRequest;
 
 /// A call: operation, key, request, and how long its record is kept.
@@ -260,7 +260,7 @@ impl Call {
                 id: RecordId::of(&identity),
                 identity,
                 fingerprint,
-                token: Token::random(),
+                claim_id: ClaimId::random(),
                 lease,
                 retention: issued.map_or(parts.ttl, |issued| parts.ttl.max(issued.retention())),
                 on_crash: parts.on_crash,

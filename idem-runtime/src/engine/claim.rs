@@ -286,8 +286,8 @@ impl<'o> Claimant<'o> {
     /// Keeps what the call is to be recovered with. Where that fails nothing has run yet, and the claim is given back.
     async fn keep(&mut self, attempt: &Attempt) -> Result<(), Error> {
         let engine = &self.call.engine;
-        let kept = self.call.kept.as_ref().zip(attempt.holder());
-        let Some((store, (kept, holder))) = engine.store.recovery().zip(kept) else {
+        let kept = self.call.kept.as_ref().zip(attempt.owner());
+        let Some((store, (kept, owner))) = engine.store.recovery().zip(kept) else {
             return Ok(());
         };
         self.sent.hesitate();
@@ -295,7 +295,7 @@ impl<'o> Claimant<'o> {
         let give_up_at = later(Instant::now(), engine.policy.store_patience);
         let mut retries = Backoff::of_retries();
         loop {
-            let keep = store.keep(&holder, kept, self.call.request.lease);
+            let keep = store.keep(&owner, kept, self.call.request.lease);
             let error = match bounded(limit, keep).await {
                 Ok(Fenced::Done) => break,
                 Ok(Fenced::Lost) => return Err(Error::LeaseLost),
@@ -497,7 +497,7 @@ impl<'o> Claimant<'o> {
                 // A claim of this very call that was given up took effect meanwhile: claiming again finds it.
                 Ok(Some(record))
                     if record.state == State::Running
-                        && record.token == Some(self.call.request.token) =>
+                        && record.claim_id == Some(self.call.request.claim_id) =>
                 {
                     return Ok(Look::Again);
                 }

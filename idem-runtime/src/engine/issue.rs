@@ -24,7 +24,7 @@ use super::{Engine, Idem};
 use crate::error::{Error, InvalidCall, InvalidKey, StoreError, StoreErrorKind};
 use crate::fingerprint::{self, Secret};
 use crate::key::{Identity, Key, Operation, RecordId, Scope, ToScope, hex};
-use crate::record::{Holder, OnCrash, Timestamp, Token, micros};
+use crate::record::{ClaimId, OnCrash, Owner, Timestamp, micros};
 use crate::store::{Claim, ClaimRequest, Store};
 
 /// What the HMAC is over begins with this, so that it is no other one of the same secret.
@@ -139,7 +139,7 @@ async fn now(engine: &Arc<Engine>, nonce: &[u8; 16]) -> Result<Timestamp, Error>
         id: RecordId::of(&identity),
         identity,
         fingerprint: fingerprint::digest(&())?,
-        token: Token::random(),
+        claim_id: ClaimId::random(),
         lease: LEASE,
         retention: MOMENT,
         on_crash: OnCrash::Rerun,
@@ -156,17 +156,17 @@ async fn now(engine: &Arc<Engine>, nonce: &[u8; 16]) -> Result<Timestamp, Error>
             )),
             Err(error) => Err(error),
         };
-        let granted = claimed.as_ref().ok().map(|granted| granted.grant);
+        let granted = claimed.as_ref().ok().map(|granted| granted.fencing_token);
         // The caller may have been dropped.
         let _ = tell.send(claimed.map(|granted| granted.first_claimed_at));
-        if let Some(grant) = granted {
-            let holder = Holder {
+        if let Some(fencing_token) = granted {
+            let owner = Owner {
                 id: request.id,
-                token: request.token,
-                grant,
+                claim_id: request.claim_id,
+                fencing_token,
             };
             // Where the store stays out of reach, the record's lease lapses.
-            let _ = persist(policy, || engine.store.release(&holder)).await;
+            let _ = persist(policy, || engine.store.release(&owner)).await;
         }
     };
     runtime.spawn(task.in_current_span());

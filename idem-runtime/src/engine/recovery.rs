@@ -18,7 +18,7 @@ use super::{Engine, Idem};
 use crate::codec;
 use crate::error::{DecodeError, Error, InvalidCall, StoreError};
 use crate::key::{Operation, RecordId};
-use crate::record::{Holder, OnCrash, Payload, Record, State, Token};
+use crate::record::{ClaimId, OnCrash, Owner, Payload, Record, State};
 use crate::store::{Claim, ClaimRequest, Kept, RecoveryStore, Resolution, Resolved, Store};
 
 /// Makes calls again whose owner died, with what they kept ([`Call::keep`](crate::Call::keep), or `keep = EXPR` in
@@ -347,7 +347,7 @@ impl Recovery {
             id: record.id,
             identity: record.identity.clone(),
             fingerprint: record.fingerprint,
-            token: Token::random(),
+            claim_id: ClaimId::random(),
             lease: self.engine.policy.lease,
             retention: record.retention,
             on_crash: record.on_crash,
@@ -355,12 +355,12 @@ impl Recovery {
         let Claim::Granted(granted) = bounded(limit, store.claim(&claim)).await? else {
             return Ok(false);
         };
-        let holder = Holder {
+        let owner = Owner {
             id: record.id,
-            token: claim.token,
-            grant: granted.grant,
+            claim_id: claim.claim_id,
+            fencing_token: granted.fencing_token,
         };
-        bounded(limit, store.interrupt(&holder)).await?;
+        bounded(limit, store.interrupt(&owner)).await?;
         Ok(true)
     }
 }

@@ -12,7 +12,7 @@ use super::handover::{Ended, Lead, Phase};
 use super::timing::{Backoff, bounded, later};
 use crate::error::StoreError;
 use crate::policy::Policy;
-use crate::record::{Ending, Holder};
+use crate::record::{Ending, Owner};
 use crate::store::Fenced;
 
 /// What the record is to say.
@@ -45,7 +45,7 @@ pub(super) struct Settlement {
 
 struct Work {
     attempt: Attempt,
-    holder: Holder,
+    owner: Owner,
     lead: Option<Lead>,
     verdict: Verdict,
 }
@@ -55,7 +55,7 @@ impl Settlement {
     pub(super) fn new(attempt: Attempt, lead: Option<Lead>, verdict: Verdict) -> Option<Self> {
         Some(Self {
             work: Some(Work {
-                holder: attempt.holder()?,
+                owner: attempt.owner()?,
                 attempt,
                 lead,
                 verdict,
@@ -151,9 +151,9 @@ impl Work {
     ) -> std::pin::Pin<Box<dyn Future<Output = Result<Fenced, StoreError>> + Send + '_>> {
         let store = &self.attempt.engine().store;
         match &self.verdict {
-            Verdict::End(ending) => store.complete(&self.holder, ending),
-            Verdict::Release => store.release(&self.holder),
-            Verdict::Interrupt => store.interrupt(&self.holder),
+            Verdict::End(ending) => store.complete(&self.owner, ending),
+            Verdict::Release => store.release(&self.owner),
+            Verdict::Interrupt => store.interrupt(&self.owner),
         }
     }
 
@@ -210,7 +210,7 @@ impl Work {
         }
         let store = &self.attempt.engine().store;
         let limit = self.attempt.engine().policy.store_timeout;
-        let unrecorded = bounded(limit, store.complete(&self.holder, &Ending::Unrecorded)).await;
+        let unrecorded = bounded(limit, store.complete(&self.owner, &Ending::Unrecorded)).await;
         if matches!(unrecorded, Ok(Fenced::Done)) {
             tracing::error!(
                 target: "idem",

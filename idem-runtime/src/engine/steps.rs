@@ -14,7 +14,7 @@ use super::transaction::inside;
 use crate::codec::{self, EncodeError, StoredValue};
 use crate::error::{Error, InvalidCall, StoreError};
 use crate::key::is_name;
-use crate::record::{Holder, Payload};
+use crate::record::{Owner, Payload};
 use crate::store::{Fenced, SavedStep, StepStore};
 
 /// What a call knows of the steps of its body. Nothing is allocated before the first one.
@@ -169,15 +169,15 @@ impl Attempt {
     }
 
     async fn begin_step(&self, name: &str) -> Result<Begun, Error> {
-        let holder = match self.open_step(name, "step").await? {
+        let owner = match self.open_step(name, "step").await? {
             Opened::Saved(payload) => return Ok(Begun::Saved(payload)),
-            Opened::Run(holder) => holder,
+            Opened::Run(owner) => owner,
         };
         let book = self.call().steps.book();
         book.unknown.fetch_add(1, Ordering::AcqRel);
         Ok(Begun::Run(RunningStep {
             attempt: self.clone(),
-            holder,
+            owner,
             name: name.into(),
         }))
     }
@@ -195,16 +195,16 @@ impl Attempt {
         }
         let store = self.engine().store.steps();
         let store = store.ok_or(InvalidCall::StepsUnsupported)?;
-        let holder = match (self.holder(), self.live_until()) {
-            (Some(holder), Some(_)) => Some(holder),
+        let owner = match (self.owner(), self.live_until()) {
+            (Some(owner), Some(_)) => Some(owner),
             _ if self.is_unprotected() => None,
             _ => return Err(Error::LeaseLost),
         };
         let book = self.call().steps.book();
-        if let Some(holder) = &holder
+        if let Some(owner) = &owner
             && self.number() > 1
         {
-            let load = || self.load_steps(store, holder, book);
+            let load = || self.load_steps(store, owner, book);
             book.loaded.get_or_try_init(load).await?;
         }
         let mut pages = book.pages();
@@ -213,17 +213,17 @@ impl Attempt {
         }
         Ok(match pages.saved.remove(name) {
             Some(payload) => Opened::Saved(payload),
-            None => Opened::Run(holder),
+            None => Opened::Run(owner),
         })
     }
 
     async fn load_steps(
         &self,
         store: &dyn StepStore,
-        holder: &Holder,
+        owner: &Owner,
         book: &Book,
     ) -> Result<(), Error> {
-        let Some(steps) = self.persist(|| store.saved_steps(holder)).await? else {
+        let Some(steps) = self.persist(|| store.saved_steps(owner)).await? else {
             self.lose();
             return Err(Error::LeaseLost);
         };
@@ -248,7 +248,7 @@ enum Opened {
     /// An earlier attempt has finished it.
     Saved(Payload),
     /// It is to run; whoever holds the record may save it, if anybody does.
-    Run(Option<Holder>),
+    Run(Option<Owner>),
 }
 
 enum Begun {
@@ -261,7 +261,7 @@ enum Begun {
 struct RunningStep {
     attempt: Attempt,
     /// None where the body runs without protection.
-    holder: Option<Holder>,
+    owner: Option<Owner>,
     name: Box<str>,
 }
 
@@ -274,7 +274,7 @@ impl RunningStep {
 
     /// The step was done and came to this.
     async fn save(self, encoded: Result<Payload, EncodeError>) -> Result<(), Error> {
-        let Some(holder) = self.holder else {
+        let Some(owner) = self.owner else {
             tracing::warn!(
                 target: "idem",
                 operation = self.attempt.operation().as_str(),
@@ -298,7 +298,7 @@ impl RunningStep {
         })?;
         let mut saving = Saving(Some(Finished {
             step: self,
-            holder,
+            owner,
             payload,
         }));
         let saved = saving.save().await;
@@ -319,7 +319,7 @@ impl RunningStep {
 /// A step that is done.
 struct Finished {
     step: RunningStep,
-    holder: Holder,
+    owner: Owner,
     payload: Payload,
 }
 
@@ -327,12 +327,12 @@ impl Finished {
     async fn save(&self) -> Result<Fenced, Error> {
         let Self {
             step: RunningStep { attempt, name, .. },
-            holder,
+            owner,
             payload,
         } = self;
         let store = attempt.engine().store.steps();
         let store = store.ok_or(InvalidCall::StepsUnsupported)?;
-        let save = || store.save_step(holder, name, payload);
+        let save = || store.save_step(owner, name, payload);
         let saved = attempt.persist(save).await;
         if let Err(error) = &saved {
             tracing::error!(

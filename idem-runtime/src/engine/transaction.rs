@@ -22,7 +22,7 @@ use super::timing::{Backoff, bounded, later};
 use super::typed::{Codecs, Entry, ErrorCodec, ErrorKind, Handle, Joins, ValueCodec, ending};
 use super::{Attempt, Call, Idem};
 use crate::error::{Error, StoreError};
-use crate::record::{Ending, Holder};
+use crate::record::{Ending, Owner};
 use crate::store::{Connects, Fenced, TransactionalStore};
 
 /// A handle on a store with transactions.
@@ -58,7 +58,7 @@ struct Held<'c, S: TransactionalStore> {
     savepoint: Option<String>,
     lead: Option<Lead>,
     life: Life,
-    holder: Holder,
+    owner: Owner,
 }
 
 /// The attempt, which is over when this is dropped: whatever the body left running must not take the record for its
@@ -188,7 +188,7 @@ fn hold<'c, S: TransactionalStore, F: Source<'c, S> + 'c>(
                 return Err(error.into());
             }
         };
-        let (Some(transaction), Some(holder)) = (attempting.into_transaction(), attempt.holder())
+        let (Some(transaction), Some(owner)) = (attempting.into_transaction(), attempt.owner())
         else {
             return Err(Error::LeaseLost.into());
         };
@@ -199,7 +199,7 @@ fn hold<'c, S: TransactionalStore, F: Source<'c, S> + 'c>(
             savepoint: None,
             lead,
             life: Life(attempt),
-            holder,
+            owner,
         };
         if savepoint && let Err(error) = held.set_savepoint().await {
             held.roll_back().await;
@@ -318,11 +318,11 @@ impl<'c, S: TransactionalStore> Held<'c, S> {
                 savepoint: _,
                 lead,
                 life,
-                holder,
+                owner,
             } = self;
             let committed = bounded(limit, Box::pin(store.commit(transaction))).await;
             if let Err(error) = committed
-                && (nested || !was_committed(&life.0, &holder).await)
+                && (nested || !was_committed(&life.0, &owner).await)
             {
                 return Err(error.into());
             }
@@ -353,7 +353,7 @@ impl<'c, S: TransactionalStore> Held<'c, S> {
         }
         let step = self
             .store
-            .complete_in(&mut self.transaction, &self.holder, ending);
+            .complete_in(&mut self.transaction, &self.owner, ending);
         bounded(limit, Box::pin(step)).await
     }
 
@@ -383,19 +383,19 @@ impl<'c, S: TransactionalStore> Held<'c, S> {
 /// Finds out what became of a transaction whose commit was not acknowledged, on another connection. Where the record is
 /// not there, or the store cannot tell, the caller asks again with the same key, and is given the result should the
 /// commit still be under way.
-async fn was_committed(attempt: &Attempt, holder: &Holder) -> bool {
+async fn was_committed(attempt: &Attempt, owner: &Owner) -> bool {
     let engine = attempt.engine();
     let policy = &engine.policy;
     let give_up_at = later(Instant::now(), policy.store_patience);
     let mut retries = Backoff::of_retries();
     loop {
-        let read = bounded(policy.store_timeout, engine.store.get(&holder.id)).await;
+        let read = bounded(policy.store_timeout, engine.store.get(&owner.id)).await;
         match read {
             Ok(record) => {
                 return record.is_some_and(|record| {
                     record.state.is_ended()
-                        && record.token == Some(holder.token)
-                        && record.grant == holder.grant
+                        && record.claim_id == Some(owner.claim_id)
+                        && record.fencing_token == owner.fencing_token
                 });
             }
             Err(error) => {

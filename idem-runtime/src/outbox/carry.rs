@@ -10,13 +10,13 @@ use tracing::Instrument as _;
 use super::relay::{Counters, Failure, Shared};
 use super::run::within;
 use crate::error::StoreError;
-use crate::record::Token;
+use crate::record::ClaimId;
 use crate::store::outbox::{MessageLease, StoredMessage};
 
 /// A message, and what it was claimed with.
 pub(super) struct Claim {
     pub(super) message: StoredMessage,
-    pub(super) token: Token,
+    pub(super) claim_id: ClaimId,
     /// End of the lease, counted from before the claim was sent: no other relay can claim the message earlier.
     pub(super) held_until: Instant,
 }
@@ -25,7 +25,7 @@ impl Claim {
     fn claimed(&self) -> MessageLease {
         MessageLease {
             id: self.message.id,
-            token: self.token,
+            claim_id: self.claim_id,
         }
     }
 }
@@ -52,19 +52,19 @@ pub(super) async fn carry(shared: Arc<Shared>, mut claim: Claim) -> bool {
         if run == RUN {
             return true;
         }
-        let token = Token::random();
+        let claim_id = ClaimId::random();
         let held_until = Instant::now() + shared.settings.lease;
         let next = shared.messages.claim_next(
             &shared.polling,
             &ordering_key,
-            &token,
+            &claim_id,
             shared.settings.lease,
         );
         match within(next).await {
             Ok(Some(message)) => {
                 claim = Claim {
                     message,
-                    token,
+                    claim_id,
                     held_until,
                 };
             }

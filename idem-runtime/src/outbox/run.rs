@@ -11,7 +11,7 @@ use super::ENQUEUED;
 use super::carry::{Claim, carry};
 use super::relay::Shared;
 use crate::error::{StoreError, StoreErrorKind};
-use crate::record::Token;
+use crate::record::ClaimId;
 use crate::store::outbox::{BATCH, Due};
 
 /// How long one step of the database may take.
@@ -152,14 +152,14 @@ async fn look(
                 return Ok(Look::Exhausted);
             }
             let limit = free.min(BATCH);
-            let token = Token::random();
+            let claim_id = ClaimId::random();
             let lease = shared.settings.lease;
             let held_until = Instant::now() + lease;
             let claimed =
                 within(
                     shared
                         .messages
-                        .claim(polling, &due.topics[at], &token, lease, limit),
+                        .claim(polling, &due.topics[at], &claim_id, lease, limit),
                 )
                 .await?;
             if claimed.len() < limit {
@@ -172,7 +172,7 @@ async fn look(
             for message in claimed {
                 take(Claim {
                     message,
-                    token,
+                    claim_id,
                     held_until,
                 });
             }
@@ -226,14 +226,14 @@ async fn look_by_key(
         if !next.is_due || *shared.stop.borrow() {
             continue;
         }
-        let token = Token::random();
+        let claim_id = ClaimId::random();
         let lease = shared.settings.lease;
         let held_until = Instant::now() + lease;
-        let claim = messages.claim_next(polling, last_key, &token, lease);
+        let claim = messages.claim_next(polling, last_key, &claim_id, lease);
         if let Some(message) = within(claim).await? {
             take(Claim {
                 message,
-                token,
+                claim_id,
                 held_until,
             });
             taken += 1;

@@ -15,7 +15,7 @@ use self::local::LocalCache;
 use self::shared::{CacheLookup, LookupTime, RedisCache};
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::{Ending, Holder, Observation, Record};
+use crate::record::{Ending, Observation, Owner, Record};
 #[cfg(feature = "redis")]
 use crate::store::redis::RedisConnection;
 use crate::store::{
@@ -296,10 +296,14 @@ impl<S: Store> Cached<S> {
             CacheBackend::Redis(redis) => {
                 // Before, lest an answer that never comes leaves it there.
                 let tombstone_at = Instant::now();
-                let mut has_tombstone = redis.write_tombstone(&observed.id, observed.grant).await;
+                let mut has_tombstone = redis
+                    .write_tombstone(&observed.id, observed.fencing_token)
+                    .await;
                 let resolved = self.store.resolve(observed, &Resolution::Erase).await;
                 if !has_tombstone || RedisCache::may_have_expired(tombstone_at.elapsed()) {
-                    has_tombstone = redis.write_tombstone(&observed.id, observed.grant).await;
+                    has_tombstone = redis
+                        .write_tombstone(&observed.id, observed.fencing_token)
+                        .await;
                 }
                 if !has_tombstone {
                     tracing::warn!(
@@ -309,7 +313,7 @@ impl<S: Store> Cached<S> {
                     );
                 }
                 if !matches!(resolved, Ok(Resolved::Stale)) {
-                    redis.write_tombstone_later(&observed.id, observed.grant);
+                    redis.write_tombstone_later(&observed.id, observed.fencing_token);
                 }
                 resolved
             }
@@ -354,20 +358,20 @@ impl<S: Store> Store for Cached<S> {
         Ok(answer)
     }
 
-    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
-        self.store.renew(holder, lease).await
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+        self.store.renew(owner, lease).await
     }
 
-    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
-        self.store.complete(holder, ending).await
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
+        self.store.complete(owner, ending).await
     }
 
-    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        self.store.release(holder).await
+    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        self.store.release(owner).await
     }
 
-    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        self.store.interrupt(holder).await
+    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        self.store.interrupt(owner).await
     }
 
     async fn resolve(

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{
-    Ending, Grant, Holder, Observation, OnCrash, Payload, Record, State, Timestamp,
+    Ending, FencingToken, Observation, OnCrash, Owner, Payload, Record, State, Timestamp,
 };
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution, Resolved,
@@ -184,37 +184,37 @@ impl Store for MemoryStore {
         }
     }
 
-    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
         Ok(self
-            .shard(&holder.id)
-            .apply_as_owner(holder, self.now(), |record| {
+            .shard(&owner.id)
+            .apply_as_owner(owner, self.now(), |record| {
                 record.state = State::Running;
                 record.lease_until = record.read_at.after(lease);
             }))
     }
 
-    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
         let now = self.now();
-        let mut shard = self.shard(&holder.id);
-        if let Some(record) = shard.live(&holder.id, now)
+        let mut shard = self.shard(&owner.id);
+        if let Some(record) = shard.live(&owner.id, now)
             && record.state.is_ended()
-            && is_owned_by(record, holder)
+            && is_owned_by(record, owner)
         {
             return Ok(Fenced::Done);
         }
-        Ok(shard.apply_as_owner(holder, now, |record| complete_record(record, ending)))
+        Ok(shard.apply_as_owner(owner, now, |record| complete_record(record, ending)))
     }
 
-    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
         Ok(self
-            .shard(&holder.id)
-            .apply_as_owner(holder, self.now(), release_record))
+            .shard(&owner.id)
+            .apply_as_owner(owner, self.now(), release_record))
     }
 
-    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
+    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
         Ok(self
-            .shard(&holder.id)
-            .apply_as_owner(holder, self.now(), |record| {
+            .shard(&owner.id)
+            .apply_as_owner(owner, self.now(), |record| {
                 record.state = State::Interrupted;
             }))
     }
@@ -300,12 +300,12 @@ impl Store for MemoryStore {
 impl StepStore for MemoryStore {
     async fn save_step(
         &self,
-        holder: &Holder,
+        owner: &Owner,
         name: &str,
         payload: &Payload,
     ) -> Result<Fenced, StoreError> {
-        let mut shard = self.shard(&holder.id);
-        let Some(slot) = shard.owned_slot(holder, self.now()) else {
+        let mut shard = self.shard(&owner.id);
+        let Some(slot) = shard.owned_slot(owner, self.now()) else {
             return Ok(Fenced::Lost);
         };
         if !slot.steps.contains_key(name) {
@@ -314,9 +314,9 @@ impl StepStore for MemoryStore {
         Ok(Fenced::Done)
     }
 
-    async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError> {
-        let mut shard = self.shard(&holder.id);
-        let slot = shard.owned_slot(holder, self.now());
+    async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError> {
+        let mut shard = self.shard(&owner.id);
+        let slot = shard.owned_slot(owner, self.now());
         Ok(slot.map(|slot| {
             let steps = slot.steps.iter().map(|(name, payload)| SavedStep {
                 name: name.to_string(),
@@ -335,8 +335,8 @@ struct Shard {
     slots: Slots,
     /// When to look at which record again, soonest first. An entry that its slot does not name is stale.
     queue: Queue,
-    /// The highest grant of a deleted record: first claims get a higher one.
-    fencing_floor: Option<Grant>,
+    /// The highest fencing token of a deleted record: first claims get a higher one.
+    fencing_floor: Option<FencingToken>,
 }
 
 type Slots = HashMap<RecordId, Slot, BuildIdHasher>;
@@ -375,7 +375,7 @@ impl Shard {
     /// The whole claim, unless there is no record yet; an expired one is replaced.
     fn claim_present(&mut self, claim: &ClaimRequest, now: Timestamp) -> Option<Claim> {
         let slot = self.slots.get_mut(&claim.id)?;
-        let previous = slot.record.grant;
+        let previous = slot.record.fencing_token;
         let granted = match slot.at(now) {
             None => {
                 *slot.record = new_record(claim, Some(previous), now);
@@ -434,11 +434,11 @@ impl Shard {
     /// Applies a transition that only the owner may make.
     fn apply_as_owner(
         &mut self,
-        holder: &Holder,
+        owner: &Owner,
         now: Timestamp,
         transition: impl FnOnce(&mut Record),
     ) -> Fenced {
-        let Some(slot) = find_owned(&mut self.slots, holder, now) else {
+        let Some(slot) = find_owned(&mut self.slots, owner, now) else {
             return Fenced::Lost;
         };
         transition(&mut slot.record);
@@ -447,8 +447,8 @@ impl Shard {
     }
 
     /// The record and its steps, for its owner.
-    fn owned_slot(&mut self, holder: &Holder, now: Timestamp) -> Option<&mut Slot> {
-        find_owned(&mut self.slots, holder, now)
+    fn owned_slot(&mut self, owner: &Owner, now: Timestamp) -> Option<&mut Slot> {
+        find_owned(&mut self.slots, owner, now)
     }
 
     fn resolve(
@@ -472,7 +472,7 @@ impl Shard {
         }
         match resolution {
             Resolution::Erase => {
-                self.fencing_floor = self.fencing_floor.max(Some(record.grant));
+                self.fencing_floor = self.fencing_floor.max(Some(record.fencing_token));
                 self.slots.remove(&observed.id);
                 self.drop_stale_entries();
                 return Resolved::Done;
@@ -506,7 +506,7 @@ impl Shard {
             let Some(record) = slot.at(now) else {
                 purged.removed += 1;
                 purged.abandoned += u64::from(slot.record.state == State::Running);
-                self.fencing_floor = self.fencing_floor.max(Some(slot.record.grant));
+                self.fencing_floor = self.fencing_floor.max(Some(slot.record.fencing_token));
                 self.slots.remove(&id);
                 continue;
             };
@@ -533,10 +533,10 @@ impl Shard {
     }
 }
 
-fn find_owned<'a>(slots: &'a mut Slots, holder: &Holder, now: Timestamp) -> Option<&'a mut Slot> {
-    let slot = slots.get_mut(&holder.id)?;
+fn find_owned<'a>(slots: &'a mut Slots, owner: &Owner, now: Timestamp) -> Option<&'a mut Slot> {
+    let slot = slots.get_mut(&owner.id)?;
     let record = slot.at(now)?;
-    (is_owned_by(record, holder) && !record.state.is_ended()).then_some(slot)
+    (is_owned_by(record, owner) && !record.state.is_ended()).then_some(slot)
 }
 
 /// Sees to it that the record is looked at no later than it may expire. Most come with a queue entry that is early
@@ -568,15 +568,15 @@ fn enqueue_at(queue: &mut Queue, slot: &mut Slot, due: Timestamp) {
     }
 }
 
-fn new_record(claim: &ClaimRequest, previous: Option<Grant>, now: Timestamp) -> Record {
+fn new_record(claim: &ClaimRequest, previous: Option<FencingToken>, now: Timestamp) -> Record {
     Record {
         id: claim.id,
         identity: claim.identity.clone(),
         fingerprint: claim.fingerprint,
         state: State::Running,
         payload: None,
-        token: Some(claim.token),
-        grant: Grant::next(previous, now),
+        claim_id: Some(claim.claim_id),
+        fencing_token: FencingToken::next(previous, now),
         attempt: 1,
         lease_until: now.after(claim.lease),
         retention: claim.retention,
@@ -589,7 +589,7 @@ fn new_record(claim: &ClaimRequest, previous: Option<Grant>, now: Timestamp) -> 
 
 fn granted(record: &Record) -> Granted {
     Granted {
-        grant: record.grant,
+        fencing_token: record.fencing_token,
         attempt: record.attempt,
         first_claimed_at: record.first_claimed_at,
         on_crash: record.on_crash,
@@ -605,8 +605,8 @@ fn repeat_claim(record: &mut Record, claim: &ClaimRequest) -> Granted {
 /// Grants the next attempt, of a record that was released or whose lease has lapsed.
 fn next_attempt(record: &mut Record, claim: &ClaimRequest) -> Granted {
     record.state = State::Running;
-    record.token = Some(claim.token);
-    record.grant = Grant::next(Some(record.grant), record.read_at);
+    record.claim_id = Some(claim.claim_id);
+    record.fencing_token = FencingToken::next(Some(record.fencing_token), record.read_at);
     record.attempt = record.attempt.saturating_add(1);
     record.lease_until = record.read_at.after(claim.lease);
     record.retention = claim.retention;
@@ -622,23 +622,23 @@ fn complete_record(record: &mut Record, ending: &Ending) {
 
 fn release_record(record: &mut Record) {
     record.state = State::Released;
-    record.token = None;
+    record.claim_id = None;
     record.ended_at = Some(record.read_at);
 }
 
 fn fence_off(record: &mut Record) {
-    record.token = None;
-    record.grant = Grant::next(Some(record.grant), record.read_at);
+    record.claim_id = None;
+    record.fencing_token = FencingToken::next(Some(record.fencing_token), record.read_at);
 }
 
 fn is_own_claim(record: &Record, claim: &ClaimRequest) -> bool {
     record.state == State::Running
-        && record.token == Some(claim.token)
+        && record.claim_id == Some(claim.claim_id)
         && record.fingerprint == claim.fingerprint
 }
 
-fn is_owned_by(record: &Record, holder: &Holder) -> bool {
-    record.token == Some(holder.token) && record.grant == holder.grant
+fn is_owned_by(record: &Record, owner: &Owner) -> bool {
+    record.claim_id == Some(owner.claim_id) && record.fencing_token == owner.fencing_token
 }
 
 /// Whether the record has no owner and no outcome.

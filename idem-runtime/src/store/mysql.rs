@@ -11,7 +11,9 @@ use tokio::time::Instant;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Ending, Grant, Holder, Observation, Payload, Record, State, Timestamp, Token};
+use crate::record::{
+    ClaimId, Ending, FencingToken, Observation, Owner, Payload, Record, State, Timestamp,
+};
 use crate::store::sql::{
     self, Backend, Batcher, ClaimTransitions, Query, Readable, Statement, Table,
 };
@@ -222,7 +224,7 @@ impl MySqlStore {
         }
         let [abandoned, expired, interrupt, requeue] = &due;
         if !(abandoned.is_empty() && expired.is_empty()) {
-            fencing_floor::raise_above(self, Grant::from_number(highest)).await?;
+            fencing_floor::raise_above(self, FencingToken::from_number(highest)).await?;
         }
         let purge = &self.statements.purge;
         let abandoned = self
@@ -316,18 +318,18 @@ async fn insert_by(
         executed => executed.map_err(error)?,
     };
     if let Some(row) = rows.first() {
-        return Ok(insert_result(sql::text_row::record(row)?, &claim.token));
+        return Ok(insert_result(sql::text_row::record(row)?, &claim.claim_id));
     }
     Ok(match (done.rows_affected(), done.last_insert_id()) {
         (0, _) => InsertResult::NotTried,
         (_, 0) => InsertResult::ExistingUnread,
-        // MySQL returns no row, but this number, which is the grant, and `insert` inserts only where that is the
-        // time.
+        // MySQL returns no row, but this number, which is the fencing token, and `insert` inserts only where that is
+        // the time.
         (_, number) => {
             backend.store().returns_rows.store(false, Ordering::Relaxed);
             let number = number.cast_signed();
             InsertResult::Created(Claim::Granted(Granted {
-                grant: Grant::from_number(number),
+                fencing_token: FencingToken::from_number(number),
                 attempt: 1,
                 first_claimed_at: Timestamp::from_micros(number),
                 on_crash: claim.on_crash,
@@ -337,10 +339,10 @@ async fn insert_by(
 }
 
 /// Result of an insert that returned a row, as on MariaDB.
-fn insert_result(record: Record, token: &Token) -> InsertResult {
+fn insert_result(record: Record, claim_id: &ClaimId) -> InsertResult {
     // An earlier try of this claim was made by another statement, at another time.
     let is_new = record.first_claimed_at == record.read_at;
-    match granted_to(token, &record) {
+    match granted_to(claim_id, &record) {
         Some(granted) if is_new => InsertResult::Created(granted),
         _ => InsertResult::Existing(Box::new(record)),
     }
@@ -356,7 +358,7 @@ async fn claim_existing(
         return Ok(None);
     }
     let record = sql::read_current(backend, &claim.id).await?;
-    Ok(record.and_then(|record| granted_to(&claim.token, &record)))
+    Ok(record.and_then(|record| granted_to(&claim.claim_id, &record)))
 }
 
 async fn try_take_over(
@@ -369,7 +371,7 @@ async fn try_take_over(
     let Some(record) = sql::read_current(backend, &claim.id).await? else {
         return Ok(None);
     };
-    if let Some(granted) = granted_to(&claim.token, &record).filter(|_| taken) {
+    if let Some(granted) = granted_to(&claim.claim_id, &record).filter(|_| taken) {
         return Ok(Some(granted));
     }
     Ok((!record.is_expired()).then(|| Claim::Existing(Box::new(record))))
@@ -456,27 +458,27 @@ impl Store for MySqlStore {
         sql::take_over(self, observed, claim).await
     }
 
-    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
-        sql::renew(self, holder, lease).await
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+        sql::renew(self, owner, lease).await
     }
 
-    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
         // MySQL cannot bound how long a statement waits for a row: one locked record would hold up the whole batch.
         if !self.returns_rows.load(Ordering::Relaxed) {
-            return sql::complete(self, holder, ending).await;
+            return sql::complete(self, owner, ending).await;
         }
         let executor = || CompletionBatch(self.clone());
         self.completions
-            .complete(self, executor, holder, ending)
+            .complete(self, executor, owner, ending)
             .await
     }
 
-    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        sql::release(self, holder).await
+    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        sql::release(self, owner).await
     }
 
-    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        sql::interrupt(self, holder).await
+    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        sql::interrupt(self, owner).await
     }
 
     async fn resolve(
@@ -485,12 +487,12 @@ impl Store for MySqlStore {
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
         if *resolution == Resolution::Erase {
-            // Only a record that bears this very grant is deleted.
+            // Only a record that bears this very fencing token is deleted.
             let there = sql::read_current(self, &observed.id).await?;
             if there.is_none_or(|record| record.observation() != *observed) {
                 return Ok(Resolved::Stale);
             }
-            fencing_floor::raise_above(self, observed.grant).await?;
+            fencing_floor::raise_above(self, observed.fencing_token).await?;
         }
         sql::resolve(self, observed, resolution).await
     }
@@ -533,15 +535,15 @@ impl Store for MySqlStore {
 impl StepStore for MySqlStore {
     async fn save_step(
         &self,
-        holder: &Holder,
+        owner: &Owner,
         name: &str,
         payload: &Payload,
     ) -> Result<Fenced, StoreError> {
-        sql::save_step(self, &self.statements.steps, holder, name, payload).await
+        sql::save_step(self, &self.statements.steps, owner, name, payload).await
     }
 
-    async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError> {
-        sql::saved_steps(self, &self.statements.steps, holder).await
+    async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError> {
+        sql::saved_steps(self, &self.statements.steps, owner).await
     }
 }
 
@@ -556,14 +558,14 @@ enum InsertResult {
     NotTried,
 }
 
-/// The record as its owner is told, where this token runs it.
-fn granted_to(token: &Token, record: &Record) -> Option<Claim> {
-    (record.state == State::Running && record.token == Some(*token)).then_some(Claim::Granted(
-        Granted {
-            grant: record.grant,
+/// The record as its owner is told, where this claim id runs it.
+fn granted_to(claim_id: &ClaimId, record: &Record) -> Option<Claim> {
+    (record.state == State::Running && record.claim_id == Some(*claim_id)).then_some(
+        Claim::Granted(Granted {
+            fencing_token: record.fencing_token,
             attempt: record.attempt,
             first_claimed_at: record.first_claimed_at,
             on_crash: record.on_crash,
-        },
-    ))
+        }),
+    )
 }

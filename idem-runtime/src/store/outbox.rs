@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use tokio::sync::Mutex;
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::record::{Timestamp, Token};
+use crate::record::{ClaimId, Timestamp};
 use crate::store::sql::{Query, Readable, Statement, Table, span};
 
 mod dialect;
@@ -102,7 +102,7 @@ pub(crate) struct StoredMessage {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MessageLease {
     pub(crate) id: i64,
-    pub(crate) token: Token,
+    pub(crate) claim_id: ClaimId,
 }
 
 /// Counts of the messages in a table.
@@ -135,7 +135,7 @@ pub(crate) trait Messages: Debug + Send + Sync {
         &self,
         polling: &Polling,
         topic: &str,
-        token: &Token,
+        claim_id: &ClaimId,
         lease: Duration,
         limit: usize,
     ) -> Result<Vec<StoredMessage>, StoreError>;
@@ -145,7 +145,7 @@ pub(crate) trait Messages: Debug + Send + Sync {
         &self,
         polling: &Polling,
         ordering_key: &str,
-        token: &Token,
+        claim_id: &ClaimId,
         lease: Duration,
     ) -> Result<Option<StoredMessage>, StoreError>;
 
@@ -286,7 +286,7 @@ impl<DB: OutboxDialect> Pooled<DB> {
     async fn claimed(
         &self,
         query: Query<'_>,
-        token: &Token,
+        claim_id: &ClaimId,
         lease: Duration,
         limit: usize,
     ) -> Result<Vec<StoredMessage>, StoreError> {
@@ -294,7 +294,7 @@ impl<DB: OutboxDialect> Pooled<DB> {
             let _turn = self.turn().await;
             self.read(query).await?
         } else {
-            self.claim_in_steps(query, token, lease, limit).await?
+            self.claim_in_steps(query, claim_id, lease, limit).await?
         };
         let mut claimed: Vec<StoredMessage> = rows.iter().map(stored).collect::<Result<_, _>>()?;
         claimed.sort_unstable_by_key(|message| message.id);
@@ -307,7 +307,7 @@ impl<DB: OutboxDialect> Pooled<DB> {
     async fn claim_in_steps(
         &self,
         candidates: Query<'_>,
-        token: &Token,
+        claim_id: &ClaimId,
         lease: Duration,
         limit: usize,
     ) -> Result<Vec<DB::Row>, StoreError> {
@@ -324,12 +324,12 @@ impl<DB: OutboxDialect> Pooled<DB> {
         }
         ids.sort_unstable();
         let take = of_batch(self.statements.take.query(), &ids);
-        let take = take.bytes(&token.as_bytes()[..]).number(span(lease));
+        let take = take.bytes(&claim_id.as_bytes()[..]).number(span(lease));
         if self.write(take).await? == 0 {
             return Ok(vec![]);
         }
         let taken = of_batch(self.statements.taken.query(), &ids);
-        self.read(taken.bytes(&token.as_bytes()[..])).await
+        self.read(taken.bytes(&claim_id.as_bytes()[..])).await
     }
 }
 
@@ -395,7 +395,7 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
         &self,
         polling: &Polling,
         topic: &str,
-        token: &Token,
+        claim_id: &ClaimId,
         lease: Duration,
         limit: usize,
     ) -> Result<Vec<StoredMessage>, StoreError> {
@@ -404,30 +404,30 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
             .claim
             .query()
             .text(topic)
-            .bytes(&token.as_bytes()[..])
+            .bytes(&claim_id.as_bytes()[..])
             .number(span(lease))
             .number(limit as i64);
-        self.claimed(query, token, lease, limit).await
+        self.claimed(query, claim_id, lease, limit).await
     }
 
     async fn claim_next(
         &self,
         polling: &Polling,
         ordering_key: &str,
-        token: &Token,
+        claim_id: &ClaimId,
         lease: Duration,
     ) -> Result<Option<StoredMessage>, StoreError> {
         let query = polling
             .claim_next
             .query()
             .text(ordering_key)
-            .bytes(&token.as_bytes()[..])
+            .bytes(&claim_id.as_bytes()[..])
             .number(span(lease));
         let query = polling
             .topics
             .iter()
             .fold(query, |query, topic| query.text(&**topic));
-        Ok(self.claimed(query, token, lease, 1).await?.pop())
+        Ok(self.claimed(query, claim_id, lease, 1).await?.pop())
     }
 
     async fn renew(&self, claimed: MessageLease, lease: Duration) -> Result<bool, StoreError> {
@@ -513,7 +513,7 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
 /// Parameters 1 and 2.
 fn leased<'q>(statement: &'q Statement, claimed: &'q MessageLease) -> Query<'q> {
     let query = statement.query().number(claimed.id);
-    query.bytes(&claimed.token.as_bytes()[..])
+    query.bytes(&claimed.claim_id.as_bytes()[..])
 }
 
 /// The columns that [`stored`] reads, in its order.

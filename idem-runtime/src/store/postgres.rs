@@ -9,7 +9,7 @@ use sqlx::{ConnectOptions, Connection, PgPool, Postgres};
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Ending, Grant, Holder, Observation, Payload, Record};
+use crate::record::{Ending, FencingToken, Observation, Owner, Payload, Record};
 use crate::store::sql::{
     self, Backend, Batcher, ClaimTransitions, Query, Readable, Returning, Table,
 };
@@ -254,23 +254,23 @@ impl Store for PostgresStore {
         sql::take_over(self, observed, claim).await
     }
 
-    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
-        sql::renew(self, holder, lease).await
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+        sql::renew(self, owner, lease).await
     }
 
-    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
         let executor = || CompletionBatch(self.clone());
         self.completions
-            .complete(self, executor, holder, ending)
+            .complete(self, executor, owner, ending)
             .await
     }
 
-    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        sql::release(self, holder).await
+    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        sql::release(self, owner).await
     }
 
-    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        sql::interrupt(self, holder).await
+    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        sql::interrupt(self, owner).await
     }
 
     async fn resolve(
@@ -307,15 +307,15 @@ impl Store for PostgresStore {
 impl StepStore for PostgresStore {
     async fn save_step(
         &self,
-        holder: &Holder,
+        owner: &Owner,
         name: &str,
         payload: &Payload,
     ) -> Result<Fenced, StoreError> {
-        sql::save_step(self, &self.statements.steps, holder, name, payload).await
+        sql::save_step(self, &self.statements.steps, owner, name, payload).await
     }
 
-    async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError> {
-        sql::saved_steps(self, &self.statements.steps, holder).await
+    async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError> {
+        sql::saved_steps(self, &self.statements.steps, owner).await
     }
 }
 
@@ -361,8 +361,8 @@ fn read_claim_row(row: &PgRow, claim: &ClaimRequest) -> Result<ClaimRow, StoreEr
             Some(LOCKED) => ClaimRow::Locked(record_for(row, claim)?),
             Some(LOST_RACE) => ClaimRow::LostRace,
             Some(ID_MISMATCH) => ClaimRow::IdMismatch,
-            Some(grant) => ClaimRow::Created(Granted {
-                grant: Grant::from_number(grant),
+            Some(fencing_token) => ClaimRow::Created(Granted {
+                fencing_token: FencingToken::from_number(fencing_token),
                 attempt: 1,
                 first_claimed_at: sql::time(row, CONTENT_LEN)?,
                 on_crash: claim.on_crash,

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use crate::error::StoreError;
 use crate::key::{Operation, RecordId};
-use crate::record::{Holder, Payload, Timestamp};
+use crate::record::{Owner, Payload, Timestamp};
 use crate::store::{Fenced, Resolved};
 
 /// A store that keeps values with its records, from which calls whose owner died can be made again.
@@ -20,12 +20,12 @@ use crate::store::{Fenced, Resolved};
 /// first a lease after it was kept. Each method is one atomic step, durable when it returns `Ok`, and may be repeated.
 #[async_trait]
 pub trait RecoveryStore: Send + Sync {
-    /// Keeps this with the holder's record, due a `lease` from now, or when it was due before, should that be later.
-    /// Takes effect as [`renew`](crate::Store::renew) does: only while the record bears the holder's token and grant.
-    /// What an earlier attempt kept is replaced; how often it was recovered is not.
+    /// Keeps this with the owner's record, due a `lease` from now, or when it was due before, should that be later.
+    /// Takes effect as [`renew`](crate::Store::renew) does: only while the record bears the owner's claim id and
+    /// fencing token. What an earlier attempt kept is replaced; how often it was recovered is not.
     async fn keep(
         &self,
-        holder: &Holder,
+        owner: &Owner,
         kept: &Payload,
         lease: Duration,
     ) -> Result<Fenced, StoreError>;

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{RecordId, push_hex};
-use crate::record::{Ending, Holder, Observation, Payload, Record, State};
+use crate::record::{Ending, Observation, Owner, Payload, Record, State};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, Resolution, Resolved,
     SavedStep, StepStore, Store, cursor,
@@ -89,11 +89,11 @@ use single::Epoch;
 ///
 /// # Expiry
 ///
-/// Redis removes what has expired by itself, a minute or two late, so that its grant is remembered; by the contract it
-/// is absent from the moment on. Records under `refuse` and `reconcile` have no expiry until they end. Purging also
-/// marks those whose owners are gone, and counts; it and listing go over **all keys of the database** with `SCAN`,
-/// those of others included. Purging reads one field of each record, 500 at once. Each page of a listing finds all
-/// records anew and reads them until it is full. Listing a million records takes seconds, and slows others down a
+/// Redis removes what has expired by itself, a minute or two late, so that its fencing token is remembered; by the
+/// contract it is absent from the moment on. Records under `refuse` and `reconcile` have no expiry until they end.
+/// Purging also marks those whose owners are gone, and counts; it and listing go over **all keys of the database** with
+/// `SCAN`, those of others included. Purging reads one field of each record, 500 at once. Each page of a listing finds
+/// all records anew and reads them until it is full. Listing a million records takes seconds, and slows others down a
 /// little meanwhile. Keys that a cluster moves to another node while they are listed may be missed; those that it moves
 /// while they are purged are left for a later purge.
 ///
@@ -400,7 +400,7 @@ impl Store for RedisStore {
         {
             let may_be_granted = record.fingerprint == claim.fingerprint
                 && (record.state == State::Released
-                    || record.state == State::Running && record.token == Some(claim.token));
+                    || record.state == State::Running && record.claim_id == Some(claim.claim_id));
             if !may_be_granted {
                 return Ok(Claim::Existing(Box::new(record)));
             }
@@ -422,37 +422,37 @@ impl Store for RedisStore {
         decode::claim_outcome(claim, self.write(&call).await?)
     }
 
-    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
-        let key = self.key(&holder.id);
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+        let key = self.key(&owner.id);
         let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
             .text("renew")
-            .holder(holder);
+            .owner(owner);
         self.fenced(&call.number(span(lease))).await
     }
 
-    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
-        let key = self.key(&holder.id);
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
+        let key = self.key(&owner.id);
         let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
             .text("complete")
-            .holder(holder)
+            .owner(owner)
             .number(self.replica_wait.is_some().into())
             .ending(ending);
         self.fenced(&call).await
     }
 
-    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        let key = self.key(&holder.id);
+    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        let key = self.key(&owner.id);
         let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
             .text("release")
-            .holder(holder);
+            .owner(owner);
         self.fenced(&call).await
     }
 
-    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        let key = self.key(&holder.id);
+    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        let key = self.key(&owner.id);
         let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
             .text("interrupt")
-            .holder(holder);
+            .owner(owner);
         self.fenced(&call).await
     }
 
@@ -546,23 +546,23 @@ impl Store for RedisStore {
 impl StepStore for RedisStore {
     async fn save_step(
         &self,
-        holder: &Holder,
+        owner: &Owner,
         name: &str,
         payload: &Payload,
     ) -> Result<Fenced, StoreError> {
-        let (key, content) = (self.key(&holder.id), encode::payload(payload));
+        let (key, content) = (self.key(&owner.id), encode::payload(payload));
         let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
             .text("save")
-            .holder(holder)
+            .owner(owner)
             .number(self.replica_wait.is_some().into())
             .text(name)
             .bytes(&content);
         self.fenced(&call).await
     }
 
-    async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError> {
-        let key = self.key(&holder.id);
-        let call = ScriptCall::new(&scripts::SAVED_STEPS, &key).holder(holder);
+    async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError> {
+        let key = self.key(&owner.id);
+        let call = ScriptCall::new(&scripts::SAVED_STEPS, &key).owner(owner);
         decode::saved_steps(self.read(&call).await?)
     }
 }

@@ -13,7 +13,7 @@ use sqlx::{Sqlite, SqlitePool};
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Ending, Holder, Observation, Payload, Record};
+use crate::record::{Ending, Observation, Owner, Payload, Record};
 use crate::store::sql::{self, Backend, Batcher, ClaimTransitions, Query, Returning, Table};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
@@ -249,20 +249,20 @@ impl Store for SqliteStore {
         sql::take_over(self, observed, claim).await
     }
 
-    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
-        sql::renew(self, holder, lease).await
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+        sql::renew(self, owner, lease).await
     }
 
-    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
-        sql::complete(self, holder, ending).await
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
+        sql::complete(self, owner, ending).await
     }
 
-    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        sql::release(self, holder).await
+    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        sql::release(self, owner).await
     }
 
-    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        sql::interrupt(self, holder).await
+    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        sql::interrupt(self, owner).await
     }
 
     async fn resolve(
@@ -299,15 +299,15 @@ impl Store for SqliteStore {
 impl StepStore for SqliteStore {
     async fn save_step(
         &self,
-        holder: &Holder,
+        owner: &Owner,
         name: &str,
         payload: &Payload,
     ) -> Result<Fenced, StoreError> {
-        sql::save_step(self, &self.statements.steps, holder, name, payload).await
+        sql::save_step(self, &self.statements.steps, owner, name, payload).await
     }
 
-    async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError> {
-        sql::saved_steps(self, &self.statements.steps, holder).await
+    async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError> {
+        sql::saved_steps(self, &self.statements.steps, owner).await
     }
 }
 

@@ -8,7 +8,7 @@ use std::str::Split;
 use std::time::Duration;
 
 use crate::key::{Identity, RecordId};
-use crate::record::{Digest, Grant, OnCrash, Payload, Record, State, Timestamp, Token};
+use crate::record::{ClaimId, Digest, FencingToken, OnCrash, Payload, Record, State, Timestamp};
 use crate::store::Granted;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(super) struct Status {
     pub(super) ended_at: Option<Timestamp>,
     pub(super) retention: Duration,
     pub(super) lease_until: Timestamp,
-    pub(super) token: Option<Token>,
+    pub(super) claim_id: Option<ClaimId>,
     pub(super) granted: Granted,
 }
 
@@ -31,9 +31,9 @@ impl Status {
         let retention = word(words, number).ok_or("retention")?;
         let on_crash = word(words, OnCrash::from_stored).ok_or("on_crash")?;
         let lease_until = word(words, time).ok_or("lease_until")?;
-        let token = word(words, |it| or_none(it, read_token)).ok_or("claim_id")?;
+        let claim_id = word(words, |it| or_none(it, read_token)).ok_or("claim_id")?;
         let granted = Granted {
-            grant: Grant::from_number(word(words, number).ok_or("fencing_token")?),
+            fencing_token: FencingToken::from_number(word(words, number).ok_or("fencing_token")?),
             attempt: word(words, attempt).ok_or("attempt")?,
             first_claimed_at: word(words, time).ok_or("first_claimed_at")?,
             on_crash,
@@ -46,7 +46,7 @@ impl Status {
             ended_at,
             retention: Duration::from_micros(retention.cast_unsigned()),
             lease_until,
-            token,
+            claim_id,
             granted,
         }
         .checked()
@@ -60,7 +60,7 @@ impl Status {
             return Err("ended_at");
         }
         let owned = matches!(state, State::Running | State::Interrupted);
-        if owned && self.token.is_none() || state == State::Released && self.token.is_some() {
+        if owned && self.claim_id.is_none() || state == State::Released && self.claim_id.is_some() {
             return Err("claim_id");
         }
         Ok(self)
@@ -86,8 +86,8 @@ impl Status {
             fingerprint,
             state: self.state,
             payload,
-            token: self.token,
-            grant: self.granted.grant,
+            claim_id: self.claim_id,
+            fencing_token: self.granted.fencing_token,
             attempt: self.granted.attempt,
             lease_until: self.lease_until,
             retention: self.retention,
@@ -113,10 +113,10 @@ fn time(word: &str) -> Option<Timestamp> {
     number(word).map(Timestamp::from_micros)
 }
 
-fn read_token(word: &str) -> Option<Token> {
+fn read_token(word: &str) -> Option<ClaimId> {
     let is_token = word.len() == 32 && word.bytes().all(|it| it.is_ascii_hexdigit());
     let number = is_token.then(|| u128::from_str_radix(word, 16).ok())??;
-    Some(Token::from_bytes(number.to_be_bytes()))
+    Some(ClaimId::from_bytes(number.to_be_bytes()))
 }
 
 /// A word that may be absent; what is there must be readable.
@@ -146,9 +146,9 @@ mod tests {
 
     #[test]
     fn what_is_read_is_what_is_there() {
-        let token = Token::from_bytes(std::array::from_fn(|n| n as u8));
+        let claim_id = ClaimId::from_bytes(std::array::from_fn(|n| n as u8));
         let granted = Granted {
-            grant: Grant::from_number(3),
+            fencing_token: FencingToken::from_number(3),
             attempt: 2,
             first_claimed_at: Timestamp::from_micros(1),
             on_crash: OnCrash::Rerun,
@@ -158,7 +158,7 @@ mod tests {
             ended_at: Some(Timestamp::from_micros(7)),
             retention: Duration::from_micros(60),
             lease_until: Timestamp::from_micros(5),
-            token: Some(token),
+            claim_id: Some(claim_id),
             granted,
         };
         assert_eq!(Status::read(LINE).as_ref(), Ok(&read));

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::{Fenced, Store};
 use crate::error::StoreError;
-use crate::record::{Holder, Payload};
+use crate::record::{Owner, Payload};
 
 /// A [`Store`] that keeps the finished steps of a body under its record, so that a later attempt goes on behind them.
 ///
@@ -15,9 +15,9 @@ use crate::record::{Holder, Payload};
 /// 1. A saved step belongs to **one generation of its record**: from the claim that made it until it is
 ///    [expired](crate::Record::is_expired), erased or purged. It stays over takeover, release and interruption. A claim
 ///    that replaces an expired record begins without steps.
-/// 2. **Fenced**: both methods answer only the holder whose token **and** grant the record bears, and only while it has
-///    not ended. A lease that ran out does not by itself refuse its owner, nor does INTERRUPTED. Nobody can take the
-///    record over, end or release it in between the look at the holder and the write.
+/// 2. **Fenced**: both methods answer only the owner whose claim id **and** fencing token the record bears, and only
+///    while it has not ended. A lease that ran out does not by itself refuse its owner, nor does INTERRUPTED. Nobody
+///    can take the record over, end or release it in between the look at the owner and the write.
 /// 3. **Immutable**: a step that is saved is never written over. Saving one of the same name again, by whoever holds
 ///    the record, writes nothing and answers [`Fenced::Done`]: so a save whose acknowledgement was lost finds itself.
 /// 4. Names are told apart by their bytes, payloads and tags of codecs come back byte for byte, and there may be any
@@ -28,14 +28,14 @@ pub trait StepStore: Store {
     /// Saves a finished step. The name has 1 to 255 bytes of UTF-8 and no control characters.
     async fn save_step(
         &self,
-        holder: &Holder,
+        owner: &Owner,
         name: &str,
         payload: &Payload,
     ) -> Result<Fenced, StoreError>;
 
     /// Reads all steps that were saved in this generation of the record, by whatever attempt, in no particular order;
-    /// none where the record is not the holder's any more.
-    async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError>;
+    /// none where the record is not the owner's any more.
+    async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError>;
 }
 
 /// A step that was saved.

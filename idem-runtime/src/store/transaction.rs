@@ -4,7 +4,7 @@
 use std::ops::DerefMut;
 
 use crate::error::StoreError;
-use crate::record::{Digest, Ending, Holder, Observation, Payload, Record};
+use crate::record::{Digest, Ending, Observation, Owner, Payload, Record};
 use crate::store::{Claim, ClaimRequest, Fenced, Granted, Store};
 
 /// A store whose records can be written in one transaction with the application's own.
@@ -61,16 +61,16 @@ pub trait TransactionalStore: Store {
     fn complete_in(
         &self,
         transaction: &mut Self::Transaction<'_>,
-        holder: &Holder,
+        owner: &Owner,
         ending: &Ending,
     ) -> impl Future<Output = Result<Fenced, StoreError>> + Send;
 
     /// [`StepStore::save_step`](crate::store::StepStore::save_step) in a transaction, of a step that was not saved
-    /// before; [`Fenced::Lost`] where it was. From here until the transaction ends the record stays the holder's.
+    /// before; [`Fenced::Lost`] where it was. From here until the transaction ends the record stays the owner's.
     fn save_step_in(
         &self,
         transaction: &mut Self::Transaction<'_>,
-        holder: &Holder,
+        owner: &Owner,
         name: &str,
         payload: &Payload,
     ) -> impl Future<Output = Result<Fenced, StoreError>> + Send;

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use idem_runtime::StoreError;
 use idem_runtime::key::Operation;
-use idem_runtime::record::{Holder, Payload, State, Timestamp};
+use idem_runtime::record::{Owner, Payload, State, Timestamp};
 use idem_runtime::store::{Fenced, Kept, RecoveryStore, Resolved};
 
 use super::{Inner, ToyStore};
@@ -22,19 +22,19 @@ pub(super) struct Row {
 impl RecoveryStore for ToyStore {
     async fn keep(
         &self,
-        holder: &Holder,
+        owner: &Owner,
         kept: &Payload,
         lease: Duration,
     ) -> Result<Fenced, StoreError> {
         let mut held = None;
-        let answer = self.held(holder, |record| {
+        let answer = self.held(owner, |record| {
             if self.has(Bug::KeepingBeginsTheLeaseAnew) {
                 record.lease_until = record.read_at.after(Duration::from_secs(3600));
             }
             held = Some(record.clone());
         });
         if self.has(Bug::KeepingIsNotFenced) {
-            held = self.lock().records.get(&holder.id).cloned();
+            held = self.lock().records.get(&owner.id).cloned();
         }
         let Some(record) = held else {
             return Ok(answer);
@@ -53,14 +53,14 @@ impl RecoveryStore for ToyStore {
             false => lease,
         };
         let mut new = Kept {
-            id: holder.id,
+            id: owner.id,
             first_claimed_at: record.first_claimed_at,
             payload,
             recoveries: 0,
             due_at: record.read_at.after(lease),
         };
         let mut inner = self.lock();
-        if let Some(Row { kept: old, .. }) = inner.kept.get(&holder.id) {
+        if let Some(Row { kept: old, .. }) = inner.kept.get(&owner.id) {
             if self.has(Bug::KeepingAgainIsIgnored) {
                 new.payload = old.payload.clone();
             }
@@ -76,7 +76,7 @@ impl RecoveryStore for ToyStore {
             kept: new,
             operation,
         };
-        inner.kept.insert(holder.id, row);
+        inner.kept.insert(owner.id, row);
         Ok(Fenced::Done)
     }
 

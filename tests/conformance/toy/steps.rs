@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use idem_runtime::StoreError;
-use idem_runtime::record::{Holder, Payload};
+use idem_runtime::record::{Owner, Payload};
 use idem_runtime::store::{Fenced, SavedStep, StepStore};
 
 use super::ToyStore;
@@ -17,20 +17,20 @@ const ROOM: usize = 64;
 impl StepStore for ToyStore {
     async fn save_step(
         &self,
-        holder: &Holder,
+        owner: &Owner,
         name: &str,
         payload: &Payload,
     ) -> Result<Fenced, StoreError> {
         if self.has(Bug::StepIsLookedThenWritten) {
-            let answer = self.held(holder, |_| {});
+            let answer = self.held(owner, |_| {});
             tokio::time::sleep(Duration::from_millis(4)).await;
             if answer == Fenced::Done {
-                self.write_step(holder, name, payload);
+                self.write_step(owner, name, payload);
             }
             return Ok(answer);
         }
-        let ended_too = self.has(Bug::EndedTakesSteps) && self.is_settled(holder);
-        let answer = self.held(holder, |record| {
+        let ended_too = self.has(Bug::EndedTakesSteps) && self.is_settled(owner);
+        let answer = self.held(owner, |record| {
             if self.has(Bug::StepBeginsTheLeaseAnew) {
                 record.lease_until = record.read_at.after(Duration::from_secs(3600));
             }
@@ -44,30 +44,30 @@ impl StepStore for ToyStore {
                 bytes: (*b"half").into(),
                 ..payload.clone()
             };
-            let is_new = self.write_step(holder, name, &half);
+            let is_new = self.write_step(owner, name, &half);
             tokio::task::yield_now().await;
             if is_new {
                 let mut inner = self.lock();
-                inner.steps.remove(&(holder.id, name.to_owned()));
+                inner.steps.remove(&(owner.id, name.to_owned()));
                 drop(inner);
-                self.write_step(holder, name, payload);
+                self.write_step(owner, name, payload);
             }
             return Ok(Fenced::Done);
         }
-        let is_new = self.write_step(holder, name, payload);
+        let is_new = self.write_step(owner, name, payload);
         Ok(match self.has(Bug::RepeatedStepIsLost) && !is_new {
             true => Fenced::Lost,
             false => Fenced::Done,
         })
     }
 
-    async fn saved_steps(&self, holder: &Holder) -> Result<Option<Vec<SavedStep>>, StoreError> {
-        let held = self.held(holder, |_| {});
+    async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError> {
+        let held = self.held(owner, |_| {});
         if held == Fenced::Lost && !self.has(Bug::AnybodyReadsSteps) {
             return Ok(None);
         }
         let inner = self.lock();
-        let own = inner.steps.iter().filter(|((id, _), _)| *id == holder.id);
+        let own = inner.steps.iter().filter(|((id, _), _)| *id == owner.id);
         Ok(Some(
             own.map(|((_, name), payload)| SavedStep {
                 name: name.clone(),
@@ -80,13 +80,13 @@ impl StepStore for ToyStore {
 
 impl ToyStore {
     /// Whether there was none of the name.
-    fn write_step(&self, holder: &Holder, name: &str, payload: &Payload) -> bool {
+    fn write_step(&self, owner: &Owner, name: &str, payload: &Payload) -> bool {
         let mut inner = self.lock();
         let name = match self.has(Bug::StepNameIsTrimmed) {
             true => name.trim_end(),
             false => name,
         };
-        let key = (holder.id, name.to_owned());
+        let key = (owner.id, name.to_owned());
         let is_new = !inner.steps.contains_key(&key);
         let is_full = self.has(Bug::StepsAreBounded) && inner.steps.len() >= ROOM;
         if (is_new || self.has(Bug::StepIsOverwritten)) && !is_full {
@@ -102,9 +102,9 @@ impl ToyStore {
         is_new
     }
 
-    fn is_settled(&self, holder: &Holder) -> bool {
+    fn is_settled(&self, owner: &Owner) -> bool {
         let mut inner = self.lock();
-        let record = self.live(&mut inner, &holder.id);
+        let record = self.live(&mut inner, &owner.id);
         record.is_some_and(|record| record.state.is_ended())
     }
 }

@@ -6,7 +6,7 @@ mod servers;
 use std::time::Duration;
 
 use idem_runtime::conformance::faults::{FaultStore, Op};
-use idem_runtime::record::Token;
+use idem_runtime::record::ClaimId;
 use idem_runtime::store::{Claim, ClaimRequest, Resolution, Resolved};
 use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, Record, State, Store};
 use idem_servers::{Options, Server};
@@ -139,11 +139,11 @@ async fn nothing_is_served_from_redis_past_its_retention() {
         retention: Duration::from_millis(300),
         ..claim("expires")
     };
-    let holder = own(&cached, &claim).await;
+    let owner = own(&cached, &claim).await;
     let ending = crate::records::ending(b"1");
-    cached.complete(&holder, &ending).await.unwrap();
+    cached.complete(&owner, &ending).await.unwrap();
     let again = ClaimRequest {
-        token: Token::random(),
+        claim_id: ClaimId::random(),
         ..claim
     };
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -441,7 +441,7 @@ async fn a_read_that_an_erasure_elsewhere_overtook_is_not_kept() {
     tokio::join!(reads, erases);
     until_tasks_are(before).await;
     let other = ClaimRequest {
-        token: Token::random(),
+        claim_id: ClaimId::random(),
         ..claim
     };
     assert_eq!(
@@ -492,7 +492,7 @@ async fn an_erased_record_whose_mark_was_evicted_comes_back_for_seconds_only() {
     own(&service.process(), &claim).await;
 }
 
-/// An erasure is of one grant: what is done under the key after it is kept at once.
+/// An erasure is of one fencing token: what is done under the key after it is kept at once.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn what_was_done_after_an_erasure_is_kept() {
@@ -510,7 +510,7 @@ async fn what_was_done_after_an_erasure_is_kept() {
     assert_eq!(service.store.total(), 0, "the newer record was not kept");
 }
 
-/// The same past all caches: a record with a higher grant takes the place of one that is served no more.
+/// The same past all caches: a record with a higher fencing token takes the place of one that is served no more.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_newer_record_takes_the_place_of_an_older_one() {
@@ -563,9 +563,9 @@ async fn goes_on_without(service: &Service) {
     let walk = async {
         for number in 0..50 {
             let claim = claim(&format!("key-{number}"));
-            let holder = own(&cached, &claim).await;
+            let owner = own(&cached, &claim).await;
             let ending = crate::records::ending(b"done");
-            cached.complete(&holder, &ending).await.unwrap();
+            cached.complete(&owner, &ending).await.unwrap();
             assert_eq!(payload(&found(&cached, &claim).await), b"done");
             let record = cached.get(&claim.id).await.unwrap().unwrap();
             let seen = record.observation();

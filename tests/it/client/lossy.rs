@@ -61,8 +61,8 @@ struct Customer(String);
 
 impl Customer {
     fn of(parts: &Parts) -> Option<Self> {
-        let token = parts.headers.get("authorization")?.to_str().ok()?;
-        Some(Self(token.strip_prefix("Bearer token-of-")?.to_owned()))
+        let claim_id = parts.headers.get("authorization")?.to_str().ok()?;
+        Some(Self(claim_id.strip_prefix("Bearer token-of-")?.to_owned()))
     }
 }
 

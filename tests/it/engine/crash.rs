@@ -403,19 +403,19 @@ async fn fencing_tokens_grow_over_attempts_purges_and_erasures() {
     let idem = idem();
     let mut last = 0;
     for round in 0..4 {
-        let token = idem.run_with(call("k", 1), Handling::new(), async |attempt| {
-            let token = attempt.fencing_token().unwrap();
+        let fencing_token = idem.run_with(call("k", 1), Handling::new(), async |attempt| {
+            let claim_id = attempt.fencing_token().unwrap();
             // One attempt fails, so that the next one is of the same record.
             if round % 2 == 0 {
-                assert!(token > last);
-                last = token;
+                assert!(claim_id > last);
+                last = claim_id;
                 return Err(Failure::TimedOut);
             }
-            Ok(token)
+            Ok(claim_id)
         });
-        if let Ok(token) = token.await {
-            assert!(token > last);
-            last = token;
+        if let Ok(claim_id) = claim_id.await {
+            assert!(claim_id > last);
+            last = claim_id;
             tokio::time::advance(TTL + Duration::from_secs(1)).await;
             idem.store_purge().await;
         }

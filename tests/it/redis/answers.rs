@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ::redis::Client;
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
-use idem_runtime::record::{Ending, Holder, Token};
+use idem_runtime::record::{ClaimId, Ending, Owner};
 use idem_runtime::store::{Claim, ClaimRequest, Fenced};
 use idem_runtime::{OnCrash, RedisStore, Store, StoreError, StoreErrorKind};
 use idem_servers::{Options, Server};
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn fresh() -> ClaimRequest {
     ClaimRequest {
-        token: Token::random(),
+        claim_id: ClaimId::random(),
         ..crate::records::claim(&format!("{:032x}", rand::random::<u128>()))
     }
 }
@@ -85,7 +85,7 @@ async fn a_full_memory_refuses_claims_and_still_replays() {
     let error = store.claim(&fresh()).await.unwrap_err();
     is(&error, StoreErrorKind::Full, "give it more memory");
     let again = ClaimRequest {
-        token: Token::random(),
+        claim_id: ClaimId::random(),
         ..done
     };
     let replayed = store.claim(&again).await.unwrap();
@@ -233,7 +233,7 @@ async fn fields_that_are_not_what_was_written_are_corrupt() {
     store.complete(&owner, &ending).await.unwrap();
     let (key, mut connection) = (key(&prefix, &claim), super::connect().await);
     let again = ClaimRequest {
-        token: Token::random(),
+        claim_id: ClaimId::random(),
         ..claim.clone()
     };
     let mut written = Vec::new();
@@ -340,7 +340,7 @@ async fn steps_wait_for_a_replica_that_is_there() {
     assert!(kept.state.is_ended(), "{kept:?}");
 }
 
-async fn followed_record(replica: &Server, owner: &Holder) -> idem_runtime::Record {
+async fn followed_record(replica: &Server, owner: &Owner) -> idem_runtime::Record {
     let store = RedisStore::open(&replica.url()).await.unwrap();
     store.get(&owner.id).await.unwrap().unwrap()
 }

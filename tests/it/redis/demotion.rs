@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ::redis::Client;
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use idem_runtime::record::Token;
+use idem_runtime::record::ClaimId;
 use idem_runtime::store::{Claim, ClaimRequest};
 use idem_runtime::{Call, Error, Idem, RedisStore, Store, StoreErrorKind};
 use idem_servers::{Options, Server};
@@ -72,7 +72,7 @@ fn address(server: &Server) -> SocketAddr {
 
 fn fresh() -> ClaimRequest {
     ClaimRequest {
-        token: Token::random(),
+        claim_id: ClaimId::random(),
         ..crate::records::claim(&format!("{:032x}", rand::random::<u128>()))
     }
 }

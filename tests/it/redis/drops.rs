@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use idem_runtime::record::{Ending, Payload, Token};
+use idem_runtime::record::{ClaimId, Ending, Payload};
 use idem_runtime::store::{Claim, ClaimRequest, Fenced};
 use idem_runtime::{RedisStore, Store};
 use idem_tests::backends;
@@ -56,8 +56,8 @@ async fn drops(store: &RedisStore) {
             let ended = match number % 3 {
                 0 => dropped_after(polls, store.claim(&claim)).await,
                 1 => {
-                    let holder = own(&store, &claim).await;
-                    dropped_after(polls, store.complete(&holder, &named(&name))).await
+                    let owner = own(&store, &claim).await;
+                    dropped_after(polls, store.complete(&owner, &named(&name))).await
                 }
                 _ => dropped_after(polls, store.get(&claim.id)).await,
             };
@@ -80,11 +80,11 @@ async fn answers_are_in_step(store: &RedisStore) {
         calling.spawn(async move {
             let name = format!("own-{run}-{number}");
             let claim = claim(&name);
-            let holder = own(&store, &claim).await;
-            let done = store.complete(&holder, &named(&name)).await.unwrap();
+            let owner = own(&store, &claim).await;
+            let done = store.complete(&owner, &named(&name)).await.unwrap();
             assert_eq!(done, Fenced::Done);
             let again = ClaimRequest {
-                token: Token::random(),
+                claim_id: ClaimId::random(),
                 ..claim.clone()
             };
             let Claim::Existing(replayed) = store.claim(&again).await.unwrap() else {

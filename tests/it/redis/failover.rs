@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ::redis::cluster::ClusterClient;
 use ::redis::cluster_async::ClusterConnection;
-use idem_runtime::record::{Ending, Holder, Payload, Token};
+use idem_runtime::record::{ClaimId, Ending, Owner, Payload};
 use idem_runtime::store::{Claim, ClaimRequest, Fenced};
 use idem_runtime::{OnCrash, RedisStore, State, Store, StoreError, StoreErrorKind};
 use idem_servers::{Options, RedisCluster, Server};
@@ -67,13 +67,13 @@ impl Load {
                 panic!("{name}: nobody else claims it: {answer:?}");
             };
             self.has_effect(&name);
-            let holder = Holder {
+            let owner = Owner {
                 id: claim.id,
-                token: claim.token,
-                grant: granted.grant,
+                claim_id: claim.claim_id,
+                fencing_token: granted.fencing_token,
             };
             let ending = outcome(&name);
-            let complete = || store.complete(&holder, &ending);
+            let complete = || store.complete(&owner, &ending);
             let Some(answer) = self.until_answered(complete).await else {
                 return;
             };
@@ -124,7 +124,7 @@ fn refusing(name: &str) -> ClaimRequest {
     ClaimRequest {
         lease: HOUR,
         on_crash: OnCrash::Refuse,
-        token: Token::random(),
+        claim_id: ClaimId::random(),
         ..claim(name)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use ::redis::cluster::ClusterClient;
-use idem_runtime::record::Token;
+use idem_runtime::record::ClaimId;
 use idem_runtime::store::{Claim, ClaimRequest, Fenced, Filter, PageRequest};
 use idem_runtime::{OnCrash, RedisStore, State, Store};
 use idem_servers::{Options, RedisCluster, Server};
@@ -140,12 +140,12 @@ async fn purges_lists_and_claims_go_on_while_a_slot_moves() {
         .map(|number| claim(&format!("fresh-{number}")))
         .find(|it| slot_of(it) == slot_of(&moved))
         .unwrap();
-    let holder = own(&store, &fresh).await;
-    let done = store.complete(&holder, &ending(b"1")).await.unwrap();
+    let owner = own(&store, &fresh).await;
+    let done = store.complete(&owner, &ending(b"1")).await.unwrap();
     assert_eq!(done, Fenced::Done);
     for claim in [moved, stays, fresh] {
         let again = ClaimRequest {
-            token: Token::random(),
+            claim_id: ClaimId::random(),
             lease: HOUR,
             ..claim
         };
@@ -170,14 +170,14 @@ async fn steps_that_wait_for_replicas_go_on_while_a_slot_moves() {
     );
     let claims: Vec<_> = (0..RECORDS).map(|it| claim(&format!("key-{it}"))).collect();
     let (moved, stays) = neighbours(&claims);
-    let mut holders = Vec::new();
+    let mut owners = Vec::new();
     for claim in [&moved, &stays] {
-        holders.push(own(&store, claim).await);
+        owners.push(own(&store, claim).await);
     }
     let open = OpenSlot::new(&cluster, slot_of(&moved));
     open.migrate(&key(PREFIX, &moved));
-    for holder in holders {
-        let done = store.complete(&holder, &ending(b"1")).await.unwrap();
+    for owner in owners {
+        let done = store.complete(&owner, &ending(b"1")).await.unwrap();
         assert_eq!(done, Fenced::Done);
     }
 }

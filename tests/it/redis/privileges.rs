@@ -6,7 +6,7 @@ use std::time::Duration;
 use ::redis::Client;
 use ::redis::aio::ConnectionManager;
 use ::redis::cluster::ClusterClient;
-use idem_runtime::record::Token;
+use idem_runtime::record::ClaimId;
 use idem_runtime::store::{
     Claim, ClaimRequest, Fenced, Filter, PageRequest, Resolution, Resolved, StepStore,
 };
@@ -73,7 +73,7 @@ pub(crate) fn refused(server: &Server) -> BTreeSet<String> {
 
 fn again(claim: &ClaimRequest) -> ClaimRequest {
     ClaimRequest {
-        token: Token::random(),
+        claim_id: ClaimId::random(),
         ..claim.clone()
     }
 }
@@ -87,15 +87,15 @@ async fn calls(store: &RedisStore, name: &str) {
     let named = |part: &str| claim(&format!("{name}-{part}"));
     // From the first claim to a replay, with saved steps.
     let first = named("first");
-    let holder = own(store, &first).await;
-    assert_eq!(store.renew(&holder, HOUR).await.unwrap(), Fenced::Done);
+    let owner = own(store, &first).await;
+    assert_eq!(store.renew(&owner, HOUR).await.unwrap(), Fenced::Done);
     for _ in 0..2 {
-        let saved = store.save_step(&holder, "step", &payload).await.unwrap();
+        let saved = store.save_step(&owner, "step", &payload).await.unwrap();
         assert_eq!(saved, Fenced::Done);
     }
-    let steps = store.saved_steps(&holder).await.unwrap();
+    let steps = store.saved_steps(&owner).await.unwrap();
     assert_eq!(steps.unwrap().len(), 1);
-    let done = store.complete(&holder, &ending(b"1")).await.unwrap();
+    let done = store.complete(&owner, &ending(b"1")).await.unwrap();
     assert_eq!(done, Fenced::Done);
     let replayed = store.claim(&again(&first)).await.unwrap();
     assert!(matches!(replayed, Claim::Existing(_)), "{replayed:?}");
@@ -105,11 +105,11 @@ async fn calls(store: &RedisStore, name: &str) {
         on_crash: OnCrash::Refuse,
         ..named("second")
     };
-    let holder = own(store, &second).await;
-    assert_eq!(store.release(&holder).await.unwrap(), Fenced::Done);
+    let owner = own(store, &second).await;
+    assert_eq!(store.release(&owner).await.unwrap(), Fenced::Done);
     let second = again(&second);
-    let holder = own(store, &second).await;
-    assert_eq!(store.interrupt(&holder).await.unwrap(), Fenced::Done);
+    let owner = own(store, &second).await;
+    assert_eq!(store.interrupt(&owner).await.unwrap(), Fenced::Done);
     for resolution in [Resolution::Complete(ending(b"2")), Resolution::Erase] {
         let record = store.get(&second.id).await.unwrap().unwrap();
         let resolved = store.resolve(&record.observation(), &resolution).await;
@@ -131,9 +131,9 @@ async fn calls(store: &RedisStore, name: &str) {
         retention: Duration::from_micros(1),
         ..named("expired")
     };
-    let holder = own(store, &expired).await;
-    store.save_step(&holder, "step", &payload).await.unwrap();
-    store.complete(&holder, &ending(b"1")).await.unwrap();
+    let owner = own(store, &expired).await;
+    store.save_step(&owner, "step", &payload).await.unwrap();
+    store.complete(&owner, &ending(b"1")).await.unwrap();
     own(store, &again(&expired)).await;
 }
 
@@ -225,9 +225,9 @@ async fn the_documented_privileges_are_enough_for_a_cluster() {
 
     // Redirected to where the key is on its way to.
     let moved = claim("moved");
-    let holder = own(&store, &moved).await;
+    let owner = own(&store, &moved).await;
     OpenSlot::new(&cluster, slot_of(&moved)).migrate(&key("idem:", &moved));
-    let done = store.complete(&holder, &ending(b"1")).await.unwrap();
+    let done = store.complete(&owner, &ending(b"1")).await.unwrap();
     assert_eq!(done, Fenced::Done);
     for node in cluster.nodes() {
         assert_eq!(refused(node), BTreeSet::new());

@@ -1,6 +1,6 @@
 //! What is stored comes back bit for bit.
 
-use idem_runtime::record::{Ending, Payload, Token};
+use idem_runtime::record::{ClaimId, Ending, Payload};
 use idem_runtime::store::{Claim, ClaimRequest, StepStore};
 use idem_runtime::{Identity, Key, Operation, RecordId, RedisStore, Scope, Store};
 use idem_tests::backends;
@@ -38,10 +38,10 @@ async fn come_back(store: &RedisStore) {
                 bytes: bytes.as_slice().into(),
             };
             let claim = claim(&format!("value-{run}-{number}-{is_error}"));
-            let holder = own(store, &claim).await;
+            let owner = own(store, &claim).await;
             let name = format!("step {number}\r\n\u{fc}");
-            store.save_step(&holder, &name, &payload).await.unwrap();
-            let steps = store.saved_steps(&holder).await.unwrap().unwrap();
+            store.save_step(&owner, &name, &payload).await.unwrap();
+            let steps = store.saved_steps(&owner).await.unwrap().unwrap();
             assert_eq!((steps.len(), steps[0].name.as_str()), (1, name.as_str()));
             assert!(steps[0].payload == payload, "step {number}");
 
@@ -50,9 +50,9 @@ async fn come_back(store: &RedisStore) {
             } else {
                 Ending::Completed(payload)
             };
-            store.complete(&holder, &ending).await.unwrap();
+            store.complete(&owner, &ending).await.unwrap();
             let again = ClaimRequest {
-                token: Token::random(),
+                claim_id: ClaimId::random(),
                 ..claim.clone()
             };
             let Claim::Existing(replayed) = store.claim(&again).await.unwrap() else {
@@ -110,6 +110,6 @@ async fn identities_come_back_as_they_were() {
         own(&store, &claim).await;
         let record = store.get(&claim.id).await.unwrap().unwrap();
         assert_eq!(record.identity, claim.identity);
-        assert_eq!(record.token, Some(claim.token));
+        assert_eq!(record.claim_id, Some(claim.claim_id));
     }
 }

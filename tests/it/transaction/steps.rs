@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use idem_runtime::record::Holder;
+use idem_runtime::record::Owner;
 use idem_runtime::store::Fenced;
 use idem_runtime::{Attempt, Call, Error, Handling, InvalidCall, State, Store as _, idempotent};
 
@@ -76,12 +76,12 @@ impl<P: Place> Shop<P> {
     /// Releases the record as if its owner had, which does not know.
     async fn take_away(&self, key: &str) {
         let record = self.record(key).await.unwrap();
-        let holder = Holder {
+        let owner = Owner {
             id: record.id,
-            token: record.token.unwrap(),
-            grant: record.grant,
+            claim_id: record.claim_id.unwrap(),
+            fencing_token: record.fencing_token,
         };
-        let released = self.idem.store().release(&holder).await;
+        let released = self.idem.store().release(&owner).await;
         assert_eq!(released.unwrap(), Fenced::Done);
     }
 }

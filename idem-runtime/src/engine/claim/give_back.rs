@@ -1,8 +1,9 @@
 //! Giving back claims whose calls have gone.
 //!
-//! One task of a handle does it for all of them, and asks a store that fails with one claim at a time and growing pauses:
-//! thousands of calls that failed together must not keep an overloaded store busy. A claim whose grant is not known is
-//! looked for by reading. It is never claimed again: a claim sent from here could itself be the one that is left behind.
+//! One task of a handle does it for all of them, and asks a store that fails with one claim at a time and growing
+//! pauses: thousands of calls that failed together must not keep an overloaded store busy. A claim whose fencing token
+//! is not known is looked for by reading. It is never claimed again: a claim sent from here could itself be the one
+//! that is left behind.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use crate::engine::call::Prepared;
 use crate::engine::handover::Lead;
 use crate::engine::timing::{Backoff, bounded, later};
 use crate::error::StoreError;
-use crate::record::{Grant, Holder, State};
+use crate::record::{FencingToken, Owner, State};
 
 /// Abandoned claims that wait for their turn, at most. One more is left to its lease.
 const MAX_WAITING: usize = 4096;
@@ -42,7 +43,7 @@ struct Queue {
 pub(super) struct Abandoned {
     call: Arc<Prepared>,
     /// The fencing token, where the store's answer is known.
-    granted: Option<Grant>,
+    granted: Option<FencingToken>,
     looks: u32,
     due: Instant,
     give_up_at: Instant,
@@ -72,7 +73,7 @@ impl Abandoned {
     }
 
     /// A claim that was granted with this fencing token.
-    pub(super) fn granted(call: &Arc<Prepared>, granted: Grant, lead: Option<Lead>) -> Self {
+    pub(super) fn granted(call: &Arc<Prepared>, granted: FencingToken, lead: Option<Lead>) -> Self {
         Self {
             granted: Some(granted),
             ..Self::in_doubt(call, lead)
@@ -110,23 +111,24 @@ impl Abandoned {
         let engine = &self.call.engine;
         let limit = engine.policy.store_timeout;
         let request = &self.call.request;
-        let grant = match self.granted {
+        let fencing_token = match self.granted {
             Some(granted) => granted,
             None => match bounded(limit, engine.store.get(&request.id)).await? {
                 Some(record)
-                    if record.token == Some(request.token) && record.state == State::Running =>
+                    if record.claim_id == Some(request.claim_id)
+                        && record.state == State::Running =>
                 {
-                    record.grant
+                    record.fencing_token
                 }
                 _ => return Ok(Tried::Absent),
             },
         };
-        let holder = Holder {
+        let owner = Owner {
             id: request.id,
-            token: request.token,
-            grant,
+            claim_id: request.claim_id,
+            fencing_token,
         };
-        bounded(limit, engine.store.release(&holder)).await?;
+        bounded(limit, engine.store.release(&owner)).await?;
         Ok(Tried::Over)
     }
 

@@ -3,7 +3,7 @@
 //! A claim that was sent may be granted at any later time: its statement may still wait for a connection, for a lock or
 //! for a commit. A record that is claimed for a caller who has gone stays `RUNNING` for a whole lease, and under `refuse`
 //! until an operator resolves it, although nothing ran. Looking once whether the claim was granted is not enough, because
-//! the look can overtake the claim. So a claim is never cut off: a task waits for its answer and gives the grant back.
+//! the look can overtake the claim. So a claim is never cut off: a task waits for its answer and gives the claim back.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::engine::call::Prepared;
 use crate::engine::handover::Lead;
 use crate::engine::timing::{Backoff, bounded, later, timed_out, within};
 use crate::error::StoreError;
-use crate::record::{Grant, Observation};
+use crate::record::{FencingToken, Observation};
 use crate::store::{Claim, ClaimRequest};
 
 /// Claims of one handle that may outlive their callers at the same time. A store that answers nobody would otherwise
@@ -64,8 +64,8 @@ impl Ask {
 /// What was done with a record by the time an unanswered claim of it gets its answer.
 enum Decision {
     /// The body runs under this fencing token.
-    Uses(Grant),
-    /// The body runs without protection: a grant is left to its lease, so that no duplicate runs beside the body.
+    Uses(FencingToken),
+    /// The body runs without protection: a claim is left to its lease, so that no duplicate runs beside the body.
     Leaves,
 }
 
@@ -108,7 +108,7 @@ impl Sent {
             let error = match answer {
                 Some(Ok(claim)) => {
                     if let Claim::Granted(granted) = &claim {
-                        self.decide(|| Decision::Uses(granted.grant));
+                        self.decide(|| Decision::Uses(granted.fencing_token));
                     }
                     self.in_doubt = false;
                     return Ok((claim, sent_at));
@@ -206,9 +206,11 @@ fn outlive(
         }
         match (answer, decision) {
             (Some(Ok(Claim::Granted(granted))), decision)
-                if !decision.as_ref().is_some_and(|it| it.covers(granted.grant)) =>
+                if !decision
+                    .as_ref()
+                    .is_some_and(|it| it.covers(granted.fencing_token)) =>
             {
-                Abandoned::granted(&call, granted.grant, lead).give_back();
+                Abandoned::granted(&call, granted.fencing_token, lead).give_back();
             }
             (Some(Err(_)), None) => Abandoned::in_doubt(&call, lead).give_back(),
             _ => {}
@@ -217,8 +219,8 @@ fn outlive(
 }
 
 impl Decision {
-    /// Whether a grant with this fencing token is in use, or to be left alone.
-    fn covers(&self, granted: Grant) -> bool {
+    /// Whether a claim with this fencing token is in use, or to be left alone.
+    fn covers(&self, granted: FencingToken) -> bool {
         match self {
             Self::Uses(used) => *used == granted,
             Self::Leaves => true,

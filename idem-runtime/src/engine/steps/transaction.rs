@@ -15,7 +15,7 @@ use crate::engine::timing::bounded;
 use crate::engine::transaction::inside::{self, Inside};
 use crate::engine::{Attempt, Idem};
 use crate::error::{Error, InvalidCall, StoreError};
-use crate::record::{Holder, Payload};
+use crate::record::{Owner, Payload};
 use crate::store::{Fenced, TransactionalStore};
 
 impl Attempt {
@@ -127,9 +127,9 @@ impl Attempt {
             if !std::ptr::eq(self.engine(), &raw const **idem.engine()) {
                 return Err(InvalidCall::OtherStore.into());
             }
-            let holder = match self.open_step(name, "step_tx").await? {
+            let owner = match self.open_step(name, "step_tx").await? {
                 Opened::Saved(payload) => return Ok(Begun::Saved(payload)),
-                Opened::Run(holder) => holder,
+                Opened::Run(owner) => owner,
             };
             let transaction = self.persist(|| Box::pin(idem.store.begin())).await;
             if transaction.is_err() {
@@ -139,7 +139,7 @@ impl Attempt {
                 transaction: transaction?,
                 store: Arc::clone(&idem.store),
                 attempt: self.clone(),
-                holder,
+                owner,
                 name: name.into(),
             }))
         })
@@ -151,15 +151,15 @@ impl Attempt {
     }
 
     /// What became of a step whose commit was not acknowledged; none where the record is another's.
-    async fn find_step(&self, holder: &Holder, name: &str) -> Result<Option<bool>, StoreError> {
+    async fn find_step(&self, owner: &Owner, name: &str) -> Result<Option<bool>, StoreError> {
         let engine = self.engine();
         let lease = self.call().request.lease;
         // A commit that is still under way holds the record: renewing it waits for the end of that.
-        let renewed = self.persist(|| engine.store.renew(holder, lease)).await?;
+        let renewed = self.persist(|| engine.store.renew(owner, lease)).await?;
         let (Fenced::Done, Some(store)) = (renewed, engine.store.steps()) else {
             return Ok(None);
         };
-        let saved = self.persist(|| store.saved_steps(holder)).await?;
+        let saved = self.persist(|| store.saved_steps(owner)).await?;
         Ok(saved.map(|steps| steps.iter().any(|step| step.name == name)))
     }
 }
@@ -178,7 +178,7 @@ struct Step<S: TransactionalStore> {
     store: Arc<S>,
     attempt: Attempt,
     /// None where the body runs without protection.
-    holder: Option<Holder>,
+    owner: Option<Owner>,
     name: Box<str>,
 }
 
@@ -205,17 +205,17 @@ impl<S: TransactionalStore> Step<S> {
                 transaction,
                 store,
                 attempt,
-                holder,
+                owner,
                 name,
             } = self;
             let limit = attempt.engine().policy.store_timeout;
             let Err(failed) = bounded(limit, Box::pin(store.commit(transaction))).await else {
                 return Ok(());
             };
-            let Some(holder) = holder else {
+            let Some(owner) = owner else {
                 return Err(failed.into());
             };
-            match attempt.find_step(&holder, &name).await {
+            match attempt.find_step(&owner, &name).await {
                 Ok(Some(true)) => Ok(()),
                 Ok(Some(false)) => {
                     attempt.free_step(&name);
@@ -232,7 +232,7 @@ impl<S: TransactionalStore> Step<S> {
     }
 
     async fn save(&mut self, payload: &Payload) -> Result<(), Error> {
-        let Some(holder) = &self.holder else {
+        let Some(owner) = &self.owner else {
             tracing::warn!(
                 target: "idem",
                 operation = self.attempt.operation().as_str(),
@@ -245,7 +245,7 @@ impl<S: TransactionalStore> Step<S> {
         let limit = self.attempt.engine().policy.store_timeout;
         let step = self
             .store
-            .save_step_in(&mut self.transaction, holder, &self.name, payload);
+            .save_step_in(&mut self.transaction, owner, &self.name, payload);
         match bounded(limit, Box::pin(step)).await? {
             Fenced::Done => Ok(()),
             Fenced::Lost => {

@@ -65,8 +65,8 @@ impl LocalCache {
         let newer = self
             .records
             .peek(&id)
-            .is_some_and(|other| other.record.grant > cached.record.grant);
-        // A record with a higher grant is of after an erasure that a late answer has not seen.
+            .is_some_and(|other| other.record.fencing_token > cached.record.fencing_token);
+        // A record with a higher fencing token is of after an erasure that a late answer has not seen.
         if *epoch == store_read.epoch && !newer {
             self.records.insert(id, Arc::new(cached));
         }

@@ -15,7 +15,7 @@ use super::breaker::{Breaker, Permit};
 use super::wire::{self, Freshness};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{RecordId, hex};
-use crate::record::{Grant, Record, Timestamp};
+use crate::record::{FencingToken, Record, Timestamp};
 use crate::store::redis::RedisConnection;
 use crate::store::redis::scripts::{LoadableScript, ScriptCall};
 
@@ -141,11 +141,12 @@ impl RedisCache {
         let Some(value) = wire::write(record, &freshness) else {
             return;
         };
-        let (cache, key, grant) = (self.clone(), self.key(&record.id), record.grant);
+        let (cache, key, fencing_token) =
+            (self.clone(), self.key(&record.id), record.fencing_token);
         tokio::spawn(async move {
             let call = ScriptCall::new(&PUT, &key)
                 .bytes(&value)
-                .number(grant.number())
+                .number(fencing_token.number())
                 .number(freshness.valid_until.as_micros() / 1_000)
                 .number(lookup_time.0.after(MAX_READ_TIME).as_micros());
             cache.run(permit, &call, number).await;
@@ -155,13 +156,13 @@ impl RedisCache {
 
     /// Writes a tombstone: removes a record up to this grant, and keeps concurrent reads in any process from bringing it
     /// back. Returns whether Redis acknowledged.
-    pub(super) async fn write_tombstone(&self, id: &RecordId, grant: Grant) -> bool {
+    pub(super) async fn write_tombstone(&self, id: &RecordId, fencing_token: FencingToken) -> bool {
         // During a pause, too: an erasure is rare, and what it leaves behind is replayed.
         let permit = self.writing.insist();
-        let (key, tombstone) = (self.key(id), wire::tombstone(grant));
+        let (key, tombstone) = (self.key(id), wire::tombstone(fencing_token));
         let call = ScriptCall::new(&TOMBSTONE, &key)
             .bytes(&tombstone)
-            .number(grant.number())
+            .number(fencing_token.number())
             .number(TOMBSTONE_TTL.as_millis() as i64);
         self.run(permit, &call, number).await.is_some()
     }
@@ -169,7 +170,7 @@ impl RedisCache {
     /// Writes the tombstone once more, in the background, when no read from before the erasure can be put any more. The
     /// first tombstone may have been evicted while such a read was under way, and the read then brought the record back:
     /// this removes the record.
-    pub(super) fn write_tombstone_later(&self, id: &RecordId, grant: Grant) {
+    pub(super) fn write_tombstone_later(&self, id: &RecordId, fencing_token: FencingToken) {
         let Ok(tombstone_permit) = Arc::clone(&self.tombstone_permits).try_acquire_owned() else {
             return;
         };
@@ -177,7 +178,7 @@ impl RedisCache {
         tokio::spawn(async move {
             // A second more: the time of reads is of Redis' clock, this is of another.
             tokio::time::sleep(MAX_READ_TIME + Duration::from_secs(1)).await;
-            cache.write_tombstone(&id, grant).await;
+            cache.write_tombstone(&id, fencing_token).await;
             drop(tombstone_permit);
         });
     }

@@ -1,16 +1,18 @@
-//! A record as bytes that name their own form: a line with the version and the grant, which scripts read, a line of
-//! JSON, then the result as it was encoded. An operator can read all but the result.
+//! A record as bytes that name their own form: a line with the version and the fencing token, which scripts read, a
+//! line of JSON, then the result as it was encoded. An operator can read all but the result.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::key::{Identity, Key, Operation, RecordId, Scope, hex};
-use crate::record::{Digest, Grant, OnCrash, Payload, Record, State, Timestamp, Token, micros};
+use crate::record::{
+    ClaimId, Digest, FencingToken, OnCrash, Payload, Record, State, Timestamp, micros,
+};
 
 const VERSION: &str = "idem-record/2 ";
 
-/// Begin of a tombstone, before its grant: no record up to that grant is put over a tombstone.
+/// Begin of a tombstone, before its fencing token: no record up to that grant is put over a tombstone.
 const TOMBSTONE: &str = "idem-erased/2 ";
 
 /// When a record was read and how long it may be served, by the clock of Redis.
@@ -73,8 +75,8 @@ struct Header {
 }
 
 /// Encodes a tombstone.
-pub(super) fn tombstone(grant: Grant) -> Vec<u8> {
-    format!("{TOMBSTONE}{}\n", grant.number()).into_bytes()
+pub(super) fn tombstone(fencing_token: FencingToken) -> Vec<u8> {
+    format!("{TOMBSTONE}{}\n", fencing_token.number()).into_bytes()
 }
 
 /// Whether the value is a tombstone.
@@ -82,7 +84,7 @@ pub(super) fn is_tombstone(bytes: &[u8]) -> bool {
     bytes
         .strip_prefix(TOMBSTONE.as_bytes())
         .and_then(|rest| rest.strip_suffix(b"\n"))
-        .is_some_and(|grant| !grant.is_empty() && grant.iter().all(u8::is_ascii_digit))
+        .is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
 }
 
 /// An ended record; none where it has not ended.
@@ -97,7 +99,7 @@ pub(super) fn write(record: &Record, freshness: &Freshness) -> Option<Vec<u8>> {
             .payload
             .as_ref()
             .map(|payload| (payload.codec.to_string(), payload.bytes.len())),
-        token: record.token.map(|token| hex(token.as_bytes())),
+        token: record.claim_id.map(|token| hex(token.as_bytes())),
         attempt: record.attempt,
         lease_until: record.lease_until.as_micros(),
         retention: micros(record.retention),
@@ -108,7 +110,7 @@ pub(super) fn write(record: &Record, freshness: &Freshness) -> Option<Vec<u8>> {
         asked_at: freshness.asked_at.as_micros(),
         valid_until: freshness.valid_until.as_micros(),
     };
-    let mut bytes = format!("{VERSION}{}\n", record.grant.number()).into_bytes();
+    let mut bytes = format!("{VERSION}{}\n", record.fencing_token.number()).into_bytes();
     serde_json::to_writer(&mut bytes, &header).ok()?;
     bytes.push(b'\n');
     if let Some(payload) = &record.payload {
@@ -120,8 +122,8 @@ pub(super) fn write(record: &Record, freshness: &Freshness) -> Option<Vec<u8>> {
 /// The ended record with this id as it was read, and its freshness. None where the bytes are anything else, the record of
 /// another id included.
 pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Freshness)> {
-    let (grant, rest) = line(bytes.strip_prefix(VERSION.as_bytes())?)?;
-    let grant: i64 = std::str::from_utf8(grant).ok()?.parse().ok()?;
+    let (fencing_token, rest) = line(bytes.strip_prefix(VERSION.as_bytes())?)?;
+    let fencing_token: i64 = std::str::from_utf8(fencing_token).ok()?.parse().ok()?;
     let (header, payload) = line(rest)?;
     let header: Header = serde_json::from_slice(header).ok()?;
     let identity = Identity {
@@ -147,7 +149,7 @@ pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Freshness)> {
         return None;
     }
     let token = match header.token {
-        Some(token) => Some(Token::from_bytes(unhex(&token)?.try_into().ok()?)),
+        Some(token) => Some(ClaimId::from_bytes(unhex(&token)?.try_into().ok()?)),
         None => None,
     };
     let record = Record {
@@ -156,8 +158,8 @@ pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Freshness)> {
         fingerprint: Digest::from_bytes(&unhex(&header.fingerprint)?)?,
         state,
         payload,
-        token,
-        grant: Grant::from_number(grant),
+        claim_id: token,
+        fencing_token: FencingToken::from_number(fencing_token),
         attempt: header.attempt,
         lease_until: Timestamp::from_micros(header.lease_until),
         retention: Duration::from_micros(header.retention.try_into().ok()?),
@@ -210,8 +212,8 @@ mod tests {
             fingerprint: Digest::new(1, [1, 2, 3, 4], &[200; 32]),
             state,
             payload,
-            token: (state != State::Failed).then(|| Token::from_bytes([9; 16])),
-            grant: Grant::from_number(i64::MAX),
+            claim_id: (state != State::Failed).then(|| ClaimId::from_bytes([9; 16])),
+            fencing_token: FencingToken::from_number(i64::MAX),
             attempt: 3,
             lease_until: Timestamp::from_micros(-5),
             retention: Duration::from_secs(7),
@@ -274,7 +276,7 @@ mod tests {
     #[test]
     fn a_tombstone_is_no_record() {
         let record = record(State::Completed);
-        let tombstone = tombstone(record.grant);
+        let tombstone = tombstone(record.fencing_token);
         assert!(is_tombstone(&tombstone));
         assert_eq!(read(&tombstone, &record.id), None);
         let bytes = write(&record, &FRESHNESS).unwrap();

@@ -11,7 +11,7 @@ use super::{
     DUPLICATE, Executed, Executor as _, InsertResult, LOCKED, MySqlStore, insert_result, number,
 };
 use crate::key::hex;
-use crate::record::{Ending, Holder};
+use crate::record::{Ending, Owner};
 use crate::store::sql::{self, Backend as _, BatchExecutor, Pending, Query, Readable as _};
 use crate::store::{ClaimRequest, Fenced};
 
@@ -76,18 +76,18 @@ impl BatchExecutor for ClaimBatch {
         {
             if let Some((claim, sender)) = pending.remove(&record.id) {
                 // The receiver may be gone.
-                let _ = sender.send(insert_result(record, &claim.token));
+                let _ = sender.send(insert_result(record, &claim.claim_id));
             }
         }
     }
 }
 
 impl BatchExecutor for CompletionBatch {
-    type Request = (Holder, Ending);
+    type Request = (Owner, Ending);
     type Response = Fenced;
 
     async fn run(&self, batch: Vec<Pending<Self>>) {
-        let batch = sql::one_per_record(batch, |(holder, _)| holder.id);
+        let batch = sql::one_per_record(batch, |(owner, _)| owner.id);
         let completions = batch
             .iter()
             .map(|(completion, _)| of_completion(completion));
@@ -110,8 +110,8 @@ impl BatchExecutor for CompletionBatch {
                 .filter_map(|row| Some(row.bytes(0).ok()?.to_vec()));
             done = Some(ids.collect::<HashSet<_>>());
         }
-        for ((holder, _), sender) in batch {
-            let id = &holder.id.as_bytes()[..];
+        for ((owner, _), sender) in batch {
+            let id = &owner.id.as_bytes()[..];
             if done.as_ref().is_none_or(|done| done.contains(id)) {
                 let _ = sender.send(Fenced::Done);
             }
@@ -126,19 +126,19 @@ fn of_claim(claim: &ClaimRequest) -> Value {
         claim.identity.operation.as_str(),
         claim.identity.key.as_str(),
         hex(claim.fingerprint.as_bytes()),
-        hex(claim.token.as_bytes()),
+        hex(claim.claim_id.as_bytes()),
         sql::span(claim.lease),
         sql::span(claim.retention),
         claim.on_crash.as_str(),
     ])
 }
 
-fn of_completion((holder, ending): &(Holder, Ending)) -> Value {
+fn of_completion((owner, ending): &(Owner, Ending)) -> Value {
     let payload = ending.payload();
     json!([
-        hex(holder.id.as_bytes()),
-        hex(holder.token.as_bytes()),
-        holder.grant.number(),
+        hex(owner.id.as_bytes()),
+        hex(owner.claim_id.as_bytes()),
+        owner.fencing_token.number(),
         ending.state().as_str(),
         payload.map(|it| &*it.codec),
         payload.map(|it| hex(&it.bytes)),

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::errors::{LOCKED, is_undone, number};
 use super::{MySqlStore, error, run};
 use crate::error::StoreError;
-use crate::record::Grant;
+use crate::record::FencingToken;
 use crate::store::sql::{self, Readable as _, Statement};
 
 /// Longest time in which one purge looks for a moment without a lock on the row.
@@ -26,22 +26,25 @@ const MAX_STARVATION: Duration = Duration::from_secs(5 * 60);
 
 /// Raises the fencing floor, so that no claim from here on gets a fencing token as low as this one. Doing so without then deleting a
 /// record is harmless, so the two need no transaction.
-pub(super) async fn raise_above(store: &MySqlStore, grant: Grant) -> Result<(), StoreError> {
+pub(super) async fn raise_above(
+    store: &MySqlStore,
+    fencing_token: FencingToken,
+) -> Result<(), StoreError> {
     let statements = &store.statements;
     let answer = run(&store.pool, &statements.fencing_floor.query()).await;
     let rows = answer.map_err(error)?.rows;
     if let Some(row) = rows.first() {
-        if row.number(0).map_err(error)? >= grant.number() {
+        if row.number(0).map_err(error)? >= fencing_token.number() {
             return Ok(());
         }
         // MySQL cannot change a row without waiting for it.
         if row.number(1).map_err(error)? == 0 {
-            return wait_and_raise(store, grant).await;
+            return wait_and_raise(store, fencing_token).await;
         }
     }
     let give_up_at = Instant::now() + PATIENCE;
     loop {
-        let query = statements.raise_now.query().number(grant.number());
+        let query = statements.raise_now.query().number(fencing_token.number());
         match run(&store.pool, &query).await {
             Ok(_) => {
                 *starved_since(store) = None;
@@ -51,7 +54,7 @@ pub(super) async fn raise_above(store: &MySqlStore, grant: Grant) -> Result<(), 
                 if Instant::now() >= give_up_at {
                     let since = *starved_since(store).get_or_insert_with(Instant::now);
                     return match since.elapsed() >= MAX_STARVATION {
-                        true => wait_and_raise(store, grant).await,
+                        true => wait_and_raise(store, fencing_token).await,
                         false => Err(error(locked)),
                     };
                 }
@@ -70,24 +73,28 @@ fn starved_since(store: &MySqlStore) -> MutexGuard<'_, Option<Instant>> {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn wait_and_raise(store: &MySqlStore, grant: Grant) -> Result<(), StoreError> {
+async fn wait_and_raise(store: &MySqlStore, fencing_token: FencingToken) -> Result<(), StoreError> {
     let (pool, statements) = (store.pool.clone(), store.statements.clone());
     // A caller that goes away must leave no connection behind with a limit that is not its own.
     let raised =
-        sql::run_to_completion(async move { raise(&pool, &statements.raise, grant).await });
+        sql::run_to_completion(async move { raise(&pool, &statements.raise, fencing_token).await });
     raised.await.map_err(error)?;
     *starved_since(store) = None;
     Ok(())
 }
 
 /// Waits for the row, for a second at most.
-async fn raise(pool: &MySqlPool, statement: &Statement, grant: Grant) -> Result<(), sqlx::Error> {
+async fn raise(
+    pool: &MySqlPool,
+    statement: &Statement,
+    fencing_token: FencingToken,
+) -> Result<(), sqlx::Error> {
     const SHORTEN: &str =
         "SET @idem_lock_wait = @@innodb_lock_wait_timeout, innodb_lock_wait_timeout = 1";
     const RESTORE: &str = "SET innodb_lock_wait_timeout = @idem_lock_wait";
     let mut connection = pool.acquire().await?;
     sqlx::raw_sql(SHORTEN).execute(&mut *connection).await?;
-    let query = statement.query().number(grant.number());
+    let query = statement.query().number(fencing_token.number());
     let mut raised = query.build::<MySql>().execute(&mut *connection).await;
     if raised.as_ref().is_err_and(is_undone) {
         raised = query.build::<MySql>().execute(&mut *connection).await;

@@ -57,7 +57,7 @@ pub(super) struct MySqlStatements {
     /// [`sql::SharedStatements::get`] that takes the row's lock, and fails where another transaction has it.
     pub(super) lock: Statement,
     /// From MariaDB a row of [`record`]: what was inserted, or what was there. From MySQL no row, and the error of a
-    /// duplicate. Neither does anything where the clock is not ahead of all grants that were deleted.
+    /// duplicate. Neither does anything where the clock is not ahead of all fencing tokens that were deleted.
     pub(super) insert: Statement,
     /// The same for such a clock.
     pub(super) insert_above: Statement,

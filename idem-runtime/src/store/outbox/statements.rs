@@ -23,7 +23,7 @@ pub(super) struct OutboxStatements {
     pub(super) count: Statement,
     /// Claims those of a batch of ids that nobody has claimed since they were read.
     pub(super) take: Statement,
-    /// Those of a batch of ids that bear a token.
+    /// Those of a batch of ids that bear a claim id.
     pub(super) taken: Statement,
 }
 

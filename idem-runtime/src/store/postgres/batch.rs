@@ -7,7 +7,7 @@ use tokio::sync::oneshot::Sender;
 use super::statements::POSITION;
 use super::{ClaimRow, PostgresStore, error, read_claim_row, retry_conflicts};
 use crate::error::StoreError;
-use crate::record::{Ending, Holder};
+use crate::record::{Ending, Owner};
 use crate::store::sql::{self, BatchExecutor, Pending, Readable};
 use crate::store::{ClaimRequest, Fenced};
 
@@ -33,7 +33,7 @@ impl BatchExecutor for ClaimBatch {
         let operations: Vec<_> = each().map(|it| it.identity.operation.as_str()).collect();
         let keys: Vec<_> = each().map(|it| it.identity.key.as_str()).collect();
         let fingerprints: Vec<_> = each().map(|it| &it.fingerprint.as_bytes()[..]).collect();
-        let tokens: Vec<_> = each().map(|it| &it.token.as_bytes()[..]).collect();
+        let tokens: Vec<_> = each().map(|it| &it.claim_id.as_bytes()[..]).collect();
         let leases: Vec<_> = each().map(|it| sql::span(it.lease)).collect();
         let retentions: Vec<_> = each().map(|it| sql::span(it.retention)).collect();
         let on_crash: Vec<_> = each().map(|it| it.on_crash.as_str()).collect();
@@ -57,17 +57,17 @@ impl BatchExecutor for ClaimBatch {
 }
 
 impl BatchExecutor for CompletionBatch {
-    type Request = (Holder, Ending);
+    type Request = (Owner, Ending);
     type Response = Fenced;
 
     /// Completions that took no effect run again individually.
     async fn run(&self, batch: Vec<Pending<Self>>) {
-        let batch = sql::one_per_record(batch, |(holder, _)| holder.id);
-        let holders = || batch.iter().map(|((holder, _), _)| holder);
+        let batch = sql::one_per_record(batch, |(owner, _)| owner.id);
+        let owners = || batch.iter().map(|((owner, _), _)| owner);
         let endings = || batch.iter().map(|((_, ending), _)| ending);
-        let ids: Vec<_> = holders().map(|it| &it.id.as_bytes()[..]).collect();
-        let tokens: Vec<_> = holders().map(|it| &it.token.as_bytes()[..]).collect();
-        let grants: Vec<_> = holders().map(|it| it.grant.number()).collect();
+        let ids: Vec<_> = owners().map(|it| &it.id.as_bytes()[..]).collect();
+        let tokens: Vec<_> = owners().map(|it| &it.claim_id.as_bytes()[..]).collect();
+        let grants: Vec<_> = owners().map(|it| it.fencing_token.number()).collect();
         let states: Vec<_> = endings().map(|it| it.state().as_str()).collect();
         let codecs: Vec<_> = endings()
             .map(|it| it.payload().map(|it| &*it.codec))

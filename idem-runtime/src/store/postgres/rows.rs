@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::StoreError;
 use crate::key::{Identity, RecordId};
-use crate::record::{Digest, Record, State, Timestamp, Token};
+use crate::record::{ClaimId, Digest, Record, State, Timestamp};
 use crate::store::ClaimRequest;
 use crate::store::sql::{
     self, Backend, Readable, corrupt, granted_at, identity, payload, time, unreadable,
@@ -65,9 +65,9 @@ fn content<R: Readable>(
         .ok_or_else(|| corrupt("fingerprint"))?;
     let state =
         State::from_stored(row.text(at(1)).map_err(unreadable)?).ok_or_else(|| corrupt("state"))?;
-    let token = match row.bytes_or_null(at(2)).map_err(unreadable)? {
+    let claim_id = match row.bytes_or_null(at(2)).map_err(unreadable)? {
         None => None,
-        Some(bytes) => Some(Token::from_bytes(
+        Some(bytes) => Some(ClaimId::from_bytes(
             bytes.try_into().map_err(|_| corrupt("claim_id"))?,
         )),
     };
@@ -85,7 +85,7 @@ fn content<R: Readable>(
             .map(Duration::from_micros)
             .map_err(|_| corrupt("retention"))?,
         lease_until: time(row, at(5))?,
-        token,
+        claim_id,
         granted: granted_at(row, [at(3), at(4), at(10), at(7)])?,
     };
     let read_at = time(row, at(CONTENT_LEN))?;

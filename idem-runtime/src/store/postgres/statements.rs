@@ -27,7 +27,7 @@ pub(in crate::store) const DIALECT: Dialect = Dialect {
 };
 
 /// The column of [`PostgresStatements::claim`] and [`PostgresStatements::claim_locked`] that tells what was done: null
-/// where there is a record, the number of the grant where this claim made it, or one of those below.
+/// where there is a record, the fencing token where this claim made it, or one of those below.
 pub(super) const CLAIM_RESULT: usize = CONTENT_LEN + 1;
 /// The column of [`PostgresStatements::claim_all`] behind it.
 pub(super) const POSITION: usize = CLAIM_RESULT + 1;
@@ -62,7 +62,7 @@ pub(super) struct PostgresStatements {
     /// The same for many records, none twice. Parameters 1 to 9 are arrays; each row ends in the place of its claim in
     /// them, counted from 1.
     pub(super) claim_all: Statement,
-    /// The completions that took effect, by their places. Parameters 1 to 6 are arrays: those of a holder, then of an
+    /// The completions that took effect, by their places. Parameters 1 to 6 are arrays: those of a owner, then of an
     /// ending.
     pub(super) complete_all: Statement,
     /// The same as `claim` in a transaction that stays open; parameter 10 is what the record's lock is found by.
@@ -93,7 +93,7 @@ impl PostgresStatements {
             queued_from_now,
             ..
         } = Conditions::new(&DIALECT, "r.");
-        // Of the holder in a row of arrays instead of parameters.
+        // Of the owner in a row of arrays instead of parameters.
         let held = held
             .replace("?1", "a.id")
             .replace("?2", "a.claim_id")

@@ -3,11 +3,11 @@
 use super::errors::corrupt;
 use crate::error::StoreError;
 use crate::key::{Identity, Key, Operation, Scope, hex};
-use crate::record::{Digest, Payload, Token};
+use crate::record::{ClaimId, Digest, Payload};
 
 /// Hex digits.
-pub(super) fn token(token: &Token) -> String {
-    hex(token.as_bytes())
+pub(super) fn claim_id(claim_id: &ClaimId) -> String {
+    hex(claim_id.as_bytes())
 }
 
 /// The fingerprint as it is, operation, key and scope, between them ends of lines, which neither operation nor key can
@@ -88,7 +88,7 @@ mod tests {
             bytes: (*b"1:\n\xff").into(),
         };
         assert_eq!(read_payload(&payload(&result)), Some(result));
-        let token = token(&Token::from_bytes(std::array::from_fn(|n| n as u8)));
-        assert_eq!(token, "000102030405060708090a0b0c0d0e0f");
+        let claim_id = claim_id(&ClaimId::from_bytes(std::array::from_fn(|n| n as u8)));
+        assert_eq!(claim_id, "000102030405060708090a0b0c0d0e0f");
     }
 }

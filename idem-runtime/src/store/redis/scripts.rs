@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::{Arg, Cmd, Script, cmd};
 
 use super::encode;
-use crate::record::{Ending, Holder, Observation, micros};
+use crate::record::{Ending, Observation, Owner, micros};
 use crate::store::ClaimRequest;
 
 macro_rules! script {
@@ -83,23 +83,23 @@ impl ScriptCall {
     }
 
     pub(super) fn claim(self, claim: &ClaimRequest) -> Self {
-        self.text(&encode::token(&claim.token))
+        self.text(&encode::claim_id(&claim.claim_id))
             .number(span(claim.lease))
             .number(span(claim.retention))
             .text(claim.on_crash.as_str())
             .bytes(&encode::request(&claim.fingerprint, &claim.identity))
     }
 
-    pub(super) fn holder(self, holder: &Holder) -> Self {
-        self.text(&encode::token(&holder.token))
-            .number(holder.grant.number())
+    pub(super) fn owner(self, owner: &Owner) -> Self {
+        self.text(&encode::claim_id(&owner.claim_id))
+            .number(owner.fencing_token.number())
     }
 
     pub(super) fn observation(self, observed: &Observation) -> Self {
-        let token = observed.token.as_ref().map(encode::token);
+        let claim_id = observed.claim_id.as_ref().map(encode::claim_id);
         self.text(observed.state.as_str())
-            .text(token.as_deref().unwrap_or("-"))
-            .number(observed.grant.number())
+            .text(claim_id.as_deref().unwrap_or("-"))
+            .number(observed.fencing_token.number())
             .number(observed.lease_until.as_micros())
     }
 

@@ -6,7 +6,7 @@ use sqlx::{
 use sqlx_core::query::query_with_result;
 
 use crate::key::Identity;
-use crate::record::{Ending, Holder, Observation};
+use crate::record::{Ending, Observation, Owner};
 
 /// How a dialect writes parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,19 +151,19 @@ impl<'q> Query<'q> {
     }
 
     /// Parameters 1 to 3.
-    pub(in crate::store) fn holder(self, holder: &'q Holder) -> Self {
-        self.bytes(&holder.id.as_bytes()[..])
-            .bytes(&holder.token.as_bytes()[..])
-            .number(holder.grant.number())
+    pub(in crate::store) fn owner(self, owner: &'q Owner) -> Self {
+        self.bytes(&owner.id.as_bytes()[..])
+            .bytes(&owner.claim_id.as_bytes()[..])
+            .number(owner.fencing_token.number())
     }
 
     /// Parameters 1 to 5.
     pub(in crate::store) fn observation(self, observed: &'q Observation) -> Self {
-        let token = observed.token.as_ref();
+        let claim_id = observed.claim_id.as_ref();
         self.bytes(&observed.id.as_bytes()[..])
             .text(observed.state.as_str())
-            .bytes(token.map(|token| &token.as_bytes()[..]))
-            .number(observed.grant.number())
+            .bytes(claim_id.map(|claim_id| &claim_id.as_bytes()[..]))
+            .number(observed.fencing_token.number())
             .number(observed.lease_until.as_micros())
     }
 

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 
 use crate::error::StoreError;
 use crate::key::{Operation, RecordId};
-use crate::record::{Holder, Payload, Timestamp};
+use crate::record::{Owner, Payload, Timestamp};
 use crate::store::sql::rows::{corrupt, unreadable};
 use crate::store::sql::{Backend, Conditions, Dialect, Query, Readable, Statement, Table, span};
 use crate::store::{Fenced, Kept, RecoveryStore, Resolved};
@@ -76,11 +76,11 @@ impl RecoveryStatements {
 impl<B: Backend + Send> RecoveryStore for B {
     async fn keep(
         &self,
-        holder: &Holder,
+        owner: &Owner,
         recovery: &Payload,
         lease: Duration,
     ) -> Result<Fenced, StoreError> {
-        let query = self.statements().recovery.keep.query().holder(holder);
+        let query = self.statements().recovery.keep.query().owner(owner);
         let query = query.text(&*recovery.codec).bytes(&*recovery.bytes);
         Ok(match self.write(query.number(span(lease))).await? {
             0 => Fenced::Lost,

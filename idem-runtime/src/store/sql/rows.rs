@@ -6,7 +6,7 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{Identity, Key, Operation, RecordId, Scope};
 use crate::record::Payload;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-use crate::record::{Grant, OnCrash, State, Timestamp};
+use crate::record::{FencingToken, OnCrash, State, Timestamp};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use crate::store::Granted;
 
@@ -85,9 +85,9 @@ pub(in crate::store) fn granted_at<R: Readable>(
     row: &R,
     columns: [usize; 4],
 ) -> Result<Granted, StoreError> {
-    let [grant, attempt, first_claimed_at, on_crash] = columns;
+    let [fencing_token, attempt, first_claimed_at, on_crash] = columns;
     Ok(Granted {
-        grant: Grant::from_number(row.number(grant).map_err(unreadable)?),
+        fencing_token: FencingToken::from_number(row.number(fencing_token).map_err(unreadable)?),
         attempt: u32::try_from(row.number(attempt).map_err(unreadable)?)
             .ok()
             .filter(|attempt| *attempt > 0)

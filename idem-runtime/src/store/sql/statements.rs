@@ -98,7 +98,7 @@ pub(in crate::store) struct Conditions {
     pub(in crate::store) observed: String,
     /// Also unsettled, and there.
     pub(in crate::store) resolvable: String,
-    /// The number of the next grant.
+    /// The next fencing token.
     pub(in crate::store) next_grant: String,
     /// When purging looks at a record again that begins its retention now.
     pub(in crate::store) queued_from_now: String,

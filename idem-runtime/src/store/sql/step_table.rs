@@ -5,7 +5,7 @@
 //! by the next step of that name. Deleting a record deletes the rest.
 
 use crate::error::StoreError;
-use crate::record::{Holder, Payload};
+use crate::record::{Owner, Payload};
 use crate::store::sql::rows::{corrupt, unreadable};
 use crate::store::sql::{Backend, Conditions, Dialect, Readable, Statement, Table};
 use crate::store::{Fenced, SavedStep};
@@ -70,15 +70,15 @@ impl StepStatements {
 pub(in crate::store) async fn save_step(
     backend: &impl Backend,
     statements: &StepStatements,
-    holder: &Holder,
+    owner: &Owner,
     name: &str,
     payload: &Payload,
 ) -> Result<Fenced, StoreError> {
-    if save_new_step(backend, statements, holder, name, payload).await? == Fenced::Done {
+    if save_new_step(backend, statements, owner, name, payload).await? == Fenced::Done {
         return Ok(Fenced::Done);
     }
     // It was saved before, or the record is another's.
-    let find = statements.find.query().holder(holder).text(name);
+    let find = statements.find.query().owner(owner).text(name);
     Ok(match backend.read(find).await?.len() {
         0 => Fenced::Lost,
         _ => Fenced::Done,
@@ -89,11 +89,11 @@ pub(in crate::store) async fn save_step(
 pub(in crate::store) async fn save_new_step(
     backend: &impl Backend,
     statements: &StepStatements,
-    holder: &Holder,
+    owner: &Owner,
     name: &str,
     payload: &Payload,
 ) -> Result<Fenced, StoreError> {
-    let save = statements.save.query().holder(holder).text(name);
+    let save = statements.save.query().owner(owner).text(name);
     let save = save.text(&*payload.codec).bytes(&*payload.bytes);
     Ok(match backend.write(save).await? {
         0 => Fenced::Lost,
@@ -104,9 +104,9 @@ pub(in crate::store) async fn save_new_step(
 pub(in crate::store) async fn saved_steps(
     backend: &impl Backend,
     statements: &StepStatements,
-    holder: &Holder,
+    owner: &Owner,
 ) -> Result<Option<Vec<SavedStep>>, StoreError> {
-    let rows = backend.read(statements.all.query().holder(holder)).await?;
+    let rows = backend.read(statements.all.query().owner(owner)).await?;
     if rows.is_empty() {
         return Ok(None);
     }

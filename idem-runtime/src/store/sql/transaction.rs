@@ -375,23 +375,23 @@ macro_rules! transactions {
         async fn complete_in(
             &self,
             transaction: &mut Self::Transaction<'_>,
-            holder: &Holder,
+            owner: &Owner,
             ending: &Ending,
         ) -> Result<Fenced, StoreError> {
             let on = crate::store::sql::InTransaction::new(self, transaction);
-            crate::store::sql::complete(&on, holder, ending).await
+            crate::store::sql::complete(&on, owner, ending).await
         }
 
         async fn save_step_in(
             &self,
             transaction: &mut Self::Transaction<'_>,
-            holder: &Holder,
+            owner: &Owner,
             name: &str,
             payload: &crate::record::Payload,
         ) -> Result<Fenced, StoreError> {
             let on = crate::store::sql::InTransaction::new(self, transaction);
             let steps = &self.statements.steps;
-            crate::store::sql::save_new_step(&on, steps, holder, name, payload).await
+            crate::store::sql::save_new_step(&on, steps, owner, name, payload).await
         }
 
         async fn savepoint(

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Ending, Holder, Observation, Record, State, micros};
+use crate::record::{Ending, Observation, Owner, Record, State, micros};
 use crate::store::sql::{Query, Readable, SharedStatements, Statement, span};
 use crate::store::{
     Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Resolution, Resolved, cursor,
@@ -83,7 +83,7 @@ pub(in crate::store) async fn take_over(
 pub(in crate::store) fn is_claimable(record: &Record, claim: &ClaimRequest) -> bool {
     record.fingerprint == claim.fingerprint
         && (record.state == State::Released
-            || record.state == State::Running && record.token == Some(claim.token))
+            || record.state == State::Running && record.claim_id == Some(claim.claim_id))
 }
 
 /// Parameters 1 to 9: id, scope, operation, key, fingerprint, token, lease, retention, `on_crash`.
@@ -96,7 +96,7 @@ pub(in crate::store) fn claim_query<'q>(
         .bytes(&claim.id.as_bytes()[..])
         .identity(&claim.identity)
         .bytes(&claim.fingerprint.as_bytes()[..])
-        .bytes(&claim.token.as_bytes()[..])
+        .bytes(&claim.claim_id.as_bytes()[..])
         .number(span(claim.lease))
         .number(span(claim.retention))
         .text(claim.on_crash.as_str())
@@ -111,7 +111,7 @@ pub(in crate::store) fn take_over_query<'q>(
     statement
         .query()
         .observation(observed)
-        .bytes(&claim.token.as_bytes()[..])
+        .bytes(&claim.claim_id.as_bytes()[..])
         .bytes(&claim.fingerprint.as_bytes()[..])
         .number(span(claim.lease))
         .number(span(claim.retention))
@@ -120,43 +120,43 @@ pub(in crate::store) fn take_over_query<'q>(
 
 pub(in crate::store) async fn renew(
     backend: &impl Backend,
-    holder: &Holder,
+    owner: &Owner,
     lease: Duration,
 ) -> Result<Fenced, StoreError> {
-    let query = backend.statements().renew.query().holder(holder);
+    let query = backend.statements().renew.query().owner(owner);
     fenced(backend, query.number(span(lease))).await
 }
 
 pub(in crate::store) async fn complete(
     backend: &impl Backend,
-    holder: &Holder,
+    owner: &Owner,
     ending: &Ending,
 ) -> Result<Fenced, StoreError> {
-    let query = backend.statements().complete.query().holder(holder);
+    let query = backend.statements().complete.query().owner(owner);
     if fenced(backend, query.ending(ending)).await? == Fenced::Done {
         return Ok(Fenced::Done);
     }
-    let repeated = get(backend, &holder.id).await?.is_some_and(|record| {
+    let repeated = get(backend, &owner.id).await?.is_some_and(|record| {
         record.state.is_ended()
-            && record.token == Some(holder.token)
-            && record.grant == holder.grant
+            && record.claim_id == Some(owner.claim_id)
+            && record.fencing_token == owner.fencing_token
     });
     Ok(if repeated { Fenced::Done } else { Fenced::Lost })
 }
 
 pub(in crate::store) async fn release(
     backend: &impl Backend,
-    holder: &Holder,
+    owner: &Owner,
 ) -> Result<Fenced, StoreError> {
-    let query = backend.statements().release.query().holder(holder);
+    let query = backend.statements().release.query().owner(owner);
     fenced(backend, query).await
 }
 
 pub(in crate::store) async fn interrupt(
     backend: &impl Backend,
-    holder: &Holder,
+    owner: &Owner,
 ) -> Result<Fenced, StoreError> {
-    let query = backend.statements().interrupt.query().holder(holder);
+    let query = backend.statements().interrupt.query().owner(owner);
     fenced(backend, query).await
 }
 

@@ -49,7 +49,7 @@ mod tests {
 
     use super::*;
     use crate::key::{Identity, Key, Operation, Scope};
-    use crate::record::{Digest, Ending, Holder, OnCrash, Payload, Token};
+    use crate::record::{ClaimId, Digest, Ending, OnCrash, Owner, Payload};
     use crate::store::{Claim, ClaimRequest, Store as _};
 
     fn claim(scope: &str, key: &str) -> ClaimRequest {
@@ -62,7 +62,7 @@ mod tests {
             id: RecordId::of(&identity),
             identity,
             fingerprint: Digest::new(1, [b'\n'; 4], &[7; 32]),
-            token: Token::from_bytes([0xab; 16]),
+            claim_id: ClaimId::from_bytes([0xab; 16]),
             lease: Duration::from_secs(30),
             retention: Duration::from_secs(60),
             on_crash: OnCrash::Refuse,
@@ -104,10 +104,10 @@ mod tests {
             let Claim::Granted(granted) = store.claim(it).await.unwrap() else {
                 panic!("{:?} is in the way", it.identity);
             };
-            let holder = Holder {
+            let owner = Owner {
                 id: it.id,
-                token: it.token,
-                grant: granted.grant,
+                claim_id: it.claim_id,
+                fencing_token: granted.fencing_token,
             };
             match it.identity.key.as_str() {
                 "completed" => {
@@ -115,9 +115,9 @@ mod tests {
                         codec: "a tag\nof ü".into(),
                         bytes: (*b"\0\n\xff").into(),
                     };
-                    store.complete(&holder, &Ending::Completed(payload)).await
+                    store.complete(&owner, &Ending::Completed(payload)).await
                 }
-                "released" => store.release(&holder).await,
+                "released" => store.release(&owner).await,
                 _ => continue,
             }
             .unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use idem_runtime::record::{Ending, Holder, Observation};
+use idem_runtime::record::{Ending, Observation, Owner};
 use idem_runtime::store::{
     Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, Resolution, Resolved,
 };
@@ -26,20 +26,20 @@ impl Store for Plain {
         self.0.take_over(observed, claim).await
     }
 
-    async fn renew(&self, holder: &Holder, lease: Duration) -> Result<Fenced, StoreError> {
-        self.0.renew(holder, lease).await
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+        self.0.renew(owner, lease).await
     }
 
-    async fn complete(&self, holder: &Holder, ending: &Ending) -> Result<Fenced, StoreError> {
-        self.0.complete(holder, ending).await
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
+        self.0.complete(owner, ending).await
     }
 
-    async fn release(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        self.0.release(holder).await
+    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        self.0.release(owner).await
     }
 
-    async fn interrupt(&self, holder: &Holder) -> Result<Fenced, StoreError> {
-        self.0.interrupt(holder).await
+    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+        self.0.interrupt(owner).await
     }
 
     async fn resolve(

@@ -7,27 +7,27 @@ use tokio::sync::oneshot::Sender;
 use super::{BatchExecutor, Batcher};
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::{Ending, Holder};
+use crate::record::{Ending, Owner};
 use crate::store::Fenced;
 use crate::store::sql::{Backend, complete};
 
 /// Largest payload in bytes that is sent in a batch.
 const MAX_BATCHED_PAYLOAD: usize = 16 * 1024;
 
-impl<T: BatchExecutor<Request = (Holder, Ending), Response = Fenced>> Batcher<T> {
+impl<T: BatchExecutor<Request = (Owner, Ending), Response = Fenced>> Batcher<T> {
     /// Completes a record of this store, in a batch unless its payload is large.
     pub(in crate::store) async fn complete<B: Backend>(
         &self,
         store: &B,
         executor: impl FnOnce() -> T,
-        holder: &Holder,
+        owner: &Owner,
         ending: &Ending,
     ) -> Result<Fenced, StoreError> {
-        let run_single = complete(store, holder, ending);
+        let run_single = complete(store, owner, ending);
         if is_large(ending) {
             return run_single.await;
         }
-        let request = || (*holder, ending.clone());
+        let request = || (*owner, ending.clone());
         self.submit(executor, request, run_single).await
     }
 }
