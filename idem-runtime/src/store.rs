@@ -84,8 +84,8 @@ pub use self::steps::{SavedStep, StepStore};
 /// 4. A **fencing token** is `max(previous + 1, now in µs)`, see [`FencingToken::next`].
 /// 5. [`renew`](Self::renew), [`complete`](Self::complete), [`release`](Self::release) and
 ///    [`interrupt`](Self::interrupt) take effect only while the record bears the owner's claim id **and** fencing token
-///    and has not ended; otherwise they write nothing and answer [`Fenced::Lost`]. A lease that ran out does not by
-///    itself refuse its owner, nor does INTERRUPTED. RELEASED and records resolved by hand bear no claim id.
+///    and has not ended; otherwise they write nothing and answer [`FencedWrite::Fenced`]. A lease that ran out does not
+///    by itself refuse its owner, nor does INTERRUPTED. RELEASED and records resolved by hand bear no claim id.
 /// 6. [`take_over`](Self::take_over) and [`resolve`](Self::resolve) take effect only while **exactly the observation**
 ///    still holds, and never on a record whose lease still runs.
 /// 7. An **outcome is immutable** until it expires.
@@ -121,18 +121,18 @@ pub trait Store: Debug + Send + Sync + 'static {
     ) -> Result<Claim, StoreError>;
 
     /// Begins the lease anew. An INTERRUPTED record becomes RUNNING again: its owner is alive.
-    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError>;
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError>;
 
     /// Ends the record, which keeps its claim id and fencing token: a completion that is repeated finds its own fencing
-    /// token on the ended record and answers [`Fenced::Done`] without writing.
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError>;
+    /// token on the ended record and answers [`FencedWrite::Applied`] without writing.
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError>;
 
     /// Gives the record back: RELEASED, without claim id.
-    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError>;
+    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError>;
 
     /// Marks the record INTERRUPTED, by its own owner, who does not know what was done. It keeps claim id and fencing
-    /// token. Repeating it answers [`Fenced::Done`].
-    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError>;
+    /// token. Repeating it answers [`FencedWrite::Applied`].
+    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError>;
 
     /// Settles a lapsed RUNNING or an INTERRUPTED record that still is exactly as observed, see [`Resolution`].
     /// [`Resolution::Erase`] works on ended and released records as well. Any other record is left as it is.
@@ -213,13 +213,13 @@ pub struct Granted {
     pub on_crash: OnCrash,
 }
 
-/// The answer to a step that only the owner may take.
+/// Answer to a write that only the owner of a record may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fenced {
-    /// It took effect.
-    Done,
+pub enum FencedWrite {
+    /// The write took effect.
+    Applied,
     /// The record no longer bears the owner's claim id and fencing token, or has ended; nothing was written.
-    Lost,
+    Fenced,
 }
 
 /// How a record that nobody owns any more is settled. All of them leave it without claim id, and those that keep the
@@ -335,19 +335,19 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
         (**self).take_over(observed, claim).await
     }
 
-    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
         (**self).renew(owner, lease).await
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
         (**self).complete(owner, ending).await
     }
 
-    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         (**self).release(owner).await
     }
 
-    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         (**self).interrupt(owner).await
     }
 

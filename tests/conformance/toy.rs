@@ -10,8 +10,8 @@ use idem_runtime::record::{
     Ending, FencingToken, Observation, OnCrash, Owner, Payload, Record, State, Timestamp,
 };
 use idem_runtime::store::{
-    Claim, ClaimRequest, Cursor, Fenced, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
-    Resolution, Resolved, StepStore,
+    Claim, ClaimRequest, Cursor, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
+    RecoveryStore, Resolution, Resolved, StepStore,
 };
 use idem_runtime::{RecordId, Store, StoreError};
 
@@ -285,7 +285,7 @@ impl ToyStore {
         self.has(all) || seen == *observed
     }
 
-    fn held(&self, owner: &Owner, step: impl FnOnce(&mut Record)) -> Fenced {
+    fn held(&self, owner: &Owner, step: impl FnOnce(&mut Record)) -> FencedWrite {
         let mut inner = self.lock();
         let former = inner
             .former
@@ -293,13 +293,13 @@ impl ToyStore {
             .copied();
         let Some(record) = self.live(&mut inner, &owner.id) else {
             return match self.has(Bug::AbsentIsAccepted) {
-                true => Fenced::Done,
-                false => Fenced::Lost,
+                true => FencedWrite::Applied,
+                false => FencedWrite::Fenced,
             };
         };
         if self.has(Bug::FormerOwnerIsAccepted) && former == Some(owner.fencing_token) {
             step(record);
-            return Fenced::Done;
+            return FencedWrite::Applied;
         }
         let is_of = (record.claim_id == Some(owner.claim_id)
             || self.has(Bug::TokenIsIgnored) && record.claim_id.is_some())
@@ -311,10 +311,10 @@ impl ToyStore {
             _ => false,
         };
         if !is_of || !open {
-            return Fenced::Lost;
+            return FencedWrite::Fenced;
         }
         step(record);
-        Fenced::Done
+        FencedWrite::Applied
     }
 
     fn end(&self, record: &mut Record, ending: &Ending) {
@@ -414,7 +414,7 @@ impl Store for ToyStore {
         Ok(Claim::Existing(Box::new(record.clone())))
     }
 
-    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
         if self.has(Bug::RenewAnswersFromItsRead) {
             let answer = self.held(owner, |_| {});
             tokio::time::sleep(Duration::from_millis(4)).await;
@@ -433,7 +433,7 @@ impl Store for ToyStore {
         }))
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
         if self.has(Bug::DropLosesHalf) {
             // Two steps with a pause between them: whoever drops it there leaves a half.
             self.held(owner, |record| self.end(record, &Ending::Unrecorded));
@@ -445,7 +445,7 @@ impl Store for ToyStore {
                 && record.state == State::Unrecorded
             {
                 self.end(record, ending);
-                return Ok(Fenced::Done);
+                return Ok(FencedWrite::Applied);
             }
         }
         {
@@ -459,19 +459,19 @@ impl Store for ToyStore {
                 if self.has(Bug::RepeatedCompletionOverwrites) {
                     self.end(record, ending);
                 }
-                return Ok(Fenced::Done);
+                return Ok(FencedWrite::Applied);
             }
         }
         Ok(self.held(owner, |record| self.end(record, ending)))
     }
 
-    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         if self.has(Bug::EndedIsReleased)
             && let Some(record) = self.live(&mut self.lock(), &owner.id)
             && record.state.is_ended()
         {
             record.state = State::Released;
-            return Ok(Fenced::Done);
+            return Ok(FencedWrite::Applied);
         }
         Ok(self.held(owner, |record| {
             record.state = State::Released;
@@ -482,7 +482,7 @@ impl Store for ToyStore {
         }))
     }
 
-    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         Ok(self.held(owner, |record| {
             record.state = State::Interrupted;
             if self.has(Bug::InterruptDropsToken) {

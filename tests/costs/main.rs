@@ -16,7 +16,8 @@ use futures_util::FutureExt;
 use idem_runtime::fingerprint::digest;
 use idem_runtime::record::{Ending, FencingToken, Observation, Owner};
 use idem_runtime::store::{
-    Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution, Resolved,
+    Claim, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged, Resolution,
+    Resolved,
 };
 use idem_runtime::{
     Error, Fingerprint, Idem, MemoryStore, Record, RecordId, Store, StoreError, Timestamp,
@@ -163,20 +164,20 @@ impl Store for Grants {
         self.claim(claim).await
     }
 
-    async fn renew(&self, _: &Owner, _: Duration) -> Result<Fenced, StoreError> {
-        Ok(Fenced::Done)
+    async fn renew(&self, _: &Owner, _: Duration) -> Result<FencedWrite, StoreError> {
+        Ok(FencedWrite::Applied)
     }
 
-    async fn complete(&self, _: &Owner, _: &Ending) -> Result<Fenced, StoreError> {
-        Ok(Fenced::Done)
+    async fn complete(&self, _: &Owner, _: &Ending) -> Result<FencedWrite, StoreError> {
+        Ok(FencedWrite::Applied)
     }
 
-    async fn release(&self, _: &Owner) -> Result<Fenced, StoreError> {
-        Ok(Fenced::Done)
+    async fn release(&self, _: &Owner) -> Result<FencedWrite, StoreError> {
+        Ok(FencedWrite::Applied)
     }
 
-    async fn interrupt(&self, _: &Owner) -> Result<Fenced, StoreError> {
-        Ok(Fenced::Done)
+    async fn interrupt(&self, _: &Owner) -> Result<FencedWrite, StoreError> {
+        Ok(FencedWrite::Applied)
     }
 
     async fn resolve(&self, _: &Observation, _: &Resolution) -> Result<Resolved, StoreError> {

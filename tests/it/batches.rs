@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_runtime::record::{ClaimId, Digest, FencingToken, Owner};
-use idem_runtime::store::{Claim, ClaimInTransaction, ClaimRequest, Fenced, TransactionalStore};
+use idem_runtime::store::{
+    Claim, ClaimInTransaction, ClaimRequest, FencedWrite, TransactionalStore,
+};
 use idem_runtime::{State, Store};
 use tokio::task::JoinSet;
 
@@ -15,14 +17,14 @@ pub(crate) struct Crowd {
     members: Vec<Member>,
     /// Owners whose records were completed, and are gone.
     late: Vec<Owner>,
-    told_late: Vec<Fenced>,
+    told_late: Vec<FencedWrite>,
 }
 
 struct Member {
     claim: ClaimRequest,
     expects: Expects,
     got: Option<Claim>,
-    completed: Option<Fenced>,
+    completed: Option<FencedWrite>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +42,8 @@ enum Expects {
 /// What a member was told.
 pub(crate) enum Told {
     Claim(Claim),
-    Completion(Fenced),
-    Late(Fenced),
+    Completion(FencedWrite),
+    Late(FencedWrite),
 }
 
 /// What all of them ask at once.
@@ -173,16 +175,16 @@ impl Crowd {
             }
             let record = store.get(&member.claim.id).await.unwrap().unwrap();
             if matches!(got, Claim::Granted(_)) {
-                assert_eq!(member.completed, Some(Fenced::Done), "{key}");
+                assert_eq!(member.completed, Some(FencedWrite::Applied), "{key}");
                 let own = ending(member.claim.claim_id.as_bytes());
                 assert_eq!(record.ending(), Some(own), "{key}");
             } else {
-                assert_eq!(member.completed, Some(Fenced::Lost), "{key}");
+                assert_eq!(member.completed, Some(FencedWrite::Fenced), "{key}");
                 assert_ne!(record.claim_id, Some(member.claim.claim_id), "{key}");
             }
         }
         assert_eq!(winners.len(), 1);
-        assert_eq!(self.told_late, [Fenced::Lost; 4]);
+        assert_eq!(self.told_late, [FencedWrite::Fenced; 4]);
     }
 }
 
@@ -230,7 +232,7 @@ pub(crate) async fn a_locked_record_holds_up_no_other<S: TransactionalStore + Cl
     let held = store
         .complete_in(&mut holding, &locked, &ending(b"held"))
         .await;
-    assert_eq!(held.unwrap(), Fenced::Done);
+    assert_eq!(held.unwrap(), FencedWrite::Applied);
     let (mut waiting, mut others) = (JoinSet::new(), JoinSet::new());
     for owner in owners {
         let store = store.clone();
@@ -242,10 +244,10 @@ pub(crate) async fn a_locked_record_holds_up_no_other<S: TransactionalStore + Cl
     }
     let completed = tokio::time::timeout(LONG, others.join_all()).await.unwrap();
     for completed in completed {
-        assert_eq!(completed.unwrap(), Fenced::Done);
+        assert_eq!(completed.unwrap(), FencedWrite::Applied);
     }
     assert!(waiting.try_join_next().is_none(), "it is locked");
     store.rollback(holding).await.unwrap();
     let told = waiting.join_next().await.unwrap().unwrap().unwrap();
-    assert_eq!(told, Fenced::Done);
+    assert_eq!(told, FencedWrite::Applied);
 }

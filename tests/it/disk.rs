@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use idem_runtime::store::{Claim, Fenced};
+use idem_runtime::store::{Claim, FencedWrite};
 use idem_runtime::{
     MySqlStore, PostgresStore, SqliteStore, State, Store, StoreError, StoreErrorKind,
 };
@@ -116,7 +116,7 @@ async fn goes_on_when_there_is_room(store: impl Store, make_room: impl FnOnce())
 
     make_room();
     let late = store.complete(&unfinished, &ending(&result)).await;
-    assert_eq!(late.map_err(|it| told(&it)).unwrap(), Fenced::Done);
+    assert_eq!(late.map_err(|it| told(&it)).unwrap(), FencedWrite::Applied);
     let record = store.get(&unfinished.id).await.unwrap().unwrap();
     assert_eq!(record.ending(), Some(ending(&result)));
     let owner = own(&store, &refused).await;

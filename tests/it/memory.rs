@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use idem_runtime::store::{Claim, ClaimRequest, Fenced, Purged, Resolution, Resolved};
+use idem_runtime::store::{Claim, ClaimRequest, FencedWrite, Purged, Resolution, Resolved};
 use idem_runtime::{MemoryStore, OnCrash, State, Store, StoreErrorKind};
 
 use crate::records::{HOUR, claim, ending, own};
@@ -28,7 +28,7 @@ async fn a_full_store_refuses_new_keys_and_keeps_what_it_has() {
 
     for owner in &owners {
         let done = store.complete(owner, &ending(b"1")).await.unwrap();
-        assert_eq!(done, Fenced::Done);
+        assert_eq!(done, FencedWrite::Applied);
     }
     for key in ["a", "b", "c"] {
         let answer = store.claim(&claim(key)).await.unwrap();

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use idem_runtime::record::FencingToken;
-use idem_runtime::store::{Claim, ClaimRequest, Fenced, Filter, PageRequest, Resolution, Resolved};
+use idem_runtime::store::{
+    Claim, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution, Resolved,
+};
 use idem_runtime::{
     Identity, Key, MySqlStore, OnCrash, Operation, RecordId, State, Store, StoreError,
     StoreErrorKind, conformance,
@@ -248,7 +250,7 @@ async fn contention_has_one_winner_and_no_errors() {
                     fencing_token: *fencing_token,
                 };
                 let released = stores[0].release(&owner).await.unwrap();
-                assert_eq!(released, Fenced::Done);
+                assert_eq!(released, FencedWrite::Applied);
             }
         }
         database.drop().await;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use idem_runtime::record::{ClaimId, Digest, Ending, Owner, Payload};
-use idem_runtime::store::{Claim, ClaimRequest, Fenced};
+use idem_runtime::store::{Claim, ClaimRequest, FencedWrite};
 use idem_runtime::{
     Call, Error, Idem, Identity, Key, MySqlStore, OnCrash, Operation, PostgresStore, RecordId,
     RedisStore, Scope, Store, StoreError,
@@ -152,7 +152,7 @@ async fn steps_find_themselves(line: Line) {
             bytes: b"1".as_slice().into(),
         });
         let (answer, _) = line.lossy(loss, || store.complete(&owner, &ending)).await;
-        assert_eq!(answer, Fenced::Done, "{loss:?}");
+        assert_eq!(answer, FencedWrite::Applied, "{loss:?}");
         let record = store.get(&claim.id).await.unwrap().unwrap();
         assert_eq!(record.ending(), Some(ending), "{loss:?}");
     }

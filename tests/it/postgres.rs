@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use idem_runtime::record::FencingToken;
-use idem_runtime::store::{Claim, Fenced, Filter, PageRequest, Purged, Resolution};
+use idem_runtime::store::{Claim, FencedWrite, Filter, PageRequest, Purged, Resolution};
 use idem_runtime::{PostgresStore, State, Store, StoreError, StoreErrorKind, conformance};
 use idem_tests::backends;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -492,7 +492,7 @@ async fn a_connection_that_was_cut_fails_one_step_and_no_more() {
         told(&error)
     );
     let done = store.complete(&owner, &ending(b"1")).await.unwrap();
-    assert_eq!(done, Fenced::Done);
+    assert_eq!(done, FencedWrite::Applied);
     database.drop().await;
 }
 
@@ -624,7 +624,7 @@ async fn a_schema_may_be_renamed_and_copied() {
         assert_eq!(number(&pool, &count).await, records, "{schema}");
         let owner = own(&store(schema), &claim("more")).await;
         let completed = store(schema).complete(&owner, &ending(b"1")).await;
-        assert_eq!(completed.unwrap(), Fenced::Done);
+        assert_eq!(completed.unwrap(), FencedWrite::Applied);
     }
     database.drop().await;
 }

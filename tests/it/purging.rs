@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use idem_runtime::store::{Claim, ClaimRequest, Fenced};
+use idem_runtime::store::{Claim, ClaimRequest, FencedWrite};
 use idem_runtime::{MySqlStore, PostgresStore, SqliteStore, State, Store};
 use idem_tests::backends;
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
@@ -103,7 +103,7 @@ struct Calls {
 async fn call(store: &impl Store, claim: &ClaimRequest) {
     let owner = own(store, claim).await;
     let done = store.complete(&owner, &ending(b"1")).await;
-    assert_eq!(done.map_err(|it| told(&it)).unwrap(), Fenced::Done);
+    assert_eq!(done.map_err(|it| told(&it)).unwrap(), FencedWrite::Applied);
     let again = ClaimRequest {
         claim_id: idem_runtime::record::ClaimId::random(),
         ..claim.clone()

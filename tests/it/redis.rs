@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use ::redis::Client;
 use ::redis::aio::ConnectionManager;
 use idem_runtime::record::{ClaimId, Digest, Ending, Owner};
-use idem_runtime::store::{Claim, ClaimRequest, Fenced};
+use idem_runtime::store::{Claim, ClaimRequest, FencedWrite};
 use idem_runtime::{
     Identity, Key, OnCrash, Operation, RecordId, RedisStore, Scope, Store, StoreErrorKind,
 };
@@ -94,7 +94,7 @@ async fn scripts_that_the_server_forgot_are_sent_again() {
         .await
         .unwrap();
     let done = store.complete(&owner, &Ending::Unrecorded).await.unwrap();
-    assert_eq!(done, Fenced::Done);
+    assert_eq!(done, FencedWrite::Applied);
 }
 
 #[tokio::test]
@@ -285,7 +285,7 @@ async fn too_few_replicas_are_an_error_that_repeating_mends() {
     let owner = own(&relaxed, &claim).await;
     for _ in 0..2 {
         let done = relaxed.complete(&owner, &Ending::Unrecorded).await.unwrap();
-        assert_eq!(done, Fenced::Done);
+        assert_eq!(done, FencedWrite::Applied);
     }
 }
 

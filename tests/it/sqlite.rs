@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use idem_runtime::record::FencingToken;
-use idem_runtime::store::{Claim, ClaimRequest, Fenced, Filter, PageRequest, Resolution};
+use idem_runtime::store::{Claim, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution};
 use idem_runtime::{OnCrash, SqliteStore, State, Store, StoreError, StoreErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, Row};
@@ -350,7 +350,7 @@ async fn a_full_disk_undoes_what_it_cannot_hold() {
     let record = store.get(&claim.id).await.unwrap().unwrap();
     assert_eq!(record.state, State::Running);
     let done = store.complete(&owner, &ending(b"small")).await.unwrap();
-    assert_eq!(done, Fenced::Done);
+    assert_eq!(done, FencedWrite::Applied);
 }
 
 /// How often something was committed to the write-ahead log: each commit ends in a frame that bears the size of the

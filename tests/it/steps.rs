@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use idem_runtime::record::{Owner, Payload};
-use idem_runtime::store::{ClaimRequest, Fenced, Resolution, Resolved};
+use idem_runtime::store::{ClaimRequest, FencedWrite, Resolution, Resolved};
 use idem_runtime::{MySqlStore, PostgresStore, SqliteStore, Store, StoreError};
 use idem_tests::backends;
 use sqlx::{AssertSqlSafe, Executor};
@@ -71,7 +71,7 @@ async fn save(store: &impl Store, owner: &Owner, name: &str) {
     };
     let steps = store.steps().unwrap();
     let saved = steps.save_step(owner, name, &payload).await;
-    assert_eq!(saved.unwrap(), Fenced::Done);
+    assert_eq!(saved.unwrap(), FencedWrite::Applied);
 }
 
 /// A record with two steps.

@@ -15,8 +15,8 @@ use idem_runtime::conformance::{self, Case};
 use idem_runtime::error::{StoreError, StoreErrorKind};
 use idem_runtime::record::{Ending, FencingToken, Observation, Owner};
 use idem_runtime::store::{
-    Claim, ClaimRequest, Cursor, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution,
-    Resolved,
+    Claim, ClaimRequest, Cursor, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
+    Resolution, Resolved,
 };
 use idem_runtime::{Call, Error, Idem, OnCrash, Record, RecordId, State, Store, Timestamp};
 
@@ -154,30 +154,30 @@ impl Store for ShelfStore {
         Ok(shelf.begin_next_attempt(claim))
     }
 
-    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
         Ok(fenced(self.step().held(owner), |record| {
             record.state = State::Running;
             record.lease_until = record.read_at.after(lease);
         }))
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
         let mut shelf = self.step();
         // The first acknowledgement was lost on its way.
         if let Some(record) = shelf.record(&owner.id)
             && record.state.is_ended()
             && is_of(record, owner)
         {
-            return Ok(Fenced::Done);
+            return Ok(FencedWrite::Applied);
         }
         Ok(fenced(shelf.held(owner), |record| end(record, ending)))
     }
 
-    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         Ok(fenced(self.step().held(owner), release))
     }
 
-    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         Ok(fenced(self.step().held(owner), |record| {
             record.state = State::Interrupted;
         }))
@@ -308,13 +308,13 @@ fn existing(record: &Record) -> Claim {
     Claim::Existing(Box::new(record.clone()))
 }
 
-fn fenced(record: Option<&mut Record>, step: impl FnOnce(&mut Record)) -> Fenced {
+fn fenced(record: Option<&mut Record>, step: impl FnOnce(&mut Record)) -> FencedWrite {
     match record {
         Some(record) => {
             step(record);
-            Fenced::Done
+            FencedWrite::Applied
         }
-        None => Fenced::Lost,
+        None => FencedWrite::Fenced,
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::kit::*;
 use crate::key::RecordId;
 use crate::record::{OnCrash, Owner, Record, State};
-use crate::store::{Claim, ClaimRequest, Fenced, Granted, Resolution, Resolved};
+use crate::store::{Claim, ClaimRequest, FencedWrite, Granted, Resolution, Resolved};
 
 pub(super) async fn claim_is_exclusive(store: Subject) -> Outcome {
     for _ in 0..3 {
@@ -120,7 +120,10 @@ pub(super) async fn repeated_claim_keeps_its_grant(store: Subject) -> Outcome {
         "the lease was not begun anew: {record:?}"
     );
     let renewed = store.renew(&owned_by(&claim, &second), LONG).await?;
-    ensure!(renewed == Fenced::Done, "the owner was refused afterwards");
+    ensure!(
+        renewed == FencedWrite::Applied,
+        "the owner was refused afterwards"
+    );
     Ok(())
 }
 
@@ -362,7 +365,7 @@ pub(super) async fn unknown_outcome_never_expires(store: Subject) -> Outcome {
         );
         let done = store.complete(&owner, &ending()).await?;
         ensure!(
-            done == Fenced::Done,
+            done == FencedWrite::Applied,
             "under {on_crash:?} its owner was refused"
         );
     }

@@ -11,7 +11,7 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Ending, Observation, Owner, Payload, Record};
 use crate::store::{
-    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
+    Claim, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
     Resolved, SavedStep, StepStore, Store,
 };
 
@@ -326,20 +326,20 @@ impl<S: Store> Store for FaultStore<S> {
         self.step(Op::TakeOver, step).await
     }
 
-    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
         self.step(Op::Renew, self.inner().renew(owner, lease)).await
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
         let step = self.inner().complete(owner, ending);
         self.step(Op::Complete, step).await
     }
 
-    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         self.step(Op::Release, self.inner().release(owner)).await
     }
 
-    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         let step = self.inner().interrupt(owner);
         self.step(Op::Interrupt, step).await
     }
@@ -382,7 +382,7 @@ impl<S: Store> StepStore for FaultStore<S> {
         owner: &Owner,
         name: &str,
         payload: &Payload,
-    ) -> Result<Fenced, StoreError> {
+    ) -> Result<FencedWrite, StoreError> {
         let steps = self.inner().steps().ok_or_else(no_steps)?;
         self.step(Op::SaveStep, steps.save_step(owner, name, payload))
             .await

@@ -2,10 +2,10 @@
 
 use super::kit::*;
 use crate::record::{ClaimId, Ending, FencingToken, OnCrash, Owner, Record, State};
-use crate::store::{ClaimRequest, Fenced, Resolution};
+use crate::store::{ClaimRequest, FencedWrite, Resolution};
 
-fn accepted(step: &str, answer: Fenced) -> Outcome {
-    ensure!(answer == Fenced::Done, "{step} was refused");
+fn accepted(step: &str, answer: FencedWrite) -> Outcome {
+    ensure!(answer == FencedWrite::Applied, "{step} was refused");
     Ok(())
 }
 
@@ -178,7 +178,7 @@ pub(super) async fn outcome_is_immutable(store: Subject) -> Outcome {
             ("release", store.release(&owner).await?),
             ("interrupt", store.interrupt(&owner).await?),
         ] {
-            ensure!(answer == Fenced::Lost, "{step} was accepted");
+            ensure!(answer == FencedWrite::Fenced, "{step} was accepted");
             store.unchanged(&ended).await?;
         }
         store.denied(&claim).await?;

@@ -7,7 +7,7 @@ use std::task::Poll;
 use super::faults::{FaultStore, Op};
 use super::kit::*;
 use crate::record::{OnCrash, State};
-use crate::store::{Claim, ClaimRequest, Fenced, Store};
+use crate::store::{Claim, ClaimRequest, FencedWrite, Store};
 
 /// How many times a future is polled before it is dropped, at most. A step of a store that talks to another thread or
 /// machine takes a handful.
@@ -80,7 +80,7 @@ pub(super) async fn lost_answer_of_a_completion(store: Subject) -> Outcome {
     let ended = store.record(&claim.id).await?;
     let repeated = store.complete(&owner, &ending()).await?;
     ensure!(
-        repeated == Fenced::Done,
+        repeated == FencedWrite::Applied,
         "the repeated completion was refused"
     );
     store.unchanged(&ended).await?;
@@ -144,7 +144,10 @@ pub(super) async fn dropped_takeover(store: Subject) -> Outcome {
         );
         // Not that nothing changes: what was dropped may still come through, and begin this lease anew.
         let former = store.renew(&silent.owner, LONG).await?;
-        ensure!(former == Fenced::Lost, "its former owner was accepted");
+        ensure!(
+            former == FencedWrite::Fenced,
+            "its former owner was accepted"
+        );
         silent = Silent {
             owner: owned_by(&successor, &granted),
             record: store.lapsed(&successor.id).await?,
@@ -168,7 +171,7 @@ pub(super) async fn dropped_completion(store: Subject) -> Outcome {
         );
         let repeated = store.complete(&owner, &ending).await?;
         ensure!(
-            repeated == Fenced::Done,
+            repeated == FencedWrite::Applied,
             "repeated after {polls} polls, it was refused"
         );
         let record = store.record(&claim.id).await?;

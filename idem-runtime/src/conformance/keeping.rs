@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::kit::*;
 use crate::key::{Identity, Scope};
 use crate::record::{Ending, OnCrash, Payload};
-use crate::store::{ClaimRequest, Fenced};
+use crate::store::{ClaimRequest, FencedWrite};
 
 /// Claims a record about this, and compares what is read back, by id and from the listing of its operation.
 async fn keeps(store: &Subject, identity: Identity) -> Outcome {
@@ -126,7 +126,7 @@ async fn completes(store: &Subject, payload: Payload) -> Outcome {
         let claim = fresh();
         let owner = store.own(&claim).await?;
         let done = store.complete(&owner, &ending).await?;
-        ensure!(done == Fenced::Done, "the completion was refused");
+        ensure!(done == FencedWrite::Applied, "the completion was refused");
         let record = store.record(&claim.id).await?;
         ensure!(
             record.ending().as_ref() == Some(&ending),
@@ -199,7 +199,7 @@ pub(super) async fn endless_durations_are_kept(store: Subject) -> Outcome {
                 "a lease of {lease:?} and a retention of {retention:?} were kept as {record:?}"
             );
             let renewed = store.renew(&owner, Duration::MAX).await?;
-            ensure!(renewed == Fenced::Done, "the renewal was refused");
+            ensure!(renewed == FencedWrite::Applied, "the renewal was refused");
             let record = store.record(&claim.id).await?;
             ensure!(
                 record.lease_until >= record.read_at.after(CENTURY),

@@ -15,8 +15,8 @@ use crate::record::{
     Timestamp,
 };
 use crate::store::{
-    Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution, Resolved,
-    Store,
+    Claim, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged, Resolution,
+    Resolved, Store,
 };
 
 /// What a case found: nothing wrong, or what it saw instead of what the rule asks for.
@@ -116,22 +116,30 @@ impl Subject {
         Ok(record)
     }
 
-    pub(super) async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, String> {
+    pub(super) async fn renew(
+        &self,
+        owner: &Owner,
+        lease: Duration,
+    ) -> Result<FencedWrite, String> {
         let answer = self.store.renew(owner, lease).await;
         answer.map_err(failed("renew"))
     }
 
-    pub(super) async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, String> {
+    pub(super) async fn complete(
+        &self,
+        owner: &Owner,
+        ending: &Ending,
+    ) -> Result<FencedWrite, String> {
         let answer = self.store.complete(owner, ending).await;
         answer.map_err(failed("complete"))
     }
 
-    pub(super) async fn release(&self, owner: &Owner) -> Result<Fenced, String> {
+    pub(super) async fn release(&self, owner: &Owner) -> Result<FencedWrite, String> {
         let answer = self.store.release(owner).await;
         answer.map_err(failed("release"))
     }
 
-    pub(super) async fn interrupt(&self, owner: &Owner) -> Result<Fenced, String> {
+    pub(super) async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, String> {
         let answer = self.store.interrupt(owner).await;
         answer.map_err(failed("interrupt"))
     }
@@ -181,7 +189,7 @@ impl Subject {
             ("interrupt", self.interrupt(owner).await?),
         ];
         for (step, answer) in answers {
-            ensure!(answer == Fenced::Lost, "{step} was accepted");
+            ensure!(answer == FencedWrite::Fenced, "{step} was accepted");
         }
         match before {
             Some(before) => self.unchanged(&before).await,

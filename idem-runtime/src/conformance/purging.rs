@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::kit::*;
 use crate::record::{OnCrash, Owner, State};
-use crate::store::{ClaimRequest, Fenced, Purged};
+use crate::store::{ClaimRequest, FencedWrite, Purged};
 
 fn brief(on_crash: OnCrash) -> ClaimRequest {
     ClaimRequest {
@@ -32,7 +32,7 @@ async fn renewed_and_due(
         };
         let granted = store.granted(&claim).await?;
         let owner = owned_by(&claim, &granted);
-        if store.renew(&owner, LONG).await? == Fenced::Lost {
+        if store.renew(&owner, LONG).await? == FencedWrite::Fenced {
             // So slow was the store that the record has expired. The next one may be quicker.
             store.absent(&claim.id).await?;
             continue;
@@ -168,7 +168,7 @@ pub(super) async fn purge_against_renew(store: Subject) -> Outcome {
             }
         })
         .await?;
-        let renewed = answers.contains(&Some(Fenced::Done));
+        let renewed = answers.contains(&Some(FencedWrite::Applied));
         let record = store.get(&claim.id).await?;
         ensure!(
             renewed == record.is_some(),
@@ -224,7 +224,10 @@ pub(super) async fn purge_interrupts_what_is_unknown(store: Subject) -> Outcome 
             purge_all(&store, 100).await?;
             store.unchanged(&record).await?;
             let done = store.complete(&owner, &ending()).await?;
-            ensure!(done == Fenced::Done, "its owner was refused afterwards");
+            ensure!(
+                done == FencedWrite::Applied,
+                "its owner was refused afterwards"
+            );
         }
         if counted > 0 {
             return Ok(());

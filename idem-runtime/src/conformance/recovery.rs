@@ -5,7 +5,9 @@ use std::time::Duration;
 use super::kit::*;
 use crate::key::{Identity, Operation, RecordId};
 use crate::record::{ClaimId, FencingToken, OnCrash, Owner, Payload, Timestamp};
-use crate::store::{Claim, ClaimRequest, Fenced, Kept, RecoveryStore, Resolution, Resolved, Store};
+use crate::store::{
+    Claim, ClaimRequest, FencedWrite, Kept, RecoveryStore, Resolution, Resolved, Store,
+};
 
 /// More than any of these operations ever has.
 const ALL: u32 = 100;
@@ -30,7 +32,12 @@ impl Desk {
         })
     }
 
-    async fn keep(&self, owner: &Owner, kept: &Payload, lease: Duration) -> Result<Fenced, String> {
+    async fn keep(
+        &self,
+        owner: &Owner,
+        kept: &Payload,
+        lease: Duration,
+    ) -> Result<FencedWrite, String> {
         let store = self.store.store();
         let answer = recovery(&*store)?.keep(owner, kept, lease).await;
         answer.map_err(failed("keep"))
@@ -39,7 +46,7 @@ impl Desk {
     /// A value that must be accepted.
     async fn kept(&self, owner: &Owner, kept: &Payload, lease: Duration) -> Outcome {
         let answer = self.keep(owner, kept, lease).await?;
-        ensure!(answer == Fenced::Done, "the value was refused");
+        ensure!(answer == FencedWrite::Applied, "the value was refused");
         Ok(())
     }
 
@@ -204,7 +211,7 @@ pub(super) async fn keeping_is_fenced(store: Subject) -> Outcome {
     let stray = payload(b"stray");
     let refused = async |owner: &Owner, whose: &str| {
         let answer = desk.keep(owner, &stray, SHORT).await?;
-        ensure!(answer == Fenced::Lost, "it kept a value for {whose}");
+        ensure!(answer == FencedWrite::Fenced, "it kept a value for {whose}");
         Outcome::Ok(())
     };
     let claim = desk.fresh();
@@ -414,7 +421,10 @@ pub(super) async fn kept_belongs_to_one_life(store: Subject) -> Outcome {
         }
     };
     let answer = desk.keep(&former, &payload(b"stray"), SHORT).await?;
-    ensure!(answer == Fenced::Lost, "a former life's owner kept a value");
+    ensure!(
+        answer == FencedWrite::Fenced,
+        "a former life's owner kept a value"
+    );
     let due = desk.settled().await?;
     ensure!(
         due.iter()

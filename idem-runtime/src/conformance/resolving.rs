@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::kit::*;
 use crate::record::{Ending, OnCrash, Record, State};
-use crate::store::{Claim, ClaimRequest, Fenced, Resolution, Resolved};
+use crate::store::{Claim, ClaimRequest, FencedWrite, Resolution, Resolved};
 
 async fn resolved(store: &Subject, record: &Record, resolution: &Resolution) -> Outcome {
     let answer = store.resolve(&record.observation(), resolution).await?;
@@ -105,7 +105,10 @@ pub(super) async fn resolved_as_unknown(store: Subject) -> Outcome {
         };
         ensure!(same(&after, &expected), "{after:?} instead of {expected:?}");
         let done = store.complete(&silent.owner, &ending()).await?;
-        ensure!(done == Fenced::Done, "its owner was refused afterwards");
+        ensure!(
+            done == FencedWrite::Applied,
+            "its owner was refused afterwards"
+        );
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use super::faults::{FaultStore, Op};
 use super::interruption::{POLLS, dropped_after};
 use super::kit::*;
 use crate::record::{ClaimId, FencingToken, OnCrash, Owner, Payload};
-use crate::store::{Claim, ClaimRequest, Fenced, Resolution, Resolved, StepStore, Store};
+use crate::store::{Claim, ClaimRequest, FencedWrite, Resolution, Resolved, StepStore, Store};
 
 /// What is read, by name.
 type Steps = BTreeMap<String, Payload>;
@@ -17,7 +17,7 @@ async fn save(
     owner: &Owner,
     name: &str,
     payload: &Payload,
-) -> Result<Fenced, String> {
+) -> Result<FencedWrite, String> {
     let store = store.store();
     let steps = store.steps().ok_or("the store keeps no steps")?;
     let answer = steps.save_step(owner, name, payload).await;
@@ -27,7 +27,10 @@ async fn save(
 /// A save that must be accepted.
 async fn saved(store: &Subject, owner: &Owner, name: &str, payload: &Payload) -> Outcome {
     let answer = save(store, owner, name, payload).await?;
-    ensure!(answer == Fenced::Done, "the step {name:?} was refused");
+    ensure!(
+        answer == FencedWrite::Applied,
+        "the step {name:?} was refused"
+    );
     Ok(())
 }
 
@@ -75,7 +78,7 @@ fn one(bytes: &[u8]) -> Steps {
 /// Neither saving nor reading is granted, and nothing is written.
 async fn refused(store: &Subject, owner: &Owner) -> Outcome {
     let answer = save(store, owner, "stray", &payload(b"stray")).await?;
-    ensure!(answer == Fenced::Lost, "a step was accepted");
+    ensure!(answer == FencedWrite::Fenced, "a step was accepted");
     let steps = read(store, owner).await?;
     ensure!(steps.is_none(), "it was told of {steps:?}");
     Ok(())
@@ -126,7 +129,7 @@ pub(super) async fn steps_are_kept_over_release(store: Subject) -> Outcome {
     let claim = fresh();
     let owner = with_a_step(&store, &claim).await?;
     let released = store.release(&owner).await?;
-    ensure!(released == Fenced::Done, "the release was refused");
+    ensure!(released == FencedWrite::Applied, "the release was refused");
     let owner = store.own(&other(&claim)).await?;
     let steps = reads(&store, &owner).await?;
     ensure!(steps == one(b"first"), "the next owner reads {steps:?}");
@@ -258,7 +261,7 @@ pub(super) async fn step_against_takeover(store: Subject) -> Outcome {
                 // Whoever comes last to the barrier is the first to go on.
                 if (task + round) % 2 == 0 {
                     let answer = save(&store, &former, "step", &payload(b"first")).await?;
-                    return Ok((answer == Fenced::Done, false));
+                    return Ok((answer == FencedWrite::Applied, false));
                 }
                 let owner = owned_by(&second, &store.taken(&seen, &second).await?);
                 let steps = reads(&store, &owner).await?;
@@ -457,7 +460,7 @@ pub(super) async fn dropped_step(store: Subject) -> Outcome {
         let first = payload(b"first");
         let dropped = dropped_after(polls, save(&store, &owner, "step", &first)).await;
         if let Some(answer) = dropped {
-            ensure!(answer? == Fenced::Done, "the step was refused");
+            ensure!(answer? == FencedWrite::Applied, "the step was refused");
         }
         // What is under way may still arrive, before or after this one.
         saved(&store, &owner, "step", &first).await?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::kit::*;
 use crate::record::{Observation, OnCrash, State};
-use crate::store::{Claim, ClaimRequest, Fenced, Resolution, Resolved};
+use crate::store::{Claim, ClaimRequest, FencedWrite, Resolution, Resolved};
 
 pub(super) async fn takeover_needs_a_lapsed_lease(store: Subject) -> Outcome {
     let claim = fresh();
@@ -136,7 +136,10 @@ pub(super) async fn takeover_of_refuse_is_refused(store: Subject) -> Outcome {
     let observed = store.record(&silent.claim.id).await?.observation();
     store.not_taken(&observed, &successor).await?;
     let done = store.complete(&silent.owner, &ending()).await?;
-    ensure!(done == Fenced::Done, "its owner was refused afterwards");
+    ensure!(
+        done == FencedWrite::Applied,
+        "its owner was refused afterwards"
+    );
     Ok(())
 }
 

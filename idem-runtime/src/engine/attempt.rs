@@ -14,7 +14,7 @@ use super::transaction::inside;
 use crate::error::{Error, InvalidCall};
 use crate::key::{Key, Operation, RecordId, Scope};
 use crate::record::{FencingToken, OnCrash, Owner, Record, Timestamp};
-use crate::store::{Fenced, Granted};
+use crate::store::{FencedWrite, Granted};
 
 /// A running attempt: what it is about, and whether it still owns its record. Cheap to clone.
 #[derive(Clone)]
@@ -162,11 +162,11 @@ impl Attempt {
         // A renewal that hangs must leave time for another one before the lease is over.
         let limit = engine.policy.store_timeout.min(lease / 3);
         match bounded(limit, engine.store.renew(owner, lease)).await? {
-            Fenced::Done => {
+            FencedWrite::Applied => {
                 self.call.progress.prolong(later(sent_at, lease));
                 Ok(())
             }
-            Fenced::Lost => {
+            FencedWrite::Fenced => {
                 self.lose();
                 Err(Error::LeaseLost)
             }

@@ -20,7 +20,7 @@ use super::timing::{Backoff, bounded, later};
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::fingerprint;
 use crate::record::{Digest, Observation, OnCrash, Record, State};
-use crate::store::{Claim, ClaimInTransaction, ClaimRequest, Fenced, Resolution, Resolved};
+use crate::store::{Claim, ClaimInTransaction, ClaimRequest, FencedWrite, Resolution, Resolved};
 
 /// How often a record may change under a call that did not wait, before the call gives up: each round needs another
 /// call to have moved the record in between, so a call that gets this far is contending with a fault.
@@ -297,8 +297,8 @@ impl<'o> Claimant<'o> {
         loop {
             let keep = store.keep(&owner, kept, self.call.request.lease);
             let error = match bounded(limit, keep).await {
-                Ok(Fenced::Done) => break,
-                Ok(Fenced::Lost) => return Err(Error::LeaseLost),
+                Ok(FencedWrite::Applied) => break,
+                Ok(FencedWrite::Fenced) => return Err(Error::LeaseLost),
                 Err(error) => error,
             };
             let pause = retries.pause();

@@ -13,7 +13,7 @@ use super::timing::{Backoff, bounded, later};
 use crate::error::StoreError;
 use crate::policy::Policy;
 use crate::record::{Ending, Owner};
-use crate::store::Fenced;
+use crate::store::FencedWrite;
 
 /// What the record is to say.
 #[derive(Debug, Clone)]
@@ -109,7 +109,7 @@ impl Settlement {
         }
     }
 
-    fn go_on_in_background(&mut self, answer: Option<oneshot::Sender<Fenced>>) {
+    fn go_on_in_background(&mut self, answer: Option<oneshot::Sender<FencedWrite>>) {
         if let Some(work) = self.work.take() {
             let runtime = work.attempt.call().runtime.clone();
             runtime.spawn(work.persist(answer));
@@ -136,11 +136,11 @@ impl Drop for Settlement {
     }
 }
 
-impl From<Fenced> for Settled {
-    fn from(fenced: Fenced) -> Self {
+impl From<FencedWrite> for Settled {
+    fn from(fenced: FencedWrite) -> Self {
         match fenced {
-            Fenced::Done => Self::Acknowledged,
-            Fenced::Lost => Self::Lost,
+            FencedWrite::Applied => Self::Acknowledged,
+            FencedWrite::Fenced => Self::Lost,
         }
     }
 }
@@ -148,7 +148,7 @@ impl From<Fenced> for Settled {
 impl Work {
     fn step(
         &self,
-    ) -> std::pin::Pin<Box<dyn Future<Output = Result<Fenced, StoreError>> + Send + '_>> {
+    ) -> std::pin::Pin<Box<dyn Future<Output = Result<FencedWrite, StoreError>> + Send + '_>> {
         let store = &self.attempt.engine().store;
         match &self.verdict {
             Verdict::End(ending) => store.complete(&self.owner, ending),
@@ -162,7 +162,7 @@ impl Work {
     ///
     /// A store that refuses the result for good, because it is full, say, is asked to record at least that the work was
     /// done, once the caller no longer waits: the result is lost then, and the work is not done twice.
-    async fn persist(mut self, answer: Option<oneshot::Sender<Fenced>>) {
+    async fn persist(mut self, answer: Option<oneshot::Sender<FencedWrite>>) {
         let policy = self.attempt.engine().policy.clone();
         let lease = self.attempt.call().request.lease;
         let now = Instant::now();
@@ -211,7 +211,7 @@ impl Work {
         let store = &self.attempt.engine().store;
         let limit = self.attempt.engine().policy.store_timeout;
         let unrecorded = bounded(limit, store.complete(&self.owner, &Ending::Unrecorded)).await;
-        if matches!(unrecorded, Ok(Fenced::Done)) {
+        if matches!(unrecorded, Ok(FencedWrite::Applied)) {
             tracing::error!(
                 target: "idem",
                 operation = self.attempt.operation().as_str(),
@@ -223,13 +223,13 @@ impl Work {
     }
 
     /// Tells the followers what the store acknowledged, and nothing else.
-    fn conclude(mut self, fenced: Fenced) {
-        if fenced == Fenced::Lost {
+    fn conclude(mut self, fenced: FencedWrite) {
+        if fenced == FencedWrite::Fenced {
             self.attempt.lose();
         }
         let over = !matches!(self.verdict, Verdict::Interrupt);
         match (self.lead.take(), fenced, self.verdict) {
-            (Some(lead), Fenced::Done, Verdict::End(ending)) => lead.resign(|| {
+            (Some(lead), FencedWrite::Applied, Verdict::End(ending)) => lead.resign(|| {
                 Phase::Ended(Arc::new(Ended {
                     ending,
                     fingerprint: self.attempt.call().request.fingerprint,

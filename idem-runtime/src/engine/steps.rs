@@ -15,7 +15,7 @@ use crate::codec::{self, EncodeError, StoredValue};
 use crate::error::{Error, InvalidCall, StoreError};
 use crate::key::is_name;
 use crate::record::{Owner, Payload};
-use crate::store::{Fenced, SavedStep, StepStore};
+use crate::store::{FencedWrite, SavedStep, StepStore};
 
 /// What a call knows of the steps of its body. Nothing is allocated before the first one.
 #[derive(Debug, Default)]
@@ -306,8 +306,8 @@ impl RunningStep {
             return Ok(());
         };
         match saved? {
-            Fenced::Done => step.settled(),
-            Fenced::Lost => {
+            FencedWrite::Applied => step.settled(),
+            FencedWrite::Fenced => {
                 step.attempt.lose();
                 return Err(Error::LeaseLost);
             }
@@ -324,7 +324,7 @@ struct Finished {
 }
 
 impl Finished {
-    async fn save(&self) -> Result<Fenced, Error> {
+    async fn save(&self) -> Result<FencedWrite, Error> {
         let Self {
             step: RunningStep { attempt, name, .. },
             owner,
@@ -353,10 +353,10 @@ impl Finished {
 struct Saving(Option<Finished>);
 
 impl Saving {
-    async fn save(&self) -> Result<Fenced, Error> {
+    async fn save(&self) -> Result<FencedWrite, Error> {
         match &self.0 {
             Some(finished) => finished.save().await,
-            None => Ok(Fenced::Lost),
+            None => Ok(FencedWrite::Fenced),
         }
     }
 }

@@ -23,7 +23,7 @@ use super::typed::{Codecs, Entry, ErrorCodec, ErrorKind, Handle, Joins, ValueCod
 use super::{Attempt, Call, Idem};
 use crate::error::{Error, StoreError};
 use crate::record::{Ending, Owner};
-use crate::store::{Connects, Fenced, TransactionalStore};
+use crate::store::{Connects, FencedWrite, TransactionalStore};
 
 /// A handle on a store with transactions.
 pub struct Transactions<S: TransactionalStore> {
@@ -299,8 +299,8 @@ impl<'c, S: TransactionalStore> Held<'c, S> {
     fn end(mut self, failed: bool, ending: Ending) -> Boxed<'c, Result<(), Error>> {
         Box::pin(async move {
             match self.complete(failed, &ending).await {
-                Ok(Fenced::Done) => {}
-                Ok(Fenced::Lost) => {
+                Ok(FencedWrite::Applied) => {}
+                Ok(FencedWrite::Fenced) => {
                     // Somebody has meddled with the row, or the body with the transaction.
                     self.roll_back().await;
                     return Err(Error::LeaseLost);
@@ -345,7 +345,7 @@ impl<'c, S: TransactionalStore> Held<'c, S> {
     }
 
     /// Writes the outcome.
-    async fn complete(&mut self, failed: bool, ending: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&mut self, failed: bool, ending: &Ending) -> Result<FencedWrite, StoreError> {
         let limit = self.store_timeout();
         if let (true, Some(savepoint)) = (failed, &self.savepoint) {
             let step = self.store.rollback_to(&mut self.transaction, savepoint);

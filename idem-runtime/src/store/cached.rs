@@ -19,7 +19,7 @@ use crate::record::{Ending, Observation, Owner, Record};
 #[cfg(feature = "redis")]
 use crate::store::redis::RedisConnection;
 use crate::store::{
-    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
+    Claim, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
     Resolved, StepStore, Store,
 };
 
@@ -358,19 +358,19 @@ impl<S: Store> Store for Cached<S> {
         Ok(answer)
     }
 
-    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
         self.store.renew(owner, lease).await
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
         self.store.complete(owner, ending).await
     }
 
-    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         self.store.release(owner).await
     }
 
-    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         self.store.interrupt(owner).await
     }
 

@@ -16,8 +16,8 @@ use crate::record::{
     Ending, FencingToken, Observation, OnCrash, Owner, Payload, Record, State, Timestamp,
 };
 use crate::store::{
-    Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, Resolution, Resolved,
-    SavedStep, StepStore, Store, cursor,
+    Claim, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged, Resolution,
+    Resolved, SavedStep, StepStore, Store, cursor,
 };
 
 mod hasher;
@@ -184,7 +184,7 @@ impl Store for MemoryStore {
         }
     }
 
-    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
         Ok(self
             .shard(&owner.id)
             .apply_as_owner(owner, self.now(), |record| {
@@ -193,25 +193,25 @@ impl Store for MemoryStore {
             }))
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
         let now = self.now();
         let mut shard = self.shard(&owner.id);
         if let Some(record) = shard.live(&owner.id, now)
             && record.state.is_ended()
             && is_owned_by(record, owner)
         {
-            return Ok(Fenced::Done);
+            return Ok(FencedWrite::Applied);
         }
         Ok(shard.apply_as_owner(owner, now, |record| complete_record(record, ending)))
     }
 
-    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         Ok(self
             .shard(&owner.id)
             .apply_as_owner(owner, self.now(), release_record))
     }
 
-    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         Ok(self
             .shard(&owner.id)
             .apply_as_owner(owner, self.now(), |record| {
@@ -303,15 +303,15 @@ impl StepStore for MemoryStore {
         owner: &Owner,
         name: &str,
         payload: &Payload,
-    ) -> Result<Fenced, StoreError> {
+    ) -> Result<FencedWrite, StoreError> {
         let mut shard = self.shard(&owner.id);
         let Some(slot) = shard.owned_slot(owner, self.now()) else {
-            return Ok(Fenced::Lost);
+            return Ok(FencedWrite::Fenced);
         };
         if !slot.steps.contains_key(name) {
             slot.steps.insert(name.into(), payload.clone());
         }
-        Ok(Fenced::Done)
+        Ok(FencedWrite::Applied)
     }
 
     async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError> {
@@ -437,13 +437,13 @@ impl Shard {
         owner: &Owner,
         now: Timestamp,
         transition: impl FnOnce(&mut Record),
-    ) -> Fenced {
+    ) -> FencedWrite {
         let Some(slot) = find_owned(&mut self.slots, owner, now) else {
-            return Fenced::Lost;
+            return FencedWrite::Fenced;
         };
         transition(&mut slot.record);
         enqueue(&mut self.queue, slot);
-        Fenced::Done
+        FencedWrite::Applied
     }
 
     /// The record and its steps, for its owner.

@@ -18,7 +18,7 @@ use crate::store::sql::{
     self, Backend, Batcher, ClaimTransitions, Query, Readable, Statement, Table,
 };
 use crate::store::{
-    Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
+    Claim, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
     Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
@@ -458,11 +458,11 @@ impl Store for MySqlStore {
         sql::take_over(self, observed, claim).await
     }
 
-    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
         sql::renew(self, owner, lease).await
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
         // MySQL cannot bound how long a statement waits for a row: one locked record would hold up the whole batch.
         if !self.returns_rows.load(Ordering::Relaxed) {
             return sql::complete(self, owner, ending).await;
@@ -473,11 +473,11 @@ impl Store for MySqlStore {
             .await
     }
 
-    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         sql::release(self, owner).await
     }
 
-    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         sql::interrupt(self, owner).await
     }
 
@@ -538,7 +538,7 @@ impl StepStore for MySqlStore {
         owner: &Owner,
         name: &str,
         payload: &Payload,
-    ) -> Result<Fenced, StoreError> {
+    ) -> Result<FencedWrite, StoreError> {
         sql::save_step(self, &self.statements.steps, owner, name, payload).await
     }
 

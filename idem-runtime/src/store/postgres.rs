@@ -14,7 +14,7 @@ use crate::store::sql::{
     self, Backend, Batcher, ClaimTransitions, Query, Readable, Returning, Table,
 };
 use crate::store::{
-    Claim, ClaimRequest, Fenced, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
+    Claim, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
     Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
@@ -254,22 +254,22 @@ impl Store for PostgresStore {
         sql::take_over(self, observed, claim).await
     }
 
-    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
         sql::renew(self, owner, lease).await
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
         let executor = || CompletionBatch(self.clone());
         self.completions
             .complete(self, executor, owner, ending)
             .await
     }
 
-    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         sql::release(self, owner).await
     }
 
-    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         sql::interrupt(self, owner).await
     }
 
@@ -310,7 +310,7 @@ impl StepStore for PostgresStore {
         owner: &Owner,
         name: &str,
         payload: &Payload,
-    ) -> Result<Fenced, StoreError> {
+    ) -> Result<FencedWrite, StoreError> {
         sql::save_step(self, &self.statements.steps, owner, name, payload).await
     }
 

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use crate::error::StoreError;
 use crate::key::{Operation, RecordId};
 use crate::record::{Owner, Payload, Timestamp};
-use crate::store::{Fenced, Resolved};
+use crate::store::{FencedWrite, Resolved};
 
 /// A store that keeps values with its records, from which calls whose owner died can be made again.
 ///
@@ -28,7 +28,7 @@ pub trait RecoveryStore: Send + Sync {
         owner: &Owner,
         kept: &Payload,
         lease: Duration,
-    ) -> Result<Fenced, StoreError>;
+    ) -> Result<FencedWrite, StoreError>;
 
     /// Reads up to `limit` values of an operation that are due, the longest due first.
     async fn due(&self, operation: &Operation, limit: u32) -> Result<Vec<Kept>, StoreError>;

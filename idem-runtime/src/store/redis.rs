@@ -15,7 +15,7 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{RecordId, push_hex};
 use crate::record::{Ending, Observation, Owner, Payload, Record, State};
 use crate::store::{
-    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, Resolution, Resolved,
+    Claim, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution, Resolved,
     SavedStep, StepStore, Store, cursor,
 };
 
@@ -317,11 +317,11 @@ impl RedisStore {
         Ok(answer)
     }
 
-    async fn fenced(&self, call: &ScriptCall) -> Result<Fenced, StoreError> {
+    async fn fenced(&self, call: &ScriptCall) -> Result<FencedWrite, StoreError> {
         Ok(if decode::took_effect(&self.write(call).await?)? {
-            Fenced::Done
+            FencedWrite::Applied
         } else {
-            Fenced::Lost
+            FencedWrite::Fenced
         })
     }
 
@@ -422,7 +422,7 @@ impl Store for RedisStore {
         decode::claim_outcome(claim, self.write(&call).await?)
     }
 
-    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
         let key = self.key(&owner.id);
         let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
             .text("renew")
@@ -430,7 +430,7 @@ impl Store for RedisStore {
         self.fenced(&call.number(span(lease))).await
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
         let key = self.key(&owner.id);
         let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
             .text("complete")
@@ -440,7 +440,7 @@ impl Store for RedisStore {
         self.fenced(&call).await
     }
 
-    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         let key = self.key(&owner.id);
         let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
             .text("release")
@@ -448,7 +448,7 @@ impl Store for RedisStore {
         self.fenced(&call).await
     }
 
-    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         let key = self.key(&owner.id);
         let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
             .text("interrupt")
@@ -549,7 +549,7 @@ impl StepStore for RedisStore {
         owner: &Owner,
         name: &str,
         payload: &Payload,
-    ) -> Result<Fenced, StoreError> {
+    ) -> Result<FencedWrite, StoreError> {
         let (key, content) = (self.key(&owner.id), encode::payload(payload));
         let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
             .text("save")

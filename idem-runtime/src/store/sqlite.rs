@@ -16,7 +16,7 @@ use crate::key::RecordId;
 use crate::record::{Ending, Observation, Owner, Payload, Record};
 use crate::store::sql::{self, Backend, Batcher, ClaimTransitions, Query, Returning, Table};
 use crate::store::{
-    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
+    Claim, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
     Resolved, SavedStep, StepStore, Store,
 };
 
@@ -249,19 +249,19 @@ impl Store for SqliteStore {
         sql::take_over(self, observed, claim).await
     }
 
-    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
         sql::renew(self, owner, lease).await
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
         sql::complete(self, owner, ending).await
     }
 
-    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         sql::release(self, owner).await
     }
 
-    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         sql::interrupt(self, owner).await
     }
 
@@ -302,7 +302,7 @@ impl StepStore for SqliteStore {
         owner: &Owner,
         name: &str,
         payload: &Payload,
-    ) -> Result<Fenced, StoreError> {
+    ) -> Result<FencedWrite, StoreError> {
         sql::save_step(self, &self.statements.steps, owner, name, payload).await
     }
 

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::{Fenced, Store};
+use super::{FencedWrite, Store};
 use crate::error::StoreError;
 use crate::record::{Owner, Payload};
 
@@ -19,7 +19,8 @@ use crate::record::{Owner, Payload};
 ///    while it has not ended. A lease that ran out does not by itself refuse its owner, nor does INTERRUPTED. Nobody
 ///    can take the record over, end or release it in between the look at the owner and the write.
 /// 3. **Immutable**: a step that is saved is never written over. Saving one of the same name again, by whoever holds
-///    the record, writes nothing and answers [`Fenced::Done`]: so a save whose acknowledgement was lost finds itself.
+///    the record, writes nothing and answers [`FencedWrite::Applied`]: so a save whose acknowledgement was lost finds
+///    itself.
 /// 4. Names are told apart by their bytes, payloads and tags of codecs come back byte for byte, and there may be any
 ///    number of steps.
 /// 5. Saving changes nothing of the record itself, its lease included.
@@ -31,7 +32,7 @@ pub trait StepStore: Store {
         owner: &Owner,
         name: &str,
         payload: &Payload,
-    ) -> Result<Fenced, StoreError>;
+    ) -> Result<FencedWrite, StoreError>;
 
     /// Reads all steps that were saved in this generation of the record, by whatever attempt, in no particular order;
     /// none where the record is not the owner's any more.

@@ -5,7 +5,7 @@ use std::ops::DerefMut;
 
 use crate::error::StoreError;
 use crate::record::{Digest, Ending, Observation, Owner, Payload, Record};
-use crate::store::{Claim, ClaimRequest, Fenced, Granted, Store};
+use crate::store::{Claim, ClaimRequest, FencedWrite, Granted, Store};
 
 /// A store whose records can be written in one transaction with the application's own.
 ///
@@ -63,17 +63,17 @@ pub trait TransactionalStore: Store {
         transaction: &mut Self::Transaction<'_>,
         owner: &Owner,
         ending: &Ending,
-    ) -> impl Future<Output = Result<Fenced, StoreError>> + Send;
+    ) -> impl Future<Output = Result<FencedWrite, StoreError>> + Send;
 
     /// [`StepStore::save_step`](crate::store::StepStore::save_step) in a transaction, of a step that was not saved
-    /// before; [`Fenced::Lost`] where it was. From here until the transaction ends the record stays the owner's.
+    /// before; [`FencedWrite::Fenced`] where it was. From here until the transaction ends the record stays the owner's.
     fn save_step_in(
         &self,
         transaction: &mut Self::Transaction<'_>,
         owner: &Owner,
         name: &str,
         payload: &Payload,
-    ) -> impl Future<Output = Result<Fenced, StoreError>> + Send;
+    ) -> impl Future<Output = Result<FencedWrite, StoreError>> + Send;
 
     /// Sets a savepoint of this name, a plain identifier.
     fn savepoint(

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use idem_runtime::StoreError;
 use idem_runtime::key::Operation;
 use idem_runtime::record::{Owner, Payload, State, Timestamp};
-use idem_runtime::store::{Fenced, Kept, RecoveryStore, Resolved};
+use idem_runtime::store::{FencedWrite, Kept, RecoveryStore, Resolved};
 
 use super::{Inner, ToyStore};
 use crate::mutants::Bug;
@@ -25,7 +25,7 @@ impl RecoveryStore for ToyStore {
         owner: &Owner,
         kept: &Payload,
         lease: Duration,
-    ) -> Result<Fenced, StoreError> {
+    ) -> Result<FencedWrite, StoreError> {
         let mut held = None;
         let answer = self.held(owner, |record| {
             if self.has(Bug::KeepingBeginsTheLeaseAnew) {
@@ -42,7 +42,7 @@ impl RecoveryStore for ToyStore {
         if self.has(Bug::KeepingNeedsALease)
             && (record.is_lapsed() || record.state != State::Running)
         {
-            return Ok(Fenced::Lost);
+            return Ok(FencedWrite::Fenced);
         }
         let mut payload = kept.clone();
         if self.has(Bug::KeptLosesItsCodec) {
@@ -77,7 +77,7 @@ impl RecoveryStore for ToyStore {
             operation,
         };
         inner.kept.insert(owner.id, row);
-        Ok(Fenced::Done)
+        Ok(FencedWrite::Applied)
     }
 
     async fn due(&self, operation: &Operation, limit: u32) -> Result<Vec<Kept>, StoreError> {

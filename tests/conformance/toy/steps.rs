@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use idem_runtime::StoreError;
 use idem_runtime::record::{Owner, Payload};
-use idem_runtime::store::{Fenced, SavedStep, StepStore};
+use idem_runtime::store::{FencedWrite, SavedStep, StepStore};
 
 use super::ToyStore;
 use crate::mutants::Bug;
@@ -20,11 +20,11 @@ impl StepStore for ToyStore {
         owner: &Owner,
         name: &str,
         payload: &Payload,
-    ) -> Result<Fenced, StoreError> {
+    ) -> Result<FencedWrite, StoreError> {
         if self.has(Bug::StepIsLookedThenWritten) {
             let answer = self.held(owner, |_| {});
             tokio::time::sleep(Duration::from_millis(4)).await;
-            if answer == Fenced::Done {
+            if answer == FencedWrite::Applied {
                 self.write_step(owner, name, payload);
             }
             return Ok(answer);
@@ -35,8 +35,8 @@ impl StepStore for ToyStore {
                 record.lease_until = record.read_at.after(Duration::from_secs(3600));
             }
         });
-        if answer == Fenced::Lost && !ended_too {
-            return Ok(Fenced::Lost);
+        if answer == FencedWrite::Fenced && !ended_too {
+            return Ok(FencedWrite::Fenced);
         }
         if self.has(Bug::StepIsSavedInHalves) {
             // Two writes with a pause between them: whoever drops it there leaves a half.
@@ -52,18 +52,18 @@ impl StepStore for ToyStore {
                 drop(inner);
                 self.write_step(owner, name, payload);
             }
-            return Ok(Fenced::Done);
+            return Ok(FencedWrite::Applied);
         }
         let is_new = self.write_step(owner, name, payload);
         Ok(match self.has(Bug::RepeatedStepIsLost) && !is_new {
-            true => Fenced::Lost,
-            false => Fenced::Done,
+            true => FencedWrite::Fenced,
+            false => FencedWrite::Applied,
         })
     }
 
     async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError> {
         let held = self.held(owner, |_| {});
-        if held == Fenced::Lost && !self.has(Bug::AnybodyReadsSteps) {
+        if held == FencedWrite::Fenced && !self.has(Bug::AnybodyReadsSteps) {
             return Ok(None);
         }
         let inner = self.lock();

@@ -1,7 +1,7 @@
 //! What a MariaDB of its own is needed for to go wrong: a server that writes nothing, text that is none, and somebody
 //! else behind the port.
 
-use idem_runtime::store::{Claim, Fenced};
+use idem_runtime::store::{Claim, FencedWrite};
 use idem_runtime::{MySqlStore, Store, StoreErrorKind};
 use idem_servers::{Options, Server};
 use sqlx::MySqlPool;
@@ -45,7 +45,7 @@ async fn a_read_only_server_replays_and_claims_nothing() {
 
     server.query("SET GLOBAL read_only = 0").unwrap();
     let done = store.complete(&running, &ending(b"1")).await.unwrap();
-    assert_eq!(done, Fenced::Done);
+    assert_eq!(done, FencedWrite::Applied);
     own(&store, &claim("new")).await;
     own(&store, &claim("released")).await;
 }

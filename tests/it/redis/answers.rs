@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ::redis::Client;
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
 use idem_runtime::record::{ClaimId, Ending, Owner};
-use idem_runtime::store::{Claim, ClaimRequest, Fenced};
+use idem_runtime::store::{Claim, ClaimRequest, FencedWrite};
 use idem_runtime::{OnCrash, RedisStore, Store, StoreError, StoreErrorKind};
 use idem_servers::{Options, Server};
 use tokio::time::sleep;
@@ -335,7 +335,7 @@ async fn steps_wait_for_a_replica_that_is_there() {
         .unwrap();
     until_said(&replica, "INFO replication", "master_link_status:up").await;
     let done = store.complete(&owner, &Ending::Unrecorded).await.unwrap();
-    assert_eq!(done, Fenced::Done);
+    assert_eq!(done, FencedWrite::Applied);
     let kept = followed_record(&replica, &owner).await;
     assert!(kept.state.is_ended(), "{kept:?}");
 }

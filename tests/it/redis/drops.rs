@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use idem_runtime::record::{ClaimId, Ending, Payload};
-use idem_runtime::store::{Claim, ClaimRequest, Fenced};
+use idem_runtime::store::{Claim, ClaimRequest, FencedWrite};
 use idem_runtime::{RedisStore, Store};
 use idem_tests::backends;
 use tokio::task::{JoinSet, yield_now};
@@ -82,7 +82,7 @@ async fn answers_are_in_step(store: &RedisStore) {
             let claim = claim(&name);
             let owner = own(&store, &claim).await;
             let done = store.complete(&owner, &named(&name)).await.unwrap();
-            assert_eq!(done, Fenced::Done);
+            assert_eq!(done, FencedWrite::Applied);
             let again = ClaimRequest {
                 claim_id: ClaimId::random(),
                 ..claim.clone()

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ::redis::cluster::ClusterClient;
 use ::redis::cluster_async::ClusterConnection;
 use idem_runtime::record::{ClaimId, Ending, Owner, Payload};
-use idem_runtime::store::{Claim, ClaimRequest, Fenced};
+use idem_runtime::store::{Claim, ClaimRequest, FencedWrite};
 use idem_runtime::{OnCrash, RedisStore, State, Store, StoreError, StoreErrorKind};
 use idem_servers::{Options, RedisCluster, Server};
 use tokio::time::sleep;
@@ -80,10 +80,10 @@ impl Load {
             let phase = self.phase.load(Ordering::SeqCst);
             let mut ledger = self.ledger.lock().unwrap();
             match answer {
-                Fenced::Done => {
+                FencedWrite::Applied => {
                     ledger.acknowledged.insert(name, phase);
                 }
-                Fenced::Lost => ledger.lost_leases += 1,
+                FencedWrite::Fenced => ledger.lost_leases += 1,
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ::redis::cluster::ClusterClient;
 use idem_runtime::record::ClaimId;
-use idem_runtime::store::{Claim, ClaimRequest, Fenced, Filter, PageRequest};
+use idem_runtime::store::{Claim, ClaimRequest, FencedWrite, Filter, PageRequest};
 use idem_runtime::{OnCrash, RedisStore, State, Store};
 use idem_servers::{Options, RedisCluster, Server};
 use tokio::time::sleep;
@@ -142,7 +142,7 @@ async fn purges_lists_and_claims_go_on_while_a_slot_moves() {
         .unwrap();
     let owner = own(&store, &fresh).await;
     let done = store.complete(&owner, &ending(b"1")).await.unwrap();
-    assert_eq!(done, Fenced::Done);
+    assert_eq!(done, FencedWrite::Applied);
     for claim in [moved, stays, fresh] {
         let again = ClaimRequest {
             claim_id: ClaimId::random(),
@@ -178,6 +178,6 @@ async fn steps_that_wait_for_replicas_go_on_while_a_slot_moves() {
     open.migrate(&key(PREFIX, &moved));
     for owner in owners {
         let done = store.complete(&owner, &ending(b"1")).await.unwrap();
-        assert_eq!(done, Fenced::Done);
+        assert_eq!(done, FencedWrite::Applied);
     }
 }

@@ -8,7 +8,7 @@ use ::redis::aio::ConnectionManager;
 use ::redis::cluster::ClusterClient;
 use idem_runtime::record::ClaimId;
 use idem_runtime::store::{
-    Claim, ClaimRequest, Fenced, Filter, PageRequest, Resolution, Resolved, StepStore,
+    Claim, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution, Resolved, StepStore,
 };
 use idem_runtime::{OnCrash, RedisStore, Store, StoreErrorKind};
 use idem_servers::{Options, RedisCluster, Server};
@@ -88,15 +88,18 @@ async fn calls(store: &RedisStore, name: &str) {
     // From the first claim to a replay, with saved steps.
     let first = named("first");
     let owner = own(store, &first).await;
-    assert_eq!(store.renew(&owner, HOUR).await.unwrap(), Fenced::Done);
+    assert_eq!(
+        store.renew(&owner, HOUR).await.unwrap(),
+        FencedWrite::Applied
+    );
     for _ in 0..2 {
         let saved = store.save_step(&owner, "step", &payload).await.unwrap();
-        assert_eq!(saved, Fenced::Done);
+        assert_eq!(saved, FencedWrite::Applied);
     }
     let steps = store.saved_steps(&owner).await.unwrap();
     assert_eq!(steps.unwrap().len(), 1);
     let done = store.complete(&owner, &ending(b"1")).await.unwrap();
-    assert_eq!(done, Fenced::Done);
+    assert_eq!(done, FencedWrite::Applied);
     let replayed = store.claim(&again(&first)).await.unwrap();
     assert!(matches!(replayed, Claim::Existing(_)), "{replayed:?}");
     assert!(store.get(&first.id).await.unwrap().is_some());
@@ -106,10 +109,10 @@ async fn calls(store: &RedisStore, name: &str) {
         ..named("second")
     };
     let owner = own(store, &second).await;
-    assert_eq!(store.release(&owner).await.unwrap(), Fenced::Done);
+    assert_eq!(store.release(&owner).await.unwrap(), FencedWrite::Applied);
     let second = again(&second);
     let owner = own(store, &second).await;
-    assert_eq!(store.interrupt(&owner).await.unwrap(), Fenced::Done);
+    assert_eq!(store.interrupt(&owner).await.unwrap(), FencedWrite::Applied);
     for resolution in [Resolution::Complete(ending(b"2")), Resolution::Erase] {
         let record = store.get(&second.id).await.unwrap().unwrap();
         let resolved = store.resolve(&record.observation(), &resolution).await;
@@ -228,7 +231,7 @@ async fn the_documented_privileges_are_enough_for_a_cluster() {
     let owner = own(&store, &moved).await;
     OpenSlot::new(&cluster, slot_of(&moved)).migrate(&key("idem:", &moved));
     let done = store.complete(&owner, &ending(b"1")).await.unwrap();
-    assert_eq!(done, Fenced::Done);
+    assert_eq!(done, FencedWrite::Applied);
     for node in cluster.nodes() {
         assert_eq!(refused(node), BTreeSet::new());
     }

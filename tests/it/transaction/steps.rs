@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use idem_runtime::record::Owner;
-use idem_runtime::store::Fenced;
+use idem_runtime::store::FencedWrite;
 use idem_runtime::{Attempt, Call, Error, Handling, InvalidCall, State, Store as _, idempotent};
 
 use super::places::{Connection, Place};
@@ -82,7 +82,7 @@ impl<P: Place> Shop<P> {
             fencing_token: record.fencing_token,
         };
         let released = self.idem.store().release(&owner).await;
-        assert_eq!(released.unwrap(), Fenced::Done);
+        assert_eq!(released.unwrap(), FencedWrite::Applied);
     }
 }
 

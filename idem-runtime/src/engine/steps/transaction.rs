@@ -16,7 +16,7 @@ use crate::engine::transaction::inside::{self, Inside};
 use crate::engine::{Attempt, Idem};
 use crate::error::{Error, InvalidCall, StoreError};
 use crate::record::{Owner, Payload};
-use crate::store::{Fenced, TransactionalStore};
+use crate::store::{FencedWrite, TransactionalStore};
 
 impl Attempt {
     /// A [`step`](Self::step) that runs in a transaction of the database that the records are in: what it changes
@@ -156,7 +156,7 @@ impl Attempt {
         let lease = self.call().request.lease;
         // A commit that is still under way holds the record: renewing it waits for the end of that.
         let renewed = self.persist(|| engine.store.renew(owner, lease)).await?;
-        let (Fenced::Done, Some(store)) = (renewed, engine.store.steps()) else {
+        let (FencedWrite::Applied, Some(store)) = (renewed, engine.store.steps()) else {
             return Ok(None);
         };
         let saved = self.persist(|| store.saved_steps(owner)).await?;
@@ -247,8 +247,8 @@ impl<S: TransactionalStore> Step<S> {
             .store
             .save_step_in(&mut self.transaction, owner, &self.name, payload);
         match bounded(limit, Box::pin(step)).await? {
-            Fenced::Done => Ok(()),
-            Fenced::Lost => {
+            FencedWrite::Applied => Ok(()),
+            FencedWrite::Fenced => {
                 self.attempt.lose();
                 Err(Error::LeaseLost)
             }

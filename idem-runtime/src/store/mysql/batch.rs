@@ -13,7 +13,7 @@ use super::{
 use crate::key::hex;
 use crate::record::{Ending, Owner};
 use crate::store::sql::{self, Backend as _, BatchExecutor, Pending, Query, Readable as _};
-use crate::store::{ClaimRequest, Fenced};
+use crate::store::{ClaimRequest, FencedWrite};
 
 /// Largest number of tries of a statement that waits for no lock.
 const TRIES: u32 = 6;
@@ -84,7 +84,7 @@ impl BatchExecutor for ClaimBatch {
 
 impl BatchExecutor for CompletionBatch {
     type Request = (Owner, Ending);
-    type Response = Fenced;
+    type Response = FencedWrite;
 
     async fn run(&self, batch: Vec<Pending<Self>>) {
         let batch = sql::one_per_record(batch, |(owner, _)| owner.id);
@@ -113,7 +113,7 @@ impl BatchExecutor for CompletionBatch {
         for ((owner, _), sender) in batch {
             let id = &owner.id.as_bytes()[..];
             if done.as_ref().is_none_or(|done| done.contains(id)) {
-                let _ = sender.send(Fenced::Done);
+                let _ = sender.send(FencedWrite::Applied);
             }
         }
     }

@@ -12,7 +12,7 @@ use super::{
 use crate::error::StoreError;
 use crate::record::{Ending, Observation, Owner, Record};
 use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query};
-use crate::store::{ClaimInTransaction, ClaimRequest, Fenced, TransactionalStore};
+use crate::store::{ClaimInTransaction, ClaimRequest, FencedWrite, TransactionalStore};
 
 sql::transactions!(lends MySqlConnection);
 

@@ -9,7 +9,7 @@ use super::{ClaimRow, PostgresStore, error, read_claim_row, retry_conflicts};
 use crate::error::StoreError;
 use crate::record::{Ending, Owner};
 use crate::store::sql::{self, BatchExecutor, Pending, Readable};
-use crate::store::{ClaimRequest, Fenced};
+use crate::store::{ClaimRequest, FencedWrite};
 
 type Query<'q> = sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>;
 
@@ -58,7 +58,7 @@ impl BatchExecutor for ClaimBatch {
 
 impl BatchExecutor for CompletionBatch {
     type Request = (Owner, Ending);
-    type Response = Fenced;
+    type Response = FencedWrite;
 
     /// Completions that took no effect run again individually.
     async fn run(&self, batch: Vec<Pending<Self>>) {
@@ -85,7 +85,7 @@ impl BatchExecutor for CompletionBatch {
                 .bind(&payloads)
         });
         let Ok(rows) = rows.await else { return };
-        respond(batch, &rows, 0, |_, _| Some(Fenced::Done));
+        respond(batch, &rows, 0, |_, _| Some(FencedWrite::Applied));
     }
 }
 

@@ -8,7 +8,7 @@ use super::{ClaimRow, PostgresStore, error, existing, id_mismatch, read_claim_ro
 use crate::error::StoreError;
 use crate::record::{Ending, Observation, Owner};
 use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query, Returning};
-use crate::store::{ClaimInTransaction, ClaimRequest, Fenced, TransactionalStore};
+use crate::store::{ClaimInTransaction, ClaimRequest, FencedWrite, TransactionalStore};
 
 sql::transactions!(PostgresStore, Postgres, PgConnection, PgRow);
 

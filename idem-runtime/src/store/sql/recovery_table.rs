@@ -12,7 +12,7 @@ use crate::key::{Operation, RecordId};
 use crate::record::{Owner, Payload, Timestamp};
 use crate::store::sql::rows::{corrupt, unreadable};
 use crate::store::sql::{Backend, Conditions, Dialect, Query, Readable, Statement, Table, span};
-use crate::store::{Fenced, Kept, RecoveryStore, Resolved};
+use crate::store::{FencedWrite, Kept, RecoveryStore, Resolved};
 
 /// The statements for one table.
 #[derive(Debug)]
@@ -79,12 +79,12 @@ impl<B: Backend + Send> RecoveryStore for B {
         owner: &Owner,
         recovery: &Payload,
         lease: Duration,
-    ) -> Result<Fenced, StoreError> {
+    ) -> Result<FencedWrite, StoreError> {
         let query = self.statements().recovery.keep.query().owner(owner);
         let query = query.text(&*recovery.codec).bytes(&*recovery.bytes);
         Ok(match self.write(query.number(span(lease))).await? {
-            0 => Fenced::Lost,
-            _ => Fenced::Done,
+            0 => FencedWrite::Fenced,
+            _ => FencedWrite::Applied,
         })
     }
 

@@ -8,7 +8,7 @@ use crate::error::StoreError;
 use crate::record::{Owner, Payload};
 use crate::store::sql::rows::{corrupt, unreadable};
 use crate::store::sql::{Backend, Conditions, Dialect, Readable, Statement, Table};
-use crate::store::{Fenced, SavedStep};
+use crate::store::{FencedWrite, SavedStep};
 
 /// What is written differently in each dialect.
 #[derive(Debug, Clone, Copy)]
@@ -73,15 +73,15 @@ pub(in crate::store) async fn save_step(
     owner: &Owner,
     name: &str,
     payload: &Payload,
-) -> Result<Fenced, StoreError> {
-    if save_new_step(backend, statements, owner, name, payload).await? == Fenced::Done {
-        return Ok(Fenced::Done);
+) -> Result<FencedWrite, StoreError> {
+    if save_new_step(backend, statements, owner, name, payload).await? == FencedWrite::Applied {
+        return Ok(FencedWrite::Applied);
     }
     // It was saved before, or the record is another's.
     let find = statements.find.query().owner(owner).text(name);
     Ok(match backend.read(find).await?.len() {
-        0 => Fenced::Lost,
-        _ => Fenced::Done,
+        0 => FencedWrite::Fenced,
+        _ => FencedWrite::Applied,
     })
 }
 
@@ -92,12 +92,12 @@ pub(in crate::store) async fn save_new_step(
     owner: &Owner,
     name: &str,
     payload: &Payload,
-) -> Result<Fenced, StoreError> {
+) -> Result<FencedWrite, StoreError> {
     let save = statements.save.query().owner(owner).text(name);
     let save = save.text(&*payload.codec).bytes(&*payload.bytes);
     Ok(match backend.write(save).await? {
-        0 => Fenced::Lost,
-        _ => Fenced::Done,
+        0 => FencedWrite::Fenced,
+        _ => FencedWrite::Applied,
     })
 }
 

@@ -377,7 +377,7 @@ macro_rules! transactions {
             transaction: &mut Self::Transaction<'_>,
             owner: &Owner,
             ending: &Ending,
-        ) -> Result<Fenced, StoreError> {
+        ) -> Result<FencedWrite, StoreError> {
             let on = crate::store::sql::InTransaction::new(self, transaction);
             crate::store::sql::complete(&on, owner, ending).await
         }
@@ -388,7 +388,7 @@ macro_rules! transactions {
             owner: &Owner,
             name: &str,
             payload: &crate::record::Payload,
-        ) -> Result<Fenced, StoreError> {
+        ) -> Result<FencedWrite, StoreError> {
             let on = crate::store::sql::InTransaction::new(self, transaction);
             let steps = &self.statements.steps;
             crate::store::sql::save_new_step(&on, steps, owner, name, payload).await

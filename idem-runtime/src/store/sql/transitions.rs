@@ -7,7 +7,7 @@ use crate::key::RecordId;
 use crate::record::{Ending, Observation, Owner, Record, State, micros};
 use crate::store::sql::{Query, Readable, SharedStatements, Statement, span};
 use crate::store::{
-    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Resolution, Resolved, cursor,
+    Claim, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Resolution, Resolved, cursor,
 };
 
 /// What runs the statements of a store.
@@ -122,7 +122,7 @@ pub(in crate::store) async fn renew(
     backend: &impl Backend,
     owner: &Owner,
     lease: Duration,
-) -> Result<Fenced, StoreError> {
+) -> Result<FencedWrite, StoreError> {
     let query = backend.statements().renew.query().owner(owner);
     fenced(backend, query.number(span(lease))).await
 }
@@ -131,23 +131,27 @@ pub(in crate::store) async fn complete(
     backend: &impl Backend,
     owner: &Owner,
     ending: &Ending,
-) -> Result<Fenced, StoreError> {
+) -> Result<FencedWrite, StoreError> {
     let query = backend.statements().complete.query().owner(owner);
-    if fenced(backend, query.ending(ending)).await? == Fenced::Done {
-        return Ok(Fenced::Done);
+    if fenced(backend, query.ending(ending)).await? == FencedWrite::Applied {
+        return Ok(FencedWrite::Applied);
     }
     let repeated = get(backend, &owner.id).await?.is_some_and(|record| {
         record.state.is_ended()
             && record.claim_id == Some(owner.claim_id)
             && record.fencing_token == owner.fencing_token
     });
-    Ok(if repeated { Fenced::Done } else { Fenced::Lost })
+    Ok(if repeated {
+        FencedWrite::Applied
+    } else {
+        FencedWrite::Fenced
+    })
 }
 
 pub(in crate::store) async fn release(
     backend: &impl Backend,
     owner: &Owner,
-) -> Result<Fenced, StoreError> {
+) -> Result<FencedWrite, StoreError> {
     let query = backend.statements().release.query().owner(owner);
     fenced(backend, query).await
 }
@@ -155,15 +159,15 @@ pub(in crate::store) async fn release(
 pub(in crate::store) async fn interrupt(
     backend: &impl Backend,
     owner: &Owner,
-) -> Result<Fenced, StoreError> {
+) -> Result<FencedWrite, StoreError> {
     let query = backend.statements().interrupt.query().owner(owner);
     fenced(backend, query).await
 }
 
-async fn fenced(backend: &impl Backend, query: Query<'_>) -> Result<Fenced, StoreError> {
+async fn fenced(backend: &impl Backend, query: Query<'_>) -> Result<FencedWrite, StoreError> {
     Ok(match backend.write(query).await? {
-        0 => Fenced::Lost,
-        _ => Fenced::Done,
+        0 => FencedWrite::Fenced,
+        _ => FencedWrite::Applied,
     })
 }
 

@@ -7,7 +7,9 @@ use super::{SqliteStore, error, retry_busy};
 use crate::error::StoreError;
 use crate::record::{Ending, Observation, Owner};
 use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query, Returning};
-use crate::store::{Claim, ClaimInTransaction, ClaimRequest, Fenced, Store, TransactionalStore};
+use crate::store::{
+    Claim, ClaimInTransaction, ClaimRequest, FencedWrite, Store, TransactionalStore,
+};
 
 sql::transactions!(SqliteStore, Sqlite, SqliteConnection, SqliteRow);
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use idem_runtime::record::{Ending, Observation, Owner};
 use idem_runtime::store::{
-    Claim, ClaimRequest, Fenced, Filter, Page, PageRequest, Purged, Resolution, Resolved,
+    Claim, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution, Resolved,
 };
 use idem_runtime::{MemoryStore, Record, RecordId, Store, StoreError};
 
@@ -26,19 +26,19 @@ impl Store for Plain {
         self.0.take_over(observed, claim).await
     }
 
-    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced, StoreError> {
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
         self.0.renew(owner, lease).await
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<Fenced, StoreError> {
+    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
         self.0.complete(owner, ending).await
     }
 
-    async fn release(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         self.0.release(owner).await
     }
 
-    async fn interrupt(&self, owner: &Owner) -> Result<Fenced, StoreError> {
+    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         self.0.interrupt(owner).await
     }
 

@@ -8,13 +8,13 @@ use super::{BatchExecutor, Batcher};
 use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{Ending, Owner};
-use crate::store::Fenced;
+use crate::store::FencedWrite;
 use crate::store::sql::{Backend, complete};
 
 /// Largest payload in bytes that is sent in a batch.
 const MAX_BATCHED_PAYLOAD: usize = 16 * 1024;
 
-impl<T: BatchExecutor<Request = (Owner, Ending), Response = Fenced>> Batcher<T> {
+impl<T: BatchExecutor<Request = (Owner, Ending), Response = FencedWrite>> Batcher<T> {
     /// Completes a record of this store, in a batch unless its payload is large.
     pub(in crate::store) async fn complete<B: Backend>(
         &self,
@@ -22,7 +22,7 @@ impl<T: BatchExecutor<Request = (Owner, Ending), Response = Fenced>> Batcher<T> 
         executor: impl FnOnce() -> T,
         owner: &Owner,
         ending: &Ending,
-    ) -> Result<Fenced, StoreError> {
+    ) -> Result<FencedWrite, StoreError> {
         let run_single = complete(store, owner, ending);
         if is_large(ending) {
             return run_single.await;
