@@ -51,14 +51,14 @@ mod resolving;
 mod steps;
 mod takeover;
 
-use kit::{Outcome, Subject};
+use kit::{CaseResult, Subject};
 
 /// After how long a case that has not come to an end counts as failed. None takes more than a few seconds.
 const CASE_LIMIT: Duration = Duration::from_secs(60);
 /// How many cases [`run_all`] runs at once.
 const AT_ONCE: usize = 8;
 
-type Run = fn(Subject) -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
+type Run = fn(Subject) -> Pin<Box<dyn Future<Output = CaseResult> + Send>>;
 
 /// What a store must be for a case to apply to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

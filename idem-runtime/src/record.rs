@@ -274,9 +274,9 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// How a record ends.
+/// What a record ended with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ending {
+pub enum Outcome {
     /// With this value, to be replayed.
     Completed(Payload),
     /// With this terminal error, to be replayed.
@@ -285,7 +285,7 @@ pub enum Ending {
     Unrecorded,
 }
 
-impl Ending {
+impl Outcome {
     /// The state of a record that ended so.
     pub const fn state(&self) -> State {
         match self {
@@ -370,12 +370,12 @@ impl Record {
         }
     }
 
-    /// How it ended, where it has.
-    pub fn ending(&self) -> Option<Ending> {
+    /// Outcome of the record; none while it has not ended.
+    pub fn outcome(&self) -> Option<Outcome> {
         match (self.state, &self.payload) {
-            (State::Completed, Some(payload)) => Some(Ending::Completed(payload.clone())),
-            (State::Failed, Some(payload)) => Some(Ending::Failed(payload.clone())),
-            (State::Unrecorded, _) => Some(Ending::Unrecorded),
+            (State::Completed, Some(payload)) => Some(Outcome::Completed(payload.clone())),
+            (State::Failed, Some(payload)) => Some(Outcome::Failed(payload.clone())),
+            (State::Unrecorded, _) => Some(Outcome::Unrecorded),
             _ => None,
         }
     }

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use crate::error::StoreError;
 use crate::key::{Identity, RecordId};
 use crate::record::{
-    ClaimId, Digest, Ending, FencingToken, Observation, OnCrash, Owner, Record, State, Timestamp,
+    ClaimId, Digest, FencingToken, Observation, OnCrash, Outcome, Owner, Record, State, Timestamp,
 };
 
 #[cfg(feature = "cache")]
@@ -125,7 +125,7 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// Ends the record, which keeps its claim id and fencing token: a completion that is repeated finds its own fencing
     /// token on the ended record and answers [`FencedWrite::Applied`] without writing.
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError>;
+    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError>;
 
     /// Gives the record back: RELEASED, without claim id.
     async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError>;
@@ -227,7 +227,7 @@ pub enum FencedWrite {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resolution {
     /// It was done, with this result.
-    Complete(Ending),
+    Complete(Outcome),
     /// It was not done: RELEASED, the next claim runs it.
     Release,
     /// Nobody knows: INTERRUPTED. The exception: claim id and fencing token stay, so that its owner may still complete
@@ -339,8 +339,8 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
         (**self).renew(owner, lease).await
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
-        (**self).complete(owner, ending).await
+    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
+        (**self).complete(owner, outcome).await
     }
 
     async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {

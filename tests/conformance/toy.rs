@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use idem_runtime::record::{
-    Ending, FencingToken, Observation, OnCrash, Owner, Payload, Record, State, Timestamp,
+    FencingToken, Observation, OnCrash, Outcome, Owner, Payload, Record, State, Timestamp,
 };
 use idem_runtime::store::{
     Claim, ClaimRequest, Cursor, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
@@ -317,12 +317,12 @@ impl ToyStore {
         FencedWrite::Applied
     }
 
-    fn end(&self, record: &mut Record, ending: &Ending) {
-        record.state = match ending {
-            Ending::Failed(_) if self.has(Bug::EndingLosesItsKind) => State::Completed,
-            _ => ending.state(),
+    fn end(&self, record: &mut Record, outcome: &Outcome) {
+        record.state = match outcome {
+            Outcome::Failed(_) if self.has(Bug::EndingLosesItsKind) => State::Completed,
+            _ => outcome.state(),
         };
-        record.payload = ending.payload().map(|payload| self.payload(payload));
+        record.payload = outcome.payload().map(|payload| self.payload(payload));
         record.ended_at = Some(record.read_at);
     }
 
@@ -433,10 +433,10 @@ impl Store for ToyStore {
         }))
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
+    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
         if self.has(Bug::DropLosesHalf) {
             // Two steps with a pause between them: whoever drops it there leaves a half.
-            self.held(owner, |record| self.end(record, &Ending::Unrecorded));
+            self.held(owner, |record| self.end(record, &Outcome::Unrecorded));
             tokio::task::yield_now().await;
             let mut inner = self.lock();
             if let Some(record) = self.live(&mut inner, &owner.id)
@@ -444,7 +444,7 @@ impl Store for ToyStore {
                 && record.fencing_token == owner.fencing_token
                 && record.state == State::Unrecorded
             {
-                self.end(record, ending);
+                self.end(record, outcome);
                 return Ok(FencedWrite::Applied);
             }
         }
@@ -457,12 +457,12 @@ impl Store for ToyStore {
                 && !self.has(Bug::RepeatedCompletionIsLost)
             {
                 if self.has(Bug::RepeatedCompletionOverwrites) {
-                    self.end(record, ending);
+                    self.end(record, outcome);
                 }
                 return Ok(FencedWrite::Applied);
             }
         }
-        Ok(self.held(owner, |record| self.end(record, ending)))
+        Ok(self.held(owner, |record| self.end(record, outcome)))
     }
 
     async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
@@ -519,8 +519,8 @@ impl Store for ToyStore {
             .claim_id
             .filter(|_| self.has(Bug::ResolvedKeepsToken));
         match resolution {
-            Resolution::Complete(ending) => {
-                self.end(record, ending);
+            Resolution::Complete(outcome) => {
+                self.end(record, outcome);
                 (record.fencing_token, record.claim_id) = (fencing_token, claim_id);
             }
             Resolution::Release => {

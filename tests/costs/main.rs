@@ -14,7 +14,7 @@ use allocation_counter::measure;
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use idem_runtime::fingerprint::digest;
-use idem_runtime::record::{Ending, FencingToken, Observation, Owner};
+use idem_runtime::record::{FencingToken, Observation, Outcome, Owner};
 use idem_runtime::store::{
     Claim, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged, Resolution,
     Resolved,
@@ -168,7 +168,7 @@ impl Store for Grants {
         Ok(FencedWrite::Applied)
     }
 
-    async fn complete(&self, _: &Owner, _: &Ending) -> Result<FencedWrite, StoreError> {
+    async fn complete(&self, _: &Owner, _: &Outcome) -> Result<FencedWrite, StoreError> {
         Ok(FencedWrite::Applied)
     }
 

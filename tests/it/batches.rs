@@ -10,7 +10,7 @@ use idem_runtime::store::{
 use idem_runtime::{State, Store};
 use tokio::task::JoinSet;
 
-use crate::records::{claim, ending, own};
+use crate::records::{claim, outcome, own};
 
 /// Claims of records in every state, and the completions of what was granted.
 pub(crate) struct Crowd {
@@ -66,7 +66,7 @@ impl Crowd {
         }
         for number in 0..4 {
             let owner = own(store, &claim(&format!("done-{number}"))).await;
-            store.complete(&owner, &ending(b"before")).await.unwrap();
+            store.complete(&owner, &outcome(b"before")).await.unwrap();
             let mut duplicate = claim(&format!("done-{number}"));
             if number % 2 == 1 {
                 duplicate.fingerprint = Digest::new(1, [0; 4], &[8; 32]);
@@ -123,17 +123,17 @@ impl Crowd {
                 claim_id: member.claim.claim_id,
                 fencing_token,
             };
-            let ending = ending(member.claim.claim_id.as_bytes());
+            let outcome = outcome(member.claim.claim_id.as_bytes());
             let store = Arc::clone(store);
             asked.spawn(async move {
-                let fenced = store.complete(&owner, &ending).await.unwrap();
+                let fenced = store.complete(&owner, &outcome).await.unwrap();
                 (n, Told::Completion(fenced))
             });
         }
         for (n, owner) in self.late.iter().copied().enumerate() {
             let store = Arc::clone(store);
             asked.spawn(async move {
-                let fenced = store.complete(&owner, &ending(b"before")).await.unwrap();
+                let fenced = store.complete(&owner, &outcome(b"before")).await.unwrap();
                 (n, Told::Late(fenced))
             });
         }
@@ -176,8 +176,8 @@ impl Crowd {
             let record = store.get(&member.claim.id).await.unwrap().unwrap();
             if matches!(got, Claim::Granted(_)) {
                 assert_eq!(member.completed, Some(FencedWrite::Applied), "{key}");
-                let own = ending(member.claim.claim_id.as_bytes());
-                assert_eq!(record.ending(), Some(own), "{key}");
+                let own = outcome(member.claim.claim_id.as_bytes());
+                assert_eq!(record.outcome(), Some(own), "{key}");
             } else {
                 assert_eq!(member.completed, Some(FencedWrite::Fenced), "{key}");
                 assert_ne!(record.claim_id, Some(member.claim.claim_id), "{key}");
@@ -193,7 +193,7 @@ async fn gone(store: &impl Store, key: &str) -> Owner {
     let mut brief = claim(key);
     brief.retention = Duration::from_millis(1);
     let owner = own(store, &brief).await;
-    store.complete(&owner, &ending(b"before")).await.unwrap();
+    store.complete(&owner, &outcome(b"before")).await.unwrap();
     while store.get(&brief.id).await.unwrap().is_some() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -230,13 +230,13 @@ pub(crate) async fn a_locked_record_holds_up_no_other<S: TransactionalStore + Cl
     let mut holding = store.begin().await.unwrap();
     let locked = owners[50];
     let held = store
-        .complete_in(&mut holding, &locked, &ending(b"held"))
+        .complete_in(&mut holding, &locked, &outcome(b"held"))
         .await;
     assert_eq!(held.unwrap(), FencedWrite::Applied);
     let (mut waiting, mut others) = (JoinSet::new(), JoinSet::new());
     for owner in owners {
         let store = store.clone();
-        let completing = async move { store.complete(&owner, &ending(b"own")).await };
+        let completing = async move { store.complete(&owner, &outcome(b"own")).await };
         match owner.id == locked.id {
             true => drop(waiting.spawn(completing)),
             false => drop(others.spawn(completing)),

@@ -11,7 +11,7 @@ use idem_runtime::store::{Claim, ClaimRequest, Resolution, Resolved};
 use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, Record, State, Store};
 use tokio::time::{advance, timeout};
 
-use crate::records::{HOUR, claim, ending, own};
+use crate::records::{HOUR, claim, outcome, own};
 
 /// A store that counts, and the cache in front of it.
 fn pair() -> (FaultStore<MemoryStore>, Cached<FaultStore<MemoryStore>>) {
@@ -25,7 +25,7 @@ async fn ended(store: &FaultStore<MemoryStore>, key: &str, bytes: &[u8]) -> Clai
     let owner = own(store.inner(), &claim).await;
     store
         .inner()
-        .complete(&owner, &ending(bytes))
+        .complete(&owner, &outcome(bytes))
         .await
         .unwrap();
     claim
@@ -205,7 +205,7 @@ async fn a_read_that_a_new_claim_overtook_is_not_kept() {
         owner
     };
     let (_, owner) = tokio::join!(reads, runs);
-    cached.complete(&owner, &ending(b"new")).await.unwrap();
+    cached.complete(&owner, &outcome(b"new")).await.unwrap();
     assert_eq!(payload(&found(&cached, &claim).await), b"new");
 }
 

@@ -17,7 +17,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
 use tempfile::TempDir;
 
-use crate::records::{claim, ending, own, told};
+use crate::records::{claim, outcome, own, told};
 
 const WITHOUT: &str = "IDEM_TEST_WITHOUT_MOUNT";
 
@@ -85,7 +85,7 @@ async fn goes_on_when_there_is_room(store: impl Store, make_room: impl FnOnce())
     // Incompressible, and another one each time.
     let result = || -> Vec<u8> { (0..100_000).map(|_| rand::random()).collect() };
     let done = own(&store, &claim("done")).await;
-    store.complete(&done, &ending(b"1")).await.unwrap();
+    store.complete(&done, &outcome(b"1")).await.unwrap();
     let mut number = 0;
     let (unfinished, result, error) = loop {
         number += 1;
@@ -93,7 +93,7 @@ async fn goes_on_when_there_is_room(store: impl Store, make_room: impl FnOnce())
         // Claims are small: a result is refused long before one of them.
         let owner = own(&store, &claim(&format!("result-{number}"))).await;
         let result = result();
-        if let Err(error) = store.complete(&owner, &ending(&result)).await {
+        if let Err(error) = store.complete(&owner, &outcome(&result)).await {
             break (owner, result, error);
         }
     };
@@ -112,15 +112,15 @@ async fn goes_on_when_there_is_room(store: impl Store, make_room: impl FnOnce())
     };
     let replay = store.claim(&claim("done")).await;
     let replay = replay.map_err(|it| told(&it)).unwrap();
-    assert!(matches!(replay, Claim::Existing(record) if record.ending() == Some(ending(b"1"))));
+    assert!(matches!(replay, Claim::Existing(record) if record.outcome() == Some(outcome(b"1"))));
 
     make_room();
-    let late = store.complete(&unfinished, &ending(&result)).await;
+    let late = store.complete(&unfinished, &outcome(&result)).await;
     assert_eq!(late.map_err(|it| told(&it)).unwrap(), FencedWrite::Applied);
     let record = store.get(&unfinished.id).await.unwrap().unwrap();
-    assert_eq!(record.ending(), Some(ending(&result)));
+    assert_eq!(record.outcome(), Some(outcome(&result)));
     let owner = own(&store, &refused).await;
-    store.complete(&owner, &ending(b"1")).await.unwrap();
+    store.complete(&owner, &outcome(b"1")).await.unwrap();
 }
 
 #[tokio::test]

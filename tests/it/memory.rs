@@ -9,7 +9,7 @@ use std::time::Duration;
 use idem_runtime::store::{Claim, ClaimRequest, FencedWrite, Purged, Resolution, Resolved};
 use idem_runtime::{MemoryStore, OnCrash, State, Store, StoreErrorKind};
 
-use crate::records::{HOUR, claim, ending, own};
+use crate::records::{HOUR, claim, outcome, own};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -27,7 +27,7 @@ async fn a_full_store_refuses_new_keys_and_keeps_what_it_has() {
     assert!(refused.to_string().contains("3 records"), "{refused}");
 
     for owner in &owners {
-        let done = store.complete(owner, &ending(b"1")).await.unwrap();
+        let done = store.complete(owner, &outcome(b"1")).await.unwrap();
         assert_eq!(done, FencedWrite::Applied);
     }
     for key in ["a", "b", "c"] {
@@ -48,7 +48,7 @@ async fn a_full_store_makes_room_as_soon_as_a_record_has_expired() {
     };
     let owner = own(&store, &brief).await;
     own(&store, &claim("long")).await;
-    store.complete(&owner, &ending(b"1")).await.unwrap();
+    store.complete(&owner, &outcome(b"1")).await.unwrap();
 
     tokio::time::advance(MINUTE - Duration::from_millis(1)).await;
     assert!(store.claim(&claim("new")).await.is_err());
@@ -187,7 +187,7 @@ async fn paused_time_is_the_clock_of_the_store() {
     assert!(over.is_lapsed());
     assert_eq!(over.read_at.since(before.read_at), HOUR);
 
-    store.complete(&owner, &ending(b"1")).await.unwrap();
+    store.complete(&owner, &outcome(b"1")).await.unwrap();
     tokio::time::advance(HOUR - Duration::from_micros(1)).await;
     let record = store.get(&claim.id).await.unwrap().unwrap();
     assert_eq!(record.state, State::Completed);

@@ -16,7 +16,7 @@ use sqlx::AssertSqlSafe;
 use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
 use tokio::task::JoinSet;
 
-use crate::records::{HOUR, claim, ending, own, told};
+use crate::records::{HOUR, claim, outcome, own, told};
 
 mod costs;
 mod errors;
@@ -352,9 +352,9 @@ async fn every_byte_of_a_key_and_of_a_large_result_counts() {
         }
         let large: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
         let owner = own(&store, &claim("large")).await;
-        store.complete(&owner, &ending(&large)).await.unwrap();
+        store.complete(&owner, &outcome(&large)).await.unwrap();
         let record = store.get(&owner.id).await.unwrap().unwrap();
-        assert_eq!(record.ending(), Some(ending(&large)));
+        assert_eq!(record.outcome(), Some(outcome(&large)));
 
         let identity = Identity {
             operation: Operation::new("Tests ").unwrap(),
@@ -431,7 +431,7 @@ async fn grants_go_on_after_records_were_deleted() {
             ..claim("k")
         };
         let owner = own(&store, &refused).await;
-        store.complete(&owner, &ending(b"1")).await.unwrap();
+        store.complete(&owner, &outcome(b"1")).await.unwrap();
         let ahead = owner.fencing_token.number() + HOUR.as_micros() as i64;
         execute(
             &pool,

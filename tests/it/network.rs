@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use idem_runtime::record::{ClaimId, Digest, Ending, Owner, Payload};
+use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
 use idem_runtime::store::{Claim, ClaimRequest, FencedWrite};
 use idem_runtime::{
     Call, Error, Idem, Identity, Key, MySqlStore, OnCrash, Operation, PostgresStore, RecordId,
@@ -147,14 +147,14 @@ async fn steps_find_themselves(line: Line) {
             claim_id: claim.claim_id,
             fencing_token: granted.fencing_token,
         };
-        let ending = Ending::Completed(Payload {
+        let outcome = Outcome::Completed(Payload {
             codec: "json/1".into(),
             bytes: b"1".as_slice().into(),
         });
-        let (answer, _) = line.lossy(loss, || store.complete(&owner, &ending)).await;
+        let (answer, _) = line.lossy(loss, || store.complete(&owner, &outcome)).await;
         assert_eq!(answer, FencedWrite::Applied, "{loss:?}");
         let record = store.get(&claim.id).await.unwrap().unwrap();
-        assert_eq!(record.ending(), Some(ending), "{loss:?}");
+        assert_eq!(record.outcome(), Some(outcome), "{loss:?}");
     }
 }
 

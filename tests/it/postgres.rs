@@ -12,7 +12,7 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions};
 use tokio::task::JoinSet;
 
-use crate::records::{HOUR, claim, ending, own, told};
+use crate::records::{HOUR, claim, outcome, own, told};
 
 mod costs;
 mod errors;
@@ -363,7 +363,7 @@ async fn a_read_only_database_replays_and_claims_nothing() {
     let store = database.store().await;
     let done = claim("done");
     let owner = own(&store, &done).await;
-    store.complete(&owner, &ending(b"1")).await.unwrap();
+    store.complete(&owner, &outcome(b"1")).await.unwrap();
 
     let options = database
         .options
@@ -372,7 +372,7 @@ async fn a_read_only_database_replays_and_claims_nothing() {
     let reader = PostgresStore::new(pool(options, 1).await);
     reader.migrate().await.unwrap();
     let answer = reader.claim(&claim("done")).await.unwrap();
-    assert!(matches!(answer, Claim::Existing(record) if record.ending() == Some(ending(b"1"))));
+    assert!(matches!(answer, Claim::Existing(record) if record.outcome() == Some(outcome(b"1"))));
     let error = reader.claim(&claim("new")).await.unwrap_err();
     assert_error(&error, StoreErrorKind::ReadOnly, "connect to the primary");
     database.drop().await;
@@ -432,9 +432,9 @@ async fn a_large_outcome_comes_back_whole() {
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
         .collect();
     let owner = own(&store, &claim("k")).await;
-    store.complete(&owner, &ending(&bytes)).await.unwrap();
+    store.complete(&owner, &outcome(&bytes)).await.unwrap();
     let answer = store.claim(&claim("k")).await.unwrap();
-    assert!(matches!(answer, Claim::Existing(record) if record.ending() == Some(ending(&bytes))));
+    assert!(matches!(answer, Claim::Existing(record) if record.outcome() == Some(outcome(&bytes))));
     database.drop().await;
 }
 
@@ -484,14 +484,14 @@ async fn a_connection_that_was_cut_fails_one_step_and_no_more() {
         database.name
     );
     assert_eq!(number(&database.server, &cut).await, 1);
-    let error = store.complete(&owner, &ending(b"1")).await.unwrap_err();
+    let error = store.complete(&owner, &outcome(b"1")).await.unwrap_err();
     assert_eq!(
         error.kind(),
         StoreErrorKind::Unavailable,
         "{}",
         told(&error)
     );
-    let done = store.complete(&owner, &ending(b"1")).await.unwrap();
+    let done = store.complete(&owner, &outcome(b"1")).await.unwrap();
     assert_eq!(done, FencedWrite::Applied);
     database.drop().await;
 }
@@ -531,7 +531,7 @@ async fn purging_neither_stops_claims_nor_is_stopped_by_them() {
                 let mut claim = claim(&format!("t{task}-{number}"));
                 claim.retention = Duration::from_millis(1);
                 let owner = own(&store, &claim).await;
-                store.complete(&owner, &ending(b"1")).await.unwrap();
+                store.complete(&owner, &outcome(b"1")).await.unwrap();
                 number += 1;
             }
         });
@@ -579,7 +579,7 @@ async fn an_erased_record_may_be_claimed_and_a_stale_look_erases_nothing() {
     let database = Database::new().await;
     let store = database.store().await;
     let owner = own(&store, &claim("k")).await;
-    store.complete(&owner, &ending(b"1")).await.unwrap();
+    store.complete(&owner, &outcome(b"1")).await.unwrap();
     let seen = store.get(&owner.id).await.unwrap().unwrap().observation();
     store.resolve(&seen, &Resolution::Erase).await.unwrap();
     let next = own(&store, &claim("k")).await;
@@ -623,7 +623,7 @@ async fn a_schema_may_be_renamed_and_copied() {
         let count = format!("SELECT count(*) FROM {schema}.idem_records");
         assert_eq!(number(&pool, &count).await, records, "{schema}");
         let owner = own(&store(schema), &claim("more")).await;
-        let completed = store(schema).complete(&owner, &ending(b"1")).await;
+        let completed = store(schema).complete(&owner, &outcome(b"1")).await;
         assert_eq!(completed.unwrap(), FencedWrite::Applied);
     }
     database.drop().await;

@@ -12,7 +12,7 @@ use idem_tests::backends;
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 use tokio::task::JoinSet;
 
-use crate::records::{claim, ending, own, told};
+use crate::records::{claim, outcome, own, told};
 
 /// How many expired records there are, unless the variable says otherwise.
 const RECORDS: u64 = 50_000;
@@ -102,7 +102,7 @@ struct Calls {
 /// A whole call: claim, duplicate, completion, replay.
 async fn call(store: &impl Store, claim: &ClaimRequest) {
     let owner = own(store, claim).await;
-    let done = store.complete(&owner, &ending(b"1")).await;
+    let done = store.complete(&owner, &outcome(b"1")).await;
     assert_eq!(done.map_err(|it| told(&it)).unwrap(), FencedWrite::Applied);
     let again = ClaimRequest {
         claim_id: idem_runtime::record::ClaimId::random(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_runtime::record::{ClaimId, Digest, Ending, Owner, Payload};
+use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
 use idem_runtime::store::{Claim, ClaimRequest};
 use idem_runtime::{Identity, Key, OnCrash, Operation, RecordId, Scope, Store, StoreError};
 
@@ -26,8 +26,8 @@ pub(crate) fn claim(key: &str) -> ClaimRequest {
     }
 }
 
-pub(crate) fn ending(bytes: &[u8]) -> Ending {
-    Ending::Completed(Payload {
+pub(crate) fn outcome(bytes: &[u8]) -> Outcome {
+    Outcome::Completed(Payload {
         codec: "json/1".into(),
         bytes: bytes.into(),
     })

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use ::redis::Client;
 use ::redis::aio::ConnectionManager;
-use idem_runtime::record::{ClaimId, Digest, Ending, Owner};
+use idem_runtime::record::{ClaimId, Digest, Outcome, Owner};
 use idem_runtime::store::{Claim, ClaimRequest, FencedWrite};
 use idem_runtime::{
     Identity, Key, OnCrash, Operation, RecordId, RedisStore, Scope, Store, StoreErrorKind,
@@ -93,7 +93,7 @@ async fn scripts_that_the_server_forgot_are_sent_again() {
         .query_async(&mut connect().await)
         .await
         .unwrap();
-    let done = store.complete(&owner, &Ending::Unrecorded).await.unwrap();
+    let done = store.complete(&owner, &Outcome::Unrecorded).await.unwrap();
     assert_eq!(done, FencedWrite::Applied);
 }
 
@@ -180,7 +180,7 @@ async fn only_what_may_go_by_itself_has_an_expiry() {
         } else {
             assert_eq!(left, -1, "{on_crash:?} runs");
         }
-        store.complete(&owner, &Ending::Unrecorded).await.unwrap();
+        store.complete(&owner, &Outcome::Unrecorded).await.unwrap();
         // A minute more, for the fencing token, and another one at most.
         let late = ttl(&key).await / 1000 - RETENTION;
         assert!(
@@ -196,7 +196,7 @@ async fn a_replay_writes_nothing() {
     let (store, prefix) = store().await;
     let claim = claim(OnCrash::Rerun);
     let owner = own(&store, &claim).await;
-    store.complete(&owner, &Ending::Unrecorded).await.unwrap();
+    store.complete(&owner, &Outcome::Unrecorded).await.unwrap();
     let key = key(&prefix, &claim);
     let mut connection = connect().await;
     // EXEC of a transaction that watches the key tells of any write to it, even of the same value.
@@ -284,7 +284,10 @@ async fn too_few_replicas_are_an_error_that_repeating_mends() {
     let relaxed = store.wait_for_replicas(connect().await, 0, patience);
     let owner = own(&relaxed, &claim).await;
     for _ in 0..2 {
-        let done = relaxed.complete(&owner, &Ending::Unrecorded).await.unwrap();
+        let done = relaxed
+            .complete(&owner, &Outcome::Unrecorded)
+            .await
+            .unwrap();
         assert_eq!(done, FencedWrite::Applied);
     }
 }

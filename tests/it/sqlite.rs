@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Row};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
-use crate::records::{HOUR, claim, ending, own, told};
+use crate::records::{HOUR, claim, outcome, own, told};
 
 mod costs;
 
@@ -50,11 +50,11 @@ async fn an_outcome_survives_closing_and_opening() {
     {
         let store = SqliteStore::open(file(&directory)).await.unwrap();
         let owner = own(&store, &claim).await;
-        store.complete(&owner, &ending(b"42")).await.unwrap();
+        store.complete(&owner, &outcome(b"42")).await.unwrap();
     }
     let store = SqliteStore::open(file(&directory)).await.unwrap();
     let record = store.get(&claim.id).await.unwrap().unwrap();
-    assert_eq!(record.ending(), Some(ending(b"42")));
+    assert_eq!(record.outcome(), Some(outcome(b"42")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -257,7 +257,7 @@ async fn a_read_only_file_replays_and_claims_nothing() {
     let store = SqliteStore::open(file(&directory)).await.unwrap();
     let done = claim("done");
     let owner = own(&store, &done).await;
-    store.complete(&owner, &ending(b"1")).await.unwrap();
+    store.complete(&owner, &outcome(b"1")).await.unwrap();
 
     let options = SqliteConnectOptions::new()
         .filename(file(&directory))
@@ -265,7 +265,7 @@ async fn a_read_only_file_replays_and_claims_nothing() {
     let reader = SqliteStore::new(pool(options).await);
     reader.migrate().await.unwrap();
     let answer = reader.claim(&claim("done")).await.unwrap();
-    assert!(matches!(answer, Claim::Existing(record) if record.ending() == Some(ending(b"1"))));
+    assert!(matches!(answer, Claim::Existing(record) if record.outcome() == Some(outcome(b"1"))));
     let error = reader.claim(&claim("new")).await.unwrap_err();
     assert_error(&error, StoreErrorKind::ReadOnly, "check the permissions");
 }
@@ -342,14 +342,14 @@ async fn a_full_disk_undoes_what_it_cannot_hold() {
     let claim = claim("k");
     let owner = own(&store, &claim).await;
     let error = store
-        .complete(&owner, &ending(&[7; 200_000]))
+        .complete(&owner, &outcome(&[7; 200_000]))
         .await
         .unwrap_err();
     assert_error(&error, StoreErrorKind::Full, "make room");
 
     let record = store.get(&claim.id).await.unwrap().unwrap();
     assert_eq!(record.state, State::Running);
-    let done = store.complete(&owner, &ending(b"small")).await.unwrap();
+    let done = store.complete(&owner, &outcome(b"small")).await.unwrap();
     assert_eq!(done, FencedWrite::Applied);
 }
 
@@ -380,14 +380,14 @@ async fn a_first_call_is_two_commits_and_a_replay_none() {
     assert_eq!(commits(&path) - before, 2, "a renewal");
     store.claim(&claim("a")).await.unwrap();
     assert_eq!(commits(&path) - before, 2, "a duplicate of a running call");
-    store.complete(&owner, &ending(b"1")).await.unwrap();
+    store.complete(&owner, &outcome(b"1")).await.unwrap();
     assert_eq!(commits(&path) - before, 3, "a completion");
 
     let before = commits(&path);
     store.claim(&claim("a")).await.unwrap();
     store.claim(&claim_a).await.unwrap();
     assert_eq!(commits(&path), before, "a replay");
-    store.complete(&owner, &ending(b"1")).await.unwrap();
+    store.complete(&owner, &outcome(b"1")).await.unwrap();
     store.renew(&owner, HOUR).await.unwrap();
     store.release(&owner).await.unwrap();
     assert_eq!(commits(&path), before, "what was refused or done already");
@@ -414,7 +414,7 @@ async fn a_replay_waits_for_no_writer() {
     let directory = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(file(&directory)).await.unwrap();
     let owner = own(&store, &claim("done")).await;
-    store.complete(&owner, &ending(b"1")).await.unwrap();
+    store.complete(&owner, &outcome(b"1")).await.unwrap();
 
     let options =
         SqliteStore::connect_options(file(&directory)).busy_timeout(Duration::from_millis(1));
@@ -500,7 +500,7 @@ async fn dropped_steps_leave_no_connection_in_a_transaction() {
         let dropped = async {
             store.migrate().await.unwrap();
             let owner = own(&store, &brief).await;
-            store.complete(&owner, &ending(b"1")).await.unwrap();
+            store.complete(&owner, &outcome(b"1")).await.unwrap();
             store.purge(10).await.unwrap();
         };
         let _ = tokio::time::timeout(Duration::from_micros(round * 17 % 3000), dropped).await;

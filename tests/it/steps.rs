@@ -8,7 +8,7 @@ use idem_runtime::{MySqlStore, PostgresStore, SqliteStore, Store, StoreError};
 use idem_tests::backends;
 use sqlx::{AssertSqlSafe, Executor};
 
-use crate::records::{HOUR, claim, ending, own};
+use crate::records::{HOUR, claim, outcome, own};
 
 const MOMENT: Duration = Duration::from_millis(20);
 
@@ -109,7 +109,7 @@ async fn rows_go_with_their_record<S: Tables>() {
     assert_eq!(store.purge(100).await.unwrap().removed, 1);
     assert_eq!(S::rows(&pool).await, 6);
 
-    store.complete(&erased, &ending(b"1")).await.unwrap();
+    store.complete(&erased, &outcome(b"1")).await.unwrap();
     let seen = store.get(&erased.id).await.unwrap().unwrap().observation();
     let resolved = store.resolve(&seen, &Resolution::Erase).await;
     assert_eq!(resolved.unwrap(), Resolved::Done);
@@ -136,7 +136,7 @@ async fn the_next_life_writes_over_the_rows_of_the_last<S: Tables>() {
         };
         let owner = with_steps(&store, &short).await;
         assert_eq!(S::rows(&pool).await, 2);
-        store.complete(&owner, &ending(b"1")).await.unwrap();
+        store.complete(&owner, &outcome(b"1")).await.unwrap();
         absent(&store, &short).await;
     }
 }
@@ -149,7 +149,7 @@ async fn migrating_again_adds_a_missing_table<S: Tables>() {
     S::execute(&pool, "DROP TABLE idem_records_steps").await;
     S::execute(&pool, "DELETE FROM idem_records_migrations").await;
     // The application still runs as before.
-    store.complete(&owner, &ending(b"1")).await.unwrap();
+    store.complete(&owner, &outcome(b"1")).await.unwrap();
 
     store.migrated().await.unwrap();
     store.migrated().await.unwrap();

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use idem_runtime::conformance::{self, Case};
 use idem_runtime::error::{StoreError, StoreErrorKind};
-use idem_runtime::record::{Ending, FencingToken, Observation, Owner};
+use idem_runtime::record::{FencingToken, Observation, Outcome, Owner};
 use idem_runtime::store::{
     Claim, ClaimRequest, Cursor, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
     Resolution, Resolved,
@@ -161,7 +161,7 @@ impl Store for ShelfStore {
         }))
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
+    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
         let mut shelf = self.step();
         // The first acknowledgement was lost on its way.
         if let Some(record) = shelf.record(&owner.id)
@@ -170,7 +170,7 @@ impl Store for ShelfStore {
         {
             return Ok(FencedWrite::Applied);
         }
-        Ok(fenced(shelf.held(owner), |record| end(record, ending)))
+        Ok(fenced(shelf.held(owner), |record| end(record, outcome)))
     }
 
     async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
@@ -205,8 +205,8 @@ impl Store for ShelfStore {
             return Ok(Resolved::Stale);
         }
         match resolution {
-            Resolution::Complete(ending) => {
-                end(record, ending);
+            Resolution::Complete(outcome) => {
+                end(record, outcome);
                 fence_off(record, fencing_token);
             }
             Resolution::Release => {
@@ -318,9 +318,9 @@ fn fenced(record: Option<&mut Record>, step: impl FnOnce(&mut Record)) -> Fenced
     }
 }
 
-fn end(record: &mut Record, ending: &Ending) {
-    record.state = ending.state();
-    record.payload = ending.payload().cloned();
+fn end(record: &mut Record, outcome: &Outcome) {
+    record.state = outcome.state();
+    record.payload = outcome.payload().cloned();
     record.ended_at = Some(record.read_at);
 }
 

@@ -7,7 +7,7 @@ use crate::key::RecordId;
 use crate::record::{OnCrash, Owner, Record, State};
 use crate::store::{Claim, ClaimRequest, FencedWrite, Granted, Resolution, Resolved};
 
-pub(super) async fn claim_is_exclusive(store: Subject) -> Outcome {
+pub(super) async fn claim_is_exclusive(store: Subject) -> CaseResult {
     for _ in 0..3 {
         let first = fresh();
         let answers = at_once(64, |_| {
@@ -46,7 +46,7 @@ fn granted_of<T: Copy>(answers: &[(T, Claim)]) -> Vec<(T, crate::record::Fencing
         .collect()
 }
 
-pub(super) async fn claim_keeps_what_it_was_given(store: Subject) -> Outcome {
+pub(super) async fn claim_keeps_what_it_was_given(store: Subject) -> CaseResult {
     for on_crash in [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile] {
         let claim = ClaimRequest {
             lease: Duration::from_millis(1_234_567),
@@ -86,7 +86,7 @@ pub(super) async fn claim_keeps_what_it_was_given(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn claim_of_a_running_record_writes_nothing(store: Subject) -> Outcome {
+pub(super) async fn claim_of_a_running_record_writes_nothing(store: Subject) -> CaseResult {
     let claim = fresh();
     store.own(&claim).await?;
     store.denied(&other(&claim)).await?;
@@ -101,7 +101,7 @@ pub(super) async fn claim_of_a_running_record_writes_nothing(store: Subject) -> 
     Ok(())
 }
 
-pub(super) async fn repeated_claim_keeps_its_grant(store: Subject) -> Outcome {
+pub(super) async fn repeated_claim_keeps_its_grant(store: Subject) -> CaseResult {
     let claim = ClaimRequest {
         lease: SHORT,
         ..fresh()
@@ -127,7 +127,7 @@ pub(super) async fn repeated_claim_keeps_its_grant(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn repeated_claims_at_once_are_one(store: Subject) -> Outcome {
+pub(super) async fn repeated_claims_at_once_are_one(store: Subject) -> CaseResult {
     let claim = fresh();
     let answers = at_once(16, |_| {
         let (store, claim) = (store.clone(), claim.clone());
@@ -141,7 +141,7 @@ pub(super) async fn repeated_claims_at_once_are_one(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn repeated_claim_compares_the_fingerprint(store: Subject) -> Outcome {
+pub(super) async fn repeated_claim_compares_the_fingerprint(store: Subject) -> CaseResult {
     let claim = fresh();
     store.own(&claim).await?;
     let reused = ClaimRequest {
@@ -152,7 +152,7 @@ pub(super) async fn repeated_claim_compares_the_fingerprint(store: Subject) -> O
     Ok(())
 }
 
-pub(super) async fn claim_never_takes_over(store: Subject) -> Outcome {
+pub(super) async fn claim_never_takes_over(store: Subject) -> CaseResult {
     for on_crash in [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile] {
         let silent = store.silent(on_crash).await?;
         let record = store.denied(&other(&silent.claim)).await?;
@@ -164,7 +164,7 @@ pub(super) async fn claim_never_takes_over(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn delayed_claim_revives_no_token(store: Subject) -> Outcome {
+pub(super) async fn delayed_claim_revives_no_token(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Rerun).await?;
     let successor = other(&silent.claim);
     let taken = store.taken(&silent.observation(), &successor).await?;
@@ -181,7 +181,7 @@ pub(super) async fn delayed_claim_revives_no_token(store: Subject) -> Outcome {
     store.refuses(&silent.owner).await
 }
 
-pub(super) async fn released_is_claimed_again(store: Subject) -> Outcome {
+pub(super) async fn released_is_claimed_again(store: Subject) -> CaseResult {
     let first = ClaimRequest {
         on_crash: OnCrash::Reconcile,
         ..fresh()
@@ -230,7 +230,7 @@ pub(super) async fn released_is_claimed_again(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn released_is_claimed_once(store: Subject) -> Outcome {
+pub(super) async fn released_is_claimed_once(store: Subject) -> CaseResult {
     let first = fresh();
     let owner = store.own(&first).await?;
     store.release(&owner).await?;
@@ -248,7 +248,7 @@ pub(super) async fn released_is_claimed_once(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn released_compares_the_fingerprint(store: Subject) -> Outcome {
+pub(super) async fn released_compares_the_fingerprint(store: Subject) -> CaseResult {
     let first = fresh();
     let owner = store.own(&first).await?;
     store.release(&owner).await?;
@@ -260,14 +260,17 @@ pub(super) async fn released_compares_the_fingerprint(store: Subject) -> Outcome
     Ok(())
 }
 
-pub(super) async fn ended_is_never_granted(store: Subject) -> Outcome {
+pub(super) async fn ended_is_never_granted(store: Subject) -> CaseResult {
     let claim = fresh();
     let owner = store.own(&claim).await?;
-    store.complete(&owner, &ending()).await?;
+    store.complete(&owner, &outcome()).await?;
     let again = other(&claim);
     for late in [&claim, &again] {
         let record = store.denied(late).await?;
-        ensure!(record.ending() == Some(ending()), "replayed as {record:?}");
+        ensure!(
+            record.outcome() == Some(outcome()),
+            "replayed as {record:?}"
+        );
     }
     let reused = ClaimRequest {
         fingerprint: digest(2),
@@ -277,20 +280,20 @@ pub(super) async fn ended_is_never_granted(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn expired_outcome_is_absent(store: Subject) -> Outcome {
+pub(super) async fn expired_outcome_is_absent(store: Subject) -> CaseResult {
     let claim = ClaimRequest {
         retention: SHORT,
         on_crash: OnCrash::Refuse,
         ..fresh()
     };
     let owner = store.own(&claim).await?;
-    store.complete(&owner, &ending()).await?;
+    store.complete(&owner, &outcome()).await?;
     store.absent(&claim.id).await?;
     store.refuses(&owner).await?;
     begins_anew(&store, &claim, &owner).await
 }
 
-pub(super) async fn abandoned_run_is_absent(store: Subject) -> Outcome {
+pub(super) async fn abandoned_run_is_absent(store: Subject) -> CaseResult {
     let claim = ClaimRequest {
         lease: SHORT,
         retention: SHORT,
@@ -318,7 +321,7 @@ pub(super) async fn abandoned_run_is_absent(store: Subject) -> Outcome {
 }
 
 /// A claim of a record that has expired knows nothing of what was there, save that fencing tokens go on.
-async fn begins_anew(store: &Subject, expired: &ClaimRequest, owner: &Owner) -> Outcome {
+async fn begins_anew(store: &Subject, expired: &ClaimRequest, owner: &Owner) -> CaseResult {
     let anew = ClaimRequest {
         fingerprint: digest(9),
         lease: LONG,
@@ -346,7 +349,7 @@ async fn begins_anew(store: &Subject, expired: &ClaimRequest, owner: &Owner) -> 
     store.refuses(owner).await
 }
 
-pub(super) async fn unknown_outcome_never_expires(store: Subject) -> Outcome {
+pub(super) async fn unknown_outcome_never_expires(store: Subject) -> CaseResult {
     for on_crash in [OnCrash::Refuse, OnCrash::Reconcile] {
         let claim = ClaimRequest {
             lease: SHORT,
@@ -363,7 +366,7 @@ pub(super) async fn unknown_outcome_never_expires(store: Subject) -> Outcome {
             matches!(answer, Claim::Existing(_)),
             "under {on_crash:?} it was granted anew"
         );
-        let done = store.complete(&owner, &ending()).await?;
+        let done = store.complete(&owner, &outcome()).await?;
         ensure!(
             done == FencedWrite::Applied,
             "under {on_crash:?} its owner was refused"
@@ -372,7 +375,7 @@ pub(super) async fn unknown_outcome_never_expires(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn grants_never_go_back(store: Subject) -> Outcome {
+pub(super) async fn grants_never_go_back(store: Subject) -> CaseResult {
     let claim = ClaimRequest {
         lease: Duration::ZERO,
         retention: LONG,
@@ -425,7 +428,7 @@ pub(super) async fn grants_never_go_back(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn grant_is_at_least_the_clock(store: Subject) -> Outcome {
+pub(super) async fn grant_is_at_least_the_clock(store: Subject) -> CaseResult {
     let mut ids: Vec<RecordId> = Vec::new();
     for _ in 0..3 {
         let claim = fresh();

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Ending, Observation, Owner, Payload, Record};
+use crate::record::{Observation, Outcome, Owner, Payload, Record};
 use crate::store::{
     Claim, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
     Resolved, SavedStep, StepStore, Store,
@@ -330,8 +330,8 @@ impl<S: Store> Store for FaultStore<S> {
         self.step(Op::Renew, self.inner().renew(owner, lease)).await
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
-        let step = self.inner().complete(owner, ending);
+    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
+        let step = self.inner().complete(owner, outcome);
         self.step(Op::Complete, step).await
     }
 

@@ -1,15 +1,15 @@
 //! Steps that only the owner may take.
 
 use super::kit::*;
-use crate::record::{ClaimId, Ending, FencingToken, OnCrash, Owner, Record, State};
+use crate::record::{ClaimId, FencingToken, OnCrash, Outcome, Owner, Record, State};
 use crate::store::{ClaimRequest, FencedWrite, Resolution};
 
-fn accepted(step: &str, answer: FencedWrite) -> Outcome {
+fn accepted(step: &str, answer: FencedWrite) -> CaseResult {
     ensure!(answer == FencedWrite::Applied, "{step} was refused");
     Ok(())
 }
 
-pub(super) async fn renew_begins_the_lease_anew(store: Subject) -> Outcome {
+pub(super) async fn renew_begins_the_lease_anew(store: Subject) -> CaseResult {
     let claim = ClaimRequest {
         lease: SHORT,
         ..fresh()
@@ -37,12 +37,12 @@ pub(super) async fn renew_begins_the_lease_anew(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn lapsed_owner_is_accepted(store: Subject) -> Outcome {
+pub(super) async fn lapsed_owner_is_accepted(store: Subject) -> CaseResult {
     for on_crash in [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile] {
         let late = store.silent(on_crash).await?.owner;
         accepted("renew", store.renew(&late, LONG).await?)?;
         let late = store.silent(on_crash).await?.owner;
-        accepted("complete", store.complete(&late, &ending()).await?)?;
+        accepted("complete", store.complete(&late, &outcome()).await?)?;
         let late = store.silent(on_crash).await?.owner;
         accepted("release", store.release(&late).await?)?;
         let late = store.silent(on_crash).await?.owner;
@@ -51,18 +51,18 @@ pub(super) async fn lapsed_owner_is_accepted(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn stale_owner_is_refused(store: Subject) -> Outcome {
+pub(super) async fn stale_owner_is_refused(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Rerun).await?;
     let successor = other(&silent.claim);
     let taken = store.taken(&silent.observation(), &successor).await?;
     store.refuses(&silent.owner).await?;
 
     let successor = owned_by(&successor, &taken);
-    accepted("complete", store.complete(&successor, &ending()).await?)?;
+    accepted("complete", store.complete(&successor, &outcome()).await?)?;
     store.refuses(&silent.owner).await
 }
 
-pub(super) async fn grant_is_compared(store: Subject) -> Outcome {
+pub(super) async fn grant_is_compared(store: Subject) -> CaseResult {
     let owner = store.own(&fresh()).await?;
     for number in [
         owner.fencing_token.number() - 1,
@@ -74,7 +74,7 @@ pub(super) async fn grant_is_compared(store: Subject) -> Outcome {
         };
         store.refuses(&stale).await?;
     }
-    accepted("complete", store.complete(&owner, &ending()).await?)?;
+    accepted("complete", store.complete(&owner, &outcome()).await?)?;
     let stale = Owner {
         fencing_token: FencingToken::from_number(owner.fencing_token.number() - 1),
         ..owner
@@ -82,18 +82,18 @@ pub(super) async fn grant_is_compared(store: Subject) -> Outcome {
     store.refuses(&stale).await
 }
 
-pub(super) async fn token_is_compared(store: Subject) -> Outcome {
+pub(super) async fn token_is_compared(store: Subject) -> CaseResult {
     let owner = store.own(&fresh()).await?;
     let stranger = Owner {
         claim_id: ClaimId::random(),
         ..owner
     };
     store.refuses(&stranger).await?;
-    accepted("complete", store.complete(&owner, &ending()).await?)?;
+    accepted("complete", store.complete(&owner, &outcome()).await?)?;
     store.refuses(&stranger).await
 }
 
-pub(super) async fn released_bears_no_token(store: Subject) -> Outcome {
+pub(super) async fn released_bears_no_token(store: Subject) -> CaseResult {
     let claim = fresh();
     let owner = store.own(&claim).await?;
     accepted("release", store.release(&owner).await?)?;
@@ -105,7 +105,7 @@ pub(super) async fn released_bears_no_token(store: Subject) -> Outcome {
     store.refuses(&owner).await
 }
 
-pub(super) async fn absent_refuses_every_owner(store: Subject) -> Outcome {
+pub(super) async fn absent_refuses_every_owner(store: Subject) -> CaseResult {
     let nobody = Owner {
         id: fresh().id,
         claim_id: ClaimId::random(),
@@ -114,21 +114,21 @@ pub(super) async fn absent_refuses_every_owner(store: Subject) -> Outcome {
     store.refuses(&nobody).await
 }
 
-pub(super) async fn completion_keeps_its_outcome(store: Subject) -> Outcome {
-    let endings = [
-        Ending::Completed(payload(b"[1]")),
-        Ending::Failed(payload(b"\"declined\"")),
-        Ending::Unrecorded,
+pub(super) async fn completion_keeps_its_outcome(store: Subject) -> CaseResult {
+    let outcomes = [
+        Outcome::Completed(payload(b"[1]")),
+        Outcome::Failed(payload(b"\"declined\"")),
+        Outcome::Unrecorded,
     ];
-    for ending in endings {
+    for outcome in outcomes {
         let claim = fresh();
         let owner = store.own(&claim).await?;
         let before = store.record(&claim.id).await?;
-        accepted("complete", store.complete(&owner, &ending).await?)?;
+        accepted("complete", store.complete(&owner, &outcome).await?)?;
         let after = store.record(&claim.id).await?;
         let expected = Record {
-            state: ending.state(),
-            payload: ending.payload().cloned(),
+            state: outcome.state(),
+            payload: outcome.payload().cloned(),
             ended_at: after.ended_at,
             ..before.clone()
         };
@@ -146,30 +146,38 @@ pub(super) async fn completion_keeps_its_outcome(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn repeated_completion_finds_itself(store: Subject) -> Outcome {
-    for ending in [ending(), Ending::Failed(payload(b"{}")), Ending::Unrecorded] {
+pub(super) async fn repeated_completion_finds_itself(store: Subject) -> CaseResult {
+    for outcome in [
+        outcome(),
+        Outcome::Failed(payload(b"{}")),
+        Outcome::Unrecorded,
+    ] {
         let claim = fresh();
         let owner = store.own(&claim).await?;
-        accepted("complete", store.complete(&owner, &ending).await?)?;
+        accepted("complete", store.complete(&owner, &outcome).await?)?;
         let ended = store.record(&claim.id).await?;
-        accepted("its repetition", store.complete(&owner, &ending).await?)?;
+        accepted("its repetition", store.complete(&owner, &outcome).await?)?;
         store.unchanged(&ended).await?;
         // It is recognised by its fencing token, so what it brings now cannot replace what was answered first.
-        let otherwise = Ending::Completed(payload(b"\"something else\""));
+        let otherwise = Outcome::Completed(payload(b"\"something else\""));
         accepted("its repetition", store.complete(&owner, &otherwise).await?)?;
         store.unchanged(&ended).await?;
     }
     Ok(())
 }
 
-pub(super) async fn outcome_is_immutable(store: Subject) -> Outcome {
-    for ending in [ending(), Ending::Failed(payload(b"{}")), Ending::Unrecorded] {
+pub(super) async fn outcome_is_immutable(store: Subject) -> CaseResult {
+    for outcome in [
+        outcome(),
+        Outcome::Failed(payload(b"{}")),
+        Outcome::Unrecorded,
+    ] {
         let claim = ClaimRequest {
             lease: SHORT,
             ..fresh()
         };
         let owner = store.own(&claim).await?;
-        accepted("complete", store.complete(&owner, &ending).await?)?;
+        accepted("complete", store.complete(&owner, &outcome).await?)?;
         // Not even after its lease, by anybody who looks at it closely.
         let lease_until = store.record(&claim.id).await?.lease_until;
         let ended = store.passes(lease_until, &claim.id).await?;
@@ -197,7 +205,7 @@ pub(super) async fn outcome_is_immutable(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn interrupted_accepts_its_owner(store: Subject) -> Outcome {
+pub(super) async fn interrupted_accepts_its_owner(store: Subject) -> CaseResult {
     for on_crash in [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile] {
         let claim = ClaimRequest {
             on_crash,
@@ -212,9 +220,9 @@ pub(super) async fn interrupted_accepts_its_owner(store: Subject) -> Outcome {
             "a renewal left it as {record:?}"
         );
         accepted("interrupt", store.interrupt(&owner).await?)?;
-        accepted("complete", store.complete(&owner, &ending()).await?)?;
+        accepted("complete", store.complete(&owner, &outcome()).await?)?;
         let record = store.record(&claim.id).await?;
-        ensure!(record.ending() == Some(ending()), "ended as {record:?}");
+        ensure!(record.outcome() == Some(outcome()), "ended as {record:?}");
 
         let claim = ClaimRequest {
             on_crash,
@@ -229,7 +237,7 @@ pub(super) async fn interrupted_accepts_its_owner(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn interruption_is_repeatable(store: Subject) -> Outcome {
+pub(super) async fn interruption_is_repeatable(store: Subject) -> CaseResult {
     let claim = fresh();
     let owner = store.own(&claim).await?;
     let before = store.record(&claim.id).await?;

@@ -31,7 +31,7 @@ pub(super) async fn dropped_after<T>(polls: u32, future: impl Future<Output = T>
     .await
 }
 
-pub(super) async fn lost_answer_of_a_claim(store: Subject) -> Outcome {
+pub(super) async fn lost_answer_of_a_claim(store: Subject) -> CaseResult {
     let faults = FaultStore::new(store.store());
     let claim = fresh();
     faults.fail_before(Op::Claim, 1);
@@ -54,7 +54,7 @@ pub(super) async fn lost_answer_of_a_claim(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn lost_answer_of_a_takeover(store: Subject) -> Outcome {
+pub(super) async fn lost_answer_of_a_takeover(store: Subject) -> CaseResult {
     let faults = FaultStore::new(store.store());
     let silent = store.silent(OnCrash::Rerun).await?;
     let successor = other(&silent.claim);
@@ -70,15 +70,15 @@ pub(super) async fn lost_answer_of_a_takeover(store: Subject) -> Outcome {
     store.refuses(&silent.owner).await
 }
 
-pub(super) async fn lost_answer_of_a_completion(store: Subject) -> Outcome {
+pub(super) async fn lost_answer_of_a_completion(store: Subject) -> CaseResult {
     let faults = FaultStore::new(store.store());
     let claim = fresh();
     let owner = store.own(&claim).await?;
     faults.fail_after(Op::Complete, 1);
-    let lost = faults.complete(&owner, &ending()).await;
+    let lost = faults.complete(&owner, &outcome()).await;
     ensure!(lost.is_err(), "the fault was lost");
     let ended = store.record(&claim.id).await?;
-    let repeated = store.complete(&owner, &ending()).await?;
+    let repeated = store.complete(&owner, &outcome()).await?;
     ensure!(
         repeated == FencedWrite::Applied,
         "the repeated completion was refused"
@@ -86,11 +86,11 @@ pub(super) async fn lost_answer_of_a_completion(store: Subject) -> Outcome {
     store.unchanged(&ended).await?;
     // Others are told the outcome, and not that it is theirs.
     let record = store.denied(&other(&claim)).await?;
-    ensure!(record.ending() == Some(ending()), "ended as {record:?}");
+    ensure!(record.outcome() == Some(outcome()), "ended as {record:?}");
     Ok(())
 }
 
-pub(super) async fn dropped_claim(store: Subject) -> Outcome {
+pub(super) async fn dropped_claim(store: Subject) -> CaseResult {
     for polls in (0..=POLLS).chain(0..=POLLS) {
         let claim = fresh();
         let inner = store.store();
@@ -117,7 +117,7 @@ pub(super) async fn dropped_claim(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn dropped_takeover(store: Subject) -> Outcome {
+pub(super) async fn dropped_takeover(store: Subject) -> CaseResult {
     let mut silent = store.silent(OnCrash::Rerun).await?;
     for polls in 0..=POLLS {
         let mut observed = silent.observation();
@@ -157,26 +157,26 @@ pub(super) async fn dropped_takeover(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn dropped_completion(store: Subject) -> Outcome {
+pub(super) async fn dropped_completion(store: Subject) -> CaseResult {
     for polls in 0..=POLLS {
         let claim = fresh();
         let owner = store.own(&claim).await?;
-        let (inner, ending) = (store.store(), ending());
-        dropped_after(polls, inner.complete(&owner, &ending)).await;
+        let (inner, outcome) = (store.store(), outcome());
+        dropped_after(polls, inner.complete(&owner, &outcome)).await;
         let record = store.record(&claim.id).await?;
         ensure!(
             record.state == State::Running && record.payload.is_none()
-                || record.ending().as_ref() == Some(&ending),
+                || record.outcome().as_ref() == Some(&outcome),
             "dropped after {polls} polls, it left {record:?}"
         );
-        let repeated = store.complete(&owner, &ending).await?;
+        let repeated = store.complete(&owner, &outcome).await?;
         ensure!(
             repeated == FencedWrite::Applied,
             "repeated after {polls} polls, it was refused"
         );
         let record = store.record(&claim.id).await?;
         ensure!(
-            record.ending().as_ref() == Some(&ending),
+            record.outcome().as_ref() == Some(&outcome),
             "ended as {record:?}"
         );
     }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::kit::*;
 use crate::key::{Identity, Scope};
-use crate::record::{Ending, OnCrash, Payload};
+use crate::record::{OnCrash, Outcome, Payload};
 use crate::store::{ClaimRequest, FencedWrite};
 
 /// Claims a record about this, and compares what is read back, by id and from the listing of its operation.
-async fn keeps(store: &Subject, identity: Identity) -> Outcome {
+async fn keeps(store: &Subject, identity: Identity) -> CaseResult {
     let claim = about(identity);
     store.own(&claim).await?;
     let record = store.record(&claim.id).await?;
@@ -39,7 +39,7 @@ fn scope(part: &str) -> Result<Scope, String> {
     Scope::new(part).map_err(|error| format!("{part:?}: {error}"))
 }
 
-pub(super) async fn every_key_byte_is_kept(store: Subject) -> Outcome {
+pub(super) async fn every_key_byte_is_kept(store: Subject) -> CaseResult {
     let name = format!("op-{}", unique());
     let all: String = (0x20..=0x7e_u8).map(char::from).collect();
     keeps(&store, identity(Scope::none(), &name, &all)).await?;
@@ -58,7 +58,7 @@ pub(super) async fn every_key_byte_is_kept(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn long_identities_are_kept(store: Subject) -> Outcome {
+pub(super) async fn long_identities_are_kept(store: Subject) -> CaseResult {
     let unique = unique();
     let fill = |with: &str| {
         let mut text = unique.clone();
@@ -76,7 +76,7 @@ pub(super) async fn long_identities_are_kept(store: Subject) -> Outcome {
     keeps(&store, identity(nested, &fill("é"), &fill(" "))).await
 }
 
-pub(super) async fn scopes_are_kept_in_unicode(store: Subject) -> Outcome {
+pub(super) async fn scopes_are_kept_in_unicode(store: Subject) -> CaseResult {
     let name = format!("Überweisung/{}", unique());
     for part in [
         "Müller & Söhne",
@@ -97,7 +97,7 @@ pub(super) async fn scopes_are_kept_in_unicode(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn split_identities_differ(store: Subject) -> Outcome {
+pub(super) async fn split_identities_differ(store: Subject) -> CaseResult {
     let unique = unique();
     let identities = [
         identity(scope(&unique)?, "ab", "c"),
@@ -118,18 +118,18 @@ pub(super) async fn split_identities_differ(store: Subject) -> Outcome {
     Ok(())
 }
 
-async fn completes(store: &Subject, payload: Payload) -> Outcome {
-    for ending in [
-        Ending::Completed(payload.clone()),
-        Ending::Failed(payload.clone()),
+async fn completes(store: &Subject, payload: Payload) -> CaseResult {
+    for outcome in [
+        Outcome::Completed(payload.clone()),
+        Outcome::Failed(payload.clone()),
     ] {
         let claim = fresh();
         let owner = store.own(&claim).await?;
-        let done = store.complete(&owner, &ending).await?;
+        let done = store.complete(&owner, &outcome).await?;
         ensure!(done == FencedWrite::Applied, "the completion was refused");
         let record = store.record(&claim.id).await?;
         ensure!(
-            record.ending().as_ref() == Some(&ending),
+            record.outcome().as_ref() == Some(&outcome),
             "{payload:?} was kept as {:?}{}",
             record.payload,
             match &record.payload {
@@ -141,7 +141,7 @@ async fn completes(store: &Subject, payload: Payload) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn payloads_are_kept(store: Subject) -> Outcome {
+pub(super) async fn payloads_are_kept(store: Subject) -> CaseResult {
     completes(&store, payload(b"")).await?;
     let every_byte: Vec<u8> = (0..=255).collect();
     completes(&store, payload(&every_byte)).await?;
@@ -152,7 +152,7 @@ pub(super) async fn payloads_are_kept(store: Subject) -> Outcome {
     completes(&store, payload(&large)).await
 }
 
-pub(super) async fn codec_tags_are_kept(store: Subject) -> Outcome {
+pub(super) async fn codec_tags_are_kept(store: Subject) -> CaseResult {
     for tag in [
         "json/1",
         "cbor/1",
@@ -171,7 +171,7 @@ pub(super) async fn codec_tags_are_kept(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn endless_durations_are_kept(store: Subject) -> Outcome {
+pub(super) async fn endless_durations_are_kept(store: Subject) -> CaseResult {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
     for (lease, retention) in [
         (Duration::MAX, Duration::MAX),
@@ -205,7 +205,7 @@ pub(super) async fn endless_durations_are_kept(store: Subject) -> Outcome {
                 record.lease_until >= record.read_at.after(CENTURY),
                 "an endless renewal was kept as {record:?}"
             );
-            store.complete(&owner, &ending()).await?;
+            store.complete(&owner, &outcome()).await?;
             if retention > CENTURY {
                 store.purge(100).await?;
                 let record = store.record(&claim.id).await?;

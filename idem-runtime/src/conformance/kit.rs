@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::error::StoreError;
 use crate::key::{Identity, Key, Operation, RecordId, Scope};
 use crate::record::{
-    ClaimId, Digest, Ending, FencingToken, Observation, OnCrash, Owner, Payload, Record, State,
+    ClaimId, Digest, FencingToken, Observation, OnCrash, Outcome, Owner, Payload, Record, State,
     Timestamp,
 };
 use crate::store::{
@@ -20,7 +20,7 @@ use crate::store::{
 };
 
 /// What a case found: nothing wrong, or what it saw instead of what the rule asks for.
-pub(super) type Outcome = Result<(), String>;
+pub(super) type CaseResult = Result<(), String>;
 
 /// A lease or retention that outlives every case.
 pub(super) const LONG: Duration = Duration::from_secs(3600);
@@ -128,9 +128,9 @@ impl Subject {
     pub(super) async fn complete(
         &self,
         owner: &Owner,
-        ending: &Ending,
+        outcome: &Outcome,
     ) -> Result<FencedWrite, String> {
-        let answer = self.store.complete(owner, ending).await;
+        let answer = self.store.complete(owner, outcome).await;
         answer.map_err(failed("complete"))
     }
 
@@ -173,18 +173,18 @@ impl Subject {
             .ok_or_else(|| "there is no record".to_owned())
     }
 
-    pub(super) async fn unchanged(&self, before: &Record) -> Outcome {
+    pub(super) async fn unchanged(&self, before: &Record) -> CaseResult {
         let after = self.record(&before.id).await?;
         ensure!(same(&after, before), "{before:?} was changed to {after:?}");
         Ok(())
     }
 
     /// Every step of an owner must be refused and write nothing.
-    pub(super) async fn refuses(&self, owner: &Owner) -> Outcome {
+    pub(super) async fn refuses(&self, owner: &Owner) -> CaseResult {
         let before = self.get(&owner.id).await?;
         let answers = [
             ("renew", self.renew(owner, LONG).await?),
-            ("complete", self.complete(owner, &ending()).await?),
+            ("complete", self.complete(owner, &outcome()).await?),
             ("release", self.release(owner).await?),
             ("interrupt", self.interrupt(owner).await?),
         ];
@@ -202,7 +202,7 @@ impl Subject {
     }
 
     /// Every resolution must be refused and write nothing.
-    pub(super) async fn stays_unresolved(&self, observed: &Observation) -> Outcome {
+    pub(super) async fn stays_unresolved(&self, observed: &Observation) -> CaseResult {
         for resolution in resolutions() {
             self.stale(observed, &resolution).await?;
         }
@@ -210,7 +210,11 @@ impl Subject {
     }
 
     /// A resolution that must be refused and write nothing.
-    pub(super) async fn stale(&self, observed: &Observation, resolution: &Resolution) -> Outcome {
+    pub(super) async fn stale(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> CaseResult {
         let before = self.record(&observed.id).await?;
         let answer = self.resolve(observed, resolution).await?;
         ensure!(answer == Resolved::Stale, "{resolution:?} took effect");
@@ -229,7 +233,7 @@ impl Subject {
     }
 
     /// Waits until this record is gone, purging nothing.
-    pub(super) async fn absent(&self, id: &RecordId) -> Outcome {
+    pub(super) async fn absent(&self, id: &RecordId) -> CaseResult {
         let mut patience = Patience::new("the record never became absent");
         while self.get(id).await?.is_some() {
             patience.wait().await?;
@@ -281,7 +285,7 @@ impl Patience {
         }
     }
 
-    pub(super) async fn wait(&mut self) -> Outcome {
+    pub(super) async fn wait(&mut self) -> CaseResult {
         ensure!(self.begun.elapsed() < DEADLINE, "{}", self.otherwise);
         tokio::time::sleep(Duration::from_millis(5)).await;
         Ok(())
@@ -384,13 +388,13 @@ pub(super) fn payload(bytes: &[u8]) -> Payload {
     }
 }
 
-pub(super) fn ending() -> Ending {
-    Ending::Completed(payload(b"{\"done\":true}"))
+pub(super) fn outcome() -> Outcome {
+    Outcome::Completed(payload(b"{\"done\":true}"))
 }
 
 pub(super) fn resolutions() -> [Resolution; 4] {
     [
-        Resolution::Complete(Ending::Completed(payload(b"\"by hand\""))),
+        Resolution::Complete(Outcome::Completed(payload(b"\"by hand\""))),
         Resolution::Release,
         Resolution::Interrupt,
         Resolution::Erase,

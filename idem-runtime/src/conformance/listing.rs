@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::kit::*;
 use crate::key::{Identity, RecordId, Scope};
-use crate::record::{Ending, OnCrash, Record, State};
+use crate::record::{OnCrash, Outcome, Record, State};
 use crate::store::{ClaimRequest, Filter, PageRequest};
 
 fn claim_of(name: &str) -> ClaimRequest {
@@ -52,7 +52,7 @@ fn ids(records: &[Record]) -> BTreeSet<RecordId> {
     records.iter().map(|record| record.id).collect()
 }
 
-pub(super) async fn list_by_operation(store: Subject) -> Outcome {
+pub(super) async fn list_by_operation(store: Subject) -> CaseResult {
     let name = format!("op-{}", unique());
     let longer = format!("{name}x");
     let upper = name.to_uppercase();
@@ -82,7 +82,7 @@ pub(super) async fn list_by_operation(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn list_by_state(store: Subject) -> Outcome {
+pub(super) async fn list_by_state(store: Subject) -> CaseResult {
     let name = format!("op-{}", unique());
     let mut expected = BTreeMap::new();
     for state in [
@@ -98,12 +98,12 @@ pub(super) async fn list_by_state(store: Subject) -> Outcome {
         match state {
             State::Running => {}
             State::Released => drop(store.release(&owner).await?),
-            State::Completed => drop(store.complete(&owner, &ending()).await?),
+            State::Completed => drop(store.complete(&owner, &outcome()).await?),
             State::Failed => {
-                let ending = Ending::Failed(payload(b"{}"));
-                store.complete(&owner, &ending).await?;
+                let outcome = Outcome::Failed(payload(b"{}"));
+                store.complete(&owner, &outcome).await?;
             }
-            State::Unrecorded => drop(store.complete(&owner, &Ending::Unrecorded).await?),
+            State::Unrecorded => drop(store.complete(&owner, &Outcome::Unrecorded).await?),
             State::Interrupted => drop(store.interrupt(&owner).await?),
         }
         expected.insert(claim.id, state);
@@ -122,7 +122,7 @@ pub(super) async fn list_by_state(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn list_lapsed(store: Subject) -> Outcome {
+pub(super) async fn list_lapsed(store: Subject) -> CaseResult {
     let name = format!("op-{}", unique());
     let short = || ClaimRequest {
         lease: SHORT,
@@ -132,7 +132,7 @@ pub(super) async fn list_lapsed(store: Subject) -> Outcome {
     store.own(&lapsed).await?;
     let ended = short();
     let owner = store.own(&ended).await?;
-    store.complete(&owner, &ending()).await?;
+    store.complete(&owner, &outcome()).await?;
     let live = claim_of(&name);
     store.own(&live).await?;
     store.lapsed(&lapsed.id).await?;
@@ -156,7 +156,7 @@ async fn older(store: &Subject, name: &str, age: Duration) -> Result<Option<Reco
     Ok(all(store, &filter, 100).await?.pop())
 }
 
-pub(super) async fn list_by_age(store: Subject) -> Outcome {
+pub(super) async fn list_by_age(store: Subject) -> CaseResult {
     let name = format!("op-{}", unique());
     let claim = claim_of(&name);
     store.own(&claim).await?;
@@ -173,7 +173,7 @@ pub(super) async fn list_by_age(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn list_in_pages(store: Subject) -> Outcome {
+pub(super) async fn list_in_pages(store: Subject) -> CaseResult {
     let name = format!("op-{}", unique());
     let mut stay = BTreeSet::new();
     for _ in 0..23 {
@@ -223,7 +223,7 @@ pub(super) async fn list_in_pages(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn list_hides_what_expired(store: Subject) -> Outcome {
+pub(super) async fn list_hides_what_expired(store: Subject) -> CaseResult {
     let name = format!("op-{}", unique());
     let brief = |on_crash| ClaimRequest {
         lease: SHORT,
@@ -233,7 +233,7 @@ pub(super) async fn list_hides_what_expired(store: Subject) -> Outcome {
     };
     let completed = brief(OnCrash::Refuse);
     let owner = store.own(&completed).await?;
-    store.complete(&owner, &ending()).await?;
+    store.complete(&owner, &outcome()).await?;
     let abandoned = brief(OnCrash::Rerun);
     store.own(&abandoned).await?;
     let unknown = brief(OnCrash::Refuse);

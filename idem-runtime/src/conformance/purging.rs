@@ -63,7 +63,7 @@ async fn purge_all(store: &Subject, limit: u32) -> Result<Purged, String> {
     }
 }
 
-pub(super) async fn purge_removes_what_expired(store: Subject) -> Outcome {
+pub(super) async fn purge_removes_what_expired(store: Subject) -> CaseResult {
     let mut counted = Purged::default();
     // Others may purge the same store meanwhile, so a count that falls short is taken again.
     for _ in 0..40 {
@@ -71,7 +71,7 @@ pub(super) async fn purge_removes_what_expired(store: Subject) -> Outcome {
         let released = brief(OnCrash::Reconcile);
         let abandoned = brief(OnCrash::Rerun);
         let owner = store.own(&completed).await?;
-        store.complete(&owner, &ending()).await?;
+        store.complete(&owner, &outcome()).await?;
         let owner = store.own(&released).await?;
         store.release(&owner).await?;
         store.own(&abandoned).await?;
@@ -96,7 +96,7 @@ pub(super) async fn purge_removes_what_expired(store: Subject) -> Outcome {
     ))
 }
 
-pub(super) async fn purge_keeps_what_has_not_expired(store: Subject) -> Outcome {
+pub(super) async fn purge_keeps_what_has_not_expired(store: Subject) -> CaseResult {
     let running = ClaimRequest {
         retention: SHORT,
         ..fresh()
@@ -108,7 +108,7 @@ pub(super) async fn purge_keeps_what_has_not_expired(store: Subject) -> Outcome 
     store.release(&owner).await?;
     let completed = fresh();
     let owner = store.own(&completed).await?;
-    store.complete(&owner, &ending()).await?;
+    store.complete(&owner, &outcome()).await?;
     let interrupted = ClaimRequest {
         on_crash: OnCrash::Refuse,
         retention: Duration::ZERO,
@@ -134,7 +134,7 @@ pub(super) async fn purge_keeps_what_has_not_expired(store: Subject) -> Outcome 
     Ok(())
 }
 
-pub(super) async fn purge_looks_at_the_lease_again(store: Subject) -> Outcome {
+pub(super) async fn purge_looks_at_the_lease_again(store: Subject) -> CaseResult {
     for on_crash in [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile] {
         let (owner, _) = renewed_and_due(&store, on_crash, SHORT).await?;
         let renewed = store.record(&owner.id).await?;
@@ -144,7 +144,7 @@ pub(super) async fn purge_looks_at_the_lease_again(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn purge_against_renew(store: Subject) -> Outcome {
+pub(super) async fn purge_against_renew(store: Subject) -> CaseResult {
     for round in 0..20 {
         let claim = ClaimRequest {
             lease: Duration::from_millis(5),
@@ -179,12 +179,12 @@ pub(super) async fn purge_against_renew(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn purge_counts_retention_from_the_outcome(store: Subject) -> Outcome {
+pub(super) async fn purge_counts_retention_from_the_outcome(store: Subject) -> CaseResult {
     const RETENTION: Duration = Duration::from_secs(1);
     for _ in 0..5 {
         let (owner, claim) = renewed_and_due(&store, OnCrash::Rerun, RETENTION).await?;
         let begun = Instant::now();
-        store.complete(&owner, &ending()).await?;
+        store.complete(&owner, &outcome()).await?;
         purge_all(&store, 100).await?;
         let record = store.get(&claim.id).await?;
         if begun.elapsed() < RETENTION / 2 {
@@ -199,7 +199,7 @@ pub(super) async fn purge_counts_retention_from_the_outcome(store: Subject) -> O
     Err("the store was too slow to tell: purging took longer than half a second".to_owned())
 }
 
-pub(super) async fn purge_interrupts_what_is_unknown(store: Subject) -> Outcome {
+pub(super) async fn purge_interrupts_what_is_unknown(store: Subject) -> CaseResult {
     let mut counted = 0;
     for _ in 0..40 {
         for on_crash in [OnCrash::Refuse, OnCrash::Reconcile] {
@@ -223,7 +223,7 @@ pub(super) async fn purge_interrupts_what_is_unknown(store: Subject) -> Outcome 
             );
             purge_all(&store, 100).await?;
             store.unchanged(&record).await?;
-            let done = store.complete(&owner, &ending()).await?;
+            let done = store.complete(&owner, &outcome()).await?;
             ensure!(
                 done == FencedWrite::Applied,
                 "its owner was refused afterwards"
@@ -236,7 +236,7 @@ pub(super) async fn purge_interrupts_what_is_unknown(store: Subject) -> Outcome 
     Err("no purge counted a record that it marked".to_owned())
 }
 
-pub(super) async fn purge_finds_what_was_resolved_late(store: Subject) -> Outcome {
+pub(super) async fn purge_finds_what_was_resolved_late(store: Subject) -> CaseResult {
     let mut removed = 0;
     for _ in 0..40 {
         let claim = brief(OnCrash::Refuse);
@@ -246,7 +246,7 @@ pub(super) async fn purge_finds_what_was_resolved_late(store: Subject) -> Outcom
             patience.wait().await?;
             purge_all(&store, 100).await?;
         }
-        store.complete(&owner, &ending()).await?;
+        store.complete(&owner, &outcome()).await?;
         store.absent(&claim.id).await?;
         removed += purge_all(&store, 100).await?.removed;
         if removed > 0 {
@@ -256,7 +256,7 @@ pub(super) async fn purge_finds_what_was_resolved_late(store: Subject) -> Outcom
     Err("no purge removed such a record".to_owned())
 }
 
-pub(super) async fn purge_is_bounded(store: Subject) -> Outcome {
+pub(super) async fn purge_is_bounded(store: Subject) -> CaseResult {
     let mut told = false;
     let asked = Instant::now();
     // Purges of other cases, and of whoever else uses the store, may come first.

@@ -44,7 +44,7 @@ impl Desk {
     }
 
     /// A value that must be accepted.
-    async fn kept(&self, owner: &Owner, kept: &Payload, lease: Duration) -> Outcome {
+    async fn kept(&self, owner: &Owner, kept: &Payload, lease: Duration) -> CaseResult {
         let answer = self.keep(owner, kept, lease).await?;
         ensure!(answer == FencedWrite::Applied, "the value was refused");
         Ok(())
@@ -85,7 +85,7 @@ impl Desk {
     }
 
     /// Nothing may be due, also after a while.
-    async fn nothing_comes_due(&self) -> Outcome {
+    async fn nothing_comes_due(&self) -> CaseResult {
         let due = self.settled().await?;
         ensure!(due.is_empty(), "this is due: {due:?}");
         Ok(())
@@ -97,7 +97,7 @@ impl Desk {
         answer.map_err(failed("postpone"))
     }
 
-    async fn postponed(&self, kept: &Kept, by: Duration, counts: bool) -> Outcome {
+    async fn postponed(&self, kept: &Kept, by: Duration, counts: bool) -> CaseResult {
         let answer = self.postpone(kept, by, counts).await?;
         ensure!(answer == Resolved::Done, "it was not postponed");
         Ok(())
@@ -109,7 +109,7 @@ impl Desk {
         answer.map_err(failed("forget"))
     }
 
-    async fn forgotten(&self, kept: &Kept) -> Outcome {
+    async fn forgotten(&self, kept: &Kept) -> CaseResult {
         let answer = self.forget(kept).await?;
         ensure!(answer == Resolved::Done, "it was not forgotten");
         Ok(())
@@ -154,7 +154,7 @@ fn misread(kept: &Kept) -> [Kept; 5] {
     ]
 }
 
-pub(super) async fn kept_is_read_as_it_was_kept(store: Subject) -> Outcome {
+pub(super) async fn kept_is_read_as_it_was_kept(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     let claim = desk.fresh();
     let owner = store.own(&claim).await?;
@@ -179,7 +179,7 @@ pub(super) async fn kept_is_read_as_it_was_kept(store: Subject) -> Outcome {
     store.unchanged(&before).await
 }
 
-pub(super) async fn kept_is_due_a_lease_later(store: Subject) -> Outcome {
+pub(super) async fn kept_is_due_a_lease_later(store: Subject) -> CaseResult {
     const LEASE: Duration = Duration::from_millis(300);
     let desk = Desk::new(store.clone());
     let claim = desk.fresh();
@@ -206,13 +206,13 @@ pub(super) async fn kept_is_due_a_lease_later(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn keeping_is_fenced(store: Subject) -> Outcome {
+pub(super) async fn keeping_is_fenced(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     let stray = payload(b"stray");
     let refused = async |owner: &Owner, whose: &str| {
         let answer = desk.keep(owner, &stray, SHORT).await?;
         ensure!(answer == FencedWrite::Fenced, "it kept a value for {whose}");
-        Outcome::Ok(())
+        CaseResult::Ok(())
     };
     let claim = desk.fresh();
     let nobody = Owner {
@@ -242,7 +242,7 @@ pub(super) async fn keeping_is_fenced(store: Subject) -> Outcome {
     store.release(&owner).await?;
     refused(&owner, "whoever released it").await?;
     let owner = store.own(&other(&claim)).await?;
-    store.complete(&owner, &ending()).await?;
+    store.complete(&owner, &outcome()).await?;
     refused(&owner, "a record that has ended").await?;
 
     let brief = ClaimRequest {
@@ -260,7 +260,7 @@ pub(super) async fn keeping_is_fenced(store: Subject) -> Outcome {
     desk.nothing_comes_due().await
 }
 
-pub(super) async fn silent_owner_keeps(store: Subject) -> Outcome {
+pub(super) async fn silent_owner_keeps(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     for on_crash in [OnCrash::Rerun, OnCrash::Reconcile] {
         let claim = ClaimRequest {
@@ -276,7 +276,7 @@ pub(super) async fn silent_owner_keeps(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn keeping_again_replaces_the_value(store: Subject) -> Outcome {
+pub(super) async fn keeping_again_replaces_the_value(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     let claim = desk.fresh();
     let owner = desk.keeping(&claim).await?;
@@ -302,7 +302,7 @@ pub(super) async fn keeping_again_replaces_the_value(store: Subject) -> Outcome 
     desk.nothing_comes_due().await
 }
 
-pub(super) async fn postponed_by_one(store: Subject) -> Outcome {
+pub(super) async fn postponed_by_one(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     let claim = desk.fresh();
     desk.keeping(&claim).await?;
@@ -320,7 +320,7 @@ pub(super) async fn postponed_by_one(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn postponed_as_it_was_read(store: Subject) -> Outcome {
+pub(super) async fn postponed_as_it_was_read(store: Subject) -> CaseResult {
     let desk = Desk::new(store);
     let claim = desk.fresh();
     desk.keeping(&claim).await?;
@@ -337,7 +337,7 @@ pub(super) async fn postponed_as_it_was_read(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn postponed_is_due_later(store: Subject) -> Outcome {
+pub(super) async fn postponed_is_due_later(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     let claim = desk.fresh();
     desk.keeping(&claim).await?;
@@ -354,7 +354,7 @@ pub(super) async fn postponed_is_due_later(store: Subject) -> Outcome {
     desk.nothing_comes_due().await
 }
 
-pub(super) async fn recoveries_are_counted(store: Subject) -> Outcome {
+pub(super) async fn recoveries_are_counted(store: Subject) -> CaseResult {
     let desk = Desk::new(store);
     let claim = desk.fresh();
     desk.keeping(&claim).await?;
@@ -374,7 +374,7 @@ pub(super) async fn recoveries_are_counted(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn forgotten_as_it_was_read(store: Subject) -> Outcome {
+pub(super) async fn forgotten_as_it_was_read(store: Subject) -> CaseResult {
     let desk = Desk::new(store);
     let claim = desk.fresh();
     desk.keeping(&claim).await?;
@@ -396,7 +396,7 @@ pub(super) async fn forgotten_as_it_was_read(store: Subject) -> Outcome {
     desk.nothing_comes_due().await
 }
 
-pub(super) async fn kept_belongs_to_one_life(store: Subject) -> Outcome {
+pub(super) async fn kept_belongs_to_one_life(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     let claim = ClaimRequest {
         retention: SHORT,
@@ -406,7 +406,7 @@ pub(super) async fn kept_belongs_to_one_life(store: Subject) -> Outcome {
     // Put off for long: that is not how long the next life's value waits.
     let read = desk.comes_due(&claim.id).await?;
     desk.postponed(&read, LONG, true).await?;
-    store.complete(&former, &ending()).await?;
+    store.complete(&former, &outcome()).await?;
     store.absent(&claim.id).await?;
     let next = ClaimRequest {
         retention: LONG,
@@ -445,12 +445,12 @@ pub(super) async fn kept_belongs_to_one_life(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn kept_ends_with_erasure(store: Subject) -> Outcome {
+pub(super) async fn kept_ends_with_erasure(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     let claim = desk.fresh();
     let owner = desk.keeping(&claim).await?;
     desk.comes_due(&claim.id).await?;
-    store.complete(&owner, &ending()).await?;
+    store.complete(&owner, &outcome()).await?;
     let seen = store.record(&claim.id).await?.observation();
     let erased = store.resolve(&seen, &Resolution::Erase).await?;
     ensure!(erased == Resolved::Done, "the erasure was refused");
@@ -459,7 +459,7 @@ pub(super) async fn kept_ends_with_erasure(store: Subject) -> Outcome {
     desk.nothing_comes_due().await
 }
 
-pub(super) async fn kept_ends_with_purging(store: Subject) -> Outcome {
+pub(super) async fn kept_ends_with_purging(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     // The lease is short because a purge may look no sooner than the claim says, and the retention is time enough for
     // what comes before the release.
@@ -488,7 +488,7 @@ pub(super) async fn kept_ends_with_purging(store: Subject) -> Outcome {
     }
 }
 
-pub(super) async fn operations_are_kept_apart(store: Subject) -> Outcome {
+pub(super) async fn operations_are_kept_apart(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     let claim = desk.fresh();
     let name = desk.operation.as_str();
@@ -508,7 +508,7 @@ pub(super) async fn operations_are_kept_apart(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn longest_due_first(store: Subject) -> Outcome {
+pub(super) async fn longest_due_first(store: Subject) -> CaseResult {
     let desk = Desk::new(store);
     let mut claims = Vec::new();
     for leases in [6, 1, 4, 2, 5, 3] {

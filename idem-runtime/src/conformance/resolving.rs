@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::kit::*;
-use crate::record::{Ending, OnCrash, Record, State};
+use crate::record::{OnCrash, Outcome, Record, State};
 use crate::store::{Claim, ClaimRequest, FencedWrite, Resolution, Resolved};
 
-async fn resolved(store: &Subject, record: &Record, resolution: &Resolution) -> Outcome {
+async fn resolved(store: &Subject, record: &Record, resolution: &Resolution) -> CaseResult {
     let answer = store.resolve(&record.observation(), resolution).await?;
     ensure!(
         answer == Resolved::Done,
@@ -36,19 +36,19 @@ async fn unsettled(store: &Subject) -> Result<Vec<Silent>, String> {
     Ok(found)
 }
 
-pub(super) async fn resolved_as_done(store: Subject) -> Outcome {
-    let endings = [
-        ending(),
-        Ending::Failed(payload(b"\"no\"")),
-        Ending::Unrecorded,
+pub(super) async fn resolved_as_done(store: Subject) -> CaseResult {
+    let outcomes = [
+        outcome(),
+        Outcome::Failed(payload(b"\"no\"")),
+        Outcome::Unrecorded,
     ];
-    for (silent, ending) in unsettled(&store).await?.iter().zip(endings.iter().cycle()) {
+    for (silent, outcome) in unsettled(&store).await?.iter().zip(outcomes.iter().cycle()) {
         let before = &silent.record;
-        resolved(&store, before, &Resolution::Complete(ending.clone())).await?;
+        resolved(&store, before, &Resolution::Complete(outcome.clone())).await?;
         let after = store.record(&before.id).await?;
         let expected = Record {
-            state: ending.state(),
-            payload: ending.payload().cloned(),
+            state: outcome.state(),
+            payload: outcome.payload().cloned(),
             claim_id: None,
             fencing_token: after.fencing_token,
             ended_at: after.ended_at,
@@ -66,7 +66,7 @@ pub(super) async fn resolved_as_done(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn resolved_as_not_done(store: Subject) -> Outcome {
+pub(super) async fn resolved_as_not_done(store: Subject) -> CaseResult {
     for silent in unsettled(&store).await? {
         let before = &silent.record;
         resolved(&store, before, &Resolution::Release).await?;
@@ -94,7 +94,7 @@ pub(super) async fn resolved_as_not_done(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn resolved_as_unknown(store: Subject) -> Outcome {
+pub(super) async fn resolved_as_unknown(store: Subject) -> CaseResult {
     for silent in unsettled(&store).await? {
         let before = &silent.record;
         resolved(&store, before, &Resolution::Interrupt).await?;
@@ -104,7 +104,7 @@ pub(super) async fn resolved_as_unknown(store: Subject) -> Outcome {
             ..before.clone()
         };
         ensure!(same(&after, &expected), "{after:?} instead of {expected:?}");
-        let done = store.complete(&silent.owner, &ending()).await?;
+        let done = store.complete(&silent.owner, &outcome()).await?;
         ensure!(
             done == FencedWrite::Applied,
             "its owner was refused afterwards"
@@ -113,7 +113,7 @@ pub(super) async fn resolved_as_unknown(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn resolving_needs_a_silent_owner(store: Subject) -> Outcome {
+pub(super) async fn resolving_needs_a_silent_owner(store: Subject) -> CaseResult {
     for on_crash in [OnCrash::Rerun, OnCrash::Refuse] {
         let claim = ClaimRequest {
             on_crash,
@@ -126,7 +126,7 @@ pub(super) async fn resolving_needs_a_silent_owner(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn resolving_sees_a_heartbeat(store: Subject) -> Outcome {
+pub(super) async fn resolving_sees_a_heartbeat(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Refuse).await?;
     let observed = silent.observation();
     store.renew(&silent.owner, SHORT).await?;
@@ -136,7 +136,7 @@ pub(super) async fn resolving_sees_a_heartbeat(store: Subject) -> Outcome {
     store.stays_unresolved(&observed).await
 }
 
-pub(super) async fn resolving_sees_an_interruption(store: Subject) -> Outcome {
+pub(super) async fn resolving_sees_an_interruption(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Reconcile).await?;
     store.interrupt(&silent.owner).await?;
     store.stays_unresolved(&silent.observation()).await?;
@@ -148,20 +148,20 @@ pub(super) async fn resolving_sees_an_interruption(store: Subject) -> Outcome {
     store.stays_unresolved(&observed).await
 }
 
-pub(super) async fn resolving_sees_a_completion(store: Subject) -> Outcome {
+pub(super) async fn resolving_sees_a_completion(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Refuse).await?;
-    store.complete(&silent.owner, &ending()).await?;
+    store.complete(&silent.owner, &outcome()).await?;
     store.stays_unresolved(&silent.observation()).await?;
     let record = store.record(&silent.claim.id).await?;
-    ensure!(record.ending() == Some(ending()), "ended as {record:?}");
+    ensure!(record.outcome() == Some(outcome()), "ended as {record:?}");
 
     // Nor does a release that comes late touch what a second resolution did meanwhile.
     let silent = store.silent(OnCrash::Refuse).await?;
-    resolved(&store, &silent.record, &Resolution::Complete(ending())).await?;
+    resolved(&store, &silent.record, &Resolution::Complete(outcome())).await?;
     store.stays_unresolved(&silent.observation()).await
 }
 
-pub(super) async fn resolving_compares_all_of_the_observation(store: Subject) -> Outcome {
+pub(super) async fn resolving_compares_all_of_the_observation(store: Subject) -> CaseResult {
     for silent in unsettled(&store).await? {
         for observed in near_misses(&silent.observation()) {
             store.stays_unresolved(&observed).await?;
@@ -170,12 +170,12 @@ pub(super) async fn resolving_compares_all_of_the_observation(store: Subject) ->
     Ok(())
 }
 
-pub(super) async fn settled_is_not_resolved(store: Subject) -> Outcome {
+pub(super) async fn settled_is_not_resolved(store: Subject) -> CaseResult {
     for ended in [true, false] {
         let claim = fresh();
         let owner = store.own(&claim).await?;
         if ended {
-            store.complete(&owner, &ending()).await?;
+            store.complete(&owner, &outcome()).await?;
         } else {
             store.release(&owner).await?;
         }
@@ -194,18 +194,18 @@ pub(super) async fn settled_is_not_resolved(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn erased_is_absent(store: Subject) -> Outcome {
+pub(super) async fn erased_is_absent(store: Subject) -> CaseResult {
     let mut settled = unsettled(&store).await?;
-    for ending in [
-        Some(ending()),
-        Some(Ending::Failed(payload(b"{}"))),
-        Some(Ending::Unrecorded),
+    for outcome in [
+        Some(outcome()),
+        Some(Outcome::Failed(payload(b"{}"))),
+        Some(Outcome::Unrecorded),
         None,
     ] {
         let claim = fresh();
         let owner = store.own(&claim).await?;
-        match &ending {
-            Some(ending) => store.complete(&owner, ending).await?,
+        match &outcome {
+            Some(outcome) => store.complete(&owner, outcome).await?,
             None => store.release(&owner).await?,
         };
         let record = store.record(&claim.id).await?;
@@ -230,7 +230,7 @@ pub(super) async fn erased_is_absent(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn resolving_nothing(store: Subject) -> Outcome {
+pub(super) async fn resolving_nothing(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Rerun).await?;
     resolved(&store, &silent.record, &Resolution::Erase).await?;
     for resolution in resolutions() {
@@ -242,7 +242,7 @@ pub(super) async fn resolving_nothing(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn resolving_against_takeover(store: Subject) -> Outcome {
+pub(super) async fn resolving_against_takeover(store: Subject) -> CaseResult {
     for _ in 0..10 {
         let silent = store.silent(OnCrash::Reconcile).await?;
         let observed = silent.observation();

@@ -25,7 +25,7 @@ async fn save(
 }
 
 /// A save that must be accepted.
-async fn saved(store: &Subject, owner: &Owner, name: &str, payload: &Payload) -> Outcome {
+async fn saved(store: &Subject, owner: &Owner, name: &str, payload: &Payload) -> CaseResult {
     let answer = save(store, owner, name, payload).await?;
     ensure!(
         answer == FencedWrite::Applied,
@@ -60,7 +60,7 @@ async fn reads(store: &Subject, owner: &Owner) -> Result<Steps, String> {
     steps.ok_or_else(|| "the holder was refused its steps".to_owned())
 }
 
-async fn begins_without(store: &Subject, owner: &Owner) -> Outcome {
+async fn begins_without(store: &Subject, owner: &Owner) -> CaseResult {
     let steps = reads(store, owner).await?;
     ensure!(steps.is_empty(), "it begins with {steps:?}");
     // A step of the same name is a step of this life.
@@ -76,7 +76,7 @@ fn one(bytes: &[u8]) -> Steps {
 }
 
 /// Neither saving nor reading is granted, and nothing is written.
-async fn refused(store: &Subject, owner: &Owner) -> Outcome {
+async fn refused(store: &Subject, owner: &Owner) -> CaseResult {
     let answer = save(store, owner, "stray", &payload(b"stray")).await?;
     ensure!(answer == FencedWrite::Fenced, "a step was accepted");
     let steps = read(store, owner).await?;
@@ -91,7 +91,7 @@ async fn with_a_step(store: &Subject, claim: &ClaimRequest) -> Result<Owner, Str
     Ok(owner)
 }
 
-pub(super) async fn step_is_read_back(store: Subject) -> Outcome {
+pub(super) async fn step_is_read_back(store: Subject) -> CaseResult {
     let claim = fresh();
     let owner = store.own(&claim).await?;
     let before = store.record(&claim.id).await?;
@@ -105,7 +105,7 @@ pub(super) async fn step_is_read_back(store: Subject) -> Outcome {
     store.unchanged(&before).await
 }
 
-pub(super) async fn steps_are_kept_over_takeover(store: Subject) -> Outcome {
+pub(super) async fn steps_are_kept_over_takeover(store: Subject) -> CaseResult {
     let claim = ClaimRequest {
         lease: SHORT,
         ..fresh()
@@ -125,7 +125,7 @@ pub(super) async fn steps_are_kept_over_takeover(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn steps_are_kept_over_release(store: Subject) -> Outcome {
+pub(super) async fn steps_are_kept_over_release(store: Subject) -> CaseResult {
     let claim = fresh();
     let owner = with_a_step(&store, &claim).await?;
     let released = store.release(&owner).await?;
@@ -149,7 +149,7 @@ pub(super) async fn steps_are_kept_over_release(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn step_is_immutable(store: Subject) -> Outcome {
+pub(super) async fn step_is_immutable(store: Subject) -> CaseResult {
     let claim = fresh();
     let owner = with_a_step(&store, &claim).await?;
     saved(&store, &owner, "step", &payload(b"first")).await?;
@@ -162,7 +162,7 @@ pub(super) async fn step_is_immutable(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn step_compares_token_and_grant(store: Subject) -> Outcome {
+pub(super) async fn step_compares_token_and_grant(store: Subject) -> CaseResult {
     let claim = fresh();
     let owner = with_a_step(&store, &claim).await?;
     let claim_id = ClaimId::random();
@@ -186,7 +186,7 @@ pub(super) async fn step_compares_token_and_grant(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn stale_owner_has_no_steps(store: Subject) -> Outcome {
+pub(super) async fn stale_owner_has_no_steps(store: Subject) -> CaseResult {
     let claim = ClaimRequest {
         lease: SHORT,
         ..fresh()
@@ -204,17 +204,17 @@ pub(super) async fn stale_owner_has_no_steps(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn settled_takes_no_step(store: Subject) -> Outcome {
+pub(super) async fn settled_takes_no_step(store: Subject) -> CaseResult {
     let claim = fresh();
     let owner = with_a_step(&store, &claim).await?;
     store.release(&owner).await?;
     refused(&store, &owner).await?;
     let owner = store.own(&other(&claim)).await?;
-    store.complete(&owner, &ending()).await?;
+    store.complete(&owner, &outcome()).await?;
     refused(&store, &owner).await
 }
 
-pub(super) async fn silent_owner_saves_steps(store: Subject) -> Outcome {
+pub(super) async fn silent_owner_saves_steps(store: Subject) -> CaseResult {
     for on_crash in [OnCrash::Rerun, OnCrash::Refuse] {
         let silent = store.silent(on_crash).await?;
         saved(&store, &silent.owner, "step", &payload(b"first")).await?;
@@ -233,7 +233,7 @@ pub(super) async fn silent_owner_saves_steps(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn absent_takes_no_step(store: Subject) -> Outcome {
+pub(super) async fn absent_takes_no_step(store: Subject) -> CaseResult {
     let claim = fresh();
     let stranger = Owner {
         id: claim.id,
@@ -247,7 +247,7 @@ pub(super) async fn absent_takes_no_step(store: Subject) -> Outcome {
     begins_without(&store, &owner).await
 }
 
-pub(super) async fn step_against_takeover(store: Subject) -> Outcome {
+pub(super) async fn step_against_takeover(store: Subject) -> CaseResult {
     for round in 0..8 {
         let silent = store.silent(OnCrash::Rerun).await?;
         let (former, seen) = (silent.owner, silent.observation());
@@ -279,13 +279,13 @@ pub(super) async fn step_against_takeover(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn steps_end_with_expiry(store: Subject) -> Outcome {
+pub(super) async fn steps_end_with_expiry(store: Subject) -> CaseResult {
     let claim = ClaimRequest {
         retention: SHORT,
         ..fresh()
     };
     let owner = with_a_step(&store, &claim).await?;
-    store.complete(&owner, &ending()).await?;
+    store.complete(&owner, &outcome()).await?;
     store.absent(&claim.id).await?;
     refused(&store, &owner).await?;
     let next = ClaimRequest {
@@ -302,10 +302,10 @@ pub(super) async fn steps_end_with_expiry(store: Subject) -> Outcome {
     }
 }
 
-pub(super) async fn steps_end_with_erasure(store: Subject) -> Outcome {
+pub(super) async fn steps_end_with_erasure(store: Subject) -> CaseResult {
     let claim = fresh();
     let owner = with_a_step(&store, &claim).await?;
-    store.complete(&owner, &ending()).await?;
+    store.complete(&owner, &outcome()).await?;
     let seen = store.record(&claim.id).await?.observation();
     let erased = store.resolve(&seen, &Resolution::Erase).await?;
     ensure!(erased == Resolved::Done, "the erasure was refused");
@@ -314,7 +314,7 @@ pub(super) async fn steps_end_with_erasure(store: Subject) -> Outcome {
     begins_without(&store, &owner).await
 }
 
-pub(super) async fn steps_end_with_purging(store: Subject) -> Outcome {
+pub(super) async fn steps_end_with_purging(store: Subject) -> CaseResult {
     let claim = ClaimRequest {
         retention: SHORT,
         ..fresh()
@@ -332,7 +332,7 @@ pub(super) async fn steps_end_with_purging(store: Subject) -> Outcome {
     begins_without(&store, &owner).await
 }
 
-pub(super) async fn step_names_are_kept(store: Subject) -> Outcome {
+pub(super) async fn step_names_are_kept(store: Subject) -> CaseResult {
     let owner = store.own(&fresh()).await?;
     let mut names: Vec<String> = (0x20..=0x7e_u8).map(|it| char::from(it).into()).collect();
     names.push((0x20..=0x7e_u8).map(char::from).collect());
@@ -366,7 +366,7 @@ pub(super) async fn step_names_are_kept(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn step_payloads_are_kept(store: Subject) -> Outcome {
+pub(super) async fn step_payloads_are_kept(store: Subject) -> CaseResult {
     let owner = store.own(&fresh()).await?;
     let large: Vec<u8> = (0..1024 * 1024_u32)
         .map(|n| (n.wrapping_mul(0x9e37_79b9) >> 24) as u8)
@@ -408,7 +408,7 @@ pub(super) async fn step_payloads_are_kept(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn many_steps_are_kept(store: Subject) -> Outcome {
+pub(super) async fn many_steps_are_kept(store: Subject) -> CaseResult {
     const STEPS: usize = 400;
     const AT_ONCE: usize = 8;
     let owner = store.own(&fresh()).await?;
@@ -435,7 +435,7 @@ pub(super) async fn many_steps_are_kept(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn lost_answer_of_a_step(store: Subject) -> Outcome {
+pub(super) async fn lost_answer_of_a_step(store: Subject) -> CaseResult {
     let faults = FaultStore::new(store.store());
     let owner = store.own(&fresh()).await?;
     let step = payload(b"first");
@@ -454,7 +454,7 @@ pub(super) async fn lost_answer_of_a_step(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn dropped_step(store: Subject) -> Outcome {
+pub(super) async fn dropped_step(store: Subject) -> CaseResult {
     for polls in 1..=POLLS {
         let owner = store.own(&fresh()).await?;
         let first = payload(b"first");

@@ -6,7 +6,7 @@ use super::kit::*;
 use crate::record::{Observation, OnCrash, State};
 use crate::store::{Claim, ClaimRequest, FencedWrite, Resolution, Resolved};
 
-pub(super) async fn takeover_needs_a_lapsed_lease(store: Subject) -> Outcome {
+pub(super) async fn takeover_needs_a_lapsed_lease(store: Subject) -> CaseResult {
     let claim = fresh();
     store.own(&claim).await?;
     let observed = store.record(&claim.id).await?.observation();
@@ -14,7 +14,7 @@ pub(super) async fn takeover_needs_a_lapsed_lease(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn takeover_begins_the_next_attempt(store: Subject) -> Outcome {
+pub(super) async fn takeover_begins_the_next_attempt(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Reconcile).await?;
     let successor = ClaimRequest {
         retention: Duration::from_secs(1800),
@@ -49,7 +49,7 @@ pub(super) async fn takeover_begins_the_next_attempt(store: Subject) -> Outcome 
     Ok(())
 }
 
-pub(super) async fn takeover_is_won_once(store: Subject) -> Outcome {
+pub(super) async fn takeover_is_won_once(store: Subject) -> CaseResult {
     for _ in 0..3 {
         let silent = store.silent(OnCrash::Rerun).await?;
         let observed = silent.observation();
@@ -72,7 +72,7 @@ pub(super) async fn takeover_is_won_once(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn takeover_sees_a_heartbeat(store: Subject) -> Outcome {
+pub(super) async fn takeover_sees_a_heartbeat(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Rerun).await?;
     let observed = silent.observation();
     store.renew(&silent.owner, SHORT).await?;
@@ -83,7 +83,7 @@ pub(super) async fn takeover_sees_a_heartbeat(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn takeover_sees_an_interruption(store: Subject) -> Outcome {
+pub(super) async fn takeover_sees_an_interruption(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Reconcile).await?;
     let observed = silent.observation();
     store.interrupt(&silent.owner).await?;
@@ -91,7 +91,7 @@ pub(super) async fn takeover_sees_an_interruption(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn takeover_compares_all_of_the_observation(store: Subject) -> Outcome {
+pub(super) async fn takeover_compares_all_of_the_observation(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Rerun).await?;
     for observed in near_misses(&silent.observation()) {
         store.not_taken(&observed, &other(&silent.claim)).await?;
@@ -102,7 +102,7 @@ pub(super) async fn takeover_compares_all_of_the_observation(store: Subject) -> 
     Ok(())
 }
 
-pub(super) async fn takeover_of_interrupted(store: Subject) -> Outcome {
+pub(super) async fn takeover_of_interrupted(store: Subject) -> CaseResult {
     for on_crash in [OnCrash::Rerun, OnCrash::Reconcile] {
         let claim = ClaimRequest {
             on_crash,
@@ -124,7 +124,7 @@ pub(super) async fn takeover_of_interrupted(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn takeover_of_refuse_is_refused(store: Subject) -> Outcome {
+pub(super) async fn takeover_of_refuse_is_refused(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Refuse).await?;
     // The record decides, whatever the later caller would have.
     let successor = ClaimRequest {
@@ -135,7 +135,7 @@ pub(super) async fn takeover_of_refuse_is_refused(store: Subject) -> Outcome {
     store.interrupt(&silent.owner).await?;
     let observed = store.record(&silent.claim.id).await?.observation();
     store.not_taken(&observed, &successor).await?;
-    let done = store.complete(&silent.owner, &ending()).await?;
+    let done = store.complete(&silent.owner, &outcome()).await?;
     ensure!(
         done == FencedWrite::Applied,
         "its owner was refused afterwards"
@@ -143,7 +143,7 @@ pub(super) async fn takeover_of_refuse_is_refused(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn takeover_compares_the_fingerprint(store: Subject) -> Outcome {
+pub(super) async fn takeover_compares_the_fingerprint(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Rerun).await?;
     let reused = ClaimRequest {
         fingerprint: digest(2),
@@ -153,7 +153,7 @@ pub(super) async fn takeover_compares_the_fingerprint(store: Subject) -> Outcome
     Ok(())
 }
 
-pub(super) async fn repeated_takeover_keeps_its_grant(store: Subject) -> Outcome {
+pub(super) async fn repeated_takeover_keeps_its_grant(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Rerun).await?;
     let successor = ClaimRequest {
         lease: SHORT,
@@ -178,7 +178,7 @@ pub(super) async fn repeated_takeover_keeps_its_grant(store: Subject) -> Outcome
     Ok(())
 }
 
-pub(super) async fn delayed_takeover_is_refused(store: Subject) -> Outcome {
+pub(super) async fn delayed_takeover_is_refused(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Rerun).await?;
     let second = ClaimRequest {
         lease: SHORT,
@@ -197,7 +197,7 @@ pub(super) async fn delayed_takeover_is_refused(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn takeover_of_nothing_claims(store: Subject) -> Outcome {
+pub(super) async fn takeover_of_nothing_claims(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Rerun).await?;
     let observed = silent.observation();
     let erased = store.resolve(&observed, &Resolution::Erase).await?;
@@ -238,7 +238,7 @@ pub(super) async fn takeover_of_nothing_claims(store: Subject) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn takeover_of_settled_is_refused(store: Subject) -> Outcome {
+pub(super) async fn takeover_of_settled_is_refused(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Rerun).await?;
     store.release(&silent.owner).await?;
     let observed = store.record(&silent.claim.id).await?.observation();
@@ -248,7 +248,7 @@ pub(super) async fn takeover_of_settled_is_refused(store: Subject) -> Outcome {
         .await?;
 
     let silent = store.silent(OnCrash::Rerun).await?;
-    store.complete(&silent.owner, &ending()).await?;
+    store.complete(&silent.owner, &outcome()).await?;
     let observed = store.record(&silent.claim.id).await?.observation();
     store.not_taken(&observed, &other(&silent.claim)).await?;
     store.not_taken(&observed, &silent.claim).await?;

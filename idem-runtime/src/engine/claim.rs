@@ -15,7 +15,7 @@ use self::send::{Ask, Sent};
 
 use super::Attempt;
 use super::call::Prepared;
-use super::handover::{Ended, Lead, Phase, Role};
+use super::handover::{Lead, Phase, Role, SharedOutcome};
 use super::timing::{Backoff, bounded, later};
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::fingerprint;
@@ -34,7 +34,7 @@ pub(super) enum Claimed {
     /// The body may run.
     Run(Attempt, Option<Lead>),
     /// Here is the outcome.
-    Replay(Ended, Waited),
+    Replay(SharedOutcome, Waited),
     /// Somebody must say first what became of the attempt that died.
     Ask(Box<Record>),
 }
@@ -315,7 +315,7 @@ impl<'o> Claimant<'o> {
     /// compared.
     fn replay(&self, record: &Record) -> Result<Option<Claimed>, Error> {
         self.compare(&record.fingerprint)?;
-        Ok(Ended::of(record).map(|ended| Claimed::Replay(ended, Waited(self.waited))))
+        Ok(SharedOutcome::of(record).map(|ended| Claimed::Replay(ended, Waited(self.waited))))
     }
 
     /// What a record of this request means for this call that has no outcome.
@@ -583,7 +583,7 @@ impl<'o> Claimant<'o> {
                 }
                 Phase::Ended(ended) => {
                     self.compare(&ended.fingerprint)?;
-                    let ended = Ended::clone(&ended);
+                    let ended = SharedOutcome::clone(&ended);
                     return Ok(Some(Claimed::Replay(ended, Waited(self.waited))));
                 }
                 Phase::Alone => return Ok(None),

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::call::Prepared;
 use crate::key::RecordId;
-use crate::record::{Digest, Ending, Record};
+use crate::record::{Digest, Outcome, Record};
 
 const SHARDS: usize = 16;
 
@@ -56,7 +56,7 @@ pub(super) enum Phase {
         news_by: Instant,
     },
     /// It knows the outcome, and the store has acknowledged it.
-    Ended(Arc<Ended>),
+    Ended(Arc<SharedOutcome>),
     /// The key may be free: one of the followers becomes the next leader.
     Free,
     /// It got an answer that is its own alone: followers ask the store, each for itself.
@@ -65,18 +65,18 @@ pub(super) enum Phase {
 
 /// An outcome, with what [`Provenance`](super::Provenance) tells of it.
 #[derive(Debug, Clone)]
-pub(super) struct Ended {
-    pub(super) ending: Ending,
+pub(super) struct SharedOutcome {
+    pub(super) outcome: Outcome,
     pub(super) fingerprint: Digest,
     pub(super) attempt: u32,
     pub(super) at: SystemTime,
 }
 
-impl Ended {
+impl SharedOutcome {
     /// The outcome of a record, where it has ended.
     pub(super) fn of(record: &Record) -> Option<Self> {
         Some(Self {
-            ending: record.ending()?,
+            outcome: record.outcome()?,
             fingerprint: record.fingerprint,
             attempt: record.attempt,
             at: record.ended_at.unwrap_or(record.read_at).into(),

@@ -8,7 +8,7 @@ use crate::codec::EncodeError;
 use crate::error::{Error, InvalidCall, StoreError, StoreErrorKind};
 use crate::key::{Identity, Operation, RecordId, ToKey, ToScope};
 use crate::policy::Policy;
-use crate::record::{Ending, Observation, Payload, Record};
+use crate::record::{Observation, Outcome, Payload, Record};
 use crate::store::{Filter, Page, PageRequest, Resolution, Resolved};
 
 /// The records of a handle's store. Made by [`Idem::records`](crate::Idem::records).
@@ -74,7 +74,7 @@ impl<'a> Records<'a> {
         value: &T,
     ) -> Result<Resolved, Error> {
         let payload = self.encode(value)?;
-        self.resolve(observed, Resolution::Complete(Ending::Completed(payload)))
+        self.resolve(observed, Resolution::Complete(Outcome::Completed(payload)))
             .await
     }
 
@@ -89,7 +89,7 @@ impl<'a> Records<'a> {
         error: &E,
     ) -> Result<Resolved, Error> {
         let payload = self.encode(error)?;
-        self.resolve(observed, Resolution::Complete(Ending::Failed(payload)))
+        self.resolve(observed, Resolution::Complete(Outcome::Failed(payload)))
             .await
     }
 

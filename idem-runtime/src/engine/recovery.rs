@@ -412,18 +412,18 @@ async fn call(operation: Operation, handler: Handler, kept: Kept, under_way: Und
         recovery,
         "making a call again whose owner died",
     );
-    let mut outcome = Outcome {
+    let mut run = RecoveryRun {
         operation,
         kept,
         under_way,
         ended_well: false,
     };
-    match handler(&outcome.kept.payload) {
-        Ok(called) => outcome.ended_well = called.await,
+    match handler(&run.kept.payload) {
+        Ok(called) => run.ended_well = called.await,
         Err(error) => tracing::error!(
             target: "idem",
-            operation = outcome.operation.as_str(),
-            record = %outcome.kept.id,
+            operation = run.operation.as_str(),
+            record = %run.kept.id,
             %error,
             "what the call kept does not fit its handler",
         ),
@@ -431,14 +431,14 @@ async fn call(operation: Operation, handler: Handler, kept: Kept, under_way: Und
 }
 
 /// Tells of a recovery that failed, by a panic as well.
-struct Outcome {
+struct RecoveryRun {
     operation: Operation,
     kept: Kept,
     under_way: UnderWay,
     ended_well: bool,
 }
 
-impl Drop for Outcome {
+impl Drop for RecoveryRun {
     fn drop(&mut self) {
         lock(&self.under_way).remove(&self.kept.id);
         if !self.ended_well {

@@ -13,7 +13,7 @@ use tracing::Span;
 use super::Attempt;
 use super::handover::Lead;
 use super::provenance::Observer;
-use super::settle::{Settlement, Verdict};
+use super::settle::{Settle, Settlement};
 use crate::error::Error;
 use crate::record::OnCrash;
 
@@ -70,24 +70,24 @@ impl Guard {
     }
 
     /// The body is over and this is what the record is to say. None where there is no record.
-    pub(super) fn settle(&mut self, verdict: Verdict) -> Option<Settlement> {
+    pub(super) fn settle(&mut self, settle: Settle) -> Option<Settlement> {
         self.stage = Stage::Over;
         self.heartbeat = None;
-        Settlement::new(self.attempt.clone(), self.lead.take(), verdict)
+        Settlement::new(self.attempt.clone(), self.lead.take(), settle)
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let verdict = match (self.stage, self.attempt.on_crash()) {
+        let settle = match (self.stage, self.attempt.on_crash()) {
             // Under `rerun` the record stays as it is until its lease is over, as after a crash of the process: what
             // the body has begun may still be going on somewhere.
             (Stage::Over, _) | (Stage::Started, OnCrash::Rerun) => return,
-            (Stage::Fresh, _) => Verdict::Release,
-            (Stage::Started, OnCrash::Refuse | OnCrash::Reconcile) => Verdict::Interrupt,
+            (Stage::Fresh, _) => Settle::Release,
+            (Stage::Started, OnCrash::Refuse | OnCrash::Reconcile) => Settle::Interrupt,
         };
         // Dropped, a settlement goes on in the background.
-        drop(self.settle(verdict));
+        drop(self.settle(settle));
     }
 }
 

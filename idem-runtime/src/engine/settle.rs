@@ -8,37 +8,37 @@ use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 use super::Attempt;
-use super::handover::{Ended, Lead, Phase};
+use super::handover::{Lead, Phase, SharedOutcome};
 use super::timing::{Backoff, bounded, later};
 use crate::error::StoreError;
 use crate::policy::Policy;
-use crate::record::{Ending, Owner};
+use crate::record::{Outcome, Owner};
 use crate::store::FencedWrite;
 
-/// What the record is to say.
+/// What to write into the record of an attempt that has ended.
 #[derive(Debug, Clone)]
-pub(super) enum Verdict {
+pub(super) enum Settle {
     /// The body ended for good.
-    End(Ending),
+    End(Outcome),
     /// Nothing was done: the key is free again.
     Release,
     /// Nobody knows what was done.
     Interrupt,
 }
 
-/// How far the store is.
+/// Result of settling an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Settled {
-    /// It says so.
+pub(super) enum SettleResult {
+    /// The store acknowledged the write.
     Acknowledged,
     /// Another call owns the record; nothing was written.
     Lost,
-    /// It could not be reached in time. The work goes on in the background.
+    /// The store could not be reached in time. Settling continues in the background.
     Pending,
 }
 
-/// A verdict on its way to the store. Dropped on the way, it goes on in the background: what a body has done is never
-/// forgotten because its caller went away.
+/// An attempt that is being settled in the store. Dropped on the way, it goes on in the background: what a body has
+/// done is never forgotten because its caller went away.
 pub(super) struct Settlement {
     work: Option<Work>,
 }
@@ -47,18 +47,18 @@ struct Work {
     attempt: Attempt,
     owner: Owner,
     lead: Option<Lead>,
-    verdict: Verdict,
+    settle: Settle,
 }
 
 impl Settlement {
     /// None where there is no record to settle, because the body ran without protection.
-    pub(super) fn new(attempt: Attempt, lead: Option<Lead>, verdict: Verdict) -> Option<Self> {
+    pub(super) fn new(attempt: Attempt, lead: Option<Lead>, settle: Settle) -> Option<Self> {
         Some(Self {
             work: Some(Work {
                 owner: attempt.owner()?,
                 attempt,
                 lead,
-                verdict,
+                settle,
             }),
         })
     }
@@ -66,9 +66,9 @@ impl Settlement {
     /// Tells the store, and waits for its word for as long as the handle's patience and the lease last.
     ///
     /// A release or an interruption is tried once here; nobody needs to wait for it.
-    pub(super) async fn settle(&mut self, span: &Span) -> Settled {
+    pub(super) async fn settle(&mut self, span: &Span) -> SettleResult {
         let Some(work) = &self.work else {
-            return Settled::Pending;
+            return SettleResult::Pending;
         };
         let policy = &work.attempt.engine().policy;
         let now = Instant::now();
@@ -93,19 +93,19 @@ impl Settlement {
         }
     }
 
-    async fn settle_in_background(&mut self, until: Instant) -> Settled {
+    async fn settle_in_background(&mut self, until: Instant) -> SettleResult {
         let ends = self
             .work
             .as_ref()
-            .is_some_and(|work| matches!(work.verdict, Verdict::End(_)));
+            .is_some_and(|work| matches!(work.settle, Settle::End(_)));
         let (answer, answered) = oneshot::channel();
         self.go_on_in_background(Some(answer));
         if !ends {
-            return Settled::Pending;
+            return SettleResult::Pending;
         }
         match tokio::time::timeout_at(until, answered).await {
             Ok(Ok(fenced)) => fenced.into(),
-            _ => Settled::Pending,
+            _ => SettleResult::Pending,
         }
     }
 
@@ -136,7 +136,7 @@ impl Drop for Settlement {
     }
 }
 
-impl From<FencedWrite> for Settled {
+impl From<FencedWrite> for SettleResult {
     fn from(fenced: FencedWrite) -> Self {
         match fenced {
             FencedWrite::Applied => Self::Acknowledged,
@@ -150,10 +150,10 @@ impl Work {
         &self,
     ) -> std::pin::Pin<Box<dyn Future<Output = Result<FencedWrite, StoreError>> + Send + '_>> {
         let store = &self.attempt.engine().store;
-        match &self.verdict {
-            Verdict::End(ending) => store.complete(&self.owner, ending),
-            Verdict::Release => store.release(&self.owner),
-            Verdict::Interrupt => store.interrupt(&self.owner),
+        match &self.settle {
+            Settle::End(outcome) => store.complete(&self.owner, outcome),
+            Settle::Release => store.release(&self.owner),
+            Settle::Interrupt => store.interrupt(&self.owner),
         }
     }
 
@@ -203,14 +203,14 @@ impl Work {
     /// Records that the work was done, without its result; what comes of it is the next round's to find out.
     async fn give_result_up(&mut self) {
         if !matches!(
-            self.verdict,
-            Verdict::End(Ending::Completed(_) | Ending::Failed(_))
+            self.settle,
+            Settle::End(Outcome::Completed(_) | Outcome::Failed(_))
         ) {
             return;
         }
         let store = &self.attempt.engine().store;
         let limit = self.attempt.engine().policy.store_timeout;
-        let unrecorded = bounded(limit, store.complete(&self.owner, &Ending::Unrecorded)).await;
+        let unrecorded = bounded(limit, store.complete(&self.owner, &Outcome::Unrecorded)).await;
         if matches!(unrecorded, Ok(FencedWrite::Applied)) {
             tracing::error!(
                 target: "idem",
@@ -218,7 +218,7 @@ impl Work {
                 record = %self.attempt.record_id(),
                 "the work is done, but the store refuses its result, which will not be replayed",
             );
-            self.verdict = Verdict::End(Ending::Unrecorded);
+            self.settle = Settle::End(Outcome::Unrecorded);
         }
     }
 
@@ -227,11 +227,11 @@ impl Work {
         if fenced == FencedWrite::Fenced {
             self.attempt.lose();
         }
-        let over = !matches!(self.verdict, Verdict::Interrupt);
-        match (self.lead.take(), fenced, self.verdict) {
-            (Some(lead), FencedWrite::Applied, Verdict::End(ending)) => lead.resign(|| {
-                Phase::Ended(Arc::new(Ended {
-                    ending,
+        let over = !matches!(self.settle, Settle::Interrupt);
+        match (self.lead.take(), fenced, self.settle) {
+            (Some(lead), FencedWrite::Applied, Settle::End(outcome)) => lead.resign(|| {
+                Phase::Ended(Arc::new(SharedOutcome {
+                    outcome,
                     fingerprint: self.attempt.call().request.fingerprint,
                     attempt: self.attempt.number(),
                     at: SystemTime::now(),

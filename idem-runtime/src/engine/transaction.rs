@@ -16,13 +16,13 @@ use self::inside::Inside;
 use self::opening::{Attempting, Joined, Own, Source};
 use super::call::Prepared;
 use super::claim::{Claimant, Claimed, Waited};
-use super::handover::{Ended, Lead, Phase};
+use super::handover::{Lead, Phase, SharedOutcome};
 use super::provenance::Source as Provenance;
 use super::timing::{Backoff, bounded, later};
-use super::typed::{Codecs, Entry, ErrorCodec, ErrorKind, Handle, Joins, ValueCodec, ending};
+use super::typed::{Codecs, Entry, ErrorCodec, ErrorKind, Handle, Joins, ValueCodec, outcome};
 use super::{Attempt, Call, Idem};
 use crate::error::{Error, StoreError};
-use crate::record::{Ending, Owner};
+use crate::record::{Outcome, Owner};
 use crate::store::{Connects, FencedWrite, TransactionalStore};
 
 /// A handle on a store with transactions.
@@ -73,7 +73,7 @@ impl Drop for Life {
 
 /// Why no body runs.
 enum Instead {
-    Replay(Ended, Waited),
+    Replay(SharedOutcome, Waited),
     Refuse(Error),
 }
 
@@ -236,15 +236,15 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
     where
         J: FnOnce(&E) -> ErrorKind,
     {
-        let ending = self.ending(&result, judge);
+        let outcome = self.outcome(&result, judge);
         let Self { held, entry } = self;
         let number = held.life.0.number();
-        let outcome = match ending {
-            Some(Ending::Unrecorded) => "unrecorded",
+        let label = match outcome {
+            Some(Outcome::Unrecorded) => "unrecorded",
             _ => "executed",
         };
-        let ended = match ending {
-            Some(ending) => held.end(result.is_err(), ending),
+        let ended = match outcome {
+            Some(outcome) => held.end(result.is_err(), outcome),
             None => held.undo(),
         };
         let ended = ended.instrument(entry.span.clone());
@@ -252,7 +252,7 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
             if let Err(error) = ended.await {
                 return entry.refuse(error);
             }
-            entry.span.record("outcome", outcome);
+            entry.span.record("outcome", label);
             if let Some(observer) = &entry.observer {
                 observer.tell(Provenance::Executed, number, SystemTime::now());
             }
@@ -261,7 +261,11 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
     }
 
     /// How the record ends. None where it is rolled back with all that the body did.
-    fn ending(&self, result: &Result<T, E>, judge: impl FnOnce(&E) -> ErrorKind) -> Option<Ending> {
+    fn outcome(
+        &self,
+        result: &Result<T, E>,
+        judge: impl FnOnce(&E) -> ErrorKind,
+    ) -> Option<Outcome> {
         let attempt = &self.held.life.0;
         let policy = &attempt.engine().policy;
         let (codec, limit) = (policy.codec, policy.max_result_bytes);
@@ -269,11 +273,11 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
         match (result, &codecs.errors.stored) {
             (Ok(value), _) => {
                 let encoded = (codecs.values.encode)(value, codec, limit);
-                Some(ending(encoded, Ending::Completed, attempt))
+                Some(outcome(encoded, Outcome::Completed, attempt))
             }
             (Err(error), Some(errors)) if judge(error) == ErrorKind::Terminal => {
                 let encoded = (errors.encode)(error, codec, limit);
-                Some(ending(encoded, Ending::Failed, attempt))
+                Some(outcome(encoded, Outcome::Failed, attempt))
             }
             (Err(_), _) => None,
         }
@@ -296,9 +300,9 @@ impl<'c, S: TransactionalStore> Held<'c, S> {
     }
 
     /// Commits what the body did and this; with a terminal error this alone.
-    fn end(mut self, failed: bool, ending: Ending) -> Boxed<'c, Result<(), Error>> {
+    fn end(mut self, failed: bool, outcome: Outcome) -> Boxed<'c, Result<(), Error>> {
         Box::pin(async move {
-            match self.complete(failed, &ending).await {
+            match self.complete(failed, &outcome).await {
                 Ok(FencedWrite::Applied) => {}
                 Ok(FencedWrite::Fenced) => {
                     // Somebody has meddled with the row, or the body with the transaction.
@@ -332,8 +336,8 @@ impl<'c, S: TransactionalStore> Held<'c, S> {
                 lead.resign(|| Phase::Alone);
             } else {
                 lead.resign(|| {
-                    Phase::Ended(Arc::new(Ended {
-                        ending,
+                    Phase::Ended(Arc::new(SharedOutcome {
+                        outcome,
                         fingerprint: life.0.call().request.fingerprint,
                         attempt: life.0.number(),
                         at: SystemTime::now(),
@@ -345,7 +349,11 @@ impl<'c, S: TransactionalStore> Held<'c, S> {
     }
 
     /// Writes the outcome.
-    async fn complete(&mut self, failed: bool, ending: &Ending) -> Result<FencedWrite, StoreError> {
+    async fn complete(
+        &mut self,
+        failed: bool,
+        outcome: &Outcome,
+    ) -> Result<FencedWrite, StoreError> {
         let limit = self.store_timeout();
         if let (true, Some(savepoint)) = (failed, &self.savepoint) {
             let step = self.store.rollback_to(&mut self.transaction, savepoint);
@@ -353,7 +361,7 @@ impl<'c, S: TransactionalStore> Held<'c, S> {
         }
         let step = self
             .store
-            .complete_in(&mut self.transaction, &self.owner, ending);
+            .complete_in(&mut self.transaction, &self.owner, outcome);
         bounded(limit, Box::pin(step)).await
     }
 

@@ -10,17 +10,17 @@ use tracing::{Instrument, Span};
 
 use super::call::Prepared;
 use super::claim::{Claimant, Claimed, Waited};
-use super::handover::{Ended, Lead};
+use super::handover::{Lead, SharedOutcome};
 use super::provenance::{Observer, Source};
 use super::running::Guard;
-use super::settle::{Settled, Verdict};
+use super::settle::{Settle, SettleResult};
 use super::timing::bounded;
 use super::transaction::inside;
 use super::{Attempt, Call, Engine, Idem, default_engine};
 use crate::codec::{self, Codec, EncodeError, StoredValue};
 use crate::error::{DecodeError, Error, InvalidCall};
 use crate::fingerprint;
-use crate::record::{Ending, OnCrash, Payload, Record};
+use crate::record::{OnCrash, Outcome, Payload, Record};
 use crate::store::{Resolution, Store};
 
 /// What an idempotent function returns: a `Result`.
@@ -162,36 +162,36 @@ impl<T, E> Codecs<T, E> {
     }
 
     /// The result that is stored, in the caller's types.
-    fn decode(&self, ending: &Ending) -> Result<Result<T, E>, Error> {
-        match (ending, &self.errors.stored) {
-            (Ending::Completed(payload), _) => Ok(Ok((self.values.decode)(payload)?)),
-            (Ending::Failed(payload), Some(errors)) => Ok(Err((errors.decode)(payload)?)),
-            (Ending::Failed(_), None) => Err(DecodeError::new(
+    fn decode(&self, outcome: &Outcome) -> Result<Result<T, E>, Error> {
+        match (outcome, &self.errors.stored) {
+            (Outcome::Completed(payload), _) => Ok(Ok((self.values.decode)(payload)?)),
+            (Outcome::Failed(payload), Some(errors)) => Ok(Err((errors.decode)(payload)?)),
+            (Outcome::Failed(_), None) => Err(DecodeError::new(
                 "an error is stored, but the function no longer names it under `replay_err`",
             )
             .into()),
-            (Ending::Unrecorded, _) => Err(Error::Unrecorded),
+            (Outcome::Unrecorded, _) => Err(Error::Unrecorded),
         }
     }
 
     /// The stored result, as the function returns it.
     fn replay(
         &self,
-        ended: &Ended,
+        ended: &SharedOutcome,
         source: Source,
         span: &Span,
         observer: Option<&Observer>,
     ) -> Result<T, E> {
-        let result = match self.decode(&ended.ending) {
+        let result = match self.decode(&ended.outcome) {
             Ok(result) => result,
             Err(error) => return self.refuse(span, error),
         };
-        let outcome = match source {
+        let label = match source {
             Source::Waited => "waited",
             Source::Replayed | Source::Executed => "replayed",
         };
         span.record("attempt", ended.attempt);
-        span.record("outcome", outcome);
+        span.record("outcome", label);
         if let Some(observer) = observer {
             observer.tell(source, ended.attempt, ended.at);
         }
@@ -354,7 +354,7 @@ impl<T, E> Entry<T, E> {
         }
     }
 
-    pub(super) fn replay(&self, ended: &Ended, waited: Waited) -> Result<T, E> {
+    pub(super) fn replay(&self, ended: &SharedOutcome, waited: Waited) -> Result<T, E> {
         let source = match waited {
             Waited(true) => Source::Waited,
             Waited(false) => Source::Replayed,
@@ -414,13 +414,13 @@ impl<T, E> Ask<T, E> {
             Reconciled::NotDone => return self.claimant.take_over(&self.dead).await,
             Reconciled::Done(value) => {
                 let policy = &self.claimant.call().engine.policy;
-                Resolution::Complete(ending(
+                Resolution::Complete(outcome(
                     (self.entry.codecs.values.encode)(
                         &value,
                         policy.codec,
                         policy.max_result_bytes,
                     ),
-                    Ending::Completed,
+                    Outcome::Completed,
                     &self.attempt(),
                 ))
             }
@@ -470,30 +470,30 @@ impl<T, E> Running<T, E> {
     where
         J: FnOnce(&E) -> ErrorKind,
     {
-        let verdict = self.verdict(&result, judge);
-        let ends = matches!(verdict, Some(Verdict::End(_)));
-        let outcome = match verdict {
-            Some(Verdict::End(Ending::Unrecorded)) => "unrecorded",
-            Some(Verdict::End(_) | Verdict::Release) => "executed",
-            Some(Verdict::Interrupt) | None => "interrupted",
+        let settle = self.settle(&result, judge);
+        let ends = matches!(settle, Some(Settle::End(_)));
+        let label = match settle {
+            Some(Settle::End(Outcome::Unrecorded)) => "unrecorded",
+            Some(Settle::End(_) | Settle::Release) => "executed",
+            Some(Settle::Interrupt) | None => "interrupted",
         };
-        let mut settlement = verdict.and_then(|verdict| self.guard.settle(verdict));
+        let mut settlement = settle.and_then(|settle| self.guard.settle(settle));
         // Boxed, as what claims is.
         Box::pin(async move {
             // Borrowed: what is moved out of a capture is kept twice.
             if let Some(settlement) = &mut settlement {
                 let settled = settlement.settle(&self.guard.span).await;
-                if ends && settled == Settled::Lost {
+                if ends && settled == SettleResult::Lost {
                     return Box::pin(self.after_loss()).await;
                 }
-                if ends && settled == Settled::Pending {
+                if ends && settled == SettleResult::Pending {
                     if !self.guard.attempt.is_live() {
                         return self.codecs.refuse(&self.guard.span, Error::LeaseLost);
                     }
                     warn_unrecorded(&self.guard);
                 }
             }
-            self.guard.span.record("outcome", outcome);
+            self.guard.span.record("outcome", label);
             if let Some(observer) = &self.guard.observer {
                 let number = self.guard.attempt.number();
                 observer.tell(Source::Executed, number, SystemTime::now());
@@ -503,18 +503,14 @@ impl<T, E> Running<T, E> {
     }
 
     /// What the record is to say. None where it is left as after a crash.
-    fn verdict(
-        &self,
-        result: &Result<T, E>,
-        judge: impl FnOnce(&E) -> ErrorKind,
-    ) -> Option<Verdict> {
+    fn settle(&self, result: &Result<T, E>, judge: impl FnOnce(&E) -> ErrorKind) -> Option<Settle> {
         let attempt = &self.guard.attempt;
         let policy = &attempt.engine().policy;
         let (codec, limit) = (policy.codec, policy.max_result_bytes);
         let error = match result {
             Ok(value) => {
                 let encoded = (self.codecs.values.encode)(value, codec, limit);
-                return Some(Verdict::End(ending(encoded, Ending::Completed, attempt)));
+                return Some(Settle::End(outcome(encoded, Outcome::Completed, attempt)));
             }
             Err(error) => error,
         };
@@ -530,14 +526,14 @@ impl<T, E> Running<T, E> {
         match (kind, &self.codecs.errors.stored) {
             (ErrorKind::Terminal, Some(errors)) => {
                 let encoded = (errors.encode)(error, codec, limit);
-                Some(Verdict::End(ending(encoded, Ending::Failed, attempt)))
+                Some(Settle::End(outcome(encoded, Outcome::Failed, attempt)))
             }
             // A step that may have been done and is not remembered would be done again at once.
-            (ErrorKind::Transient, _) if !attempt.has_unknown_steps() => Some(Verdict::Release),
+            (ErrorKind::Transient, _) if !attempt.has_unknown_steps() => Some(Settle::Release),
             (ErrorKind::Transient | ErrorKind::Unknown | ErrorKind::Terminal, _) => {
                 match attempt.on_crash() {
                     OnCrash::Rerun => None,
-                    OnCrash::Refuse | OnCrash::Reconcile => Some(Verdict::Interrupt),
+                    OnCrash::Refuse | OnCrash::Reconcile => Some(Settle::Interrupt),
                 }
             }
         }
@@ -555,7 +551,7 @@ impl<T, E> Running<T, E> {
         let ended = match read.instrument(span.clone()).await {
             Ok(Some(record)) => {
                 match fingerprint::matches(&record.fingerprint, &call.digest, &engine.secrets) {
-                    Ok(true) => Ended::of(&record),
+                    Ok(true) => SharedOutcome::of(&record),
                     Ok(false) | Err(_) => None,
                 }
             }
@@ -579,11 +575,11 @@ fn warn_unrecorded(guard: &Guard) {
 }
 
 /// How a record ends whose result was encoded, or could not be.
-pub(super) fn ending(
+pub(super) fn outcome(
     encoded: Result<Payload, EncodeError>,
-    ended: fn(Payload) -> Ending,
+    ended: fn(Payload) -> Outcome,
     attempt: &Attempt,
-) -> Ending {
+) -> Outcome {
     match encoded {
         Ok(payload) => ended(payload),
         Err(error) => {
@@ -594,7 +590,7 @@ pub(super) fn ending(
                 error = %error,
                 "the work is done, but its result cannot be stored and will not be replayed",
             );
-            Ending::Unrecorded
+            Outcome::Unrecorded
         }
     }
 }

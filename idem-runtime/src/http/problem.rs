@@ -162,7 +162,7 @@ pub(super) enum Refusal {
     NoFingerprint(FingerprintError),
     Grpc,
     Full(Full),
-    Ending,
+    ShuttingDown,
 }
 
 impl Problem {
@@ -374,7 +374,7 @@ impl From<Refusal> for Problem {
                 "as many requests are under way as may be",
             )
             .retryable_after(soon),
-            Refusal::Ending => Self::new(
+            Refusal::ShuttingDown => Self::new(
                 ProblemKind::LeaseLost,
                 "the process ended while it worked on the request",
             )

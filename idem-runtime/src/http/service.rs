@@ -97,7 +97,7 @@ struct Answer<R: HttpBody> {
 }
 
 /// What the handler's task ends with instead.
-enum Unfinal<R: HttpBody, E> {
+enum NotStored<R: HttpBody, E> {
     /// The engine refused.
     Refused(Error),
     /// A response that is not stored.
@@ -106,14 +106,14 @@ enum Unfinal<R: HttpBody, E> {
     Service(E),
 }
 
-impl<R: HttpBody, E> From<Error> for Unfinal<R, E> {
+impl<R: HttpBody, E> From<Error> for NotStored<R, E> {
     fn from(error: Error) -> Self {
         Self::Refused(error)
     }
 }
 
-/// What a guarded request ends with.
-type Outcome<R, E> = Result<Answer<R>, Unfinal<R, E>>;
+/// What a guarded request ends with: an answer to store, or one that is not stored.
+type GuardedResult<R, E> = Result<Answer<R>, NotStored<R, E>>;
 
 impl<S> Guarded<S> {
     async fn respond<B, R>(
@@ -140,11 +140,11 @@ impl<S> Guarded<S> {
         };
         match outcome {
             Ok(Ok(answer)) => Ok(answer.response),
-            Ok(Err(Unfinal::Response(response, _))) => Ok(response),
-            Ok(Err(Unfinal::Service(error))) => Err(error),
-            Ok(Err(Unfinal::Refused(error))) => Ok(refused(&config, error)),
-            Err(Ended::Panicked(panic)) => std::panic::resume_unwind(panic),
-            Err(Ended::Cancelled) => Ok(refused(&config, Refusal::Ending)),
+            Ok(Err(NotStored::Response(response, _))) => Ok(response),
+            Ok(Err(NotStored::Service(error))) => Err(error),
+            Ok(Err(NotStored::Refused(error))) => Ok(refused(&config, error)),
+            Err(Stopped::Panicked(panic)) => std::panic::resume_unwind(panic),
+            Err(Stopped::Cancelled) => Ok(refused(&config, Refusal::ShuttingDown)),
         }
     }
 
@@ -152,7 +152,10 @@ impl<S> Guarded<S> {
     ///
     /// A server drops this future when its client goes away. So whatever does not end at once is a task of its own, the
     /// claim included: one that is cut off in the store would leave a key that nobody works on.
-    async fn outcome<B, R>(self, admitted: Admitted<B>) -> Result<Outcome<R, S::Error>, Ended>
+    async fn outcome<B, R>(
+        self,
+        admitted: Admitted<B>,
+    ) -> Result<GuardedResult<R, S::Error>, Stopped>
     where
         S: Service<Request<Body<B>>, Response = Response<R>> + Send + 'static,
         S::Future: Send,
@@ -198,16 +201,16 @@ impl<S> Guarded<S> {
         };
         let task = tokio::spawn(task.in_current_span());
         task.await.map_err(|error| match error.try_into_panic() {
-            Ok(panic) => Ended::Panicked(panic),
-            Err(_) => Ended::Cancelled,
+            Ok(panic) => Stopped::Panicked(panic),
+            Err(_) => Stopped::Cancelled,
         })
     }
 
     async fn run<B, R>(
         mut self,
-        mut running: Running<Answer<R>, Unfinal<R, S::Error>>,
+        mut running: Running<Answer<R>, NotStored<R, S::Error>>,
         mut request: Request<Body<B>>,
-    ) -> Outcome<R, S::Error>
+    ) -> GuardedResult<R, S::Error>
     where
         S: Service<Request<Body<B>>, Response = Response<R>>,
         B: HttpBody<Data = Bytes>,
@@ -216,22 +219,22 @@ impl<S> Guarded<S> {
         request.extensions_mut().insert(running.attempt());
         running.begin();
         let handler = async {
-            let response = self.inner.call(request).await.map_err(Unfinal::Service)?;
+            let response = self.inner.call(request).await.map_err(NotStored::Service)?;
             answer(&self.config, response).await
         };
         let outcome = running.drive(handler).await;
         let on_crash = self.config.on_crash;
         let finish = running.finish(outcome, |error| match error {
-            Unfinal::Response(_, kind) => *kind,
-            Unfinal::Service(_) if on_crash == OnCrash::Rerun => ErrorKind::Transient,
-            Unfinal::Service(_) | Unfinal::Refused(_) => ErrorKind::Unknown,
+            NotStored::Response(_, kind) => *kind,
+            NotStored::Service(_) if on_crash == OnCrash::Rerun => ErrorKind::Transient,
+            NotStored::Service(_) | NotStored::Refused(_) => ErrorKind::Unknown,
         });
         finish.await
     }
 }
 
 /// Why a handler's task has no outcome.
-enum Ended {
+enum Stopped {
     /// It panicked. The panic goes on in whoever awaits the response, as it would without the layer.
     Panicked(Box<dyn Any + Send>),
     /// The runtime is shut down.
@@ -387,7 +390,7 @@ fn call(config: &Config, key: Key, scope: &Scope, fingerprint: Digest) -> Call {
 }
 
 /// A handler's response, read to its end where it is to be stored.
-async fn answer<R, E>(config: &Config, response: Response<R>) -> Outcome<R, E>
+async fn answer<R, E>(config: &Config, response: Response<R>) -> GuardedResult<R, E>
 where
     R: HttpBody<Data = Bytes>,
 {
@@ -395,7 +398,7 @@ where
     let kind = config.finality.of(&parts, config.on_crash);
     if kind != ErrorKind::Terminal {
         let response = Response::from_parts(parts, Body::passed(body));
-        return Err(Unfinal::Response(response, kind));
+        return Err(NotStored::Response(response, kind));
     }
     let any_room = |_| Ok::<(), Infallible>(());
     match collect(body, config.max_response_bytes, any_room).await {

@@ -15,7 +15,7 @@ use self::local::LocalCache;
 use self::shared::{CacheLookup, LookupTime, RedisCache};
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::{Ending, Observation, Owner, Record};
+use crate::record::{Observation, Outcome, Owner, Record};
 #[cfg(feature = "redis")]
 use crate::store::redis::RedisConnection;
 use crate::store::{
@@ -362,8 +362,8 @@ impl<S: Store> Store for Cached<S> {
         self.store.renew(owner, lease).await
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
-        self.store.complete(owner, ending).await
+    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
+        self.store.complete(owner, outcome).await
     }
 
     async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {

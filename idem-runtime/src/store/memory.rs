@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{
-    Ending, FencingToken, Observation, OnCrash, Owner, Payload, Record, State, Timestamp,
+    FencingToken, Observation, OnCrash, Outcome, Owner, Payload, Record, State, Timestamp,
 };
 use crate::store::{
     Claim, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged, Resolution,
@@ -193,7 +193,7 @@ impl Store for MemoryStore {
             }))
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
+    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
         let now = self.now();
         let mut shard = self.shard(&owner.id);
         if let Some(record) = shard.live(&owner.id, now)
@@ -202,7 +202,7 @@ impl Store for MemoryStore {
         {
             return Ok(FencedWrite::Applied);
         }
-        Ok(shard.apply_as_owner(owner, now, |record| complete_record(record, ending)))
+        Ok(shard.apply_as_owner(owner, now, |record| complete_record(record, outcome)))
     }
 
     async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
@@ -477,8 +477,8 @@ impl Shard {
                 self.drop_stale_entries();
                 return Resolved::Done;
             }
-            Resolution::Complete(ending) => {
-                complete_record(record, ending);
+            Resolution::Complete(outcome) => {
+                complete_record(record, outcome);
                 fence_off(record);
             }
             Resolution::Release => {
@@ -614,9 +614,9 @@ fn next_attempt(record: &mut Record, claim: &ClaimRequest) -> Granted {
     granted(record)
 }
 
-fn complete_record(record: &mut Record, ending: &Ending) {
-    record.state = ending.state();
-    record.payload = ending.payload().cloned();
+fn complete_record(record: &mut Record, outcome: &Outcome) {
+    record.state = outcome.state();
+    record.payload = outcome.payload().cloned();
     record.ended_at = Some(record.read_at);
 }
 

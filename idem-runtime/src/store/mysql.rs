@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{
-    ClaimId, Ending, FencingToken, Observation, Owner, Payload, Record, State, Timestamp,
+    ClaimId, FencingToken, Observation, Outcome, Owner, Payload, Record, State, Timestamp,
 };
 use crate::store::sql::{
     self, Backend, Batcher, ClaimTransitions, Query, Readable, Statement, Table,
@@ -462,14 +462,14 @@ impl Store for MySqlStore {
         sql::renew(self, owner, lease).await
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
+    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
         // MySQL cannot bound how long a statement waits for a row: one locked record would hold up the whole batch.
         if !self.returns_rows.load(Ordering::Relaxed) {
-            return sql::complete(self, owner, ending).await;
+            return sql::complete(self, owner, outcome).await;
         }
         let executor = || CompletionBatch(self.clone());
         self.completions
-            .complete(self, executor, owner, ending)
+            .complete(self, executor, owner, outcome)
             .await
     }
 

@@ -9,7 +9,7 @@ use sqlx::{ConnectOptions, Connection, PgPool, Postgres};
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Ending, FencingToken, Observation, Owner, Payload, Record};
+use crate::record::{FencingToken, Observation, Outcome, Owner, Payload, Record};
 use crate::store::sql::{
     self, Backend, Batcher, ClaimTransitions, Query, Readable, Returning, Table,
 };
@@ -258,10 +258,10 @@ impl Store for PostgresStore {
         sql::renew(self, owner, lease).await
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
+    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
         let executor = || CompletionBatch(self.clone());
         self.completions
-            .complete(self, executor, owner, ending)
+            .complete(self, executor, owner, outcome)
             .await
     }
 

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{RecordId, push_hex};
-use crate::record::{Ending, Observation, Owner, Payload, Record, State};
+use crate::record::{Observation, Outcome, Owner, Payload, Record, State};
 use crate::store::{
     Claim, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution, Resolved,
     SavedStep, StepStore, Store, cursor,
@@ -430,13 +430,13 @@ impl Store for RedisStore {
         self.fenced(&call.number(span(lease))).await
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
+    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
         let key = self.key(&owner.id);
         let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
             .text("complete")
             .owner(owner)
             .number(self.replica_wait.is_some().into())
-            .ending(ending);
+            .outcome(outcome);
         self.fenced(&call).await
     }
 
@@ -471,8 +471,8 @@ impl Store for RedisStore {
         let mut call = ScriptCall::new(&scripts::RESOLVE, &key)
             .text(name)
             .observation(observed);
-        if let Resolution::Complete(ending) = resolution {
-            call = call.ending(ending);
+        if let Resolution::Complete(outcome) = resolution {
+            call = call.outcome(outcome);
         }
         Ok(if decode::took_effect(&self.write(&call).await?)? {
             Resolved::Done

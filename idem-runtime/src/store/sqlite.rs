@@ -13,7 +13,7 @@ use sqlx::{Sqlite, SqlitePool};
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Ending, Observation, Owner, Payload, Record};
+use crate::record::{Observation, Outcome, Owner, Payload, Record};
 use crate::store::sql::{self, Backend, Batcher, ClaimTransitions, Query, Returning, Table};
 use crate::store::{
     Claim, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
@@ -253,8 +253,8 @@ impl Store for SqliteStore {
         sql::renew(self, owner, lease).await
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
-        sql::complete(self, owner, ending).await
+    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
+        sql::complete(self, owner, outcome).await
     }
 
     async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {

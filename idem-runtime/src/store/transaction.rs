@@ -4,7 +4,7 @@
 use std::ops::DerefMut;
 
 use crate::error::StoreError;
-use crate::record::{Digest, Ending, Observation, Owner, Payload, Record};
+use crate::record::{Digest, Observation, Outcome, Owner, Payload, Record};
 use crate::store::{Claim, ClaimRequest, FencedWrite, Granted, Store};
 
 /// A store whose records can be written in one transaction with the application's own.
@@ -62,7 +62,7 @@ pub trait TransactionalStore: Store {
         &self,
         transaction: &mut Self::Transaction<'_>,
         owner: &Owner,
-        ending: &Ending,
+        outcome: &Outcome,
     ) -> impl Future<Output = Result<FencedWrite, StoreError>> + Send;
 
     /// [`StepStore::save_step`](crate::store::StepStore::save_step) in a transaction, of a step that was not saved

@@ -140,8 +140,8 @@ async fn nothing_is_served_from_redis_past_its_retention() {
         ..claim("expires")
     };
     let owner = own(&cached, &claim).await;
-    let ending = crate::records::ending(b"1");
-    cached.complete(&owner, &ending).await.unwrap();
+    let outcome = crate::records::outcome(b"1");
+    cached.complete(&owner, &outcome).await.unwrap();
     let again = ClaimRequest {
         claim_id: ClaimId::random(),
         ..claim
@@ -564,8 +564,8 @@ async fn goes_on_without(service: &Service) {
         for number in 0..50 {
             let claim = claim(&format!("key-{number}"));
             let owner = own(&cached, &claim).await;
-            let ending = crate::records::ending(b"done");
-            cached.complete(&owner, &ending).await.unwrap();
+            let outcome = crate::records::outcome(b"done");
+            cached.complete(&owner, &outcome).await.unwrap();
             assert_eq!(payload(&found(&cached, &claim).await), b"done");
             let record = cached.get(&claim.id).await.unwrap().unwrap();
             let seen = record.observation();

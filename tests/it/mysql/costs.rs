@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Row};
 
 use super::Database;
 use crate::batches::Crowd;
-use crate::records::{claim, ending, own};
+use crate::records::{claim, outcome, own};
 
 /// Statements, and rows that were changed. `Handler_write` counts inserts that were tried as well.
 const STEPS: &str = "'Com_select', 'Com_insert', 'Com_insert_select', 'Com_update', \
@@ -57,7 +57,7 @@ fn counts(expected: &[(&str, u64)]) -> Vec<(String, u64)> {
 async fn replay(store: &MySqlStore, key: &str) {
     let answer = store.claim(&claim(key)).await.unwrap();
     assert!(
-        matches!(&answer, Claim::Existing(record) if record.ending() == Some(ending(b"1"))),
+        matches!(&answer, Claim::Existing(record) if record.outcome() == Some(outcome(b"1"))),
         "{answer:?}"
     );
 }
@@ -76,7 +76,7 @@ async fn a_first_call_is_two_statements_and_a_replay_one() {
             .unwrap();
         let first = spent(&pool, async || {
             let owner = own(&store, &claim("k")).await;
-            store.complete(&owner, &ending(b"1")).await.unwrap();
+            store.complete(&owner, &outcome(b"1")).await.unwrap();
         });
         assert_eq!(
             first.await,
@@ -166,7 +166,7 @@ async fn a_replay_writes_no_byte_of_a_log() {
     let before = ends_of_logs(&pool).await;
     let owner = own(&store, &claim("k")).await;
     let claimed = ends_of_logs(&pool).await;
-    store.complete(&owner, &ending(b"1")).await.unwrap();
+    store.complete(&owner, &outcome(b"1")).await.unwrap();
     let completed = ends_of_logs(&pool).await;
     assert!(before.0 < claimed.0 && claimed.0 < completed.0);
     assert!(before.1 < claimed.1 && claimed.1 < completed.1);

@@ -8,7 +8,7 @@ use sqlx::MySqlPool;
 
 use super::{Database, assert_error, execute};
 use crate::imposter::Imposter;
-use crate::records::{claim, ending, own};
+use crate::records::{claim, outcome, own};
 
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
@@ -24,7 +24,7 @@ async fn a_read_only_server_replays_and_claims_nothing() {
     let store = MySqlStore::open(&url).await.unwrap();
     store.migrate().await.unwrap();
     let owner = own(&store, &claim("done")).await;
-    store.complete(&owner, &ending(b"1")).await.unwrap();
+    store.complete(&owner, &outcome(b"1")).await.unwrap();
     let running = own(&store, &claim("running")).await;
     let released = own(&store, &claim("released")).await;
     store.release(&released).await.unwrap();
@@ -40,11 +40,11 @@ async fn a_read_only_server_replays_and_claims_nothing() {
         assert_error(&error, StoreErrorKind::ReadOnly, "connect to the primary");
         assert!(!error.is_retryable());
     }
-    let error = store.complete(&running, &ending(b"1")).await.unwrap_err();
+    let error = store.complete(&running, &outcome(b"1")).await.unwrap_err();
     assert_error(&error, StoreErrorKind::ReadOnly, "connect to the primary");
 
     server.query("SET GLOBAL read_only = 0").unwrap();
-    let done = store.complete(&running, &ending(b"1")).await.unwrap();
+    let done = store.complete(&running, &outcome(b"1")).await.unwrap();
     assert_eq!(done, FencedWrite::Applied);
     own(&store, &claim("new")).await;
     own(&store, &claim("released")).await;
@@ -58,7 +58,7 @@ async fn text_that_is_not_utf8_is_corrupt() {
         let store = database.store().await;
         let pool: MySqlPool = database.pool(1).await;
         let owner = own(&store, &claim("k")).await;
-        store.complete(&owner, &ending(b"1")).await.unwrap();
+        store.complete(&owner, &outcome(b"1")).await.unwrap();
         for column in ["state", "on_crash", "operation"] {
             execute(
                 &pool,

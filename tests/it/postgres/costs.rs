@@ -5,7 +5,7 @@ use idem_runtime::{PostgresStore, Store};
 use sqlx::{ConnectOptions, Connection};
 
 use super::{Database, execute, number, until};
-use crate::records::{HOUR, claim, ending, own};
+use crate::records::{HOUR, claim, outcome, own};
 
 /// Waits until every connection to the database is gone: what a connection counted is certain to be told at its end.
 async fn all_told(database: &Database) {
@@ -44,7 +44,7 @@ async fn a_first_call_is_two_statements_and_a_replay_one_that_writes_nothing() {
             let claim = claim(&format!("k{call}"));
             if first {
                 let owner = own(&store, &claim).await;
-                store.complete(&owner, &ending(b"1")).await.unwrap();
+                store.complete(&owner, &outcome(b"1")).await.unwrap();
             } else {
                 let answer = store.claim(&claim).await.unwrap();
                 assert!(matches!(answer, Claim::Existing(_)));
@@ -151,7 +151,7 @@ async fn no_step_reads_the_whole_table() {
     store.take_over(&seen, &claim("new")).await.unwrap();
     store.resolve(&seen, &Resolution::Release).await.unwrap();
     let owner = own(&store, &claim("other")).await;
-    store.complete(&owner, &ending(b"1")).await.unwrap();
+    store.complete(&owner, &outcome(b"1")).await.unwrap();
     store.claim(&claim("other")).await.unwrap();
     pool.close().await;
     assert_eq!(scans().await, before);

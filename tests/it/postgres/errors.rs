@@ -9,7 +9,7 @@ use sqlx::postgres::PgConnectOptions;
 
 use super::{assert_error, execute};
 use crate::imposter::Imposter;
-use crate::records::{claim, ending, own};
+use crate::records::{claim, outcome, own};
 
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
@@ -52,7 +52,7 @@ async fn text_that_is_not_utf8_is_corrupt() {
     for column in ["scope", "operation", "idempotency_key", "state", "on_crash"] {
         let claim = claim(column);
         let owner = own(&store, &claim).await;
-        store.complete(&owner, &ending(b"1")).await.unwrap();
+        store.complete(&owner, &outcome(b"1")).await.unwrap();
         let garble = format!(
             "SET client_encoding = 'SQL_ASCII'; UPDATE idem_records SET {column} = E'\\xff\\xfe' \
              WHERE idempotency_key = '{column}'; RESET client_encoding"

@@ -9,7 +9,7 @@ use sqlx::postgres::{PgPool, PgPoolOptions};
 
 use super::{execute, number, until};
 use crate::batches::Crowd;
-use crate::records::{claim, ending, own};
+use crate::records::{claim, outcome, own};
 
 /// A step, how often it ran, the rows that it gave or changed, and the records and bytes that it logged.
 type Counted = (String, i64, i64, i64, i64);
@@ -53,7 +53,7 @@ async fn a_first_call_is_two_statements_and_a_replay_one_that_logs_no_byte() {
 
     for call in 0..CALLS {
         let owner = own(&store, &claim(&format!("k{call}"))).await;
-        store.complete(&owner, &ending(b"1")).await.unwrap();
+        store.complete(&owner, &outcome(b"1")).await.unwrap();
     }
     let first = counted(&looking).await;
     let steps: Vec<_> = first
@@ -75,7 +75,7 @@ async fn a_first_call_is_two_statements_and_a_replay_one_that_logs_no_byte() {
     for call in 0..CALLS {
         let answer = store.claim(&claim(&format!("k{call}"))).await.unwrap();
         assert!(
-            matches!(&answer, Claim::Existing(record) if record.ending() == Some(ending(b"1"))),
+            matches!(&answer, Claim::Existing(record) if record.outcome() == Some(outcome(b"1"))),
             "{answer:?}"
         );
         let answer = store.claim(&claim("running")).await.unwrap();

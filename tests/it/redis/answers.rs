@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ::redis::Client;
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
-use idem_runtime::record::{ClaimId, Ending, Owner};
+use idem_runtime::record::{ClaimId, Outcome, Owner};
 use idem_runtime::store::{Claim, ClaimRequest, FencedWrite};
 use idem_runtime::{OnCrash, RedisStore, Store, StoreError, StoreErrorKind};
 use idem_servers::{Options, Server};
@@ -79,7 +79,7 @@ async fn a_full_memory_refuses_claims_and_still_replays() {
     let store = RedisStore::open(&server.url()).await.unwrap();
     let done = claim(OnCrash::Rerun);
     let owner = own(&store, &done).await;
-    store.complete(&owner, &Ending::Unrecorded).await.unwrap();
+    store.complete(&owner, &Outcome::Unrecorded).await.unwrap();
     server.query("CONFIG SET maxmemory 1").unwrap();
 
     let error = store.claim(&fresh()).await.unwrap_err();
@@ -229,8 +229,8 @@ async fn fields_that_are_not_what_was_written_are_corrupt() {
     let (store, prefix) = super::store().await;
     let claim = claim(OnCrash::Rerun);
     let owner = own(&store, &claim).await;
-    let ending = crate::records::ending(b"1");
-    store.complete(&owner, &ending).await.unwrap();
+    let outcome = crate::records::outcome(b"1");
+    store.complete(&owner, &outcome).await.unwrap();
     let (key, mut connection) = (key(&prefix, &claim), super::connect().await);
     let again = ClaimRequest {
         claim_id: ClaimId::random(),
@@ -320,7 +320,7 @@ async fn steps_wait_for_a_replica_that_is_there() {
         1,
         Duration::from_millis(50),
     );
-    let complete = async || brief.complete(&owner, &Ending::Unrecorded).await;
+    let complete = async || brief.complete(&owner, &Outcome::Unrecorded).await;
     let error = complete().await.unwrap_err();
     is(
         &error,
@@ -334,7 +334,7 @@ async fn steps_wait_for_a_replica_that_is_there() {
         .query(&format!("REPLICAOF 127.0.0.1 {}", primary.port()))
         .unwrap();
     until_said(&replica, "INFO replication", "master_link_status:up").await;
-    let done = store.complete(&owner, &Ending::Unrecorded).await.unwrap();
+    let done = store.complete(&owner, &Outcome::Unrecorded).await.unwrap();
     assert_eq!(done, FencedWrite::Applied);
     let kept = followed_record(&replica, &owner).await;
     assert!(kept.state.is_ended(), "{kept:?}");

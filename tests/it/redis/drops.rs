@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use idem_runtime::record::{ClaimId, Ending, Payload};
+use idem_runtime::record::{ClaimId, Outcome, Payload};
 use idem_runtime::store::{Claim, ClaimRequest, FencedWrite};
 use idem_runtime::{RedisStore, Store};
 use idem_tests::backends;
@@ -36,8 +36,8 @@ async fn dropped_after<T>(polls: u32, future: impl Future<Output = T>) -> bool {
     false
 }
 
-fn named(name: &str) -> Ending {
-    Ending::Completed(Payload {
+fn named(name: &str) -> Outcome {
+    Outcome::Completed(Payload {
         codec: "json/1".into(),
         bytes: name.as_bytes().into(),
     })
@@ -93,7 +93,7 @@ async fn answers_are_in_step(store: &RedisStore) {
             let read = store.get(&claim.id).await.unwrap().unwrap();
             for record in [*replayed, read] {
                 assert_eq!(record.identity, claim.identity);
-                assert_eq!(record.ending(), Some(named(&name)));
+                assert_eq!(record.outcome(), Some(named(&name)));
             }
         });
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ::redis::cluster::ClusterClient;
 use ::redis::cluster_async::ClusterConnection;
-use idem_runtime::record::{ClaimId, Ending, Owner, Payload};
+use idem_runtime::record::{ClaimId, Outcome, Owner, Payload};
 use idem_runtime::store::{Claim, ClaimRequest, FencedWrite};
 use idem_runtime::{OnCrash, RedisStore, State, Store, StoreError, StoreErrorKind};
 use idem_servers::{Options, RedisCluster, Server};
@@ -72,8 +72,8 @@ impl Load {
                 claim_id: claim.claim_id,
                 fencing_token: granted.fencing_token,
             };
-            let ending = outcome(&name);
-            let complete = || store.complete(&owner, &ending);
+            let outcome = outcome(&name);
+            let complete = || store.complete(&owner, &outcome);
             let Some(answer) = self.until_answered(complete).await else {
                 return;
             };
@@ -129,8 +129,8 @@ fn refusing(name: &str) -> ClaimRequest {
     }
 }
 
-fn outcome(name: &str) -> Ending {
-    Ending::Completed(Payload {
+fn outcome(name: &str) -> Outcome {
+    Outcome::Completed(Payload {
         codec: "json/1".into(),
         bytes: name.as_bytes().into(),
     })
@@ -331,7 +331,7 @@ async fn lose_a_primary(waits: bool) -> Report {
     let (mut lost, mut gone) = (BTreeMap::new(), BTreeSet::new());
     for (name, phase) in &acknowledged {
         match plain.claim(&refusing(name)).await.unwrap() {
-            Claim::Existing(record) if record.ending() == Some(outcome(name)) => continue,
+            Claim::Existing(record) if record.outcome() == Some(outcome(name)) => continue,
             Claim::Existing(record) => assert_eq!(record.state, State::Running, "{name}"),
             // Its caller retries, and the body runs again.
             Claim::Granted(_) => {

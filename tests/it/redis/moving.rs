@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::failover::{slot, slots_of};
 use super::key;
-use crate::records::{HOUR, claim, ending, own};
+use crate::records::{HOUR, claim, outcome, own};
 
 const PREFIX: &str = "idem:";
 /// Enough for two of them to share a slot, and for each node to have some.
@@ -141,7 +141,7 @@ async fn purges_lists_and_claims_go_on_while_a_slot_moves() {
         .find(|it| slot_of(it) == slot_of(&moved))
         .unwrap();
     let owner = own(&store, &fresh).await;
-    let done = store.complete(&owner, &ending(b"1")).await.unwrap();
+    let done = store.complete(&owner, &outcome(b"1")).await.unwrap();
     assert_eq!(done, FencedWrite::Applied);
     for claim in [moved, stays, fresh] {
         let again = ClaimRequest {
@@ -177,7 +177,7 @@ async fn steps_that_wait_for_replicas_go_on_while_a_slot_moves() {
     let open = OpenSlot::new(&cluster, slot_of(&moved));
     open.migrate(&key(PREFIX, &moved));
     for owner in owners {
-        let done = store.complete(&owner, &ending(b"1")).await.unwrap();
+        let done = store.complete(&owner, &outcome(b"1")).await.unwrap();
         assert_eq!(done, FencedWrite::Applied);
     }
 }

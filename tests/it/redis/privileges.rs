@@ -15,7 +15,7 @@ use idem_servers::{Options, RedisCluster, Server};
 
 use super::key;
 use super::moving::{OpenSlot, slot_of};
-use crate::records::{HOUR, claim, ending, own};
+use crate::records::{HOUR, claim, outcome, own};
 
 const STORE: &str = include_str!("../../../idem-runtime/src/store/redis.rs");
 
@@ -98,7 +98,7 @@ async fn calls(store: &RedisStore, name: &str) {
     }
     let steps = store.saved_steps(&owner).await.unwrap();
     assert_eq!(steps.unwrap().len(), 1);
-    let done = store.complete(&owner, &ending(b"1")).await.unwrap();
+    let done = store.complete(&owner, &outcome(b"1")).await.unwrap();
     assert_eq!(done, FencedWrite::Applied);
     let replayed = store.claim(&again(&first)).await.unwrap();
     assert!(matches!(replayed, Claim::Existing(_)), "{replayed:?}");
@@ -113,7 +113,7 @@ async fn calls(store: &RedisStore, name: &str) {
     let second = again(&second);
     let owner = own(store, &second).await;
     assert_eq!(store.interrupt(&owner).await.unwrap(), FencedWrite::Applied);
-    for resolution in [Resolution::Complete(ending(b"2")), Resolution::Erase] {
+    for resolution in [Resolution::Complete(outcome(b"2")), Resolution::Erase] {
         let record = store.get(&second.id).await.unwrap().unwrap();
         let resolved = store.resolve(&record.observation(), &resolution).await;
         assert_eq!(resolved.unwrap(), Resolved::Done, "{resolution:?}");
@@ -136,7 +136,7 @@ async fn calls(store: &RedisStore, name: &str) {
     };
     let owner = own(store, &expired).await;
     store.save_step(&owner, "step", &payload).await.unwrap();
-    store.complete(&owner, &ending(b"1")).await.unwrap();
+    store.complete(&owner, &outcome(b"1")).await.unwrap();
     own(store, &again(&expired)).await;
 }
 
@@ -230,7 +230,7 @@ async fn the_documented_privileges_are_enough_for_a_cluster() {
     let moved = claim("moved");
     let owner = own(&store, &moved).await;
     OpenSlot::new(&cluster, slot_of(&moved)).migrate(&key("idem:", &moved));
-    let done = store.complete(&owner, &ending(b"1")).await.unwrap();
+    let done = store.complete(&owner, &outcome(b"1")).await.unwrap();
     assert_eq!(done, FencedWrite::Applied);
     for node in cluster.nodes() {
         assert_eq!(refused(node), BTreeSet::new());

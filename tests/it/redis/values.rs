@@ -1,6 +1,6 @@
 //! What is stored comes back bit for bit.
 
-use idem_runtime::record::{ClaimId, Ending, Payload};
+use idem_runtime::record::{ClaimId, Outcome, Payload};
 use idem_runtime::store::{Claim, ClaimRequest, StepStore};
 use idem_runtime::{Identity, Key, Operation, RecordId, RedisStore, Scope, Store};
 use idem_tests::backends;
@@ -45,12 +45,12 @@ async fn come_back(store: &RedisStore) {
             assert_eq!((steps.len(), steps[0].name.as_str()), (1, name.as_str()));
             assert!(steps[0].payload == payload, "step {number}");
 
-            let ending = if is_error {
-                Ending::Failed(payload)
+            let outcome = if is_error {
+                Outcome::Failed(payload)
             } else {
-                Ending::Completed(payload)
+                Outcome::Completed(payload)
             };
-            store.complete(&owner, &ending).await.unwrap();
+            store.complete(&owner, &outcome).await.unwrap();
             let again = ClaimRequest {
                 claim_id: ClaimId::random(),
                 ..claim.clone()
@@ -60,7 +60,10 @@ async fn come_back(store: &RedisStore) {
             };
             let read = store.get(&claim.id).await.unwrap().unwrap();
             for record in [*replayed, read] {
-                assert!(record.ending().as_ref() == Some(&ending), "value {number}");
+                assert!(
+                    record.outcome().as_ref() == Some(&outcome),
+                    "value {number}"
+                );
                 assert_eq!(record.identity, claim.identity);
                 assert_eq!(record.fingerprint, claim.fingerprint);
             }

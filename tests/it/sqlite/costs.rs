@@ -10,7 +10,7 @@ use sqlx::SqlitePool;
 
 use super::{execute, file, pool};
 use crate::batches::{Asked, Crowd};
-use crate::records::{claim, ending, own};
+use crate::records::{claim, outcome, own};
 
 /// Nobody else's statements name it.
 const TABLE: &str = "counted_by_a_test";
@@ -47,7 +47,7 @@ async fn a_replay_is_one_read_and_logs_no_byte() {
     let first = verbs(&heard, &path, async |store| {
         let owner = own(&store, &claim("k")).await;
         let claimed = log();
-        store.complete(&owner, &ending(b"1")).await.unwrap();
+        store.complete(&owner, &outcome(b"1")).await.unwrap();
         assert!(before != claimed && claimed != log());
     });
     assert_eq!(first.await, ["SELECT", "INSERT", "UPDATE"]);
@@ -56,7 +56,7 @@ async fn a_replay_is_one_read_and_logs_no_byte() {
     let replay = verbs(&heard, &path, async |store| {
         let answer = store.claim(&claim("k")).await.unwrap();
         assert!(
-            matches!(&answer, Claim::Existing(record) if record.ending() == Some(ending(b"1"))),
+            matches!(&answer, Claim::Existing(record) if record.outcome() == Some(outcome(b"1"))),
             "{answer:?}"
         );
     });

@@ -11,7 +11,7 @@ use super::{
     DUPLICATE, Executed, Executor as _, InsertResult, LOCKED, MySqlStore, insert_result, number,
 };
 use crate::key::hex;
-use crate::record::{Ending, Owner};
+use crate::record::{Outcome, Owner};
 use crate::store::sql::{self, Backend as _, BatchExecutor, Pending, Query, Readable as _};
 use crate::store::{ClaimRequest, FencedWrite};
 
@@ -83,7 +83,7 @@ impl BatchExecutor for ClaimBatch {
 }
 
 impl BatchExecutor for CompletionBatch {
-    type Request = (Owner, Ending);
+    type Request = (Owner, Outcome);
     type Response = FencedWrite;
 
     async fn run(&self, batch: Vec<Pending<Self>>) {
@@ -133,13 +133,13 @@ fn of_claim(claim: &ClaimRequest) -> Value {
     ])
 }
 
-fn of_completion((owner, ending): &(Owner, Ending)) -> Value {
-    let payload = ending.payload();
+fn of_completion((owner, outcome): &(Owner, Outcome)) -> Value {
+    let payload = outcome.payload();
     json!([
         hex(owner.id.as_bytes()),
         hex(owner.claim_id.as_bytes()),
         owner.fencing_token.number(),
-        ending.state().as_str(),
+        outcome.state().as_str(),
         payload.map(|it| &*it.codec),
         payload.map(|it| hex(&it.bytes)),
     ])

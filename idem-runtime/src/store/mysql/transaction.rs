@@ -10,7 +10,7 @@ use super::{
     insert, number, try_take_over,
 };
 use crate::error::StoreError;
-use crate::record::{Ending, Observation, Owner, Record};
+use crate::record::{Observation, Outcome, Owner, Record};
 use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query};
 use crate::store::{ClaimInTransaction, ClaimRequest, FencedWrite, TransactionalStore};
 

@@ -7,7 +7,7 @@ use tokio::sync::oneshot::Sender;
 use super::statements::POSITION;
 use super::{ClaimRow, PostgresStore, error, read_claim_row, retry_conflicts};
 use crate::error::StoreError;
-use crate::record::{Ending, Owner};
+use crate::record::{Outcome, Owner};
 use crate::store::sql::{self, BatchExecutor, Pending, Readable};
 use crate::store::{ClaimRequest, FencedWrite};
 
@@ -57,22 +57,22 @@ impl BatchExecutor for ClaimBatch {
 }
 
 impl BatchExecutor for CompletionBatch {
-    type Request = (Owner, Ending);
+    type Request = (Owner, Outcome);
     type Response = FencedWrite;
 
     /// Completions that took no effect run again individually.
     async fn run(&self, batch: Vec<Pending<Self>>) {
         let batch = sql::one_per_record(batch, |(owner, _)| owner.id);
         let owners = || batch.iter().map(|((owner, _), _)| owner);
-        let endings = || batch.iter().map(|((_, ending), _)| ending);
+        let outcomes = || batch.iter().map(|((_, outcome), _)| outcome);
         let ids: Vec<_> = owners().map(|it| &it.id.as_bytes()[..]).collect();
         let tokens: Vec<_> = owners().map(|it| &it.claim_id.as_bytes()[..]).collect();
         let grants: Vec<_> = owners().map(|it| it.fencing_token.number()).collect();
-        let states: Vec<_> = endings().map(|it| it.state().as_str()).collect();
-        let codecs: Vec<_> = endings()
+        let states: Vec<_> = outcomes().map(|it| it.state().as_str()).collect();
+        let codecs: Vec<_> = outcomes()
             .map(|it| it.payload().map(|it| &*it.codec))
             .collect();
-        let payloads: Vec<_> = endings()
+        let payloads: Vec<_> = outcomes()
             .map(|it| it.payload().map(|it| &*it.bytes))
             .collect();
         let rows = rows(&self.0.pool, || {

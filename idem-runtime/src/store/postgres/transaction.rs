@@ -6,7 +6,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use super::statements::PostgresStatements;
 use super::{ClaimRow, PostgresStore, error, existing, id_mismatch, read_claim_row};
 use crate::error::StoreError;
-use crate::record::{Ending, Observation, Owner};
+use crate::record::{Observation, Outcome, Owner};
 use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query, Returning};
 use crate::store::{ClaimInTransaction, ClaimRequest, FencedWrite, TransactionalStore};
 

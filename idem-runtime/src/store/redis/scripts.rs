@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::{Arg, Cmd, Script, cmd};
 
 use super::encode;
-use crate::record::{Ending, Observation, Owner, micros};
+use crate::record::{Observation, Outcome, Owner, micros};
 use crate::store::ClaimRequest;
 
 macro_rules! script {
@@ -103,9 +103,9 @@ impl ScriptCall {
             .number(observed.lease_until.as_micros())
     }
 
-    pub(super) fn ending(self, ending: &Ending) -> Self {
-        let call = self.text(ending.state().as_str());
-        match ending.payload() {
+    pub(super) fn outcome(self, outcome: &Outcome) -> Self {
+        let call = self.text(outcome.state().as_str());
+        match outcome.payload() {
             Some(payload) => call.bytes(&encode::payload(payload)),
             None => call,
         }

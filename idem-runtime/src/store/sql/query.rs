@@ -6,7 +6,7 @@ use sqlx::{
 use sqlx_core::query::query_with_result;
 
 use crate::key::Identity;
-use crate::record::{Ending, Observation, Owner};
+use crate::record::{Observation, Outcome, Owner};
 
 /// How a dialect writes parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,9 +168,9 @@ impl<'q> Query<'q> {
     }
 
     /// State, codec, payload.
-    pub(in crate::store) fn ending(self, ending: &'q Ending) -> Self {
-        let payload = ending.payload();
-        self.text(ending.state().as_str())
+    pub(in crate::store) fn outcome(self, outcome: &'q Outcome) -> Self {
+        let payload = outcome.payload();
+        self.text(outcome.state().as_str())
             .text(payload.map(|it| &*it.codec))
             .bytes(payload.map(|it| &*it.bytes))
     }

@@ -376,10 +376,10 @@ macro_rules! transactions {
             &self,
             transaction: &mut Self::Transaction<'_>,
             owner: &Owner,
-            ending: &Ending,
+            outcome: &Outcome,
         ) -> Result<FencedWrite, StoreError> {
             let on = crate::store::sql::InTransaction::new(self, transaction);
-            crate::store::sql::complete(&on, owner, ending).await
+            crate::store::sql::complete(&on, owner, outcome).await
         }
 
         async fn save_step_in(

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Ending, Observation, Owner, Record, State, micros};
+use crate::record::{Observation, Outcome, Owner, Record, State, micros};
 use crate::store::sql::{Query, Readable, SharedStatements, Statement, span};
 use crate::store::{
     Claim, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Resolution, Resolved, cursor,
@@ -130,10 +130,10 @@ pub(in crate::store) async fn renew(
 pub(in crate::store) async fn complete(
     backend: &impl Backend,
     owner: &Owner,
-    ending: &Ending,
+    outcome: &Outcome,
 ) -> Result<FencedWrite, StoreError> {
     let query = backend.statements().complete.query().owner(owner);
-    if fenced(backend, query.ending(ending)).await? == FencedWrite::Applied {
+    if fenced(backend, query.outcome(outcome)).await? == FencedWrite::Applied {
         return Ok(FencedWrite::Applied);
     }
     let repeated = get(backend, &owner.id).await?.is_some_and(|record| {
@@ -184,8 +184,8 @@ pub(in crate::store) async fn resolve(
         Resolution::Erase => &statements.erase,
     };
     let mut query = statement.query().observation(observed);
-    if let Resolution::Complete(ending) = resolution {
-        query = query.ending(ending);
+    if let Resolution::Complete(outcome) = resolution {
+        query = query.outcome(outcome);
     }
     Ok(match backend.write(query).await? {
         0 => Resolved::Stale,

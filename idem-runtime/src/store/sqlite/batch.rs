@@ -49,7 +49,7 @@ mod tests {
 
     use super::*;
     use crate::key::{Identity, Key, Operation, Scope};
-    use crate::record::{ClaimId, Digest, Ending, OnCrash, Owner, Payload};
+    use crate::record::{ClaimId, Digest, OnCrash, Outcome, Owner, Payload};
     use crate::store::{Claim, ClaimRequest, Store as _};
 
     fn claim(scope: &str, key: &str) -> ClaimRequest {
@@ -115,7 +115,7 @@ mod tests {
                         codec: "a tag\nof ü".into(),
                         bytes: (*b"\0\n\xff").into(),
                     };
-                    store.complete(&owner, &Ending::Completed(payload)).await
+                    store.complete(&owner, &Outcome::Completed(payload)).await
                 }
                 "released" => store.release(&owner).await,
                 _ => continue,

@@ -5,7 +5,7 @@ use sqlx::{SqlStr, Sqlite};
 
 use super::{SqliteStore, error, retry_busy};
 use crate::error::StoreError;
-use crate::record::{Ending, Observation, Owner};
+use crate::record::{Observation, Outcome, Owner};
 use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query, Returning};
 use crate::store::{
     Claim, ClaimInTransaction, ClaimRequest, FencedWrite, Store, TransactionalStore,

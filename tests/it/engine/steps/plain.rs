@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use idem_runtime::record::{Ending, Observation, Owner};
+use idem_runtime::record::{Observation, Outcome, Owner};
 use idem_runtime::store::{
     Claim, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution, Resolved,
 };
@@ -30,8 +30,8 @@ impl Store for Plain {
         self.0.renew(owner, lease).await
     }
 
-    async fn complete(&self, owner: &Owner, ending: &Ending) -> Result<FencedWrite, StoreError> {
-        self.0.complete(owner, ending).await
+    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
+        self.0.complete(owner, outcome).await
     }
 
     async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {

@@ -7,33 +7,33 @@ use tokio::sync::oneshot::Sender;
 use super::{BatchExecutor, Batcher};
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::{Ending, Owner};
+use crate::record::{Outcome, Owner};
 use crate::store::FencedWrite;
 use crate::store::sql::{Backend, complete};
 
 /// Largest payload in bytes that is sent in a batch.
 const MAX_BATCHED_PAYLOAD: usize = 16 * 1024;
 
-impl<T: BatchExecutor<Request = (Owner, Ending), Response = FencedWrite>> Batcher<T> {
+impl<T: BatchExecutor<Request = (Owner, Outcome), Response = FencedWrite>> Batcher<T> {
     /// Completes a record of this store, in a batch unless its payload is large.
     pub(in crate::store) async fn complete<B: Backend>(
         &self,
         store: &B,
         executor: impl FnOnce() -> T,
         owner: &Owner,
-        ending: &Ending,
+        outcome: &Outcome,
     ) -> Result<FencedWrite, StoreError> {
-        let run_single = complete(store, owner, ending);
-        if is_large(ending) {
+        let run_single = complete(store, owner, outcome);
+        if is_large(outcome) {
             return run_single.await;
         }
-        let request = || (*owner, ending.clone());
+        let request = || (*owner, outcome.clone());
         self.submit(executor, request, run_single).await
     }
 }
 
-fn is_large(ending: &Ending) -> bool {
-    let payload = ending.payload();
+fn is_large(outcome: &Outcome) -> bool {
+    let payload = outcome.payload();
     payload.is_some_and(|payload| payload.bytes.len() > MAX_BATCHED_PAYLOAD)
 }
 
