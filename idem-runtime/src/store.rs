@@ -105,7 +105,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// - RELEASED with this very fingerprint: RUNNING with this claim id, a new fencing token, attempt + 1, granted.
     ///   Lease and retention are the new claim's; `on_crash`, fingerprint and the time of the first claim stay;
     /// - anything else: nothing is written, and the record is returned as it stands, a lapsed one too.
-    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError>;
+    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError>;
 
     /// Claims a lapsed RUNNING record, or an INTERRUPTED one, that still is exactly as observed: RUNNING with the
     /// claim's own id, lease and retention, a new fencing token, attempt + 1. Never takes over a record whose
@@ -118,7 +118,7 @@ pub trait Store: Debug + Send + Sync + 'static {
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
-    ) -> Result<Claim, StoreError>;
+    ) -> Result<ClaimOutcome, StoreError>;
 
     /// Begins the lease anew. An INTERRUPTED record becomes RUNNING again: its owner is alive.
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError>;
@@ -193,7 +193,7 @@ pub struct ClaimRequest {
 
 /// The answer to a claim or a takeover.
 #[derive(Debug, Clone)]
-pub enum Claim {
+pub enum ClaimOutcome {
     /// The caller owns the record.
     Granted(Granted),
     /// It does not; this is what is there.
@@ -323,7 +323,7 @@ pub struct Purged {
 
 #[async_trait]
 impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
-    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         (**self).claim(claim).await
     }
 
@@ -331,7 +331,7 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
-    ) -> Result<Claim, StoreError> {
+    ) -> Result<ClaimOutcome, StoreError> {
         (**self).take_over(observed, claim).await
     }
 

@@ -10,7 +10,7 @@ use idem_runtime::record::{
     FencingToken, Observation, OnCrash, Outcome, Owner, Payload, Record, State, Timestamp,
 };
 use idem_runtime::store::{
-    Claim, ClaimRequest, Cursor, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
+    ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
     RecoveryStore, Resolution, Resolved, StepStore,
 };
 use idem_runtime::{RecordId, Store, StoreError};
@@ -112,7 +112,7 @@ impl ToyStore {
         duration
     }
 
-    fn begin(&self, inner: &mut Inner, claim: &ClaimRequest) -> Claim {
+    fn begin(&self, inner: &mut Inner, claim: &ClaimRequest) -> ClaimOutcome {
         let now: Timestamp = SystemTime::now().into();
         let previous = inner
             .records
@@ -146,7 +146,7 @@ impl ToyStore {
             .insert(claim.id, record.lease_until.after(record.retention));
         let granted = granted(&record);
         inner.records.insert(self.id(&claim.id), record);
-        Claim::Granted(granted)
+        ClaimOutcome::Granted(granted)
     }
 
     fn identity(&self, claim: &ClaimRequest) -> idem_runtime::Identity {
@@ -176,7 +176,7 @@ impl ToyStore {
         identity
     }
 
-    fn regrant(&self, inner: &mut Inner, claim: &ClaimRequest, takeover: bool) -> Claim {
+    fn regrant(&self, inner: &mut Inner, claim: &ClaimRequest, takeover: bool) -> ClaimOutcome {
         let before = inner.records[&self.id(&claim.id)].clone();
         if self.has(Bug::StepsEndWithTheAttempt) {
             drop_steps(inner, &claim.id);
@@ -216,7 +216,7 @@ impl ToyStore {
             .planned
             .insert(claim.id, record.lease_until.after(record.retention));
         inner.records.insert(self.id(&claim.id), record);
-        Claim::Granted(granted)
+        ClaimOutcome::Granted(granted)
     }
 
     fn is_own(&self, record: &Record, claim: &ClaimRequest, fingerprints: Bug) -> bool {
@@ -225,7 +225,7 @@ impl ToyStore {
             && (self.has(fingerprints) || record.fingerprint == claim.fingerprint)
     }
 
-    fn claim_locked(&self, inner: &mut Inner, claim: &ClaimRequest) -> Claim {
+    fn claim_locked(&self, inner: &mut Inner, claim: &ClaimRequest) -> ClaimOutcome {
         let Some(record) = self.live(inner, &claim.id) else {
             return self.begin(inner, claim);
         };
@@ -239,13 +239,13 @@ impl ToyStore {
             if !self.has(Bug::RepeatedClaimKeepsOldLease) {
                 record.lease_until = record.read_at.after(self.span(claim.lease));
             }
-            return Claim::Granted(granted(record));
+            return ClaimOutcome::Granted(granted(record));
         }
         if self.has(Bug::EndedIsGrantedToItsOwner)
             && record.state.is_ended()
             && record.claim_id == Some(claim.claim_id)
         {
-            return Claim::Granted(granted(record));
+            return ClaimOutcome::Granted(granted(record));
         }
         let known = record.fingerprint == claim.fingerprint;
         let free = record.state == State::Released
@@ -258,7 +258,7 @@ impl ToyStore {
         if self.has(Bug::ClaimOverwritesTheLease) && record.state == State::Running {
             record.lease_until = record.read_at.after(claim.lease);
         }
-        Claim::Existing(Box::new(record.clone()))
+        ClaimOutcome::Existing(Box::new(record.clone()))
     }
 
     fn unsettled(&self, record: &Record, live_too: Bug) -> bool {
@@ -360,7 +360,7 @@ fn granted(record: &Record) -> Granted {
 
 #[async_trait]
 impl Store for ToyStore {
-    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         if self.has(Bug::ClaimIsReadThenWrite) {
             let seen = self.live(&mut self.lock(), &claim.id).cloned();
             self.meet_another_reader().await;
@@ -379,7 +379,7 @@ impl Store for ToyStore {
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
-    ) -> Result<Claim, StoreError> {
+    ) -> Result<ClaimOutcome, StoreError> {
         let mut inner = self.lock();
         let Some(record) = self.live(&mut inner, &claim.id) else {
             if self.has(Bug::TakeoverOfNothingFails) {
@@ -394,7 +394,7 @@ impl Store for ToyStore {
             && !self.has(Bug::RepeatedTakeoverIsStranger)
         {
             record.lease_until = record.read_at.after(self.span(claim.lease));
-            return Ok(Claim::Granted(granted(record)));
+            return Ok(ClaimOutcome::Granted(granted(record)));
         }
         let bugs = [
             Bug::TakeoverIgnoresObservation,
@@ -411,7 +411,7 @@ impl Store for ToyStore {
         if may {
             return Ok(self.regrant(&mut inner, claim, true));
         }
-        Ok(Claim::Existing(Box::new(record.clone())))
+        Ok(ClaimOutcome::Existing(Box::new(record.clone())))
     }
 
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {

@@ -16,8 +16,8 @@ use futures_util::FutureExt;
 use idem_runtime::fingerprint::digest;
 use idem_runtime::record::{FencingToken, Observation, Outcome, Owner};
 use idem_runtime::store::{
-    Claim, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged, Resolution,
-    Resolved,
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
+    Resolution, Resolved,
 };
 use idem_runtime::{
     Error, Fingerprint, Idem, MemoryStore, Record, RecordId, Store, StoreError, Timestamp,
@@ -151,8 +151,8 @@ struct Grants;
 
 #[async_trait]
 impl Store for Grants {
-    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
-        Ok(Claim::Granted(Granted {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
+        Ok(ClaimOutcome::Granted(Granted {
             fencing_token: FencingToken::from_number(1),
             attempt: 1,
             first_claimed_at: Timestamp::from_micros(0),
@@ -160,7 +160,11 @@ impl Store for Grants {
         }))
     }
 
-    async fn take_over(&self, _: &Observation, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+    async fn take_over(
+        &self,
+        _: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<ClaimOutcome, StoreError> {
         self.claim(claim).await
     }
 

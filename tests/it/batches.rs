@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use idem_runtime::record::{ClaimId, Digest, FencingToken, Owner};
 use idem_runtime::store::{
-    Claim, ClaimInTransaction, ClaimRequest, FencedWrite, TransactionalStore,
+    ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, TransactionalStore,
 };
 use idem_runtime::{State, Store};
 use tokio::task::JoinSet;
@@ -23,7 +23,7 @@ pub(crate) struct Crowd {
 struct Member {
     claim: ClaimRequest,
     expects: Expects,
-    got: Option<Claim>,
+    got: Option<ClaimOutcome>,
     completed: Option<FencedWrite>,
 }
 
@@ -41,7 +41,7 @@ enum Expects {
 
 /// What a member was told.
 pub(crate) enum Told {
-    Claim(Claim),
+    Claim(ClaimOutcome),
     Completion(FencedWrite),
     Late(FencedWrite),
 }
@@ -115,7 +115,7 @@ impl Crowd {
         let mut asked = JoinSet::new();
         for (n, member) in self.members.iter().enumerate() {
             let fencing_token = match &member.got {
-                Some(Claim::Granted(granted)) => granted.fencing_token,
+                Some(ClaimOutcome::Granted(granted)) => granted.fencing_token,
                 _ => FencingToken::from_number(1),
             };
             let owner = Owner {
@@ -157,24 +157,26 @@ impl Crowd {
             let key = member.claim.identity.key.as_str();
             let got = member.got.as_ref().unwrap();
             match (member.expects, got) {
-                (Expects::Granted(attempt), Claim::Granted(granted)) => {
+                (Expects::Granted(attempt), ClaimOutcome::Granted(granted)) => {
                     assert_eq!(granted.attempt, attempt, "{key}");
                 }
-                (Expects::Again(fencing_token), Claim::Granted(granted)) => {
+                (Expects::Again(fencing_token), ClaimOutcome::Granted(granted)) => {
                     assert_eq!(granted.fencing_token, fencing_token, "{key}");
                 }
-                (Expects::Existing(state), Claim::Existing(record)) => {
+                (Expects::Existing(state), ClaimOutcome::Existing(record)) => {
                     assert_eq!(record.state, state, "{key}");
                     assert_eq!(record.identity, member.claim.identity);
                 }
-                (Expects::OneOf(_), Claim::Granted(_)) => winners.push(member.claim.claim_id),
-                (Expects::OneOf(_), Claim::Existing(record)) => {
+                (Expects::OneOf(_), ClaimOutcome::Granted(_)) => {
+                    winners.push(member.claim.claim_id)
+                }
+                (Expects::OneOf(_), ClaimOutcome::Existing(record)) => {
                     assert_eq!(record.state, State::Running, "{key}");
                 }
                 (expects, got) => panic!("{key}: {expects:?}, not {got:?}"),
             }
             let record = store.get(&member.claim.id).await.unwrap().unwrap();
-            if matches!(got, Claim::Granted(_)) {
+            if matches!(got, ClaimOutcome::Granted(_)) {
                 assert_eq!(member.completed, Some(FencedWrite::Applied), "{key}");
                 let own = outcome(member.claim.claim_id.as_bytes());
                 assert_eq!(record.outcome(), Some(own), "{key}");
@@ -224,7 +226,7 @@ pub(crate) async fn a_locked_record_holds_up_no_other<S: TransactionalStore + Cl
     assert!(waiting.try_join_next().is_none(), "it is locked");
     store.rollback(holding).await.unwrap();
     let told = waiting.join_next().await.unwrap().unwrap().unwrap();
-    assert!(matches!(told, Claim::Granted(_)), "{told:?}");
+    assert!(matches!(told, ClaimOutcome::Granted(_)), "{told:?}");
 
     // When one of many that are completed is locked, likewise.
     let mut holding = store.begin().await.unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::record::{ClaimId, Observation};
-use idem_runtime::store::{Claim, ClaimRequest, Resolution, Resolved};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest, Resolution, Resolved};
 use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, Record, State, Store};
 use tokio::time::{advance, timeout};
 
@@ -34,8 +34,8 @@ async fn ended(store: &FaultStore<MemoryStore>, key: &str, bytes: &[u8]) -> Clai
 /// The record that a claim finds.
 async fn found(store: &impl Store, claim: &ClaimRequest) -> Record {
     match store.claim(claim).await.unwrap() {
-        Claim::Existing(record) => *record,
-        Claim::Granted(granted) => panic!("{granted:?} instead of a record"),
+        ClaimOutcome::Existing(record) => *record,
+        ClaimOutcome::Granted(granted) => panic!("{granted:?} instead of a record"),
     }
 }
 
@@ -279,8 +279,8 @@ async fn kept(
     let mut hits = 0;
     for claim in claims {
         match cached.claim(claim).await {
-            Ok(Claim::Existing(_)) => hits += 1,
-            Ok(Claim::Granted(granted)) => panic!("{granted:?} without the store"),
+            Ok(ClaimOutcome::Existing(_)) => hits += 1,
+            Ok(ClaimOutcome::Granted(granted)) => panic!("{granted:?} without the store"),
             Err(_) => {}
         }
     }

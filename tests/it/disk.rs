@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use idem_runtime::store::{Claim, FencedWrite};
+use idem_runtime::store::{ClaimOutcome, FencedWrite};
 use idem_runtime::{
     MySqlStore, PostgresStore, SqliteStore, State, Store, StoreError, StoreErrorKind,
 };
@@ -112,7 +112,9 @@ async fn goes_on_when_there_is_room(store: impl Store, make_room: impl FnOnce())
     };
     let replay = store.claim(&claim("done")).await;
     let replay = replay.map_err(|it| told(&it)).unwrap();
-    assert!(matches!(replay, Claim::Existing(record) if record.outcome() == Some(outcome(b"1"))));
+    assert!(
+        matches!(replay, ClaimOutcome::Existing(record) if record.outcome() == Some(outcome(b"1")))
+    );
 
     make_room();
     let late = store.complete(&unfinished, &outcome(&result)).await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use idem_runtime::store::{Claim, ClaimRequest, FencedWrite, Purged, Resolution, Resolved};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite, Purged, Resolution, Resolved};
 use idem_runtime::{MemoryStore, OnCrash, State, Store, StoreErrorKind};
 
 use crate::records::{HOUR, claim, outcome, own};
@@ -32,7 +32,10 @@ async fn a_full_store_refuses_new_keys_and_keeps_what_it_has() {
     }
     for key in ["a", "b", "c"] {
         let answer = store.claim(&claim(key)).await.unwrap();
-        assert!(matches!(answer, Claim::Existing(_)), "{key} was evicted");
+        assert!(
+            matches!(answer, ClaimOutcome::Existing(_)),
+            "{key} was evicted"
+        );
     }
     assert!(store.claim(&claim("d")).await.is_err());
     assert_eq!(store.len(), 3);
@@ -199,7 +202,10 @@ async fn paused_time_is_the_clock_of_the_store() {
 fn it_works_outside_of_a_runtime() {
     let store = MemoryStore::new();
     let claim = claim("k");
-    assert!(matches!(ready(store.claim(&claim)), Ok(Claim::Granted(_))));
+    assert!(matches!(
+        ready(store.claim(&claim)),
+        Ok(ClaimOutcome::Granted(_))
+    ));
     let record = ready(store.get(&claim.id)).unwrap().unwrap();
     assert_eq!(record.state, State::Running);
 }

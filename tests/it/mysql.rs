@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use idem_runtime::record::FencingToken;
 use idem_runtime::store::{
-    Claim, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution, Resolved,
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution, Resolved,
 };
 use idem_runtime::{
     Identity, Key, MySqlStore, OnCrash, Operation, RecordId, State, Store, StoreError,
@@ -235,8 +235,10 @@ async fn contention_has_one_winner_and_no_errors() {
                     let (store, claim) = (stores[task % 2].clone(), claim(&key));
                     claims.spawn(async move {
                         match store.claim(&claim).await {
-                            Ok(Claim::Granted(granted)) => Some((claim, granted.fencing_token)),
-                            Ok(Claim::Existing(_)) => None,
+                            Ok(ClaimOutcome::Granted(granted)) => {
+                                Some((claim, granted.fencing_token))
+                            }
+                            Ok(ClaimOutcome::Existing(_)) => None,
                             Err(error) => panic!("{}", told(&error)),
                         }
                     });
@@ -319,7 +321,7 @@ async fn a_connection_that_was_killed_is_replaced() {
         loop {
             match store.claim(&claim).await {
                 Ok(answer) => {
-                    assert!(matches!(answer, Claim::Granted(_)));
+                    assert!(matches!(answer, ClaimOutcome::Granted(_)));
                     break;
                 }
                 Err(error) => {

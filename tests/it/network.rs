@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
-use idem_runtime::store::{Claim, ClaimRequest, FencedWrite};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
 use idem_runtime::{
     Call, Error, Idem, Identity, Key, MySqlStore, OnCrash, Operation, PostgresStore, RecordId,
     RedisStore, Scope, Store, StoreError,
@@ -129,7 +129,7 @@ async fn steps_find_themselves(line: Line) {
     let store = &line.store;
     // The statements are prepared, so that a request is the step itself.
     for key in ["first", "second"] {
-        let Claim::Granted(granted) = store.claim(&claim_of(key)).await.unwrap() else {
+        let ClaimOutcome::Granted(granted) = store.claim(&claim_of(key)).await.unwrap() else {
             panic!("nobody else is there");
         };
         assert_eq!(granted.attempt, 1);
@@ -137,7 +137,7 @@ async fn steps_find_themselves(line: Line) {
     for loss in [Loss::Request, Loss::Reply] {
         let claim = claim_of(&format!("{loss:?}"));
         let (answer, _) = line.lossy(loss, || store.claim(&claim)).await;
-        let Claim::Granted(granted) = answer else {
+        let ClaimOutcome::Granted(granted) = answer else {
             panic!("{loss:?}: a repeated claim is its own: {answer:?}");
         };
         assert_eq!(granted.attempt, 1, "{loss:?}");

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use idem_runtime::record::FencingToken;
-use idem_runtime::store::{Claim, FencedWrite, Filter, PageRequest, Purged, Resolution};
+use idem_runtime::store::{ClaimOutcome, FencedWrite, Filter, PageRequest, Purged, Resolution};
 use idem_runtime::{PostgresStore, State, Store, StoreError, StoreErrorKind, conformance};
 use idem_tests::backends;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -164,7 +164,7 @@ async fn one_key_has_one_winner_at_any_isolation() {
                 claims.spawn(async move {
                     let answer = store.claim(&claim(&key)).await;
                     let answer = answer.map_err(|error| told(&error)).unwrap();
-                    u32::from(matches!(answer, Claim::Granted(_)))
+                    u32::from(matches!(answer, ClaimOutcome::Granted(_)))
                 });
             }
         }
@@ -198,7 +198,7 @@ async fn a_claim_that_waited_for_another_one_finds_it() {
     inserting.commit().await.unwrap();
     let answer = waiting.await.unwrap().unwrap();
     assert!(
-        matches!(&answer, Claim::Existing(record) if record.claim_id == Some(first.claim_id)),
+        matches!(&answer, ClaimOutcome::Existing(record) if record.claim_id == Some(first.claim_id)),
         "{answer:?}"
     );
     database.drop().await;
@@ -372,7 +372,9 @@ async fn a_read_only_database_replays_and_claims_nothing() {
     let reader = PostgresStore::new(pool(options, 1).await);
     reader.migrate().await.unwrap();
     let answer = reader.claim(&claim("done")).await.unwrap();
-    assert!(matches!(answer, Claim::Existing(record) if record.outcome() == Some(outcome(b"1"))));
+    assert!(
+        matches!(answer, ClaimOutcome::Existing(record) if record.outcome() == Some(outcome(b"1")))
+    );
     let error = reader.claim(&claim("new")).await.unwrap_err();
     assert_error(&error, StoreErrorKind::ReadOnly, "connect to the primary");
     database.drop().await;
@@ -434,7 +436,9 @@ async fn a_large_outcome_comes_back_whole() {
     let owner = own(&store, &claim("k")).await;
     store.complete(&owner, &outcome(&bytes)).await.unwrap();
     let answer = store.claim(&claim("k")).await.unwrap();
-    assert!(matches!(answer, Claim::Existing(record) if record.outcome() == Some(outcome(&bytes))));
+    assert!(
+        matches!(answer, ClaimOutcome::Existing(record) if record.outcome() == Some(outcome(&bytes)))
+    );
     database.drop().await;
 }
 

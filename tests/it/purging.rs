@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use idem_runtime::store::{Claim, ClaimRequest, FencedWrite};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
 use idem_runtime::{MySqlStore, PostgresStore, SqliteStore, State, Store};
 use idem_tests::backends;
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
@@ -109,7 +109,7 @@ async fn call(store: &impl Store, claim: &ClaimRequest) {
         ..claim.clone()
     };
     let answer = store.claim(&again).await.map_err(|it| told(&it)).unwrap();
-    assert!(matches!(answer, Claim::Existing(_)), "{answer:?}");
+    assert!(matches!(answer, ClaimOutcome::Existing(_)), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
-use idem_runtime::store::{Claim, ClaimRequest};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest};
 use idem_runtime::{Identity, Key, OnCrash, Operation, RecordId, Scope, Store, StoreError};
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
@@ -36,12 +36,12 @@ pub(crate) fn outcome(bytes: &[u8]) -> Outcome {
 /// A claim that must be granted.
 pub(crate) async fn own(store: &impl Store, claim: &ClaimRequest) -> Owner {
     match store.claim(claim).await.unwrap() {
-        Claim::Granted(granted) => Owner {
+        ClaimOutcome::Granted(granted) => Owner {
             id: claim.id,
             claim_id: claim.claim_id,
             fencing_token: granted.fencing_token,
         },
-        Claim::Existing(record) => panic!("{record:?} is in the way"),
+        ClaimOutcome::Existing(record) => panic!("{record:?} is in the way"),
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use ::redis::Client;
 use ::redis::aio::ConnectionManager;
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner};
-use idem_runtime::store::{Claim, ClaimRequest, FencedWrite};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
 use idem_runtime::{
     Identity, Key, OnCrash, Operation, RecordId, RedisStore, Scope, Store, StoreErrorKind,
 };
@@ -64,12 +64,12 @@ fn key(prefix: &str, claim: &ClaimRequest) -> String {
 
 async fn own(store: &RedisStore, claim: &ClaimRequest) -> Owner {
     match store.claim(claim).await.unwrap() {
-        Claim::Granted(granted) => Owner {
+        ClaimOutcome::Granted(granted) => Owner {
             id: claim.id,
             claim_id: claim.claim_id,
             fencing_token: granted.fencing_token,
         },
-        Claim::Existing(record) => panic!("{record:?} is in the way"),
+        ClaimOutcome::Existing(record) => panic!("{record:?} is in the way"),
     }
 }
 
@@ -213,7 +213,7 @@ async fn a_replay_writes_nothing() {
     };
     assert!(matches!(
         store.claim(&again).await.unwrap(),
-        Claim::Existing(_)
+        ClaimOutcome::Existing(_)
     ));
     let untouched = ::redis::pipe()
         .atomic()

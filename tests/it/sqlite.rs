@@ -5,7 +5,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use idem_runtime::record::FencingToken;
-use idem_runtime::store::{Claim, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution};
+use idem_runtime::store::{
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution,
+};
 use idem_runtime::{OnCrash, SqliteStore, State, Store, StoreError, StoreErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, Row};
@@ -93,7 +95,7 @@ async fn ten_processes_share_one_file() {
         let store = SqliteStore::open(path).await.unwrap();
         for number in 0..KEYS {
             let claim = claim(&format!("k{number}"));
-            if let Claim::Granted(_) = store.claim(&claim).await.unwrap() {
+            if let ClaimOutcome::Granted(_) = store.claim(&claim).await.unwrap() {
                 println!("\ngranted k{number}");
             }
         }
@@ -151,7 +153,7 @@ async fn two_pools_on_one_file_have_one_winner_a_key() {
             let store = stores[task % 2].clone();
             claims.spawn(async move {
                 let answer = store.claim(&claim(&format!("k{key}"))).await.unwrap();
-                u32::from(matches!(answer, Claim::Granted(_)))
+                u32::from(matches!(answer, ClaimOutcome::Granted(_)))
             });
         }
     }
@@ -265,7 +267,9 @@ async fn a_read_only_file_replays_and_claims_nothing() {
     let reader = SqliteStore::new(pool(options).await);
     reader.migrate().await.unwrap();
     let answer = reader.claim(&claim("done")).await.unwrap();
-    assert!(matches!(answer, Claim::Existing(record) if record.outcome() == Some(outcome(b"1"))));
+    assert!(
+        matches!(answer, ClaimOutcome::Existing(record) if record.outcome() == Some(outcome(b"1")))
+    );
     let error = reader.claim(&claim("new")).await.unwrap_err();
     assert_error(&error, StoreErrorKind::ReadOnly, "check the permissions");
 }
@@ -422,7 +426,7 @@ async fn a_replay_waits_for_no_writer() {
     let other = SqliteStore::new(pool.clone());
     let writing = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
     let answer = other.claim(&claim("done")).await.unwrap();
-    assert!(matches!(answer, Claim::Existing(_)));
+    assert!(matches!(answer, ClaimOutcome::Existing(_)));
     let error = other.claim(&claim("new")).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Conflict, "try again");
     assert!(error.is_retryable());

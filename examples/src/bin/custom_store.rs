@@ -15,7 +15,7 @@ use idem_runtime::conformance::{self, Case};
 use idem_runtime::error::{StoreError, StoreErrorKind};
 use idem_runtime::record::{FencingToken, Observation, Outcome, Owner};
 use idem_runtime::store::{
-    Claim, ClaimRequest, Cursor, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
+    ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
     Resolution, Resolved,
 };
 use idem_runtime::{Call, Error, Idem, OnCrash, Record, RecordId, State, Store, Timestamp};
@@ -68,7 +68,7 @@ impl Shelf {
         next
     }
 
-    fn claim(&mut self, claim: &ClaimRequest) -> Claim {
+    fn claim(&mut self, claim: &ClaimRequest) -> ClaimOutcome {
         let now = self.now();
         match self.record(&claim.id) {
             None => self.begin(claim),
@@ -85,7 +85,7 @@ impl Shelf {
         }
     }
 
-    fn begin(&mut self, claim: &ClaimRequest) -> Claim {
+    fn begin(&mut self, claim: &ClaimRequest) -> ClaimOutcome {
         let now = self.now();
         let record = Record {
             id: claim.id,
@@ -109,7 +109,7 @@ impl Shelf {
     }
 
     /// Fingerprint, `on_crash` and the time of the first claim stay as they are.
-    fn begin_next_attempt(&mut self, claim: &ClaimRequest) -> Claim {
+    fn begin_next_attempt(&mut self, claim: &ClaimRequest) -> ClaimOutcome {
         let fencing_token = self.next_fencing_token();
         let Some(record) = self.record(&claim.id) else {
             return self.begin(claim);
@@ -127,7 +127,7 @@ impl Shelf {
 
 #[async_trait]
 impl Store for ShelfStore {
-    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         Ok(self.step().claim(claim))
     }
 
@@ -135,7 +135,7 @@ impl Store for ShelfStore {
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
-    ) -> Result<Claim, StoreError> {
+    ) -> Result<ClaimOutcome, StoreError> {
         let mut shelf = self.step();
         let Some(record) = shelf.record(&claim.id) else {
             return Ok(shelf.claim(claim));
@@ -295,8 +295,8 @@ fn is_unsettled(record: &Record) -> bool {
     record.state == State::Interrupted || record.is_lapsed()
 }
 
-fn granted(record: &Record) -> Claim {
-    Claim::Granted(Granted {
+fn granted(record: &Record) -> ClaimOutcome {
+    ClaimOutcome::Granted(Granted {
         fencing_token: record.fencing_token,
         attempt: record.attempt,
         first_claimed_at: record.first_claimed_at,
@@ -304,8 +304,8 @@ fn granted(record: &Record) -> Claim {
     })
 }
 
-fn existing(record: &Record) -> Claim {
-    Claim::Existing(Box::new(record.clone()))
+fn existing(record: &Record) -> ClaimOutcome {
+    ClaimOutcome::Existing(Box::new(record.clone()))
 }
 
 fn fenced(record: Option<&mut Record>, step: impl FnOnce(&mut Record)) -> FencedWrite {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::kit::*;
 use crate::key::RecordId;
 use crate::record::{OnCrash, Owner, Record, State};
-use crate::store::{Claim, ClaimRequest, FencedWrite, Granted, Resolution, Resolved};
+use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Granted, Resolution, Resolved};
 
 pub(super) async fn claim_is_exclusive(store: Subject) -> CaseResult {
     for _ in 0..3 {
@@ -23,7 +23,7 @@ pub(super) async fn claim_is_exclusive(store: Subject) -> CaseResult {
         );
         let (claim_id, fencing_token) = winners[0];
         for (_, answer) in &answers {
-            if let Claim::Existing(record) = answer {
+            if let ClaimOutcome::Existing(record) = answer {
                 ensure!(
                     record.state == State::Running
                         && record.claim_id == Some(claim_id)
@@ -36,12 +36,12 @@ pub(super) async fn claim_is_exclusive(store: Subject) -> CaseResult {
     Ok(())
 }
 
-fn granted_of<T: Copy>(answers: &[(T, Claim)]) -> Vec<(T, crate::record::FencingToken)> {
+fn granted_of<T: Copy>(answers: &[(T, ClaimOutcome)]) -> Vec<(T, crate::record::FencingToken)> {
     answers
         .iter()
         .filter_map(|(who, answer)| match answer {
-            Claim::Granted(granted) => Some((*who, granted.fencing_token)),
-            Claim::Existing(_) => None,
+            ClaimOutcome::Granted(granted) => Some((*who, granted.fencing_token)),
+            ClaimOutcome::Existing(_) => None,
         })
         .collect()
 }
@@ -363,7 +363,7 @@ pub(super) async fn unknown_outcome_never_expires(store: Subject) -> CaseResult 
         store.passes(over, &claim.id).await?;
         let answer = store.claim(&other(&claim)).await?;
         ensure!(
-            matches!(answer, Claim::Existing(_)),
+            matches!(answer, ClaimOutcome::Existing(_)),
             "under {on_crash:?} it was granted anew"
         );
         let done = store.complete(&owner, &outcome()).await?;

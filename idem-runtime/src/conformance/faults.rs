@@ -11,8 +11,8 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Observation, Outcome, Owner, Payload, Record};
 use crate::store::{
-    Claim, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
-    Resolved, SavedStep, StepStore, Store,
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, RecoveryStore,
+    Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
 /// A step of a [`Store`] or [`StepStore`].
@@ -313,7 +313,7 @@ impl Default for Gate {
 
 #[async_trait]
 impl<S: Store> Store for FaultStore<S> {
-    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         self.step(Op::Claim, self.inner().claim(claim)).await
     }
 
@@ -321,7 +321,7 @@ impl<S: Store> Store for FaultStore<S> {
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
-    ) -> Result<Claim, StoreError> {
+    ) -> Result<ClaimOutcome, StoreError> {
         let step = self.inner().take_over(observed, claim);
         self.step(Op::TakeOver, step).await
     }

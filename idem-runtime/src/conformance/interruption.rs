@@ -7,7 +7,7 @@ use std::task::Poll;
 use super::faults::{FaultStore, Op};
 use super::kit::*;
 use crate::record::{OnCrash, State};
-use crate::store::{Claim, ClaimRequest, FencedWrite, Store};
+use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Store};
 
 /// How many times a future is polled before it is dropped, at most. A step of a store that talks to another thread or
 /// machine takes a handful.
@@ -104,7 +104,7 @@ pub(super) async fn dropped_claim(store: Subject) -> CaseResult {
             );
         } else {
             ensure!(
-                !matches!(answer, Some(Ok(Claim::Granted(_)))),
+                !matches!(answer, Some(Ok(ClaimOutcome::Granted(_)))),
                 "a granted claim left nothing"
             );
         }
@@ -129,12 +129,14 @@ pub(super) async fn dropped_takeover(store: Subject) -> CaseResult {
         dropped_after(polls, inner.take_over(&observed, &successor)).await;
         let granted = loop {
             match store.take_over(&observed, &successor).await? {
-                Claim::Granted(granted) => break granted,
+                ClaimOutcome::Granted(granted) => break granted,
                 // What was dropped in the round before may come through only now, and begins that lease anew.
-                Claim::Existing(record) if record.claim_id == Some(silent.owner.claim_id) => {
+                ClaimOutcome::Existing(record)
+                    if record.claim_id == Some(silent.owner.claim_id) =>
+                {
                     observed = store.lapsed(&record.id).await?.observation();
                 }
-                Claim::Existing(record) => return Err(format!("{record:?} is in the way")),
+                ClaimOutcome::Existing(record) => return Err(format!("{record:?} is in the way")),
             }
         };
         ensure!(

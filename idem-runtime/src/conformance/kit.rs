@@ -15,8 +15,8 @@ use crate::record::{
     Timestamp,
 };
 use crate::store::{
-    Claim, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged, Resolution,
-    Resolved, Store,
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
+    Resolution, Resolved, Store,
 };
 
 /// What a case found: nothing wrong, or what it saw instead of what the rule asks for.
@@ -53,7 +53,7 @@ impl Subject {
         Arc::clone(&self.store)
     }
 
-    pub(super) async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, String> {
+    pub(super) async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, String> {
         self.store.claim(claim).await.map_err(failed("claim"))
     }
 
@@ -78,7 +78,7 @@ impl Subject {
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
-    ) -> Result<Claim, String> {
+    ) -> Result<ClaimOutcome, String> {
         let answer = self.store.take_over(observed, claim).await;
         answer.map_err(failed("take_over"))
     }
@@ -103,10 +103,10 @@ impl Subject {
         self.denied_answer(&before, answer).await
     }
 
-    async fn denied_answer(&self, before: &Record, answer: Claim) -> Result<Record, String> {
+    async fn denied_answer(&self, before: &Record, answer: ClaimOutcome) -> Result<Record, String> {
         let record = match answer {
-            Claim::Existing(record) => *record,
-            Claim::Granted(granted) => return Err(format!("it was granted: {granted:?}")),
+            ClaimOutcome::Existing(record) => *record,
+            ClaimOutcome::Granted(granted) => return Err(format!("it was granted: {granted:?}")),
         };
         ensure!(
             same(&record, before),
@@ -312,10 +312,12 @@ pub(super) fn failed(step: &'static str) -> impl FnOnce(StoreError) -> String {
     }
 }
 
-pub(super) fn fencing_token_of(answer: Claim) -> Result<Granted, String> {
+pub(super) fn fencing_token_of(answer: ClaimOutcome) -> Result<Granted, String> {
     match answer {
-        Claim::Granted(granted) => Ok(granted),
-        Claim::Existing(record) => Err(format!("it was not granted, {record:?} is in the way")),
+        ClaimOutcome::Granted(granted) => Ok(granted),
+        ClaimOutcome::Existing(record) => {
+            Err(format!("it was not granted, {record:?} is in the way"))
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use super::kit::*;
 use crate::key::{Identity, Operation, RecordId};
 use crate::record::{ClaimId, FencingToken, OnCrash, Owner, Payload, Timestamp};
 use crate::store::{
-    Claim, ClaimRequest, FencedWrite, Kept, RecoveryStore, Resolution, Resolved, Store,
+    ClaimOutcome, ClaimRequest, FencedWrite, Kept, RecoveryStore, Resolution, Resolved, Store,
 };
 
 /// More than any of these operations ever has.
@@ -416,8 +416,8 @@ pub(super) async fn kept_belongs_to_one_life(store: Subject) -> CaseResult {
     let mut patience = Patience::new("the expired record was never replaced");
     let granted = loop {
         match store.claim(&next).await? {
-            Claim::Granted(granted) => break granted,
-            Claim::Existing(_) => patience.wait().await?,
+            ClaimOutcome::Granted(granted) => break granted,
+            ClaimOutcome::Existing(_) => patience.wait().await?,
         }
     };
     let answer = desk.keep(&former, &payload(b"stray"), SHORT).await?;

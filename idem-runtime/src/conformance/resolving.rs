@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::kit::*;
 use crate::record::{OnCrash, Outcome, Record, State};
-use crate::store::{Claim, ClaimRequest, FencedWrite, Resolution, Resolved};
+use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Resolution, Resolved};
 
 async fn resolved(store: &Subject, record: &Record, resolution: &Resolution) -> CaseResult {
     let answer = store.resolve(&record.observation(), resolution).await?;
@@ -259,7 +259,7 @@ pub(super) async fn resolving_against_takeover(store: Subject) -> CaseResult {
                     answer == Resolved::Done
                 } else {
                     let answer = store.take_over(&observed, &claim).await?;
-                    matches!(answer, Claim::Granted(_))
+                    matches!(answer, ClaimOutcome::Granted(_))
                 })
             }
         })

@@ -7,7 +7,9 @@ use super::faults::{FaultStore, Op};
 use super::interruption::{POLLS, dropped_after};
 use super::kit::*;
 use crate::record::{ClaimId, FencingToken, OnCrash, Owner, Payload};
-use crate::store::{Claim, ClaimRequest, FencedWrite, Resolution, Resolved, StepStore, Store};
+use crate::store::{
+    ClaimOutcome, ClaimRequest, FencedWrite, Resolution, Resolved, StepStore, Store,
+};
 
 /// What is read, by name.
 type Steps = BTreeMap<String, Payload>;
@@ -295,7 +297,7 @@ pub(super) async fn steps_end_with_expiry(store: Subject) -> CaseResult {
     // A cache may take a moment longer to forget.
     let mut patience = Patience::new("the expired record was never replaced");
     loop {
-        if let Claim::Granted(granted) = store.claim(&next).await? {
+        if let ClaimOutcome::Granted(granted) = store.claim(&next).await? {
             return begins_without(&store, &owned_by(&next, &granted)).await;
         }
         patience.wait().await?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::kit::*;
 use crate::record::{Observation, OnCrash, State};
-use crate::store::{Claim, ClaimRequest, FencedWrite, Resolution, Resolved};
+use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Resolution, Resolved};
 
 pub(super) async fn takeover_needs_a_lapsed_lease(store: Subject) -> CaseResult {
     let claim = fresh();
@@ -65,7 +65,7 @@ pub(super) async fn takeover_is_won_once(store: Subject) -> CaseResult {
         .await?;
         let winners = answers
             .iter()
-            .filter(|answer| matches!(answer, Claim::Granted(_)))
+            .filter(|answer| matches!(answer, ClaimOutcome::Granted(_)))
             .count();
         ensure!(winners == 1, "{winners} of 32 takeovers were granted");
     }

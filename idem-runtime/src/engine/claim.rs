@@ -20,7 +20,9 @@ use super::timing::{Backoff, bounded, later};
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::fingerprint;
 use crate::record::{Digest, Observation, OnCrash, Record, State};
-use crate::store::{Claim, ClaimInTransaction, ClaimRequest, FencedWrite, Resolution, Resolved};
+use crate::store::{
+    ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, Resolution, Resolved,
+};
 
 /// How often a record may change under a call that did not wait, before the call gives up: each round needs another
 /// call to have moved the record in between, so a call that gets this far is contending with a fault.
@@ -44,7 +46,7 @@ pub(super) enum Claimed {
 pub(super) struct Waited(pub(super) bool);
 
 /// A call on its way to its record. Dropped on the way, it gives back what it may have claimed.
-pub(super) struct Claimant<'o> {
+pub(super) struct Claimer<'o> {
     call: Arc<Prepared>,
     /// When a duplicate stops waiting.
     deadline: Instant,
@@ -58,17 +60,17 @@ pub(super) struct Claimant<'o> {
     lead: Option<Lead>,
     sent: Sent,
     /// Where it claims in a transaction.
-    opening: Option<&'o mut (dyn Opening + 'o)>,
+    transaction: Option<&'o mut (dyn TransactionClaim + 'o)>,
 }
 
 /// Claims in a transaction, which stays open where the claim is granted and is rolled back where it is not.
-pub(super) trait Opening: Send {
+pub(super) trait TransactionClaim: Send {
     /// [`Store::claim`](crate::Store::claim), or a takeover of what was observed.
     fn claim<'a>(
         &'a mut self,
         observed: Option<&'a Observation>,
         request: &'a ClaimRequest,
-    ) -> Opened<'a>;
+    ) -> ClaimFuture<'a>;
 
     /// Whether the transaction is the caller's: an error may have undone what the caller did before, and what is found
     /// in it may never be committed.
@@ -76,11 +78,11 @@ pub(super) trait Opening: Send {
 }
 
 /// A claim in a transaction on its way.
-pub(super) type Opened<'a> =
+pub(super) type ClaimFuture<'a> =
     Pin<Box<dyn Future<Output = Result<ClaimInTransaction, StoreError>> + Send + 'a>>;
 
 /// What a look at a record says to do.
-enum Look {
+enum ClaimStage {
     Claimed(Claimed),
     /// Wait for whoever runs it; the record as it was seen.
     Wait(Box<Record>),
@@ -90,7 +92,7 @@ enum Look {
     Again,
 }
 
-impl<'o> Claimant<'o> {
+impl<'o> Claimer<'o> {
     pub(super) fn new(call: Arc<Prepared>, can_ask: bool) -> Self {
         let now = Instant::now();
         Self {
@@ -102,14 +104,17 @@ impl<'o> Claimant<'o> {
             can_ask,
             lead: None,
             sent: Sent::default(),
-            opening: None,
+            transaction: None,
         }
     }
 
     /// The same for a call that claims in a transaction.
-    pub(super) fn in_transaction(call: Arc<Prepared>, opening: &'o mut (dyn Opening + 'o)) -> Self {
+    pub(super) fn in_transaction(
+        call: Arc<Prepared>,
+        transaction: &'o mut (dyn TransactionClaim + 'o),
+    ) -> Self {
         let mut claimant = Self::new(call, false);
-        claimant.opening = Some(opening);
+        claimant.transaction = Some(transaction);
         claimant
     }
 
@@ -127,7 +132,7 @@ impl<'o> Claimant<'o> {
             }
         }
         let claimed = match self.first_claim().await {
-            Ok(Look::Claimed(claimed)) => Ok(claimed),
+            Ok(ClaimStage::Claimed(claimed)) => Ok(claimed),
             Ok(look) => Box::pin(self.go_on(look)).await,
             Err(error) => Err(error),
         };
@@ -160,7 +165,7 @@ impl<'o> Claimant<'o> {
     }
 
     fn joins(&self) -> bool {
-        self.opening.as_ref().is_some_and(|it| it.joins())
+        self.transaction.as_ref().is_some_and(|it| it.joins())
     }
 
     /// Tells the followers what the call came to, and hands the lead on to whoever runs the body.
@@ -199,8 +204,8 @@ impl<'o> Claimant<'o> {
         }
     }
 
-    async fn first_claim(&mut self) -> Result<Look, Error> {
-        if self.opening.is_some() {
+    async fn first_claim(&mut self) -> Result<ClaimStage, Error> {
+        if self.transaction.is_some() {
             let call = Arc::clone(&self.call);
             return Box::pin(self.open(None, &call.request)).await;
         }
@@ -212,22 +217,22 @@ impl<'o> Claimant<'o> {
     }
 
     /// Everything behind the first answer: waiting, polling, claiming again.
-    async fn go_on(&mut self, mut look: Look) -> Result<Claimed, Error> {
+    async fn go_on(&mut self, mut look: ClaimStage) -> Result<Claimed, Error> {
         let mut rounds = 0;
         loop {
             look = match look {
-                Look::Claimed(claimed) => return Ok(claimed),
-                Look::Wait(record) => {
+                ClaimStage::Claimed(claimed) => return Ok(claimed),
+                ClaimStage::Wait(record) => {
                     // A call that waits is bounded by its deadline and slowed down by its pauses.
                     rounds = 0;
                     self.wait_for(&record).await?
                 }
-                Look::Locked(fingerprint) => {
+                ClaimStage::Locked(fingerprint) => {
                     rounds = 0;
                     self.wait_for_lock(fingerprint).await?;
                     self.first_claim().await?
                 }
-                Look::Again => {
+                ClaimStage::Again => {
                     rounds += 1;
                     if rounds > MAX_ROUNDS {
                         return Err(StoreError::new(
@@ -243,7 +248,7 @@ impl<'o> Claimant<'o> {
     }
 
     /// What happens when no claim is to be had.
-    fn without_store(&mut self, error: StoreError) -> Result<Look, Error> {
+    fn without_store(&mut self, error: StoreError) -> Result<ClaimStage, Error> {
         // A record that is there and cannot be read says that the key was used.
         if !self.call.run_unprotected || error.kind() == StoreErrorKind::Corrupt {
             return Err(error.into());
@@ -258,13 +263,13 @@ impl<'o> Claimant<'o> {
         self.sent.leave();
         drop(self.lead.take());
         let attempt = Attempt::unprotected(Arc::clone(&self.call));
-        Ok(Look::Claimed(Claimed::Run(attempt, None)))
+        Ok(ClaimStage::Claimed(Claimed::Run(attempt, None)))
     }
 
     /// What the store's answer means for this call.
-    async fn look(&mut self, claim: Claim, sent_at: Instant) -> Result<Look, Error> {
+    async fn look(&mut self, claim: ClaimOutcome, sent_at: Instant) -> Result<ClaimStage, Error> {
         match claim {
-            Claim::Granted(granted) => {
+            ClaimOutcome::Granted(granted) => {
                 if let Err(error) = self.call.in_time(granted.first_claimed_at) {
                     // Given back when this is dropped; until then it is refused to others as well.
                     self.sent.hesitate();
@@ -274,10 +279,10 @@ impl<'o> Claimant<'o> {
                 if self.call.kept.is_some() {
                     Box::pin(self.keep(&attempt)).await?;
                 }
-                Ok(Look::Claimed(Claimed::Run(attempt, self.lead.take())))
+                Ok(ClaimStage::Claimed(Claimed::Run(attempt, self.lead.take())))
             }
-            Claim::Existing(record) => match self.replay(&record)? {
-                Some(claimed) => Ok(Look::Claimed(claimed)),
+            ClaimOutcome::Existing(record) => match self.replay(&record)? {
+                Some(claimed) => Ok(ClaimStage::Claimed(claimed)),
                 None => Box::pin(self.inspect(record)).await,
             },
         }
@@ -319,16 +324,16 @@ impl<'o> Claimant<'o> {
     }
 
     /// What a record of this request means for this call that has no outcome.
-    async fn inspect(&mut self, record: Box<Record>) -> Result<Look, Error> {
+    async fn inspect(&mut self, record: Box<Record>) -> Result<ClaimStage, Error> {
         self.call.in_time(record.first_claimed_at)?;
         match (record.state, record.on_crash) {
-            (State::Running, _) if !record.is_lapsed() => Ok(Look::Wait(record)),
+            (State::Running, _) if !record.is_lapsed() => Ok(ClaimStage::Wait(record)),
             (State::Running, OnCrash::Rerun) => {
                 self.claim_as_stored(Some(&record.observation()), &record)
                     .await
             }
             (State::Running | State::Interrupted, OnCrash::Reconcile) if self.can_ask => {
-                Ok(Look::Claimed(Claimed::Ask(record)))
+                Ok(ClaimStage::Claimed(Claimed::Ask(record)))
             }
             // Marking it would wait for the caller's transaction, which may have locked it. Whoever asks next does.
             (State::Running, _) if self.joins() => Err(Error::Interrupted),
@@ -336,13 +341,13 @@ impl<'o> Claimant<'o> {
                 let observed = record.observation();
                 match self.resolve(&observed, &Resolution::Interrupt).await? {
                     true => Err(Error::Interrupted),
-                    false => Ok(Look::Again),
+                    false => Ok(ClaimStage::Again),
                 }
             }
             (State::Released, _) if record.fingerprint != self.call.request.fingerprint => {
                 self.claim_as_stored(None, &record).await
             }
-            (State::Released, _) => Ok(Look::Again),
+            (State::Released, _) => Ok(ClaimStage::Again),
             (State::Interrupted, _) => Err(Error::Interrupted),
             (State::Completed | State::Failed | State::Unrecorded, _) => Err(StoreError::new(
                 StoreErrorKind::Corrupt,
@@ -357,13 +362,13 @@ impl<'o> Claimant<'o> {
         &mut self,
         observed: Option<&Observation>,
         record: &Record,
-    ) -> Result<Look, Error> {
+    ) -> Result<ClaimStage, Error> {
         let mut request = self.call.request.clone();
         request.fingerprint = record.fingerprint;
-        if self.opening.is_some() {
+        if self.transaction.is_some() {
             return match self.open(observed, &request).await? {
-                look @ (Look::Claimed(Claimed::Run(..)) | Look::Locked(_)) => Ok(look),
-                _ => Ok(Look::Again),
+                look @ (ClaimStage::Claimed(Claimed::Run(..)) | ClaimStage::Locked(_)) => Ok(look),
+                _ => Ok(ClaimStage::Again),
             };
         }
         let ask = Ask::Other(Box::new((observed.copied(), request)));
@@ -372,9 +377,9 @@ impl<'o> Claimant<'o> {
             Err(error) => return self.without_store(error),
         };
         match claim {
-            Claim::Granted(_) => self.look(claim, sent_at).await,
+            ClaimOutcome::Granted(_) => self.look(claim, sent_at).await,
             // Somebody was faster: look at what is there now, in another round, lest two calls chase each other here.
-            Claim::Existing(_) => Ok(Look::Again),
+            ClaimOutcome::Existing(_) => Ok(ClaimStage::Again),
         }
     }
 
@@ -383,17 +388,17 @@ impl<'o> Claimant<'o> {
         &mut self,
         observed: Option<&Observation>,
         request: &ClaimRequest,
-    ) -> Result<Look, Error> {
+    ) -> Result<ClaimStage, Error> {
         let policy = self.call.engine.policy.clone();
         let give_up_at = later(Instant::now(), policy.store_patience);
         let mut retries = Backoff::of_retries();
         let (answer, sent_at) = loop {
-            let Some(opening) = self.opening.as_deref_mut() else {
-                return Ok(Look::Again);
+            let Some(transaction) = self.transaction.as_deref_mut() else {
+                return Ok(ClaimStage::Again);
             };
             let sent_at = self.now.take().unwrap_or_else(Instant::now);
-            let may_retry = !opening.joins();
-            match bounded(policy.store_timeout, opening.claim(observed, request)).await {
+            let may_retry = !transaction.joins();
+            match bounded(policy.store_timeout, transaction.claim(observed, request)).await {
                 Ok(answer) => break (answer, sent_at),
                 Err(error) => {
                     let pause = retries.pause();
@@ -412,12 +417,12 @@ impl<'o> Claimant<'o> {
         };
         match answer {
             ClaimInTransaction::Granted(granted) => {
-                self.look(Claim::Granted(granted), sent_at).await
+                self.look(ClaimOutcome::Granted(granted), sent_at).await
             }
             ClaimInTransaction::Existing(record) => {
-                self.look(Claim::Existing(record), sent_at).await
+                self.look(ClaimOutcome::Existing(record), sent_at).await
             }
-            ClaimInTransaction::Locked { fingerprint } => Ok(Look::Locked(fingerprint)),
+            ClaimInTransaction::Locked { fingerprint } => Ok(ClaimStage::Locked(fingerprint)),
         }
     }
 
@@ -462,7 +467,7 @@ impl<'o> Claimant<'o> {
     }
 
     /// Polls a record that another process is working on, by reading, until it looks free, ends, or time is up.
-    async fn wait_for(&mut self, record: &Record) -> Result<Look, Error> {
+    async fn wait_for(&mut self, record: &Record) -> Result<ClaimStage, Error> {
         let mut seen = record.clone();
         loop {
             let now = Instant::now();
@@ -493,24 +498,24 @@ impl<'o> Claimant<'o> {
             let limit = self.call.engine.policy.store_timeout;
             let read = bounded(limit, self.call.engine.store.get(&self.call.request.id)).await;
             match read {
-                Ok(None) => return Ok(Look::Again),
+                Ok(None) => return Ok(ClaimStage::Again),
                 // A claim of this very call that was given up took effect meanwhile: claiming again finds it.
                 Ok(Some(record))
                     if record.state == State::Running
                         && record.claim_id == Some(self.call.request.claim_id) =>
                 {
-                    return Ok(Look::Again);
+                    return Ok(ClaimStage::Again);
                 }
                 Ok(Some(record)) if record.state == State::Running && !record.is_lapsed() => {
                     self.compare(&record.fingerprint)?;
                     seen = record;
                 }
                 Ok(Some(record)) if record.is_expired() || record.state == State::Released => {
-                    return Ok(Look::Again);
+                    return Ok(ClaimStage::Again);
                 }
                 Ok(Some(record)) => {
                     return match self.replay(&record)? {
-                        Some(claimed) => Ok(Look::Claimed(claimed)),
+                        Some(claimed) => Ok(ClaimStage::Claimed(claimed)),
                         None => self.inspect(Box::new(record)).await,
                     };
                 }
@@ -608,7 +613,7 @@ impl<'o> Claimant<'o> {
     }
 }
 
-impl Drop for Claimant<'_> {
+impl Drop for Claimer<'_> {
     fn drop(&mut self) {
         // Nothing has run, so what may have been claimed is given back.
         self.sent.abandon(&self.call, self.lead.take());

@@ -25,7 +25,7 @@ use crate::error::{Error, InvalidCall, InvalidKey, StoreError, StoreErrorKind};
 use crate::fingerprint::{self, Secret};
 use crate::key::{Identity, Key, Operation, RecordId, Scope, ToScope, hex};
 use crate::record::{ClaimId, OnCrash, Owner, Timestamp, micros};
-use crate::store::{Claim, ClaimRequest, Store};
+use crate::store::{ClaimOutcome, ClaimRequest, Store};
 
 /// What the HMAC is over begins with this, so that it is no other one of the same secret.
 const DOMAIN: &[u8] = b"idem/issued/1";
@@ -149,8 +149,8 @@ async fn now(engine: &Arc<Engine>, nonce: &[u8; 16]) -> Result<Timestamp, Error>
     let task = async move {
         let policy = &engine.policy;
         let claimed = match persist(policy, || engine.store.claim(&request)).await {
-            Ok(Claim::Granted(granted)) => Ok(granted),
-            Ok(Claim::Existing(_)) => Err(StoreError::new(
+            Ok(ClaimOutcome::Granted(granted)) => Ok(granted),
+            Ok(ClaimOutcome::Existing(_)) => Err(StoreError::new(
                 StoreErrorKind::Conflict,
                 "the record that the store's time is read off belongs to somebody else",
             )),

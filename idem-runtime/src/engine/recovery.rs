@@ -19,7 +19,7 @@ use crate::codec;
 use crate::error::{DecodeError, Error, InvalidCall, StoreError};
 use crate::key::{Operation, RecordId};
 use crate::record::{ClaimId, OnCrash, Owner, Payload, Record, State};
-use crate::store::{Claim, ClaimRequest, Kept, RecoveryStore, Resolution, Resolved, Store};
+use crate::store::{ClaimOutcome, ClaimRequest, Kept, RecoveryStore, Resolution, Resolved, Store};
 
 /// Makes calls again whose owner died, with what they kept ([`Call::keep`](crate::Call::keep), or `keep = EXPR` in
 /// `#[idempotent]`): their work ends although no caller tries again.
@@ -352,7 +352,7 @@ impl Recovery {
             retention: record.retention,
             on_crash: record.on_crash,
         };
-        let Claim::Granted(granted) = bounded(limit, store.claim(&claim)).await? else {
+        let ClaimOutcome::Granted(granted) = bounded(limit, store.claim(&claim)).await? else {
             return Ok(false);
         };
         let owner = Owner {

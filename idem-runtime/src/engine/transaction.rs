@@ -15,7 +15,7 @@ use tracing::{Instrument as _, Span};
 use self::inside::Inside;
 use self::opening::{Attempting, Joined, Own, Source};
 use super::call::Prepared;
-use super::claim::{Claimant, Claimed, Waited};
+use super::claim::{Claimed, Claimer, Waited};
 use super::handover::{Lead, Phase, SharedOutcome};
 use super::provenance::Source as Provenance;
 use super::timing::{Backoff, bounded, later};
@@ -169,7 +169,7 @@ fn hold<'c, S: TransactionalStore, F: Source<'c, S> + 'c>(
     Box::pin(async move {
         let limit = call.engine.policy.store_timeout;
         let mut attempting = Attempting::new(Arc::clone(&store), source);
-        let mut claimant = Claimant::in_transaction(call, &mut attempting);
+        let mut claimant = Claimer::in_transaction(call, &mut attempting);
         let claimed = claimant.claim().await;
         drop(claimant);
         let (attempt, lead) = match claimed {

@@ -9,7 +9,7 @@ use tokio::runtime::Handle as Runtime;
 use tracing::{Instrument, Span};
 
 use super::call::Prepared;
-use super::claim::{Claimant, Claimed, Waited};
+use super::claim::{Claimed, Claimer, Waited};
 use super::handover::{Lead, SharedOutcome};
 use super::provenance::{Observer, Source};
 use super::running::Guard;
@@ -232,7 +232,7 @@ pub enum Asking<T, E> {
 
 /// An earlier attempt that died; `reconcile` is to say what it did.
 pub struct Ask<T, E> {
-    claimant: Claimant<'static>,
+    claimant: Claimer<'static>,
     dead: Box<Record>,
     entry: Entry<T, E>,
 }
@@ -286,9 +286,9 @@ impl<T, E> Entry<T, E> {
         call: Call,
         codecs: Codecs<T, E>,
         can_ask: bool,
-    ) -> Result<(Claimant<'static>, Self), Result<T, E>> {
+    ) -> Result<(Claimer<'static>, Self), Result<T, E>> {
         let (call, entry) = Self::prepare(handle, call, codecs, Joins(false))?;
-        Ok((Claimant::new(call, can_ask), entry))
+        Ok((Claimer::new(call, can_ask), entry))
     }
 
     /// A call is frozen, with a span around it.
@@ -332,7 +332,7 @@ impl<T, E> Entry<T, E> {
     fn go_on(
         self,
         claimed: Result<Claimed, Error>,
-        claimant: Claimant<'static>,
+        claimant: Claimer<'static>,
     ) -> Result<Asking<T, E>, Result<T, E>> {
         match claimed {
             Ok(Claimed::Run(attempt, lead)) => Ok(Asking::Run(self.run(attempt, lead))),

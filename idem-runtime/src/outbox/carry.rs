@@ -14,15 +14,15 @@ use crate::record::ClaimId;
 use crate::store::outbox::{MessageLease, StoredMessage};
 
 /// A message, and what it was claimed with.
-pub(super) struct Claim {
+pub(super) struct ClaimedMessage {
     pub(super) message: StoredMessage,
     pub(super) claim_id: ClaimId,
     /// End of the lease, counted from before the claim was sent: no other relay can claim the message earlier.
     pub(super) held_until: Instant,
 }
 
-impl Claim {
-    fn claimed(&self) -> MessageLease {
+impl ClaimedMessage {
+    fn message_lease(&self) -> MessageLease {
         MessageLease {
             id: self.message.id,
             claim_id: self.claim_id,
@@ -37,7 +37,7 @@ const MAX_ERROR: usize = 1_000;
 
 /// Handles a message, and then those behind it in the order of its key: asking for the next of one key is cheaper than
 /// looking through all that wait behind others. Tells whether there may be something that only a new look finds.
-pub(super) async fn carry(shared: Arc<Shared>, mut claim: Claim) -> bool {
+pub(super) async fn carry(shared: Arc<Shared>, mut claim: ClaimedMessage) -> bool {
     let mut run = 0;
     loop {
         let ordering_key = claim.message.ordering_key.clone();
@@ -62,7 +62,7 @@ pub(super) async fn carry(shared: Arc<Shared>, mut claim: Claim) -> bool {
         );
         match within(next).await {
             Ok(Some(message)) => {
-                claim = Claim {
+                claim = ClaimedMessage {
                     message,
                     claim_id,
                     held_until,
@@ -75,9 +75,9 @@ pub(super) async fn carry(shared: Arc<Shared>, mut claim: Claim) -> bool {
 }
 
 /// Hands out a message and records how that ended. Tells whether the next of its ordering key may follow.
-async fn handle(shared: &Shared, claim: Claim) -> bool {
-    let claimed = claim.claimed();
-    let Claim {
+async fn handle(shared: &Shared, claim: ClaimedMessage) -> bool {
+    let message_lease = claim.message_lease();
+    let ClaimedMessage {
         message,
         held_until,
         ..
@@ -92,12 +92,12 @@ async fn handle(shared: &Shared, claim: Claim) -> bool {
     if message.attempt > settings.max_attempts {
         let error =
             "it was handed out as often as allowed, and no relay lived to tell how it ended";
-        return park(shared, claimed, &about, error).await;
+        return park(shared, message_lease, &about, error).await;
     }
-    let failure = match run(shared, claimed, &mut about, message).await {
-        Ok(Ok(())) => return deliver(shared, claimed, &about).await,
+    let failure = match run(shared, message_lease, &mut about, message).await {
+        Ok(Ok(())) => return deliver(shared, message_lease, &about).await,
         Ok(Err(Failure::Unreadable(error))) => {
-            return park(shared, claimed, &about, &told(&error)).await;
+            return park(shared, message_lease, &about, &told(&error)).await;
         }
         Ok(Err(Failure::Failed(error))) => told(&*error),
         Err(ended) => match ended.try_into_panic() {
@@ -108,7 +108,7 @@ async fn handle(shared: &Shared, claim: Claim) -> bool {
     };
     Counters::add(&shared.counters.failed);
     if about.attempt >= settings.max_attempts {
-        return park(shared, claimed, &about, &failure).await;
+        return park(shared, message_lease, &about, &failure).await;
     }
     let pause = pause(settings.first_pause, settings.longest_pause, about.attempt);
     tracing::warn!(
@@ -119,7 +119,7 @@ async fn handle(shared: &Shared, claim: Claim) -> bool {
         pause_ms = pause.as_millis() as u64,
         "handling a message failed, it will be handed out again",
     );
-    let step = || shared.messages.give_back(claimed, pause, &failure);
+    let step = || shared.messages.give_back(message_lease, pause, &failure);
     settle(shared, &about, step).await;
     // It stands in the way of those behind it.
     false
@@ -130,14 +130,14 @@ struct About {
     topic: String,
     number: i64,
     attempt: u32,
-    /// As in its [`Claim`], and later with each renewal.
+    /// As in its [`ClaimedMessage`], and later with each renewal.
     held_until: Instant,
 }
 
 /// Runs the handler as a task, so that one that keeps its thread busy does not keep its own lease from being renewed.
 async fn run(
     shared: &Shared,
-    claimed: MessageLease,
+    message_lease: MessageLease,
     about: &mut About,
     message: StoredMessage,
 ) -> Result<Result<(), Failure>, JoinError> {
@@ -164,7 +164,7 @@ async fn run(
             Some(ended) = task.join_next() => return ended,
             () = tokio::time::sleep(lease / 3), if held => {
                 let until = Instant::now() + lease;
-                match within(shared.messages.renew(claimed, lease)).await {
+                match within(shared.messages.renew(message_lease, lease)).await {
                     Ok(true) => about.held_until = until,
                     Ok(false) => held = false,
                     // The next one may succeed, and whoever takes over first makes it fail for good.
@@ -189,9 +189,12 @@ async fn run(
     }
 }
 
-async fn deliver(shared: &Shared, claimed: MessageLease, about: &About) -> bool {
+async fn deliver(shared: &Shared, message_lease: MessageLease, about: &About) -> bool {
     let keep = shared.settings.keep_delivered;
-    let delivered = settle(shared, about, || shared.messages.deliver(claimed, keep)).await;
+    let delivered = settle(shared, about, || {
+        shared.messages.deliver(message_lease, keep)
+    })
+    .await;
     if delivered {
         Counters::add(&shared.counters.delivered);
     }
@@ -199,8 +202,8 @@ async fn deliver(shared: &Shared, claimed: MessageLease, about: &About) -> bool 
 }
 
 /// Tells whether later messages of its ordering key may follow.
-async fn park(shared: &Shared, claimed: MessageLease, about: &About, error: &str) -> bool {
-    let parked = settle(shared, about, || shared.messages.park(claimed, error)).await;
+async fn park(shared: &Shared, message_lease: MessageLease, about: &About, error: &str) -> bool {
+    let parked = settle(shared, about, || shared.messages.park(message_lease, error)).await;
     if parked {
         Counters::add(&shared.counters.parked);
         tracing::warn!(

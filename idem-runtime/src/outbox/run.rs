@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::ENQUEUED;
-use super::carry::{Claim, carry};
+use super::carry::{ClaimedMessage, carry};
 use super::relay::Shared;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::ClaimId;
@@ -42,9 +42,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
         let free = shared.settings.concurrency - work.len();
         let mut claimed = 0;
         let looked = match free {
-            0 => Ok(Look::Full),
+            0 => Ok(PollResult::Full),
             _ => {
-                let take = |claim: Claim| {
+                let take = |claim: ClaimedMessage| {
                     claimed += 1;
                     work.spawn(carry(Arc::clone(&shared), claim));
                 };
@@ -52,9 +52,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
             }
         };
         let wait = match looked {
-            Ok(Look::Full) => None,
-            Ok(Look::Contended) => Some(SOON),
-            Ok(Look::Exhausted) => {
+            Ok(PollResult::Full) => None,
+            Ok(PollResult::Contended) => Some(SOON),
+            Ok(PollResult::Exhausted) => {
                 failures = 0;
                 if Instant::now() >= purge_at {
                     purge_at = Instant::now() + purge_every;
@@ -108,7 +108,7 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stopped| *stopped).await;
 }
 
-enum Look {
+enum PollResult {
     /// There may be more than could be taken.
     Full,
     /// There is no more.
@@ -130,8 +130,8 @@ async fn look(
     shared: &Shared,
     seen: &mut Seen,
     mut free: usize,
-    mut take: impl FnMut(Claim),
-) -> Result<Look, StoreError> {
+    mut take: impl FnMut(ClaimedMessage),
+) -> Result<PollResult, StoreError> {
     let polling = &shared.polling;
     let stopped = || *shared.stop.borrow();
     loop {
@@ -139,7 +139,7 @@ async fn look(
         if due.topics.is_empty() {
             *due = within(shared.messages.due(polling)).await?;
             if due.topics.is_empty() && !due.crowded {
-                return Ok(Look::Exhausted);
+                return Ok(PollResult::Exhausted);
             }
         }
         let expected = !due.topics.is_empty();
@@ -149,7 +149,7 @@ async fn look(
         let mut at = 0;
         while at < due.topics.len() && free > 0 {
             if stopped() {
-                return Ok(Look::Exhausted);
+                return Ok(PollResult::Exhausted);
             }
             let limit = free.min(BATCH);
             let claim_id = ClaimId::random();
@@ -170,7 +170,7 @@ async fn look(
             found |= !claimed.is_empty();
             free -= claimed.len();
             for message in claimed {
-                take(Claim {
+                take(ClaimedMessage {
                     message,
                     claim_id,
                     held_until,
@@ -183,17 +183,17 @@ async fn look(
             free -= taken;
         }
         if stopped() {
-            return Ok(Look::Exhausted);
+            return Ok(PollResult::Exhausted);
         }
         if free == 0 {
-            return Ok(Look::Full);
+            return Ok(PollResult::Full);
         }
         if !found {
             seen.due = Due::default();
             return Ok(match expected {
-                true => Look::Contended,
+                true => PollResult::Contended,
                 // All messages that were seen wait behind others.
-                false => Look::Exhausted,
+                false => PollResult::Exhausted,
             });
         }
     }
@@ -205,7 +205,7 @@ async fn look_by_key(
     shared: &Shared,
     last_key: &mut String,
     free: usize,
-    mut take: impl FnMut(Claim),
+    mut take: impl FnMut(ClaimedMessage),
 ) -> Result<usize, StoreError> {
     let (polling, messages) = (&shared.polling, &shared.messages);
     let mut taken = 0;
@@ -231,7 +231,7 @@ async fn look_by_key(
         let held_until = Instant::now() + lease;
         let claim = messages.claim_next(polling, last_key, &claim_id, lease);
         if let Some(message) = within(claim).await? {
-            take(Claim {
+            take(ClaimedMessage {
                 message,
                 claim_id,
                 held_until,

@@ -19,8 +19,8 @@ use crate::record::{Observation, Outcome, Owner, Record};
 #[cfg(feature = "redis")]
 use crate::store::redis::RedisConnection;
 use crate::store::{
-    Claim, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
-    Resolved, StepStore, Store,
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, RecoveryStore,
+    Resolution, Resolved, StepStore, Store,
 };
 
 #[cfg(feature = "redis")]
@@ -333,11 +333,11 @@ impl<S: fmt::Debug> fmt::Debug for Cached<S> {
 
 #[async_trait]
 impl<S: Store> Store for Cached<S> {
-    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         let store_read = match self.lookup(&claim.id).await {
             Ok(record) => {
                 self.hits.fetch_add(1, Ordering::Relaxed);
-                return Ok(Claim::Existing(Box::new(record)));
+                return Ok(ClaimOutcome::Existing(Box::new(record)));
             }
             Err(store_read) => store_read,
         };
@@ -351,7 +351,7 @@ impl<S: Store> Store for Cached<S> {
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
-    ) -> Result<Claim, StoreError> {
+    ) -> Result<ClaimOutcome, StoreError> {
         let store_read = self.begin_read(&claim.id);
         let answer = self.store.take_over(observed, claim).await?;
         self.update(&claim.id, &store_read, existing(&answer));
@@ -417,10 +417,10 @@ impl<S: Store> Store for Cached<S> {
     }
 }
 
-fn existing(answer: &Claim) -> Option<&Record> {
+fn existing(answer: &ClaimOutcome) -> Option<&Record> {
     match answer {
-        Claim::Existing(record) => Some(record),
-        Claim::Granted(_) => None,
+        ClaimOutcome::Existing(record) => Some(record),
+        ClaimOutcome::Granted(_) => None,
     }
 }
 

@@ -16,8 +16,8 @@ use crate::record::{
     FencingToken, Observation, OnCrash, Outcome, Owner, Payload, Record, State, Timestamp,
 };
 use crate::store::{
-    Claim, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged, Resolution,
-    Resolved, SavedStep, StepStore, Store, cursor,
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
+    Resolution, Resolved, SavedStep, StepStore, Store, cursor,
 };
 
 mod hasher;
@@ -94,7 +94,7 @@ impl MemoryStore {
         &'a self,
         mut shard: MutexGuard<'a, Shard>,
         claim: &ClaimRequest,
-    ) -> Result<Claim, StoreError> {
+    ) -> Result<ClaimOutcome, StoreError> {
         let now = self.now();
         if let Some(answer) = shard.claim_present(claim, now) {
             return Ok(answer);
@@ -168,7 +168,7 @@ impl fmt::Debug for MemoryStore {
 
 #[async_trait]
 impl Store for MemoryStore {
-    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         self.claim_in(self.shard(&claim.id), claim)
     }
 
@@ -176,7 +176,7 @@ impl Store for MemoryStore {
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
-    ) -> Result<Claim, StoreError> {
+    ) -> Result<ClaimOutcome, StoreError> {
         let mut shard = self.shard(&claim.id);
         match shard.take_over(observed, claim, self.now()) {
             Some(answer) => Ok(answer),
@@ -373,7 +373,7 @@ impl Shard {
     }
 
     /// The whole claim, unless there is no record yet; an expired one is replaced.
-    fn claim_present(&mut self, claim: &ClaimRequest, now: Timestamp) -> Option<Claim> {
+    fn claim_present(&mut self, claim: &ClaimRequest, now: Timestamp) -> Option<ClaimOutcome> {
         let slot = self.slots.get_mut(&claim.id)?;
         let previous = slot.record.fencing_token;
         let granted = match slot.at(now) {
@@ -388,13 +388,13 @@ impl Shard {
             {
                 next_attempt(record, claim)
             }
-            Some(record) => return Some(Claim::Existing(Box::new(record.clone()))),
+            Some(record) => return Some(ClaimOutcome::Existing(Box::new(record.clone()))),
         };
         enqueue(&mut self.queue, slot);
-        Some(Claim::Granted(granted))
+        Some(ClaimOutcome::Granted(granted))
     }
 
-    fn claim_absent(&mut self, claim: &ClaimRequest, now: Timestamp) -> Claim {
+    fn claim_absent(&mut self, claim: &ClaimRequest, now: Timestamp) -> ClaimOutcome {
         let record = Box::new(new_record(claim, self.fencing_floor, now));
         let granted = granted(&record);
         let mut slot = Slot {
@@ -404,7 +404,7 @@ impl Shard {
         };
         enqueue_new(&mut self.queue, &mut slot);
         self.slots.insert(claim.id, slot);
-        Claim::Granted(granted)
+        ClaimOutcome::Granted(granted)
     }
 
     /// None where there is no record any more.
@@ -413,7 +413,7 @@ impl Shard {
         observed: &Observation,
         claim: &ClaimRequest,
         now: Timestamp,
-    ) -> Option<Claim> {
+    ) -> Option<ClaimOutcome> {
         let slot = self.slots.get_mut(&claim.id)?;
         let record = slot.at(now)?;
         let granted = if is_own_claim(record, claim) {
@@ -425,10 +425,10 @@ impl Shard {
         {
             next_attempt(record, claim)
         } else {
-            return Some(Claim::Existing(Box::new(record.clone())));
+            return Some(ClaimOutcome::Existing(Box::new(record.clone())));
         };
         enqueue(&mut self.queue, slot);
-        Some(Claim::Granted(granted))
+        Some(ClaimOutcome::Granted(granted))
     }
 
     /// Applies a transition that only the owner may make.

@@ -18,8 +18,8 @@ use crate::store::sql::{
     self, Backend, Batcher, ClaimTransitions, Query, Readable, Statement, Table,
 };
 use crate::store::{
-    Claim, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
-    Resolution, Resolved, SavedStep, StepStore, Store,
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
+    RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
 mod batch;
@@ -289,10 +289,10 @@ async fn read_instead(
     backend: &impl Backend,
     claim: &ClaimRequest,
     refused: StoreError,
-) -> Result<Option<Claim>, StoreError> {
+) -> Result<Option<ClaimOutcome>, StoreError> {
     match sql::get(backend, &claim.id).await? {
         Some(record) if !sql::is_claimable(&record, claim) => {
-            Ok(Some(Claim::Existing(Box::new(record))))
+            Ok(Some(ClaimOutcome::Existing(Box::new(record))))
         }
         _ => Err(refused),
     }
@@ -328,7 +328,7 @@ async fn insert_by(
         (_, number) => {
             backend.store().returns_rows.store(false, Ordering::Relaxed);
             let number = number.cast_signed();
-            InsertResult::Created(Claim::Granted(Granted {
+            InsertResult::Created(ClaimOutcome::Granted(Granted {
                 fencing_token: FencingToken::from_number(number),
                 attempt: 1,
                 first_claimed_at: Timestamp::from_micros(number),
@@ -352,7 +352,7 @@ fn insert_result(record: Record, claim_id: &ClaimId) -> InsertResult {
 async fn claim_existing(
     backend: &impl Executor,
     claim: &ClaimRequest,
-) -> Result<Option<Claim>, StoreError> {
+) -> Result<Option<ClaimOutcome>, StoreError> {
     let query = sql::claim_query(&backend.store().statements.claim, claim);
     if backend.write(query).await? == 0 {
         return Ok(None);
@@ -365,7 +365,7 @@ async fn try_take_over(
     backend: &impl Executor,
     observed: &Observation,
     claim: &ClaimRequest,
-) -> Result<Option<Claim>, StoreError> {
+) -> Result<Option<ClaimOutcome>, StoreError> {
     let query = sql::take_over_query(&backend.store().statements.take_over, observed, claim);
     let taken = backend.write(query).await? > 0;
     let Some(record) = sql::read_current(backend, &claim.id).await? else {
@@ -374,7 +374,7 @@ async fn try_take_over(
     if let Some(granted) = granted_to(&claim.claim_id, &record).filter(|_| taken) {
         return Ok(Some(granted));
     }
-    Ok((!record.is_expired()).then(|| Claim::Existing(Box::new(record))))
+    Ok((!record.is_expired()).then(|| ClaimOutcome::Existing(Box::new(record))))
 }
 
 impl Backend for MySqlStore {
@@ -413,7 +413,7 @@ impl MySqlStore {
 }
 
 impl ClaimTransitions for MySqlStore {
-    async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
+    async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<ClaimOutcome>, StoreError> {
         let record = match self.insert(claim).await {
             Ok(InsertResult::Created(granted)) => return Ok(Some(granted)),
             Ok(InsertResult::Existing(record)) => *record,
@@ -430,7 +430,7 @@ impl ClaimTransitions for MySqlStore {
             Err(error) => return Err(error),
         };
         if !record.is_expired() && !sql::is_claimable(&record, claim) {
-            return Ok(Some(Claim::Existing(Box::new(record))));
+            return Ok(Some(ClaimOutcome::Existing(Box::new(record))));
         }
         claim_existing(self, claim).await
     }
@@ -439,14 +439,14 @@ impl ClaimTransitions for MySqlStore {
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
-    ) -> Result<Option<Claim>, StoreError> {
+    ) -> Result<Option<ClaimOutcome>, StoreError> {
         try_take_over(self, observed, claim).await
     }
 }
 
 #[async_trait]
 impl Store for MySqlStore {
-    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         sql::claim(self, claim).await
     }
 
@@ -454,7 +454,7 @@ impl Store for MySqlStore {
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
-    ) -> Result<Claim, StoreError> {
+    ) -> Result<ClaimOutcome, StoreError> {
         sql::take_over(self, observed, claim).await
     }
 
@@ -549,7 +549,7 @@ impl StepStore for MySqlStore {
 
 /// Result of the first statement of a claim.
 enum InsertResult {
-    Created(Claim),
+    Created(ClaimOutcome),
     /// The record existed.
     Existing(Box<Record>),
     /// A record exists, and has to be read.
@@ -559,9 +559,9 @@ enum InsertResult {
 }
 
 /// The record as its owner is told, where this claim id runs it.
-fn granted_to(claim_id: &ClaimId, record: &Record) -> Option<Claim> {
+fn granted_to(claim_id: &ClaimId, record: &Record) -> Option<ClaimOutcome> {
     (record.state == State::Running && record.claim_id == Some(*claim_id)).then_some(
-        Claim::Granted(Granted {
+        ClaimOutcome::Granted(Granted {
             fencing_token: record.fencing_token,
             attempt: record.attempt,
             first_claimed_at: record.first_claimed_at,

@@ -14,8 +14,8 @@ use crate::store::sql::{
     self, Backend, Batcher, ClaimTransitions, Query, Readable, Returning, Table,
 };
 use crate::store::{
-    Claim, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged, RecoveryStore,
-    Resolution, Resolved, SavedStep, StepStore, Store,
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
+    RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
 mod batch;
@@ -210,9 +210,9 @@ impl Backend for PostgresStore {
 }
 
 impl ClaimTransitions for PostgresStore {
-    async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
+    async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<ClaimOutcome>, StoreError> {
         let record = match self.find_or_make(claim).await? {
-            ClaimRow::Created(granted) => return Ok(Some(Claim::Granted(granted))),
+            ClaimRow::Created(granted) => return Ok(Some(ClaimOutcome::Granted(granted))),
             ClaimRow::LostRace => return Ok(None),
             ClaimRow::Locked(_) => return Err(sql::too_many_conflicts()),
             ClaimRow::IdMismatch => return Err(id_mismatch(self, claim).await),
@@ -229,7 +229,7 @@ impl ClaimTransitions for PostgresStore {
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
-    ) -> Result<Option<Claim>, StoreError> {
+    ) -> Result<Option<ClaimOutcome>, StoreError> {
         sql::try_take_over(self, &self.statements.take_over, observed, claim).await
     }
 }
@@ -242,7 +242,7 @@ impl Returning for PostgresStore {
 
 #[async_trait]
 impl Store for PostgresStore {
-    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         sql::claim(self, claim).await
     }
 
@@ -250,7 +250,7 @@ impl Store for PostgresStore {
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
-    ) -> Result<Claim, StoreError> {
+    ) -> Result<ClaimOutcome, StoreError> {
         sql::take_over(self, observed, claim).await
     }
 
@@ -371,8 +371,8 @@ fn read_claim_row(row: &PgRow, claim: &ClaimRequest) -> Result<ClaimRow, StoreEr
     )
 }
 
-fn existing(record: Record) -> Claim {
-    Claim::Existing(Box::new(record))
+fn existing(record: Record) -> ClaimOutcome {
+    ClaimOutcome::Existing(Box::new(record))
 }
 
 /// Tries a step again that the server rolled back in favour of another one.

@@ -15,8 +15,8 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{RecordId, push_hex};
 use crate::record::{Observation, Outcome, Owner, Payload, Record, State};
 use crate::store::{
-    Claim, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution, Resolved,
-    SavedStep, StepStore, Store, cursor,
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution,
+    Resolved, SavedStep, StepStore, Store, cursor,
 };
 
 mod decode;
@@ -394,7 +394,7 @@ impl RedisStore {
 
 #[async_trait]
 impl Store for RedisStore {
-    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         if self.replica_wait.is_some()
             && let Some(record) = self.get(&claim.id).await?
         {
@@ -402,7 +402,7 @@ impl Store for RedisStore {
                 && (record.state == State::Released
                     || record.state == State::Running && record.claim_id == Some(claim.claim_id));
             if !may_be_granted {
-                return Ok(Claim::Existing(Box::new(record)));
+                return Ok(ClaimOutcome::Existing(Box::new(record)));
             }
         }
         let key = self.key(&claim.id);
@@ -414,7 +414,7 @@ impl Store for RedisStore {
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
-    ) -> Result<Claim, StoreError> {
+    ) -> Result<ClaimOutcome, StoreError> {
         let key = self.key(&claim.id);
         let call = ScriptCall::new(&scripts::CLAIM, &key)
             .claim(claim)

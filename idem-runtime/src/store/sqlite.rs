@@ -16,8 +16,8 @@ use crate::key::RecordId;
 use crate::record::{Observation, Outcome, Owner, Payload, Record};
 use crate::store::sql::{self, Backend, Batcher, ClaimTransitions, Query, Returning, Table};
 use crate::store::{
-    Claim, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, RecoveryStore, Resolution,
-    Resolved, SavedStep, StepStore, Store,
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, RecoveryStore,
+    Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
 mod batch;
@@ -209,12 +209,12 @@ impl Backend for SqliteStore {
 }
 
 impl ClaimTransitions for SqliteStore {
-    async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<Claim>, StoreError> {
+    async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<ClaimOutcome>, StoreError> {
         if let Some(record) = self.find(claim).await?
             && !record.is_expired()
             && !sql::is_claimable(&record, claim)
         {
-            return Ok(Some(Claim::Existing(Box::new(record))));
+            return Ok(Some(ClaimOutcome::Existing(Box::new(record))));
         }
         let query = sql::claim_query(&self.statements.claim, claim);
         sql::claim_returning(self, query).await
@@ -224,7 +224,7 @@ impl ClaimTransitions for SqliteStore {
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
-    ) -> Result<Option<Claim>, StoreError> {
+    ) -> Result<Option<ClaimOutcome>, StoreError> {
         sql::try_take_over(self, &self.statements.take_over, observed, claim).await
     }
 }
@@ -237,7 +237,7 @@ impl Returning for SqliteStore {
 
 #[async_trait]
 impl Store for SqliteStore {
-    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         sql::claim(self, claim).await
     }
 
@@ -245,7 +245,7 @@ impl Store for SqliteStore {
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
-    ) -> Result<Claim, StoreError> {
+    ) -> Result<ClaimOutcome, StoreError> {
         sql::take_over(self, observed, claim).await
     }
 

@@ -5,7 +5,7 @@ use std::ops::DerefMut;
 
 use crate::error::StoreError;
 use crate::record::{Digest, Observation, Outcome, Owner, Payload, Record};
-use crate::store::{Claim, ClaimRequest, FencedWrite, Granted, Store};
+use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Granted, Store};
 
 /// A store whose records can be written in one transaction with the application's own.
 ///
@@ -116,11 +116,11 @@ pub enum ClaimInTransaction {
     },
 }
 
-impl From<Claim> for ClaimInTransaction {
-    fn from(claim: Claim) -> Self {
+impl From<ClaimOutcome> for ClaimInTransaction {
+    fn from(claim: ClaimOutcome) -> Self {
         match claim {
-            Claim::Granted(granted) => Self::Granted(granted),
-            Claim::Existing(record) => Self::Existing(record),
+            ClaimOutcome::Granted(granted) => Self::Granted(granted),
+            ClaimOutcome::Existing(record) => Self::Existing(record),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::record::ClaimId;
-use idem_runtime::store::{Claim, ClaimRequest, Resolution, Resolved};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest, Resolution, Resolved};
 use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, Record, State, Store};
 use idem_servers::{Options, Server};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
@@ -149,8 +149,8 @@ async fn nothing_is_served_from_redis_past_its_retention() {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         match cached.claim(&again).await.unwrap() {
-            Claim::Existing(record) => assert!(!record.is_expired(), "{record:?}"),
-            Claim::Granted(_) => break,
+            ClaimOutcome::Existing(record) => assert!(!record.is_expired(), "{record:?}"),
+            ClaimOutcome::Granted(_) => break,
         }
         assert!(Instant::now() < deadline, "replayed long after its time");
         sleep(Duration::from_millis(5)).await;

@@ -125,7 +125,7 @@ async fn a_first_attempt_reads_no_steps_and_a_body_without_steps_none_at_all() {
     let first = run(&idem, call("k", 1), async |it| checkout(&ledger, it).await);
     first.await.unwrap();
     assert_eq!(faults.count(Op::SavedSteps), 0);
-    // Claim, three steps, completion.
+    // ClaimOutcome, three steps, completion.
     assert_eq!(faults.total(), 5);
 
     let (idem, faults) = faulty();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use idem_runtime::store::Claim;
+use idem_runtime::store::ClaimOutcome;
 use idem_runtime::{MySqlStore, Store};
 use idem_servers::{Options, Server};
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions, MySqlRow};
@@ -57,7 +57,7 @@ fn counts(expected: &[(&str, u64)]) -> Vec<(String, u64)> {
 async fn replay(store: &MySqlStore, key: &str) {
     let answer = store.claim(&claim(key)).await.unwrap();
     assert!(
-        matches!(&answer, Claim::Existing(record) if record.outcome() == Some(outcome(b"1"))),
+        matches!(&answer, ClaimOutcome::Existing(record) if record.outcome() == Some(outcome(b"1"))),
         "{answer:?}"
     );
 }
@@ -98,7 +98,7 @@ async fn a_first_call_is_two_statements_and_a_replay_one() {
         own(&store, &running).await;
         let duplicate = spent(&pool, async || {
             let answer = store.claim(&claim("running")).await.unwrap();
-            assert!(matches!(answer, Claim::Existing(_)), "{answer:?}");
+            assert!(matches!(answer, ClaimOutcome::Existing(_)), "{answer:?}");
         });
         assert_eq!(duplicate.await, counts(reads));
         database.drop().await;
@@ -181,7 +181,7 @@ async fn a_replay_writes_no_byte_of_a_log() {
         for _ in 0..REPLAYS {
             replay(&store, "k").await;
             let answer = store.claim(&claim("running")).await.unwrap();
-            assert!(matches!(answer, Claim::Existing(_)), "{answer:?}");
+            assert!(matches!(answer, ClaimOutcome::Existing(_)), "{answer:?}");
         }
         if ends_of_logs(&pool).await.0 == redo {
             quiet = true;

@@ -1,7 +1,7 @@
 //! What a MariaDB of its own is needed for to go wrong: a server that writes nothing, text that is none, and somebody
 //! else behind the port.
 
-use idem_runtime::store::{Claim, FencedWrite};
+use idem_runtime::store::{ClaimOutcome, FencedWrite};
 use idem_runtime::{MySqlStore, Store, StoreErrorKind};
 use idem_servers::{Options, Server};
 use sqlx::MySqlPool;
@@ -33,7 +33,10 @@ async fn a_read_only_server_replays_and_claims_nothing() {
     store.migrate().await.unwrap();
     for key in ["done", "running"] {
         let answer = store.claim(&claim(key)).await.unwrap();
-        assert!(matches!(answer, Claim::Existing(_)), "{key}: {answer:?}");
+        assert!(
+            matches!(answer, ClaimOutcome::Existing(_)),
+            "{key}: {answer:?}"
+        );
     }
     for key in ["new", "released"] {
         let error = store.claim(&claim(key)).await.unwrap_err();
@@ -82,7 +85,10 @@ async fn text_that_is_not_utf8_is_corrupt() {
             )
             .await;
             let answer = store.claim(&claim("k")).await.unwrap();
-            assert!(matches!(answer, Claim::Existing(_)), "{column}: {answer:?}");
+            assert!(
+                matches!(answer, ClaimOutcome::Existing(_)),
+                "{column}: {answer:?}"
+            );
         }
         database.drop().await;
     }

@@ -1,6 +1,6 @@
 //! What a step costs the server: statements, rows, log and scans, from the server's own statistics.
 
-use idem_runtime::store::{Claim, Resolution};
+use idem_runtime::store::{ClaimOutcome, Resolution};
 use idem_runtime::{PostgresStore, Store};
 use sqlx::{ConnectOptions, Connection};
 
@@ -47,7 +47,7 @@ async fn a_first_call_is_two_statements_and_a_replay_one_that_writes_nothing() {
                 store.complete(&owner, &outcome(b"1")).await.unwrap();
             } else {
                 let answer = store.claim(&claim).await.unwrap();
-                assert!(matches!(answer, Claim::Existing(_)));
+                assert!(matches!(answer, ClaimOutcome::Existing(_)));
             }
         }
         pool.close().await;

@@ -1,7 +1,7 @@
 //! What a PostgreSQL of its own is needed for to go wrong: a password that is asked for, an encoding that is none, and
 //! somebody else behind the port.
 
-use idem_runtime::store::Claim;
+use idem_runtime::store::ClaimOutcome;
 use idem_runtime::{PostgresStore, Store, StoreErrorKind};
 use idem_servers::{Options, Server};
 use sqlx::PgPool;
@@ -68,7 +68,7 @@ async fn text_that_is_not_utf8_is_corrupt() {
     }
     let answer = store.claim(&claim("k")).await.unwrap();
     assert!(
-        matches!(answer, Claim::Existing(_)),
+        matches!(answer, ClaimOutcome::Existing(_)),
         "others are left alone"
     );
 }

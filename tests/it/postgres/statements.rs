@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use idem_runtime::store::Claim;
+use idem_runtime::store::ClaimOutcome;
 use idem_runtime::{PostgresStore, Store};
 use idem_servers::{Options, Server};
 use sqlx::postgres::{PgPool, PgPoolOptions};
@@ -75,11 +75,11 @@ async fn a_first_call_is_two_statements_and_a_replay_one_that_logs_no_byte() {
     for call in 0..CALLS {
         let answer = store.claim(&claim(&format!("k{call}"))).await.unwrap();
         assert!(
-            matches!(&answer, Claim::Existing(record) if record.outcome() == Some(outcome(b"1"))),
+            matches!(&answer, ClaimOutcome::Existing(record) if record.outcome() == Some(outcome(b"1"))),
             "{answer:?}"
         );
         let answer = store.claim(&claim("running")).await.unwrap();
-        assert!(matches!(answer, Claim::Existing(_)), "{answer:?}");
+        assert!(matches!(answer, ClaimOutcome::Existing(_)), "{answer:?}");
     }
     // Each gave back its row.
     let replays = ("claim".to_owned(), 2 * CALLS, 2 * CALLS, 0, 0);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ::redis::Client;
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
 use idem_runtime::record::{ClaimId, Outcome, Owner};
-use idem_runtime::store::{Claim, ClaimRequest, FencedWrite};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
 use idem_runtime::{OnCrash, RedisStore, Store, StoreError, StoreErrorKind};
 use idem_servers::{Options, Server};
 use tokio::time::sleep;
@@ -89,7 +89,10 @@ async fn a_full_memory_refuses_claims_and_still_replays() {
         ..done
     };
     let replayed = store.claim(&again).await.unwrap();
-    assert!(matches!(replayed, Claim::Existing(_)), "{replayed:?}");
+    assert!(
+        matches!(replayed, ClaimOutcome::Existing(_)),
+        "{replayed:?}"
+    );
 }
 
 #[tokio::test]

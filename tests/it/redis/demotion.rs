@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ::redis::Client;
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use idem_runtime::record::ClaimId;
-use idem_runtime::store::{Claim, ClaimRequest};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest};
 use idem_runtime::{Call, Error, Idem, RedisStore, Store, StoreErrorKind};
 use idem_servers::{Options, Server};
 use idem_tests::proxy::Proxy;
@@ -83,7 +83,7 @@ async fn until_granted(store: &RedisStore) -> Vec<StoreErrorKind> {
     let mut kinds = Vec::new();
     loop {
         match store.claim(&fresh()).await {
-            Ok(Claim::Granted(_)) => return kinds,
+            Ok(ClaimOutcome::Granted(_)) => return kinds,
             Ok(other) => panic!("{other:?} for a fresh key"),
             Err(error) => {
                 assert!(error.is_retryable(), "{error:?}");

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use idem_runtime::record::{ClaimId, Outcome, Payload};
-use idem_runtime::store::{Claim, ClaimRequest, FencedWrite};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
 use idem_runtime::{RedisStore, Store};
 use idem_tests::backends;
 use tokio::task::{JoinSet, yield_now};
@@ -87,7 +87,7 @@ async fn answers_are_in_step(store: &RedisStore) {
                 claim_id: ClaimId::random(),
                 ..claim.clone()
             };
-            let Claim::Existing(replayed) = store.claim(&again).await.unwrap() else {
+            let ClaimOutcome::Existing(replayed) = store.claim(&again).await.unwrap() else {
                 panic!("{name} was completed");
             };
             let read = store.get(&claim.id).await.unwrap().unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ::redis::cluster::ClusterClient;
 use ::redis::cluster_async::ClusterConnection;
 use idem_runtime::record::{ClaimId, Outcome, Owner, Payload};
-use idem_runtime::store::{Claim, ClaimRequest, FencedWrite};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
 use idem_runtime::{OnCrash, RedisStore, State, Store, StoreError, StoreErrorKind};
 use idem_servers::{Options, RedisCluster, Server};
 use tokio::time::sleep;
@@ -63,7 +63,7 @@ impl Load {
             else {
                 return;
             };
-            let Claim::Granted(granted) = answer else {
+            let ClaimOutcome::Granted(granted) = answer else {
                 panic!("{name}: nobody else claims it: {answer:?}");
             };
             self.has_effect(&name);
@@ -331,10 +331,10 @@ async fn lose_a_primary(waits: bool) -> Report {
     let (mut lost, mut gone) = (BTreeMap::new(), BTreeSet::new());
     for (name, phase) in &acknowledged {
         match plain.claim(&refusing(name)).await.unwrap() {
-            Claim::Existing(record) if record.outcome() == Some(outcome(name)) => continue,
-            Claim::Existing(record) => assert_eq!(record.state, State::Running, "{name}"),
+            ClaimOutcome::Existing(record) if record.outcome() == Some(outcome(name)) => continue,
+            ClaimOutcome::Existing(record) => assert_eq!(record.state, State::Running, "{name}"),
             // Its caller retries, and the body runs again.
-            Claim::Granted(_) => {
+            ClaimOutcome::Granted(_) => {
                 load.has_effect(name);
                 gone.insert(name.clone());
             }

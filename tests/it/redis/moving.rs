@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ::redis::cluster::ClusterClient;
 use idem_runtime::record::ClaimId;
-use idem_runtime::store::{Claim, ClaimRequest, FencedWrite, Filter, PageRequest};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest};
 use idem_runtime::{OnCrash, RedisStore, State, Store};
 use idem_servers::{Options, RedisCluster, Server};
 use tokio::time::sleep;
@@ -150,7 +150,7 @@ async fn purges_lists_and_claims_go_on_while_a_slot_moves() {
             ..claim
         };
         let answer = store.claim(&again).await.unwrap();
-        assert!(matches!(answer, Claim::Existing(_)), "{answer:?}");
+        assert!(matches!(answer, ClaimOutcome::Existing(_)), "{answer:?}");
     }
 }
 

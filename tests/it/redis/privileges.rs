@@ -8,7 +8,7 @@ use ::redis::aio::ConnectionManager;
 use ::redis::cluster::ClusterClient;
 use idem_runtime::record::ClaimId;
 use idem_runtime::store::{
-    Claim, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution, Resolved, StepStore,
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution, Resolved, StepStore,
 };
 use idem_runtime::{OnCrash, RedisStore, Store, StoreErrorKind};
 use idem_servers::{Options, RedisCluster, Server};
@@ -101,7 +101,10 @@ async fn calls(store: &RedisStore, name: &str) {
     let done = store.complete(&owner, &outcome(b"1")).await.unwrap();
     assert_eq!(done, FencedWrite::Applied);
     let replayed = store.claim(&again(&first)).await.unwrap();
-    assert!(matches!(replayed, Claim::Existing(_)), "{replayed:?}");
+    assert!(
+        matches!(replayed, ClaimOutcome::Existing(_)),
+        "{replayed:?}"
+    );
     assert!(store.get(&first.id).await.unwrap().is_some());
     // Released and claimed again, interrupted and resolved, erased and claimed anew.
     let second = ClaimRequest {
@@ -129,7 +132,7 @@ async fn calls(store: &RedisStore, name: &str) {
     let taken = store
         .take_over(&record.observation(), &again(&lapsed))
         .await;
-    assert!(matches!(taken.unwrap(), Claim::Granted(_)));
+    assert!(matches!(taken.unwrap(), ClaimOutcome::Granted(_)));
     let expired = ClaimRequest {
         retention: Duration::from_micros(1),
         ..named("expired")

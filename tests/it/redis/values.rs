@@ -1,7 +1,7 @@
 //! What is stored comes back bit for bit.
 
 use idem_runtime::record::{ClaimId, Outcome, Payload};
-use idem_runtime::store::{Claim, ClaimRequest, StepStore};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest, StepStore};
 use idem_runtime::{Identity, Key, Operation, RecordId, RedisStore, Scope, Store};
 use idem_tests::backends;
 
@@ -55,7 +55,7 @@ async fn come_back(store: &RedisStore) {
                 claim_id: ClaimId::random(),
                 ..claim.clone()
             };
-            let Claim::Existing(replayed) = store.claim(&again).await.unwrap() else {
+            let ClaimOutcome::Existing(replayed) = store.claim(&again).await.unwrap() else {
                 panic!("{number} was completed");
             };
             let read = store.get(&claim.id).await.unwrap().unwrap();

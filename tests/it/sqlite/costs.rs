@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use idem_runtime::store::Claim;
+use idem_runtime::store::ClaimOutcome;
 use idem_runtime::{SqliteStore, Store};
 use idem_tests::statements::Statements;
 use sqlx::SqlitePool;
@@ -56,7 +56,7 @@ async fn a_replay_is_one_read_and_logs_no_byte() {
     let replay = verbs(&heard, &path, async |store| {
         let answer = store.claim(&claim("k")).await.unwrap();
         assert!(
-            matches!(&answer, Claim::Existing(record) if record.outcome() == Some(outcome(b"1"))),
+            matches!(&answer, ClaimOutcome::Existing(record) if record.outcome() == Some(outcome(b"1"))),
             "{answer:?}"
         );
     });

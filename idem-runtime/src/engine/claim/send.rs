@@ -18,7 +18,7 @@ use crate::engine::handover::Lead;
 use crate::engine::timing::{Backoff, bounded, later, timed_out, within};
 use crate::error::StoreError;
 use crate::record::{FencingToken, Observation};
-use crate::store::{Claim, ClaimRequest};
+use crate::store::{ClaimOutcome, ClaimRequest};
 
 /// Claims of one handle that may outlive their callers at the same time. A store that answers nobody would otherwise
 /// collect one task for each call that ever failed. Beyond the limit a claim is cut off and looked for later.
@@ -29,10 +29,10 @@ pub(in crate::engine) const MAX_ORPHANS: usize = 1024;
 const ANSWER_SOON: Duration = Duration::from_millis(250);
 
 /// A store call that claims.
-type Asking = Pin<Box<dyn Future<Output = Result<Claim, StoreError>> + Send>>;
+type Asking = Pin<Box<dyn Future<Output = Result<ClaimOutcome, StoreError>> + Send>>;
 
 /// The answer to a claim, and when the claim was sent.
-pub(super) type Answer = Result<(Claim, Instant), StoreError>;
+pub(super) type Answer = Result<(ClaimOutcome, Instant), StoreError>;
 
 /// What is claimed.
 pub(super) enum Ask {
@@ -107,7 +107,7 @@ impl Sent {
             let asking = self.under_way.take();
             let error = match answer {
                 Some(Ok(claim)) => {
-                    if let Claim::Granted(granted) = &claim {
+                    if let ClaimOutcome::Granted(granted) = &claim {
                         self.decide(|| Decision::Uses(granted.fencing_token));
                     }
                     self.in_doubt = false;
@@ -205,7 +205,7 @@ fn outlive(
             answer = within(call.request.lease, &mut asking).await;
         }
         match (answer, decision) {
-            (Some(Ok(Claim::Granted(granted))), decision)
+            (Some(Ok(ClaimOutcome::Granted(granted))), decision)
                 if !decision
                     .as_ref()
                     .is_some_and(|it| it.covers(granted.fencing_token)) =>

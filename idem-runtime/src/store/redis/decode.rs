@@ -8,15 +8,18 @@ use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{Record, Timestamp};
 use crate::store::status::{Status, number};
-use crate::store::{Claim, ClaimRequest, SavedStep};
+use crate::store::{ClaimOutcome, ClaimRequest, SavedStep};
 
 /// Outcome of a claim.
-pub(super) fn claim_outcome(claim: &ClaimRequest, answer: Value) -> Result<Claim, StoreError> {
+pub(super) fn claim_outcome(
+    claim: &ClaimRequest,
+    answer: Value,
+) -> Result<ClaimOutcome, StoreError> {
     match answer {
-        Value::BulkString(status) => Ok(Claim::Granted(read_status(&status)?.granted)),
+        Value::BulkString(status) => Ok(ClaimOutcome::Granted(read_status(&status)?.granted)),
         existing => {
             let record = record(&claim.id, Some(claim), existing)?;
-            Ok(Claim::Existing(Box::new(record)))
+            Ok(ClaimOutcome::Existing(Box::new(record)))
         }
     }
 }

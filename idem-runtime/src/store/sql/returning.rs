@@ -3,7 +3,7 @@
 use crate::error::StoreError;
 use crate::record::{Observation, State};
 use crate::store::sql::{Backend, Query, Statement, get, granted, state, take_over_query};
-use crate::store::{Claim, ClaimRequest, Purged};
+use crate::store::{ClaimOutcome, ClaimRequest, Purged};
 
 /// What runs statements that write and give back rows.
 pub(in crate::store) trait Returning: Backend {
@@ -19,10 +19,11 @@ pub(in crate::store) trait Returning: Backend {
 pub(in crate::store) async fn claim_returning(
     backend: &impl Returning,
     query: Query<'_>,
-) -> Result<Option<Claim>, StoreError> {
+) -> Result<Option<ClaimOutcome>, StoreError> {
     let rows = backend.write_returning(query).await?;
     let row = rows.first();
-    row.map(|row| granted(row).map(Claim::Granted)).transpose()
+    row.map(|row| granted(row).map(ClaimOutcome::Granted))
+        .transpose()
 }
 
 /// Takes over by this statement, and reads what is there where it did not.
@@ -31,13 +32,13 @@ pub(in crate::store) async fn try_take_over(
     statement: &Statement,
     observed: &Observation,
     claim: &ClaimRequest,
-) -> Result<Option<Claim>, StoreError> {
+) -> Result<Option<ClaimOutcome>, StoreError> {
     let query = take_over_query(statement, observed, claim);
     if let Some(granted) = claim_returning(backend, query).await? {
         return Ok(Some(granted));
     }
     let record = get(backend, &claim.id).await?;
-    Ok(record.map(|record| Claim::Existing(Box::new(record))))
+    Ok(record.map(|record| ClaimOutcome::Existing(Box::new(record))))
 }
 
 /// Deletes by one statement, and interrupts or requeues by the other; each takes how many rows it may change, and

@@ -7,7 +7,8 @@ use crate::key::RecordId;
 use crate::record::{Observation, Outcome, Owner, Record, State, micros};
 use crate::store::sql::{Query, Readable, SharedStatements, Statement, span};
 use crate::store::{
-    Claim, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Resolution, Resolved, cursor,
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Resolution, Resolved,
+    cursor,
 };
 
 /// What runs the statements of a store.
@@ -35,14 +36,14 @@ pub(in crate::store) trait ClaimTransitions: Backend {
     fn try_claim(
         &self,
         claim: &ClaimRequest,
-    ) -> impl Future<Output = Result<Option<Claim>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<ClaimOutcome>, StoreError>> + Send;
 
     /// A takeover as [`Store::take_over`](crate::store::Store::take_over); none where there is no record.
     fn try_take_over(
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
-    ) -> impl Future<Output = Result<Option<Claim>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<ClaimOutcome>, StoreError>> + Send;
 }
 
 /// Largest number of tries of a claim whose record changes between its read and its write.
@@ -59,7 +60,7 @@ pub(in crate::store) fn too_many_conflicts() -> StoreError {
 pub(in crate::store) async fn claim(
     backend: &impl ClaimTransitions,
     claim: &ClaimRequest,
-) -> Result<Claim, StoreError> {
+) -> Result<ClaimOutcome, StoreError> {
     for _ in 0..MAX_CONFLICTS {
         if let Some(answer) = backend.try_claim(claim).await? {
             return Ok(answer);
@@ -72,7 +73,7 @@ pub(in crate::store) async fn take_over(
     backend: &impl ClaimTransitions,
     observed: &Observation,
     request: &ClaimRequest,
-) -> Result<Claim, StoreError> {
+) -> Result<ClaimOutcome, StoreError> {
     match backend.try_take_over(observed, request).await? {
         Some(answer) => Ok(answer),
         None => claim(backend, request).await,

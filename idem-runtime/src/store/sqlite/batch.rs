@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use crate::key::{Identity, Key, Operation, Scope};
     use crate::record::{ClaimId, Digest, OnCrash, Outcome, Owner, Payload};
-    use crate::store::{Claim, ClaimRequest, Store as _};
+    use crate::store::{ClaimOutcome, ClaimRequest, Store as _};
 
     fn claim(scope: &str, key: &str) -> ClaimRequest {
         let identity = Identity {
@@ -101,7 +101,7 @@ mod tests {
             claim("", "released"),
         ];
         for it in [&claims[0], &claims[1], &claims[3]] {
-            let Claim::Granted(granted) = store.claim(it).await.unwrap() else {
+            let ClaimOutcome::Granted(granted) = store.claim(it).await.unwrap() else {
                 panic!("{:?} is in the way", it.identity);
             };
             let owner = Owner {

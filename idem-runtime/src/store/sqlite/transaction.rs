@@ -8,7 +8,7 @@ use crate::error::StoreError;
 use crate::record::{Observation, Outcome, Owner};
 use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query, Returning};
 use crate::store::{
-    Claim, ClaimInTransaction, ClaimRequest, FencedWrite, Store, TransactionalStore,
+    ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, Store, TransactionalStore,
 };
 
 sql::transactions!(SqliteStore, Sqlite, SqliteConnection, SqliteRow);
@@ -57,7 +57,7 @@ impl TransactionalStore for SqliteStore {
                 }
                 (None, None) => sql::get(&on, &claim.id)
                     .await?
-                    .map(|record| Claim::Existing(Box::new(record))),
+                    .map(|record| ClaimOutcome::Existing(Box::new(record))),
             };
             if let Some(answer) = answer {
                 return Ok(answer.into());

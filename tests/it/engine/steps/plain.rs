@@ -5,7 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use idem_runtime::record::{Observation, Outcome, Owner};
 use idem_runtime::store::{
-    Claim, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution, Resolved,
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution,
+    Resolved,
 };
 use idem_runtime::{MemoryStore, Record, RecordId, Store, StoreError};
 
@@ -14,7 +15,7 @@ pub(super) struct Plain(pub(super) MemoryStore);
 
 #[async_trait]
 impl Store for Plain {
-    async fn claim(&self, claim: &ClaimRequest) -> Result<Claim, StoreError> {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         self.0.claim(claim).await
     }
 
@@ -22,7 +23,7 @@ impl Store for Plain {
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
-    ) -> Result<Claim, StoreError> {
+    ) -> Result<ClaimOutcome, StoreError> {
         self.0.take_over(observed, claim).await
     }
 
