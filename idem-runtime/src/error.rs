@@ -151,10 +151,10 @@ pub enum InvalidCall {
     )]
     AmbiguousName(String),
     /// The value that the call keeps to be recovered with cannot be stored; why.
-    #[error("the value to keep cannot be stored: {0}")]
-    Kept(String),
-    /// The store cannot keep what it takes to recover a call.
-    #[error("this store cannot keep a value to recover a call with; the SQL stores can")]
+    #[error("the recovery input cannot be stored: {0}")]
+    RecoveryInput(String),
+    /// The store cannot save recovery inputs.
+    #[error("this store cannot save recovery inputs; use a SQL store")]
     NoRecovery,
     /// The pauses of a recovery are so short that others would count calls that are under way as failed.
     #[error("the pauses between recoveries are too short, give them 1 ms or more, better seconds")]

@@ -57,8 +57,8 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //!   paused or its thread was blocked. Check [`Attempt::fencing_token`] at the resource, or use `refuse`.
 //! - That all copies of a result are equal when the store was out of reach at completion. The caller is given its own
 //!   value then, with a warning event, only while its lease still holds; after that it gets [`Error::LeaseLost`].
-//! - Secrecy of what is stored: results are kept as they are encoded, and so is what `keep` names. The request itself is
-//!   kept as a hash only, and as an HMAC when the handle carries a [`Secret`](fingerprint::Secret).
+//! - Secrecy of what is stored: results are kept as they are encoded, and so is what `recover_with` names. The request
+//!   itself is kept as a hash only, and as an HMAC when the handle carries a [`Secret`](fingerprint::Secret).
 //!
 //! # Where to go
 //!

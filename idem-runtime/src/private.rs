@@ -36,21 +36,21 @@ pub trait Argument: Fingerprint {}
 #[diagnostic::do_not_recommend]
 impl<T: Fingerprint + ?Sized> Argument for T {}
 
-/// What `keep` keeps.
+/// Value that `recover_with` saves.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be kept to make the call again",
+    message = "`{Self}` cannot be saved as the recovery input of the call",
     label = "no `serde::Serialize`",
-    note = "what `keep` names is stored with the record, so that the call can be made again after a crash: derive `serde::Serialize` for it, and `serde::Deserialize` for the handler that is given it"
+    note = "what `recover_with` names is stored with the record, so that the call can be retried after a crash: derive `serde::Serialize` for it, and `serde::Deserialize` for the handler that is given it"
 )]
-pub trait Keep: serde::Serialize {}
+pub trait RecoveryInput: serde::Serialize {}
 
 #[diagnostic::do_not_recommend]
-impl<T: serde::Serialize + ?Sized> Keep for T {}
+impl<T: serde::Serialize + ?Sized> RecoveryInput for T {}
 
-/// The same value, which can be kept.
+/// Checks that the value can be saved as the recovery input.
 #[inline]
-pub const fn kept<T: Keep + ?Sized>(kept: &T) -> &T {
-    kept
+pub const fn recovery_input<T: RecoveryInput + ?Sized>(input: &T) -> &T {
+    input
 }
 
 /// The same argument, which has a canonical form.

@@ -60,7 +60,7 @@ mod transaction;
 pub use self::sql::{Cancellation, OpenTransaction};
 pub use self::transaction::{ClaimInTransaction, Connects, TransactionalStore};
 
-pub use self::recovery::{Kept, RecoveryStore};
+pub use self::recovery::{RecoveryInput, RecoveryStore};
 pub use self::steps::{SavedStep, StepStore};
 
 /// Where records live.

@@ -278,7 +278,7 @@ async fn recover<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
     let operation = format!("drops.recovery.{}", died.key);
     let call = move |key: &str| {
         let call = Call::new(operation.clone(), key, "request", TTL);
-        (operation.clone(), call.keep(key).lease(LEASE))
+        (operation.clone(), call.recover_with(key).lease(LEASE))
     };
     let (operation, first) = call(&died.key);
     let run = witness.idem.run_with(first, Handling::new(), async |_| {

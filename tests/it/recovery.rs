@@ -73,7 +73,7 @@ impl Service {
         name = "jobs.run",
         store = self.idem,
         fingerprint = job.number,
-        keep = job,
+        recover_with = job,
     )]
     async fn run(&self, job: Job) -> Result<String, Error> {
         self.body(&job).await
@@ -300,7 +300,7 @@ async fn refused_work_is_interrupted_and_reconciled_work_is_asked_about(store: A
     let call = |on_crash| {
         Call::new("jobs.run", &(on_crash as u64), &(), DEADLINE)
             .on_crash(on_crash)
-            .keep(&Job::new(on_crash as u64))
+            .recover_with(&Job::new(on_crash as u64))
     };
     for on_crash in [OnCrash::Refuse, OnCrash::Reconcile] {
         let hangs = {
@@ -328,7 +328,7 @@ async fn refused_work_is_interrupted_and_reconciled_work_is_asked_about(store: A
             let service = Arc::clone(&again);
             let on_crash = OnCrash::Reconcile;
             assert_eq!(job.number, on_crash as u64);
-            let call = Call::new("jobs.run", &job.number, &(), DEADLINE).keep(&job);
+            let call = Call::new("jobs.run", &job.number, &(), DEADLINE).recover_with(&job);
             async move {
                 let asked = Handling::new()
                     .reconcile(async |_| Ok(Reconciled::Done("it was done".to_owned())));
@@ -352,7 +352,7 @@ async fn reconciled_work_that_was_cancelled_is_recovered(store: Arc<dyn Store>) 
     let call = || {
         Call::new("jobs.run", &1, &(), DEADLINE)
             .on_crash(OnCrash::Reconcile)
-            .keep(&Job::new(1))
+            .recover_with(&Job::new(1))
     };
     let hangs = async |_| {
         service.has_begun.notify_one();
@@ -376,7 +376,7 @@ async fn reconciled_work_that_was_cancelled_is_recovered(store: Arc<dyn Store>) 
                         _ => Reconciled::NotDone,
                     })
                 });
-                let call = Call::new("jobs.run", &job.number, &(), DEADLINE).keep(&job);
+                let call = Call::new("jobs.run", &job.number, &(), DEADLINE).recover_with(&job);
                 let body = async |_| service.body(&job).await;
                 service.idem.run_with(call, asked, body).await
             }
@@ -413,7 +413,7 @@ async fn a_record_that_begins_anew_is_due_by_its_own_lease(store: Arc<dyn Store>
     let dies = async |text: &str| {
         let begun = Notify::new();
         let call = Call::new("jobs.run", "k", &(), Duration::from_millis(50));
-        let call = call.lease(Duration::from_millis(50)).keep(text);
+        let call = call.lease(Duration::from_millis(50)).recover_with(text);
         let hangs = async || {
             begun.notify_one();
             std::future::pending::<Result<(), Error>>().await
@@ -540,7 +540,7 @@ async fn a_store_that_keeps_nothing_says_so() {
         started,
         Err(Error::InvalidCall(InvalidCall::NoRecovery))
     ));
-    let call = Call::new("jobs.run", "k", &(), DEADLINE).keep("a value");
+    let call = Call::new("jobs.run", "k", &(), DEADLINE).recover_with("a value");
     let refused: Result<(), Error> = idem.run(call, async || panic!("must not run")).await;
     assert!(matches!(
         refused,
@@ -560,13 +560,13 @@ async fn what_cannot_be_kept_is_not_begun() {
     let store = SqliteStore::open(&file).await.unwrap();
     let idem = Idem::builder(store).max_result_bytes(8).build();
     let run = async |kept: &str| -> Result<(), Error> {
-        let call = Call::new("jobs.run", "k", &(), DEADLINE).keep(kept);
+        let call = Call::new("jobs.run", "k", &(), DEADLINE).recover_with(kept);
         idem.run(call, async || Ok(())).await
     };
     let answer = run("longer than eight bytes").await;
     assert!(matches!(
         answer,
-        Err(Error::InvalidCall(InvalidCall::Kept(_)))
+        Err(Error::InvalidCall(InvalidCall::RecoveryInput(_)))
     ));
 
     // A store that is out of order: the claim is given back, for nothing has run.

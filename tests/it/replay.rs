@@ -370,7 +370,7 @@ async fn kept(store: Arc<dyn Store>, cases: u32) {
     for (number, value) in values.iter().enumerate() {
         let begun = Notify::new();
         let (call, _) = calls();
-        let call = call.keep(&(number, value));
+        let call = call.recover_with(&(number, value));
         let run = idem.run(call, async || {
             begun.notify_one();
             std::future::pending::<Result<(), Error>>().await
@@ -379,7 +379,7 @@ async fn kept(store: Arc<dyn Store>, cases: u32) {
             biased;
             refused = run => {
                 let refused = refused.unwrap_err();
-                let kept = matches!(refused, Error::InvalidCall(InvalidCall::Kept(_)));
+                let kept = matches!(refused, Error::InvalidCall(InvalidCall::RecoveryInput(_)));
                 assert!(kept, "{refused:?}: {value:?}");
             }
             // It is dropped, as by a crash.

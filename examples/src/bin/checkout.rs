@@ -5,8 +5,8 @@
 //! is asked for the same order, and goes on behind the last step that was saved. What was done and not saved yet is
 //! asked for once more, with the same idempotency key, which the services honour: so each effect happens once.
 //!
-//! For the last order nobody asks again. What the call took was kept with its claim (`keep = order`), and a process
-//! that runs a [`Recovery`] makes the call from that.
+//! For the last order nobody asks again. The input of the call was saved with its claim (`recover_with = order`), and a
+//! process that runs a [`Recovery`] makes the call from that.
 //!
 //! Run it with `cargo run --bin checkout`.
 
@@ -68,7 +68,7 @@ impl Shop {
         store = self.idem,
         lease = "200ms",
         wait = "30s",
-        keep = order,
+        recover_with = order,
         attempt = attempt,
     )]
     async fn checkout(&self, order: &Order) -> Result<Confirmation, CheckoutError> {

@@ -274,10 +274,10 @@ impl Idempotent {
         if self.run_on_store_error {
             call.extend(quote!(.run_on_store_error()));
         }
-        if let Some(keep) = &self.keep {
-            let at = Extent::of(keep);
-            let kept = self.call_at(at, &quote_spanned!(at.first=> kept), keep);
-            call.extend(quote!(.keep(#kept)));
+        if let Some(input) = &self.recover_with {
+            let at = Extent::of(input);
+            let input = self.call_at(at, &quote_spanned!(at.first=> recovery_input), input);
+            call.extend(quote!(.recover_with(#input)));
         }
         if self.issued {
             call.extend(quote!(.issued()));

@@ -34,7 +34,7 @@ pub(super) struct Idempotent {
     pub(super) lease: Option<TokenStream>,
     pub(super) wait: Option<TokenStream>,
     pub(super) run_on_store_error: bool,
-    pub(super) keep: Option<TokenStream>,
+    pub(super) recover_with: Option<TokenStream>,
     /// Whether only issued keys may claim.
     pub(super) issued: bool,
     pub(super) request: Request,
@@ -163,7 +163,7 @@ impl Idempotent {
             lease: lease.map(renamed),
             wait: wait.map(renamed),
             run_on_store_error: options.on_store_error.is_some(),
-            keep: borrowed(options.keep),
+            recover_with: borrowed(options.recover_with),
             issued: options.issued.is_some(),
             request: match borrowed(options.fingerprint) {
                 Some(expr) => Request::Expr(expr),
@@ -426,12 +426,12 @@ fn check_keep(options: &Options, errors: &mut Errors) {
         .on_crash
         .as_ref()
         .is_some_and(|on_crash| matches!(on_crash.value, OnCrash::Refuse));
-    if let Some(keep) = &options.keep
+    if let Some(input) = &options.recover_with
         && refuses
     {
         errors.at(
-            &keep.option,
-            "`keep` changes nothing here: it is for making the call again after a crash, which `on_crash = refuse` \
+            &input.option,
+            "`recover_with` changes nothing here: it is for retrying the call after a crash, which `on_crash = refuse` \
              forbids; leave it out, or choose `on_crash = reconcile(...)`",
         );
     }
@@ -501,7 +501,7 @@ fn check_transaction(options: &Options, function: &Function, errors: &mut Errors
             "without the store there is no transaction to run in",
         ),
         (
-            options.keep.as_ref().map(|it| &it.option),
+            options.recover_with.as_ref().map(|it| &it.option),
             "a crash leaves nothing behind that would have to be recovered",
         ),
     ];

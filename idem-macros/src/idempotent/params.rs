@@ -229,7 +229,7 @@ fn option_tokens(options: &Options) -> TokenStream {
         &options.ttl,
         &options.store,
         &options.scope,
-        &options.keep,
+        &options.recover_with,
         &options.name,
         &options.lease,
         &options.wait,

@@ -28,7 +28,7 @@ const NAMES: &[&str] = &[
     "replay_err",
     "retry_err",
     "on_store_error",
-    "keep",
+    "recover_with",
     "tx",
     "issued",
     "attempt",
@@ -52,7 +52,7 @@ pub(super) struct Options {
     pub(super) replay_err: Option<Given<ErrorPattern>>,
     pub(super) retry_err: Option<Given<ErrorPattern>>,
     pub(super) on_store_error: Option<Given<()>>,
-    pub(super) keep: Option<Given<Expr>>,
+    pub(super) recover_with: Option<Given<Expr>>,
     pub(super) issued: Option<Given<()>>,
     /// What the connection is called in the body.
     pub(super) tx: Option<Given<Ident>>,
@@ -227,13 +227,13 @@ impl Options {
                 word(&option, "run", input)?;
                 set(&mut self.on_store_error, option, (), errors);
             }
-            "keep" => {
-                let keep = expr(
+            "recover_with" => {
+                let input = expr(
                     &option,
-                    "an expression for what it takes to make the call again",
+                    "an expression for the input that a retry of the call needs",
                     input,
                 )?;
-                set(&mut self.keep, option, keep, errors);
+                set(&mut self.recover_with, option, input, errors);
             }
             "attempt" => {
                 let attempt = binding(&option, input)?;

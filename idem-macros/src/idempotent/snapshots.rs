@@ -169,13 +169,13 @@ fn async_trait() {
 }
 
 #[test]
-fn keep() {
+fn recover_with() {
     check(
-        r#"key = order.id, ttl = "7d", name = "orders.checkout", store = self.idem, keep = order, attempt = attempt"#,
+        r#"key = order.id, ttl = "7d", name = "orders.checkout", store = self.idem, recover_with = order, attempt = attempt"#,
         "async fn checkout(&self, order: Order) -> Result<u64, CheckoutError> {
             self.pay(order, attempt.number()).await
         }",
-        &expect_file!["snapshots/keep.rs"],
+        &expect_file!["snapshots/recover_with.rs"],
     );
 }
 

@@ -6,7 +6,8 @@ use super::kit::*;
 use crate::key::{Identity, Operation, RecordId};
 use crate::record::{ClaimId, FencingToken, OnCrash, Owner, Payload, Timestamp};
 use crate::store::{
-    ClaimOutcome, ClaimRequest, FencedWrite, Kept, RecoveryStore, Resolution, Resolved, Store,
+    ClaimOutcome, ClaimRequest, FencedWrite, RecoveryInput, RecoveryStore, Resolution, Resolved,
+    Store,
 };
 
 /// More than any of these operations ever has.
@@ -32,20 +33,20 @@ impl Desk {
         })
     }
 
-    async fn keep(
+    async fn save_input(
         &self,
         owner: &Owner,
         kept: &Payload,
         lease: Duration,
     ) -> Result<FencedWrite, String> {
         let store = self.store.store();
-        let answer = recovery(&*store)?.keep(owner, kept, lease).await;
+        let answer = recovery(&*store)?.save_input(owner, kept, lease).await;
         answer.map_err(failed("keep"))
     }
 
     /// A value that must be accepted.
     async fn kept(&self, owner: &Owner, kept: &Payload, lease: Duration) -> CaseResult {
-        let answer = self.keep(owner, kept, lease).await?;
+        let answer = self.save_input(owner, kept, lease).await?;
         ensure!(answer == FencedWrite::Applied, "the value was refused");
         Ok(())
     }
@@ -57,12 +58,12 @@ impl Desk {
         Ok(owner)
     }
 
-    async fn due(&self, limit: u32) -> Result<Vec<Kept>, String> {
+    async fn due(&self, limit: u32) -> Result<Vec<RecoveryInput>, String> {
         due(&self.store, &self.operation, limit).await
     }
 
     /// Waits until the value of this record is due.
-    async fn comes_due(&self, id: &RecordId) -> Result<Kept, String> {
+    async fn comes_due(&self, id: &RecordId) -> Result<RecoveryInput, String> {
         let mut patience = Patience::new("what was kept never became due");
         loop {
             if let Some(kept) = self.due(ALL).await?.into_iter().find(|it| it.id == *id) {
@@ -74,7 +75,7 @@ impl Desk {
 
     /// All that is due of what was kept for a [`SHORT`] lease before this was asked. A value that is kept now for as
     /// long becomes due after them.
-    async fn settled(&self) -> Result<Vec<Kept>, String> {
+    async fn settled(&self) -> Result<Vec<RecoveryInput>, String> {
         let claim = self.fresh();
         let owner = self.keeping(&claim).await?;
         let witness = self.comes_due(&claim.id).await?;
@@ -91,25 +92,30 @@ impl Desk {
         Ok(())
     }
 
-    async fn postpone(&self, kept: &Kept, by: Duration, counts: bool) -> Result<Resolved, String> {
+    async fn postpone(
+        &self,
+        kept: &RecoveryInput,
+        by: Duration,
+        counts: bool,
+    ) -> Result<Resolved, String> {
         let store = self.store.store();
         let answer = recovery(&*store)?.postpone(kept, by, counts).await;
         answer.map_err(failed("postpone"))
     }
 
-    async fn postponed(&self, kept: &Kept, by: Duration, counts: bool) -> CaseResult {
+    async fn postponed(&self, kept: &RecoveryInput, by: Duration, counts: bool) -> CaseResult {
         let answer = self.postpone(kept, by, counts).await?;
         ensure!(answer == Resolved::Done, "it was not postponed");
         Ok(())
     }
 
-    async fn forget(&self, kept: &Kept) -> Result<Resolved, String> {
+    async fn forget(&self, kept: &RecoveryInput) -> Result<Resolved, String> {
         let store = self.store.store();
         let answer = recovery(&*store)?.forget(kept).await;
         answer.map_err(failed("forget"))
     }
 
-    async fn forgotten(&self, kept: &Kept) -> CaseResult {
+    async fn forgotten(&self, kept: &RecoveryInput) -> CaseResult {
         let answer = self.forget(kept).await?;
         ensure!(answer == Resolved::Done, "it was not forgotten");
         Ok(())
@@ -121,33 +127,37 @@ fn recovery(store: &dyn Store) -> Result<&dyn RecoveryStore, String> {
     recovery.ok_or_else(|| "the store keeps nothing to recover with".to_owned())
 }
 
-async fn due(store: &Subject, operation: &Operation, limit: u32) -> Result<Vec<Kept>, String> {
+async fn due(
+    store: &Subject,
+    operation: &Operation,
+    limit: u32,
+) -> Result<Vec<RecoveryInput>, String> {
     let store = store.store();
     let due = recovery(&*store)?.due(operation, limit).await;
     due.map_err(failed("due"))
 }
 
 /// The value with one part of what it is known by changed, each in turn.
-fn misread(kept: &Kept) -> [Kept; 5] {
+fn misread(kept: &RecoveryInput) -> [RecoveryInput; 5] {
     let moved = |at: Timestamp, by: i64| Timestamp::from_micros(at.as_micros() + by);
     [
-        Kept {
+        RecoveryInput {
             recoveries: kept.recoveries + 1,
             ..kept.clone()
         },
-        Kept {
+        RecoveryInput {
             due_at: moved(kept.due_at, 1000),
             ..kept.clone()
         },
-        Kept {
+        RecoveryInput {
             due_at: moved(kept.due_at, -1000),
             ..kept.clone()
         },
-        Kept {
+        RecoveryInput {
             first_claimed_at: moved(kept.first_claimed_at, 1000),
             ..kept.clone()
         },
-        Kept {
+        RecoveryInput {
             id: fresh().id,
             ..kept.clone()
         },
@@ -168,7 +178,7 @@ pub(super) async fn kept_is_read_as_it_was_kept(store: Subject) -> CaseResult {
     };
     desk.kept(&owner, &value, SHORT).await?;
     let kept = desk.comes_due(&claim.id).await?;
-    let expected = Kept {
+    let expected = RecoveryInput {
         id: claim.id,
         first_claimed_at: before.first_claimed_at,
         payload: value,
@@ -210,7 +220,7 @@ pub(super) async fn keeping_is_fenced(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     let stray = payload(b"stray");
     let refused = async |owner: &Owner, whose: &str| {
-        let answer = desk.keep(owner, &stray, SHORT).await?;
+        let answer = desk.save_input(owner, &stray, SHORT).await?;
         ensure!(answer == FencedWrite::Fenced, "it kept a value for {whose}");
         CaseResult::Ok(())
     };
@@ -420,7 +430,7 @@ pub(super) async fn kept_belongs_to_one_life(store: Subject) -> CaseResult {
             ClaimOutcome::Existing(_) => patience.wait().await?,
         }
     };
-    let answer = desk.keep(&former, &payload(b"stray"), SHORT).await?;
+    let answer = desk.save_input(&former, &payload(b"stray"), SHORT).await?;
     ensure!(
         answer == FencedWrite::Fenced,
         "a former life's owner kept a value"
@@ -434,7 +444,7 @@ pub(super) async fn kept_belongs_to_one_life(store: Subject) -> CaseResult {
     let owner = owned_by(&next, &granted);
     desk.kept(&owner, &payload(b"second"), SHORT).await?;
     let kept = desk.comes_due(&claim.id).await?;
-    let expected = Kept {
+    let expected = RecoveryInput {
         id: claim.id,
         first_claimed_at: granted.first_claimed_at,
         payload: payload(b"second"),

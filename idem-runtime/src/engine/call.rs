@@ -37,7 +37,7 @@ struct Parts {
     wait: Option<Duration>,
     on_crash: OnCrash,
     run_on_store_error: bool,
-    kept: Option<Payload>,
+    recovery_input: Option<Payload>,
     issued: bool,
     transactional: bool,
 }
@@ -154,10 +154,11 @@ impl Call {
     /// 128-bit integers nor keys of maps that are not texts, and an untagged variant of a float takes integers beyond 64
     /// bits. Write those as texts.
     #[must_use]
-    pub fn keep(self, kept: &(impl Serialize + ?Sized)) -> Self {
+    pub fn recover_with(self, input: &(impl Serialize + ?Sized)) -> Self {
         self.with(|parts| {
-            let kept = Codec::Json.encode_unread(kept, usize::MAX);
-            parts.kept = Some(kept.map_err(|error| InvalidCall::Kept(error.to_string()))?);
+            let input = Codec::Json.encode_unread(input, usize::MAX);
+            parts.recovery_input =
+                Some(input.map_err(|error| InvalidCall::RecoveryInput(error.to_string()))?);
             Ok(())
         })
     }
@@ -181,8 +182,8 @@ impl Call {
                 "lease"
             } else if parts.run_on_store_error {
                 "on_store_error"
-            } else if parts.kept.is_some() {
-                "keep"
+            } else if parts.recovery_input.is_some() {
+                "recover_with"
             } else {
                 parts.lease = Some(OF_TRANSACTIONS);
                 parts.transactional = true;
@@ -221,17 +222,17 @@ impl Call {
         if micros(lease) == 0 {
             return Err(InvalidCall::ZeroLease.into());
         }
-        if let Some(kept) = &parts.kept {
+        if let Some(input) = &parts.recovery_input {
             if engine.store.recovery().is_none() {
                 return Err(InvalidCall::NoRecovery.into());
             }
             let limit = engine.policy.max_result_bytes;
-            if kept.bytes.len() > limit {
+            if input.bytes.len() > limit {
                 let message = format!(
                     "it has {} bytes, and the limit is {limit}",
-                    kept.bytes.len()
+                    input.bytes.len()
                 );
-                return Err(InvalidCall::Kept(message).into());
+                return Err(InvalidCall::RecoveryInput(message).into());
             }
         }
         let fingerprint = engine
@@ -268,7 +269,7 @@ impl Call {
             digest: parts.digest,
             by_fingerprint,
             run_unprotected,
-            kept: parts.kept,
+            recovery_input: parts.recovery_input,
             first_until: issued.map(|issued| issued.until),
             transactional: parts.transactional,
             progress: Progress::default(),
@@ -296,7 +297,7 @@ impl Parts {
             wait: None,
             on_crash: OnCrash::Rerun,
             run_on_store_error: false,
-            kept: None,
+            recovery_input: None,
             issued: false,
             transactional: false,
         }
@@ -315,8 +316,8 @@ pub(crate) struct Prepared {
     pub(super) wait: Duration,
     pub(super) by_fingerprint: bool,
     pub(super) run_unprotected: bool,
-    /// What is kept with the record from before the body runs.
-    pub(super) kept: Option<Payload>,
+    /// Recovery input, saved with the record before the body runs.
+    pub(super) recovery_input: Option<Payload>,
     /// The last moment, by the store's clock, at which the record may have been claimed first: that of an issued key.
     pub(super) first_until: Option<Timestamp>,
     /// What it does becomes true with its own record or not at all: there is no lease to keep.

@@ -276,8 +276,8 @@ impl<'o> Claimer<'o> {
                     return Err(error);
                 }
                 let attempt = Attempt::granted(Arc::clone(&self.call), &granted, sent_at);
-                if self.call.kept.is_some() {
-                    Box::pin(self.keep(&attempt)).await?;
+                if self.call.recovery_input.is_some() {
+                    Box::pin(self.save_input(&attempt)).await?;
                 }
                 Ok(ClaimStage::Claimed(Claimed::Run(attempt, self.lead.take())))
             }
@@ -289,10 +289,10 @@ impl<'o> Claimer<'o> {
     }
 
     /// Keeps what the call is to be recovered with. Where that fails nothing has run yet, and the claim is given back.
-    async fn keep(&mut self, attempt: &Attempt) -> Result<(), Error> {
+    async fn save_input(&mut self, attempt: &Attempt) -> Result<(), Error> {
         let engine = &self.call.engine;
-        let kept = self.call.kept.as_ref().zip(attempt.owner());
-        let Some((store, (kept, owner))) = engine.store.recovery().zip(kept) else {
+        let input = self.call.recovery_input.as_ref().zip(attempt.owner());
+        let Some((store, (input, owner))) = engine.store.recovery().zip(input) else {
             return Ok(());
         };
         self.sent.hesitate();
@@ -300,8 +300,8 @@ impl<'o> Claimer<'o> {
         let give_up_at = later(Instant::now(), engine.policy.store_patience);
         let mut retries = Backoff::of_retries();
         loop {
-            let keep = store.keep(&owner, kept, self.call.request.lease);
-            let error = match bounded(limit, keep).await {
+            let saved = store.save_input(&owner, input, self.call.request.lease);
+            let error = match bounded(limit, saved).await {
                 Ok(FencedWrite::Applied) => break,
                 Ok(FencedWrite::Fenced) => return Err(Error::LeaseLost),
                 Err(error) => error,

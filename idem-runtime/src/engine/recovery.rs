@@ -19,10 +19,12 @@ use crate::codec;
 use crate::error::{DecodeError, Error, InvalidCall, StoreError};
 use crate::key::{Operation, RecordId};
 use crate::record::{ClaimId, OnCrash, Owner, Payload, Record, State};
-use crate::store::{ClaimOutcome, ClaimRequest, Kept, RecoveryStore, Resolution, Resolved, Store};
+use crate::store::{
+    ClaimOutcome, ClaimRequest, RecoveryInput, RecoveryStore, Resolution, Resolved, Store,
+};
 
-/// Makes calls again whose owner died, with what they kept ([`Call::keep`](crate::Call::keep), or `keep = EXPR` in
-/// `#[idempotent]`): their work ends although no caller tries again.
+/// Makes calls again whose owner died, with their recovery inputs ([`Call::recover_with`](crate::Call::recover_with),
+/// or `recover_with = EXPR` in `#[idempotent]`): their work ends although no caller tries again.
 ///
 #[cfg_attr(
     all(feature = "macros", feature = "sqlite"),
@@ -34,7 +36,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Serialize, Deserialize)]
 struct Order { number: u64, article: String }
 
-#[idempotent(key = order.number, ttl = "24h", name = "checkout", store = idem, skip(order), keep = order)]
+#[idempotent(key = order.number, ttl = "24h", name = "checkout", store = idem, skip(order), recover_with = order)]
 async fn checkout(idem: &Idem<SqliteStore>, order: Order) -> Result<(), Error> {
     // Reserve, charge, ship.
     Ok(())
@@ -120,8 +122,8 @@ impl Recovery {
         }
     }
 
-    /// Makes the calls of this operation again by this handler, which is given what the call kept. A kept value that does
-    /// not fit `K` counts as a recovery that failed.
+    /// Makes the calls of this operation again by this handler, which gets the recovery input of the call. An input
+    /// that does not fit `K` counts as a recovery that failed.
     pub fn on<K, T, E, F>(
         mut self,
         operation: impl Into<Cow<'static, str>>,
@@ -173,7 +175,7 @@ impl Recovery {
     /// Starts a task that recovers for as long as the returned guard lives.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] where the store cannot keep what is to be recovered, an operation's name is malformed, or a
+    /// [`Error::InvalidCall`] where the store cannot save recovery inputs, an operation's name is malformed, or a
     /// pause is shorter than 1 ms; [`Error::NoRuntime`] outside of a tokio runtime.
     pub fn start(self) -> Result<Recovering, Error> {
         let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
@@ -256,28 +258,28 @@ impl Recovery {
             }
             let room = (self.settings.at_once - calls.tasks.len()).min(BATCH);
             let due = bounded(limit, store.due(operation, room as u32)).await?;
-            for kept in &due {
-                if calls.is_under_way(kept) {
+            for input in &due {
+                if calls.is_under_way(input) {
                     // The call has not claimed its record yet. That is no failed attempt.
                     let pause = self.settings.first_pause.max(self.settings.interval);
-                    bounded(limit, store.postpone(kept, pause, false)).await?;
+                    bounded(limit, store.postpone(input, pause, false)).await?;
                     continue;
                 }
-                match self.inspect(store, operation, kept).await {
-                    Ok(true) => calls.make(operation, kept),
+                match self.inspect(store, operation, input).await {
+                    Ok(true) => calls.make(operation, input),
                     Ok(false) => {}
                     Err(error) if error.is_retryable() => return Err(error),
                     Err(error) => {
                         tracing::error!(
                             target: "idem",
                             operation = operation.as_str(),
-                            record = %kept.id,
+                            record = %input.id,
                             error = ?error.kind(),
                             "a record cannot be recovered as it is, somebody has to look at it",
                         );
                         // It must not stand in the way of those behind it.
                         let pause = self.settings.longest_pause;
-                        bounded(limit, store.postpone(kept, pause, false)).await?;
+                        bounded(limit, store.postpone(input, pause, false)).await?;
                     }
                 }
             }
@@ -293,43 +295,43 @@ impl Recovery {
         &self,
         store: &dyn RecoveryStore,
         operation: &Operation,
-        kept: &Kept,
+        input: &RecoveryInput,
     ) -> Result<bool, StoreError> {
         let limit = self.engine.policy.store_timeout;
         let settings = &self.settings;
-        let record = bounded(limit, self.engine.store.get(&kept.id)).await?;
-        let record = record.filter(|it| it.first_claimed_at == kept.first_claimed_at);
-        let Some(record) = record.filter(|it| is_open(it, kept)) else {
-            bounded(limit, store.forget(kept)).await?;
+        let record = bounded(limit, self.engine.store.get(&input.id)).await?;
+        let record = record.filter(|it| it.first_claimed_at == input.first_claimed_at);
+        let Some(record) = record.filter(|it| is_open(it, input)) else {
+            bounded(limit, store.forget(input)).await?;
             return Ok(false);
         };
         if record.state == State::Running && !record.is_lapsed() {
             let left = record.lease_until.since(record.read_at);
-            bounded(limit, store.postpone(kept, left, false)).await?;
+            bounded(limit, store.postpone(input, left, false)).await?;
             return Ok(false);
         }
-        if kept.recoveries >= settings.attempts || record.on_crash == OnCrash::Refuse {
+        if input.recoveries >= settings.attempts || record.on_crash == OnCrash::Refuse {
             if record.state == State::Interrupted || self.interrupt(&record).await? {
-                bounded(limit, store.forget(kept)).await?;
+                bounded(limit, store.forget(input)).await?;
                 tracing::error!(
                     target: "idem",
                     operation = operation.as_str(),
-                    record = %kept.id,
-                    recoveries = kept.recoveries,
+                    record = %input.id,
+                    recoveries = input.recoveries,
                     "the call could not be recovered and is interrupted, somebody has to look at it",
                 );
             } else {
-                bounded(limit, store.postpone(kept, settings.interval, false)).await?;
+                bounded(limit, store.postpone(input, settings.interval, false)).await?;
             }
             return Ok(false);
         }
-        let doublings = 1_u32.checked_shl(kept.recoveries).unwrap_or(u32::MAX);
+        let doublings = 1_u32.checked_shl(input.recoveries).unwrap_or(u32::MAX);
         let pause = settings
             .first_pause
             .saturating_mul(doublings)
             .min(settings.longest_pause);
         // Whoever gets this far first makes the call; should it die as well, the next one makes it after the pause.
-        let ours = bounded(limit, store.postpone(kept, pause, true)).await?;
+        let ours = bounded(limit, store.postpone(input, pause, true)).await?;
         Ok(ours == Resolved::Done)
     }
 
@@ -366,11 +368,11 @@ impl Recovery {
 }
 
 /// Whether there is still something to recover.
-fn is_open(record: &Record, kept: &Kept) -> bool {
+fn is_open(record: &Record, input: &RecoveryInput) -> bool {
     match record.state {
         State::Running => true,
         // A recovery left it so; else its caller was told.
-        State::Released => kept.recoveries > 0,
+        State::Released => input.recoveries > 0,
         // It can still be asked what happened.
         State::Interrupted => record.on_crash == OnCrash::Reconcile,
         State::Completed | State::Failed | State::Unrecorded => false,
@@ -385,16 +387,16 @@ struct Calls<'a> {
 }
 
 impl Calls<'_> {
-    fn is_under_way(&self, kept: &Kept) -> bool {
-        lock(self.under_way).contains(&kept.id)
+    fn is_under_way(&self, input: &RecoveryInput) -> bool {
+        lock(self.under_way).contains(&input.id)
     }
 
-    fn make(&mut self, operation: &Operation, kept: &Kept) {
-        lock(self.under_way).insert(kept.id);
+    fn make(&mut self, operation: &Operation, input: &RecoveryInput) {
+        lock(self.under_way).insert(input.id);
         let (operation, handler) = (operation.clone(), Arc::clone(self.handler));
         let under_way = Arc::clone(self.under_way);
         self.tasks
-            .spawn(call(operation, handler, kept.clone(), under_way));
+            .spawn(call(operation, handler, input.clone(), under_way));
     }
 }
 
@@ -403,29 +405,29 @@ fn lock(under_way: &UnderWay) -> MutexGuard<'_, HashSet<RecordId>> {
 }
 
 /// Makes a call again.
-async fn call(operation: Operation, handler: Handler, kept: Kept, under_way: UnderWay) {
-    let recovery = kept.recoveries + 1;
+async fn call(operation: Operation, handler: Handler, input: RecoveryInput, under_way: UnderWay) {
+    let recovery = input.recoveries + 1;
     tracing::info!(
         target: "idem",
         operation = operation.as_str(),
-        record = %kept.id,
+        record = %input.id,
         recovery,
         "making a call again whose owner died",
     );
     let mut run = RecoveryRun {
         operation,
-        kept,
+        input,
         under_way,
         ended_well: false,
     };
-    match handler(&run.kept.payload) {
+    match handler(&run.input.payload) {
         Ok(called) => run.ended_well = called.await,
         Err(error) => tracing::error!(
             target: "idem",
             operation = run.operation.as_str(),
-            record = %run.kept.id,
+            record = %run.input.id,
             %error,
-            "what the call kept does not fit its handler",
+            "the recovery input of the call does not fit its handler",
         ),
     }
 }
@@ -433,20 +435,20 @@ async fn call(operation: Operation, handler: Handler, kept: Kept, under_way: Und
 /// Tells of a recovery that failed, by a panic as well.
 struct RecoveryRun {
     operation: Operation,
-    kept: Kept,
+    input: RecoveryInput,
     under_way: UnderWay,
     ended_well: bool,
 }
 
 impl Drop for RecoveryRun {
     fn drop(&mut self) {
-        lock(&self.under_way).remove(&self.kept.id);
+        lock(&self.under_way).remove(&self.input.id);
         if !self.ended_well {
             tracing::warn!(
                 target: "idem",
                 operation = self.operation.as_str(),
-                record = %self.kept.id,
-                recovery = self.kept.recoveries + 1,
+                record = %self.input.id,
+                recovery = self.input.recoveries + 1,
                 "a recovery did not end well",
             );
         }

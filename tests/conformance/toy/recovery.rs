@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use idem_runtime::StoreError;
 use idem_runtime::key::Operation;
 use idem_runtime::record::{Owner, Payload, State, Timestamp};
-use idem_runtime::store::{FencedWrite, Kept, RecoveryStore, Resolved};
+use idem_runtime::store::{FencedWrite, RecoveryInput, RecoveryStore, Resolved};
 
 use super::{Inner, ToyStore};
 use crate::mutants::Bug;
@@ -14,13 +14,13 @@ use crate::mutants::Bug;
 /// A value, and the operation that it is found by.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
-    kept: Kept,
+    kept: RecoveryInput,
     operation: String,
 }
 
 #[async_trait]
 impl RecoveryStore for ToyStore {
-    async fn keep(
+    async fn save_input(
         &self,
         owner: &Owner,
         kept: &Payload,
@@ -52,7 +52,7 @@ impl RecoveryStore for ToyStore {
             true => Duration::ZERO,
             false => lease,
         };
-        let mut new = Kept {
+        let mut new = RecoveryInput {
             id: owner.id,
             first_claimed_at: record.first_claimed_at,
             payload,
@@ -80,11 +80,15 @@ impl RecoveryStore for ToyStore {
         Ok(FencedWrite::Applied)
     }
 
-    async fn due(&self, operation: &Operation, limit: u32) -> Result<Vec<Kept>, StoreError> {
+    async fn due(
+        &self,
+        operation: &Operation,
+        limit: u32,
+    ) -> Result<Vec<RecoveryInput>, StoreError> {
         let now: Timestamp = SystemTime::now().into();
         let asked = operation.as_str();
         let inner = self.lock();
-        let mut due: Vec<Kept> = inner
+        let mut due: Vec<RecoveryInput> = inner
             .kept
             .values()
             .filter(|row| match self.bug {
@@ -107,7 +111,7 @@ impl RecoveryStore for ToyStore {
 
     async fn postpone(
         &self,
-        kept: &Kept,
+        kept: &RecoveryInput,
         by: Duration,
         recovering: bool,
     ) -> Result<Resolved, StoreError> {
@@ -130,7 +134,7 @@ impl RecoveryStore for ToyStore {
         Ok(Resolved::Done)
     }
 
-    async fn forget(&self, kept: &Kept) -> Result<Resolved, StoreError> {
+    async fn forget(&self, kept: &RecoveryInput) -> Result<Resolved, StoreError> {
         let mut inner = self.lock();
         if as_read(&mut inner, kept, self.has(Bug::ForgottenHoweverRead)).is_none() {
             let gone = !inner.kept.contains_key(&kept.id);
@@ -145,7 +149,7 @@ impl RecoveryStore for ToyStore {
 }
 
 /// The row of a value that still is as it was read.
-fn as_read<'a>(inner: &'a mut Inner, kept: &Kept, however: bool) -> Option<&'a mut Row> {
+fn as_read<'a>(inner: &'a mut Inner, kept: &RecoveryInput, however: bool) -> Option<&'a mut Row> {
     let row = inner.kept.get_mut(&kept.id)?;
     let now = &row.kept;
     let is = now.first_claimed_at == kept.first_claimed_at

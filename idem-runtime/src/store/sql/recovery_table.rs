@@ -12,7 +12,7 @@ use crate::key::{Operation, RecordId};
 use crate::record::{Owner, Payload, Timestamp};
 use crate::store::sql::rows::{corrupt, unreadable};
 use crate::store::sql::{Backend, Conditions, Dialect, Query, Readable, Statement, Table, span};
-use crate::store::{FencedWrite, Kept, RecoveryStore, Resolved};
+use crate::store::{FencedWrite, RecoveryInput, RecoveryStore, Resolved};
 
 /// The statements for one table.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl RecoveryStatements {
 
 #[async_trait]
 impl<B: Backend + Send> RecoveryStore for B {
-    async fn keep(
+    async fn save_input(
         &self,
         owner: &Owner,
         recovery: &Payload,
@@ -88,7 +88,11 @@ impl<B: Backend + Send> RecoveryStore for B {
         })
     }
 
-    async fn due(&self, operation: &Operation, limit: u32) -> Result<Vec<Kept>, StoreError> {
+    async fn due(
+        &self,
+        operation: &Operation,
+        limit: u32,
+    ) -> Result<Vec<RecoveryInput>, StoreError> {
         let query = self
             .statements()
             .recovery
@@ -101,7 +105,7 @@ impl<B: Backend + Send> RecoveryStore for B {
 
     async fn postpone(
         &self,
-        recovery: &Kept,
+        recovery: &RecoveryInput,
         by: Duration,
         recovering: bool,
     ) -> Result<Resolved, StoreError> {
@@ -111,7 +115,7 @@ impl<B: Backend + Send> RecoveryStore for B {
         resolved(self, query).await
     }
 
-    async fn forget(&self, recovery: &Kept) -> Result<Resolved, StoreError> {
+    async fn forget(&self, recovery: &RecoveryInput) -> Result<Resolved, StoreError> {
         resolved(self, as_read(&self.statements().recovery.forget, recovery)).await
     }
 }
@@ -124,7 +128,7 @@ async fn resolved(backend: &impl Backend, query: Query<'_>) -> Result<Resolved, 
 }
 
 /// Parameters 1 to 4.
-fn as_read<'q>(statement: &'q Statement, recovery: &'q Kept) -> Query<'q> {
+fn as_read<'q>(statement: &'q Statement, recovery: &'q RecoveryInput) -> Query<'q> {
     statement
         .query()
         .bytes(&recovery.id.as_bytes()[..])
@@ -133,10 +137,10 @@ fn as_read<'q>(statement: &'q Statement, recovery: &'q Kept) -> Query<'q> {
         .number(i64::from(recovery.recoveries))
 }
 
-fn recovery<R: Readable>(row: &R) -> Result<Kept, StoreError> {
+fn recovery<R: Readable>(row: &R) -> Result<RecoveryInput, StoreError> {
     let id = row.bytes(0).map_err(unreadable)?;
     let recoveries = row.number(4).map_err(unreadable)?;
-    Ok(Kept {
+    Ok(RecoveryInput {
         id: RecordId::from_bytes(id.try_into().map_err(|_| corrupt("id"))?),
         first_claimed_at: Timestamp::from_micros(row.number(1).map_err(unreadable)?),
         payload: Payload {

@@ -7,7 +7,7 @@ struct Order {
     number: u64,
 }
 
-#[idempotent(key = order.number, ttl = "24h", keep = order)]
+#[idempotent(key = order.number, ttl = "24h", recover_with = order)]
 async fn checkout(order: Order) -> Result<u64, Error> {
     Ok(order.number)
 }

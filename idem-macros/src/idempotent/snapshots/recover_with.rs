@@ -26,7 +26,7 @@ async fn checkout(&self, order: Order) -> Result<u64, CheckoutError> {
             }),
             ::idem_runtime::__private::Duration::from_secs(604800u64),
         )
-        .keep(::idem_runtime::__private::kept(&order));
+        .recover_with(::idem_runtime::__private::recovery_input(&order));
     let mut __idem_running = match ::idem_runtime::__private::enter::<
         Result<u64, CheckoutError>,
     >(
