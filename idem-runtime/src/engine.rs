@@ -8,7 +8,6 @@
 mod attempt;
 mod call;
 mod claim;
-mod handling;
 mod handover;
 mod install;
 mod issue;
@@ -16,6 +15,7 @@ mod provenance;
 mod purger;
 mod records;
 mod recovery;
+mod run_options;
 mod running;
 mod settle;
 mod steps;
@@ -31,12 +31,12 @@ use tokio::sync::Semaphore;
 
 pub use self::attempt::Attempt;
 pub use self::call::Call;
-pub use self::handling::Handling;
 pub use self::install::AlreadyInstalled;
 pub use self::provenance::{Provenance, Source, with_provenance};
-pub use self::purger::Purger;
+pub use self::purger::PurgerGuard;
 pub use self::records::Records;
-pub use self::recovery::{Recovering, Recovery};
+pub use self::recovery::{Recovery, RecoveryGuard};
+pub use self::run_options::RunOptions;
 pub use self::typed::{ErrorKind, Reconciled};
 
 pub(crate) use self::install::default_engine;
@@ -101,11 +101,11 @@ impl<S: TransactionalStore> Idem<S> {
     /// result are committed together.
     ///
     /// An `Err` rolls back all that the body did, and the next call runs it again; one that
-    /// [`replay_err`](Handling::replay_err) matches also, but the error is stored and committed, and given again.
+    /// [`replay_err`](RunOptions::replay_err) matches also, but the error is stored and committed, and given again.
     ///
     /// # Errors
     /// What the body returned, or an [`Error`] in the caller's error type: [`Error::Store`] where the transaction could
-    /// not be committed, and [`Error::InvalidCall`] where the call or its handling says something of crashes or leases,
+    /// not be committed, and [`Error::InvalidCall`] where the call or its options say something of crashes or leases,
     /// or the call is made in the body of another transaction on the same store.
     ///
     /// # Cancel safety
@@ -117,12 +117,12 @@ impl<S: TransactionalStore> Idem<S> {
     /// # async fn example() -> Result<(), idem_runtime::Error> {
     /// # use std::time::Duration;
     /// # let order = "order-1";
-    /// use idem_runtime::{Call, Error, Handling, Idem, SqliteStore};
+    /// use idem_runtime::{Call, Error, RunOptions, Idem, SqliteStore};
     ///
     /// let idem = Idem::new(SqliteStore::open("shop.db").await?);
     /// let call = Call::new("orders.place", order, order, Duration::from_secs(86_400));
     /// let placed: Result<u64, Error> = idem
-    ///     .run_in_transaction(call, Handling::new(), async |tx, attempt| {
+    ///     .run_in_transaction(call, RunOptions::new(), async |tx, attempt| {
     ///         // SQL through `tx`, such as `sqlx::query("INSERT ...").execute(&mut *tx).await?`.
     ///         let _ = (tx, attempt.number());
     ///         Ok(1)
@@ -135,17 +135,17 @@ impl<S: TransactionalStore> Idem<S> {
     pub async fn run_in_transaction<T, E>(
         &self,
         call: Call,
-        handling: Handling<'_, T, E>,
+        options: RunOptions<'_, T, E>,
         body: impl AsyncFnOnce(&mut S::Connection, Attempt) -> Result<T, E>,
     ) -> Result<T, E>
     where
         T: StoredValue,
         E: From<Error>,
     {
-        let (call, values, errors, judge) = handling.in_transaction(call);
+        let (call, values, errors, judge) = options.in_transaction(call);
         let transactions = transaction::transactions(self);
         let entered = transaction::enter(transactions, call, values, errors).await;
-        handling::run_in_transaction(entered, judge, body).await
+        run_options::run_in_transaction(entered, judge, body).await
     }
 
     /// Runs a body once for this call in the transaction that the caller has begun on this connection with sqlx's
@@ -169,18 +169,18 @@ impl<S: TransactionalStore> Idem<S> {
         &self,
         connection: &mut S::Connection,
         call: Call,
-        handling: Handling<'_, T, E>,
+        options: RunOptions<'_, T, E>,
         body: impl AsyncFnOnce(&mut S::Connection, Attempt) -> Result<T, E>,
     ) -> Result<T, E>
     where
         T: StoredValue,
         E: From<Error>,
     {
-        let (call, values, errors, judge) = handling.in_transaction(call);
+        let (call, values, errors, judge) = options.in_transaction(call);
         let transactions = transaction::transactions(self);
         let entered =
             transaction::join_connection(transactions, connection, call, values, errors).await;
-        handling::run_in_transaction(entered, judge, body).await
+        run_options::run_in_transaction(entered, judge, body).await
     }
 }
 
@@ -248,7 +248,7 @@ impl<S: Store + ?Sized> Idem<S> {
         T: StoredValue,
         E: From<Error>,
     {
-        self.run_with(call, Handling::new(), async move |_| body().await)
+        self.run_with(call, RunOptions::new(), async move |_| body().await)
             .await
     }
 
@@ -263,14 +263,14 @@ impl<S: Store + ?Sized> Idem<S> {
     pub async fn run_with<T, E>(
         &self,
         call: Call,
-        handling: Handling<'_, T, E>,
+        options: RunOptions<'_, T, E>,
         body: impl AsyncFnOnce(Attempt) -> Result<T, E>,
     ) -> Result<T, E>
     where
         T: StoredValue,
         E: From<Error>,
     {
-        handling::run(typed::handle(self), call, handling, body).await
+        run_options::run(typed::handle(self), call, options, body).await
     }
 
     /// Looking at records, listing them, settling interrupted ones and erasing: what a person on call needs.
@@ -279,12 +279,12 @@ impl<S: Store + ?Sized> Idem<S> {
     }
 
     /// Starts a task that purges what is past its retention, about every `interval`, in batches of 1,000 records, for
-    /// as long as the returned [`Purger`] lives.
+    /// as long as the returned [`PurgerGuard`] lives.
     ///
     /// # Errors
     /// [`Error::NoRuntime`] outside of a tokio runtime.
-    pub fn start_purger(&self, interval: Duration) -> Result<Purger, Error> {
-        Purger::start(Arc::clone(&self.engine), interval)
+    pub fn start_purger(&self, interval: Duration) -> Result<PurgerGuard, Error> {
+        PurgerGuard::start(Arc::clone(&self.engine), interval)
     }
 }
 

@@ -127,8 +127,8 @@ pub mod __private;
 
 pub use crate::codec::{Codec, StoredValue};
 pub use crate::engine::{
-    AlreadyInstalled, Attempt, Builder, Call, ErrorKind, Handling, Idem, Provenance, Purger,
-    Reconciled, Records, Recovering, Recovery, Source, with_provenance,
+    AlreadyInstalled, Attempt, Builder, Call, ErrorKind, Idem, Provenance, PurgerGuard, Reconciled,
+    Records, Recovery, RecoveryGuard, RunOptions, Source, with_provenance,
 };
 pub use crate::error::{
     DecodeError, Error, FingerprintError, InvalidCall, InvalidKey, InvalidOutbox, StoreError,

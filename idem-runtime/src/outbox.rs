@@ -115,7 +115,7 @@ Keep the `ttl` longer than a message may be on its way, the time in which it is 
 //! One table, `idem_outbox`, in the application's own database, made by [`Outbox::migrate`] or by the application's own
 //! migrations: the SQL is in `migrations/{sqlite,postgres,mysql}/outbox` of this crate. Enqueuing is one statement, and
 //! what is handled without any failure takes two more, one to claim (which takes up to 32 messages at a time) and one
-//! to delete it; reading first makes MySQL's claims three. An idle relay reads once in each [`Relay::poll_every`],
+//! to delete it; reading first makes MySQL's claims three. An idle relay reads once in each [`Relay::poll_interval`],
 //! without a lock; where something was enqueued in the same process, it looks a few times soon after.
 //!
 //! - **SQLite**: begin a transaction that writes with `BEGIN IMMEDIATE` (`pool.begin_with("BEGIN IMMEDIATE")`). One

@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
 use idem_runtime::{
-    Call, Error, Handling, Idem, MySqlStore, PostgresStore, Provenance, Source, SqliteStore,
+    Call, Error, Idem, MySqlStore, PostgresStore, Provenance, RunOptions, Source, SqliteStore,
     with_provenance,
 };
 use idem_tests::backends;
@@ -143,7 +143,7 @@ async fn transact<S: Database>(
         .store_patience(timeout)
         .build();
     let call = Call::new(backends::OPERATION, key, "request", RETENTION);
-    let charge = idem.run_in_transaction(call, Handling::new(), async |tx, _| {
+    let charge = idem.run_in_transaction(call, RunOptions::new(), async |tx, _| {
         if !sql.is_empty() {
             S::execute(tx, sql).await.map_err(|error| refused(&error))?;
         }
@@ -166,7 +166,7 @@ async fn step<S: Database>(
     let (store, _) = S::connect(address).await?;
     let idem = Idem::new(store);
     let call = Call::new(backends::OPERATION, key, "request", RETENTION).lease(lease);
-    let charge = idem.run_with(call, Handling::new(), async |attempt| {
+    let charge = idem.run_with(call, RunOptions::new(), async |attempt| {
         let receipt = attempt
             .step_tx(&idem, "charge", async |tx| {
                 S::charge(tx, key, value)

@@ -14,7 +14,7 @@ use crate::{CALLERS, RETRIES, Work};
 pub(crate) async fn send_all(work: Work) -> Answers {
     let policy = RetryPolicy::new()
         .retries(RETRIES)
-        .pauses(Duration::from_millis(50), Duration::from_secs(1));
+        .backoff(Duration::from_millis(50), Duration::from_secs(1));
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     let client = ClientBuilder::new(http)
         .with(IdempotencyMiddleware::new().policy(policy))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_runtime::{Call, Handling, OnCrash, Reconciled, idempotent};
+use idem_runtime::{Call, OnCrash, Reconciled, RunOptions, idempotent};
 
 use crate::http::{EXTRACTOR, LAYER, REFUSING_LAYER};
 use crate::places::{Handle, Sits};
@@ -122,7 +122,7 @@ pub(crate) fn entries<H: Sits>() -> Vec<Entry<H>> {
                 let call = Call::new("drops.run_with", &trace.key, "request", TTL);
                 let call = call.on_crash(OnCrash::Refuse);
                 let idem = &sits.seat().idem;
-                let handling = Handling::new().retry_err(|_: &Failure| false);
+                let handling = RunOptions::new().retry_err(|_: &Failure| false);
                 idem.run_with(call, handling, async |_| Ok(trace.body().await))
                     .await
             },
@@ -190,9 +190,9 @@ pub(crate) fn entries<H: Sits>() -> Vec<Entry<H>> {
 }
 
 /// Asked after a drop, the trace says what it remembers.
-pub(crate) fn asking(trace: &Arc<Trace>) -> Handling<'static, String, Failure> {
+pub(crate) fn asking(trace: &Arc<Trace>) -> RunOptions<'static, String, Failure> {
     let trace = Arc::clone(trace);
-    Handling::new().reconcile(move |_| {
+    RunOptions::new().reconcile(move |_| {
         let answer = remembered(&trace);
         async move { Ok(answer) }
     })

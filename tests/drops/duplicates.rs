@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use idem_runtime::{Call, Handling, OnCrash, Scope, State};
+use idem_runtime::{Call, OnCrash, RunOptions, Scope, State};
 
 use crate::calls::TTL;
 use crate::places::{Handle, Sits};
@@ -24,7 +24,7 @@ async fn call(idem: Handle, trace: Arc<Trace>) -> Result<String, Failure> {
     let call = Call::new(OPERATION, &trace.key, "request", TTL);
     let call = call.on_crash(OnCrash::Refuse).wait(GETS_THROUGH_WITHIN);
     let body = async |_| Ok(trace.body().await);
-    idem.run_with(call, Handling::new(), body).await
+    idem.run_with(call, RunOptions::new(), body).await
 }
 
 /// Which of the two claims the key and which waits for it differs from round to round. The one that is not dropped gets

@@ -110,7 +110,7 @@ impl Web {
         };
         self.server.get_or_try_init(start).await?;
         let pause = Duration::from_millis(5);
-        let policy = RetryPolicy::new().retries(3).pauses(pause, pause);
+        let policy = RetryPolicy::new().retries(3).backoff(pause, pause);
         let middleware = IdempotencyMiddleware::new()
             .policy(policy)
             .journal(Arc::clone(&journal.keys) as _, TTL);

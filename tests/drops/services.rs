@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use idem_runtime::outbox::Message;
 use idem_runtime::store::{Filter, PageRequest, Resolved};
-use idem_runtime::{Call, Error, Handling, Record, Recovery, Scope, State};
+use idem_runtime::{Call, Error, Record, Recovery, RunOptions, Scope, State};
 
 use crate::calls::{REFUSE, TTL, refuse};
 use crate::databases::{Database, Desk};
@@ -281,7 +281,7 @@ async fn recover<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
         (operation.clone(), call.recover_with(key).lease(LEASE))
     };
     let (operation, first) = call(&died.key);
-    let run = witness.idem.run_with(first, Handling::new(), async |_| {
+    let run = witness.idem.run_with(first, RunOptions::new(), async |_| {
         Ok::<_, Failure>(died.body().await)
     });
     tokio::select! {
@@ -298,14 +298,14 @@ async fn recover<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
         let (idem, trace, call) = (seat.idem.clone(), Arc::clone(&trace), call.clone());
         let pause = Duration::from_millis(10);
         let recovery = Recovery::new(&seat.idem)
-            .every(Duration::from_millis(1))
-            .pauses(pause, pause)
-            .attempts(1000);
+            .poll_interval(Duration::from_millis(1))
+            .backoff(pause, pause)
+            .max_attempts(1000);
         let handler = move |key: String| {
             let (idem, trace, (_, call)) = (idem.clone(), Arc::clone(&trace), call(&key));
             async move {
                 let body = async |_| Ok::<_, Failure>(trace.body().await);
-                idem.run_with(call, Handling::new(), body).await
+                idem.run_with(call, RunOptions::new(), body).await
             }
         };
         recovery.on(operation.clone(), handler).start()
@@ -389,7 +389,7 @@ async fn relay<S: Database>(seats: Seats<Desk<S>>, moment: Moment) -> Result<Dro
         let relay = desk.outbox.relay().on(topic.clone(), handler);
         relay
             .lease(Duration::from_millis(500))
-            .poll_every(Duration::from_millis(2))
+            .poll_interval(Duration::from_millis(2))
             .start()
     };
     let all = {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use idem_runtime::{Call, Handling, Idem, State, idempotent};
+use idem_runtime::{Call, Idem, RunOptions, State, idempotent};
 
 use crate::calls::{Entry, Mode, TTL, asking};
 use crate::databases::{Database, Desk, Text};
@@ -59,7 +59,7 @@ pub(crate) fn entries<S: Database>() -> Vec<Entry<Desk<S>>> {
             |desk: Desk<S>, trace| async move {
                 let call = Call::new(RUN, &trace.key, "request", TTL);
                 desk.idem
-                    .run_in_transaction(call, Handling::new(), async |tx, _| {
+                    .run_in_transaction(call, RunOptions::new(), async |tx, _| {
                         charge::<S>(tx, &trace, Text::Prepared).await
                     })
                     .await
@@ -224,7 +224,8 @@ async fn join<S: Database>(
             let call = Call::new(JOINED, &trace.key, "request", TTL);
             let body = async |tx: &mut S::Connection, _| charge::<S>(tx, trace, Text::Plain).await;
             let idem = &desk.idem;
-            idem.join_transaction(tx, call, Handling::new(), body).await
+            idem.join_transaction(tx, call, RunOptions::new(), body)
+                .await
         }
         Joining::Enqueue => {
             S::enqueue(tx, &desk.outbox, "drops", &trace.key).await?;

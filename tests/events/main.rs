@@ -217,7 +217,7 @@ async fn a_cache_tells_when_redis_goes_and_when_it_is_back() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(log.clone()));
     let mut number = 0;
-    let mut calls_until = async |left_alone: bool| {
+    let mut calls_until = async |circuit_open: bool| {
         let deadline = std::time::Instant::now() + Duration::from_secs(30);
         // Some more than it takes: they have nothing to tell.
         let mut more = 5;
@@ -225,7 +225,7 @@ async fn a_cache_tells_when_redis_goes_and_when_it_is_back() {
             assert!(std::time::Instant::now() < deadline, "{:?}", log.take());
             number += 1;
             assert_eq!(call(number).await.unwrap(), number);
-            if cached.stats().left_alone == left_alone {
+            if cached.stats().circuit_open == circuit_open {
                 more -= 1;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -19,7 +19,7 @@ use self::server::Server;
 /// Pauses too short to be waited for.
 fn quick() -> IdempotencyMiddleware {
     let pauses = Duration::from_millis(1);
-    IdempotencyMiddleware::new().policy(RetryPolicy::new().pauses(pauses, pauses))
+    IdempotencyMiddleware::new().policy(RetryPolicy::new().backoff(pauses, pauses))
 }
 
 fn client(middleware: IdempotencyMiddleware) -> ClientWithMiddleware {

@@ -10,8 +10,8 @@ use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::fingerprint::Secret;
 use idem_runtime::store::{Filter, PageRequest};
 use idem_runtime::{
-    Call, Error, Handling, Idem, InvalidCall, InvalidKey, Key, MemoryStore, MySqlStore, OnCrash,
-    OnStoreError, PostgresStore, RedisStore, Scope, SqliteStore, Store, idempotent,
+    Call, Error, Idem, InvalidCall, InvalidKey, Key, MemoryStore, MySqlStore, OnCrash,
+    OnStoreError, PostgresStore, RedisStore, RunOptions, Scope, SqliteStore, Store, idempotent,
 };
 use idem_tests::backends;
 use tokio::sync::Barrier;
@@ -541,7 +541,7 @@ async fn a_transaction_asks_for_a_token_in_time() {
         let call = call(token, cents);
         service
             .idem
-            .run_in_transaction(call, Handling::new(), body)
+            .run_in_transaction(call, RunOptions::new(), body)
             .await
     };
     let good = service.issue(HOUR).await;

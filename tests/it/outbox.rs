@@ -196,7 +196,7 @@ impl Database {
     fn relay(&self) -> Relay {
         self.outbox
             .relay()
-            .poll_every(Duration::from_millis(20))
+            .poll_interval(Duration::from_millis(20))
             .backoff(Duration::from_millis(1), Duration::from_millis(20))
     }
 }

@@ -10,8 +10,8 @@ use idem_runtime::error::InvalidCall;
 use idem_runtime::key::Operation;
 use idem_runtime::store::Resolved;
 use idem_runtime::{
-    Call, Error, Handling, Idem, MemoryStore, MySqlStore, OnCrash, PostgresStore, Reconciled,
-    Record, Recovering, Recovery, SqliteStore, State, Store, idempotent,
+    Call, Error, Idem, MemoryStore, MySqlStore, OnCrash, PostgresStore, Reconciled, Record,
+    Recovery, RecoveryGuard, RunOptions, SqliteStore, State, Store, idempotent,
 };
 use idem_tests::backends;
 use serde::{Deserialize, Serialize};
@@ -134,8 +134,8 @@ impl Service {
                 let service = Arc::clone(&service);
                 async move { service.run(job).await }
             })
-            .every(Duration::from_millis(50))
-            .pauses(Duration::from_millis(50), Duration::from_millis(200))
+            .poll_interval(Duration::from_millis(50))
+            .backoff(Duration::from_millis(50), Duration::from_millis(200))
     }
 
     async fn record(&self, number: u64) -> Record {
@@ -173,7 +173,7 @@ impl Service {
     }
 }
 
-fn start(recovery: Recovery) -> Recovering {
+fn start(recovery: Recovery) -> RecoveryGuard {
     recovery.start().unwrap()
 }
 
@@ -221,7 +221,7 @@ async fn what_cannot_be_recovered_is_interrupted(store: Arc<dyn Store>) {
         let number = mood as u64;
         service.dies(number).await;
         service.set(mood);
-        let recovering = start(service.recovery().attempts(3));
+        let recovering = start(service.recovery().max_attempts(3));
         let record = service.comes_to(number, State::Interrupted).await;
         assert_eq!(service.begun(), 4, "{mood:?}");
         let answer = service.run(Job::new(number)).await;
@@ -242,7 +242,7 @@ async fn several_recoveries_do_not_fight(store: Arc<dyn Store>) {
     }
     let recovering: Vec<_> = services
         .iter()
-        .map(|service| start(service.recovery().pauses(DEADLINE, DEADLINE)))
+        .map(|service| start(service.recovery().backoff(DEADLINE, DEADLINE)))
         .collect();
     for number in 0..12 {
         let record = services[0].comes_to(number, State::Completed).await;
@@ -261,9 +261,9 @@ async fn what_does_not_fit_its_handler_is_interrupted_in_the_end(store: Arc<dyn 
     service.dies(1).await;
     let recovery = Recovery::new(&service.idem)
         .on("jobs.run", async |_: Vec<u8>| Ok::<(), Error>(()))
-        .every(Duration::from_millis(50))
-        .pauses(Duration::from_millis(10), Duration::from_millis(10))
-        .attempts(2);
+        .poll_interval(Duration::from_millis(50))
+        .backoff(Duration::from_millis(10), Duration::from_millis(10))
+        .max_attempts(2);
     let recovering = start(recovery);
     service.comes_to(1, State::Interrupted).await;
     assert_eq!(service.begun(), 1);
@@ -310,7 +310,7 @@ async fn refused_work_is_interrupted_and_reconciled_work_is_asked_about(store: A
                 service.has_begun.notify_one();
                 std::future::pending::<Result<String, Error>>().await
             };
-            let handling = Handling::new();
+            let handling = RunOptions::new();
             let idem = service.idem.clone();
             let running = Box::pin(async move { idem.run_with(call, handling, body).await });
             let mut running = std::mem::ManuallyDrop::new(running);
@@ -330,13 +330,13 @@ async fn refused_work_is_interrupted_and_reconciled_work_is_asked_about(store: A
             assert_eq!(job.number, on_crash as u64);
             let call = Call::new("jobs.run", &job.number, &(), DEADLINE).recover_with(&job);
             async move {
-                let asked = Handling::new()
+                let asked = RunOptions::new()
                     .reconcile(async |_| Ok(Reconciled::Done("it was done".to_owned())));
                 let body = async |_| service.body(&job).await;
                 service.idem.run_with(call, asked, body).await
             }
         })
-        .every(Duration::from_millis(50));
+        .poll_interval(Duration::from_millis(50));
     let recovering = start(recovery);
     let refused = OnCrash::Refuse as u64;
     service.comes_to(refused, State::Interrupted).await;
@@ -359,7 +359,7 @@ async fn reconciled_work_that_was_cancelled_is_recovered(store: Arc<dyn Store>) 
         std::future::pending::<Result<String, Error>>().await
     };
     tokio::select! {
-        answer = service.idem.run_with(call(), Handling::new(), hangs) => panic!("{answer:?}"),
+        answer = service.idem.run_with(call(), RunOptions::new(), hangs) => panic!("{answer:?}"),
         () = service.has_begun.notified() => {}
     }
     service.comes_to(1, State::Interrupted).await;
@@ -370,7 +370,7 @@ async fn reconciled_work_that_was_cancelled_is_recovered(store: Arc<dyn Store>) 
             let (service, asked) = (Arc::clone(&again), Arc::clone(&asked));
             async move {
                 // At first nobody can tell.
-                let asked = Handling::new().reconcile(async |_| {
+                let asked = RunOptions::new().reconcile(async |_| {
                     Ok(match asked.fetch_add(1, Ordering::SeqCst) {
                         0 => Reconciled::Unknown,
                         _ => Reconciled::NotDone,
@@ -384,8 +384,8 @@ async fn reconciled_work_that_was_cancelled_is_recovered(store: Arc<dyn Store>) 
     };
     let recovering = start(
         recovery
-            .every(Duration::from_millis(50))
-            .pauses(Duration::from_millis(50), Duration::from_millis(50)),
+            .poll_interval(Duration::from_millis(50))
+            .backoff(Duration::from_millis(50), Duration::from_millis(50)),
     );
     service.comes_to(1, State::Completed).await;
     assert_eq!((service.done(), asked.load(Ordering::SeqCst)), (1, 2));
@@ -397,7 +397,7 @@ async fn shutting_down_begins_nothing_more(store: Arc<dyn Store>) {
     service.dies(1).await;
     service.dies(2).await;
     service.set(Mood::Slow);
-    let recovering = start(service.recovery().at_once(1));
+    let recovering = start(service.recovery().concurrency(1));
     while service.begun() == 2 {
         service.has_begun.notified().await;
     }
@@ -527,7 +527,7 @@ async fn a_record_that_is_damaged_keeps_nobody_from_being_recovered() {
         .execute(&db)
         .await
         .unwrap();
-    let recovering = start(service.recovery().at_once(1));
+    let recovering = start(service.recovery().concurrency(1));
     service.comes_to(2, State::Completed).await;
     recovering.shutdown().await;
 }
@@ -598,14 +598,14 @@ async fn pauses_in_which_no_call_could_claim_are_refused() {
     let idem = Idem::new(store.await.unwrap());
     let (none, long) = (Duration::ZERO, Duration::from_secs(1));
     for (first, longest) in [(none, long), (long, none), (none, none)] {
-        let recovery = Recovery::new(&idem).pauses(first, longest).start();
+        let recovery = Recovery::new(&idem).backoff(first, longest).start();
         assert!(matches!(
             recovery,
             Err(Error::InvalidCall(InvalidCall::ShortPause))
         ));
     }
     let shortest = Duration::from_millis(1);
-    let recovery = Recovery::new(&idem).pauses(shortest, shortest).start();
+    let recovery = Recovery::new(&idem).backoff(shortest, shortest).start();
     recovery.unwrap().shutdown().await;
 }
 
@@ -631,9 +631,9 @@ async fn a_call_that_has_not_claimed_yet_is_no_failed_attempt() {
     let shortest = Duration::from_millis(1);
     let recovering = Recovery::new(&service.idem)
         .on("jobs.run", handler)
-        .every(shortest)
-        .pauses(shortest, shortest)
-        .attempts(2)
+        .poll_interval(shortest)
+        .backoff(shortest, shortest)
+        .max_attempts(2)
         .start()
         .unwrap();
     while made.load(Ordering::SeqCst) == 0 {

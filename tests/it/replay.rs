@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use idem_runtime::error::InvalidCall;
 use idem_runtime::{
-    Call, Codec, Error, Handling, Idem, MemoryStore, MySqlStore, PostgresStore, Recovery,
+    Call, Codec, Error, Idem, MemoryStore, MySqlStore, PostgresStore, Recovery, RunOptions,
     SqliteStore, Store,
 };
 use idem_tests::backends;
@@ -84,7 +84,7 @@ async fn result<T: Value>(idem: &Idem, value: &T) -> Became {
 }
 
 async fn error<T: Value>(idem: &Idem, value: &T) -> Became {
-    let handling = || Handling::new().replay_err(|error| matches!(error, Failure::Final(_)));
+    let handling = || RunOptions::new().replay_err(|error| matches!(error, Failure::Final(_)));
     let (call, retry) = calls();
     let first = idem.run_with(call, handling(), async |_| {
         Err::<(), _>(Failure::Final(value.clone()))
@@ -104,7 +104,7 @@ async fn error<T: Value>(idem: &Idem, value: &T) -> Became {
 
 async fn step<T: Value>(idem: &Idem, value: &T) -> Became {
     let (call, retry) = calls();
-    let first = idem.run_with(call, Handling::new(), async |attempt| {
+    let first = idem.run_with(call, RunOptions::new(), async |attempt| {
         let done = attempt.step("step", async || Ok::<_, Failure<T>>(value.clone()));
         assert_eq!(&done.await?, value);
         Err::<(), _>(Failure::Again)
@@ -113,7 +113,7 @@ async fn step<T: Value>(idem: &Idem, value: &T) -> Became {
         Err(Failure::Idem(error)) if error == "unrecorded" => return Became::Unrecorded,
         failed => assert_eq!(failed, Err(Failure::Again)),
     }
-    let again = idem.run_with(retry, Handling::new(), async |attempt| {
+    let again = idem.run_with(retry, RunOptions::new(), async |attempt| {
         let done = attempt.step("step", async || -> Result<T, Failure<T>> {
             panic!("a finished step is repeated: {value:?}")
         });
@@ -395,8 +395,8 @@ async fn kept(store: Arc<dyn Store>, cases: u32) {
             read.send(kept).unwrap();
             async { Ok::<_, Error>(()) }
         })
-        .every(Duration::from_millis(50))
-        .at_once(32)
+        .poll_interval(Duration::from_millis(50))
+        .concurrency(32)
         .start()
         .unwrap();
     let deadline = Duration::from_secs(60);

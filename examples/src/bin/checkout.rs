@@ -214,7 +214,7 @@ async fn recover_until_done(folder: &Path, id: &str) -> anyhow::Result<()> {
     let shop = Arc::new(Shop::open(folder, id, "").await?);
     let (confirmed, mut confirmation) = mpsc::unbounded_channel();
     let recovery = Recovery::new(&shop.idem)
-        .every(Duration::from_millis(50))
+        .poll_interval(Duration::from_millis(50))
         .on("orders.checkout", {
             let shop = Arc::clone(&shop);
             move |order: Order| {

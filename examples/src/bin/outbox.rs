@@ -137,7 +137,7 @@ fn start_relay(outbox: &Outbox, warehouse: &Arc<Warehouse>) -> Result<RelayGuard
         .relay()
         .max_attempts(4)
         .backoff(Duration::from_millis(5), Duration::from_millis(50))
-        .poll_every(Duration::from_millis(50))
+        .poll_interval(Duration::from_millis(50))
         .on(ORDER_PLACED, move |message| {
             let warehouse = Arc::clone(&warehouse);
             async move { warehouse.on_order_placed(message).await }

@@ -111,7 +111,7 @@ impl RetryPolicy {
 
     /// The longest that the first pause can be, and the longest that any can.
     #[must_use]
-    pub const fn pauses(mut self, first: Duration, longest: Duration) -> Self {
+    pub const fn backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.first = first;
         self.longest = longest;
         self

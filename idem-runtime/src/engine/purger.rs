@@ -20,9 +20,9 @@ const BETWEEN_BATCHES: Duration = Duration::from_millis(5);
 /// A task that purges a store. It stops when this is dropped.
 #[derive(Debug)]
 #[must_use = "the purger stops when this is dropped"]
-pub struct Purger(Option<AbortHandle>);
+pub struct PurgerGuard(Option<AbortHandle>);
 
-impl Purger {
+impl PurgerGuard {
     pub(super) fn start(engine: Arc<Engine>, interval: Duration) -> Result<Self, Error> {
         let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
         let task = runtime.spawn(async move {
@@ -52,7 +52,7 @@ impl Purger {
     }
 }
 
-impl Drop for Purger {
+impl Drop for PurgerGuard {
     fn drop(&mut self) {
         if let Some(task) = &self.0 {
             task.abort();

@@ -86,10 +86,10 @@ pub struct Recovery {
 #[derive(Debug, Clone, Copy)]
 struct Settings {
     interval: Duration,
-    attempts: u32,
+    max_attempts: u32,
     first_pause: Duration,
     longest_pause: Duration,
-    at_once: usize,
+    concurrency: usize,
 }
 
 /// Whether a call that was made again has ended well.
@@ -114,10 +114,10 @@ impl Recovery {
             wrong: None,
             settings: Settings {
                 interval: Duration::from_secs(5),
-                attempts: 8,
+                max_attempts: 8,
                 first_pause: Duration::from_secs(10),
                 longest_pause: Duration::from_secs(600),
-                at_once: 8,
+                concurrency: 8,
             },
         }
     }
@@ -145,21 +145,21 @@ impl Recovery {
     }
 
     /// How often to look, about. Default 5 s. A record is recovered at most that much later than its lease ends.
-    pub fn every(mut self, interval: Duration) -> Self {
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.settings.interval = interval;
         self
     }
 
     /// How often a call is made again before the record is INTERRUPTED; at least 1. Default 8.
-    pub fn attempts(mut self, attempts: u32) -> Self {
-        self.settings.attempts = attempts.max(1);
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.settings.max_attempts = attempts.max(1);
         self
     }
 
     /// How long to wait after the first recovery that failed, and at most after a later one; each pause is twice as long
     /// as the one before. Default 10 s and 10 min, at least 1 ms each. Choose more than a claim takes: a call that has not
     /// claimed its record yet is due again after its pause, and other processes do not see that it is under way.
-    pub fn pauses(mut self, first: Duration, longest: Duration) -> Self {
+    pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.settings.first_pause = first;
         self.settings.longest_pause = longest;
         self
@@ -167,8 +167,8 @@ impl Recovery {
 
     /// How many calls to make at once, at least 1. Default 8. A call that hangs keeps its place: bound what its body waits
     /// for.
-    pub fn at_once(mut self, calls: usize) -> Self {
-        self.settings.at_once = calls.max(1);
+    pub fn concurrency(mut self, calls: usize) -> Self {
+        self.settings.concurrency = calls.max(1);
         self
     }
 
@@ -177,7 +177,7 @@ impl Recovery {
     /// # Errors
     /// [`Error::InvalidCall`] where the store cannot save recovery inputs, an operation's name is malformed, or a
     /// pause is shorter than 1 ms; [`Error::NoRuntime`] outside of a tokio runtime.
-    pub fn start(self) -> Result<Recovering, Error> {
+    pub fn start(self) -> Result<RecoveryGuard, Error> {
         let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
         if let Some(wrong) = self.wrong {
             return Err(wrong.into());
@@ -195,7 +195,7 @@ impl Recovery {
         }
         let (stop, stopped) = watch::channel(false);
         let task = runtime.spawn(self.run(stopped));
-        Ok(Recovering {
+        Ok(RecoveryGuard {
             stop,
             task: Some(task),
         })
@@ -249,14 +249,14 @@ impl Recovery {
         let limit = self.engine.policy.store_timeout;
         while !*stopped.borrow() {
             while calls.tasks.try_join_next().is_some() {}
-            while calls.tasks.len() >= self.settings.at_once {
+            while calls.tasks.len() >= self.settings.concurrency {
                 calls.tasks.join_next().await;
             }
             // That may have taken long.
             if *stopped.borrow() {
                 break;
             }
-            let room = (self.settings.at_once - calls.tasks.len()).min(BATCH);
+            let room = (self.settings.concurrency - calls.tasks.len()).min(BATCH);
             let due = bounded(limit, store.due(operation, room as u32)).await?;
             for input in &due {
                 if calls.is_under_way(input) {
@@ -310,7 +310,7 @@ impl Recovery {
             bounded(limit, store.postpone(input, left, false)).await?;
             return Ok(false);
         }
-        if input.recoveries >= settings.attempts || record.on_crash == OnCrash::Refuse {
+        if input.recoveries >= settings.max_attempts || record.on_crash == OnCrash::Refuse {
             if record.state == State::Interrupted || self.interrupt(&record).await? {
                 bounded(limit, store.forget(input)).await?;
                 tracing::error!(
@@ -458,12 +458,12 @@ impl Drop for RecoveryRun {
 /// A running [`Recovery`]. It stops when this is dropped, and the calls that it is making stop with it, as after a crash.
 #[derive(Debug)]
 #[must_use = "recovering stops when this is dropped"]
-pub struct Recovering {
+pub struct RecoveryGuard {
     stop: watch::Sender<bool>,
     task: Option<JoinHandle<()>>,
 }
 
-impl Recovering {
+impl RecoveryGuard {
     /// Begins no more calls, and waits for those that are under way.
     ///
     /// # Cancel safety
@@ -482,7 +482,7 @@ impl Recovering {
     }
 }
 
-impl Drop for Recovering {
+impl Drop for RecoveryGuard {
     fn drop(&mut self) {
         if let Some(task) = &self.task {
             task.abort();

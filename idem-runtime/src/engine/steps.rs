@@ -66,12 +66,12 @@ impl Attempt {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), idem_runtime::Error> {
     /// # use std::time::Duration;
-    /// # use idem_runtime::{Call, Error, Handling, Idem, MemoryStore};
+    /// # use idem_runtime::{Call, Error, RunOptions, Idem, MemoryStore};
     /// # async fn reserve() -> Result<u64, Error> { Ok(7) }
     /// # async fn charge(key: &str) -> Result<String, Error> { Ok(key.to_owned()) }
     /// # let idem = Idem::new(MemoryStore::new());
     /// # let call = Call::new("checkout", "order-1", "one pair of shoes", Duration::from_secs(3600));
-    /// idem.run_with(call, Handling::new(), async |attempt| {
+    /// idem.run_with(call, RunOptions::new(), async |attempt| {
     ///     let parcel = attempt.step("reserve", async || reserve().await).await?;
     ///     let key = attempt.step_downstream_key("charge");
     ///     let receipt = attempt.step("charge", async || charge(&key).await).await?;

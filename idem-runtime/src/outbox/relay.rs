@@ -44,8 +44,8 @@ pub struct Relay {
 }
 
 /// A handler that knows how to read its payload.
-pub(super) type Handler = Arc<dyn Fn(StoredMessage) -> Handling + Send + Sync>;
-pub(super) type Handling = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
+pub(super) type Handler = Arc<dyn Fn(StoredMessage) -> HandlerFuture + Send + Sync>;
+pub(super) type HandlerFuture = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
 
 /// Why a message was not handled.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub(super) struct Settings {
     pub(super) max_attempts: u32,
     pub(super) first_pause: Duration,
     pub(super) longest_pause: Duration,
-    pub(super) poll_every: Duration,
+    pub(super) poll_interval: Duration,
     pub(super) keep_delivered: Option<Duration>,
     pub(super) skip_parked: bool,
 }
@@ -83,7 +83,7 @@ impl Relay {
                 max_attempts: 10,
                 first_pause: Duration::from_secs(1),
                 longest_pause: Duration::from_secs(5 * 60),
-                poll_every: Duration::from_millis(500),
+                poll_interval: Duration::from_millis(500),
                 keep_delivered: None,
                 skip_parked: false,
             },
@@ -153,8 +153,8 @@ impl Relay {
 
     /// How often an idle relay looks for messages that other processes enqueued; 500 ms where nothing is said. Those of
     /// its own process it looks for at once.
-    pub fn poll_every(mut self, interval: Duration) -> Self {
-        self.settings.poll_every = interval.min(DECADES);
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.settings.poll_interval = interval.min(DECADES);
         self
     }
 

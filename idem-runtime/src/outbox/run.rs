@@ -31,8 +31,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut enqueued = ENQUEUED.subscribe();
     let mut work = JoinSet::new();
     let mut seen = Seen::default();
-    let poll_every = shared.settings.poll_every;
-    let mut pause = poll_every;
+    let poll_interval = shared.settings.poll_interval;
+    let mut pause = poll_interval;
     let mut failures = 0;
     // The relays of a service do not purge in step.
     let keep = shared.settings.keep_delivered.unwrap_or(PURGE_EVERY);
@@ -63,9 +63,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 // The processes of a service do not look in step.
                 let jittered = pause.mul_f64(0.8 + 0.4 * rand::random::<f64>());
                 if claimed == 0 {
-                    pause = poll_every.min(pause * 2);
+                    pause = poll_interval.min(pause * 2);
                 }
-                Some(jittered.min(poll_every))
+                Some(jittered.min(poll_interval))
             }
             Err(error) => {
                 tracing::warn!(
@@ -91,7 +91,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
                     }
                 }
                 _ = enqueued.changed(), if wait.is_some() => {
-                    pause = SOON.min(poll_every);
+                    pause = SOON.min(poll_interval);
                     if failures == 0 {
                         again_at = again_at.min(Instant::now() + pause);
                     }

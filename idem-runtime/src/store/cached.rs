@@ -78,7 +78,7 @@ pub struct CacheStats {
     /// The bytes that are kept in this process now; 0 where records are kept in Redis.
     pub bytes: u64,
     /// Whether Redis is left alone, since it failed and has not answered since.
-    pub left_alone: bool,
+    pub circuit_open: bool,
 }
 
 /// What the cache may hold unless it is told otherwise, in bytes.
@@ -215,7 +215,7 @@ impl<S: Store> Cached<S> {
 
     /// What this cache did so far.
     pub fn stats(&self) -> CacheStats {
-        let (bytes, left_alone) = match &self.backend {
+        let (bytes, circuit_open) = match &self.backend {
             CacheBackend::Local(local) => (local.bytes(), false),
             #[cfg(feature = "redis")]
             CacheBackend::Redis(redis) => (0, redis.is_circuit_open()),
@@ -224,7 +224,7 @@ impl<S: Store> Cached<S> {
             hits: self.hits.load(Ordering::Relaxed),
             misses: self.misses.load(Ordering::Relaxed),
             bytes,
-            left_alone,
+            circuit_open,
         }
     }
 

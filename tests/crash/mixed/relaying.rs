@@ -34,6 +34,6 @@ pub(super) fn start(outbox: &Outbox, voice: Voice) -> Result<RelayGuard, Error> 
         .concurrency(4)
         .max_attempts(1_000_000)
         .backoff(Duration::from_millis(10), Duration::from_millis(100))
-        .poll_every(Duration::from_millis(50))
+        .poll_interval(Duration::from_millis(50))
         .start()
 }

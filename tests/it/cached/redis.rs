@@ -365,7 +365,10 @@ async fn a_value_of_another_kind_is_left_alone_and_disturbs_nothing() {
     let kept: String = service.ask(redis::cmd("LINDEX").arg(&key).arg(0)).await;
     assert_eq!(kept, "somebody's");
 
-    assert!(!cached.stats().left_alone, "Redis was given up for one key");
+    assert!(
+        !cached.stats().circuit_open,
+        "Redis was given up for one key"
+    );
     let other = ended(&service.store, "other", b"2").await;
     service.found_and_kept(&cached, &other).await;
     service.store.reset();
@@ -400,7 +403,7 @@ async fn a_cache_counts_what_it_answers() {
     found(&cached, &claim).await;
     let stats = cached.stats();
     assert_eq!((stats.hits, stats.misses), (2, 1));
-    assert_eq!((stats.bytes, stats.left_alone), (0, false));
+    assert_eq!((stats.bytes, stats.circuit_open), (0, false));
     let store = cached.into_inner();
     assert_eq!(store.total(), 1);
 }

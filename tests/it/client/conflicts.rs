@@ -12,7 +12,7 @@ const READINGS: [Conflicts; 3] = [Conflicts::AsSaid, Conflicts::InProgress, Conf
 /// How often a request is sent whose first answer is this one, and the second 200.
 async fn tries(conflicts: Conflicts, status: u16, headers: &str, body: &str) -> usize {
     let policy = RetryPolicy::new()
-        .pauses(Duration::ZERO, Duration::ZERO)
+        .backoff(Duration::ZERO, Duration::ZERO)
         .conflicts(conflicts);
     let server = Server::script([say(status, headers, body), say(200, "", "done")]).await;
     let client = client(IdempotencyMiddleware::new().policy(policy));
@@ -103,7 +103,7 @@ async fn a_conflict_that_does_not_pass_is_handed_over_at_last() {
     let server = Server::script([say(409, "", "taken")]).await;
     let policy = RetryPolicy::new()
         .retries(3)
-        .pauses(Duration::ZERO, Duration::ZERO)
+        .backoff(Duration::ZERO, Duration::ZERO)
         .conflicts(Conflicts::InProgress);
     let client = client(IdempotencyMiddleware::new().policy(policy));
     let response = client.post(server.url()).send().await.unwrap();

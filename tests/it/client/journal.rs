@@ -33,7 +33,7 @@ async fn post(
 ) -> reqwest_middleware::Result<Response> {
     let policy = RetryPolicy::new()
         .retries(1)
-        .pauses(Duration::ZERO, Duration::ZERO);
+        .backoff(Duration::ZERO, Duration::ZERO);
     client(quick().policy(policy).journal(journal, retention))
         .post(server.url())
         .with_extension(job())

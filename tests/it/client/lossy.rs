@@ -150,7 +150,7 @@ async fn charge_all(routes: Router) -> Vec<Answer> {
     proxy.lose_replies(30);
     let policy = RetryPolicy::new()
         .retries(60)
-        .pauses(Duration::from_millis(1), Duration::from_millis(20));
+        .backoff(Duration::from_millis(1), Duration::from_millis(20));
     let client = ClientBuilder::new(reqwest::Client::new())
         .with(IdempotencyMiddleware::new().policy(policy))
         .build();

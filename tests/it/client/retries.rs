@@ -56,7 +56,7 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 /// No pauses but those that the server asks for.
-const AT_ONCE: RetryPolicy = RetryPolicy::new().pauses(Duration::ZERO, Duration::ZERO);
+const AT_ONCE: RetryPolicy = RetryPolicy::new().backoff(Duration::ZERO, Duration::ZERO);
 
 #[tokio::test(start_paused = true)]
 async fn whatever_breaks_on_the_way_is_repeated_as_it_was() {
@@ -175,7 +175,7 @@ async fn a_conflict_of_unknown_length_is_looked_into_and_handed_over_whole() {
 
 #[tokio::test(start_paused = true)]
 async fn pauses_are_random_below_a_bound_that_doubles() {
-    let policy = RetryPolicy::new().retries(6).pauses(secs(1), secs(8));
+    let policy = RetryPolicy::new().retries(6).backoff(secs(1), secs(8));
     let mut all = Vec::new();
     for _ in 0..20 {
         let server = Server::script([say(500, "", "")]).await;
@@ -219,7 +219,7 @@ async fn retry_after_is_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn those_who_were_told_the_same_second_come_back_one_by_one() {
-    let policy = RetryPolicy::new().retries(1).pauses(secs(1), secs(1));
+    let policy = RetryPolicy::new().retries(1).backoff(secs(1), secs(1));
     let mut late = Vec::new();
     for _ in 0..20 {
         let server = Server::script([say(503, "Retry-After: 5\r\n", "")]).await;
@@ -402,7 +402,7 @@ async fn a_result_that_is_elsewhere_is_fetched() {
 #[tokio::test]
 async fn nothing_overflows() {
     const LONGEST: RetryPolicy = RetryPolicy::new()
-        .pauses(Duration::MAX, Duration::MAX)
+        .backoff(Duration::MAX, Duration::MAX)
         .total(Duration::MAX)
         .per_try(Duration::MAX);
     for after in [

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use idem_runtime::store::{Filter, PageRequest, Resolved};
 use idem_runtime::{
-    Attempt, Call, Error, Handling, Idem, MemoryStore, OnCrash, Reconciled, Record, Scope, State,
+    Attempt, Call, Error, Idem, MemoryStore, OnCrash, Reconciled, Record, RunOptions, Scope, State,
 };
 use tokio::sync::oneshot;
 
@@ -122,7 +122,7 @@ async fn a_person_can_release_fail_or_erase_an_interrupted_record() {
         idem.records().fail(&seen, &why).await.unwrap(),
         Resolved::Done
     );
-    let handling = Handling::new().replay_err(|_| true);
+    let handling = RunOptions::new().replay_err(|_| true);
     let replayed = idem.run_with(refuse(), handling, async |_| Ok(effects.happen()));
     assert!(matches!(replayed.await, Err(Failure::Declined(why)) if why == "by hand"));
 
@@ -157,7 +157,7 @@ async fn reconcile(
 ) -> (Result<u32, Failure>, Vec<u32>) {
     let mut answer = Some(answer);
     let mut asked = Vec::new();
-    let handling = Handling::new().reconcile(|attempt: Attempt| {
+    let handling = RunOptions::new().reconcile(|attempt: Attempt| {
         asked.push(attempt.number());
         std::future::ready(answer.take().expect("asked once"))
     });
@@ -223,7 +223,7 @@ async fn one_question_serves_all_duplicates_of_a_process() {
     die(&idem, &effects, reconcile()).await;
     let asked = std::sync::atomic::AtomicU32::new(0);
     let run = |wait| {
-        let handling = Handling::new().reconcile(|_| {
+        let handling = RunOptions::new().reconcile(|_| {
             asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             async {
                 tokio::time::sleep(Duration::from_secs(5)).await;
@@ -317,7 +317,7 @@ async fn an_owner_that_was_paused_is_accepted_when_nobody_took_over() {
     let (pair, effects) = (Pair::new(), Effects::default());
     let result = pair
         .slow
-        .run_with(call("k", 1), Handling::new(), async |attempt| {
+        .run_with(call("k", 1), RunOptions::new(), async |attempt| {
             paused_past_the_lease(&attempt).await;
             Ok::<_, Failure>(effects.happen())
         })
@@ -331,7 +331,7 @@ async fn an_owner_that_was_overtaken_gets_the_stored_result() {
     let (pair, effects) = (Pair::new(), Effects::default());
     let result = pair
         .slow
-        .run_with(call("k", 1), Handling::new(), async |attempt| {
+        .run_with(call("k", 1), RunOptions::new(), async |attempt| {
             let own = effects.happen();
             paused_past_the_lease(&attempt).await;
             assert_eq!(effects.run(&pair.other, call("k", 1)).await?, 2);
@@ -347,7 +347,7 @@ async fn an_owner_that_was_overtaken_by_a_call_that_still_runs_has_lost() {
     let overtaker = std::cell::RefCell::new(None);
     let result = pair
         .slow
-        .run_with(call("k", 1), Handling::new(), async |attempt| {
+        .run_with(call("k", 1), RunOptions::new(), async |attempt| {
             paused_past_the_lease(&attempt).await;
             let mut running = Box::pin(pair.other.run(call("k", 1), async || {
                 std::future::pending::<()>().await;
@@ -369,7 +369,7 @@ async fn an_owner_under_refuse_may_finish_what_nobody_resolved() {
     let refuse = || call("k", 1).on_crash(OnCrash::Refuse);
     let result = pair
         .slow
-        .run_with(refuse(), Handling::new(), async |attempt| {
+        .run_with(refuse(), RunOptions::new(), async |attempt| {
             paused_past_the_lease(&attempt).await;
             let interrupted = refusal(effects.run(&pair.other, refuse()).await);
             assert!(matches!(interrupted, Error::Interrupted));
@@ -386,7 +386,7 @@ async fn an_owner_whose_record_was_resolved_by_hand_gets_what_the_person_said() 
     let refuse = || call("k", 1).on_crash(OnCrash::Refuse);
     let result = pair
         .slow
-        .run_with(refuse(), Handling::new(), async |attempt| {
+        .run_with(refuse(), RunOptions::new(), async |attempt| {
             paused_past_the_lease(&attempt).await;
             let records = pair.other.records();
             let seen = records.get(&attempt.record_id()).await?.unwrap();
@@ -403,7 +403,7 @@ async fn fencing_tokens_grow_over_attempts_purges_and_erasures() {
     let idem = idem();
     let mut last = 0;
     for round in 0..4 {
-        let fencing_token = idem.run_with(call("k", 1), Handling::new(), async |attempt| {
+        let fencing_token = idem.run_with(call("k", 1), RunOptions::new(), async |attempt| {
             let claim_id = attempt.fencing_token().unwrap();
             // One attempt fails, so that the next one is of the same record.
             if round % 2 == 0 {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Handling, Idem, MemoryStore, OnCrash, Scope, State};
+use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, RunOptions, Scope, State};
 
 use super::{Effects, Failure, LEASE, call, idem, refusal};
 
 /// Terminal: `Declined`. Proof that nothing was done: `TimedOut`.
-fn handling<'a>() -> Handling<'a, u32, Failure> {
-    Handling::new()
+fn handling<'a>() -> RunOptions<'a, u32, Failure> {
+    RunOptions::new()
         .replay_err(|error| matches!(error, Failure::Declined(_)))
         .retry_err(|error| matches!(error, Failure::TimedOut))
 }
@@ -63,7 +63,7 @@ async fn a_released_key_keeps_its_attempt_number_and_its_request() {
     let _ = fail(&idem, &effects, call("k", 1), Failure::TimedOut).await;
     let reused = refusal(effects.run(&idem, call("k", 2)).await);
     assert!(matches!(reused, Error::KeyReused), "{reused:?}");
-    let attempt = idem.run_with(call("k", 1), Handling::new(), async |attempt| {
+    let attempt = idem.run_with(call("k", 1), RunOptions::new(), async |attempt| {
         Ok::<_, Failure>(attempt.number())
     });
     assert_eq!(attempt.await.unwrap(), 2);

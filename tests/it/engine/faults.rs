@@ -6,7 +6,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
 use idem_runtime::{
-    Error, Handling, Idem, MemoryStore, OnCrash, OnStoreError, Record, Scope, State, StoreErrorKind,
+    Error, Idem, MemoryStore, OnCrash, OnStoreError, Record, RunOptions, Scope, State,
+    StoreErrorKind,
 };
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -277,7 +278,7 @@ async fn failing_open_is_an_opt_in_of_the_call_or_of_the_handle() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
     faults.outage();
     let call = || call("k", 1);
-    let unprotected = idem.run_with(call().run_on_store_error(), Handling::new(), async |it| {
+    let unprotected = idem.run_with(call().run_on_store_error(), RunOptions::new(), async |it| {
         assert_eq!(it.fencing_token(), None);
         assert!(!it.is_live());
         assert!(matches!(it.renew().await, Err(Error::LeaseLost)));
@@ -436,7 +437,7 @@ async fn a_release_that_fails_is_outlasted_and_costs_the_caller_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_heartbeat_that_fails_goes_on_trying() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
-    let result = idem.run_with(call("k", 1), Handling::new(), async |attempt| {
+    let result = idem.run_with(call("k", 1), RunOptions::new(), async |attempt| {
         faults.fail_before(Op::Renew, 2);
         tokio::time::sleep(LEASE - Duration::from_secs(1)).await;
         assert!(attempt.is_live(), "renewed at the third try");
@@ -460,7 +461,7 @@ async fn a_heartbeat_that_fails_goes_on_trying() {
 #[tokio::test(start_paused = true)]
 async fn a_heartbeat_that_hangs_never_makes_a_lease_longer_than_it_was_sent_for() {
     let ((idem, faults), _) = (faulty(), Effects::default());
-    let result = idem.run_with(call("k", 1), Handling::new(), async |attempt| {
+    let result = idem.run_with(call("k", 1), RunOptions::new(), async |attempt| {
         // Sent at a third of the lease and acknowledged two seconds later: counted from when it was sent.
         let gate = faults.hold_after(Op::Renew);
         tokio::time::sleep(LEASE / 3 + Duration::from_secs(2)).await;

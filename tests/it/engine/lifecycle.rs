@@ -250,7 +250,7 @@ async fn the_limit_on_the_stored_size_is_exact() {
 async fn an_attempt_knows_what_it_is_about() {
     let idem = idem();
     let call = Call::new("op", "k", &1, TTL).scope("ann");
-    idem.run_with(call, idem_runtime::Handling::new(), async |attempt| {
+    idem.run_with(call, idem_runtime::RunOptions::new(), async |attempt| {
         assert_eq!(attempt.key().as_str(), "k");
         assert_eq!(attempt.scope().as_str(), "ann");
         assert_eq!(attempt.operation().as_str(), "op");
@@ -272,7 +272,7 @@ async fn an_attempt_knows_what_it_is_about() {
 #[tokio::test(start_paused = true)]
 async fn downstream_keys_depend_on_the_identity_and_the_service_alone() {
     async fn downstream(idem: &Idem<MemoryStore>, call: Call, service: &str) -> String {
-        let handling = idem_runtime::Handling::new();
+        let handling = idem_runtime::RunOptions::new();
         let body = async |attempt: idem_runtime::Attempt| {
             Ok::<_, Failure>(attempt.downstream_key(service))
         };

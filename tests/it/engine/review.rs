@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Gate, Op};
-use idem_runtime::{Error, Handling, Idem, MemoryStore, OnCrash, Scope, State, StoreErrorKind};
+use idem_runtime::{Error, Idem, MemoryStore, OnCrash, RunOptions, Scope, State, StoreErrorKind};
 
 use super::{Effects, Failure, LEASE, call, idem, refusal};
 
@@ -86,7 +86,7 @@ async fn what_a_body_does_before_it_is_a_future_counts_as_done() {
     );
     let eager = idem.run_with(
         call("k", 1).on_crash(OnCrash::Refuse),
-        Handling::new(),
+        RunOptions::new(),
         |_| {
             assert_eq!(effects.happen(), 0, "a panic behind the effect");
             std::future::ready(Ok::<_, Failure>(0))
@@ -101,7 +101,7 @@ async fn what_a_body_does_before_it_is_a_future_counts_as_done() {
 async fn an_attempt_that_gave_its_key_back_no_longer_believes_to_own_it() {
     let (idem, effects) = (idem(), Effects::default());
     let mut kept = None;
-    let failed = idem.run_with(call("k", 1), Handling::new(), async |attempt| {
+    let failed = idem.run_with(call("k", 1), RunOptions::new(), async |attempt| {
         kept = Some(attempt);
         Err::<u32, _>(Failure::TimedOut)
     });
@@ -235,7 +235,7 @@ async fn in_a_storm_of_faults_and_cancellations_an_answer_once_given_stays() {
                 tokio::time::sleep(ms(begins)).await;
                 let call = call("k", 1).on_crash(on_crash).wait(LEASE * 4);
                 let handling =
-                    Handling::new().retry_err(|error| matches!(error, Failure::TimedOut));
+                    RunOptions::new().retry_err(|error| matches!(error, Failure::TimedOut));
                 let run = service.run_with(call, handling, async |_| {
                     let done = (!fails).then(|| effects.happen());
                     tokio::time::sleep(ms(lasts)).await;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
 use idem_runtime::{
-    Attempt, Call, Error, Handling, Idem, InvalidCall, MemoryStore, OnCrash, OnStoreError, Record,
-    Scope, State, Store, StoreErrorKind,
+    Attempt, Call, Error, Idem, InvalidCall, MemoryStore, OnCrash, OnStoreError, Record,
+    RunOptions, Scope, State, Store, StoreErrorKind,
 };
 use tokio::time::Instant;
 
@@ -56,7 +56,7 @@ where
     T: idem_runtime::StoredValue,
     S: Store + ?Sized,
 {
-    idem.run_with(call, Handling::new(), body).await
+    idem.run_with(call, RunOptions::new(), body).await
 }
 
 /// A body that takes these steps, and then dies without a word.
@@ -265,7 +265,7 @@ async fn a_step_that_could_not_be_saved_is_unknown_and_the_key_is_not_released()
             faults.always(Op::SaveStep, fault.clone());
             let began = Instant::now();
             // As if the body took the error for one that proves that nothing was done.
-            let handling = Handling::new().retry_err(|_| true);
+            let handling = RunOptions::new().retry_err(|_| true);
             let call = call("k", 1).on_crash(on_crash);
             let failed = idem.run_with(call, handling, async |attempt| {
                 ledger.step(&attempt, "charge").await

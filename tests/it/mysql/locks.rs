@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Handling, Idem, MySqlStore, StoreErrorKind};
+use idem_runtime::{Call, Error, Idem, MySqlStore, RunOptions, StoreErrorKind};
 use idem_servers::{Options, Server};
 use sqlx::Connection as _;
 use sqlx::mysql::{MySqlConnection, MySqlPool};
@@ -62,7 +62,7 @@ async fn a_transaction_that_the_server_undid_commits_nothing_more() {
         .await
         .unwrap();
     let joined = joining
-        .join_transaction(&mut outer, call("k"), Handling::new(), async |_, _| {
+        .join_transaction(&mut outer, call("k"), RunOptions::new(), async |_, _| {
             Ok::<_, Error>(2)
         })
         .await;

@@ -150,7 +150,7 @@ async fn a_poll_does_not_read_what_waits_behind_a_parked_message(database: Datab
         let log = handled.clone();
         outbox
             .relay()
-            .poll_every(Duration::from_secs(60 * 60))
+            .poll_interval(Duration::from_secs(60 * 60))
             .on(TOPIC, move |message: Message<i64>| {
                 log.push(message.payload);
                 async { Ok::<_, Error>(()) }

@@ -210,7 +210,7 @@ async fn what_is_enqueued_in_this_process_is_found_at_once(database: Database) {
     let relay = database
         .outbox
         .relay()
-        .poll_every(Duration::from_secs(60 * 60))
+        .poll_interval(Duration::from_secs(60 * 60))
         .on(TOPIC, move |message: Message<super::Placed>| {
             log.push(message.payload.order);
             async { Ok::<_, Error>(()) }

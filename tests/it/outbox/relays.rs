@@ -34,7 +34,7 @@ async fn statements_are_few() {
     let relay = database
         .outbox
         .relay()
-        .poll_every(Duration::from_secs(60 * 60))
+        .poll_interval(Duration::from_secs(60 * 60))
         .on(TOPIC, move |message: Message<Placed>| {
             log.push(message.payload.order);
             async { Ok::<_, Error>(()) }

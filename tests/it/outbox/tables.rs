@@ -46,7 +46,7 @@ async fn an_outbox_has_a_table_of_its_own_name(database: Database) {
     let log = handled.clone();
     let relay = order
         .relay()
-        .poll_every(Duration::from_millis(20))
+        .poll_interval(Duration::from_millis(20))
         .on(TOPIC, move |message: Message<Placed>| {
             log.push(message.payload.order);
             async { Ok::<_, Error>(()) }

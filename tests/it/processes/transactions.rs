@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Handling, Idem, MySqlStore, PostgresStore, SqliteStore, State};
+use idem_runtime::{Call, Error, Idem, MySqlStore, PostgresStore, RunOptions, SqliteStore, State};
 use idem_tests::backends::OPERATION;
 use idem_tests::ledger::Database;
 
@@ -47,7 +47,7 @@ impl<S: Database> Shop<S> {
     async fn transact(&self, key: &str) -> Result<String, Error> {
         let call = Call::new(OPERATION, key, "request", TTL);
         self.idem
-            .run_in_transaction(call, Handling::new(), async |tx, _| {
+            .run_in_transaction(call, RunOptions::new(), async |tx, _| {
                 S::charge(tx, key, "ours").await.unwrap();
                 Ok("ours".to_owned())
             })
@@ -64,7 +64,7 @@ impl<S: Database> Shop<S> {
             });
             charge.await
         };
-        self.idem.run_with(call, Handling::new(), body).await
+        self.idem.run_with(call, RunOptions::new(), body).await
     }
 
     /// Another process between its effect and its commit.

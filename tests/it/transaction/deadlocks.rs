@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join;
-use idem_runtime::{Call, Error, Handling};
+use idem_runtime::{Call, Error, RunOptions};
 use tokio::sync::Barrier;
 
 use super::places::{Connection, Place};
@@ -37,7 +37,7 @@ async fn crosswise<P: Place>(
         }
     };
     shop.idem
-        .run_in_transaction(call, Handling::new(), body)
+        .run_in_transaction(call, RunOptions::new(), body)
         .await
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join;
 use idem_runtime::store::TransactionalStore;
-use idem_runtime::{Attempt, Call, Error, Handling, Idem, MySqlStore, PostgresStore};
+use idem_runtime::{Attempt, Call, Error, Idem, MySqlStore, PostgresStore, RunOptions};
 use idem_servers::{Options, Server};
 use idem_tests::proxy::{Loss, Proxy};
 use sqlx::mysql::MySqlPoolOptions;
@@ -39,7 +39,7 @@ impl<S: TransactionalStore> Line<S> {
             Ok(7)
         };
         self.idem
-            .run_in_transaction(call(key), Handling::new(), body)
+            .run_in_transaction(call(key), RunOptions::new(), body)
             .await
     }
 
@@ -53,7 +53,7 @@ impl<S: TransactionalStore> Line<S> {
             });
             step.await
         };
-        self.idem.run_with(call(key), Handling::new(), body).await
+        self.idem.run_with(call(key), RunOptions::new(), body).await
     }
 
     async fn lost_commits_of_steps_are_found_out<P: Place<Store = S>>(&self) {
@@ -182,7 +182,7 @@ async fn order_within_stock(
         }
         Ok(taken)
     };
-    idem.run_in_transaction(call(key), Handling::new(), body)
+    idem.run_in_transaction(call(key), RunOptions::new(), body)
         .await
 }
 
@@ -233,16 +233,18 @@ where
     let idem = Idem::new(place.store());
     for key in ["a", "b"] {
         let ordered: Result<u64, Failure> = idem
-            .run_in_transaction(call(key), Handling::new(), async |tx, _| {
+            .run_in_transaction(call(key), RunOptions::new(), async |tx, _| {
                 P::order(tx, key, 5).await?;
                 Ok(1)
             })
             .await;
         assert_eq!(ordered.unwrap(), 1);
         let stepped: Result<u64, Failure> = idem
-            .run_with(call("leased"), Handling::new(), async |attempt: Attempt| {
-                attempt.step("one", async || Ok(2)).await
-            })
+            .run_with(
+                call("leased"),
+                RunOptions::new(),
+                async |attempt: Attempt| attempt.step("one", async || Ok(2)).await,
+            )
             .await;
         assert_eq!(stepped.unwrap(), 2);
         super::places::Migrate::migrate_for_tests(idem.store()).await;

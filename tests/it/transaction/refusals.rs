@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Handling, Idem, InvalidCall, Store, idempotent};
+use idem_runtime::{Call, Error, Idem, InvalidCall, RunOptions, Store, idempotent};
 
 use super::places::Place;
 use super::{Failure, OPERATION, Shop, on_every_store};
@@ -54,7 +54,7 @@ fn assert_inside<T: std::fmt::Debug>(answer: Result<T, Failure>) {
 async fn a_leased_call_in_the_body_is_refused<P: Place>(shop: Arc<Shop<P>>) {
     let answer: Result<u64, Failure> = shop
         .idem
-        .run_in_transaction(call("a"), Handling::new(), async |_, _| {
+        .run_in_transaction(call("a"), RunOptions::new(), async |_, _| {
             assert_inside(order_leased(&shop.idem, "b", 5, false).await);
             // Not at its first poll only.
             tokio::task::yield_now().await;
@@ -70,7 +70,7 @@ async fn a_leased_call_in_the_body_is_refused<P: Place>(shop: Arc<Shop<P>>) {
 async fn another_transaction_in_the_body_is_refused<P: Place>(shop: Arc<Shop<P>>) {
     let answer: Result<u64, Failure> = shop
         .idem
-        .run_in_transaction(call("a"), Handling::new(), async |_, _| {
+        .run_in_transaction(call("a"), RunOptions::new(), async |_, _| {
             assert_inside(super::order(&shop, "b", 5, super::Then::Succeed).await);
             Err(Failure::OutOfStock)
         })
@@ -80,17 +80,17 @@ async fn another_transaction_in_the_body_is_refused<P: Place>(shop: Arc<Shop<P>>
 }
 
 async fn what_says_something_of_crashes_is_refused<P: Place>(shop: Arc<Shop<P>>) {
-    let handlings: [(Call, Handling<'_, u64, Failure>); 5] = [
-        (call("a").lease(Duration::from_secs(1)), Handling::new()),
+    let handlings: [(Call, RunOptions<'_, u64, Failure>); 5] = [
+        (call("a").lease(Duration::from_secs(1)), RunOptions::new()),
         (
             call("a").on_crash(idem_runtime::OnCrash::Refuse),
-            Handling::new(),
+            RunOptions::new(),
         ),
-        (call("a").run_on_store_error(), Handling::new()),
-        (call("a"), Handling::new().retry_err(|_| true)),
+        (call("a").run_on_store_error(), RunOptions::new()),
+        (call("a"), RunOptions::new().retry_err(|_| true)),
         (
             call("a"),
-            Handling::new().reconcile(async |_| Ok(idem_runtime::Reconciled::Unknown)),
+            RunOptions::new().reconcile(async |_| Ok(idem_runtime::Reconciled::Unknown)),
         ),
     ];
     for (call, handling) in handlings {

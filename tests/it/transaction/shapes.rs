@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use idem_runtime::{Call, Error, Handling, Idem, SqliteStore, idempotent};
+use idem_runtime::{Call, Error, Idem, RunOptions, SqliteStore, idempotent};
 use sqlx::SqliteConnection;
 
 use super::places::{Place as _, Sqlite};
@@ -94,7 +94,7 @@ async fn without_the_macro() {
     for _ in 0..2 {
         let answer: Result<u32, Failure> = shop
             .idem
-            .run_in_transaction(call("a"), Handling::new(), async |tx, attempt| {
+            .run_in_transaction(call("a"), RunOptions::new(), async |tx, attempt| {
                 Sqlite::order(tx, "a", 5).await?;
                 attempt.renew().await?;
                 Ok(attempt.number())
@@ -107,7 +107,7 @@ async fn without_the_macro() {
     let mut outer = shop.place.begin().await;
     let answer: Result<(), Error> = shop
         .idem
-        .join_transaction(&mut outer, call("b"), Handling::new(), async |tx, _| {
+        .join_transaction(&mut outer, call("b"), RunOptions::new(), async |tx, _| {
             Sqlite::order(tx, "b", 5).await.unwrap();
             Ok(())
         })
@@ -126,7 +126,7 @@ async fn an_attempt_is_over_with_its_transaction() {
         let mut kept = None;
         let _: Result<(), Failure> = shop
             .idem
-            .run_in_transaction(call, Handling::new(), async |_, attempt| {
+            .run_in_transaction(call, RunOptions::new(), async |_, attempt| {
                 assert!(attempt.is_live() && attempt.fencing_token().is_some());
                 kept = Some(attempt);
                 if fails {
@@ -149,7 +149,7 @@ async fn the_record_of_a_transaction_is_purged_soon_after_its_retention() {
     let call = Call::new("orders.place", "a", &5, Duration::from_secs(60));
     let answer: Result<(), Error> = shop
         .idem
-        .run_in_transaction(call, Handling::new(), async |_, _| Ok(()))
+        .run_in_transaction(call, RunOptions::new(), async |_, _| Ok(()))
         .await;
     answer.unwrap();
     let late: i64 =

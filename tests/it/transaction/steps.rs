@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use idem_runtime::record::Owner;
 use idem_runtime::store::FencedWrite;
-use idem_runtime::{Attempt, Call, Error, Handling, InvalidCall, State, Store as _, idempotent};
+use idem_runtime::{Attempt, Call, Error, InvalidCall, RunOptions, State, Store as _, idempotent};
 
 use super::places::{Connection, Place};
 use super::refusals::order_leased;
@@ -61,7 +61,7 @@ impl<P: Place> Shop<P> {
         key: &str,
         body: impl AsyncFnOnce(Attempt) -> Result<u64, Failure>,
     ) -> Result<u64, Failure> {
-        self.idem.run_with(call(key), Handling::new(), body).await
+        self.idem.run_with(call(key), RunOptions::new(), body).await
     }
 
     /// The usual step.
@@ -272,7 +272,7 @@ async fn what_could_wait_for_the_step_is_refused<P: Place>(shop: Arc<Shop<P>>) {
 async fn a_transactional_call_has_none<P: Place>(shop: Arc<Shop<P>>) {
     let call = Call::new(OPERATION, "a", &5, Duration::from_secs(600));
     let body = async |_: &mut Connection<P>, attempt: Attempt| shop.step(&attempt, "a").await;
-    let answer = shop.idem.run_in_transaction(call, Handling::new(), body);
+    let answer = shop.idem.run_in_transaction(call, RunOptions::new(), body);
     let error = idempotency(answer.await);
     assert!(
         matches!(

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use idem_runtime::{Attempt, Call, Error, Handling, Idem, SqliteStore};
+use idem_runtime::{Attempt, Call, Error, Idem, RunOptions, SqliteStore};
 use sqlx::SqlitePool;
 use tokio::sync::Notify;
 
@@ -42,7 +42,7 @@ async fn locked<T>(
         .lease(lease)
         .wait(Duration::from_secs(60));
     let held = idem
-        .run_with(lock, Handling::new(), async |attempt| {
+        .run_with(lock, RunOptions::new(), async |attempt| {
             Err::<(), _>(Unlocked::Done(work(attempt).await))
         })
         .await;

@@ -100,7 +100,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     let relay = outbox
         .relay()
         .backoff(Duration::from_millis(5), Duration::from_millis(50))
-        .poll_every(Duration::from_millis(50))
+        .poll_interval(Duration::from_millis(50))
         .on("order.placed", {
             let shop = shop.clone();
             move |message| {

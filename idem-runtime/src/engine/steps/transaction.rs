@@ -26,11 +26,11 @@ impl Attempt {
     /// # #[cfg(feature = "sqlite")]
     /// # async fn example() -> Result<(), idem_runtime::Error> {
     /// # use std::time::Duration;
-    /// # use idem_runtime::{Call, Error, Handling, Idem, SqliteStore};
+    /// # use idem_runtime::{Call, Error, RunOptions, Idem, SqliteStore};
     /// # async fn charge(key: &str) -> Result<String, Error> { Ok(key.to_owned()) }
     /// # let idem = Idem::new(SqliteStore::open("shop.db").await?);
     /// # let call = Call::new("checkout", "order-1", "one pair of shoes", Duration::from_secs(3600));
-    /// idem.run_with(call, Handling::new(), async |attempt| {
+    /// idem.run_with(call, RunOptions::new(), async |attempt| {
     ///     let parcel = attempt
     ///         .step_tx(&idem, "reserve", async |tx| {
     ///             // SQL through `tx`, such as `sqlx::query("UPDATE stock ...").execute(&mut *tx).await?`.

@@ -84,7 +84,7 @@ async fn the_documented_privileges_are_enough_for_a_cache() {
         .unwrap();
     let cached = service.process();
     found(&cached, &claim).await;
-    assert!(!cached.stats().left_alone);
+    assert!(!cached.stats().circuit_open);
     assert_eq!(refused(&server), BTreeSet::new());
 }
 

@@ -15,7 +15,7 @@ use crate::record::OnCrash;
 use crate::store::TransactionalStore;
 
 /// What [`Idem::run_with`](super::Idem::run_with) does with the errors of a body, and after a crash.
-pub struct Handling<'a, T, E> {
+pub struct RunOptions<'a, T, E> {
     judge: Judge<'a, E>,
     stored: Option<ValueCodec<E>>,
     reconcile: Option<Reconciler<'a, T, E>>,
@@ -31,7 +31,7 @@ type Matcher<'a, E> = Box<dyn Fn(&E) -> bool + Send + Sync + 'a>;
 type Reconciler<'a, T, E> = Box<dyn FnMut(Attempt) -> Answer<'a, T, E> + Send + 'a>;
 type Answer<'a, T, E> = Pin<Box<dyn Future<Output = Result<Reconciled<T>, E>> + Send + 'a>>;
 
-impl<'a, T, E> Handling<'a, T, E> {
+impl<'a, T, E> RunOptions<'a, T, E> {
     /// Every `Err` is transient under `rerun` and unknown otherwise.
     pub fn new() -> Self {
         Self {
@@ -90,7 +90,7 @@ impl<E> Judge<'_, E> {
     }
 }
 
-impl<T, E> Default for Handling<'_, T, E> {
+impl<T, E> Default for RunOptions<'_, T, E> {
     fn default() -> Self {
         Self::new()
     }
@@ -100,18 +100,18 @@ impl<T, E> Default for Handling<'_, T, E> {
 pub(super) async fn run<T, E>(
     handle: Handle,
     call: Call,
-    handling: Handling<'_, T, E>,
+    options: RunOptions<'_, T, E>,
     body: impl AsyncFnOnce(Attempt) -> Result<T, E>,
 ) -> Result<T, E>
 where
     T: StoredValue,
     E: From<Error>,
 {
-    let Handling {
+    let RunOptions {
         judge,
         stored,
         reconcile,
-    } = handling;
+    } = options;
     let values = ValueCodec::stored();
     let mut errors = ErrorCodec::none();
     if let Some(stored) = stored {
@@ -154,7 +154,7 @@ where
 /// A call that is to run in a transaction, how its results are stored, and what its errors mean.
 type InTransactionCall<'a, T, E> = (Call, ValueCodec<T>, ErrorCodec<E>, Judge<'a, E>);
 
-impl<'a, T, E> Handling<'a, T, E> {
+impl<'a, T, E> RunOptions<'a, T, E> {
     /// What is left of it for a call in a transaction, which no crash leaves undecided.
     pub(super) fn in_transaction(self, call: Call) -> InTransactionCall<'a, T, E>
     where
@@ -198,8 +198,8 @@ pub(super) async fn run_in_transaction<S: TransactionalStore, T, E>(
         .await
 }
 
-impl<T, E> fmt::Debug for Handling<'_, T, E> {
+impl<T, E> fmt::Debug for RunOptions<'_, T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handling").finish_non_exhaustive()
+        f.debug_struct("RunOptions").finish_non_exhaustive()
     }
 }
