@@ -8,7 +8,6 @@
 mod attempt;
 mod call;
 mod claim;
-mod handover;
 mod install;
 mod issue;
 mod provenance;
@@ -18,6 +17,7 @@ mod recovery;
 mod run_options;
 mod running;
 mod settle;
+mod singleflight;
 mod steps;
 mod timing;
 pub(crate) mod transaction;
@@ -42,7 +42,7 @@ pub use self::typed::{ErrorKind, Reconciled};
 pub(crate) use self::install::default_engine;
 
 use self::claim::{GiveBack, MAX_ORPHANS};
-use self::handover::Handover;
+use self::singleflight::SingleFlight;
 use crate::codec::{Codec, StoredValue};
 use crate::error::Error;
 use crate::fingerprint::Secret;
@@ -66,7 +66,7 @@ pub(crate) struct Engine {
     pub(crate) policy: Policy,
     /// The first seals new digests; all of them are tried on stored ones.
     pub(crate) secrets: Vec<Secret>,
-    pub(crate) handover: Handover,
+    pub(crate) singleflight: SingleFlight,
     /// Claims whose calls have gone.
     pub(crate) give_back: GiveBack,
     /// Room for tasks that wait for the answers to such claims.
@@ -402,7 +402,7 @@ impl<S: Store> Builder<S> {
                 store: Arc::clone(&store) as Arc<dyn Store>,
                 policy: self.policy,
                 secrets: self.secrets,
-                handover: Handover::default(),
+                singleflight: SingleFlight::default(),
                 give_back: GiveBack::default(),
                 orphans: Arc::new(Semaphore::new(MAX_ORPHANS)),
             }),

@@ -145,10 +145,10 @@ use crate::fingerprint;
 use crate::key::{Key, MAX_LEN, ToKey};
 use crate::store::outbox::{Enqueued, Envelope, Inserts, Messages, TableName};
 
-mod carry;
+mod deliver;
 mod message;
+mod poll_loop;
 mod relay;
-mod run;
 
 pub use self::message::{Backlog, Message, Parked};
 pub use self::relay::{Relay, RelayGuard, RelayStats};
@@ -396,7 +396,7 @@ pub struct NewMessage<'a, T: ?Sized> {
 
 impl<'a, T: Serialize + Sync + ?Sized> NewMessage<'a, T> {
     /// Hands this message out only after all earlier ones with the same ordering key, of any topic: a customer, an
-    /// account, whatever it is about. 1 to 255 bytes.
+    /// account, whatever it is handled. 1 to 255 bytes.
     pub fn ordered_by(mut self, ordering_key: &'a str) -> Self {
         self.ordering_key = Some(ordering_key);
         self

@@ -5,7 +5,9 @@ use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::Type;
 
-use super::model::{AfterCrash, Idempotent, Opened, Param, Request, Store, Transaction, private};
+use super::model::{
+    AfterCrash, Idempotent, Param, PatternBinding, Request, Store, Transaction, private,
+};
 use super::tokens::{Extent, call, is_called_result, local, mentions, result_arguments, shown_at};
 use crate::canonical::{Entry, encode_map};
 
@@ -146,7 +148,7 @@ impl Idempotent {
         let opens = self
             .opens
             .iter()
-            .map(|Opened { cfg, pat, ident }| quote!(#(#cfg)* let #pat = #ident;));
+            .map(|PatternBinding { cfg, pat, ident }| quote!(#(#cfg)* let #pat = #ident;));
         let body = match &self.async_trait {
             Some(rewritten) => rewritten.body.clone(),
             None => self.function.body.to_token_stream(),
@@ -344,13 +346,16 @@ impl Idempotent {
     }
 
     fn borrows(&self) -> TokenStream {
-        let borrows = self.borrows.iter().map(|Opened { cfg, pat, ident }| {
-            quote! {
-                #(#cfg)*
-                #[allow(unused_variables, clippy::pattern_type_mismatch)]
-                let #pat = &#ident;
-            }
-        });
+        let borrows = self
+            .borrows
+            .iter()
+            .map(|PatternBinding { cfg, pat, ident }| {
+                quote! {
+                    #(#cfg)*
+                    #[allow(unused_variables, clippy::pattern_type_mismatch)]
+                    let #pat = &#ident;
+                }
+            });
         quote!(#(#borrows)*)
     }
 

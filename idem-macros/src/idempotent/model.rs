@@ -44,9 +44,9 @@ pub(super) struct Idempotent {
     pub(super) retry_err: Option<TokenStream>,
     pub(super) attempt: Option<Ident>,
     /// Patterns that the options look into, to be matched against borrows.
-    pub(super) borrows: Vec<Opened>,
+    pub(super) borrows: Vec<PatternBinding>,
     /// Patterns to be matched where the body begins.
-    pub(super) opens: Vec<Opened>,
+    pub(super) opens: Vec<PatternBinding>,
 }
 
 /// Where the handle is.
@@ -78,7 +78,7 @@ pub(super) struct Param {
 }
 
 /// A pattern, and the parameter to match against it.
-pub(super) struct Opened {
+pub(super) struct PatternBinding {
     pub(super) cfg: Vec<Attribute>,
     pub(super) pat: Pat,
     pub(super) ident: Ident,

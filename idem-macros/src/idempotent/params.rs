@@ -7,7 +7,7 @@ use syn::ext::IdentExt;
 
 use super::Errors;
 use super::function::{self, AsyncTrait, Function};
-use super::model::{Opened, Param};
+use super::model::{Param, PatternBinding};
 use super::parse::{Key, OnCrash, Options, Skip};
 use super::tokens::{bare_word, bindings, borrowing, local, mentions, name_pattern};
 use crate::suggest::suggest;
@@ -16,8 +16,8 @@ use crate::suggest::suggest;
 #[derive(Default)]
 pub(super) struct Params {
     pub(super) fingerprinted: Vec<Param>,
-    pub(super) borrows: Vec<Opened>,
-    pub(super) opens: Vec<Opened>,
+    pub(super) borrows: Vec<PatternBinding>,
+    pub(super) opens: Vec<PatternBinding>,
 }
 
 impl Params {
@@ -73,13 +73,13 @@ impl Params {
             let (ident, pat) = whole.take();
             if let Some(pat) = pat {
                 if looked_into {
-                    params.borrows.push(Opened {
+                    params.borrows.push(PatternBinding {
                         cfg: cfg.clone(),
                         pat: borrowing(&pat),
                         ident: ident.clone(),
                     });
                 }
-                params.opens.push(Opened {
+                params.opens.push(PatternBinding {
                     cfg: cfg.clone(),
                     pat,
                     ident: ident.clone(),

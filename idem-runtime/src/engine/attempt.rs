@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::Engine;
 use super::call::Prepared;
 use super::timing::{DECADES, bounded, later};
-use super::transaction::inside;
+use super::transaction::reentrancy;
 use crate::error::{Error, InvalidCall};
 use crate::key::{Key, Operation, RecordId, Scope};
 use crate::record::{FencingToken, OnCrash, Owner, Record, Timestamp};
@@ -61,7 +61,7 @@ impl Attempt {
     }
 
     /// The attempt that died, for whoever is asked what it did.
-    pub(super) fn of_the_dead(call: Arc<Prepared>, record: &Record) -> Self {
+    pub(super) fn abandoned(call: Arc<Prepared>, record: &Record) -> Self {
         Self {
             fencing_token: record.claim_id.map(|_| record.fencing_token),
             number: record.attempt,
@@ -143,7 +143,7 @@ impl Attempt {
         match (self.owner(), self.live_until()) {
             // The transaction holds the record until it ends, and its row cannot be reached from outside.
             (Some(_), Some(_)) if self.call.transactional => Ok(()),
-            _ if inside::is_polled(self.engine()) => Err(InvalidCall::InsideTransaction.into()),
+            _ if reentrancy::is_polled(self.engine()) => Err(InvalidCall::InsideTransaction.into()),
             (Some(owner), Some(_)) => self.renew_as(&owner).await,
             _ => Err(Error::LeaseLost),
         }

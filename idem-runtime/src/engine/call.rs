@@ -8,8 +8,8 @@ use serde::Serialize;
 use tokio::runtime::Handle as Runtime;
 
 use super::Engine;
-use super::handover::Progress;
 use super::issue::Issued;
+use super::singleflight::Progress;
 use super::steps::Steps;
 use crate::codec::Codec;
 use crate::error::{Error, InvalidCall, InvalidKey};

@@ -15,7 +15,7 @@ use self::send::{Ask, Sent};
 
 use super::Attempt;
 use super::call::Prepared;
-use super::handover::{Lead, Phase, Role, SharedOutcome};
+use super::singleflight::{Leader, Phase, Role, SharedOutcome};
 use super::timing::{Backoff, bounded, later};
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::fingerprint;
@@ -34,7 +34,7 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// What claiming came to.
 pub(super) enum Claimed {
     /// The body may run.
-    Run(Attempt, Option<Lead>),
+    Run(Attempt, Option<Leader>),
     /// Here is the outcome.
     Replay(SharedOutcome, Waited),
     /// Somebody must say first what became of the attempt that died.
@@ -57,7 +57,7 @@ pub(super) struct Claimer<'o> {
     /// Whether it can find out what became of an attempt that died.
     can_ask: bool,
     /// None while it follows another call, or relies on the store alone.
-    lead: Option<Lead>,
+    leader: Option<Leader>,
     sent: Sent,
     /// Where it claims in a transaction.
     transaction: Option<&'o mut (dyn TransactionClaim + 'o)>,
@@ -102,7 +102,7 @@ impl<'o> Claimer<'o> {
             polls: Backoff::of_polls(),
             waited: false,
             can_ask,
-            lead: None,
+            leader: None,
             sent: Sent::default(),
             transaction: None,
         }
@@ -120,12 +120,12 @@ impl<'o> Claimer<'o> {
 
     /// Claims the record, waits for it, or finds its outcome.
     pub(super) async fn claim(&mut self) -> Result<Claimed, Error> {
-        if self.lead.is_none() {
-            match self.call.engine.handover.join(&self.call) {
-                Role::Leader(lead) => self.lead = Some(lead),
-                Role::Follower(slot) => {
+        if self.leader.is_none() {
+            match self.call.engine.singleflight.join(&self.call) {
+                Role::Leader(leader) => self.leader = Some(leader),
+                Role::Waiter(slot) => {
                     // Boxed, as everything that the first call of a key does not need.
-                    if let Some(claimed) = Box::pin(self.follow(slot)).await? {
+                    if let Some(claimed) = Box::pin(self.wait_for_leader(slot)).await? {
                         return Ok(claimed);
                     }
                 }
@@ -168,7 +168,7 @@ impl<'o> Claimer<'o> {
         self.transaction.as_ref().is_some_and(|it| it.joins())
     }
 
-    /// Tells the followers what the call came to, and hands the lead on to whoever runs the body.
+    /// Tells the waiters what the call came to, and hands the lead on to whoever runs the body.
     fn conclude(&mut self, claimed: Result<Claimed, Error>) -> Result<Claimed, Error> {
         match &claimed {
             // The lead went along with the attempt.
@@ -176,30 +176,30 @@ impl<'o> Claimer<'o> {
             Ok(Claimed::Ask(dead)) => self.ask_for_all(&dead.fingerprint),
             Ok(Claimed::Replay(ended, _)) => {
                 let joins = self.joins();
-                if let Some(lead) = self.lead.take() {
-                    lead.resign(|| match joins {
-                        true => Phase::Alone,
+                if let Some(leader) = self.leader.take() {
+                    leader.step_down(|| match joins {
+                        true => Phase::AskStore,
                         false => Phase::Ended(Arc::new(ended.clone())),
                     });
                 }
             }
             Err(_) => {
-                if let Some(lead) = self.lead.take() {
-                    lead.resign(|| Phase::Alone);
+                if let Some(leader) = self.leader.take() {
+                    leader.step_down(|| Phase::AskStore);
                 }
             }
         }
         claimed
     }
 
-    /// Tells the followers that somebody is finding out what became of an attempt that died: one question is enough.
+    /// Tells the waiters that somebody is finding out what became of an attempt that died: one question is enough.
     fn ask_for_all(&self, fingerprint: &Digest) {
-        if let Some(lead) = &self.lead {
+        if let Some(leader) = &self.leader {
             let now = Instant::now();
-            lead.tell(Phase::Elsewhere {
+            leader.tell(Phase::RunningElsewhere {
                 fingerprint: Some(*fingerprint),
                 lapses: later(now, MAX_RETRY_AFTER),
-                news_by: later(now, self.call.request.lease),
+                next_check_by: later(now, self.call.request.lease),
             });
         }
     }
@@ -261,7 +261,7 @@ impl<'o> Claimer<'o> {
         );
         // What may have been claimed is left to its lease: giving it back would let a duplicate run beside this one.
         self.sent.leave();
-        drop(self.lead.take());
+        drop(self.leader.take());
         let attempt = Attempt::unprotected(Arc::clone(&self.call));
         Ok(ClaimStage::Claimed(Claimed::Run(attempt, None)))
     }
@@ -279,7 +279,10 @@ impl<'o> Claimer<'o> {
                 if self.call.recovery_input.is_some() {
                     Box::pin(self.save_input(&attempt)).await?;
                 }
-                Ok(ClaimStage::Claimed(Claimed::Run(attempt, self.lead.take())))
+                Ok(ClaimStage::Claimed(Claimed::Run(
+                    attempt,
+                    self.leader.take(),
+                )))
             }
             ClaimOutcome::Existing(record) => match self.replay(&record)? {
                 Some(claimed) => Ok(ClaimStage::Claimed(claimed)),
@@ -434,22 +437,22 @@ impl<'o> Claimer<'o> {
         }
         let now = Instant::now();
         let pause = self.polls.pause();
-        let elsewhere = |news_by| Phase::Elsewhere {
+        let elsewhere = |next_check_by| Phase::RunningElsewhere {
             fingerprint,
             lapses: later(now, MAX_RETRY_AFTER),
-            news_by,
+            next_check_by,
         };
         if now >= self.deadline {
-            if let Some(lead) = self.lead.take() {
+            if let Some(leader) = self.leader.take() {
                 // Those who do not wait have their answer, too; those who do look for another leader.
-                lead.resign(|| elsewhere(now));
+                leader.step_down(|| elsewhere(now));
             }
             return Err(in_flight(later(now, pause)));
         }
         self.waited = true;
         let wake = (now + pause).min(self.deadline);
-        if let Some(lead) = &self.lead {
-            lead.tell(elsewhere(later(
+        if let Some(leader) = &self.leader {
+            leader.tell(elsewhere(later(
                 wake,
                 self.call.engine.policy.store_timeout,
             )));
@@ -473,12 +476,12 @@ impl<'o> Claimer<'o> {
             let now = Instant::now();
             let lapses = later(now, seen.lease_until.since(seen.read_at));
             if now >= self.deadline {
-                if let Some(lead) = self.lead.take() {
+                if let Some(leader) = self.leader.take() {
                     // Those who do not wait have their answer, too; those who do look for another leader.
-                    lead.resign(|| Phase::Elsewhere {
+                    leader.step_down(|| Phase::RunningElsewhere {
                         fingerprint: Some(seen.fingerprint),
                         lapses,
-                        news_by: now,
+                        next_check_by: now,
                     });
                 }
                 return Err(in_flight(lapses));
@@ -487,11 +490,11 @@ impl<'o> Claimer<'o> {
             let wake = (now + self.polls.pause())
                 .min(self.deadline)
                 .min(lapses.max(now + Duration::from_millis(1)));
-            if let Some(lead) = &self.lead {
-                lead.tell(Phase::Elsewhere {
+            if let Some(leader) = &self.leader {
+                leader.tell(Phase::RunningElsewhere {
                     fingerprint: Some(seen.fingerprint),
                     lapses,
-                    news_by: later(wake, self.call.engine.policy.store_timeout),
+                    next_check_by: later(wake, self.call.engine.policy.store_timeout),
                 });
             }
             tokio::time::sleep_until(wake).await;
@@ -526,11 +529,14 @@ impl<'o> Claimer<'o> {
     }
 
     /// Follows a call of this process with the same key. None: claim, as a leader or alone.
-    async fn follow(&mut self, mut leader: Arc<Prepared>) -> Result<Option<Claimed>, Error> {
+    async fn wait_for_leader(
+        &mut self,
+        mut leader: Arc<Prepared>,
+    ) -> Result<Option<Claimed>, Error> {
         self.now = None;
         let patience = later(Instant::now(), self.call.engine.policy.store_timeout);
         loop {
-            let phase = leader.progress.follow();
+            let phase = leader.progress.observe();
             let now = Instant::now();
             match phase {
                 Phase::Claiming => {
@@ -540,7 +546,7 @@ impl<'o> Claimer<'o> {
                     }
                     leader
                         .progress
-                        .news(patience, |phase| matches!(phase, Phase::Claiming))
+                        .wait_for_change(patience, |phase| matches!(phase, Phase::Claiming))
                         .await;
                 }
                 Phase::Running => {
@@ -557,15 +563,15 @@ impl<'o> Claimer<'o> {
                     self.waited = true;
                     leader
                         .progress
-                        .news(self.deadline.min(live_until), |phase| {
+                        .wait_for_change(self.deadline.min(live_until), |phase| {
                             matches!(phase, Phase::Running)
                         })
                         .await;
                 }
-                Phase::Elsewhere {
+                Phase::RunningElsewhere {
                     fingerprint,
                     lapses,
-                    news_by,
+                    next_check_by,
                 } => {
                     if let Some(fingerprint) = fingerprint {
                         self.compare(&fingerprint)?;
@@ -573,7 +579,7 @@ impl<'o> Claimer<'o> {
                     if now >= self.deadline {
                         return Err(in_flight(lapses));
                     }
-                    if now >= news_by {
+                    if now >= next_check_by {
                         match self.rejoin(&leader) {
                             Some(next) => leader = next,
                             None => return Ok(None),
@@ -581,8 +587,8 @@ impl<'o> Claimer<'o> {
                         continue;
                     }
                     self.waited = true;
-                    leader.progress.news(self.deadline.min(news_by), |phase| {
-                        matches!(phase, Phase::Elsewhere { news_by: same, .. } if *same == news_by)
+                    leader.progress.wait_for_change(self.deadline.min(next_check_by), |phase| {
+                        matches!(phase, Phase::RunningElsewhere { next_check_by: same, .. } if *same == next_check_by)
                     })
                     .await;
                 }
@@ -591,8 +597,8 @@ impl<'o> Claimer<'o> {
                     let ended = SharedOutcome::clone(&ended);
                     return Ok(Some(Claimed::Replay(ended, Waited(self.waited))));
                 }
-                Phase::Alone => return Ok(None),
-                Phase::Free => match self.rejoin(&leader) {
+                Phase::AskStore => return Ok(None),
+                Phase::Vacant => match self.rejoin(&leader) {
                     Some(next) => leader = next,
                     None => return Ok(None),
                 },
@@ -602,11 +608,11 @@ impl<'o> Claimer<'o> {
 
     /// Finds another leader than this one, or becomes it. None: claim, as a leader or alone.
     fn rejoin(&mut self, left: &Arc<Prepared>) -> Option<Arc<Prepared>> {
-        match self.call.engine.handover.join(&self.call) {
-            Role::Follower(next) if Arc::ptr_eq(&next, left) => None,
-            Role::Follower(next) => Some(next),
-            Role::Leader(lead) => {
-                self.lead = Some(lead);
+        match self.call.engine.singleflight.join(&self.call) {
+            Role::Waiter(next) if Arc::ptr_eq(&next, left) => None,
+            Role::Waiter(next) => Some(next),
+            Role::Leader(leader) => {
+                self.leader = Some(leader);
                 None
             }
         }
@@ -616,7 +622,7 @@ impl<'o> Claimer<'o> {
 impl Drop for Claimer<'_> {
     fn drop(&mut self) {
         // Nothing has run, so what may have been claimed is given back.
-        self.sent.abandon(&self.call, self.lead.take());
+        self.sent.abandon(&self.call, self.leader.take());
     }
 }
 

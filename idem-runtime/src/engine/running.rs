@@ -11,9 +11,9 @@ use tokio::time::{Instant, Sleep};
 use tracing::Span;
 
 use super::Attempt;
-use super::handover::Lead;
 use super::provenance::Observer;
 use super::settle::{Settle, Settlement};
+use super::singleflight::Leader;
 use crate::error::Error;
 use crate::record::OnCrash;
 
@@ -23,7 +23,7 @@ pub(super) struct Guard {
     pub(super) attempt: Attempt,
     pub(super) span: Span,
     pub(super) observer: Option<Observer>,
-    lead: Option<Lead>,
+    leader: Option<Leader>,
     heartbeat: Option<Heartbeat>,
     stage: Stage,
 }
@@ -41,7 +41,7 @@ enum Stage {
 impl Guard {
     pub(super) fn new(
         attempt: Attempt,
-        lead: Option<Lead>,
+        leader: Option<Leader>,
         span: Span,
         observer: Option<Observer>,
     ) -> Self {
@@ -49,7 +49,7 @@ impl Guard {
             attempt,
             span,
             observer,
-            lead,
+            leader,
             heartbeat: None,
             stage: Stage::Fresh,
         }
@@ -73,7 +73,7 @@ impl Guard {
     pub(super) fn settle(&mut self, settle: Settle) -> Option<Settlement> {
         self.stage = Stage::Over;
         self.heartbeat = None;
-        Settlement::new(self.attempt.clone(), self.lead.take(), settle)
+        Settlement::new(self.attempt.clone(), self.leader.take(), settle)
     }
 }
 

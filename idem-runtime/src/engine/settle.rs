@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 use super::Attempt;
-use super::handover::{Lead, Phase, SharedOutcome};
+use super::singleflight::{Leader, Phase, SharedOutcome};
 use super::timing::{Backoff, bounded, later};
 use crate::error::StoreError;
 use crate::policy::Policy;
@@ -46,18 +46,18 @@ pub(super) struct Settlement {
 struct Work {
     attempt: Attempt,
     owner: Owner,
-    lead: Option<Lead>,
+    leader: Option<Leader>,
     settle: Settle,
 }
 
 impl Settlement {
     /// None where there is no record to settle, because the body ran without protection.
-    pub(super) fn new(attempt: Attempt, lead: Option<Lead>, settle: Settle) -> Option<Self> {
+    pub(super) fn new(attempt: Attempt, leader: Option<Leader>, settle: Settle) -> Option<Self> {
         Some(Self {
             work: Some(Work {
                 owner: attempt.owner()?,
                 attempt,
-                lead,
+                leader,
                 settle,
             }),
         })
@@ -222,14 +222,14 @@ impl Work {
         }
     }
 
-    /// Tells the followers what the store acknowledged, and nothing else.
+    /// Tells the waiters what the store acknowledged, and nothing else.
     fn conclude(mut self, fenced: FencedWrite) {
         if fenced == FencedWrite::Fenced {
             self.attempt.lose();
         }
         let over = !matches!(self.settle, Settle::Interrupt);
-        match (self.lead.take(), fenced, self.settle) {
-            (Some(lead), FencedWrite::Applied, Settle::End(outcome)) => lead.resign(|| {
+        match (self.leader.take(), fenced, self.settle) {
+            (Some(leader), FencedWrite::Applied, Settle::End(outcome)) => leader.step_down(|| {
                 Phase::Ended(Arc::new(SharedOutcome {
                     outcome,
                     fingerprint: self.attempt.call().request.fingerprint,
@@ -237,10 +237,10 @@ impl Work {
                     at: SystemTime::now(),
                 }))
             }),
-            (lead, ..) => drop(lead),
+            (leader, ..) => drop(leader),
         }
         if over {
-            // Whatever the body left running must not take the record for its own any more. Said after the followers
+            // Whatever the body left running must not take the record for its own any more. Said after the waiters
             // were woken: those who see it before would ask the store.
             self.attempt.lose();
         }

@@ -10,7 +10,7 @@ use tokio::sync::OnceCell;
 
 use super::Attempt;
 use super::timing::persist;
-use super::transaction::inside;
+use super::transaction::reentrancy;
 use crate::codec::{self, EncodeError, StoredValue};
 use crate::error::{Error, InvalidCall, StoreError};
 use crate::key::is_name;
@@ -137,8 +137,8 @@ impl Attempt {
         E: From<Error>,
     {
         let step = match Box::pin(self.begin_step(name)).await {
-            Ok(Begun::Run(step)) => step,
-            Ok(Begun::Saved(payload)) => {
+            Ok(StartedStep::Run(step)) => step,
+            Ok(StartedStep::Saved(payload)) => {
                 return codec::decode(&payload).map_err(|error| E::from(error.into()));
             }
             Err(error) => return Err(error.into()),
@@ -168,14 +168,14 @@ impl Attempt {
         self.call().steps.are_unknown()
     }
 
-    async fn begin_step(&self, name: &str) -> Result<Begun, Error> {
+    async fn begin_step(&self, name: &str) -> Result<StartedStep, Error> {
         let owner = match self.open_step(name, "step").await? {
-            Opened::Saved(payload) => return Ok(Begun::Saved(payload)),
-            Opened::Run(owner) => owner,
+            StepStart::Saved(payload) => return Ok(StartedStep::Saved(payload)),
+            StepStart::Run(owner) => owner,
         };
         let book = self.call().steps.book();
         book.unknown.fetch_add(1, Ordering::AcqRel);
-        Ok(Begun::Run(RunningStep {
+        Ok(StartedStep::Run(RunningStep {
             attempt: self.clone(),
             owner,
             name: name.into(),
@@ -183,14 +183,14 @@ impl Attempt {
     }
 
     /// Takes the name for this run, and looks whether an earlier attempt has finished the step.
-    async fn open_step(&self, name: &str, kind: &'static str) -> Result<Opened, Error> {
+    async fn open_step(&self, name: &str, kind: &'static str) -> Result<StepStart, Error> {
         if !is_name(name) {
             return Err(InvalidCall::StepName.into());
         }
         if self.call().transactional {
             return Err(InvalidCall::NotTransactional(kind).into());
         }
-        if inside::is_polled(self.engine()) {
+        if reentrancy::is_polled(self.engine()) {
             return Err(InvalidCall::InsideTransaction.into());
         }
         let store = self.engine().store.steps();
@@ -212,8 +212,8 @@ impl Attempt {
             return Err(InvalidCall::StepReused(name.to_owned()).into());
         }
         Ok(match pages.saved.remove(name) {
-            Some(payload) => Opened::Saved(payload),
-            None => Opened::Run(owner),
+            Some(payload) => StepStart::Saved(payload),
+            None => StepStart::Run(owner),
         })
     }
 
@@ -244,14 +244,14 @@ impl Attempt {
 }
 
 /// A step whose name is taken.
-enum Opened {
+enum StepStart {
     /// An earlier attempt has finished it.
     Saved(Payload),
     /// It is to run; whoever holds the record may save it, if anybody does.
     Run(Option<Owner>),
 }
 
-enum Begun {
+enum StartedStep {
     /// An earlier attempt has finished it.
     Saved(Payload),
     Run(RunningStep),

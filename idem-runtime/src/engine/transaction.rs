@@ -1,8 +1,8 @@
 //! Calls whose record, effect and result are committed together. There is no lease and no heartbeat: the transaction
 //! holds the record until it ends, and whatever ends it early has undone what the body did.
 
-pub(super) mod inside;
-mod opening;
+mod claim;
+pub(super) mod reentrancy;
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,12 +12,12 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
-use self::inside::Inside;
-use self::opening::{Attempting, Joined, Own, Source};
+use self::claim::{JoinedConnection, OwnConnection, TransactionClaimer, TransactionSource};
+use self::reentrancy::ReentrancyGuard;
 use super::call::Prepared;
 use super::claim::{Claimed, Claimer, Waited};
-use super::handover::{Lead, Phase, SharedOutcome};
 use super::provenance::Source as Provenance;
+use super::singleflight::{Leader, Phase, SharedOutcome};
 use super::timing::{Backoff, bounded, later};
 use super::typed::{Codecs, Entry, ErrorCodec, ErrorKind, Handle, Joins, ValueCodec, outcome};
 use super::{Attempt, Call, Idem};
@@ -41,7 +41,7 @@ pub fn transactions<S: TransactionalStore>(idem: &Idem<S>) -> Transactions<S> {
 
 /// A body that may run in a transaction that is open. Dropped, it rolls the transaction back.
 pub struct InTransaction<'c, S: TransactionalStore, T, E> {
-    held: Held<'c, S>,
+    held: HeldTransaction<'c, S>,
     entry: Entry<T, E>,
 }
 
@@ -49,23 +49,23 @@ pub struct InTransaction<'c, S: TransactionalStore, T, E> {
 ///
 /// It knows no type of the user's, and what it does are futures that are certain to be `Send`: the compiler need not
 /// look into them, which it could not do under `#[async_trait]`.
-struct Held<'c, S: TransactionalStore> {
-    /// Dropped first, so that the record is as free as it gets before followers are woken.
+struct HeldTransaction<'c, S: TransactionalStore> {
+    /// Dropped first, so that the record is as free as it gets before waiters are woken.
     transaction: S::Transaction<'c>,
     store: Arc<S>,
     /// Whether it is a part of a transaction of the caller's, which may still undo it.
     nested: bool,
     savepoint: Option<String>,
-    lead: Option<Lead>,
-    life: Life,
+    leader: Option<Leader>,
+    attempt_guard: AttemptGuard,
     owner: Owner,
 }
 
 /// The attempt, which is over when this is dropped: whatever the body left running must not take the record for its
 /// own any more.
-struct Life(Attempt);
+struct AttemptGuard(Attempt);
 
-impl Drop for Life {
+impl Drop for AttemptGuard {
     fn drop(&mut self) {
         self.0.lose();
     }
@@ -98,7 +98,12 @@ pub(crate) fn enter<S: TransactionalStore, T, E>(
     values: ValueCodec<T>,
     errors: ErrorCodec<E>,
 ) -> impl Future<Output = Result<InTransaction<'static, S, T, E>, Result<T, E>>> {
-    enter_from(transactions, Own::new(), call, Codecs { values, errors })
+    enter_from(
+        transactions,
+        OwnConnection::new(),
+        call,
+        Codecs { values, errors },
+    )
 }
 
 /// The same in the transaction that a connection of the caller's is in.
@@ -124,11 +129,11 @@ pub(crate) fn join_connection<'c, S: TransactionalStore, T, E>(
     values: ValueCodec<T>,
     errors: ErrorCodec<E>,
 ) -> impl Future<Output = Result<InTransaction<'c, S, T, E>, Result<T, E>>> {
-    let source = Joined::new(connection);
+    let source = JoinedConnection::new(connection);
     enter_from(transactions, source, call, Codecs { values, errors })
 }
 
-fn enter_from<'c, S: TransactionalStore, F: Source<'c, S> + 'c, T, E>(
+fn enter_from<'c, S: TransactionalStore, F: TransactionSource<'c, S> + 'c, T, E>(
     transactions: Transactions<S>,
     source: F,
     call: Call,
@@ -150,7 +155,7 @@ fn enter_from<'c, S: TransactionalStore, F: Source<'c, S> + 'c, T, E>(
         }
         match held.await {
             Ok(held) => {
-                entry.span.record("attempt", held.life.0.number());
+                entry.span.record("attempt", held.attempt_guard.0.number());
                 Ok(InTransaction { held, entry })
             }
             Err(Instead::Replay(ended, waited)) => Err(entry.replay(&ended, waited)),
@@ -160,20 +165,20 @@ fn enter_from<'c, S: TransactionalStore, F: Source<'c, S> + 'c, T, E>(
 }
 
 /// Claims the record in a transaction.
-fn hold<'c, S: TransactionalStore, F: Source<'c, S> + 'c>(
+fn hold<'c, S: TransactionalStore, F: TransactionSource<'c, S> + 'c>(
     store: Arc<S>,
     source: F,
     call: Arc<Prepared>,
     savepoint: bool,
-) -> Boxed<'c, Result<Held<'c, S>, Instead>> {
+) -> Boxed<'c, Result<HeldTransaction<'c, S>, Instead>> {
     Box::pin(async move {
         let limit = call.engine.policy.store_timeout;
-        let mut attempting = Attempting::new(Arc::clone(&store), source);
+        let mut attempting = TransactionClaimer::new(Arc::clone(&store), source);
         let mut claimant = Claimer::in_transaction(call, &mut attempting);
         let claimed = claimant.claim().await;
         drop(claimant);
-        let (attempt, lead) = match claimed {
-            Ok(Claimed::Run(attempt, lead)) => (attempt, lead),
+        let (attempt, leader) = match claimed {
+            Ok(Claimed::Run(attempt, leader)) => (attempt, leader),
             Ok(Claimed::Replay(ended, waited)) => {
                 attempting.give_up(limit).await;
                 return Err(Instead::Replay(ended, waited));
@@ -192,13 +197,13 @@ fn hold<'c, S: TransactionalStore, F: Source<'c, S> + 'c>(
         else {
             return Err(Error::LeaseLost.into());
         };
-        let mut held = Held {
+        let mut held = HeldTransaction {
             transaction,
             store,
             nested: F::JOINS,
             savepoint: None,
-            lead,
-            life: Life(attempt),
+            leader,
+            attempt_guard: AttemptGuard(attempt),
             owner,
         };
         if savepoint && let Err(error) = held.set_savepoint().await {
@@ -212,13 +217,13 @@ fn hold<'c, S: TransactionalStore, F: Source<'c, S> + 'c>(
 impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
     /// The running attempt.
     pub fn attempt(&self) -> Attempt {
-        self.held.life.0.clone()
+        self.held.attempt_guard.0.clone()
     }
 
     /// What polls the body, and the connection that the body works with.
     pub fn parts(&mut self) -> (Driver<'_>, &mut S::Connection) {
         let driver = Driver {
-            address: inside::address(self.held.life.0.engine()),
+            address: reentrancy::address(self.held.attempt_guard.0.engine()),
             span: &self.entry.span,
         };
         (driver, &mut self.held.transaction)
@@ -238,7 +243,7 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
     {
         let outcome = self.outcome(&result, judge);
         let Self { held, entry } = self;
-        let number = held.life.0.number();
+        let number = held.attempt_guard.0.number();
         let label = match outcome {
             Some(Outcome::Unrecorded) => "unrecorded",
             _ => "executed",
@@ -266,7 +271,7 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
         result: &Result<T, E>,
         judge: impl FnOnce(&E) -> ErrorKind,
     ) -> Option<Outcome> {
-        let attempt = &self.held.life.0;
+        let attempt = &self.held.attempt_guard.0;
         let policy = &attempt.engine().policy;
         let (codec, limit) = (policy.codec, policy.max_result_bytes);
         let codecs = &self.entry.codecs;
@@ -284,9 +289,9 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
     }
 }
 
-impl<'c, S: TransactionalStore> Held<'c, S> {
+impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
     fn store_timeout(&self) -> Duration {
-        self.life.0.engine().policy.store_timeout
+        self.attempt_guard.0.engine().policy.store_timeout
     }
 
     async fn set_savepoint(&mut self) -> Result<(), StoreError> {
@@ -320,26 +325,26 @@ impl<'c, S: TransactionalStore> Held<'c, S> {
                 store,
                 nested,
                 savepoint: _,
-                lead,
-                life,
+                leader,
+                attempt_guard,
                 owner,
             } = self;
             let committed = bounded(limit, Box::pin(store.commit(transaction))).await;
             if let Err(error) = committed
-                && (nested || !was_committed(&life.0, &owner).await)
+                && (nested || !was_committed(&attempt_guard.0, &owner).await)
             {
                 return Err(error.into());
             }
-            let Some(lead) = lead else { return Ok(()) };
+            let Some(leader) = leader else { return Ok(()) };
             if nested {
                 // What the caller's transaction may still undo is told to nobody.
-                lead.resign(|| Phase::Alone);
+                leader.step_down(|| Phase::AskStore);
             } else {
-                lead.resign(|| {
+                leader.step_down(|| {
                     Phase::Ended(Arc::new(SharedOutcome {
                         outcome,
-                        fingerprint: life.0.call().request.fingerprint,
-                        attempt: life.0.number(),
+                        fingerprint: attempt_guard.0.call().request.fingerprint,
+                        attempt: attempt_guard.0.number(),
                         at: SystemTime::now(),
                     }))
                 });
@@ -383,8 +388,8 @@ impl<'c, S: TransactionalStore> Held<'c, S> {
                 "the connection was lost before the transaction could be rolled back",
             );
         }
-        // Followers are woken after the record is free.
-        drop(self.lead);
+        // Waiters are woken after the record is free.
+        drop(self.leader);
     }
 }
 
@@ -420,7 +425,7 @@ async fn was_committed(attempt: &Attempt, owner: &Owner) -> bool {
 impl<'a> Driver<'a> {
     /// Runs the body in place.
     pub fn drive<F: Future + 'a>(self, body: F) -> impl Future<Output = F::Output> + use<'a, F> {
-        Inside::new(body, self.address, self.span)
+        ReentrancyGuard::new(body, self.address, self.span)
     }
 }
 

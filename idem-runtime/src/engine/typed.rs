@@ -10,12 +10,12 @@ use tracing::{Instrument, Span};
 
 use super::call::Prepared;
 use super::claim::{Claimed, Claimer, Waited};
-use super::handover::{Lead, SharedOutcome};
 use super::provenance::{Observer, Source};
 use super::running::Guard;
 use super::settle::{Settle, SettleResult};
+use super::singleflight::{Leader, SharedOutcome};
 use super::timing::bounded;
-use super::transaction::inside;
+use super::transaction::reentrancy;
 use super::{Attempt, Call, Engine, Idem, default_engine};
 use crate::codec::{self, Codec, EncodeError, StoredValue};
 use crate::error::{DecodeError, Error, InvalidCall};
@@ -258,7 +258,7 @@ pub(crate) fn enter<T, E>(
     Box::pin(async move {
         let (mut claimant, entry) = begun?;
         match claimant.claim().instrument(entry.span.clone()).await {
-            Ok(Claimed::Run(attempt, lead)) => Ok(entry.run(attempt, lead)),
+            Ok(Claimed::Run(attempt, leader)) => Ok(entry.run(attempt, leader)),
             Ok(Claimed::Replay(ended, waited)) => Err(entry.replay(&ended, waited)),
             // Never for a call that cannot ask.
             Ok(Claimed::Ask(_)) => Err(entry.refuse(Error::Interrupted)),
@@ -309,7 +309,7 @@ impl<T, E> Entry<T, E> {
         let prepared = || -> Result<_, Error> {
             let engine = handle.0?;
             let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
-            if joins == Joins(false) && inside::is_polled(&engine) {
+            if joins == Joins(false) && reentrancy::is_polled(&engine) {
                 return Err(InvalidCall::InsideTransaction.into());
             }
             call.prepare(engine, runtime)
@@ -335,7 +335,7 @@ impl<T, E> Entry<T, E> {
         claimant: Claimer<'static>,
     ) -> Result<Asking<T, E>, Result<T, E>> {
         match claimed {
-            Ok(Claimed::Run(attempt, lead)) => Ok(Asking::Run(self.run(attempt, lead))),
+            Ok(Claimed::Run(attempt, leader)) => Ok(Asking::Run(self.run(attempt, leader))),
             Ok(Claimed::Replay(ended, waited)) => Err(self.replay(&ended, waited)),
             Ok(Claimed::Ask(dead)) => Ok(Asking::Ask(Ask {
                 claimant,
@@ -346,10 +346,10 @@ impl<T, E> Entry<T, E> {
         }
     }
 
-    fn run(self, attempt: Attempt, lead: Option<Lead>) -> Running<T, E> {
+    fn run(self, attempt: Attempt, leader: Option<Leader>) -> Running<T, E> {
         self.span.record("attempt", attempt.number());
         Running {
-            guard: Guard::new(attempt, lead, self.span, self.observer),
+            guard: Guard::new(attempt, leader, self.span, self.observer),
             codecs: self.codecs,
         }
     }
@@ -387,7 +387,7 @@ fn record_refusal(span: &Span, error: &Error) {
 impl<T, E> Ask<T, E> {
     /// The attempt that died.
     pub fn attempt(&self) -> Attempt {
-        Attempt::of_the_dead(Arc::clone(self.claimant.call()), &self.dead)
+        Attempt::abandoned(Arc::clone(self.claimant.call()), &self.dead)
     }
 
     /// Goes on with what `reconcile` found out. An `Err` of its own is given to the caller, and nothing is changed.

@@ -14,7 +14,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 
 use super::header::{self, IDEMPOTENCY_KEY, KeySyntax};
-use super::page::PolicyPage;
+use super::policy_page::PolicyPage;
 use super::principal::{Principal, Unscoped, scope_of};
 use super::problem::{PROBLEM_JSON, Problem, Refusal};
 use crate::error::{Error, InvalidKey};

@@ -11,7 +11,7 @@ use tower_layer::Layer;
 use super::drain::{Drain, Limits};
 use super::finality::Finality;
 use super::header::KeySyntax;
-use super::page::PolicyPage;
+use super::policy_page::PolicyPage;
 use super::principal::Scoping;
 use super::service::Idempotency;
 use super::stored::Allowed;

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::message::Message;
-use super::{is_name, run};
+use super::{is_name, poll_loop};
 use crate::error::{DecodeError, Error, InvalidOutbox};
 use crate::store::outbox::{Messages, Polling, StoredMessage};
 
@@ -206,7 +206,7 @@ impl Relay {
             stop: watch::Sender::new(false),
         });
         Ok(RelayGuard {
-            task: runtime.spawn(run::run(Arc::clone(&shared))),
+            task: runtime.spawn(poll_loop::run(Arc::clone(&shared))),
             shared,
             detached: false,
         })

@@ -137,12 +137,15 @@ fn a_module_that_looks_the_other_way_is_found() {
         1
     );
     assert_eq!(wrong("engine/claim.rs", "use sqlx::Row;"), 1);
-    assert_eq!(wrong("outbox/run.rs", "use sqlx::Row;"), 1);
+    assert_eq!(wrong("outbox/poll_loop.rs", "use sqlx::Row;"), 1);
     assert_eq!(
-        wrong("outbox/run.rs", "use crate::store::sqlite::SqliteStore;"),
+        wrong(
+            "outbox/poll_loop.rs",
+            "use crate::store::sqlite::SqliteStore;"
+        ),
         1
     );
-    assert_eq!(wrong("outbox/run.rs", "use crate::engine::Idem;"), 1);
+    assert_eq!(wrong("outbox/poll_loop.rs", "use crate::engine::Idem;"), 1);
     assert_eq!(
         wrong(
             "record.rs",
@@ -184,7 +187,7 @@ fn a_module_that_looks_the_other_way_is_found() {
     );
     assert_eq!(wrong("private.rs", "pub use crate::engine::Idem;"), 0);
     assert_eq!(
-        wrong("outbox/run.rs", "use crate::store::outbox::Messages;"),
+        wrong("outbox/poll_loop.rs", "use crate::store::outbox::Messages;"),
         0
     );
 }

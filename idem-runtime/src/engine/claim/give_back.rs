@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::engine::Engine;
 use crate::engine::call::Prepared;
-use crate::engine::handover::Lead;
+use crate::engine::singleflight::Leader;
 use crate::engine::timing::{Backoff, bounded, later};
 use crate::error::StoreError;
 use crate::record::{FencingToken, Owner, State};
@@ -48,7 +48,7 @@ pub(super) struct Abandoned {
     due: Instant,
     give_up_at: Instant,
     /// Keeps other calls of this process from claiming the key until this one was tried once.
-    lead: Option<Lead>,
+    leader: Option<Leader>,
 }
 
 /// What one try came to.
@@ -60,7 +60,7 @@ enum Tried {
 
 impl Abandoned {
     /// A claim of which nobody knows whether it was granted.
-    pub(super) fn in_doubt(call: &Arc<Prepared>, lead: Option<Lead>) -> Self {
+    pub(super) fn in_doubt(call: &Arc<Prepared>, leader: Option<Leader>) -> Self {
         let now = Instant::now();
         Self {
             call: Arc::clone(call),
@@ -68,15 +68,19 @@ impl Abandoned {
             looks: 0,
             due: now,
             give_up_at: later(now, call.request.lease),
-            lead,
+            leader,
         }
     }
 
     /// A claim that was granted with this fencing token.
-    pub(super) fn granted(call: &Arc<Prepared>, granted: FencingToken, lead: Option<Lead>) -> Self {
+    pub(super) fn granted(
+        call: &Arc<Prepared>,
+        granted: FencingToken,
+        leader: Option<Leader>,
+    ) -> Self {
         Self {
             granted: Some(granted),
-            ..Self::in_doubt(call, lead)
+            ..Self::in_doubt(call, leader)
         }
     }
 
@@ -135,7 +139,7 @@ impl Abandoned {
     /// Tries once. Returns the claim where it is to be tried again, and whether the store failed.
     async fn try_again(mut self) -> (Option<Self>, bool) {
         let tried = self.try_once().await;
-        self.lead = None;
+        self.leader = None;
         match tried {
             Ok(Tried::Over) => (None, false),
             Ok(Tried::Absent) => {

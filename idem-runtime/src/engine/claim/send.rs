@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::give_back::Abandoned;
 use crate::engine::call::Prepared;
-use crate::engine::handover::Lead;
+use crate::engine::singleflight::Leader;
 use crate::engine::timing::{Backoff, bounded, later, timed_out, within};
 use crate::error::StoreError;
 use crate::record::{FencingToken, Observation};
@@ -164,11 +164,11 @@ impl Sent {
 
     /// Gives back what may have been claimed. The tasks of unanswered claims do so by themselves: their decision never
     /// comes.
-    pub(super) fn abandon(&mut self, call: &Arc<Prepared>, lead: Option<Lead>) {
+    pub(super) fn abandon(&mut self, call: &Arc<Prepared>, leader: Option<Leader>) {
         if let Some(asking) = self.under_way.take() {
-            outlive(call, asking, None, lead);
+            outlive(call, asking, None, leader);
         } else if self.in_doubt {
-            Abandoned::in_doubt(call, lead).give_back();
+            Abandoned::in_doubt(call, leader).give_back();
         }
     }
 }
@@ -178,11 +178,11 @@ fn outlive(
     call: &Arc<Prepared>,
     mut asking: Asking,
     decision: Option<oneshot::Receiver<Decision>>,
-    mut lead: Option<Lead>,
+    mut leader: Option<Leader>,
 ) {
     let orphans: &Arc<Semaphore> = &call.engine.orphans;
     let Ok(permit) = Arc::clone(orphans).try_acquire_owned() else {
-        Abandoned::in_doubt(call, lead).give_back();
+        Abandoned::in_doubt(call, leader).give_back();
         return;
     };
     let call = Arc::clone(call);
@@ -191,7 +191,7 @@ fn outlive(
         let _permit = permit;
         let mut answer = within(ANSWER_SOON, &mut asking).await;
         if answer.is_none() {
-            lead = None;
+            leader = None;
         }
         let decision = match decision {
             Some(decision) => decision.await.ok(),
@@ -210,9 +210,9 @@ fn outlive(
                     .as_ref()
                     .is_some_and(|it| it.covers(granted.fencing_token)) =>
             {
-                Abandoned::granted(&call, granted.fencing_token, lead).give_back();
+                Abandoned::granted(&call, granted.fencing_token, leader).give_back();
             }
-            (Some(Err(_)), None) => Abandoned::in_doubt(&call, lead).give_back(),
+            (Some(Err(_)), None) => Abandoned::in_doubt(&call, leader).give_back(),
             _ => {}
         }
     });

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use tracing::Span;
 
-use super::Opened;
+use super::StepStart;
 use crate::codec::{self, EncodeError, StoredValue};
 use crate::engine::timing::bounded;
-use crate::engine::transaction::inside::{self, Inside};
+use crate::engine::transaction::reentrancy::{self, ReentrancyGuard};
 use crate::engine::{Attempt, Idem};
 use crate::error::{Error, InvalidCall, StoreError};
 use crate::record::{Owner, Payload};
@@ -95,8 +95,8 @@ impl Attempt {
         E: From<Error>,
     {
         let mut step = match self.begin_step_tx(idem, name).await {
-            Ok(Begun::Run(step)) => step,
-            Ok(Begun::Saved(payload)) => {
+            Ok(StartedStep::Run(step)) => step,
+            Ok(StartedStep::Saved(payload)) => {
                 return codec::decode(&payload).map_err(|error| E::from(error.into()));
             }
             Err(error) => return Err(error.into()),
@@ -105,13 +105,14 @@ impl Attempt {
         let connection = &mut *step.transaction;
         // The closure may act before it gives its future.
         let body = async { run(connection).await };
-        let value = match Inside::new(body, inside::address(self.engine()), &span).await {
-            Ok(value) => value,
-            Err(error) => {
-                step.undo().await;
-                return Err(error);
-            }
-        };
+        let value =
+            match ReentrancyGuard::new(body, reentrancy::address(self.engine()), &span).await {
+                Ok(value) => value,
+                Err(error) => {
+                    step.undo().await;
+                    return Err(error);
+                }
+            };
         let policy = &self.engine().policy;
         let encoded = policy.codec.encode(&value, policy.max_result_bytes);
         step.commit(encoded).await?;
@@ -122,20 +123,20 @@ impl Attempt {
         &'a self,
         idem: &'a Idem<S>,
         name: &'a str,
-    ) -> Boxed<'a, Result<Begun<S>, Error>> {
+    ) -> Boxed<'a, Result<StartedStep<S>, Error>> {
         Box::pin(async move {
             if !std::ptr::eq(self.engine(), &raw const **idem.engine()) {
                 return Err(InvalidCall::OtherStore.into());
             }
             let owner = match self.open_step(name, "step_tx").await? {
-                Opened::Saved(payload) => return Ok(Begun::Saved(payload)),
-                Opened::Run(owner) => owner,
+                StepStart::Saved(payload) => return Ok(StartedStep::Saved(payload)),
+                StepStart::Run(owner) => owner,
             };
             let transaction = self.persist(|| Box::pin(idem.store.begin())).await;
             if transaction.is_err() {
                 self.free_step(name);
             }
-            Ok(Begun::Run(Step {
+            Ok(StartedStep::Run(Step {
                 transaction: transaction?,
                 store: Arc::clone(&idem.store),
                 attempt: self.clone(),
@@ -166,7 +167,7 @@ impl Attempt {
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-enum Begun<S: TransactionalStore> {
+enum StartedStep<S: TransactionalStore> {
     /// An earlier attempt has finished it.
     Saved(Payload),
     Run(Step<S>),

@@ -1,5 +1,5 @@
-//! Calls of one process that share a key: the first leads, the others follow it. Followers cost the store nothing;
-//! they are woken with the outcome once the store has acknowledged it.
+//! Single-flight: calls of one process that share a key have one leader, and the others wait for it. Waiters cost the
+//! store nothing; they are woken with the outcome once the store has acknowledged it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -17,7 +17,7 @@ const SHARDS: usize = 16;
 
 /// The leaders of a handle, by record.
 #[derive(Default)]
-pub(crate) struct Handover {
+pub(crate) struct SingleFlight {
     shards: [Mutex<Leaders>; SHARDS],
 }
 
@@ -27,14 +27,14 @@ type Leaders = HashMap<RecordId, Arc<Prepared>, BuildHasherDefault<IdHasher>>;
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     state: Mutex<State>,
-    news: Notify,
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     phase: Phase,
     /// Somebody has looked: only then is there anybody to wake.
-    followed: bool,
+    has_waiters: bool,
     live_until: Option<Instant>,
 }
 
@@ -46,21 +46,21 @@ pub(super) enum Phase {
     Claiming,
     /// It runs the body.
     Running,
-    /// Somebody else runs a body; the leader polls for its followers, too.
-    Elsewhere {
+    /// Somebody else runs a body; the leader polls for its waiters, too.
+    RunningElsewhere {
         /// The stored digest of the running request; none where it is not committed yet.
         fingerprint: Option<Digest>,
         /// When the lease of whoever runs it ends, as far as this process can tell.
         lapses: Instant,
-        /// When the leader looks again at the latest. Past it, followers no longer rely on the leader.
-        news_by: Instant,
+        /// When the leader looks again at the latest. Past it, waiters no longer rely on the leader.
+        next_check_by: Instant,
     },
     /// It knows the outcome, and the store has acknowledged it.
     Ended(Arc<SharedOutcome>),
-    /// The key may be free: one of the followers becomes the next leader.
-    Free,
-    /// It got an answer that is its own alone: followers ask the store, each for itself.
-    Alone,
+    /// The key may be free: one of the waiters becomes the next leader.
+    Vacant,
+    /// It got an answer that is its own alone: waiters ask the store, each for itself.
+    AskStore,
 }
 
 /// An outcome, with what [`Provenance`](super::Provenance) tells of it.
@@ -86,21 +86,21 @@ impl SharedOutcome {
 
 /// Whether a call leads or follows.
 pub(super) enum Role {
-    Leader(Lead),
-    Follower(Arc<Prepared>),
+    Leader(Leader),
+    Waiter(Arc<Prepared>),
 }
 
-impl Handover {
+impl SingleFlight {
     /// Joins the calls of the same record.
     pub(super) fn join(&self, call: &Arc<Prepared>) -> Role {
         use std::collections::hash_map::Entry;
         match self.shard(&call.request.id).entry(call.request.id) {
-            Entry::Occupied(entry) => Role::Follower(Arc::clone(entry.get())),
+            Entry::Occupied(entry) => Role::Waiter(Arc::clone(entry.get())),
             Entry::Vacant(entry) => {
                 entry.insert(Arc::clone(call));
-                Role::Leader(Lead {
+                Role::Leader(Leader {
                     call: Arc::clone(call),
-                    resigned: false,
+                    stepped_down: false,
                 })
             }
         }
@@ -115,21 +115,26 @@ impl Handover {
 
 impl Progress {
     /// What the call has found out, for one that follows it.
-    pub(super) fn follow(&self) -> Phase {
+    pub(super) fn observe(&self) -> Phase {
         let mut state = self.lock();
-        state.followed = true;
+        state.has_waiters = true;
         state.phase.clone()
     }
 
-    /// Waits for news, or until `deadline`; not at all where the phase is no longer as the caller saw it.
-    pub(super) async fn news(&self, deadline: Instant, as_seen: impl Fn(&Phase) -> bool) {
-        let news = self.news.notified();
-        tokio::pin!(news);
-        // Registered before the phase is looked at, or news in between would be missed.
-        news.as_mut().enable();
+    /// Waits for a change of the phase, or until `deadline`; not at all where the phase is no longer as the caller saw
+    /// it.
+    pub(super) async fn wait_for_change(
+        &self,
+        deadline: Instant,
+        as_seen: impl Fn(&Phase) -> bool,
+    ) {
+        let changed = self.changed.notified();
+        tokio::pin!(changed);
+        // Registered before the phase is looked at, or a change in between would be missed.
+        changed.as_mut().enable();
         let as_seen = as_seen(&self.lock().phase);
         if as_seen {
-            let _ = tokio::time::timeout_at(deadline, news).await;
+            let _ = tokio::time::timeout_at(deadline, changed).await;
         }
     }
 
@@ -158,13 +163,13 @@ impl Progress {
     }
 
     fn update(&self, change: impl FnOnce(&mut State)) {
-        let followed = {
+        let has_waiters = {
             let mut state = self.lock();
             change(&mut state);
-            state.followed
+            state.has_waiters
         };
-        if followed {
-            self.news.notify_waiters();
+        if has_waiters {
+            self.changed.notify_waiters();
         }
     }
 
@@ -173,41 +178,45 @@ impl Progress {
     }
 }
 
-/// The leader's side. Dropped without a word, it leaves the key to its followers.
-pub(super) struct Lead {
+/// The leader's side. Dropped without a word, it leaves the key to its waiters.
+pub(super) struct Leader {
     call: Arc<Prepared>,
-    resigned: bool,
+    stepped_down: bool,
 }
 
-impl Lead {
-    /// Tells the followers how far it is.
+impl Leader {
+    /// Tells the waiters how far it is.
     pub(super) fn tell(&self, phase: Phase) {
         self.call.progress.update(|state| state.phase = phase);
     }
 
-    /// Tells the followers the last word, and leads no more.
-    pub(super) fn resign(mut self, phase: impl FnOnce() -> Phase) {
+    /// Tells the waiters the last word, and leads no more.
+    pub(super) fn step_down(mut self, phase: impl FnOnce() -> Phase) {
         self.leave(phase);
     }
 
     fn leave(&mut self, phase: impl FnOnce() -> Phase) {
-        if std::mem::replace(&mut self.resigned, true) {
+        if std::mem::replace(&mut self.stepped_down, true) {
             return;
         }
         // First out of the map, so that nobody follows a leader that has said its last word.
         let id = &self.call.request.id;
-        let left = self.call.engine.handover.shard(id).remove(id);
+        let left = self.call.engine.singleflight.shard(id).remove(id);
         self.call.progress.update(|state| {
             // Whoever has found the leader in the map, and not looked at it yet, finds out for itself.
-            state.phase = if state.followed { phase() } else { Phase::Free };
+            state.phase = if state.has_waiters {
+                phase()
+            } else {
+                Phase::Vacant
+            };
         });
         drop(left);
     }
 }
 
-impl Drop for Lead {
+impl Drop for Leader {
     fn drop(&mut self) {
-        self.leave(|| Phase::Free);
+        self.leave(|| Phase::Vacant);
     }
 }
 

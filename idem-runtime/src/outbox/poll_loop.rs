@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::ENQUEUED;
-use super::carry::{ClaimedMessage, carry};
+use super::deliver::{ClaimedMessage, deliver_in_order};
 use super::relay::Shared;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::ClaimId;
@@ -46,7 +46,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             _ => {
                 let take = |claim: ClaimedMessage| {
                     claimed += 1;
-                    work.spawn(carry(Arc::clone(&shared), claim));
+                    work.spawn(deliver_in_order(Arc::clone(&shared), claim));
                 };
                 look(&shared, &mut seen, free, take).await
             }
@@ -137,7 +137,7 @@ async fn look(
     loop {
         let due = &mut seen.due;
         if due.topics.is_empty() {
-            *due = within(shared.messages.due(polling)).await?;
+            *due = with_timeout(shared.messages.due(polling)).await?;
             if due.topics.is_empty() && !due.crowded {
                 return Ok(PollResult::Exhausted);
             }
@@ -155,13 +155,14 @@ async fn look(
             let claim_id = ClaimId::random();
             let lease = shared.settings.lease;
             let held_until = Instant::now() + lease;
-            let claimed =
-                within(
-                    shared
-                        .messages
-                        .claim(polling, &due.topics[at], &claim_id, lease, limit),
-                )
-                .await?;
+            let claimed = with_timeout(shared.messages.claim(
+                polling,
+                &due.topics[at],
+                &claim_id,
+                lease,
+                limit,
+            ))
+            .await?;
             if claimed.len() < limit {
                 due.topics.swap_remove(at);
             } else {
@@ -214,7 +215,7 @@ async fn look_by_key(
         if taken == free || *shared.stop.borrow() {
             break;
         }
-        let Some(next) = within(messages.next_key(polling, last_key)).await? else {
+        let Some(next) = with_timeout(messages.next_key(polling, last_key)).await? else {
             last_key.clear();
             if wrapped {
                 break;
@@ -230,7 +231,7 @@ async fn look_by_key(
         let lease = shared.settings.lease;
         let held_until = Instant::now() + lease;
         let claim = messages.claim_next(polling, last_key, &claim_id, lease);
-        if let Some(message) = within(claim).await? {
+        if let Some(message) = with_timeout(claim).await? {
             take(ClaimedMessage {
                 message,
                 claim_id,
@@ -244,7 +245,7 @@ async fn look_by_key(
 
 async fn purge(shared: &Shared) {
     loop {
-        match within(shared.messages.purge(PURGE_BATCH)).await {
+        match with_timeout(shared.messages.purge(PURGE_BATCH)).await {
             Ok(purged) if purged < u64::from(PURGE_BATCH) => return,
             Ok(_) => {}
             Err(error) => {
@@ -260,7 +261,7 @@ async fn purge(shared: &Shared) {
 }
 
 /// Gives a step of the database up that takes too long.
-pub(super) async fn within<T>(
+pub(super) async fn with_timeout<T>(
     step: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     match tokio::time::timeout(STEP_WITHIN, step).await {

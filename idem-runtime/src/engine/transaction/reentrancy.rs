@@ -43,7 +43,7 @@ impl Drop for Polling {
 
 pin_project! {
     /// A transactional body that is driven.
-    pub(in crate::engine) struct Inside<'a, F> {
+    pub(in crate::engine) struct ReentrancyGuard<'a, F> {
         #[pin]
         body: F,
         address: usize,
@@ -51,7 +51,7 @@ pin_project! {
     }
 }
 
-impl<'a, F> Inside<'a, F> {
+impl<'a, F> ReentrancyGuard<'a, F> {
     pub(in crate::engine) fn new(body: F, address: usize, span: &'a Span) -> Self {
         Self {
             body,
@@ -61,7 +61,7 @@ impl<'a, F> Inside<'a, F> {
     }
 }
 
-impl<F: Future> Future for Inside<'_, F> {
+impl<F: Future> Future for ReentrancyGuard<'_, F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {

@@ -7,8 +7,8 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
+use super::poll_loop::with_timeout;
 use super::relay::{Counters, Failure, Shared};
-use super::run::within;
 use crate::error::StoreError;
 use crate::record::ClaimId;
 use crate::store::outbox::{MessageLease, StoredMessage};
@@ -31,13 +31,13 @@ impl ClaimedMessage {
 }
 
 /// How many messages of one ordering key follow each other before others have their turn.
-const RUN: u32 = 100;
+const MAX_RUN_PER_KEY: u32 = 100;
 /// The longest text of an error that is kept, in characters.
 const MAX_ERROR: usize = 1_000;
 
 /// Handles a message, and then those behind it in the order of its key: asking for the next of one key is cheaper than
 /// looking through all that wait behind others. Tells whether there may be something that only a new look finds.
-pub(super) async fn carry(shared: Arc<Shared>, mut claim: ClaimedMessage) -> bool {
+pub(super) async fn deliver_in_order(shared: Arc<Shared>, mut claim: ClaimedMessage) -> bool {
     let mut run = 0;
     loop {
         let ordering_key = claim.message.ordering_key.clone();
@@ -49,7 +49,7 @@ pub(super) async fn carry(shared: Arc<Shared>, mut claim: ClaimedMessage) -> boo
             return false;
         }
         run += 1;
-        if run == RUN {
+        if run == MAX_RUN_PER_KEY {
             return true;
         }
         let claim_id = ClaimId::random();
@@ -60,7 +60,7 @@ pub(super) async fn carry(shared: Arc<Shared>, mut claim: ClaimedMessage) -> boo
             &claim_id,
             shared.settings.lease,
         );
-        match within(next).await {
+        match with_timeout(next).await {
             Ok(Some(message)) => {
                 claim = ClaimedMessage {
                     message,
@@ -82,7 +82,7 @@ async fn handle(shared: &Shared, claim: ClaimedMessage) -> bool {
         held_until,
         ..
     } = claim;
-    let mut about = About {
+    let mut handled = HandledMessage {
         topic: message.topic.clone(),
         number: message.id,
         attempt: message.attempt,
@@ -92,12 +92,12 @@ async fn handle(shared: &Shared, claim: ClaimedMessage) -> bool {
     if message.attempt > settings.max_attempts {
         let error =
             "it was handed out as often as allowed, and no relay lived to tell how it ended";
-        return park(shared, message_lease, &about, error).await;
+        return park(shared, message_lease, &handled, error).await;
     }
-    let failure = match run(shared, message_lease, &mut about, message).await {
-        Ok(Ok(())) => return deliver(shared, message_lease, &about).await,
+    let failure = match run(shared, message_lease, &mut handled, message).await {
+        Ok(Ok(())) => return deliver(shared, message_lease, &handled).await,
         Ok(Err(Failure::Unreadable(error))) => {
-            return park(shared, message_lease, &about, &told(&error)).await;
+            return park(shared, message_lease, &handled, &told(&error)).await;
         }
         Ok(Err(Failure::Failed(error))) => told(&*error),
         Err(ended) => match ended.try_into_panic() {
@@ -107,26 +107,30 @@ async fn handle(shared: &Shared, claim: ClaimedMessage) -> bool {
         },
     };
     Counters::add(&shared.counters.failed);
-    if about.attempt >= settings.max_attempts {
-        return park(shared, message_lease, &about, &failure).await;
+    if handled.attempt >= settings.max_attempts {
+        return park(shared, message_lease, &handled, &failure).await;
     }
-    let pause = pause(settings.first_pause, settings.longest_pause, about.attempt);
+    let pause = pause(
+        settings.first_pause,
+        settings.longest_pause,
+        handled.attempt,
+    );
     tracing::warn!(
         target: "idem",
-        topic = about.topic,
-        message = about.number,
-        attempt = about.attempt,
+        topic = handled.topic,
+        message = handled.number,
+        attempt = handled.attempt,
         pause_ms = pause.as_millis() as u64,
         "handling a message failed, it will be handed out again",
     );
     let step = || shared.messages.give_back(message_lease, pause, &failure);
-    settle(shared, &about, step).await;
+    settle(shared, &handled, step).await;
     // It stands in the way of those behind it.
     false
 }
 
 /// State of a message while it is handled.
-struct About {
+struct HandledMessage {
     topic: String,
     number: i64,
     attempt: u32,
@@ -138,20 +142,20 @@ struct About {
 async fn run(
     shared: &Shared,
     message_lease: MessageLease,
-    about: &mut About,
+    handled: &mut HandledMessage,
     message: StoredMessage,
 ) -> Result<Result<(), Failure>, JoinError> {
-    let Some(handler) = shared.handlers.get(&about.topic) else {
-        let error = format!("this relay has no handler for `{}`", about.topic);
+    let Some(handler) = shared.handlers.get(&handled.topic) else {
+        let error = format!("this relay has no handler for `{}`", handled.topic);
         return Ok(Err(Failure::Failed(error.into())));
     };
     let handler = Arc::clone(handler);
     let span = tracing::info_span!(
         target: "idem",
         "outbox",
-        topic = about.topic,
-        message = about.number,
-        attempt = about.attempt,
+        topic = handled.topic,
+        message = handled.number,
+        attempt = handled.attempt,
     );
     // Dropped, it stops the handler.
     let mut task = JoinSet::new();
@@ -164,14 +168,14 @@ async fn run(
             Some(ended) = task.join_next() => return ended,
             () = tokio::time::sleep(lease / 3), if held => {
                 let until = Instant::now() + lease;
-                match within(shared.messages.renew(message_lease, lease)).await {
-                    Ok(true) => about.held_until = until,
+                match with_timeout(shared.messages.renew(message_lease, lease)).await {
+                    Ok(true) => handled.held_until = until,
                     Ok(false) => held = false,
                     // The next one may succeed, and whoever takes over first makes it fail for good.
                     Err(error) => tracing::warn!(
                         target: "idem",
-                        topic = about.topic,
-                        message = about.number,
+                        topic = handled.topic,
+                        message = handled.number,
                         error = ?error.kind(),
                         "renewing the lease of a message failed, trying again",
                     ),
@@ -179,8 +183,8 @@ async fn run(
                 if !held {
                     tracing::warn!(
                         target: "idem",
-                        topic = about.topic,
-                        message = about.number,
+                        topic = handled.topic,
+                        message = handled.number,
                         "the lease of a message was lost, somebody else may be handling it",
                     );
                 }
@@ -189,9 +193,9 @@ async fn run(
     }
 }
 
-async fn deliver(shared: &Shared, message_lease: MessageLease, about: &About) -> bool {
+async fn deliver(shared: &Shared, message_lease: MessageLease, handled: &HandledMessage) -> bool {
     let keep = shared.settings.keep_delivered;
-    let delivered = settle(shared, about, || {
+    let delivered = settle(shared, handled, || {
         shared.messages.deliver(message_lease, keep)
     })
     .await;
@@ -202,15 +206,23 @@ async fn deliver(shared: &Shared, message_lease: MessageLease, about: &About) ->
 }
 
 /// Tells whether later messages of its ordering key may follow.
-async fn park(shared: &Shared, message_lease: MessageLease, about: &About, error: &str) -> bool {
-    let parked = settle(shared, about, || shared.messages.park(message_lease, error)).await;
+async fn park(
+    shared: &Shared,
+    message_lease: MessageLease,
+    handled: &HandledMessage,
+    error: &str,
+) -> bool {
+    let parked = settle(shared, handled, || {
+        shared.messages.park(message_lease, error)
+    })
+    .await;
     if parked {
         Counters::add(&shared.counters.parked);
         tracing::warn!(
             target: "idem",
-            topic = about.topic,
-            message = about.number,
-            attempt = about.attempt,
+            topic = handled.topic,
+            message = handled.number,
+            attempt = handled.attempt,
             "a message was parked, a person has to look at it",
         );
     }
@@ -219,16 +231,16 @@ async fn park(shared: &Shared, message_lease: MessageLease, about: &About, error
 
 /// Takes a step that ends a claim, again and again where the database fails, for as long as the message may still be
 /// this relay's. False where it is somebody else's, or will be.
-async fn settle<F>(shared: &Shared, about: &About, step: impl Fn() -> F) -> bool
+async fn settle<F>(shared: &Shared, handled: &HandledMessage, step: impl Fn() -> F) -> bool
 where
     F: Future<Output = Result<bool, StoreError>>,
 {
     let until = Instant::now() + shared.settings.lease;
     let mut tried = 0;
     loop {
-        let taken = match within(step()).await {
+        let taken = match with_timeout(step()).await {
             // An earlier try may have done it without having said so.
-            Ok(false) if tried > 0 => was_taken(shared, about).await,
+            Ok(false) if tried > 0 => was_taken(shared, handled).await,
             taken => taken,
         };
         match taken {
@@ -244,8 +256,8 @@ where
     Counters::add(&shared.counters.lost);
     tracing::warn!(
         target: "idem",
-        topic = about.topic,
-        message = about.number,
+        topic = handled.topic,
+        message = handled.number,
         "how a message ended could not be recorded, so it may be handed out again",
     );
     false
@@ -253,11 +265,13 @@ where
 
 /// Finds out who ended the claim: true if this relay did. Another relay that took over has increased the number of
 /// attempts, which it could not do while the lease was valid.
-async fn was_taken(shared: &Shared, about: &About) -> Result<bool, StoreError> {
-    Ok(match within(shared.messages.attempt(about.number)).await? {
-        Some(attempt) => attempt == about.attempt,
-        None => Instant::now() < about.held_until,
-    })
+async fn was_taken(shared: &Shared, handled: &HandledMessage) -> Result<bool, StoreError> {
+    Ok(
+        match with_timeout(shared.messages.attempt(handled.number)).await? {
+            Some(attempt) => attempt == handled.attempt,
+            None => Instant::now() < handled.held_until,
+        },
+    )
 }
 
 /// Exponential backoff with full jitter, <https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/>.

@@ -22,7 +22,7 @@ pub struct PolicyPage(Bytes);
 
 impl PolicyPage {
     pub(super) fn of(config: &Config) -> Self {
-        Self(Page(config).to_string().into())
+        Self(PageTemplate(config).to_string().into())
     }
 
     /// The page as a response.
@@ -41,9 +41,9 @@ impl PolicyPage {
     }
 }
 
-struct Page<'a>(&'a Config);
+struct PageTemplate<'a>(&'a Config);
 
-impl fmt::Display for Page<'_> {
+impl fmt::Display for PageTemplate<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(config) = self;
         f.write_str(

@@ -4,13 +4,13 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::claim::{Opened, Opening};
+use crate::engine::claim::{ClaimFuture, TransactionClaim};
 use crate::error::{InvalidCall, StoreError, StoreErrorKind};
 use crate::record::Observation;
 use crate::store::{ClaimInTransaction, ClaimRequest, TransactionalStore};
 
 /// Where transactions come from.
-pub(super) trait Source<'c, S: TransactionalStore>: Send {
+pub(super) trait TransactionSource<'c, S: TransactionalStore>: Send {
     /// Whether they are a part of what the caller has begun.
     const JOINS: bool;
 
@@ -30,15 +30,15 @@ pub(super) trait Source<'c, S: TransactionalStore>: Send {
 }
 
 /// A connection of the store's own for each try, so that one that waits holds none.
-pub(super) struct Own<S: TransactionalStore>(Option<S::Transaction<'static>>);
+pub(super) struct OwnConnection<S: TransactionalStore>(Option<S::Transaction<'static>>);
 
-impl<S: TransactionalStore> Own<S> {
+impl<S: TransactionalStore> OwnConnection<S> {
     pub(super) fn new() -> Self {
         Self(None)
     }
 }
 
-impl<S: TransactionalStore> Source<'static, S> for Own<S> {
+impl<S: TransactionalStore> TransactionSource<'static, S> for OwnConnection<S> {
     const JOINS: bool = false;
 
     async fn open<'a>(
@@ -64,13 +64,13 @@ impl<S: TransactionalStore> Source<'static, S> for Own<S> {
 }
 
 /// One savepoint on the caller's connection, for all tries.
-pub(super) struct Joined<'c, S: TransactionalStore> {
+pub(super) struct JoinedConnection<'c, S: TransactionalStore> {
     connection: Option<&'c mut S::Connection>,
     opened: Option<S::Transaction<'c>>,
     is_in_transaction: bool,
 }
 
-impl<'c, S: TransactionalStore> Joined<'c, S> {
+impl<'c, S: TransactionalStore> JoinedConnection<'c, S> {
     pub(super) fn new(connection: &'c mut S::Connection) -> Self {
         Self {
             is_in_transaction: S::is_in_transaction(connection),
@@ -80,7 +80,7 @@ impl<'c, S: TransactionalStore> Joined<'c, S> {
     }
 }
 
-impl<'c, S: TransactionalStore> Source<'c, S> for Joined<'c, S> {
+impl<'c, S: TransactionalStore> TransactionSource<'c, S> for JoinedConnection<'c, S> {
     const JOINS: bool = true;
 
     async fn open<'a>(&'a mut self, store: &'a S) -> Result<&'a mut S::Transaction<'c>, StoreError>
@@ -110,14 +110,14 @@ impl<'c, S: TransactionalStore> Source<'c, S> for Joined<'c, S> {
 }
 
 /// A call on its way to a transaction that holds its record.
-pub(super) struct Attempting<'c, S, F> {
+pub(super) struct TransactionClaimer<'c, S, F> {
     store: Arc<S>,
     source: F,
     /// How long its transactions may live.
     lives: PhantomData<&'c ()>,
 }
 
-impl<'c, S: TransactionalStore, F: Source<'c, S>> Attempting<'c, S, F> {
+impl<'c, S: TransactionalStore, F: TransactionSource<'c, S>> TransactionClaimer<'c, S, F> {
     pub(super) fn new(store: Arc<S>, source: F) -> Self {
         Self {
             store,
@@ -163,12 +163,14 @@ impl<'c, S: TransactionalStore, F: Source<'c, S>> Attempting<'c, S, F> {
     }
 }
 
-impl<'c, S: TransactionalStore, F: Source<'c, S>> Opening for Attempting<'c, S, F> {
+impl<'c, S: TransactionalStore, F: TransactionSource<'c, S>> TransactionClaim
+    for TransactionClaimer<'c, S, F>
+{
     fn claim<'a>(
         &'a mut self,
         observed: Option<&'a Observation>,
         request: &'a ClaimRequest,
-    ) -> Opened<'a> {
+    ) -> ClaimFuture<'a> {
         Box::pin(self.try_claim(observed, request))
     }
 
