@@ -42,13 +42,13 @@ pub mod faults;
 mod claiming;
 mod fencing;
 mod interruption;
-mod keeping;
 mod kit;
 mod listing;
 mod purging;
 mod recovery;
 mod resolving;
 mod steps;
+mod storing;
 mod takeover;
 
 use kit::{CaseResult, Subject};
@@ -286,11 +286,11 @@ const CASES: &[Case] = table! {
         claim_is_exclusive: "of claims of one fresh record at the same moment exactly one is granted, and all others are told whose it is",
         claim_keeps_what_it_was_given: "a first claim is RUNNING, attempt 1, with the claim id, fingerprint, identity and durations that it brought",
         claim_of_a_running_record_writes_nothing: "a claim of a record that another owns reports it as it stands and writes nothing",
-        repeated_claim_keeps_its_grant: "a claim repeated after a lost acknowledgement is granted with the same fencing token and attempt, its lease begun anew",
+        repeated_claim_keeps_its_fencing_token: "a claim repeated after a lost acknowledgement is granted with the same fencing token and attempt, its lease begun anew",
         repeated_claims_at_once_are_one: "a claim repeated while the first is under way is the same claim",
         repeated_claim_compares_the_fingerprint: "a claim with the owner's claim id and another fingerprint is not granted",
         claim_never_takes_over: "a claim of a lapsed record reports it as it stands and writes nothing",
-        delayed_claim_revives_no_token: "a claim that arrives after its owner was taken over gives the lost fencing token no power",
+        delayed_claim_revives_no_lost_claim: "a claim that arrives after its owner was taken over gives the lost fencing token no power",
         released_is_claimed_again: "a claim of a RELEASED record is granted: new claim id and fencing token, attempt + 1, lease and retention of the claim; on_crash and the time of the first claim stay",
         released_is_claimed_once: "of claims of one RELEASED record at the same moment exactly one is granted",
         released_compares_the_fingerprint: "a claim of a RELEASED record with another fingerprint is not granted and writes nothing",
@@ -298,16 +298,16 @@ const CASES: &[Case] = table! {
         expired_outcome_is_absent: "an ended record is absent for every method once its retention is over, and a claim begins anew",
         abandoned_run_is_absent: "a RUNNING record under rerun is absent once its lease ended longer than its retention ago",
         unknown_outcome_never_expires: "a RUNNING record under refuse or reconcile never becomes absent by itself",
-        grants_never_go_back: "each grant of a key is higher than the one before, also across release, takeover, erasure and expiry",
-        grant_is_at_least_the_clock: "a fencing token is not below the time of the claim in microseconds by the store's clock",
+        fencing_tokens_never_go_back: "each fencing token of a key is higher than the one before, also across release, takeover, erasure and expiry",
+        fencing_token_is_at_least_the_clock: "a fencing token is not below the time of the claim in microseconds by the store's clock",
     }
     fencing {
         renew_begins_the_lease_anew: "renewing lets the lease run from now on and changes nothing else",
         lapsed_owner_is_accepted: "a lease that ran out does not by itself refuse its owner",
         stale_owner_is_refused: "after a takeover the former owner can neither renew, complete, release nor interrupt, and nothing is written",
-        grant_is_compared: "the right claim id with another fencing token is refused, and nothing is written",
-        token_is_compared: "the right fencing token with another claim id is refused, and nothing is written",
-        released_bears_no_token: "after a release its owner is refused",
+        fencing_token_is_compared: "the right claim id with another fencing token is refused, and nothing is written",
+        claim_id_is_compared: "the right fencing token with another claim id is refused, and nothing is written",
+        released_bears_no_claim_id: "after a release its owner is refused",
         absent_refuses_every_owner: "where there is no record every owner is refused, and none is made",
         completion_keeps_its_outcome: "a completion ends the record with its state and its value, keeping claim id and fencing token",
         repeated_completion_finds_itself: "a completion repeated after a lost acknowledgement answers done and writes nothing",
@@ -321,11 +321,11 @@ const CASES: &[Case] = table! {
         takeover_is_won_once: "of takeovers of one observation at the same moment exactly one is granted",
         takeover_sees_a_heartbeat: "a heartbeat between observing and taking over refuses the takeover, even if that lease has lapsed too",
         takeover_sees_an_interruption: "an interruption between observing and taking over refuses the takeover",
-        takeover_compares_all_of_the_observation: "a takeover is refused where state, claim id, grant or lease end differ from what was observed",
+        takeover_compares_all_of_the_observation: "a takeover is refused where state, claim id, fencing token or lease end differ from what was observed",
         takeover_of_interrupted: "an INTERRUPTED record under rerun or reconcile can be taken over",
         takeover_of_refuse_is_refused: "a record under refuse is never taken over",
         takeover_compares_the_fingerprint: "a takeover with another fingerprint is refused, and nothing is written",
-        repeated_takeover_keeps_its_grant: "a takeover repeated after a lost acknowledgement is granted with the same fencing token, its lease begun anew",
+        repeated_takeover_keeps_its_fencing_token: "a takeover repeated after a lost acknowledgement is granted with the same fencing token, its lease begun anew",
         delayed_takeover_is_refused: "a takeover that arrives again after somebody else took over is refused",
         takeover_of_nothing_claims: "a takeover of a record that is gone behaves like a claim",
         takeover_of_settled_is_refused: "a released or ended record is not taken over",
@@ -338,7 +338,7 @@ const CASES: &[Case] = table! {
         resolving_sees_a_heartbeat: "a heartbeat between observing and resolving refuses the resolution, even if that lease has lapsed too",
         resolving_sees_an_interruption: "an interruption between observing and resolving refuses the resolution",
         resolving_sees_a_completion: "a completion between observing and releasing by hand refuses the release",
-        resolving_compares_all_of_the_observation: "a resolution is refused where state, claim id, grant or lease end differ from what was observed",
+        resolving_compares_all_of_the_observation: "a resolution is refused where state, claim id, fencing token or lease end differ from what was observed",
         settled_is_not_resolved: "a released or ended record can be erased and not resolved otherwise",
         erased_is_absent: "an erased record is absent, and its owner refused",
         resolving_nothing: "resolving a record that is gone answers stale and makes none",
@@ -362,7 +362,7 @@ const CASES: &[Case] = table! {
         list_in_pages: "a record that is there all the time is on exactly one page, whatever comes and goes meanwhile",
         list_hides_what_expired: "an expired record is on no page",
     }
-    keeping {
+    storing {
         every_key_byte_is_kept: "every printable ASCII byte in a key is kept, case and blanks included",
         long_identities_are_kept: "key, operation and each part of a scope of 255 bytes are kept",
         scopes_are_kept_in_unicode: "scope and operation are kept in any script",
@@ -380,11 +380,11 @@ const CASES: &[Case] = table! {
         dropped_completion: "a completion that is dropped half way is done or not done",
     }
     steps {
-        step_is_read_back: "a saved step is read by its holder as it was saved, and saving changes nothing of the record",
+        step_is_read_back: "a saved step is read by its owner as it was saved, and saving changes nothing of the record",
         steps_are_kept_over_takeover: "whoever takes over reads the steps of the attempts before",
         steps_are_kept_over_release: "whoever claims a RELEASED record reads the steps of the attempts before, also where it was released by hand",
-        step_is_immutable: "saving a step that is there answers done and writes nothing, for the next holder as well",
-        step_compares_token_and_grant: "with another claim id or another fencing token no step is saved or read",
+        step_is_immutable: "saving a step that is there answers done and writes nothing, for the next owner as well",
+        step_compares_the_owner: "with another claim id or another fencing token no step is saved or read",
         stale_owner_has_no_steps: "after a takeover the former owner can neither save nor read steps",
         settled_takes_no_step: "a released or ended record takes no step, and tells its former owner of none",
         silent_owner_saves_steps: "a lease that ran out does not by itself refuse a step, nor does INTERRUPTED",
@@ -400,19 +400,19 @@ const CASES: &[Case] = table! {
         dropped_step: "a save that is dropped half way is done or not done",
     }
     recovery {
-        kept_is_read_as_it_was_kept: "what was kept is read byte for byte with the tag of its codec, and keeping it changes nothing of the record",
-        kept_is_due_a_lease_later: "what was kept is due a lease later and no sooner, by the store's clock",
-        keeping_is_fenced: "only while the record bears the holder's claim id and fencing token and has not ended anything is kept for it",
-        silent_owner_keeps: "a lease that ran out does not by itself refuse what its owner keeps",
-        keeping_again_replaces_the_value: "a later attempt replaces the value, counts its recoveries on, and makes it due no sooner than it was",
+        input_is_read_as_it_was_saved: "a recovery input is read byte for byte with the tag of its codec, and keeping it changes nothing of the record",
+        input_is_due_a_lease_later: "a recovery input is due a lease later and no sooner, by the store's clock",
+        saving_an_input_is_fenced: "only while the record bears the owner's claim id and fencing token and has not ended a recovery input is saved for it",
+        silent_owner_saves_its_input: "a lease that ran out does not by itself refuse a recovery input",
+        saving_again_replaces_the_input: "a later attempt replaces the value, counts its recoveries on, and makes it due no sooner than it was",
         postponed_by_one: "of several who postpone one reading at the same moment exactly one does, and one recovery is counted",
-        postponed_as_it_was_read: "a value is postponed only as it was read: life, due time and recoveries",
+        postponed_as_it_was_read: "a value is postponed only as it was read: generation, due time and recoveries",
         postponed_is_due_later: "a postponed value is due that much later, by the store's clock",
         recoveries_are_counted: "each postponement that begins a recovery is counted, and no other",
-        forgotten_as_it_was_read: "a value is forgotten once, and only as it was read: life, due time and recoveries",
-        kept_belongs_to_one_life: "a claim that replaces an expired record begins without a kept value, its recoveries and its due time",
-        kept_ends_with_erasure: "what an erased record has kept is never due, also where it is claimed again",
-        kept_ends_with_purging: "what a purged record has kept is never due",
+        forgotten_as_it_was_read: "a value is forgotten once, and only as it was read: generation, due time and recoveries",
+        input_belongs_to_one_generation: "a claim that replaces an expired record begins without a recovery input, its recoveries and its due time",
+        input_ends_with_erasure: "the recovery input of an erased record is never due, also where it is claimed again",
+        input_ends_with_purging: "the recovery input of a purged record is never due",
         operations_are_kept_apart: "of the values of other operations, of names however alike, none is read",
         longest_due_first: "values are read the longest due first, and no more than were asked for",
     }

@@ -64,7 +64,7 @@ pub struct Idem<S: Store + ?Sized = dyn Store> {
 pub(crate) struct Engine {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) policy: Policy,
-    /// The first seals new digests; all of them are tried on stored ones.
+    /// The first signs new digests; all of them are tried on stored ones.
     pub(crate) secrets: Vec<Secret>,
     pub(crate) singleflight: SingleFlight,
     /// Claims whose calls have gone.
@@ -273,7 +273,7 @@ impl<S: Store + ?Sized> Idem<S> {
         run_options::run(typed::handle(self), call, options, body).await
     }
 
-    /// Looking at records, listing them, settling interrupted ones and erasing: what a person on call needs.
+    /// Looking at records, listing them, settling interrupted ones and erasing: what an operator needs.
     pub fn records(&self) -> Records<'_> {
         Records::new(&self.engine)
     }
@@ -373,12 +373,12 @@ impl<S: Store> Builder<S> {
         self
     }
 
-    /// A secret that seals stored digests, since a hash of a guessable request can be guessed. The first one given
-    /// seals; further ones are read with, so that a secret can be replaced: give every process the new one behind the
-    /// old one, then in front of it, and take the old one away once the longest retention is over. A process that does
-    /// not have the secret of a record answers [`Error::Decode`], and runs nothing.
+    /// A secret that signs stored digests (HMAC), since a hash of a guessable request can be guessed. The first one
+    /// given signs; further ones are read with, so that a secret can be replaced: give every process the new one behind
+    /// the old one, then in front of it, and take the old one away once the longest retention is over. A process that
+    /// does not have the secret of a record answers [`Error::Decode`], and runs nothing.
     ///
-    /// Under `key = fingerprint` the key itself is sealed, so replacing the secret makes every request a new one.
+    /// Under `key = fingerprint` the key itself is signed, so replacing the secret makes every request a new one.
     ///
     /// It signs the tokens of [`issue`](Idem::issue) as well, by the same rules.
     #[must_use]

@@ -184,8 +184,8 @@ pub enum InvalidCall {
     /// The call is transactional, and this cannot be said of one that is.
     #[error("a transactional call has no `{0}`: the database decides, by committing or not")]
     NotTransactional(&'static str),
-    /// The secret that seals fingerprints is shorter than 16 bytes.
-    #[error("a secret that seals fingerprints has at least 16 random bytes, this one has {0}")]
+    /// The secret that signs fingerprints is shorter than 16 bytes.
+    #[error("a secret that signs fingerprints has at least 16 random bytes, this one has {0}")]
     ShortSecret(usize),
 }
 

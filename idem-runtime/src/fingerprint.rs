@@ -186,7 +186,7 @@ pub trait Fingerprint {
     }
 }
 
-/// The digest of a value, unsealed: SHA-256 over its [canonical form](self).
+/// The digest of a value, unsigned: SHA-256 over its [canonical form](self).
 ///
 /// # Errors
 /// [`FingerprintError`] where it has no canonical form.

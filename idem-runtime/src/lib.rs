@@ -66,7 +66,7 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //! - [`Fingerprint`]: how a request becomes a hash, and how other languages compute the same.
 //! - [`Attempt::step`], [`Attempt::step_tx`]: bodies that go on where a crash left them. [`Recovery`]: calls that are made
 //!   again after one, although no client does.
-//! - [`Error`]: what each answer means to a caller. [`Idem::records`]: what a person on call looks at.
+//! - [`Error`]: what each answer means to a caller. [`Idem::records`]: what an operator looks at.
 //! - [`Store`], [`store::StepStore`], [`store::RecoveryStore`]: the contracts, for a store of your own; `conformance`
 //!   (feature) holds it to them.
 //!

@@ -219,7 +219,7 @@ pub fn message<'a, T: Serialize + Sync + ?Sized>(
     }
 }
 
-/// A table of messages: makes relays, and is what a person on call looks at. Cloning is cheap and shares the
+/// A table of messages: makes relays, and is what an operator looks at. Cloning is cheap and shares the
 /// connections.
 #[derive(Debug, Clone)]
 pub struct Outbox {

@@ -70,12 +70,12 @@ pub trait StoredError: StoredValue {}
 #[diagnostic::do_not_recommend]
 impl<E: StoredValue> StoredError for E {}
 
-/// The next step, or what the function returns without it.
+/// The next stage, or what the function returns without it.
 type OrAnswer<R, Step> = Result<Step, Result<<R as Returns>::Ok, <R as Returns>::Err>>;
 
-// The steps of the protocol, as functions of the return type `R`. Generated code names it where the user wrote it, so
+// The stages of the protocol, as functions of the return type `R`. Generated code names it where the user wrote it, so
 // that one that is no `Result` is told so there, and the compiler finds it to be the same complaint every time. What
-// passes between the steps knows `T` and `E` alone, and complains about nothing.
+// passes between the stages knows `T` and `E` alone, and complains about nothing.
 
 /// `typed::enter`.
 pub fn enter<R: Returns>(

@@ -95,7 +95,7 @@ impl fmt::Debug for ClaimId {
 pub struct FencingToken(i64);
 
 impl FencingToken {
-    /// The grant of this number.
+    /// The fencing token with this number.
     pub const fn from_number(number: i64) -> Self {
         Self(number)
     }
@@ -122,7 +122,7 @@ pub struct Owner {
     pub fencing_token: FencingToken,
 }
 
-/// The digest of a request as a record keeps it: the version of the algorithm, which secret sealed it, and 32 bytes
+/// The digest of a request as a record keeps it: the version of the algorithm, which secret signed it, and 32 bytes
 /// of hash. Stores compare it byte for byte and look no further.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest([u8; Self::LEN]);
@@ -155,7 +155,7 @@ impl Digest {
         self.0[0]
     }
 
-    /// Which secret sealed the hash; zero where none did.
+    /// Which secret signed the hash; zero where none did.
     pub fn key_id(&self) -> [u8; 4] {
         [self.0[1], self.0[2], self.0[3], self.0[4]]
     }
@@ -359,7 +359,7 @@ impl Record {
         self.expires_at().is_some_and(|at| at <= self.read_at)
     }
 
-    /// What was seen of it, for a conditional step.
+    /// What was seen of it, for a conditional transition.
     pub fn observation(&self) -> Observation {
         Observation {
             id: self.id,

@@ -77,7 +77,8 @@ pub use self::steps::{SavedStep, StepStore};
 ///  RUNNING ──interrupt | resolve──▶ INTERRUPTED ──complete, renew, release by its owner | resolve──▶ …
 /// ```
 ///
-/// 1. Each method is **one atomic step**, durable when it returns `Ok`. Two claims of one record never both create it.
+/// 1. Each method is **one atomic transition**, durable when it returns `Ok`. Two claims of one record never both
+///    create it.
 /// 2. **The store's clock decides** every "now" below; requests bring durations, never points in time.
 /// 3. A record whose [`is_expired`](Record::is_expired) holds is **absent** for every method: a claim replaces it, and
 ///    the rest behave as if it were purged.
@@ -89,15 +90,15 @@ pub use self::steps::{SavedStep, StepStore};
 /// 6. [`take_over`](Self::take_over) and [`resolve`](Self::resolve) take effect only while **exactly the observation**
 ///    still holds, and never on a record whose lease still runs.
 /// 7. An **outcome is immutable** until it expires.
-/// 8. An error may leave the step done or not done; whoever gets one repeats the step and finds itself by its claim id.
+/// 8. An error may leave the transition done or not done; the caller repeats it and finds itself by its claim id.
 ///    An error that is certain to have changed nothing is no different.
 ///
 /// # Cancel safety
 ///
-/// A future of this trait that is dropped leaves its step done or not done, never half done.
+/// A future of this trait that is dropped leaves its transition done or not done, never half done.
 #[async_trait]
 pub trait Store: Debug + Send + Sync + 'static {
-    /// Claims a record, in one step:
+    /// Claims a record, in one transition:
     ///
     /// - absent: RUNNING with this claim id, a new fencing token, attempt 1, granted;
     /// - RUNNING with this very claim id and fingerprint: the claim was repeated; its lease begins anew, granted with

@@ -105,7 +105,7 @@ pub(crate) enum Bug {
     KeepingBeginsTheLeaseAnew,
     KeptLosesItsCodec,
     KeptIsDueAtOnce,
-    KeepingIsNotFenced,
+    SavingAnInputIsNotFenced,
     KeepingNeedsALease,
     KeepingAgainIsIgnored,
     KeepingAgainForgetsRecoveries,
@@ -146,7 +146,7 @@ const CAUGHT: &[(Bug, &[&str])] = &[
     (
         Bug::RepeatedClaimIsStranger,
         &[
-            "repeated_claim_keeps_its_grant",
+            "repeated_claim_keeps_its_fencing_token",
             "lost_answer_of_a_claim",
             "dropped_claim",
         ],
@@ -154,14 +154,14 @@ const CAUGHT: &[(Bug, &[&str])] = &[
     (
         Bug::RepeatedClaimGetsNewGrant,
         &[
-            "repeated_claim_keeps_its_grant",
+            "repeated_claim_keeps_its_fencing_token",
             "repeated_claims_at_once_are_one",
             "lost_answer_of_a_claim",
         ],
     ),
     (
         Bug::RepeatedClaimKeepsOldLease,
-        &["repeated_claim_keeps_its_grant"],
+        &["repeated_claim_keeps_its_fencing_token"],
     ),
     (
         Bug::RepeatedClaimIgnoresFingerprint,
@@ -170,7 +170,7 @@ const CAUGHT: &[(Bug, &[&str])] = &[
     (Bug::ClaimTakesOver, &["claim_never_takes_over"]),
     (
         Bug::LateClaimGetsTheOldGrant,
-        &["delayed_claim_revives_no_token"],
+        &["delayed_claim_revives_no_lost_claim"],
     ),
     (
         Bug::ReleasedIsNotClaimed,
@@ -204,8 +204,14 @@ const CAUGHT: &[(Bug, &[&str])] = &[
             "purge_interrupts_what_is_unknown",
         ],
     ),
-    (Bug::GrantIsCounter, &["grant_is_at_least_the_clock"]),
-    (Bug::GrantForgetsTheErased, &["grants_never_go_back"]),
+    (
+        Bug::GrantIsCounter,
+        &["fencing_token_is_at_least_the_clock"],
+    ),
+    (
+        Bug::GrantForgetsTheErased,
+        &["fencing_tokens_never_go_back"],
+    ),
     (Bug::RenewAddsToTheLease, &["renew_begins_the_lease_anew"]),
     (
         Bug::LapsedOwnerIsRefused,
@@ -214,17 +220,17 @@ const CAUGHT: &[(Bug, &[&str])] = &[
     (
         Bug::TokenIsIgnored,
         &[
-            "token_is_compared",
-            "step_compares_token_and_grant",
-            "keeping_is_fenced",
+            "claim_id_is_compared",
+            "step_compares_the_owner",
+            "saving_an_input_is_fenced",
         ],
     ),
     (
         Bug::GrantIsIgnored,
         &[
-            "grant_is_compared",
-            "step_compares_token_and_grant",
-            "keeping_is_fenced",
+            "fencing_token_is_compared",
+            "step_compares_the_owner",
+            "saving_an_input_is_fenced",
         ],
     ),
     (
@@ -232,10 +238,10 @@ const CAUGHT: &[(Bug, &[&str])] = &[
         &[
             "stale_owner_is_refused",
             "stale_owner_has_no_steps",
-            "keeping_is_fenced",
+            "saving_an_input_is_fenced",
         ],
     ),
-    (Bug::ReleaseKeepsToken, &["released_bears_no_token"]),
+    (Bug::ReleaseKeepsToken, &["released_bears_no_claim_id"]),
     (
         Bug::AbsentIsAccepted,
         &["absent_refuses_every_owner", "absent_takes_no_step"],
@@ -298,7 +304,7 @@ const CAUGHT: &[(Bug, &[&str])] = &[
     (
         Bug::RepeatedTakeoverIsStranger,
         &[
-            "repeated_takeover_keeps_its_grant",
+            "repeated_takeover_keeps_its_fencing_token",
             "lost_answer_of_a_takeover",
             "dropped_takeover",
         ],
@@ -399,7 +405,7 @@ const CAUGHT: &[(Bug, &[&str])] = &[
     (
         Bug::AnybodyReadsSteps,
         &[
-            "step_compares_token_and_grant",
+            "step_compares_the_owner",
             "stale_owner_has_no_steps",
             "settled_takes_no_step",
             "steps_end_with_expiry",
@@ -416,23 +422,26 @@ const CAUGHT: &[(Bug, &[&str])] = &[
     (Bug::StepIsSavedInHalves, &["dropped_step"]),
     (
         Bug::KeepingBeginsTheLeaseAnew,
-        &["kept_is_read_as_it_was_kept"],
+        &["input_is_read_as_it_was_saved"],
     ),
-    (Bug::KeptLosesItsCodec, &["kept_is_read_as_it_was_kept"]),
-    (Bug::KeptIsDueAtOnce, &["kept_is_due_a_lease_later"]),
-    (Bug::KeepingIsNotFenced, &["keeping_is_fenced"]),
-    (Bug::KeepingNeedsALease, &["silent_owner_keeps"]),
+    (Bug::KeptLosesItsCodec, &["input_is_read_as_it_was_saved"]),
+    (Bug::KeptIsDueAtOnce, &["input_is_due_a_lease_later"]),
+    (
+        Bug::SavingAnInputIsNotFenced,
+        &["saving_an_input_is_fenced"],
+    ),
+    (Bug::KeepingNeedsALease, &["silent_owner_saves_its_input"]),
     (
         Bug::KeepingAgainIsIgnored,
-        &["keeping_again_replaces_the_value"],
+        &["saving_again_replaces_the_input"],
     ),
     (
         Bug::KeepingAgainForgetsRecoveries,
-        &["keeping_again_replaces_the_value"],
+        &["saving_again_replaces_the_input"],
     ),
     (
         Bug::KeepingAgainHastens,
-        &["keeping_again_replaces_the_value"],
+        &["saving_again_replaces_the_input"],
     ),
     (Bug::PostponedByAll, &["postponed_by_one"]),
     (
@@ -444,9 +453,12 @@ const CAUGHT: &[(Bug, &[&str])] = &[
     (Bug::LooksAreCounted, &["recoveries_are_counted"]),
     (Bug::ForgottenHoweverRead, &["forgotten_as_it_was_read"]),
     (Bug::ForgottenTwice, &["forgotten_as_it_was_read"]),
-    (Bug::KeptOutlivesExpiry, &["kept_belongs_to_one_life"]),
-    (Bug::KeptOutlivesErasure, &["kept_ends_with_erasure"]),
-    (Bug::KeptOutlivesPurging, &["kept_ends_with_purging"]),
+    (
+        Bug::KeptOutlivesExpiry,
+        &["input_belongs_to_one_generation"],
+    ),
+    (Bug::KeptOutlivesErasure, &["input_ends_with_erasure"]),
+    (Bug::KeptOutlivesPurging, &["input_ends_with_purging"]),
     (Bug::DueMatchesPrefix, &["operations_are_kept_apart"]),
     (Bug::DueFoldsNames, &["operations_are_kept_apart"]),
     (Bug::DueHasNoOrder, &["longest_due_first"]),

@@ -39,7 +39,7 @@ struct Inner {
     counter: i64,
     steps: BTreeMap<(RecordId, String), Payload>,
     kept: BTreeMap<RecordId, recovery::Row>,
-    /// The grants of tokens that were taken over or released, for some of the bugs.
+    /// The fencing tokens of claims that were taken over or released, for some of the bugs.
     former: BTreeMap<(RecordId, [u8; 16]), FencingToken>,
 }
 

@@ -395,7 +395,7 @@ async fn a_token_outlives_the_secret_that_signed_it_being_replaced() {
     let replayed: Result<u32, Error> = handle(&[1]).run(call(&token, 500), async || Ok(2)).await;
     assert!(
         matches!(replayed, Err(Error::Decode(_))),
-        "the digest is sealed with the new one: {replayed:?}"
+        "the digest is signed with the new one: {replayed:?}"
     );
 }
 

@@ -405,7 +405,7 @@ async fn shutting_down_begins_nothing_more(store: Arc<dyn Store>) {
     assert_eq!((service.begun(), service.done()), (3, 1));
 }
 
-/// What an earlier life of a record was put off by is not the next one's to wait for.
+/// A delay of an earlier generation of a record does not apply to the next one.
 async fn a_record_that_begins_anew_is_due_by_its_own_lease(store: Arc<dyn Store>) {
     let idem = Idem::new(store);
     let operation = Operation::new("jobs.run").unwrap();

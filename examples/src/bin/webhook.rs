@@ -192,7 +192,7 @@ async fn main() -> anyhow::Result<()> {
         ));
     }
 
-    // A person on call sees what was interrupted, looks into the warehouse, and says what happened. What they say takes
+    // An operator sees what was interrupted, looks into the warehouse, and says what happened. What they say takes
     // effect only while the record is still as they saw it.
     let interrupted = shop.interrupted().await?;
     ensure!(interrupted.len() == 2);

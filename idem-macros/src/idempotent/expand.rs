@@ -84,17 +84,17 @@ impl Idempotent {
         };
         let codecs = self.codecs();
         let arguments = quote!(#handle, #request, #codecs);
-        let returned = self.step("returned", &answer.to_token_stream());
+        let returned = self.stage("returned", &answer.to_token_stream());
         match &self.after_crash {
             AfterCrash::Rerun | AfterCrash::Refuse => {
                 let enter = match &self.transaction {
                     None => self.awaited_step("enter", &arguments),
                     Some(Transaction { joins: false, .. }) => {
-                        self.awaited_step_of("enter_transaction", 1, &arguments)
+                        self.awaited_stage_of("enter_transaction", 1, &arguments)
                     }
                     Some(Transaction { joins: true, name }) => {
                         let arguments = quote!(#arguments, &mut *#name);
-                        self.awaited_step_of("join_transaction", 2, &arguments)
+                        self.awaited_stage_of("join_transaction", 2, &arguments)
                     }
                 };
                 quote! {
@@ -187,7 +187,7 @@ impl Idempotent {
     fn finish(&self) -> TokenStream {
         let [running, result, error] =
             ["running", "result", "error"].map(|name| local(&format!("__idem_{name}")));
-        let at = self.step_span();
+        let at = self.stage_span();
         let p = self.private(at);
         let unnamed = match &self.after_crash {
             AfterCrash::Rerun => quote_spanned!(at=> #p::ErrorKind::Transient),
@@ -216,9 +216,9 @@ impl Idempotent {
         let arguments = quote!(#running, #result, #judge);
         let finish = match &self.transaction {
             None => self.awaited_step("finish", &arguments),
-            Some(_) => self.awaited_step_of("finish_transaction", 1, &arguments),
+            Some(_) => self.awaited_stage_of("finish_transaction", 1, &arguments),
         };
-        let returned = self.step("returned", &finish);
+        let returned = self.stage("returned", &finish);
         // The body has moved the one that it was given.
         let attempt = self
             .attempt
@@ -404,17 +404,17 @@ impl Idempotent {
         (configured, entry)
     }
 
-    /// A step of the protocol, which is a function of the runtime with the return type for its parameter.
+    /// A stage of the protocol, which is a function of the runtime with the return type for its parameter.
     ///
     /// Should that be no `Result`, all of it is shown at one token of the type: the compiler then finds the same
     /// complaint at the same place every time, and tells it once.
-    fn step(&self, function: &str, arguments: &TokenStream) -> TokenStream {
-        self.step_of(function, 0, arguments)
+    fn stage(&self, function: &str, arguments: &TokenStream) -> TokenStream {
+        self.stage_of(function, 0, arguments)
     }
 
     /// The same with this many further parameters, which can be inferred.
-    fn step_of(&self, function: &str, inferred: usize, arguments: &TokenStream) -> TokenStream {
-        let at = self.step_span();
+    fn stage_of(&self, function: &str, inferred: usize, arguments: &TokenStream) -> TokenStream {
+        let at = self.stage_span();
         let function = format_ident!("{function}", span = at);
         let ret = self.shown_ret();
         let inferred = std::iter::repeat_n(quote_spanned!(at=> , _), inferred);
@@ -430,17 +430,17 @@ impl Idempotent {
     }
 
     fn awaited_step(&self, function: &str, arguments: &TokenStream) -> TokenStream {
-        self.awaited_step_of(function, 0, arguments)
+        self.awaited_stage_of(function, 0, arguments)
     }
 
-    fn awaited_step_of(
+    fn awaited_stage_of(
         &self,
         function: &str,
         inferred: usize,
         arguments: &TokenStream,
     ) -> TokenStream {
-        let step = self.step_of(function, inferred, arguments);
-        quote_spanned!(self.step_span()=> #step.await)
+        let stage = self.stage_of(function, inferred, arguments);
+        quote_spanned!(self.stage_span()=> #stage.await)
     }
 
     /// The return type for the places where only a `Result` will do.
@@ -449,13 +449,13 @@ impl Idempotent {
         if is_called_result(&self.ret) {
             ret
         } else {
-            shown_at(self.step_span(), ret)
+            shown_at(self.stage_span(), ret)
         }
     }
 
-    /// Where steps are shown: with the attribute if there is nothing to complain about, so that lints about what a
+    /// Where stages are shown: with the attribute if there is nothing to complain about, so that lints about what a
     /// user writes see nothing of them.
-    fn step_span(&self) -> Span {
+    fn stage_span(&self) -> Span {
         if is_called_result(&self.ret) {
             Span::call_site()
         } else {

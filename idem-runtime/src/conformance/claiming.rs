@@ -101,7 +101,7 @@ pub(super) async fn claim_of_a_running_record_writes_nothing(store: Subject) -> 
     Ok(())
 }
 
-pub(super) async fn repeated_claim_keeps_its_grant(store: Subject) -> CaseResult {
+pub(super) async fn repeated_claim_keeps_its_fencing_token(store: Subject) -> CaseResult {
     let claim = ClaimRequest {
         lease: SHORT,
         ..fresh()
@@ -164,7 +164,7 @@ pub(super) async fn claim_never_takes_over(store: Subject) -> CaseResult {
     Ok(())
 }
 
-pub(super) async fn delayed_claim_revives_no_token(store: Subject) -> CaseResult {
+pub(super) async fn delayed_claim_revives_no_lost_claim(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Rerun).await?;
     let successor = other(&silent.claim);
     let taken = store.taken(&silent.observation(), &successor).await?;
@@ -375,7 +375,7 @@ pub(super) async fn unknown_outcome_never_expires(store: Subject) -> CaseResult 
     Ok(())
 }
 
-pub(super) async fn grants_never_go_back(store: Subject) -> CaseResult {
+pub(super) async fn fencing_tokens_never_go_back(store: Subject) -> CaseResult {
     let claim = ClaimRequest {
         lease: Duration::ZERO,
         retention: LONG,
@@ -428,7 +428,7 @@ pub(super) async fn grants_never_go_back(store: Subject) -> CaseResult {
     Ok(())
 }
 
-pub(super) async fn grant_is_at_least_the_clock(store: Subject) -> CaseResult {
+pub(super) async fn fencing_token_is_at_least_the_clock(store: Subject) -> CaseResult {
     let mut ids: Vec<RecordId> = Vec::new();
     for _ in 0..3 {
         let claim = fresh();

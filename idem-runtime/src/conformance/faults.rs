@@ -1,4 +1,4 @@
-//! A store that fails or hangs on cue, before or after the step of the store behind it.
+//! A store that fails or hangs on cue, before or after the transition of the store behind it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::store::{
     Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
-/// A step of a [`Store`] or [`StepStore`].
+/// A call of a [`Store`] or [`StepStore`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is the method of its name")]
 pub enum Op {
@@ -57,19 +57,19 @@ impl Op {
 pub enum Fault {
     /// Nothing: the call goes through.
     None,
-    /// An error of this kind, and the step is not taken.
+    /// An error of this kind, and the transition is not taken.
     FailBefore(StoreErrorKind),
-    /// The step is taken, then an error of this kind: a lost acknowledgement.
+    /// The transition is taken, then an error of this kind: a lost acknowledgement.
     FailAfter(StoreErrorKind),
-    /// The call panics, and the step is not taken.
+    /// The call panics, and the transition is not taken.
     Panic,
-    /// The call never comes back, and the step is not taken.
+    /// The call never comes back, and the transition is not taken.
     HangBefore,
-    /// The step is taken, and the call never comes back.
+    /// The transition is taken, and the call never comes back.
     HangAfter,
-    /// The call waits at the gate, then the step is taken.
+    /// The call waits at the gate, then the transition is taken.
     HoldBefore(Gate),
-    /// The step is taken, and the call waits at the gate before it says so.
+    /// The transition is taken, and the call waits at the gate before it says so.
     HoldAfter(Gate),
 }
 
@@ -137,63 +137,64 @@ impl<S> FaultStore<S> {
         &self.inner.store
     }
 
-    /// Plans what happens to the next call of this step for which nothing is planned yet.
+    /// Plans what happens to the next such call for which nothing is planned yet.
     pub fn next(&self, op: Op, fault: Fault) {
         self.scripts()[op as usize].next.push_back(fault);
     }
 
-    /// Plans what happens to every call of this step that comes after the planned ones, until [`reset`](Self::reset).
+    /// Plans what happens to every such call that comes after the planned ones, until [`reset`](Self::reset).
     pub fn always(&self, op: Op, fault: Fault) {
         self.scripts()[op as usize].always = Some(fault);
     }
 
-    /// Lets every step fail as [`Unavailable`](StoreErrorKind::Unavailable), untaken, until [`reset`](Self::reset).
+    /// Lets every call fail as [`Unavailable`](StoreErrorKind::Unavailable), untaken, until [`reset`](Self::reset).
     pub fn outage(&self) {
         for op in Op::ALL {
             self.always(op, Fault::FailBefore(StoreErrorKind::Unavailable));
         }
     }
 
-    /// Lets the next so many calls of this step fail as [`Unavailable`](StoreErrorKind::Unavailable), untaken.
+    /// Lets the next so many calls of this kind fail as [`Unavailable`](StoreErrorKind::Unavailable), untaken.
     pub fn fail_before(&self, op: Op, calls: usize) {
         self.plan(op, calls, &Fault::FailBefore(StoreErrorKind::Unavailable));
     }
 
-    /// Lets the next so many calls of this step fail as [`Unavailable`](StoreErrorKind::Unavailable) after it was taken.
+    /// Lets the next so many calls of this kind fail as [`Unavailable`](StoreErrorKind::Unavailable) after it was
+    /// taken.
     pub fn fail_after(&self, op: Op, calls: usize) {
         self.plan(op, calls, &Fault::FailAfter(StoreErrorKind::Unavailable));
     }
 
-    /// Lets the next so many calls of this step hang, untaken.
+    /// Lets the next so many calls of this kind hang, untaken.
     pub fn hang_before(&self, op: Op, calls: usize) {
         self.plan(op, calls, &Fault::HangBefore);
     }
 
-    /// Lets the next so many calls of this step hang after it was taken.
+    /// Lets the next so many calls of this kind hang after it was taken.
     pub fn hang_after(&self, op: Op, calls: usize) {
         self.plan(op, calls, &Fault::HangAfter);
     }
 
-    /// Holds the next call of this step before it is taken, until the gate opens.
+    /// Holds the next such call before it is taken, until the gate opens.
     pub fn hold_before(&self, op: Op) -> Gate {
         let gate = Gate::new();
         self.next(op, Fault::HoldBefore(gate.clone()));
         gate
     }
 
-    /// Holds the next call of this step after it was taken, until the gate opens.
+    /// Holds the next such call after it was taken, until the gate opens.
     pub fn hold_after(&self, op: Op) -> Gate {
         let gate = Gate::new();
         self.next(op, Fault::HoldAfter(gate.clone()));
         gate
     }
 
-    /// How many calls of this step have begun since the last [`reset`](Self::reset).
+    /// How many calls of this kind have begun since the last [`reset`](Self::reset).
     pub fn count(&self, op: Op) -> u64 {
         self.scripts()[op as usize].count
     }
 
-    /// How many calls of any step have begun since the last [`reset`](Self::reset).
+    /// How many calls of any kind have begun since the last [`reset`](Self::reset).
     pub fn total(&self) -> u64 {
         self.scripts().iter().map(|script| script.count).sum()
     }
@@ -226,30 +227,30 @@ impl<S> FaultStore<S> {
             .unwrap_or(Fault::None)
     }
 
-    async fn step<T>(
+    async fn faulty<T>(
         &self,
         op: Op,
-        step: impl Future<Output = Result<T, StoreError>> + Send,
+        transition: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
         match self.begin(op) {
-            Fault::None => step.await,
+            Fault::None => transition.await,
             Fault::FailBefore(kind) => Err(planned(kind)),
             Fault::FailAfter(kind) => {
-                step.await?;
+                transition.await?;
                 Err(planned(kind))
             }
             Fault::Panic => std::panic::panic_any("a planned panic"),
             Fault::HangBefore => std::future::pending().await,
             Fault::HangAfter => {
-                step.await?;
+                transition.await?;
                 std::future::pending().await
             }
             Fault::HoldBefore(gate) => {
                 gate.pass().await;
-                step.await
+                transition.await
             }
             Fault::HoldAfter(gate) => {
-                let answer = step.await;
+                let answer = transition.await;
                 gate.pass().await;
                 answer
             }
@@ -314,7 +315,7 @@ impl Default for Gate {
 #[async_trait]
 impl<S: Store> Store for FaultStore<S> {
     async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
-        self.step(Op::Claim, self.inner().claim(claim)).await
+        self.faulty(Op::Claim, self.inner().claim(claim)).await
     }
 
     async fn take_over(
@@ -322,26 +323,27 @@ impl<S: Store> Store for FaultStore<S> {
         observed: &Observation,
         claim: &ClaimRequest,
     ) -> Result<ClaimOutcome, StoreError> {
-        let step = self.inner().take_over(observed, claim);
-        self.step(Op::TakeOver, step).await
+        let transition = self.inner().take_over(observed, claim);
+        self.faulty(Op::TakeOver, transition).await
     }
 
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
-        self.step(Op::Renew, self.inner().renew(owner, lease)).await
+        self.faulty(Op::Renew, self.inner().renew(owner, lease))
+            .await
     }
 
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
-        let step = self.inner().complete(owner, outcome);
-        self.step(Op::Complete, step).await
+        let transition = self.inner().complete(owner, outcome);
+        self.faulty(Op::Complete, transition).await
     }
 
     async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        self.step(Op::Release, self.inner().release(owner)).await
+        self.faulty(Op::Release, self.inner().release(owner)).await
     }
 
     async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        let step = self.inner().interrupt(owner);
-        self.step(Op::Interrupt, step).await
+        let transition = self.inner().interrupt(owner);
+        self.faulty(Op::Interrupt, transition).await
     }
 
     async fn resolve(
@@ -349,20 +351,20 @@ impl<S: Store> Store for FaultStore<S> {
         observed: &Observation,
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
-        let step = self.inner().resolve(observed, resolution);
-        self.step(Op::Resolve, step).await
+        let transition = self.inner().resolve(observed, resolution);
+        self.faulty(Op::Resolve, transition).await
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
-        self.step(Op::Get, self.inner().get(id)).await
+        self.faulty(Op::Get, self.inner().get(id)).await
     }
 
     async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
-        self.step(Op::List, self.inner().list(filter, page)).await
+        self.faulty(Op::List, self.inner().list(filter, page)).await
     }
 
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        self.step(Op::Purge, self.inner().purge(limit)).await
+        self.faulty(Op::Purge, self.inner().purge(limit)).await
     }
 
     fn recovery(&self) -> Option<&dyn RecoveryStore> {
@@ -384,13 +386,13 @@ impl<S: Store> StepStore for FaultStore<S> {
         payload: &Payload,
     ) -> Result<FencedWrite, StoreError> {
         let steps = self.inner().steps().ok_or_else(no_steps)?;
-        self.step(Op::SaveStep, steps.save_step(owner, name, payload))
+        self.faulty(Op::SaveStep, steps.save_step(owner, name, payload))
             .await
     }
 
     async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError> {
         let steps = self.inner().steps().ok_or_else(no_steps)?;
-        self.step(Op::SavedSteps, steps.saved_steps(owner)).await
+        self.faulty(Op::SavedSteps, steps.saved_steps(owner)).await
     }
 }
 

@@ -4,8 +4,8 @@ use super::kit::*;
 use crate::record::{ClaimId, FencingToken, OnCrash, Outcome, Owner, Record, State};
 use crate::store::{ClaimRequest, FencedWrite, Resolution};
 
-fn accepted(step: &str, answer: FencedWrite) -> CaseResult {
-    ensure!(answer == FencedWrite::Applied, "{step} was refused");
+fn accepted(write: &str, answer: FencedWrite) -> CaseResult {
+    ensure!(answer == FencedWrite::Applied, "{write} was refused");
     Ok(())
 }
 
@@ -62,7 +62,7 @@ pub(super) async fn stale_owner_is_refused(store: Subject) -> CaseResult {
     store.refuses(&silent.owner).await
 }
 
-pub(super) async fn grant_is_compared(store: Subject) -> CaseResult {
+pub(super) async fn fencing_token_is_compared(store: Subject) -> CaseResult {
     let owner = store.own(&fresh()).await?;
     for number in [
         owner.fencing_token.number() - 1,
@@ -82,7 +82,7 @@ pub(super) async fn grant_is_compared(store: Subject) -> CaseResult {
     store.refuses(&stale).await
 }
 
-pub(super) async fn token_is_compared(store: Subject) -> CaseResult {
+pub(super) async fn claim_id_is_compared(store: Subject) -> CaseResult {
     let owner = store.own(&fresh()).await?;
     let stranger = Owner {
         claim_id: ClaimId::random(),
@@ -93,7 +93,7 @@ pub(super) async fn token_is_compared(store: Subject) -> CaseResult {
     store.refuses(&stranger).await
 }
 
-pub(super) async fn released_bears_no_token(store: Subject) -> CaseResult {
+pub(super) async fn released_bears_no_claim_id(store: Subject) -> CaseResult {
     let claim = fresh();
     let owner = store.own(&claim).await?;
     accepted("release", store.release(&owner).await?)?;
@@ -181,12 +181,12 @@ pub(super) async fn outcome_is_immutable(store: Subject) -> CaseResult {
         // Not even after its lease, by anybody who looks at it closely.
         let lease_until = store.record(&claim.id).await?.lease_until;
         let ended = store.passes(lease_until, &claim.id).await?;
-        for (step, answer) in [
+        for (write, answer) in [
             ("renew", store.renew(&owner, LONG).await?),
             ("release", store.release(&owner).await?),
             ("interrupt", store.interrupt(&owner).await?),
         ] {
-            ensure!(answer == FencedWrite::Fenced, "{step} was accepted");
+            ensure!(answer == FencedWrite::Fenced, "{write} was accepted");
             store.unchanged(&ended).await?;
         }
         store.denied(&claim).await?;

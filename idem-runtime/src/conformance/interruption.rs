@@ -9,7 +9,7 @@ use super::kit::*;
 use crate::record::{OnCrash, State};
 use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Store};
 
-/// How many times a future is polled before it is dropped, at most. A step of a store that talks to another thread or
+/// How many times a future is polled before it is dropped, at most. A call of a store that talks to another thread or
 /// machine takes a handful.
 pub(super) const POLLS: u32 = 12;
 

@@ -179,7 +179,7 @@ impl Subject {
         Ok(())
     }
 
-    /// Every step of an owner must be refused and write nothing.
+    /// Every write of an owner must be refused and write nothing.
     pub(super) async fn refuses(&self, owner: &Owner) -> CaseResult {
         let before = self.get(&owner.id).await?;
         let answers = [
@@ -188,8 +188,8 @@ impl Subject {
             ("release", self.release(owner).await?),
             ("interrupt", self.interrupt(owner).await?),
         ];
-        for (step, answer) in answers {
-            ensure!(answer == FencedWrite::Fenced, "{step} was accepted");
+        for (write, answer) in answers {
+            ensure!(answer == FencedWrite::Fenced, "{write} was accepted");
         }
         match before {
             Some(before) => self.unchanged(&before).await,
@@ -305,10 +305,10 @@ impl Silent {
     }
 }
 
-pub(super) fn failed(step: &'static str) -> impl FnOnce(StoreError) -> String {
+pub(super) fn failed(call: &'static str) -> impl FnOnce(StoreError) -> String {
     move |error| match std::error::Error::source(&error) {
-        None => format!("{step} failed: {error}"),
-        Some(source) => format!("{step} failed: {error}: {source}"),
+        None => format!("{call} failed: {error}"),
+        Some(source) => format!("{call} failed: {error}: {source}"),
     }
 }
 

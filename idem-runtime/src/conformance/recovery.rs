@@ -64,7 +64,7 @@ impl Desk {
 
     /// Waits until the value of this record is due.
     async fn comes_due(&self, id: &RecordId) -> Result<RecoveryInput, String> {
-        let mut patience = Patience::new("what was kept never became due");
+        let mut patience = Patience::new("the recovery input never became due");
         loop {
             if let Some(kept) = self.due(ALL).await?.into_iter().find(|it| it.id == *id) {
                 return Ok(kept);
@@ -164,7 +164,7 @@ fn misread(kept: &RecoveryInput) -> [RecoveryInput; 5] {
     ]
 }
 
-pub(super) async fn kept_is_read_as_it_was_kept(store: Subject) -> CaseResult {
+pub(super) async fn input_is_read_as_it_was_saved(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     let claim = desk.fresh();
     let owner = store.own(&claim).await?;
@@ -189,7 +189,7 @@ pub(super) async fn kept_is_read_as_it_was_kept(store: Subject) -> CaseResult {
     store.unchanged(&before).await
 }
 
-pub(super) async fn kept_is_due_a_lease_later(store: Subject) -> CaseResult {
+pub(super) async fn input_is_due_a_lease_later(store: Subject) -> CaseResult {
     const LEASE: Duration = Duration::from_millis(300);
     let desk = Desk::new(store.clone());
     let claim = desk.fresh();
@@ -216,12 +216,15 @@ pub(super) async fn kept_is_due_a_lease_later(store: Subject) -> CaseResult {
     Ok(())
 }
 
-pub(super) async fn keeping_is_fenced(store: Subject) -> CaseResult {
+pub(super) async fn saving_an_input_is_fenced(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     let stray = payload(b"stray");
     let refused = async |owner: &Owner, whose: &str| {
         let answer = desk.save_input(owner, &stray, SHORT).await?;
-        ensure!(answer == FencedWrite::Fenced, "it kept a value for {whose}");
+        ensure!(
+            answer == FencedWrite::Fenced,
+            "it saved an input for {whose}"
+        );
         CaseResult::Ok(())
     };
     let claim = desk.fresh();
@@ -270,7 +273,7 @@ pub(super) async fn keeping_is_fenced(store: Subject) -> CaseResult {
     desk.nothing_comes_due().await
 }
 
-pub(super) async fn silent_owner_keeps(store: Subject) -> CaseResult {
+pub(super) async fn silent_owner_saves_its_input(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     for on_crash in [OnCrash::Rerun, OnCrash::Reconcile] {
         let claim = ClaimRequest {
@@ -286,7 +289,7 @@ pub(super) async fn silent_owner_keeps(store: Subject) -> CaseResult {
     Ok(())
 }
 
-pub(super) async fn keeping_again_replaces_the_value(store: Subject) -> CaseResult {
+pub(super) async fn saving_again_replaces_the_input(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     let claim = desk.fresh();
     let owner = desk.keeping(&claim).await?;
@@ -406,14 +409,14 @@ pub(super) async fn forgotten_as_it_was_read(store: Subject) -> CaseResult {
     desk.nothing_comes_due().await
 }
 
-pub(super) async fn kept_belongs_to_one_life(store: Subject) -> CaseResult {
+pub(super) async fn input_belongs_to_one_generation(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     let claim = ClaimRequest {
         retention: SHORT,
         ..desk.fresh()
     };
     let former = desk.keeping(&claim).await?;
-    // Put off for long: that is not how long the next life's value waits.
+    // Put off for long: that is not how long the input of the next generation waits.
     let read = desk.comes_due(&claim.id).await?;
     desk.postponed(&read, LONG, true).await?;
     store.complete(&former, &outcome()).await?;
@@ -433,7 +436,7 @@ pub(super) async fn kept_belongs_to_one_life(store: Subject) -> CaseResult {
     let answer = desk.save_input(&former, &payload(b"stray"), SHORT).await?;
     ensure!(
         answer == FencedWrite::Fenced,
-        "a former life's owner kept a value"
+        "the owner of a former generation saved an input"
     );
     let due = desk.settled().await?;
     ensure!(
@@ -455,7 +458,7 @@ pub(super) async fn kept_belongs_to_one_life(store: Subject) -> CaseResult {
     Ok(())
 }
 
-pub(super) async fn kept_ends_with_erasure(store: Subject) -> CaseResult {
+pub(super) async fn input_ends_with_erasure(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     let claim = desk.fresh();
     let owner = desk.keeping(&claim).await?;
@@ -469,7 +472,7 @@ pub(super) async fn kept_ends_with_erasure(store: Subject) -> CaseResult {
     desk.nothing_comes_due().await
 }
 
-pub(super) async fn kept_ends_with_purging(store: Subject) -> CaseResult {
+pub(super) async fn input_ends_with_purging(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
     // The lease is short because a purge may look no sooner than the claim says, and the retention is time enough for
     // what comes before the release.

@@ -59,13 +59,13 @@ async fn read(store: &Subject, owner: &Owner) -> Result<Option<Steps>, String> {
 /// What the owner must be able to read.
 async fn reads(store: &Subject, owner: &Owner) -> Result<Steps, String> {
     let steps = read(store, owner).await?;
-    steps.ok_or_else(|| "the holder was refused its steps".to_owned())
+    steps.ok_or_else(|| "the owner was refused its steps".to_owned())
 }
 
 async fn begins_without(store: &Subject, owner: &Owner) -> CaseResult {
     let steps = reads(store, owner).await?;
     ensure!(steps.is_empty(), "it begins with {steps:?}");
-    // A step of the same name is a step of this life.
+    // A step of the same name is a step of this generation.
     saved(store, owner, "step", &payload(b"later")).await?;
     let steps = reads(store, owner).await?;
     ensure!(steps == one(b"later"), "it was kept as {steps:?}");
@@ -164,7 +164,7 @@ pub(super) async fn step_is_immutable(store: Subject) -> CaseResult {
     Ok(())
 }
 
-pub(super) async fn step_compares_token_and_grant(store: Subject) -> CaseResult {
+pub(super) async fn step_compares_the_owner(store: Subject) -> CaseResult {
     let claim = fresh();
     let owner = with_a_step(&store, &claim).await?;
     let claim_id = ClaimId::random();

@@ -153,7 +153,7 @@ pub(super) async fn takeover_compares_the_fingerprint(store: Subject) -> CaseRes
     Ok(())
 }
 
-pub(super) async fn repeated_takeover_keeps_its_grant(store: Subject) -> CaseResult {
+pub(super) async fn repeated_takeover_keeps_its_fencing_token(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Rerun).await?;
     let successor = ClaimRequest {
         lease: SHORT,

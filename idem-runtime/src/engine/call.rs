@@ -238,7 +238,7 @@ impl Call {
         let fingerprint = engine
             .secrets
             .first()
-            .map_or(parts.digest, |secret| secret.seal(&parts.digest));
+            .map_or(parts.digest, |secret| secret.sign_digest(&parts.digest));
         let by_fingerprint = parts.key.is_none();
         let key = parts
             .key

@@ -360,7 +360,7 @@ impl<'o> Claimer<'o> {
         }
     }
 
-    /// Claims with the digest that the record bears: the same request, sealed otherwise.
+    /// Claims with the digest that the record bears: the same request, signed with another secret.
     async fn claim_as_stored(
         &mut self,
         observed: Option<&Observation>,

@@ -1,4 +1,4 @@
-//! What a person on call does with records: look, list, settle, erase.
+//! What an operator does with records: look, list, settle, erase.
 
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ use crate::store::{Filter, Page, PageRequest, Resolution, Resolved};
 /// an hour ago cannot undo what has happened since.
 ///
 /// # Cancel safety
-/// Dropping a future of these leaves its step done or not done.
+/// Dropping a future of these leaves its transition done or not done.
 #[derive(Debug, Clone, Copy)]
 pub struct Records<'a>(&'a Engine);
 

@@ -74,7 +74,7 @@ impl Settlement {
         let now = Instant::now();
         let until = later(now, patience(policy, work.attempt.live_until(), now));
         let limit = policy.store_timeout.min(until - now);
-        match bounded(limit, work.step()).instrument(span.clone()).await {
+        match bounded(limit, work.write()).instrument(span.clone()).await {
             Ok(fenced) => {
                 if let Some(work) = self.work.take() {
                     work.conclude(fenced);
@@ -146,7 +146,7 @@ impl From<FencedWrite> for SettleResult {
 }
 
 impl Work {
-    fn step(
+    fn write(
         &self,
     ) -> std::pin::Pin<Box<dyn Future<Output = Result<FencedWrite, StoreError>> + Send + '_>> {
         let store = &self.attempt.engine().store;
@@ -171,7 +171,7 @@ impl Work {
         let give_up_at = later(lapses, lease.max(policy.store_patience));
         let mut retries = Backoff::of_retries();
         loop {
-            let error = match bounded(policy.store_timeout, self.step()).await {
+            let error = match bounded(policy.store_timeout, self.write()).await {
                 Ok(fenced) => {
                     self.conclude(fenced);
                     if let Some(answer) = answer {

@@ -1,4 +1,4 @@
-//! Pauses that grow, and store steps that cannot hang.
+//! Pauses that grow, and store transitions that cannot hang.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -22,7 +22,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Between tries of a step that failed.
+    /// Between tries of a transition that failed.
     pub(super) fn of_retries() -> Self {
         Self::new(Duration::from_millis(20), Duration::from_secs(1))
     }
@@ -61,23 +61,23 @@ pub(super) fn later(from: Instant, by: Duration) -> Instant {
 /// timer.
 pub(super) async fn bounded<T>(
     limit: Duration,
-    step: Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + '_>>,
+    transition: Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + '_>>,
 ) -> Result<T, StoreError> {
-    within(limit, step)
+    within(limit, transition)
         .await
         .unwrap_or_else(|| Err(timed_out(limit)))
 }
 
-/// Takes a step of the store, and tries again for as long as the handle's patience lasts where that can help.
+/// Makes a transition of the store, and tries again for as long as the handle's patience lasts where that can help.
 pub(super) async fn persist<'a, T>(
     policy: &Policy,
-    step: impl Fn() -> Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>,
+    transition: impl Fn() -> Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>,
 ) -> Result<T, StoreError> {
     let give_up_at = later(Instant::now(), policy.store_patience);
     let mut retries = Backoff::of_retries();
     loop {
         let limit = policy.store_timeout.min(give_up_at - Instant::now());
-        let error = match bounded(limit, step()).await {
+        let error = match bounded(limit, transition()).await {
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
@@ -100,15 +100,15 @@ pub(super) fn timed_out(limit: Duration) -> StoreError {
 /// Waits for a store call that the caller keeps, at most for `limit`. `None`: the call has not ended yet.
 pub(super) async fn within<T>(
     limit: Duration,
-    step: impl Future<Output = Result<T, StoreError>> + Unpin,
+    transition: impl Future<Output = Result<T, StoreError>> + Unpin,
 ) -> Option<Result<T, StoreError>> {
-    let mut step = Caught(step);
-    if let Poll::Ready(done) = poll_fn(|cx| Poll::Ready(Pin::new(&mut step).poll(cx))).await {
+    let mut transition = Caught(transition);
+    if let Poll::Ready(done) = poll_fn(|cx| Poll::Ready(Pin::new(&mut transition).poll(cx))).await {
         return Some(done);
     }
     Anchor::set();
     // Boxed: a timer is larger than everything else that a waiting call keeps.
-    Box::pin(tokio::time::timeout(limit, step)).await.ok()
+    Box::pin(tokio::time::timeout(limit, transition)).await.ok()
 }
 
 /// A store call whose panic is its error. A driver that panics must not take the caller's task along: the caller may
@@ -131,8 +131,8 @@ impl<T, F: Future<Output = Result<T, StoreError>> + Unpin> Future for Caught<F> 
 }
 
 /// A timer that nobody waits for. A runtime that waits for I/O with no timer set is woken up whenever one is set, as
-/// each step of a store would do anew: a system call, and a thread that looks for work and finds none. It is not woken
-/// up for a timer that ends after one that is set already.
+/// each transition of a store would do anew: a system call, and a thread that looks for work and finds none. It is not
+/// woken up for a timer that ends after one that is set already.
 struct Anchor {
     runtime: runtime::Id,
     until: Instant,

@@ -1,4 +1,4 @@
-//! Seals digests, since the hash of a payload that can be guessed tells who guessed right.
+//! Signs digests, since the hash of a payload that can be guessed tells who guessed right.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ const SHORTEST: usize = 16;
 /// A secret that turns stored digests into HMACs, so that whoever reads the store cannot try out payloads.
 ///
 /// Every process that shares a store needs the same secret. To change it, give the handle the new one, and the old one
-/// as well until the records that it sealed have expired: each digest says which secret sealed it.
+/// as well until the records that it signed have expired: each digest says which secret signed it.
 ///
 /// `Debug` shows the id of the secret, never the secret.
 #[derive(Clone)]
@@ -51,8 +51,8 @@ impl Secret {
         Ok(Self { mac, id })
     }
 
-    /// The sealed form of an unsealed digest: the HMAC-SHA-256 of its hash.
-    pub fn seal(&self, plain: &Digest) -> Digest {
+    /// The signed form of a plain digest: the HMAC-SHA-256 of its hash.
+    pub fn sign_digest(&self, plain: &Digest) -> Digest {
         let hash = self.mac.clone().chain_update(plain.hash()).finalize();
         Digest::new(plain.version(), self.id, &hash.into_bytes().into())
     }
@@ -76,10 +76,10 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Whether a stored digest is that of the request whose unsealed digest is given.
+/// Whether a stored digest is that of the request whose plain digest is given.
 ///
 /// # Errors
-/// [`DecodeError`] where the stored digest is of a version, or sealed with a secret, that is not known here: it cannot
+/// [`DecodeError`] where the stored digest is of a version, or signed with a secret, that is not known here: it cannot
 /// be compared, and taking it for a match or a mismatch would be a guess.
 pub(crate) fn matches(
     stored: &Digest,
@@ -99,11 +99,11 @@ pub(crate) fn matches(
     let mut known = secrets.iter().filter(|secret| secret.id == id).peekable();
     if known.peek().is_none() {
         return Err(DecodeError::new(format!(
-            "the record's fingerprint is sealed with the secret {}, which this handle does not have: give it that one as well",
+            "the record's fingerprint is signed with the secret {}, which this handle does not have: give it that one as well",
             hex(&id),
         )));
     }
-    Ok(known.any(|secret| secret.seal(plain) == *stored))
+    Ok(known.any(|secret| secret.sign_digest(plain) == *stored))
 }
 
 #[cfg(test)]
@@ -125,30 +125,30 @@ mod tests {
     }
 
     #[test]
-    fn a_sealed_digest_is_found_by_its_secret_through_a_rotation() {
+    fn a_signed_digest_is_found_by_its_secret_through_a_rotation() {
         let (old, new) = (secret(1), secret(2));
         let (one, other) = (digest("one").unwrap(), digest("other").unwrap());
-        let sealed = old.seal(&one);
-        assert_ne!(sealed.hash(), one.hash());
-        assert_ne!(sealed.key_id(), [0; 4]);
-        assert_ne!(sealed.key_id(), new.seal(&one).key_id());
+        let signed = old.sign_digest(&one);
+        assert_ne!(signed.hash(), one.hash());
+        assert_ne!(signed.key_id(), [0; 4]);
+        assert_ne!(signed.key_id(), new.sign_digest(&one).key_id());
         for secrets in [
             vec![old.clone()],
             vec![new.clone(), old.clone()],
             vec![old.clone(), new.clone()],
         ] {
-            assert!(matches(&sealed, &one, &secrets).unwrap());
-            assert!(!matches(&sealed, &other, &secrets).unwrap());
+            assert!(matches(&signed, &one, &secrets).unwrap());
+            assert!(!matches(&signed, &other, &secrets).unwrap());
         }
     }
 
     #[test]
     fn what_cannot_be_compared_is_no_match_and_no_mismatch() {
         let one = digest("one").unwrap();
-        let sealed = secret(1).seal(&one);
+        let signed = secret(1).sign_digest(&one);
         for secrets in [vec![], vec![secret(2)]] {
-            let error = matches(&sealed, &one, &secrets).unwrap_err();
-            assert!(error.to_string().contains(&hex(&sealed.key_id())));
+            let error = matches(&signed, &one, &secrets).unwrap_err();
+            assert!(error.to_string().contains(&hex(&signed.key_id())));
         }
         for version in [0, 2, 255] {
             let unknown = Digest::new(version, [0; 4], &one.hash());
@@ -175,7 +175,7 @@ mod tests {
         let outer = Sha256::new_with_prefix(pad(0x5c)).chain_update(inner.finalize());
         let secret = Secret::new(key).unwrap();
         let hash: [u8; 32] = outer.finalize().into();
-        assert_eq!(secret.seal(&plain).hash(), hash);
+        assert_eq!(secret.sign_digest(&plain).hash(), hash);
         assert_eq!(
             format!("{secret:?}"),
             format!("Secret({})", hex(&secret.id))

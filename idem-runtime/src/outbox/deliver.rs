@@ -123,8 +123,8 @@ async fn handle(shared: &Shared, claim: ClaimedMessage) -> bool {
         pause_ms = pause.as_millis() as u64,
         "handling a message failed, it will be handed out again",
     );
-    let step = || shared.messages.give_back(message_lease, pause, &failure);
-    settle(shared, &handled, step).await;
+    let transition = || shared.messages.give_back(message_lease, pause, &failure);
+    settle(shared, &handled, transition).await;
     // It stands in the way of those behind it.
     false
 }
@@ -229,16 +229,16 @@ async fn park(
     parked && shared.settings.skip_parked
 }
 
-/// Takes a step that ends a claim, again and again where the database fails, for as long as the message may still be
-/// this relay's. False where it is somebody else's, or will be.
-async fn settle<F>(shared: &Shared, handled: &HandledMessage, step: impl Fn() -> F) -> bool
+/// Makes a transition that ends a claim, again and again where the database fails, for as long as the message may still
+/// be this relay's. False where it is somebody else's, or will be.
+async fn settle<F>(shared: &Shared, handled: &HandledMessage, transition: impl Fn() -> F) -> bool
 where
     F: Future<Output = Result<bool, StoreError>>,
 {
     let until = Instant::now() + shared.settings.lease;
     let mut tried = 0;
     loop {
-        let taken = match with_timeout(step()).await {
+        let taken = match with_timeout(transition()).await {
             // An earlier try may have done it without having said so.
             Ok(false) if tried > 0 => was_taken(shared, handled).await,
             taken => taken,

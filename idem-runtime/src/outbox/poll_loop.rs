@@ -14,8 +14,8 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::record::ClaimId;
 use crate::store::outbox::{BATCH, Due};
 
-/// How long one step of the database may take.
-const STEP_WITHIN: Duration = Duration::from_secs(10);
+/// How long one statement of the database may take.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first pause after something was enqueued in this process: about when its transaction commits. It grows from there.
 const SOON: Duration = Duration::from_millis(5);
 /// The pauses after the database failed grow up to this.
@@ -260,15 +260,15 @@ async fn purge(shared: &Shared) {
     }
 }
 
-/// Gives a step of the database up that takes too long.
+/// Gives up a statement that takes too long.
 pub(super) async fn with_timeout<T>(
-    step: impl Future<Output = Result<T, StoreError>>,
+    statement: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    match tokio::time::timeout(STEP_WITHIN, step).await {
+    match tokio::time::timeout(STATEMENT_TIMEOUT, statement).await {
         Ok(done) => done,
         Err(_) => Err(StoreError::new(
             StoreErrorKind::Timeout,
-            format!("the database gave no answer within {STEP_WITHIN:?}"),
+            format!("the database gave no answer within {STATEMENT_TIMEOUT:?}"),
         )),
     }
 }

@@ -76,7 +76,7 @@ use statements::{CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, PostgresStatement
 /// # Clock
 ///
 /// Time is the server's, in microseconds, as of the arrival of a statement. A clock that is put back makes leases and
-/// retentions last longer by as much; grants do not go back with it, unless the table is emptied by `TRUNCATE`.
+/// retentions last longer by as much; fencing tokens do not go back with it, unless the table is emptied by `TRUNCATE`.
 #[derive(Debug, Clone)]
 pub struct PostgresStore {
     pub(super) pool: PgPool,

@@ -18,7 +18,7 @@ use crate::store::{FencedWrite, Resolved};
 /// the record deletes it. What an expired generation has left behind may still be read, and tells so by its
 /// [`first_claimed_at`](RecoveryInput::first_claimed_at), which whoever recovers compares with the record; what the
 /// next generation keeps takes its place, and begins anew. A value is *due* at a time that the store's clock decides:
-/// at first a lease after it was kept. Each method is one atomic step, durable when it returns `Ok`, and may be
+/// at first a lease after it was kept. Each method is one atomic transition, durable when it returns `Ok`, and may be
 /// repeated.
 #[async_trait]
 pub trait RecoveryStore: Send + Sync {

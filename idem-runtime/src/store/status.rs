@@ -1,8 +1,8 @@
 //! The status of a record, which is all that changes until it ends, as a line of text: for stores where reading many
 //! values takes longer than reading one.
 //!
-//! State, when it ended or was released or `-`, retention, `on_crash`, end of the lease, token in hex digits or `-`,
-//! grant, attempt, when it was first claimed. Times and durations are in microseconds.
+//! State, when it ended or was released or `-`, retention, `on_crash`, end of the lease, claim id in hex digits or `-`,
+//! fencing token, attempt, when it was first claimed. Times and durations are in microseconds.
 
 use std::str::Split;
 use std::time::Duration;

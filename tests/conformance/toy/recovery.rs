@@ -33,7 +33,7 @@ impl RecoveryStore for ToyStore {
             }
             held = Some(record.clone());
         });
-        if self.has(Bug::KeepingIsNotFenced) {
+        if self.has(Bug::SavingAnInputIsNotFenced) {
             held = self.lock().records.get(&owner.id).cloned();
         }
         let Some(record) = held else {

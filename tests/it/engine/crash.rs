@@ -404,18 +404,18 @@ async fn fencing_tokens_grow_over_attempts_purges_and_erasures() {
     let mut last = 0;
     for round in 0..4 {
         let fencing_token = idem.run_with(call("k", 1), RunOptions::new(), async |attempt| {
-            let claim_id = attempt.fencing_token().unwrap();
+            let fencing_token = attempt.fencing_token().unwrap();
             // One attempt fails, so that the next one is of the same record.
             if round % 2 == 0 {
-                assert!(claim_id > last);
-                last = claim_id;
+                assert!(fencing_token > last);
+                last = fencing_token;
                 return Err(Failure::TimedOut);
             }
-            Ok(claim_id)
+            Ok(fencing_token)
         });
-        if let Ok(claim_id) = claim_id.await {
-            assert!(claim_id > last);
-            last = claim_id;
+        if let Ok(fencing_token) = fencing_token.await {
+            assert!(fencing_token > last);
+            last = fencing_token;
             tokio::time::advance(TTL + Duration::from_secs(1)).await;
             idem.store_purge().await;
         }

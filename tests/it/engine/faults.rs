@@ -51,7 +51,7 @@ async fn a_claim_whose_acknowledgement_was_lost_finds_itself() {
         assert_eq!(
             record(&faults).await.unwrap().attempt,
             1,
-            "one grant, not two"
+            "one claim, not two"
         );
         assert_eq!(faults.count(Op::Claim), 2);
     }

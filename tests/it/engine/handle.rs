@@ -55,17 +55,17 @@ async fn a_body_longer_than_a_third_of_its_lease_is_renewed_at_each_third() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_secret_reads_what_the_old_one_sealed_and_none_reads_nothing() {
+async fn another_secret_reads_what_the_old_one_signed_and_none_reads_nothing() {
     let store = Arc::new(MemoryStore::new());
     let effects = Effects::default();
     let (old, new) = (
         Secret::new("the old secret, of thirty-two bytes").unwrap(),
         Secret::new("the new secret, of thirty-two bytes").unwrap(),
     );
-    let sealed = Idem::builder(store.clone())
+    let signed = Idem::builder(store.clone())
         .fingerprint_secret(old.clone())
         .build();
-    effects.run(&sealed, call("k", 1)).await.unwrap();
+    effects.run(&signed, call("k", 1)).await.unwrap();
 
     let rotated = Idem::builder(store.clone())
         .fingerprint_secret(new)

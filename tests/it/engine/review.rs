@@ -27,7 +27,7 @@ async fn durations_without_end_survive_a_store_that_fails() {
         .build();
     let effects = Effects::default();
 
-    // A claim that failed, one that is followed, one that is waited for, and one whose grant is given back.
+    // A claim that failed, one that is followed, one that is waited for, and one whose claim is given back.
     faults.fail_before(Op::Claim, 1);
     let gate = faults.hold_before(Op::Claim);
     let leader = effects.run(&endless, call("k", 1));

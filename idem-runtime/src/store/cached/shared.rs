@@ -154,8 +154,8 @@ impl RedisCache {
         });
     }
 
-    /// Writes a tombstone: removes a record up to this grant, and keeps concurrent reads in any process from bringing it
-    /// back. Returns whether Redis acknowledged.
+    /// Writes a tombstone: removes a record up to this fencing token, and keeps concurrent reads in any process from
+    /// bringing it back. Returns whether Redis acknowledged.
     pub(super) async fn write_tombstone(&self, id: &RecordId, fencing_token: FencingToken) -> bool {
         // During a pause, too: an erasure is rare, and what it leaves behind is replayed.
         let permit = self.writing.insist();

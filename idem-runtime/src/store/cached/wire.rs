@@ -12,7 +12,7 @@ use crate::record::{
 
 const VERSION: &str = "idem-record/2 ";
 
-/// Begin of a tombstone, before its fencing token: no record up to that grant is put over a tombstone.
+/// Begin of a tombstone, before its fencing token: no record up to that token is put over a tombstone.
 const TOMBSTONE: &str = "idem-erased/2 ";
 
 /// When a record was read and how long it may be served, by the clock of Redis.

@@ -73,7 +73,7 @@ pub(in crate::store) fn state<R: Readable>(row: &R) -> Result<State, StoreError>
     State::from_stored(row.text(0).map_err(unreadable)?).ok_or_else(|| corrupt("state"))
 }
 
-/// The grant in a row of [`GRANTED_COLUMNS`].
+/// The claim in a row of [`GRANTED_COLUMNS`].
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(in crate::store) fn granted<R: Readable>(row: &R) -> Result<Granted, StoreError> {
     granted_at(row, [0, 1, 2, 3])
