@@ -1,17 +1,17 @@
-//! The table that the stories are told in, and what the stories of queues share. The rest of what is worth reading is in
-//! `src/bin`.
+//! Shared code of the examples: the table that each example prints, and the consumer of the queue examples. The
+//! programs are in `src/bin`.
 
 #[cfg(any(feature = "rabbitmq", feature = "nats", feature = "kafka"))]
 pub mod queue;
 
-/// A table that is printed line by line, while it happens.
+/// Text table that is printed line by line as the program runs.
 #[derive(Debug)]
 pub struct Table<const N: usize> {
     widths: [usize; N],
 }
 
 impl<const N: usize> Table<N> {
-    /// A table with these columns, each as wide as its longest cell.
+    /// Creates a table with these columns and widths, and prints its head.
     pub fn new(columns: [(&str, usize); N]) -> Self {
         let widths = columns.map(|(_, width)| width);
         let table = Self { widths };
@@ -21,7 +21,7 @@ impl<const N: usize> Table<N> {
         table
     }
 
-    /// Prints a line; numbers stand at the right.
+    /// Prints a line. Numbers are right-aligned.
     pub fn line(&self, cells: [&str; N]) {
         let cells: Vec<String> = cells
             .iter()

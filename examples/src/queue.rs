@@ -1,21 +1,22 @@
-//! A consumer that does the work of each message once, however often its broker delivers it.
+//! A consumer that does the work of each message once, however many times its broker delivers the message.
 //!
-//! A broker that loses no message delivers some of them twice: its acknowledgements are lost, its consumers are cut off
-//! or too slow, and its producers send again what they got no answer for. So the work is an `#[idempotent]` function
-//! whose key is the message's id, and what the function says decides what becomes of the delivery:
+//! A broker that loses no message delivers some of them twice: acknowledgements are lost, consumers are disconnected or
+//! too slow, and producers repeat a message whose confirmation was lost. So the work is an `#[idempotent]` function
+//! whose key is the message's id. The result of the function decides how the delivery ends:
 //!
-//! | the function says | the delivery |
+//! | result of the function | the delivery |
 //! | --- | --- |
 //! | done, now or earlier | is acknowledged |
-//! | another delivery of it is at work; out of reach; failed, and may do better | comes back after a pause |
-//! | will never succeed, or has failed [`ATTEMPTS`] times | is copied to the dead letters, once, and acknowledged |
+//! | another delivery is in progress; a dependency is unreachable; a retryable failure | comes back after a pause |
+//! | a permanent failure, or [`ATTEMPTS`] failed attempts | is copied to the dead letters, once, and acknowledged |
 //!
-//! There are two records of a message. `Bank::handle` counts attempts, which outlast those that fail, and reaches out
-//! to others, for which no transaction is kept waiting. `Bank::book` is transactional: its record, the inbox, is in the
-//! ledger's database, and one commit holds it and the row. So a consumer may be killed anywhere, and the row is there
-//! once. (Killed [`ATTEMPTS`] times behind that commit, the message is among the dead letters besides.)
+//! Each message has two records. The record of `Bank::handle` counts attempts, also failed ones. Its body may call
+//! other services, because no transaction waits for it. `Bank::book` is transactional: its record (the inbox) is in the
+//! ledger's database, and one commit contains the record and the row. So a consumer may be killed at any point, and the
+//! row is there once. If [`ATTEMPTS`] attempts are killed after that commit, the message is also among the dead
+//! letters.
 //!
-//! What is particular to a broker is in a module each: `rabbitmq`, `nats` and `kafka`, behind features of these names.
+//! Each broker has its own module: `rabbitmq`, `nats` and `kafka`, behind features of these names.
 
 #[cfg(feature = "kafka")]
 pub mod kafka;
@@ -40,97 +41,97 @@ use sqlx::sqlite::{SqlitePoolOptions, SqliteSynchronous};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-/// How often the work of a message is tried. The record counts: over all deliveries of the message, crashed ones
-/// included, and on every broker alike.
+/// Maximum number of attempts per message. The record counts them over all deliveries of the message, crashed attempts
+/// included, in the same way on every broker.
 pub const ATTEMPTS: u32 = 3;
-/// How long a broker is waited for when it is told what became of a delivery.
+/// Time limit for the broker's answer to an acknowledgement or a dead letter.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
-// ------------------------------------------------------------------------------------------------ what a broker gives
+// ----------------------------------------------------------------------------------------------- the broker interface
 
-/// What was sent.
+/// Message of a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Given by the producer, once per intention; the same in everything that it sends again.
+    /// Id of the message, chosen by the producer once per intention and repeated in each retry.
     pub id: Option<String>,
-    /// As it came.
+    /// Body, not parsed.
     pub body: Vec<u8>,
 }
 
-/// A message that a broker delivered, and waits to hear about.
+/// One delivery of a message, which the broker wants to be acknowledged.
 pub trait Delivery: Send + Sync + 'static {
-    /// What was sent.
+    /// Returns the delivered message.
     fn message(&self) -> &Message;
 
-    /// It is done with: never again.
+    /// Acknowledges the delivery: the broker does not deliver the message again.
     fn ack(&self) -> impl Future<Output = anyhow::Result<()>> + Send;
 
-    /// It is to come back after the broker's pause.
+    /// Asks the broker to deliver the message again after its pause.
     fn later(&self) -> impl Future<Output = anyhow::Result<()>> + Send;
 
-    /// It is to come back at once, because nothing was begun.
+    /// Returns the delivery to the broker for immediate redelivery, because no work has begun.
     fn give_back(&self) -> impl Future<Output = anyhow::Result<()>> + Send;
 
-    /// Puts a copy to the dead letters, and waits until the broker has it.
+    /// Sends a copy to the dead letters, and waits until the broker has stored it.
     fn bury(&self, reason: &str) -> impl Future<Output = anyhow::Result<()>> + Send;
 }
 
-/// Where deliveries come from. When it goes, the broker delivers again what was not acknowledged.
+/// Source of deliveries. When it is dropped, the broker redelivers the messages that were not acknowledged.
 pub trait Source: Send {
-    /// What comes.
+    /// Type of the deliveries.
     type Delivery: Delivery;
 
-    /// How many deliveries may be under way at once; [`next`](Self::next) is not asked for more.
+    /// Maximum number of deliveries in progress; [`next`](Self::next) is not called for more.
     fn at_once(&self) -> u32;
 
-    /// The next one, as soon as there is one. Dropping the future loses none.
+    /// Waits for the next delivery. Dropping the future loses no delivery.
     fn next(&mut self) -> impl Future<Output = anyhow::Result<Self::Delivery>> + Send;
 }
 
-/// A queue on a broker, with its dead letters.
+/// A queue on a broker, and its dead letters.
 pub trait Broker: Send + Sync + 'static {
-    /// Where its deliveries come from.
+    /// Type of its source.
     type Source: Source;
 
-    /// Sends a message, and waits until the broker has it. On an error it may have it or not.
+    /// Sends a message, and waits until the broker has stored it. After an error the broker may have stored it or not.
     fn send(&self, message: &Message) -> impl Future<Output = anyhow::Result<()>> + Send;
 
-    /// Begins to consume.
+    /// Starts a consumer.
     fn deliveries(&self) -> impl Future<Output = anyhow::Result<Self::Source>> + Send;
 
-    /// The dead letters that nobody has taken yet.
+    /// Returns the dead letters that were not taken from the queue yet.
     fn dead_letters(&self) -> impl Future<Output = anyhow::Result<Vec<Message>>> + Send;
 
-    /// Waits until the broker has heard of each acknowledgement, where it is told in the background.
+    /// Waits until the broker has received each acknowledgement, if acknowledgements are sent in the background.
     fn until_told(&self) -> impl Future<Output = anyhow::Result<()>> + Send {
         async { Ok(()) }
     }
 
-    /// How many messages are neither acknowledged nor dead, once nobody consumes.
+    /// Returns the number of messages that are neither acknowledged nor dead, once there are no consumers.
     fn unsettled(&self) -> impl Future<Output = anyhow::Result<u64>> + Send;
 }
 
 // -------------------------------------------------------------------------------------------------------- the service
 
-/// What a message asks for.
+/// Request in a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Fingerprint)]
 pub struct Deposit {
-    /// Whose money it is.
+    /// Account number.
     pub account: String,
-    /// How much.
+    /// Amount in cents.
     pub cents: u32,
 }
 
-/// Why a deposit was not booked.
+/// Reason why a deposit was not booked.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum DepositError {
-    /// It never will be.
+    /// Permanent: the account is closed.
     #[error("the account is closed")]
     Closed,
-    /// It might have been, but enough is enough.
+    /// Permanent: the maximum number of attempts was reached.
     #[error("{0} attempts have failed")]
     GaveUp(u32),
-    /// Another time, perhaps.
+    /// Temporary: the account's service is unreachable.
     #[error("the account cannot be reached")]
     #[serde(skip)]
     OutOfReach,
@@ -138,13 +139,13 @@ pub enum DepositError {
     #[error("the ledger failed")]
     #[serde(skip)]
     Ledger(#[from] sqlx::Error),
-    /// What the toolkit itself has to say.
+    /// Error of the toolkit.
     #[error(transparent)]
     #[serde(skip)]
     Idempotency(#[from] Error),
 }
 
-/// Why a dead letter was not written.
+/// Reason why a dead letter was not written.
 #[derive(Debug, thiserror::Error)]
 enum BuryError {
     #[error("{0:#}")]
@@ -157,35 +158,36 @@ enum BuryError {
 #[derive(Debug)]
 pub struct Bank {
     idem: Idem<SqliteStore>,
-    /// The inbox and the ledger. Nothing in the ledger stops a second row for a message: its count is the witness.
+    /// Database of the inbox and the ledger. The ledger has no constraint against a second row for a message, so its
+    /// row count proves that there was none.
     db: SqlitePool,
     queue: String,
-    /// The account whose deposits wait, and how many do.
+    /// The account whose deposits are held, and the number of waiting deposits.
     held: watch::Sender<Option<String>>,
     waiting: watch::Sender<usize>,
-    /// What became of the deliveries so far.
+    /// Counts of the deliveries so far.
     pub tally: Tally,
 }
 
-/// Counts of deliveries, by what became of them.
+/// Counts of deliveries by their end.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Acknowledged, for work that was done now.
+    /// Acknowledged, work done by this delivery.
     pub done: AtomicU64,
-    /// Acknowledged, for work that was done earlier.
+    /// Acknowledged, work done by an earlier delivery.
     pub replayed: AtomicU64,
-    /// To come back.
+    /// Returned for a later delivery.
     pub later: AtomicU64,
-    /// Acknowledged, with a copy among the dead letters.
+    /// Acknowledged after a copy was sent to the dead letters.
     pub dead: AtomicU64,
 }
 
 impl Bank {
-    /// A bank with its file in a folder. The queue's name is the scope of the messages' ids.
+    /// Opens a bank whose database file is in this folder. The queue's name is the scope of the messages' ids.
     ///
     /// # Errors
     ///
-    /// The file cannot be opened or made.
+    /// The file cannot be opened or created.
     pub async fn open(folder: &Path, queue: &str) -> anyhow::Result<Self> {
         let file = folder.join("bank.sqlite");
         let options = SqliteStore::connect_options(&file).synchronous(SqliteSynchronous::Normal);
@@ -214,8 +216,8 @@ impl Bank {
         })
     }
 
-    /// The work of a message. Its retention outlasts whatever a broker may hold back and deliver again; its lease is how
-    /// long a consumer that was killed keeps the next one waiting.
+    /// Does the work of a message. The `ttl` is longer than the time during which a broker may redeliver. The lease is
+    /// the delay after which another consumer takes over from a killed one.
     #[idempotent(
         key = id,
         scope = self.queue,
@@ -234,8 +236,8 @@ impl Bank {
         self.book(id, deposit).await
     }
 
-    /// The effect and its record, in one transaction. An attempt that finds an earlier one here, which was believed dead,
-    /// waits for what becomes of it: to give up would count as one that failed.
+    /// Writes the ledger row and its record in one transaction. If an earlier attempt whose lease has lapsed is still
+    /// inside, this attempt waits for that attempt's outcome. An immediate error would count as a failed attempt.
     #[idempotent(
         key = id,
         scope = self.queue,
@@ -256,9 +258,9 @@ impl Bank {
         Ok(booked.last_insert_rowid())
     }
 
-    /// Writes the dead letter of a message: that is idempotent too, so that all deliveries of a message together leave
-    /// one. (A crash between the letter and its record leaves a second.) The body is part of the key, because an id that
-    /// was used for two messages is a reason to bury one of them.
+    /// Writes the dead letter of a message. This is idempotent too, so that all deliveries of a message together write
+    /// one letter. Only a crash between the letter and its record causes a second letter. The body is part of the key,
+    /// because an id that was used for two messages is a reason for a dead letter.
     #[idempotent(
         key = Key::derive([message.id.as_deref().unwrap_or("").as_bytes(), &message.body]),
         scope = self.queue,
@@ -276,7 +278,7 @@ impl Bank {
         Ok(delivery.bury(reason).await?)
     }
 
-    /// How many rows the ledger has, and for how many messages.
+    /// Returns the number of rows in the ledger, and the number of messages that have a row.
     ///
     /// # Errors
     ///
@@ -286,18 +288,19 @@ impl Bank {
         Ok(sqlx::query_as(counts).fetch_one(&self.db).await?)
     }
 
-    /// Makes the deposits of this account wait between their row and its commit, and those of the one before go on.
+    /// Makes deposits of this account wait between their row and its commit. Deposits of the previously held account
+    /// continue.
     pub fn hold(&self, account: Option<&str>) {
         self.held.send_replace(account.map(str::to_owned));
     }
 
-    /// Returns once a deposit waits.
+    /// Waits until a deposit is held.
     pub async fn until_one_waits(&self) {
-        // The sender is in `self`, so it cannot go.
+        // This cannot fail: the sender is in `self`.
         let _ = self.waiting.subscribe().wait_for(|it| *it > 0).await;
     }
 
-    /// What stands for the other side of a deposit, and its moods.
+    /// Simulates the service that a deposit depends on, and its failures.
     fn reach(account: &str) -> Result<(), DepositError> {
         match account {
             "closed" => Err(DepositError::Closed),
@@ -316,26 +319,26 @@ impl Bank {
 
 // ------------------------------------------------------------------------------------------------------- the consumer
 
-/// What becomes of a delivery.
+/// End of a delivery.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// Its work is done.
+    /// Acknowledge: the work is done.
     Ack,
-    /// Its work may be done another time.
+    /// Redeliver: a later attempt may succeed.
     Later,
-    /// Its work will never be done, for this reason.
+    /// Dead letter: no attempt will succeed, for this reason.
     Dead(String),
 }
 
 impl Disposition {
-    /// By what the work came to. What is wrong with a message buries it; what is wrong with the service does not, or
-    /// an outage would bury every message.
+    /// Maps the result of the work to the end of the delivery. An error of the message makes a dead letter. An error of
+    /// the service does not, because otherwise an outage would make every message a dead letter.
     pub fn of<T>(result: &Result<T, DepositError>) -> Self {
         let Err(error) = result else {
             return Self::Ack;
         };
         match error {
-            // The work was done, only what it came to is not known.
+            // The work was done, and only its result is unknown.
             DepositError::Idempotency(Error::Unrecorded) => Self::Ack,
             DepositError::Closed
             | DepositError::GaveUp(_)
@@ -351,17 +354,17 @@ impl Disposition {
     }
 }
 
-/// Handles deliveries, several at once, until it is told to stop or the source fails; then until those are settled that
-/// it has begun.
+/// Handles deliveries concurrently until `stop` is set or the source fails, and then waits until the deliveries in
+/// progress are settled.
 ///
 /// # Errors
 ///
-/// The source failed, as it does when its connection is cut. The broker delivers again what was not acknowledged, to
-/// whoever consumes next.
+/// The source failed, for example because its connection was cut. The broker redelivers unacknowledged messages to
+/// another consumer.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future cancels no work that has begun.
+/// Dropping the future does not cancel work that has begun.
 pub async fn consume(
     bank: &Arc<Bank>,
     mut source: impl Source,
@@ -382,8 +385,8 @@ pub async fn consume(
         if *stop.borrow() {
             break delivery.give_back().await;
         }
-        // In a task of its own: a connection that is cut must not cancel work on its way. The work is done then, its
-        // acknowledgement fails, and the next delivery finds it done.
+        // Each delivery has its own task, because a cut connection must not cancel work in progress. The work then
+        // completes, its acknowledgement fails, and the next delivery replays the result.
         let bank = Arc::clone(bank);
         tokio::spawn(async move {
             if let Err(error) = receive(&bank, &Bounded(delivery)).await {
@@ -396,11 +399,11 @@ pub async fn consume(
     ended
 }
 
-/// Does the work of a delivery, and tells the broker what became of it.
+/// Does the work of a delivery, and then acknowledges, returns or buries the delivery.
 ///
 /// # Errors
 ///
-/// The broker could not be told; it will deliver again.
+/// The broker could not be reached. It will deliver the message again.
 pub async fn receive(bank: &Bank, delivery: &impl Delivery) -> anyhow::Result<()> {
     let message = delivery.message();
     let (disposition, origin) = match parse(message) {
@@ -439,7 +442,8 @@ pub async fn receive(bank: &Bank, delivery: &impl Delivery) -> anyhow::Result<()
     Ok(())
 }
 
-/// A delivery whose broker answers in time or counts as out of reach, lest one that says nothing holds up the consumer.
+/// A delivery with a time limit for each answer of the broker, so that a broker that does not answer cannot block the
+/// consumer.
 struct Bounded<D>(D);
 
 impl<D: Delivery> Delivery for Bounded<D> {

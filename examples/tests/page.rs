@@ -1,4 +1,4 @@
-//! The page of the payments example in a real browser, which clicks, and reads what the page shows.
+//! Clicks the page of the payments example in a real browser, and reads what the page shows.
 
 use std::collections::HashMap;
 use std::process::Stdio;
@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
-/// For what takes a moment here, on a machine that is busy.
+/// Time limit that also holds on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
@@ -22,7 +22,7 @@ async fn each_order_is_paid_once() -> anyhow::Result<()> {
     let page = Page::open(&payments.url).await?;
     assert!(page.ledger().await?.is_empty());
 
-    // Twenty clicks, as fast as they go, with one key.
+    // Twenty clicks with one key, without a pause.
     let first = page.order().await?;
     for _ in 0..20 {
         page.click("pay").await?;
@@ -40,7 +40,7 @@ async fn each_order_is_paid_once() -> anyhow::Result<()> {
     assert_eq!(page.ledger().await?, [first.as_str()]);
     assert_eq!(page.record(&first).await?, ["completed", "1", "19"]);
 
-    // A reply that is lost, and a retry by hand.
+    // A lost reply, and a retry by hand.
     page.click("new-order").await?;
     let second = page.order().await?;
     page.click("lose").await?;
@@ -54,12 +54,12 @@ async fn each_order_is_paid_once() -> anyhow::Result<()> {
     );
     assert_eq!(page.ledger().await?, [second.as_str(), &first]);
 
-    // The process dies when the money has moved; another one takes over once the lease is over.
+    // The process dies right after the payment. Another one takes over after the lease has expired.
     page.click("new-order").await?;
     let third = page.order().await?;
     page.click("crash").await?;
     let crashed = page.last_answer(23).await?;
-    // A browser may send a request again by itself whose connection broke: then this is the answer already.
+    // A browser may repeat a request automatically after its connection broke. Then this is already the answer.
     assert!(
         crashed.status() == "lost" || crashed.attempt() == "2",
         "{crashed:?}"
@@ -79,7 +79,7 @@ async fn each_order_is_paid_once() -> anyhow::Result<()> {
             .contains("4 requests, 3 payments")
     );
 
-    // The same key for another amount.
+    // The same key with another amount.
     page.click("reuse").await?;
     let reused = page.last_answer(25).await?;
     assert_eq!(reused.status(), "422");
@@ -99,11 +99,11 @@ async fn each_order_is_paid_once() -> anyhow::Result<()> {
     payments.stop().await
 }
 
-/// The program, serving on a free port.
+/// The running program, serving on a free port.
 struct Payments {
     process: Child,
     url: String,
-    /// In which it keeps its file.
+    /// Folder of its database file.
     folder: tempfile::TempDir,
 }
 
@@ -123,7 +123,7 @@ impl Payments {
         let line = line.context("it says where it is")?;
         let url = line.split_whitespace().next().context("an address")?;
         let url = url.to_owned();
-        // What it says later is read as well, lest it waits for that.
+        // Reads the rest of its output, so that a full pipe does not block it.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Ok(Self {
             process,
@@ -132,7 +132,7 @@ impl Payments {
         })
     }
 
-    /// As Ctrl-C does: it leaves nothing behind.
+    /// Stops the program with the signal of Ctrl-C, and checks that it leaves no files.
     async fn stop(mut self) -> anyhow::Result<()> {
         let pid = self.process.id().context("it has not ended")?;
         let sent = Command::new("kill")
@@ -146,7 +146,7 @@ impl Payments {
     }
 }
 
-/// The page in a browser of its own, which ends with this value.
+/// The page in its own browser, which is closed when this value is dropped.
 struct Page {
     driver: WebDriver,
     _chrome: Server,
@@ -158,7 +158,7 @@ impl Page {
         let mut wanted = DesiredCapabilities::chrome();
         for argument in [
             "--headless=new",
-            // Which root cannot have, and this page does not need.
+            // The sandbox does not work for root, and this page does not need it.
             "--no-sandbox",
             "--disable-dev-shm-usage",
             "--disable-gpu",
@@ -187,19 +187,19 @@ impl Page {
             .await
     }
 
-    /// The key of the order that is being paid.
+    /// Returns the key of the order that is being paid.
     async fn order(&self) -> anyhow::Result<String> {
         self.read("document.getElementById('key').title").await
     }
 
-    /// The orders in the ledger, the newest first.
+    /// Returns the orders in the ledger, the newest first.
     async fn ledger(&self) -> anyhow::Result<Vec<String>> {
         self.look().await?;
         self.read("[...document.querySelectorAll('#ledger tbody .key')].map((it) => it.title)")
             .await
     }
 
-    /// State, attempt and replays of a key's record.
+    /// Returns state, attempt and replays of a key's record.
     async fn record(&self, key: &str) -> anyhow::Result<[String; 3]> {
         self.look().await?;
         self.read(&format!(
@@ -212,7 +212,7 @@ impl Page {
         self.answers(of).await?.pop().context("an answer")
     }
 
-    /// So many answers, once all of them have come, the oldest first.
+    /// Waits for this many answers, and returns them, the oldest first.
     async fn answers(&self, count: usize) -> anyhow::Result<Vec<Answer>> {
         let all = "[...document.querySelectorAll('#answers li')].reverse().map((it) => ({ ...it.dataset, text: it.textContent }))";
         let deadline = Instant::now() + PATIENCE;
@@ -226,7 +226,8 @@ impl Page {
         }
     }
 
-    /// Waits until the page shows what is there now: the second view from here on was begun after the first.
+    /// Waits until the page shows the current state. The first new view may have been read before this call; the second
+    /// one was not.
     async fn look(&self) -> anyhow::Result<()> {
         let looks = "Number(document.body.dataset.looks ?? 0)";
         let before: u64 = self.read(looks).await?;
@@ -241,7 +242,7 @@ impl Page {
         Ok(())
     }
 
-    /// The value of an expression of the page's language.
+    /// Evaluates a JavaScript expression.
     async fn read<T: DeserializeOwned>(&self, expression: &str) -> anyhow::Result<T> {
         let value = self.driver.execute(format!("return {expression}"), vec![]);
         Ok(value.await?.convert()?)
@@ -252,7 +253,7 @@ impl Page {
     }
 }
 
-/// What the page tells of one click.
+/// Entry of the page for one click.
 #[derive(Debug, serde::Deserialize)]
 struct Answer(HashMap<String, String>);
 
@@ -261,7 +262,7 @@ impl Answer {
         self.0.get(what).map_or("", String::as_str)
     }
 
-    /// An HTTP status, or `lost`; nothing while there is no answer.
+    /// Returns the HTTP status or `lost`; empty while there is no answer.
     fn status(&self) -> &str {
         self.told("status")
     }

@@ -1,11 +1,11 @@
-//! Tells every story to its end. A story fails by itself where a count is not what it must be.
+//! Runs every example to its end. Each example fails if one of its counts is wrong.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot run a story fails")]
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
-/// Those of a feature that is off have no program.
+/// An example whose feature is disabled has no program.
 const STORIES: [(&str, Option<&str>); 11] = [
     ("checkout", option_env!("CARGO_BIN_EXE_checkout")),
     ("custom_store", option_env!("CARGO_BIN_EXE_custom_store")),
@@ -110,7 +110,7 @@ fn no_story_is_left_out() {
     assert_eq!(files, BTreeSet::from(STORIES.map(|(name, _)| name)));
 }
 
-/// Runs a story, and gives what it said.
+/// Runs an example and returns what it printed.
 fn tell(name: &str) -> String {
     let (_, program) = STORIES.iter().find(|(it, _)| *it == name).unwrap();
     let program = program.expect("its feature is on");

@@ -1,12 +1,13 @@
-//! Steps: a checkout that is killed at every point of it and goes on where it was.
+//! Steps: a checkout that is killed at every point and resumes after its last saved step.
 //!
-//! An order reserves its item, charges the card and sends a mail, at three services that do not know each other. The
-//! process that does it is killed, with SIGKILL, before and after each effect and after each step was saved; another one
-//! is asked for the same order, and goes on behind the last step that was saved. What was done and not saved yet is
-//! asked for once more, with the same idempotency key, which the services honour: so each effect happens once.
+//! An order reserves its item, charges the card and sends a mail, at three independent services. The process that runs
+//! the order is killed with SIGKILL before each effect, after each effect and after each step was saved. Another
+//! process then runs the same order and resumes after the last saved step. If the first process died between an effect
+//! and its saving, the effect is requested again with the same idempotency key. The services honour that key, so each
+//! effect happens once.
 //!
-//! For the last order nobody asks again. The input of the call was saved with its claim (`recover_with = order`), and a
-//! process that runs a [`Recovery`] makes the call from that.
+//! For the last order no client retries. The input of the call was saved with its claim (`recover_with = order`), and a
+//! process that runs a [`Recovery`] makes the call from that input.
 //!
 //! Run it with `cargo run --bin checkout`.
 
@@ -25,7 +26,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
-// ---------------------------------------------------------------------------------------------- what is asked and told
+// ------------------------------------------------------------------------------------------------ requests and answers
 
 #[derive(Clone, Fingerprint, Serialize, Deserialize)]
 struct Order {
@@ -60,7 +61,7 @@ struct Shop {
 }
 
 impl Shop {
-    /// The lease is short because this is a story: it is how long a killed process is believed to be alive.
+    /// The lease is this short only in an example: after a kill, the next process waits until the lease has expired.
     #[idempotent(
         key = order.id,
         ttl = "7d",
@@ -105,7 +106,7 @@ impl Shop {
         })
     }
 
-    /// An effect, and the two worst moments around it.
+    /// Performs an effect, with a possible kill right before it and right after it.
     async fn ask(&self, service: &Service, key: &str, what: &str) -> Result<String, CheckoutError> {
         self.killer.at(&format!("{} before", service.does)).await;
         let answer = service.request(key, what)?;
@@ -114,13 +115,13 @@ impl Shop {
     }
 }
 
-/// Somebody else's service, with files for a database. It honours an idempotency key: a request with a key that it has
-/// seen is answered as the first time, and does nothing.
+/// External service that keeps its data in files. It honours idempotency keys: a repeated key gets the first answer
+/// again and causes no second effect.
 struct Service {
     does: &'static str,
-    /// Key, request and answer of each effect.
+    /// File with the key, request and answer of each effect.
     effects: PathBuf,
-    /// The key of each request.
+    /// File with the key of each request.
     requests: PathBuf,
 }
 
@@ -163,7 +164,7 @@ fn lines(file: &Path) -> io::Result<Vec<String>> {
 
 // ------------------------------------------------------------------------------------------------------- the story
 
-/// The steps, and the moments of each at which the process is killed.
+/// The steps, and the moments around each step at which the process is killed.
 const STEPS: [&str; 3] = ["reserve", "charge", "mail"];
 const MOMENTS: [&str; 3] = ["before", "after", "saved"];
 
@@ -196,7 +197,7 @@ impl Shop {
     }
 }
 
-/// What each process does: one call for one order.
+/// Main function of a worker process: makes one call for one order.
 async fn work_on(folder: &Path, id: &str, dies_at: &str) -> anyhow::Result<()> {
     let shop = Shop::open(folder, id, dies_at).await?;
     let order = Order {
@@ -209,7 +210,7 @@ async fn work_on(folder: &Path, id: &str, dies_at: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the last process does: it knows of no order, and makes the calls again whose owner died.
+/// Main function of the recovering process: it knows no order, and retries the calls whose owner crashed.
 async fn recover_until_done(folder: &Path, id: &str) -> anyhow::Result<()> {
     let shop = Arc::new(Shop::open(folder, id, "").await?);
     let (confirmed, mut confirmation) = mpsc::unbounded_channel();
@@ -221,7 +222,7 @@ async fn recover_until_done(folder: &Path, id: &str) -> anyhow::Result<()> {
                 let (shop, confirmed) = (Arc::clone(&shop), confirmed.clone());
                 async move {
                     let confirmation = shop.checkout(&order).await?;
-                    // An error says that nobody listens any more.
+                    // An error means that the receiver is gone.
                     let _ = confirmed.send(confirmation);
                     Ok::<(), CheckoutError>(())
                 }
@@ -254,12 +255,12 @@ async fn story() -> anyhow::Result<()> {
     finish(folder, "order-0").await?;
     tell(folder, &table, "order-0", "never", 1, [1, 1, 1])?;
 
-    // An order for each point.
+    // One order for each point.
     for (number, point) in (1..).zip(points()) {
         let order = format!("order-{number}");
         kill(folder, &order, &point).await?;
         finish(folder, &order).await?;
-        // Killed between the effect and its saving, the step runs again.
+        // A process that is killed between the effect and its saving makes the step run again.
         let requests = STEPS.map(|step| {
             if point == format!("{step} after") {
                 2
@@ -270,7 +271,7 @@ async fn story() -> anyhow::Result<()> {
         tell(folder, &table, &order, &told(&point), 2, requests)?;
     }
 
-    // And one that is killed at all of them, one after the other.
+    // One order is killed at all of these points, one after the other.
     for point in points() {
         kill(folder, "order-10", &point).await?;
     }
@@ -284,7 +285,7 @@ async fn story() -> anyhow::Result<()> {
         [2, 2, 2],
     )?;
 
-    // For the last one nobody asks again.
+    // No client retries the last order.
     kill(folder, "order-11", "charge after").await?;
     finished(folder, "order-11", start(folder, "recover", &["order-11"])?).await?;
     tell(
@@ -308,9 +309,9 @@ fn told(point: &str) -> String {
     }
 }
 
-// --------------------------------------------------------------------------------------- how the story is acted out
+// --------------------------------------------------------------------------------------------- helpers of the story
 
-/// Stops the process at one point, and says so, for its parent to kill it there.
+/// Stops the process at one point and prints the point, so that the parent kills the process there.
 struct Killer {
     dies_at: String,
 }
@@ -335,7 +336,7 @@ fn start(folder: &Path, does: &str, arguments: &[&str]) -> anyhow::Result<Child>
         .context("cannot start a process")
 }
 
-/// Starts a process for this order, and kills it where it has come to this point.
+/// Starts a process for this order and kills it at this point.
 async fn kill(folder: &Path, order: &str, point: &str) -> anyhow::Result<()> {
     let mut child = start(folder, "work", &[order, point])?;
     let said = first_line(&mut child).await?;
@@ -346,12 +347,12 @@ async fn kill(folder: &Path, order: &str, point: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts a process for this order, which waits for the lease of the one that was killed, and lets it come to its end.
+/// Starts a process for this order, which waits until the lease of the killed process has expired, and lets it finish.
 async fn finish(folder: &Path, order: &str) -> anyhow::Result<()> {
     finished(folder, order, start(folder, "work", &[order, ""])?).await
 }
 
-/// Lets a process come to its end, and keeps what it says of the order.
+/// Lets a process finish, and saves the attempt number that it prints.
 async fn finished(folder: &Path, order: &str, mut child: Child) -> anyhow::Result<()> {
     let said = first_line(&mut child).await?;
     let ended: ExitStatus = child.wait().await?;
@@ -369,7 +370,7 @@ async fn first_line(child: &mut Child) -> anyhow::Result<String> {
     line.await??.context("the process ended without a word")
 }
 
-/// A line of the table, with the counts that it must come to.
+/// Prints a line of the table and checks its counts.
 fn tell(
     folder: &Path,
     table: &Table<5>,

@@ -1,7 +1,7 @@
-//! A store of one's own: a `BTreeMap` behind a mutex, and the table of cases that tells whether it keeps the contract.
+//! A custom store: a `BTreeMap` behind a mutex, checked by the conformance cases of the store contract.
 //!
-//! A store moves records from state to state, each step atomic, and by its own clock. Here a step is one method under
-//! one lock, which makes the atomic part easy. The contract that it follows is written on `idem_runtime::Store`.
+//! A store changes records by atomic transitions and measures time by its own clock. Here each transition is one method
+//! under one lock, which makes it atomic. The contract is documented on `idem_runtime::Store`.
 //!
 //! Run it with `cargo run --bin custom_store`.
 
@@ -28,14 +28,14 @@ struct ShelfStore(Mutex<Shelf>);
 #[derive(Debug, Default)]
 struct Shelf {
     records: BTreeMap<RecordId, Record>,
-    /// The highest number given to anybody, so that numbers never go back, not even for a key whose record is gone.
+    /// The highest fencing token ever given out. Tokens never decrease, not even for a key whose record was deleted.
     last_fencing_token: Option<FencingToken>,
-    /// The time of this step. The system's clock may be put back; this one stands still then.
+    /// The time of the current transition. If the system's clock is set back, this time does not go back with it.
     now: Option<Timestamp>,
 }
 
 impl ShelfStore {
-    /// Begins a step, which lasts as long as the guard.
+    /// Begins a transition, which ends when the guard is dropped.
     fn step(&self) -> MutexGuard<'_, Shelf> {
         let mut shelf = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         shelf.now = shelf.now.max(Some(SystemTime::now().into()));
@@ -48,7 +48,7 @@ impl Shelf {
         self.now.unwrap_or(Timestamp::from_micros(0))
     }
 
-    /// The record as of now. One that has expired counts as absent, whether it was purged or not.
+    /// Returns the record as of now. An expired record counts as absent, whether it was purged or not.
     fn record(&mut self, id: &RecordId) -> Option<&mut Record> {
         let now = self.now();
         let record = self.records.get_mut(id)?;
@@ -56,7 +56,7 @@ impl Shelf {
         (!record.is_expired()).then_some(record)
     }
 
-    /// The record, if this owner may still change it.
+    /// Returns the record if this owner may still change it.
     fn held(&mut self, owner: &Owner) -> Option<&mut Record> {
         self.record(&owner.id)
             .filter(|it| is_of(it, owner) && !it.state.is_ended())
@@ -108,7 +108,7 @@ impl Shelf {
         answer
     }
 
-    /// Fingerprint, `on_crash` and the time of the first claim stay as they are.
+    /// Keeps the fingerprint, `on_crash` and the time of the first claim.
     fn begin_next_attempt(&mut self, claim: &ClaimRequest) -> ClaimOutcome {
         let fencing_token = self.next_fencing_token();
         let Some(record) = self.record(&claim.id) else {
@@ -143,7 +143,7 @@ impl Store for ShelfStore {
         if is_same_claim(record, claim) {
             return Ok(shelf.claim(claim));
         }
-        // Whoever acts on what they saw must still see it: a heartbeat in between changes the observation.
+        // Compare-and-swap: the record must still be as it was observed. A renewal in between changes the observation.
         let may = record.observation() == *observed
             && is_unsettled(record)
             && record.on_crash != OnCrash::Refuse
@@ -163,7 +163,7 @@ impl Store for ShelfStore {
 
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
         let mut shelf = self.step();
-        // The first acknowledgement was lost on its way.
+        // The same owner has completed the record before, and the store's answer was lost.
         if let Some(record) = shelf.record(&owner.id)
             && record.state.is_ended()
             && is_of(record, owner)
@@ -197,7 +197,7 @@ impl Store for ShelfStore {
             return Ok(Resolved::Stale);
         };
         let may = match resolution {
-            // What has ended or was given back can be forgotten, and nothing else be done to it.
+            // Only a record that has ended, was released or has lapsed can be erased.
             Resolution::Erase => record.state != State::Running || record.is_lapsed(),
             _ => is_unsettled(record),
         };
@@ -213,7 +213,7 @@ impl Store for ShelfStore {
                 release(record);
                 fence_off(record, fencing_token);
             }
-            // Nobody knows how it went; its owner may still say so.
+            // The outcome is unknown, and its owner may still report it.
             Resolution::Interrupt => record.state = State::Interrupted,
             Resolution::Erase => drop(shelf.records.remove(&observed.id)),
         }
@@ -233,7 +233,7 @@ impl Store for ShelfStore {
         for (_, record) in shelf.records.range_mut((begin, Bound::Unbounded)) {
             record.read_at = now;
             if !record.is_expired() && filter.matches(record) {
-                // One more than asked for tells that there is another page.
+                // One more record than requested shows that there is another page.
                 if records.len() == page.limit as usize {
                     let last: Option<&Record> = records.last();
                     let next = last.map(|record| cursor_behind(&record.id));
@@ -283,14 +283,14 @@ fn is_of(record: &Record, owner: &Owner) -> bool {
     record.claim_id == Some(owner.claim_id) && record.fencing_token == owner.fencing_token
 }
 
-/// Whether this is the very claim that made the record run: repeated, for its answer was lost.
+/// Returns true if the record is running under this claim. The caller repeats a claim whose answer was lost.
 fn is_same_claim(record: &Record, claim: &ClaimRequest) -> bool {
     record.state == State::Running
         && record.claim_id == Some(claim.claim_id)
         && record.fingerprint == claim.fingerprint
 }
 
-/// Whether nobody owns it, and nobody knows how it went.
+/// Returns true if no valid owner remains and the outcome is unknown.
 fn is_unsettled(record: &Record) -> bool {
     record.state == State::Interrupted || record.is_lapsed()
 }
@@ -330,13 +330,14 @@ fn release(record: &mut Record) {
     record.ended_at = Some(record.read_at);
 }
 
-/// Somebody else has said how it went, and an owner that was only paused must find out.
+/// Gives the record a new fencing token after it was resolved, so that its owner, if it was only paused, cannot
+/// overwrite the resolution.
 fn fence_off(record: &mut Record, fencing_token: FencingToken) {
     record.claim_id = None;
     record.fencing_token = fencing_token;
 }
 
-/// A cursor is the id of the last record of a page, in hex.
+/// Returns the cursor of a page: the id of its last record, in hexadecimal.
 fn cursor_behind(id: &RecordId) -> Cursor {
     let hex: String = id.as_bytes().iter().map(|it| format!("{it:02x}")).collect();
     Cursor::new(hex)
@@ -355,15 +356,14 @@ fn id_of(cursor: &Cursor) -> Result<RecordId, StoreError> {
     }
 }
 
-// ------------------------------------------------------------------------------------------------------- its report
+// ------------------------------------------------------------------------------------------- the conformance report
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let store = Arc::new(ShelfStore::default());
 
-    // The cases make their own records and do not mind each other, so they may all run at once.
-    // A store says itself what it can do further; this one keeps neither steps of bodies nor what calls are made again
-    // with, so what is about those is left out.
+    // The cases use separate records, so all of them can run concurrently. A store declares its optional capabilities.
+    // This store saves neither steps nor recovery inputs, so the cases about those are skipped.
     let (about_it, others): (Vec<&Case>, Vec<&Case>) = conformance::cases()
         .iter()
         .partition(|case| case.applies_to(&*store));
@@ -388,7 +388,7 @@ async fn main() -> anyhow::Result<()> {
     );
     anyhow::ensure!(passed == total, "the store breaks the contract");
 
-    // Handles take any store, behind an `Arc` as well.
+    // An `Idem` handle takes any store, also one behind an `Arc`.
     let idem = Idem::new(store);
     let call = || Call::new("greet", "key-1", "request", Duration::from_secs(60));
     let first: String = idem

@@ -1,10 +1,10 @@
-//! A duplicate filter: a job that may be started any number of times a night, and sends each mail once.
+//! Duplicate filter: a job that may be started any number of times a night and sends each mail once.
 //!
-//! There is no key that a caller could send along, so `key = fingerprint` makes one of the mail itself: the same mail
-//! within a night is a duplicate, and the same mail in the next night, when the record has expired, is a new one.
+//! No caller sends a key, so `key = fingerprint` derives one from the mail itself. An equal mail within a night is a
+//! duplicate. An equal mail in the next night, when the record has expired, is a new mail.
 //!
-//! A night passes at once here, for tokio's clock is paused and jumps ahead when all tasks sleep. The memory store goes
-//! by that clock, too.
+//! The night takes no time here, because tokio's clock is paused and advances when all tasks sleep. The memory store
+//! uses the same clock.
 //!
 //! Run it with `cargo run --bin nightly_mail`.
 
@@ -16,7 +16,7 @@ use idem_examples::Table;
 use idem_runtime::{Error, Fingerprint, Idem, MemoryStore, Source, idempotent, with_provenance};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// A mail to be sent. Two that are equal in all of this are one and the same mail.
+/// A mail to be sent. Two mails with equal fields are the same mail.
 #[derive(Clone, Fingerprint)]
 struct Reminder {
     to: String,
@@ -30,7 +30,8 @@ struct Mailer {
 }
 
 impl Mailer {
-    /// Sends a mail, unless it was sent within the last 20 hours. Whoever finds it being sent waits for that.
+    /// Sends a mail, unless it was sent within the last 20 hours. A concurrent duplicate waits for the call that is
+    /// sending it.
     #[idempotent(
         key = fingerprint,
         ttl = "20h",
@@ -39,13 +40,13 @@ impl Mailer {
         store = self.idem,
     )]
     async fn send(&self, reminder: &Reminder) -> Result<(), Error> {
-        // The mail server takes a second for each.
+        // The mail server takes a second for each mail.
         sleep(Duration::from_secs(1)).await;
         lock(&self.outbox).push(reminder.clone());
         Ok(())
     }
 
-    /// The job: goes over everything that is to be sent, and knows nothing of earlier runs. Tells how many it sent.
+    /// Runs the job: sends all mails without knowing of earlier runs, and returns how many were sent now.
     async fn run(&self, reminders: &[Reminder]) -> Result<usize, Error> {
         let mut sent = 0;
         for reminder in reminders {
@@ -84,7 +85,7 @@ async fn main() -> anyhow::Result<()> {
         20,
     )?;
 
-    // Started again, it knows nothing of that.
+    // The job starts again without knowing of the first run.
     sleep_until(at(1, 5)).await;
     let sent = mailer.run(&reminders).await?;
     story.tell("first night, 01:05", "it is started again", 50)?;
@@ -95,14 +96,14 @@ async fn main() -> anyhow::Result<()> {
     story.tell("first night, 02:00", "and again, by mistake", 50)?;
     ensure!(sent == 0);
 
-    // Another amount makes another mail.
+    // A changed amount makes it another mail.
     reminders[6].cents += 2_50;
     sleep_until(at(3, 0)).await;
     let sent = mailer.run(&reminders).await?;
     story.tell("first night, 03:00", "one invoice was changed", 51)?;
     ensure!(sent == 1);
 
-    // Two schedulers are one too many.
+    // Two schedulers start the job concurrently, by mistake.
     sleep_until(at(25, 0)).await;
     let (one, other) = tokio::join!(mailer.run(&reminders), mailer.run(&reminders));
     story.tell("second night, 01:00", "it is started twice at once", 101)?;
@@ -112,7 +113,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The table, with the count that each line must come to.
+/// The table, with the count that each line must have.
 struct Story<'a> {
     mailer: &'a Mailer,
     table: Table<4>,

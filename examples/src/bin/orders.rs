@@ -1,9 +1,9 @@
-//! Orders that happen exactly once: the order, the stock that it takes and the record of its key are in one database,
-//! and one transaction commits them all.
+//! Exactly-once orders: the order, the stock that it takes and the record of its key are in one database, and one
+//! transaction commits all of them.
 //!
-//! The story places orders and lets everything go wrong that can: a lost reply, a double click, an error in the middle,
-//! a caller that hangs up, a process that dies between the effect and the commit. Whatever happens, an order takes the
-//! stock once, and nothing that failed has left anything behind.
+//! The program places orders and provokes failures: a lost reply, a double click, an error in the middle, a caller that
+//! disconnects, and a process that dies between the effect and the commit. In each case the order takes the stock once,
+//! and a failed call leaves no trace.
 //!
 //! Run it with `cargo run --bin orders`.
 
@@ -19,13 +19,13 @@ use sqlx::SqlitePool;
 use sqlx::sqlite::SqlitePoolOptions;
 use tokio::time::{sleep, timeout};
 
-/// How many there are at the beginning.
+/// Number of pieces in stock at the beginning.
 const STOCK: i64 = 10;
 
-/// Set for the process that is to die.
+/// Environment variable that is set for the process that must die.
 const DOOMED: &str = "IDEM_ORDERS_DOOMED";
 
-/// What a customer wants.
+/// Request of a customer.
 #[derive(Debug, Clone, Fingerprint)]
 struct Order {
     customer: String,
@@ -42,13 +42,13 @@ enum OrderError {
     Database(#[from] sqlx::Error),
 }
 
-/// What goes wrong behind the last statement, and before the commit.
+/// Failure between the last statement and the commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mishap {
     None,
-    /// The body does not come to its end.
+    /// The body never returns.
     Hang,
-    /// The process does not.
+    /// The process aborts.
     Die,
 }
 
@@ -58,7 +58,7 @@ struct Shop {
 }
 
 impl Shop {
-    /// Opens the database, which the records live in as well.
+    /// Opens the database of the shop, which also holds the records.
     async fn open(file: &Path) -> anyhow::Result<Self> {
         let pool = SqlitePoolOptions::new()
             .connect_with(SqliteStore::connect_options(file))
@@ -78,7 +78,7 @@ impl Shop {
         })
     }
 
-    /// Takes the pieces and enters the order; gives its number.
+    /// Takes the pieces from stock, inserts the order and returns its number.
     #[idempotent(key = key, ttl = "24h", name = "orders.place", store = self.idem, wait = "10s", tx = tx, skip(mishap))]
     async fn place(&self, key: &str, order: Order, mishap: Mishap) -> Result<i64, OrderError> {
         let left: i64 =
@@ -87,7 +87,7 @@ impl Shop {
                 .fetch_one(&mut *tx)
                 .await?;
         if left < 0 {
-            // The pieces are back in stock: nothing of a call that fails is committed.
+            // The pieces return to the stock: a failed call commits nothing.
             return Err(OrderError::SoldOut(left + order.pieces));
         }
         let entered = sqlx::query("INSERT INTO orders (customer, pieces) VALUES (?1, ?2)")
@@ -181,7 +181,7 @@ async fn main() -> anyhow::Result<()> {
 
     for (customer, pieces) in [("eve", 1), ("carl", 3)] {
         let key = format!("{customer}-1");
-        // What the dropped call held is let go when its connection is next heard of.
+        // The locks of the dropped call are released when its connection is next used.
         while let Err(error) = shop
             .place(&key, order(customer, pieces), Mishap::None)
             .await
@@ -207,7 +207,7 @@ fn order(customer: &str, pieces: i64) -> Order {
     }
 }
 
-/// The story so far.
+/// The table, with the counts that each line must have.
 struct Story {
     table: Table<3>,
     shop: Arc<Shop>,
@@ -221,7 +221,7 @@ impl Story {
         }
     }
 
-    /// Tells what happened, and checks what it has left behind.
+    /// Prints what happened and checks the number of orders and the stock.
     async fn tell(&self, what: &str, orders: i64, stock: i64) -> anyhow::Result<()> {
         let found = (self.shop.orders().await?, self.shop.stock().await?);
         let (found_orders, found_stock) = (found.0.to_string(), found.1.to_string());

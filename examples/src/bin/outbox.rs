@@ -1,11 +1,10 @@
-//! An order and the message that tells of it: both are there or neither, and the parcel is sent once.
+//! Transactional outbox: the order and its message are committed together, and the parcel is sent once.
 //!
-//! A shop takes an order and has to tell the warehouse. Placing the order is one transaction: with `tx = tx` the order,
-//! its message in the outbox and the record of the call are committed together, so that a caller may try again. A relay
-//! hands the message to a consumer, again and again until that has succeeded. The consumer sends parcels, and
-//! deduplicates by the message's key, in one transaction as well. Each step below ends with a look at the tables,
-//! which have nothing to stop a second parcel: their row counts are the witness. The program fails where one is not
-//! what it must be.
+//! A shop takes an order and has to notify the warehouse. Placing the order is one transaction (`tx = tx`). It commits
+//! the order, its message in the outbox and the record of the call together, so a caller may retry. A relay delivers
+//! the message to a consumer until the consumer succeeds. The consumer sends parcels and deduplicates by the message's
+//! key, also in one transaction. After each action the program counts the rows of the tables. The tables have no
+//! constraint against a second parcel, so the counts prove that there was none. The program fails if a count is wrong.
 //!
 //! Run it with `cargo run --bin outbox`.
 
@@ -25,7 +24,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
-/// What the message says.
+/// Payload of the message.
 #[derive(Clone, Fingerprint, Serialize, Deserialize)]
 struct OrderPlaced {
     order: i64,
@@ -51,7 +50,7 @@ enum OrderError {
 }
 
 impl Shop {
-    /// Takes an order: it, its message and the record of the call, or nothing of them.
+    /// Takes an order: commits the order, its message and the record of the call together, or none of them.
     #[idempotent(key = key, ttl = "24h", wait = "10s", name = "orders.place", store = self.idem, tx = tx)]
     async fn place_order(&self, key: &str, customer: &str) -> Result<i64, OrderError> {
         let row = sqlx::query("INSERT INTO orders (customer) VALUES (?)")
@@ -63,7 +62,7 @@ impl Shop {
             customer: customer.to_owned(),
         };
         outbox::message(ORDER_PLACED, &placed)
-            // The parcels of one customer go out in the order of the orders.
+            // The parcels of one customer are sent in the order in which the orders were placed.
             .ordered_by(customer)
             .enqueue(tx)
             .await?;
@@ -79,7 +78,7 @@ impl Shop {
 struct Warehouse {
     idem: Idem<SqliteStore>,
     db: SqlitePool,
-    /// How many more it turns away.
+    /// Number of requests that it still rejects.
     closed_for: AtomicU32,
     knows_all_addresses: AtomicBool,
 }
@@ -97,7 +96,7 @@ enum ParcelError {
 }
 
 impl Warehouse {
-    /// What the relay calls, as often as it takes.
+    /// Handler of the relay, called for each delivery of a message.
     async fn on_order_placed(&self, message: Message<OrderPlaced>) -> Result<(), ParcelError> {
         sqlx::query("INSERT INTO handed_out VALUES (?)")
             .bind(message.key().as_str())
@@ -106,7 +105,7 @@ impl Warehouse {
         self.send_parcel(message.key(), &message.payload).await
     }
 
-    /// Sends a parcel once a key, and keeps the key for longer than a message may be on its way.
+    /// Sends a parcel once per key. The `ttl` is longer than a message can take to be delivered.
     #[idempotent(key = key, ttl = "7d", name = "parcels.send", store = self.idem, tx = tx)]
     async fn send_parcel(&self, key: &Key, placed: &OrderPlaced) -> Result<(), ParcelError> {
         let one_less = |closed_for: u32| closed_for.checked_sub(1);
@@ -130,7 +129,7 @@ impl Warehouse {
     }
 }
 
-/// The one line that starts a relay, with shorter times than one would choose outside of a story.
+/// Starts a relay, with shorter times than outside of an example.
 fn start_relay(outbox: &Outbox, warehouse: &Arc<Warehouse>) -> Result<RelayGuard, Error> {
     let warehouse = Arc::clone(warehouse);
     outbox
@@ -149,7 +148,7 @@ fn start_relay(outbox: &Outbox, warehouse: &Arc<Warehouse>) -> Result<RelayGuard
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    // The story starts this program once more, to kill it.
+    // The program starts itself once more, to kill that process.
     if let [_, argument, file] = &std::env::args().collect::<Vec<_>>()[..] {
         ensure!(argument == DOOMED, "outbox takes no arguments");
         return relay_until_killed(Path::new(file)).await;
@@ -168,7 +167,7 @@ async fn main() -> anyhow::Result<()> {
     println!("yet to be handled, \"handed out\" how often the consumer was given one.\n");
     let story = Story::begin(&db);
 
-    // The order, its message and the record of the call are one transaction.
+    // The order, its message and the record of the call are committed in one transaction.
     order(&shop, &["ann-1"]).await?;
     story.line("an order", 1, 1, 0, 0).await?;
     let mut clicks = JoinSet::new();
@@ -191,7 +190,7 @@ async fn main() -> anyhow::Result<()> {
     story.until_waiting(0).await?;
     story.line("a relay is started", 1, 0, 1, 1).await?;
 
-    // Several at once, each in the order of its customer.
+    // Several messages are delivered concurrently, those of one customer in order.
     order(&shop, &["ann-2", "bob-1", "ann-3", "bob-2", "ann-4"]).await?;
     story.until_waiting(0).await?;
     story
@@ -202,7 +201,7 @@ async fn main() -> anyhow::Result<()> {
     let disorder: i64 = sqlx::query_scalar(disorder).fetch_one(&db).await?;
     ensure!(disorder == 0, "a customer's parcels are out of order");
 
-    // The consumer fails for a while: handed out until it succeeds.
+    // While the consumer fails, the relay delivers the message again.
     warehouse.closed_for.store(2, Ordering::Relaxed);
     order(&shop, &["bob-3"]).await?;
     story.until_waiting(0).await?;
@@ -211,8 +210,8 @@ async fn main() -> anyhow::Result<()> {
         .await?;
     relay.shutdown().await;
 
-    // A relay is killed after the parcel is away and before the message is ticked off. The next one hands the message
-    // out again, and the key tells the consumer that it has sent that parcel.
+    // A relay is killed after the parcel was sent and before the message is acknowledged. The next relay delivers the
+    // message again, and the key shows the consumer that this parcel was sent.
     order(&shop, &["ann-5"]).await?;
     kill_a_relay_before_it_acknowledges(&file).await?;
     story
@@ -224,7 +223,7 @@ async fn main() -> anyhow::Result<()> {
         .line("another relay: the message again", 8, 0, 11, 8)
         .await?;
 
-    // What cannot be handled is kept for a person, who mends what is wrong and has it handed out again.
+    // A message that cannot be handled is parked for an operator, who corrects the cause and requeues the message.
     order(&shop, &["eve-1"]).await?;
     story.until(async || relay.stats().parked == 1).await?;
     story
@@ -253,7 +252,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All that is in one file.
+/// All parts that share one file.
 struct Premises {
     db: SqlitePool,
     outbox: Outbox,
@@ -290,7 +289,7 @@ async fn open(file: &Path) -> anyhow::Result<Premises> {
     })
 }
 
-/// Orders under these keys, one after the other. A customer is what stands before the number.
+/// Places orders under these keys, one after the other. The part of a key before the number is the customer.
 async fn order(shop: &Shop, keys: &[&str]) -> anyhow::Result<()> {
     for key in keys {
         let (customer, _) = key.split_once('-').context("a key without a customer")?;
@@ -299,11 +298,11 @@ async fn order(shop: &Shop, keys: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-// --------------------------------------------------------------------------------------- how the story is acted out
+// --------------------------------------------------------------------------------------------- helpers of the story
 
-/// The argument of a process that is started to be killed.
+/// Argument of the process that is started to be killed.
 const DOOMED: &str = "--relay-until-killed";
-/// What it says when it is time.
+/// The line that this process prints when the parent may kill it.
 const PARCEL_AWAY: &str = "the parcel is away";
 
 async fn relay_until_killed(file: &Path) -> anyhow::Result<()> {
@@ -312,7 +311,7 @@ async fn relay_until_killed(file: &Path) -> anyhow::Result<()> {
     } = open(file).await?;
     let relay = outbox
         .relay()
-        // That much later another relay may have the message.
+        // After this time another relay may take the message.
         .lease(Duration::from_secs(2))
         .on(ORDER_PLACED, move |message| {
             let warehouse = Arc::clone(&warehouse);
@@ -339,12 +338,12 @@ async fn kill_a_relay_before_it_acknowledges(file: &Path) -> anyhow::Result<()> 
     let stdout = child.stdout.take().context("its stdout is a pipe")?;
     BufReader::new(stdout).read_line(&mut said).await?;
     ensure!(said.trim() == PARCEL_AWAY, "the process said {said:?}");
-    // SIGKILL: no destructor, no clean-up, no last word.
+    // SIGKILL runs no destructors and no clean-up.
     child.kill().await?;
     Ok(())
 }
 
-/// The table, with the counts that each line must come to.
+/// The table, with the counts that each line must have.
 struct Story<'a> {
     db: &'a SqlitePool,
     table: Table<5>,

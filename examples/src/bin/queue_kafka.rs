@@ -1,8 +1,8 @@
-//! A consumer on Kafka that does each message's work once. What it does is in `examples/src/queue.rs`, and how it talks
-//! to Kafka in `examples/src/queue/kafka.rs`.
+//! A Kafka consumer that does the work of each message once. The consumer is in `examples/src/queue.rs`, and its Kafka
+//! part in `examples/src/queue/kafka.rs`.
 //!
-//! Run it with `cargo run -p idem-examples --features kafka --bin queue_kafka`, on the mock cluster that librdkafka
-//! brings, or with the addresses of a real one behind `--`, where topics are made by being used.
+//! Run it with `cargo run -p idem-examples --features kafka --bin queue_kafka`. It uses the mock cluster of librdkafka,
+//! or the real cluster whose addresses follow `--`. That cluster must create topics on first use.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,14 +12,14 @@ use tokio::runtime::Runtime;
 
 fn main() -> anyhow::Result<()> {
     let given = std::env::args().nth(1);
-    // It goes last, also where the story fails: a consumer that leaves waits for an answer.
+    // The mock cluster must be dropped last, also after an error: a consumer that leaves waits for its answer.
     let mock = match given {
         Some(_) => None,
         None => Some(MockCluster::new(1)?),
     };
     let servers = mock.as_ref().map(MockCluster::bootstrap_servers);
     let servers = given.or(servers).unwrap_or_default();
-    // Nothing of an earlier run is in it.
+    // A new name in each run, so that no messages of an earlier run are there.
     let name = format!(
         "idem-deposits-{}",
         SystemTime::UNIX_EPOCH.elapsed()?.as_nanos()

@@ -1,8 +1,8 @@
-//! A consumer on RabbitMQ that does each message's work once. What it does is in `examples/src/queue.rs`, and how it
-//! talks to RabbitMQ in `examples/src/queue/rabbitmq.rs`.
+//! A RabbitMQ consumer that does the work of each message once. The consumer is in `examples/src/queue.rs`, and its
+//! RabbitMQ part in `examples/src/queue/rabbitmq.rs`.
 //!
-//! Run it with `cargo run -p idem-examples --features rabbitmq --bin queue_rabbitmq`, on a RabbitMQ of its own where
-//! one is installed, or with the URL of another one behind `--`.
+//! Run it with `cargo run -p idem-examples --features rabbitmq --bin queue_rabbitmq`. It starts a private RabbitMQ
+//! server if one is installed, or uses the server whose URL follows `--`.
 
 use std::time::{Duration, SystemTime};
 
@@ -23,7 +23,7 @@ async fn main() -> anyhow::Result<()> {
             own.insert(server).url()
         }
     };
-    // Nothing of an earlier run is in it.
+    // A new name in each run, so that no messages of an earlier run are there.
     let name = format!(
         "idem-deposits-{}",
         SystemTime::UNIX_EPOCH.elapsed()?.as_nanos()

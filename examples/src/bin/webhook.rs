@@ -1,10 +1,10 @@
-//! At most once: a handler of webhooks that does what must not happen twice.
+//! At most once: a webhook handler whose effect must not happen twice.
 //!
 //! A shop sends a parcel when its payment provider reports an order as paid. The provider repeats a webhook until it
-//! gets an answer, and the warehouse that sends the parcels takes no idempotency key: whoever asks it twice sends two.
-//! So after a crash in the middle nobody may simply try again. Two ways out are shown:
+//! gets an answer. The warehouse that sends the parcels takes no idempotency key: two requests make two parcels. So
+//! after a crash in the middle, the service must not simply retry. The example shows two solutions:
 //!
-//! - `on_crash = refuse`: the key is interrupted, until a person has looked and says what happened;
+//! - `on_crash = refuse`: the key is interrupted until an operator has checked the warehouse and resolves the record;
 //! - `on_crash = reconcile(...)`: the next call asks the warehouse first.
 //!
 //! Run it with `cargo run --bin webhook`.
@@ -23,16 +23,16 @@ use idem_runtime::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-// ---------------------------------------------------------------------------------------------- what is asked and told
+// ------------------------------------------------------------------------------------------------ requests and answers
 
-/// An order was paid: what the provider sends, and sends again.
+/// Webhook of the provider: an order was paid. The provider may send it more than once.
 #[derive(Clone, Fingerprint)]
 struct Paid {
     event: String,
     order: u64,
 }
 
-/// What the provider is told.
+/// Answer to the provider.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Shipped {
     parcel: u64,
@@ -40,7 +40,7 @@ struct Shipped {
 
 #[derive(Debug, thiserror::Error)]
 enum ShipError {
-    /// Said at the door: nothing was sent.
+    /// Returned before any work: nothing was sent.
     #[error("the warehouse is closed")]
     Closed,
     #[error(transparent)]
@@ -55,7 +55,7 @@ struct Shop {
 }
 
 impl Shop {
-    /// Sends the parcel of an order. When nobody knows whether it was sent, a person finds out.
+    /// Sends the parcel of an order. If it is unknown whether the parcel was sent, an operator finds out.
     #[idempotent(
         key = paid.event,
         ttl = "30d",
@@ -69,7 +69,7 @@ impl Shop {
         Ok(Shipped { parcel })
     }
 
-    /// The same, where the warehouse can be asked whether it was sent.
+    /// Sends the parcel of an order. If it is unknown whether the parcel was sent, the warehouse is asked.
     #[idempotent(
         key = paid.event,
         ttl = "30d",
@@ -83,23 +83,23 @@ impl Shop {
         Ok(Shipped { parcel })
     }
 
-    /// What became of an earlier attempt that died. Asked only when there is one.
+    /// Returns the outcome of an earlier attempt that crashed. Called only if there is such an attempt.
     async fn look_up(&self, paid: &Paid) -> Result<Reconciled<Shipped>, ShipError> {
         Ok(match self.warehouse.parcel_of(paid.order) {
             Some(parcel) => Reconciled::Done(Shipped { parcel }),
-            // The warehouse is certain. Where it were not, the answer would be `Reconciled::Unknown`.
+            // The warehouse is certain. If it were not, the answer would be `Reconciled::Unknown`.
             None => Reconciled::NotDone,
         })
     }
 }
 
-/// Sends a parcel for each request, and two for two.
+/// Sends one parcel for each request, also for a repeated request.
 #[derive(Default)]
 struct Warehouse {
-    /// The order of each parcel; a parcel's number is its place here.
+    /// The order of each parcel. The number of a parcel is its position in this list.
     parcels: Mutex<Vec<u64>>,
     mood: Mutex<Mood>,
-    /// Somebody waits for an answer that will never come.
+    /// Notified when a request waits for an answer that never comes.
     stuck: Notify,
 }
 
@@ -108,9 +108,9 @@ enum Mood {
     #[default]
     Fine,
     Closed,
-    /// The request is lost on its way.
+    /// The request is lost.
     LosesRequests,
-    /// The parcel is sent, and the answer lost on its way.
+    /// The parcel is sent and the answer is lost.
     LosesAnswers,
 }
 
@@ -165,7 +165,7 @@ async fn main() -> anyhow::Result<()> {
     story.tell("the provider repeats it", &repeated, 1)?;
     ensure!(repeated.source() == Some(Source::Replayed));
 
-    // Closed doors prove that nothing was sent (`retry_err`), so a repetition may try again.
+    // A closed warehouse proves that nothing was sent (`retry_err`), so the next webhook may try again.
     let order_2 = paid(2);
     shop.warehouse_is(Mood::Closed);
     let closed = shop.receive(&order_2, Handler::Refuse).await;
@@ -175,7 +175,8 @@ async fn main() -> anyhow::Result<()> {
     story.tell("the provider repeats it", &opened, 2)?;
     ensure!(opened.source() == Some(Source::Executed));
 
-    // The provider hangs up while the warehouse is being asked. Web frameworks drop the handler then, wherever it is.
+    // The provider disconnects while the handler waits for the warehouse. Web frameworks then drop the handler at its
+    // current await point.
     let (order_3, order_4) = (paid(3), paid(4));
     shop.cut_off(&order_3, Mood::LosesAnswers, Handler::Refuse)
         .await?;
@@ -192,8 +193,8 @@ async fn main() -> anyhow::Result<()> {
         ));
     }
 
-    // An operator sees what was interrupted, looks into the warehouse, and says what happened. What they say takes
-    // effect only while the record is still as they saw it.
+    // An operator lists the interrupted records, checks the warehouse and resolves each record. A resolution is applied
+    // only if the record has not changed since the operator read it.
     let interrupted = shop.interrupted().await?;
     ensure!(interrupted.len() == 2);
     for record in interrupted {
@@ -248,7 +249,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-// --------------------------------------------------------------------------------------- how the story is acted out
+// --------------------------------------------------------------------------------------------- helpers of the story
 
 fn paid(order: u64) -> Paid {
     Paid {
@@ -257,7 +258,7 @@ fn paid(order: u64) -> Paid {
     }
 }
 
-/// Which of the two handlers a webhook goes to.
+/// The handler that gets a webhook.
 #[derive(Clone, Copy)]
 enum Handler {
     Refuse,
@@ -272,8 +273,8 @@ impl Shop {
         }
     }
 
-    /// Gives a webhook to its handler, as often as it is told to come back: a handler that was dropped is still in
-    /// flight for the moment that it takes to interrupt its key.
+    /// Passes a webhook to its handler, and retries while the key is in flight. A dropped handler stays in flight for
+    /// the short time that it takes to interrupt its key.
     async fn receive(&self, paid: &Paid, by: Handler) -> Answer {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -282,7 +283,7 @@ impl Shop {
                 Err(ShipError::Idempotency(Error::InFlight { retry_after }))
                     if Instant::now() < deadline =>
                 {
-                    // Impatient: this is a story.
+                    // The wait is this short only in an example.
                     tokio::time::sleep(retry_after / 100).await;
                 }
                 result => return Answer { result, provenance },
@@ -294,7 +295,7 @@ impl Shop {
         *locked(&self.warehouse.mood) = mood;
     }
 
-    /// A webhook whose handler is dropped while it waits for the warehouse.
+    /// Delivers a webhook whose handler is dropped while it waits for the warehouse.
     async fn cut_off(self: &Arc<Self>, paid: &Paid, mood: Mood, by: Handler) -> anyhow::Result<()> {
         self.warehouse_is(mood);
         let (shop, paid) = (Arc::clone(self), paid.clone());
@@ -328,7 +329,7 @@ impl Shop {
     }
 }
 
-/// What the provider got, and where it came from.
+/// Answer to the provider, and its provenance.
 struct Answer {
     result: Result<Shipped, ShipError>,
     provenance: Option<Provenance>,
@@ -340,7 +341,7 @@ impl Answer {
     }
 }
 
-/// The table, with the count that each line must come to.
+/// The table, with the count that each line must have.
 struct Story<'a> {
     shop: &'a Shop,
     table: Table<4>,

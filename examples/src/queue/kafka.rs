@@ -1,13 +1,14 @@
 //! Kafka, through `rdkafka`.
 //!
-//! Kafka acknowledges no message but a place in a partition: all before it are done with. So a consumer here handles one
-//! message at a time, several consumers of a group share the partitions, and a message that is to come later must not
-//! hold up those behind it: a copy goes to the topic `NAME.later`, which the same consumers read, each message once it
-//! has been there for the pause. Dead letters go to `NAME.dead`. The order of messages is lost on the way; where it
-//! matters, wait instead (`pause` the partition and `seek` back).
+//! Kafka does not acknowledge messages but commits an offset in a partition, which covers all messages before it. So a
+//! consumer here handles one message at a time, and several consumers of a group share the partitions. A message that
+//! must come later must not block the messages after it. So a copy of it goes to the topic `NAME.later`, which the same
+//! consumers read, each message once it has been there for the pause. Dead letters go to `NAME.dead`. The order of
+//! messages is lost in this scheme. Where the order matters, wait instead (`pause` the partition and `seek` back).
 //!
-//! Places are committed in the background. What was done and not committed comes again after a crash, and is replayed.
-//! A message that could not be settled is gone back to before the next one is handled, whose place would cover it.
+//! Offsets are committed in the background. Work that was done but not committed is delivered again after a crash, and
+//! replayed. If a message could not be settled, the consumer seeks back to it before it handles the next message, whose
+//! offset would cover it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,10 +27,11 @@ use super::{Broker, Delivery, Message, Source};
 
 const ID: &str = "message-id";
 const REASON: &str = "reason";
-/// How long Kafka may take to answer.
+/// Time limit for Kafka's answers.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
-/// A topic, and the topics beside it. The topics must be there, or Kafka make them by itself.
+/// The topic of the messages, and its topics for later and dead messages. The topics must exist, or Kafka must create
+/// topics on first use.
 #[derive(Clone)]
 pub struct Kafka {
     servers: String,
@@ -39,12 +41,12 @@ pub struct Kafka {
 }
 
 impl Kafka {
-    /// A client of the brokers at these addresses, separated by commas. `pause` is how long messages stay away that
-    /// are to come later: less than the five minutes after which Kafka gives up a consumer that does not ask.
+    /// Creates a client of the brokers at these addresses, separated by commas. `pause` is the delay of messages that
+    /// must come later. It must be shorter than five minutes, after which Kafka removes a consumer that does not poll.
     ///
     /// # Errors
     ///
-    /// The client cannot be made. That Kafka cannot be reached shows only later.
+    /// The client cannot be created. An unreachable Kafka is reported only by later calls.
     pub fn new(servers: &str, name: &str, pause: Duration) -> anyhow::Result<Self> {
         let producer = ClientConfig::new()
             .set("bootstrap.servers", servers)
@@ -59,30 +61,31 @@ impl Kafka {
         })
     }
 
-    /// The topics, in the order: to consume, later, dead.
+    /// Returns the topics, in the order: messages, later messages, dead letters.
     pub fn topics(&self) -> [String; 3] {
         ["", ".later", ".dead"].map(|behind| format!("{}{behind}", self.name))
     }
 
-    /// A group for each topic, so that what happens in one does not move the partitions of the other.
+    /// Returns the settings of a consumer. Each topic has its own consumer group, so that a change in one topic does
+    /// not reassign the partitions of another.
     fn consumer(&self, topic: &str) -> ClientConfig {
         let mut config = ClientConfig::new();
         config
             .set("bootstrap.servers", &self.servers)
             .set("group.id", topic)
             .set("auto.offset.reset", "earliest")
-            // Who asks for nothing new lets Kafka wait this long, and a place that was sought in the meantime as well.
+            // An idle fetch waits this long in Kafka, and delays a seek by as much.
             .set("fetch.wait.max.ms", "20")
             .set("reconnect.backoff.max.ms", "1000")
-            // How long a consumer that says nothing keeps its partitions: the least that Kafka allows as it comes.
+            // A consumer without a heartbeat keeps its partitions this long: the minimum of Kafka's default settings.
             .set("session.timeout.ms", "6000")
-            // Only what was acknowledged is committed.
+            // Only acknowledged offsets are committed.
             .set("enable.auto.offset.store", "false")
             .set("auto.commit.interval.ms", "500");
         config
     }
 
-    /// To `NAME`, or `NAME` with something behind it.
+    /// Sends a message to the topic `NAME`, or to `NAME` with a suffix.
     async fn send_behind(
         &self,
         behind: &str,
@@ -129,7 +132,7 @@ impl Broker for Kafka {
         })
     }
 
-    /// Leaves them where they are.
+    /// Leaves the letters in the topic.
     async fn dead_letters(&self) -> anyhow::Result<Vec<Message>> {
         let kafka = self.clone();
         spawn_blocking(move || {
@@ -153,7 +156,8 @@ impl Broker for Kafka {
         .await?
     }
 
-    /// A consumer that goes while another one comes or goes is not heard any more, and what it had done comes again.
+    /// Waits for the commits. The last commit of a consumer can be lost if it leaves while another consumer joins or
+    /// leaves, and then its last messages are delivered again.
     async fn until_told(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + ANSWERS_WITHIN;
         while self.unsettled().await? > 0 && Instant::now() < deadline {
@@ -178,7 +182,7 @@ impl Broker for Kafka {
                 for (place, end) in committed.elements().iter().zip(ends) {
                     let done = match place.offset() {
                         Offset::Offset(done) => done,
-                        // Nothing was committed in this partition yet.
+                        // No offset was committed in this partition yet.
                         _ => 0,
                     };
                     unsettled += u64::try_from(end - done)?;
@@ -190,7 +194,7 @@ impl Broker for Kafka {
     }
 }
 
-/// How many messages were ever written to each partition of a topic.
+/// Returns the number of messages that were ever written to each partition of a topic.
 fn ends(consumer: &BaseConsumer, topic: &str) -> anyhow::Result<Vec<i64>> {
     let metadata = consumer.fetch_metadata(Some(topic), ANSWERS_WITHIN)?;
     let Some(found) = metadata.topics().first() else {
@@ -205,11 +209,11 @@ fn ends(consumer: &BaseConsumer, topic: &str) -> anyhow::Result<Vec<i64>> {
         .collect()
 }
 
-/// What is delivered.
+/// Source of deliveries from Kafka.
 pub struct Deliveries {
     main: Arc<StreamConsumer>,
     later: Arc<StreamConsumer>,
-    /// The next one of `later`, until its time has come.
+    /// The next message of `later`, until its pause is over.
     waiting: Option<(Instant, KafkaDelivery)>,
     unsettled: Unsettled,
     kafka: Kafka,
@@ -231,13 +235,13 @@ impl Deliveries {
         }
     }
 
-    /// Goes back to what was dropped without being settled.
+    /// Seeks back to deliveries that were dropped without being settled.
     async fn go_back(&self) -> anyhow::Result<()> {
         while let Some(place) = self.unsettled.first() {
             if place.is_assigned()? {
                 place.seek().await?;
             }
-            // Only now: whoever drops this future before has lost nothing.
+            // Removed only after the seek, so that nothing is lost if this future is dropped before.
             self.unsettled.remove_first();
         }
         Ok(())
@@ -269,7 +273,8 @@ impl Source for Deliveries {
                 }
                 next = self.later.recv(), if due.is_none() => {
                     let Some(raw) = unless_mended(next)? else { continue };
-                    // A clock that differs from the one of whoever wrote it makes the pause shorter, never longer.
+                    // A difference between the clocks of this consumer and the writer can shorten the pause, but never
+                    // lengthen it.
                     let written = Duration::from_millis(
                         raw.timestamp().to_millis().unwrap_or(0).try_into().unwrap_or(0),
                     );
@@ -288,7 +293,7 @@ impl Source for Deliveries {
     }
 }
 
-/// Lost connections are reported, and librdkafka makes new ones by itself.
+/// Ignores errors about lost connections, because librdkafka reconnects automatically.
 fn unless_mended<T>(next: Result<T, KafkaError>) -> Result<Option<T>, KafkaError> {
     match next {
         Err(KafkaError::MessageConsumption(
@@ -298,7 +303,7 @@ fn unless_mended<T>(next: Result<T, KafkaError>) -> Result<Option<T>, KafkaError
     }
 }
 
-/// Where a message is.
+/// Position of a message.
 #[derive(Clone)]
 struct Place {
     consumer: Arc<StreamConsumer>,
@@ -308,7 +313,8 @@ struct Place {
 }
 
 impl Place {
-    /// Whether the partition is still this consumer's. Another one begins behind what was committed.
+    /// Returns true if the partition is still assigned to this consumer. Another consumer starts after the committed
+    /// offset.
     fn is_assigned(&self) -> anyhow::Result<bool> {
         let assigned = self.consumer.assignment()?;
         Ok(assigned
@@ -327,7 +333,8 @@ impl Place {
     }
 }
 
-/// Where messages are that were dropped without being settled: one at most while they are handled one at a time.
+/// Positions of deliveries that were dropped without being settled. There is at most one while messages are handled one
+/// at a time.
 #[derive(Clone, Default)]
 struct Unsettled(Arc<Mutex<Vec<Place>>>);
 
@@ -345,7 +352,7 @@ impl Unsettled {
     }
 }
 
-/// One message from Kafka.
+/// One delivery from Kafka.
 pub struct KafkaDelivery {
     message: Message,
     place: Place,
@@ -368,7 +375,7 @@ impl Delivery for KafkaDelivery {
         &self.message
     }
 
-    /// Fails where the partition has meanwhile been given to another consumer, which then gets the message as well.
+    /// Fails if the partition was reassigned to another consumer, which then gets the message as well.
     async fn ack(&self) -> anyhow::Result<()> {
         let Place {
             consumer,

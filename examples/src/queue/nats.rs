@@ -1,11 +1,11 @@
 //! NATS JetStream, through `async-nats`.
 //!
-//! Two streams: `NAME`, a work queue that holds a message until it is acknowledged, and `NAME-dead`, on the subject
-//! `NAME.dead`. What is to come later is told so (`Nak` with a delay), and waits in the server.
+//! There are two streams: `NAME`, a work queue that stores a message until it is acknowledged, and `NAME-dead`, on the
+//! subject `NAME.dead`. A message that must come later is answered with `Nak` and a delay, and waits in the server.
 //!
-//! The id travels in a header of its own. JetStream knows one too, `Nats-Msg-Id`, by which it drops what is *published*
-//! twice within two minutes. Use it as well; it does nothing for what is *delivered* twice, nor for a producer that
-//! sends again an hour later.
+//! The id is in a separate header. JetStream has such a header too, `Nats-Msg-Id`, by which it drops messages that are
+//! *published* twice within two minutes. Use that header as well. It has no effect on messages that are *delivered*
+//! twice, nor on a producer that repeats a message an hour later.
 
 use std::time::Duration;
 
@@ -19,18 +19,18 @@ use futures_util::StreamExt as _;
 
 use super::{Broker, Delivery, Message, Source};
 
-/// How many deliveries are asked for at a time.
+/// Number of deliveries per request, and in progress.
 const AT_ONCE: u32 = 16;
 const ID: &str = "Message-Id";
 const REASON: &str = "Reason";
 
-/// How long things take.
+/// Delays of a consumer.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// How long a message stays away that is to come later.
+    /// Delay of a message that must come later.
     pub pause: Duration,
-    /// How long NATS waits for an acknowledgement before it delivers again. Work that takes longer is not harmed: what
-    /// is delivered meanwhile finds it in flight.
+    /// Time limit for an acknowledgement, after which NATS redelivers. Longer work does no harm: a redelivery finds the
+    /// key in flight.
     pub ack_wait: Duration,
 }
 
@@ -45,7 +45,7 @@ pub struct Nats {
 }
 
 impl Nats {
-    /// Connects, and makes the streams where they are not there.
+    /// Connects, and creates missing streams.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl Nats {
         })
     }
 
-    /// Deletes the streams, with whatever is in them.
+    /// Deletes the streams and their messages.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl Broker for Nats {
         })
     }
 
-    /// Leaves them where they are.
+    /// Leaves the letters in the stream.
     async fn dead_letters(&self) -> anyhow::Result<Vec<Message>> {
         let mut letters = Vec::new();
         let last = self.dead.get_info().await?.state.last_sequence;
@@ -146,7 +146,7 @@ impl Broker for Nats {
     }
 }
 
-/// What is delivered.
+/// Source of deliveries from NATS.
 pub struct Deliveries {
     messages: jetstream::consumer::pull::Stream,
     jetstream: Context,
@@ -174,7 +174,7 @@ impl Source for Deliveries {
     }
 }
 
-/// One message from NATS.
+/// One delivery from NATS.
 #[derive(Debug)]
 pub struct NatsDelivery {
     message: Message,
@@ -185,7 +185,7 @@ pub struct NatsDelivery {
 }
 
 impl NatsDelivery {
-    /// Waits for the server's answer: an acknowledgement that is lost is known to be.
+    /// Sends an acknowledgement and waits for the server's answer, so that a lost acknowledgement is detected.
     async fn tell(&self, kind: AckKind) -> anyhow::Result<()> {
         self.raw
             .double_ack_with(kind)
@@ -232,7 +232,7 @@ async fn send(
     let sent = jetstream
         .publish_with_headers(subject, headers, body)
         .await?;
-    // That it is stored.
+    // Waits until the server has stored the message.
     sent.await?;
     Ok(())
 }

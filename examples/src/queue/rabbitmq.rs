@@ -1,11 +1,11 @@
 //! RabbitMQ, through `lapin`.
 //!
-//! Three queues: `NAME`, which is consumed from; `NAME.later`, from which messages go back to `NAME` when their time to
-//! live is over, so that one pause serves all of them (with a time for each message, those behind a long one would wait
-//! for it); and `NAME.dead`.
+//! There are three queues: `NAME`, which is consumed; `NAME.later`, whose messages return to `NAME` when their time to
+//! live is over; and `NAME.dead`. The time to live belongs to the queue `NAME.later`, not to each message: otherwise a
+//! message with a short time would wait behind a message with a long one.
 //!
-//! `NAME` is a quorum queue with a delivery limit. It ends what this consumer cannot: a message that kills the process
-//! before there is a record to count the attempts in goes to `NAME.dead` as well.
+//! `NAME` is a quorum queue with a delivery limit. The limit ends a case that this consumer cannot end: a message that
+//! kills the process before its record exists, so that no attempt is counted, also goes to `NAME.dead`.
 
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ use lapin::{
 
 use super::{Broker, Delivery, Message, Source};
 
-/// How often RabbitMQ itself delivers a message that is neither acknowledged nor sent to `NAME.later`.
+/// Maximum number of deliveries of a message that is neither acknowledged nor sent to `NAME.later`.
 const DELIVERY_LIMIT: i64 = 20;
-/// How many deliveries that are not settled RabbitMQ lets a consumer have.
+/// Maximum number of unacknowledged deliveries per consumer.
 const AT_ONCE: u16 = 16;
 const PERSISTENT: u8 = 2;
 
@@ -36,11 +36,11 @@ pub struct RabbitMq {
 }
 
 impl RabbitMq {
-    /// Connects, and makes the queues where they are not there. `pause` is how long messages stay in `NAME.later`.
+    /// Connects, and creates missing queues. `pause` is how long messages stay in `NAME.later`.
     ///
     /// # Errors
     ///
-    /// RabbitMQ cannot be reached, or has these queues with other settings; or the name is too long.
+    /// RabbitMQ cannot be reached, the queues exist with other settings, or the name is too long.
     pub async fn connect(url: &str, name: &str, pause: Duration) -> anyhow::Result<Self> {
         ensure!(name.len() <= 200, "a queue's name has at most 200 bytes");
         let connection = Connection::connect(url, ConnectionProperties::default())
@@ -52,7 +52,7 @@ impl RabbitMq {
             name: name.to_owned(),
         };
         publisher.declare(pause).await?;
-        // From here on every publication is answered.
+        // After this, RabbitMQ confirms every publication.
         let confirm = ConfirmSelectOptions::default();
         publisher.channel.confirm_select(confirm).await?;
         Ok(Self {
@@ -61,7 +61,7 @@ impl RabbitMq {
         })
     }
 
-    /// Deletes the queues, with whatever is in them.
+    /// Deletes the queues and their messages.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl Broker for RabbitMq {
         })
     }
 
-    /// Takes them.
+    /// Takes the letters from the queue.
     async fn dead_letters(&self) -> anyhow::Result<Vec<Message>> {
         let Publisher { channel, name } = &self.publisher;
         let mut letters = Vec::new();
@@ -119,7 +119,7 @@ impl Broker for RabbitMq {
 
     async fn unsettled(&self) -> anyhow::Result<u64> {
         let name = &self.publisher.name;
-        // What a consumer holds is not counted, and is back when it is gone.
+        // The count leaves out messages that a consumer holds. They return to the queue when the consumer is gone.
         while self.publisher.look_at(name).await?.consumer_count() > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -132,7 +132,7 @@ impl Broker for RabbitMq {
     }
 }
 
-/// Sends to the queues, and hears that they have what was sent.
+/// Publisher that waits for RabbitMQ's confirmations.
 #[derive(Debug, Clone)]
 struct Publisher {
     channel: Channel,
@@ -143,7 +143,7 @@ impl Publisher {
     async fn declare(&self, pause: Duration) -> anyhow::Result<()> {
         let Self { channel, name } = self;
         let text = |text: &str| AMQPValue::LongString(LongString::from(text));
-        // The exchange without a name delivers to the queue that the routing key names.
+        // The default exchange (empty name) routes to the queue that the routing key names.
         let then = |queue: &str| {
             [
                 ("x-dead-letter-exchange", text("")),
@@ -155,7 +155,8 @@ impl Publisher {
         let mut main = vec![
             ("x-queue-type", text("quorum")),
             ("x-delivery-limit", AMQPValue::LongLongInt(DELIVERY_LIMIT)),
-            // Otherwise a dead letter that RabbitMQ moves could be lost on the way. It demands the second one.
+            // Without this strategy RabbitMQ could lose a message while it moves it to the dead letters. The strategy
+            // requires `reject-publish`.
             ("x-dead-letter-strategy", text("at-least-once")),
             ("x-overflow", text("reject-publish")),
         ];
@@ -189,7 +190,7 @@ impl Publisher {
         Ok(looked.await?)
     }
 
-    /// To `NAME`, or `NAME` with something behind it.
+    /// Sends a message to the queue `NAME`, or to `NAME` with a suffix.
     async fn send(
         &self,
         behind: &str,
@@ -210,7 +211,7 @@ impl Publisher {
         }
         let queue = format!("{}{behind}", self.name);
         let options = BasicPublishOptions {
-            // Otherwise a message for a queue that is gone is confirmed and thrown away.
+            // Without this flag, a message for a deleted queue is confirmed and discarded.
             mandatory: true,
             ..BasicPublishOptions::default()
         };
@@ -226,7 +227,7 @@ impl Publisher {
     }
 }
 
-/// What is delivered.
+/// Source of deliveries from RabbitMQ.
 #[derive(Debug)]
 pub struct Deliveries {
     consumer: Consumer,
@@ -251,7 +252,7 @@ impl Source for Deliveries {
     }
 }
 
-/// One message from RabbitMQ.
+/// One delivery from RabbitMQ.
 #[derive(Debug)]
 pub struct RabbitMqDelivery {
     message: Message,
@@ -270,7 +271,7 @@ impl Delivery for RabbitMqDelivery {
         Ok(())
     }
 
-    /// What is cut off between the two steps leaves a second copy, which is a duplicate like any other.
+    /// A failure between the two calls leaves a second copy, which is an ordinary duplicate.
     async fn later(&self) -> anyhow::Result<()> {
         self.publisher.send(".later", &self.message, None).await?;
         self.ack().await

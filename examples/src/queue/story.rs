@@ -1,4 +1,4 @@
-//! The story that is told of each broker.
+//! The program that runs on each broker.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,20 +11,20 @@ use tokio::time::{Instant, sleep};
 use super::{Bank, Broker, Deposit, Message, consume};
 use crate::Table;
 
-/// How long a count may take to come right.
+/// Time limit for a count to reach its expected value.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Sends messages once, twice and for nothing, and shows what becomes of them. Fails where it is not what it must be.
+/// Sends valid, repeated and invalid messages, and prints how their deliveries end. Fails if a count is wrong.
 ///
 /// # Errors
 ///
-/// The broker or a file failed, or a count is wrong.
+/// The broker or the database failed, or a count is wrong.
 pub async fn tell(broker: &impl Broker) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let bank = Arc::new(Bank::open(folder.path(), "deposits").await?);
     let (stop, told) = watch::channel(false);
     let mut consumers = Vec::new();
-    // Two, since one of Kafka's handles one message at a time.
+    // Two consumers, because one Kafka consumer handles one message at a time.
     for _ in 0..2 {
         let (bank, source) = (Arc::clone(&bank), broker.deliveries().await?);
         let told = told.clone();
@@ -97,7 +97,8 @@ struct Story<'a> {
 }
 
 impl Story<'_> {
-    /// Waits for these counts: acknowledged as done, as replayed, as dead; and rows in the ledger.
+    /// Waits for these counts, then prints a line: acknowledged as done, as replayed and as dead, and rows in the
+    /// ledger.
     async fn line(&self, sent: &str, expected: [u64; 4]) -> anyhow::Result<()> {
         let tally = &self.bank.tally;
         let deadline = Instant::now() + PATIENCE;

@@ -1,7 +1,7 @@
-//! A conditional request of HTTP: "change it, if it still is what I have seen" (RFC 9110 §13).
+//! Conditional HTTP request: "change this, if it has not changed since I read it" (RFC 9110 §13).
 //!
-//! The optimistic lock of the web. A change without a condition is refused with 428 (RFC 6585 §3), so that nobody
-//! forgets it; one whose condition is not true any more gets 412.
+//! This is the optimistic lock of HTTP. A change without a condition is refused with 428 (RFC 6585 §3), so that no
+//! client forgets the condition. A change whose condition is no longer true gets 412.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,7 +18,7 @@ use crate::Proof;
 use crate::fifty::{FIFTY, fifty};
 use crate::server::Server;
 
-/// A text that several people edit.
+/// A text that several users edit.
 #[derive(Default)]
 struct Page {
     text: String,
@@ -54,7 +54,7 @@ async fn write(
         .typed_try_get()
         .map_err(|_| StatusCode::BAD_REQUEST)?
         .ok_or(StatusCode::PRECONDITION_REQUIRED)?;
-    // Looking and writing are one step, as they are in one `UPDATE ... WHERE version = ?`.
+    // The check and the write are atomic, as in `UPDATE ... WHERE version = ?`.
     let mut page = page.lock().unwrap_or_else(PoisonError::into_inner);
     if !condition.precondition_passes(&page.etag()) {
         return Err(StatusCode::PRECONDITION_FAILED);

@@ -1,8 +1,8 @@
-//! A consumer remembers the messages that it has handled, in the database that its effects are in: a message's row in
-//! that table and what the message does are one transaction.
+//! Deduplication table (inbox): the consumer records each handled message in the database of its effects. The row of
+//! the message and its effect are committed in one transaction.
 //!
-//! Two would leave a gap between them. Whoever dies in it, with the row first, has lost the message; with the effect
-//! first, does it twice.
+//! Two transactions would leave a gap. If the consumer crashes in that gap, a row that was committed first loses the
+//! message, and an effect that was committed first happens twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use crate::Proof;
 use crate::fifty::fifty;
 
-/// What a broker delivers, at least once.
+/// Message that a broker delivers at least once.
 #[derive(Clone, Fingerprint)]
 struct Message {
     id: String,
@@ -34,13 +34,13 @@ enum DepositError {
 #[derive(Clone)]
 struct Consumer {
     idem: Idem<SqliteStore>,
-    /// Where the first delivery dies, and who is told that it got there.
+    /// Notified when the first delivery has reached the point where it is aborted.
     grave: Arc<Notify>,
 }
 
 impl Consumer {
-    /// Handles one delivery, which is acknowledged when this returns `Ok`. The retention is longer than the broker may
-    /// deliver again.
+    /// Handles one delivery, which is acknowledged when this returns `Ok`. The `ttl` is longer than the time during
+    /// which the broker may redeliver.
     #[idempotent(
         key = message.id,
         scope = "deposits",
@@ -58,7 +58,7 @@ impl Consumer {
             .execute(&mut *tx)
             .await?;
         if dies {
-            // The money is on the account, and nothing says so yet.
+            // The balance is updated, and the transaction is not committed.
             self.grave.notify_one();
             std::future::pending::<()>().await;
         }
@@ -85,7 +85,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         cents: 500,
     };
 
-    // The consumer dies between the effect and its record.
+    // The consumer crashes between the effect and its record.
     let first = tokio::spawn({
         let (consumer, message) = (consumer.clone(), message.clone());
         async move { consumer.handle(message, true).await }

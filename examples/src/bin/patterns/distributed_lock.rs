@@ -1,11 +1,13 @@
-//! A lock over processes: a lease without a result. One owner at a time, and when it is done the next.
+//! Distributed lock: a lease without a stored result. One owner holds the lock at a time, and its end lets the next
+//! owner in.
 //!
-//! A call that ends with an error gives its key back at once, so a lock is a call that always does. It brings along
-//! what a lock needs: the lease is renewed while the owner works, and ends when it dies.
+//! A call that returns an error releases its key immediately, so a lock is a call that always returns an error. The
+//! call also provides what a lock needs: the lease is renewed while the owner works, and expires after the owner
+//! crashes.
 //!
-//! No lease alone is safe: its owner may be paused past the end, and go on beside the next. So each grant has a higher
-//! number, the fencing token, and the resource refuses whatever is lower than the highest it has seen
-//! (M. Kleppmann, "How to do distributed locking", 2016).
+//! A lease is not enough: its owner may be paused past the end of the lease, and then continue concurrently with the
+//! next owner. So each claim has a higher number, the fencing token, and the resource refuses every token that is lower
+//! than the highest it has seen (M. Kleppmann, "How to do distributed locking", 2016).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +21,7 @@ use tokio::sync::Notify;
 use crate::Proof;
 use crate::fifty::{FIFTY, fifty};
 
-/// How a call under a lock ends: never with a result that would be kept.
+/// Result of the work under a lock, always returned as an error so that it is never stored.
 enum Unlocked<T> {
     Done(T),
     Failed(Error),
@@ -31,7 +33,7 @@ impl<T> From<Error> for Unlocked<T> {
     }
 }
 
-/// Does something while nobody else holds the lock of this name.
+/// Runs the work while no other caller holds the lock of this name.
 async fn locked<T>(
     idem: &Idem<SqliteStore>,
     name: &str,
@@ -53,7 +55,7 @@ async fn locked<T>(
     }
 }
 
-/// What the lock is for: it takes no two writers at once, and nothing from whoever was overtaken.
+/// Resource that the lock protects. It rejects concurrent writers, and writers whose lock was taken over.
 #[derive(Default)]
 struct Resource {
     highest: Mutex<i64>,
@@ -73,7 +75,7 @@ impl Resource {
             self.inside.fetch_add(1, Ordering::SeqCst) == 0,
             "two at once"
         );
-        // Long enough for everybody else to have come in, had they been let.
+        // Gives concurrent writers a chance to enter here, if the lock lets them.
         tokio::task::yield_now().await;
         self.inside.fetch_sub(1, Ordering::SeqCst);
         self.writes.fetch_add(1, Ordering::SeqCst);
@@ -88,7 +90,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     let resource = Arc::new(Resource::default());
     let name = "nightly-report";
 
-    // The first owner is lost with the lock in its hand, as if it were paused for long.
+    // The first owner stops while it holds the lock, like a process that is paused for a long time.
     let inside = Arc::new(Notify::new());
     let paused: Arc<Mutex<Option<i64>>> = Arc::default();
     let first = tokio::spawn({
@@ -107,7 +109,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     first.abort();
     ensure!(first.await.is_err());
 
-    // Fifty others come in one by one, once its lease is over.
+    // Fifty other owners get the lock one by one, after that lease has expired.
     fifty(|_| {
         let (idem, resource) = (idem.clone(), Arc::clone(&resource));
         async move {
@@ -117,7 +119,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     })
     .await?;
 
-    // The first one wakes up, and writes what it was about to write.
+    // The first owner resumes and tries its write.
     let late = *paused.lock().unwrap_or_else(PoisonError::into_inner);
     ensure!(late.is_some() && resource.write(late).await.is_err());
     let effects = resource.writes.load(Ordering::SeqCst);

@@ -1,8 +1,9 @@
-//! A service that calls another one hands it a key of its own, derived from the key that it was given: so the chain is
-//! idempotent where each link is.
+//! Downstream key: a service that calls another service sends a key derived from the key of its own request. The chain
+//! is then idempotent if each of its services is.
 //!
-//! The dangerous moment is between the other service's effect and our record of it. Whoever dies there leaves money
-//! taken that nobody knows of; the next attempt sends the same downstream key, and is told what the first one did.
+//! The dangerous moment is between the other service's effect and our record of it. A crash there leaves a payment that
+//! our database does not know. The next attempt sends the same downstream key, and gets the answer to the first
+//! request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,9 +22,9 @@ use crate::Proof;
 use crate::fifty::{FIFTY, fifty};
 use crate::server::Server;
 
-// -------------------------------------------------------------------------------------------- somebody else's service
+// ----------------------------------------------------------------------------------------------- the external service
 
-/// Takes money, once a key, as payment services do.
+/// Takes a payment once per key, as payment services do.
 #[derive(Default)]
 struct Processor {
     payments: Mutex<HashMap<String, u64>>,
@@ -69,7 +70,7 @@ struct Payments {
     db: SqlitePool,
     http: reqwest::Client,
     processor: String,
-    /// Where the first attempt dies, and who is told that it got there.
+    /// Notified when the first attempt has reached the point where it is aborted.
     grave: Arc<Notify>,
 }
 
@@ -94,7 +95,7 @@ impl Payments {
             .text()
             .await?;
         if attempt.number() == 1 {
-            // The money is taken, and nothing here says so yet.
+            // The payment is taken, and our database has no record of it.
             self.grave.notify_one();
             std::future::pending::<()>().await;
         }
@@ -125,7 +126,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         grave: Arc::default(),
     };
 
-    // The task dies between the charge and the commit, and says nothing to the store.
+    // The task is aborted between the charge and the commit, and sends nothing to the store.
     let first = tokio::spawn({
         let payments = payments.clone();
         async move { payments.pay("order-1").await }

@@ -1,4 +1,4 @@
-//! Fifty duplicates at once.
+//! Fifty concurrent duplicates.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 pub(crate) const FIFTY: usize = 50;
 
-/// Makes the same call fifty times, each in a task of its own, and all at the same moment.
+/// Makes the same call fifty times concurrently, each in its own task.
 pub(crate) async fn fifty<T, F>(mut call: impl FnMut(usize) -> F) -> anyhow::Result<Vec<T>>
 where
     T: Send + 'static,

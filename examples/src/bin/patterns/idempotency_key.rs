@@ -1,4 +1,4 @@
-//! The caller names its request, and sends the name again when it tries again.
+//! Idempotency key: the caller gives its request a key, and sends the same key with each retry.
 
 use anyhow::ensure;
 use idem_runtime::{Error, Fingerprint, Idem, SqliteStore, idempotent};

@@ -1,10 +1,10 @@
-//! Every scheme that the texts on idempotency name, each in a file of its own beside this one, and each under fifty
-//! duplicates at once. [docs/patterns.md](../../../../docs/patterns.md) says when to prefer which.
+//! Every scheme that the literature on idempotency names, each in its own file next to this one, and each under fifty
+//! concurrent duplicates. [docs/patterns.md](../../../../docs/patterns.md) says when to prefer which.
 //!
-//! Where the toolkit does a scheme it is shown in the toolkit's terms, and in plain SQL where the database already does
-//! it. Each counts its effects where they happen, and fails where that is not what it must be.
+//! A scheme that the toolkit provides is shown with the toolkit. A scheme that the database provides is shown in plain
+//! SQL. Each scheme counts its effects where they happen, and fails if the count is wrong.
 //!
-//! Run all with `cargo run --bin patterns`, one with `cargo run --bin patterns -- upsert`.
+//! Run all with `cargo run --bin patterns`, or one with `cargo run --bin patterns -- upsert`.
 
 mod conditional_request;
 mod dedup_table;
@@ -32,7 +32,7 @@ use idem_examples::Table;
 use idem_runtime::SqliteStore;
 use sqlx::SqlitePool;
 
-/// What a scheme has shown: the effects that were counted, and what the duplicates were told.
+/// Result of a scheme: the number of effects, and the answers that the duplicates got.
 struct Proof {
     effects: u64,
     told: String,
@@ -40,7 +40,7 @@ struct Proof {
 
 type Scheme = fn(SqlitePool) -> Pin<Box<dyn Future<Output = anyhow::Result<Proof>>>>;
 
-/// The schemes, in the order of the page that tells of them.
+/// The schemes, in the order of `docs/patterns.md`.
 const SCHEMES: &[(&str, Scheme)] = &[
     ("idempotency_key", |db| Box::pin(idempotency_key::run(db))),
     ("one_time_token", |db| Box::pin(one_time_token::run(db))),

@@ -1,7 +1,7 @@
-//! The service names the request: it gives a token out with the form, and takes only what it gave out, once.
+//! One-time token: the service issues a token with the form, accepts only issued tokens, and executes each once.
 //!
-//! Where a used token is refused, as is usual, a lost reply leaves its caller with nothing. Here whoever sends it again
-//! gets the answer that it came to.
+//! Most services refuse a used token, which leaves a caller whose reply was lost without an answer. Here a repeated
+//! token gets the stored answer.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ struct Bank {
 }
 
 impl Bank {
-    /// The token that goes into a user's form. Nothing of it is stored before it is used.
+    /// Issues the token for a user's form. Nothing is stored before the token is used.
     async fn form(&self, user: &str) -> Result<Key, Error> {
         let ttl = Duration::from_secs(15 * 60);
         self.idem.issue(TRANSFER, user, ttl).await
@@ -63,7 +63,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         .await?;
     let store = SqliteStore::new(db.clone());
     store.migrate().await?;
-    // The same in all processes of the service, and nowhere else: whoever has it can issue tokens.
+    // All processes of the service need this secret. It must stay secret, because it allows its owner to issue tokens.
     let secret = Secret::new("thirty-two bytes of the service's")?;
     let bank = Bank {
         idem: Idem::builder(store).fingerprint_secret(secret).build(),
@@ -78,7 +78,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     .await?;
     ensure!(answers.iter().all(|it| *it == answers[0]));
 
-    // Neither a key of one's own will do, nor another user's token.
+    // A self-made key is refused, and so is another user's token.
     let made_up = Key::generate();
     for (user, token) in [("ann", &made_up), ("eve", &token)] {
         let refused = bank.transfer(user, token, 500).await;

@@ -1,7 +1,8 @@
-//! What happened is written down and never changed, each operation under its own name; what is, follows from the log.
+//! Operation log: each operation is appended under its own name and never changed. The current state is computed from
+//! the log.
 //!
-//! A duplicate finds its name in the log. The balance is summed up here; one that is kept beside the log is changed in
-//! the transaction that appends, and only where that did append.
+//! A duplicate finds its name in the log. The balance is summed up here. A stored balance must be changed in the
+//! transaction that appends, and only if that transaction did append.
 
 use anyhow::ensure;
 use sqlx::SqlitePool;
@@ -9,7 +10,7 @@ use sqlx::SqlitePool;
 use crate::Proof;
 use crate::fifty::{FIFTY, fifty};
 
-/// Appends an operation. Tells whether it was not there before.
+/// Appends an operation. Returns true if the operation was not in the log before.
 async fn append(
     db: &SqlitePool,
     operation: &str,

@@ -1,7 +1,8 @@
-//! The request says which version it was made for, and changes nothing else: whoever comes second finds another one.
+//! Optimistic lock: the request names the version that it was made for, and the change applies to that version only. Of
+//! two concurrent requests, the second finds a newer version.
 //!
-//! Nothing is locked while somebody thinks. A conflict may be the caller's own earlier try whose answer was lost, so the
-//! row keeps the name of the request that wrote it.
+//! No lock is held while a user decides. A conflict may be caused by an earlier try of the same request whose answer
+//! was lost, so the row stores the name of the request that wrote it.
 
 use anyhow::ensure;
 use sqlx::SqlitePool;
@@ -12,9 +13,9 @@ use crate::fifty::{FIFTY, fifty};
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Answer {
     Written,
-    /// By an earlier try of this very request.
+    /// An earlier try of this request has written it.
     WrittenBefore,
-    /// Somebody else has changed it: read it again, and think again.
+    /// Another request has changed it: the caller must read the row again and decide again.
     Conflict,
 }
 

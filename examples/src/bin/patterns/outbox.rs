@@ -1,5 +1,6 @@
-//! A change, and the message that tells others of it: both are there or neither, because the message is a row that the
-//! change's own transaction writes. A relay hands it out until its consumer has it, and the consumer deduplicates.
+//! Transactional outbox: a change and its message are committed together, because the message is a row that the
+//! transaction of the change inserts. A relay delivers the message until its consumer succeeds, and the consumer
+//! deduplicates.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,12 +33,12 @@ enum ShopError {
 #[derive(Clone)]
 struct Shop {
     idem: Idem<SqliteStore>,
-    /// How often the warehouse was given a message.
+    /// Number of times that the warehouse was given a message.
     handed_out: Arc<AtomicU32>,
 }
 
 impl Shop {
-    /// The order, its message and the record of the call: one transaction.
+    /// Commits the order, its message and the record of the call in one transaction.
     #[idempotent(key = key, ttl = "24h", wait = "1m", name = "orders.place", store = self.idem, tx = tx)]
     async fn place(&self, key: &str, customer: &str) -> Result<i64, ShopError> {
         let row = sqlx::query("INSERT INTO orders (customer) VALUES (?)")
@@ -49,7 +50,7 @@ impl Shop {
         Ok(order)
     }
 
-    /// What the relay calls. Its first answer is lost, as one may be over a network.
+    /// Handler of the relay. Its first answer is lost, as may happen on a network.
     async fn on_order_placed(&self, message: Message<OrderPlaced>) -> Result<(), ShopError> {
         self.send_parcel(message.key(), &message.payload).await?;
         match self.handed_out.fetch_add(1, Ordering::Relaxed) {
@@ -58,7 +59,7 @@ impl Shop {
         }
     }
 
-    /// The consumer. The message's key stays the same, however often it is handed out.
+    /// Sends a parcel. The key of a message is the same in each delivery.
     #[idempotent(key = key, ttl = "7d", name = "parcels.send", store = self.idem, tx = tx)]
     async fn send_parcel(&self, key: &Key, placed: &OrderPlaced) -> Result<(), ShopError> {
         sqlx::query("INSERT INTO parcels (order_number) VALUES (?)")

@@ -1,8 +1,8 @@
-//! Look, decide and write under a lock: the others wait, and then see what was written.
+//! Pessimistic lock: read, decide and write under a lock. Concurrent requests wait, and then see what was written.
 //!
-//! For decisions that need more than one statement, such as one over many rows. The lock is the database's, so a crash
-//! gives it back and undoes what was written. SQLite has one for all writers, which `BEGIN IMMEDIATE` takes; PostgreSQL
-//! and MySQL lock the rows that `SELECT ... FOR UPDATE` reads.
+//! This suits decisions that need several statements, such as a decision over many rows. The lock belongs to the
+//! database transaction, so a crash releases the lock and rolls back the writes. SQLite has one lock for all writers,
+//! which `BEGIN IMMEDIATE` takes. PostgreSQL and MySQL lock the rows that `SELECT ... FOR UPDATE` reads.
 
 use anyhow::ensure;
 use sqlx::SqlitePool;
@@ -10,7 +10,7 @@ use sqlx::SqlitePool;
 use crate::Proof;
 use crate::fifty::{FIFTY, fifty};
 
-/// Books a seat in a hall for a request, as long as one is free. Gives the seat that the request has.
+/// Books a seat for a request while one is free. Returns the seat of this request, or none.
 async fn book(db: &SqlitePool, request: &str) -> sqlx::Result<Option<i64>> {
     let mut tx = db.begin_with("BEGIN IMMEDIATE").await?;
     let booked = sqlx::query_scalar("SELECT seat FROM bookings WHERE request = ?")
@@ -37,7 +37,7 @@ async fn book(db: &SqlitePool, request: &str) -> sqlx::Result<Option<i64>> {
 }
 
 pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
-    // Nothing in the tables themselves stops a second booking: the lock alone does.
+    // The tables have no constraint against a second booking: only the lock prevents it.
     sqlx::raw_sql(
         "CREATE TABLE halls (seats INTEGER);
          INSERT INTO halls VALUES (2);
@@ -57,7 +57,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         .await?;
     ensure!(effects == 1);
 
-    // And fifty who want the last seat.
+    // Fifty different requests compete for the last seat.
     let seats = fifty(|number| {
         let db = db.clone();
         async move { Ok(book(&db, &format!("guest-{number}")).await?) }

@@ -1,7 +1,8 @@
-//! Query before retry: after a crash the other side is asked what became of the first attempt, before anything is done
-//! again.
+//! Query before retry: after a crash, the other service is asked for the outcome of the first attempt before anything
+//! is repeated.
 //!
-//! For effects that take no key, on a side that can be asked. It is asked only when there is a dead attempt.
+//! This suits an effect that takes no key, at a service that can be asked. The service is asked only if an attempt has
+//! crashed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use tokio::sync::Notify;
 use crate::Proof;
 use crate::fifty::{FIFTY, fifty};
 
-/// Prints a label for each request, and two for two. It has a list of what it printed.
+/// Prints one label for each request, also for a repeated request. It has a list of the printed labels.
 #[derive(Default)]
 struct Printer {
     labels: Mutex<Vec<u64>>,
@@ -40,7 +41,7 @@ impl Printer {
 struct Shipping {
     idem: Idem<SqliteStore>,
     printer: Arc<Printer>,
-    /// Where the first attempt dies, and who is told that it got there.
+    /// Notified when the first attempt has reached the point where it is aborted.
     grave: Arc<Notify>,
 }
 

@@ -1,4 +1,5 @@
-//! No caller names its request, so the request is its own name: the same one again within the `ttl` is a duplicate.
+//! Duplicate filter: callers send no key, so the key is derived from the request. An equal request within the `ttl` is
+//! a duplicate.
 
 use anyhow::ensure;
 use idem_runtime::{Error, Fingerprint, Idem, SqliteStore, idempotent};
@@ -10,9 +11,9 @@ use crate::fifty::fifty;
 #[derive(Clone, Fingerprint)]
 struct Alarm {
     sensor: String,
-    /// The minute that it is about: without it the next alarm of the sensor would be a duplicate, too.
+    /// Minute of the alarm. Without it, a later alarm of the same sensor would be a duplicate.
     minute: u64,
-    /// Each repetition has another one, so it does not count.
+    /// Number of the repetition. It differs in each repetition, so it is not part of the fingerprint.
     #[fingerprint(skip)]
     repetition: usize,
 }
@@ -32,7 +33,7 @@ struct Pager {
 }
 
 impl Pager {
-    /// Wakes somebody up.
+    /// Pages the engineer on duty.
     #[idempotent(
         key = fingerprint,
         ttl = "1h",

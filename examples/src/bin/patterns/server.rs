@@ -1,4 +1,4 @@
-//! A server for the schemes that go over HTTP.
+//! Server for the schemes that use HTTP.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// A real server on a free port of this machine.
+/// Real HTTP server on a free local port.
 pub(crate) struct Server {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -20,7 +20,7 @@ impl Server {
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel();
         let serving = axum::serve(listener, router).with_graceful_shutdown(async {
-            // An error says that whoever started it is gone.
+            // An error means that the sender was dropped, which also stops the server.
             let _ = stopped.await;
         });
         Ok(Self {

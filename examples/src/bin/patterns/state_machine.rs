@@ -1,7 +1,8 @@
-//! What is done moves from state to state, and each step names the state that it leaves: it is taken once.
+//! State machine: an order moves from state to state. Each transition names the state that it leaves, so it happens
+//! once.
 //!
-//! The effect is in the same statement or the same transaction as the step. One that is outside of the database needs
-//! an idempotency key, for a crash between the two would leave one without the other.
+//! The effect is in the same statement or the same transaction as the transition. An effect outside of the database
+//! needs an idempotency key: a crash between the effect and the transition would leave one without the other.
 
 use anyhow::{bail, ensure};
 use sqlx::SqlitePool;
@@ -9,7 +10,7 @@ use sqlx::SqlitePool;
 use crate::Proof;
 use crate::fifty::{FIFTY, fifty};
 
-/// Pays an order. Tells whether it was this call that did.
+/// Pays an order. Returns true if this call paid it.
 async fn pay(db: &SqlitePool, order: i64) -> anyhow::Result<bool> {
     let paid = sqlx::query(
         "UPDATE orders SET state = 'paid', paid_times = paid_times + 1 WHERE id = ? AND state = 'placed'",
@@ -25,7 +26,7 @@ async fn pay(db: &SqlitePool, order: i64) -> anyhow::Result<bool> {
         .fetch_optional(db)
         .await?;
     match state.as_deref() {
-        // Or further: what was paid may have been shipped since.
+        // A paid order may have been shipped since.
         Some("paid" | "shipped") => Ok(false),
         Some(state) => bail!("an order that is {state} cannot be paid"),
         None => bail!("there is no such order"),

@@ -1,7 +1,8 @@
-//! The thing that is made has a name of its own, and the database keeps names unique: whoever comes second is given
-//! what the first has made.
+//! Unique constraint: the created row has a natural key, and the database keeps that key unique. A second request with
+//! the key gets the row that the first one created.
 //!
-//! Asking first and inserting then is a race; the constraint decides, and the insert that lost reads.
+//! A check followed by an insert is a race. Here the constraint decides, and a request whose insert conflicts reads the
+//! row.
 
 use anyhow::{Context as _, ensure};
 use sqlx::SqlitePool;
@@ -9,10 +10,11 @@ use sqlx::SqlitePool;
 use crate::Proof;
 use crate::fifty::fifty;
 
-/// An account, as it was opened: its number and its plan.
+/// An account: its number and its plan.
 type Account = (i64, String);
 
-/// Opens an account, or gives the one that this very request has opened before; none where another request has.
+/// Opens an account, or returns the account that an equal request has opened before. Returns none if the existing
+/// account has another plan.
 async fn open(db: &SqlitePool, email: &str, plan: &str) -> sqlx::Result<Option<Account>> {
     let opened = sqlx::query_as(
         "INSERT INTO accounts (email, plan) VALUES (?, ?) ON CONFLICT (email) DO NOTHING RETURNING id, plan",
@@ -28,7 +30,7 @@ async fn open(db: &SqlitePool, email: &str, plan: &str) -> sqlx::Result<Option<A
         .bind(email)
         .fetch_one(db)
         .await?;
-    // What is returned must answer the request: one for another plan is no duplicate.
+    // The returned account must answer the request: a request for another plan is no duplicate.
     Ok(Some(original).filter(|(_, original)| original == plan))
 }
 

@@ -1,6 +1,7 @@
-//! The request says how things are to be, not what is to change: writing it twice is writing it once.
+//! Upsert: the request states the new state instead of a change, so writing it twice has the same result as writing it
+//! once.
 //!
-//! What comes late must not undo what came after it, so each state has a number, and the statement looks at it.
+//! A late request must not overwrite a newer state, so each state has a sequence number, and the statement compares it.
 
 use anyhow::ensure;
 use sqlx::SqlitePool;
@@ -8,7 +9,7 @@ use sqlx::SqlitePool;
 use crate::Proof;
 use crate::fifty::{FIFTY, fifty};
 
-/// Keeps the newest position of a parcel. Tells whether this one is.
+/// Stores the newest position of a parcel. Returns true if this position is newer than the stored one.
 async fn move_parcel(db: &SqlitePool, parcel: i64, seq: i64, place: &str) -> sqlx::Result<bool> {
     let written = sqlx::query(
         "INSERT INTO parcels (parcel, seq, place) VALUES (?, ?, ?)
@@ -33,7 +34,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     .execute(&db)
     .await?;
 
-    // Fifty times the third scan, and behind them the second one, which was delayed.
+    // The third scan arrives fifty times, and then the second scan, which was delayed.
     let written = fifty(|_| {
         let db = db.clone();
         async move { Ok(move_parcel(&db, 7, 3, "Utrecht").await?) }

@@ -1,8 +1,8 @@
-//! The main job: a charge happens once, whatever becomes of callers, networks and processes.
+//! Main example: a charge happens once, despite retries, lost replies, concurrent duplicates and crashes.
 //!
-//! `cargo run --bin payments` tells it as a story of a few steps, which fails where a count is not what it must be.
+//! `cargo run --bin payments` runs it as a sequence of actions, and fails if a count is wrong.
 //!
-//! `cargo run --bin payments -- serve` serves it, with a page that has buttons for what may go wrong.
+//! `cargo run --bin payments -- serve` serves it over HTTP, with a page that has buttons for the failures.
 
 mod page;
 mod serve;
@@ -26,7 +26,7 @@ enum Command {
         port: u16,
     },
     Help,
-    /// What this program starts itself for.
+    /// Internal command: the process that serves.
     Worker(serve::Worker),
     Doomed {
         file: OsString,

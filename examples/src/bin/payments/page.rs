@@ -1,4 +1,4 @@
-//! The service over HTTP, and the page that shows it.
+//! HTTP interface of the service, and the page that shows its state.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,9 +21,9 @@ use serde_json::json;
 
 use crate::service::{Charge, ChargeError, DOOMED, Payments, Receipt};
 
-/// The routes of the page and of what it asks for.
+/// Returns the routes of the page and of the requests that it sends.
 pub(crate) async fn routes(shop: Arc<Payments>, life: u32) -> anyhow::Result<Router> {
-    // Nothing else counts replays: one writes nothing.
+    // Replays need a table of their own: a replay writes nothing to its record.
     let table = "CREATE TABLE IF NOT EXISTS replays (key TEXT PRIMARY KEY, times INTEGER NOT NULL)";
     sqlx::raw_sql(table).execute(&shop.ledger).await?;
     let process = Process {
@@ -43,7 +43,7 @@ pub(crate) async fn routes(shop: Arc<Payments>, life: u32) -> anyhow::Result<Rou
         .with_state(shop))
 }
 
-/// The handler. All that it has to do with idempotency is to take the key and to pass it on.
+/// Handles a charge request. Its only task for idempotency is to pass the key on.
 async fn charge(
     State(shop): State<Arc<Payments>>,
     key: IdempotencyKey<Merchant>,
@@ -53,7 +53,7 @@ async fn charge(
     Ok(Json(shop.charge(tenant, key.as_str(), charge).await?))
 }
 
-/// Whoever is authenticated. Here that is whoever knows the page's token.
+/// Authenticated principal. In this example every client that knows the page's token is authenticated.
 struct Merchant {
     tenant: String,
 }
@@ -94,17 +94,17 @@ impl IntoResponse for ChargeError {
     }
 }
 
-// ------------------------------------------------------------------------------------------------ what may go wrong
+// ----------------------------------------------------------------------------------------------- simulated failures
 
-/// What the page asks for to go wrong: `lose-the-reply` or `crash`.
+/// Request header that asks for a failure: `lose-the-reply` or `crash`.
 const MISHAP: HeaderName = HeaderName::from_static("mishap");
-/// How a charge was answered: `executed`, `waited` or `replayed`.
+/// Response header with the source of the answer: `executed`, `waited` or `replayed`.
 const ANSWERED: HeaderName = HeaderName::from_static("answered");
-/// Which attempt made the answer.
+/// Response header with the number of the attempt that made the answer.
 const ATTEMPT: HeaderName = HeaderName::from_static("attempt");
 
-/// Carries a request out in a task of its own, so that a browser that goes away cancels nothing; with the mishap that it
-/// asks for. The response tells how it was come by.
+/// Runs a request in its own task, so that a browser that disconnects cancels nothing, and simulates the failure that
+/// the request asks for. Headers of the response tell the source of the answer.
 async fn carry_out(
     State(shop): State<Arc<Payments>>,
     key: IdempotencyKey<Merchant>,
@@ -146,7 +146,7 @@ async fn carry_out(
     }
     if loses {
         return Response::new(Body::from_stream(stream::once(async {
-            // hyper closes the connection in place of an answer.
+            // An error in the body makes hyper close the connection without an answer.
             Err::<&str, _>(std::io::Error::other("the reply is lost"))
         })));
     }
@@ -159,8 +159,8 @@ async fn count_replay(shop: &Payments, key: &str) -> sqlx::Result<()> {
     Ok(())
 }
 
-/// A browser that loses a connection which it has used before sends the request again by itself, a POST even. Here the
-/// person in front of it is to do that.
+/// Closes each connection after one response. A browser that loses a reused connection repeats the request
+/// automatically, even a POST. Here the user must send the retry.
 async fn once_per_connection(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -168,7 +168,7 @@ async fn once_per_connection(mut response: Response) -> Response {
     response
 }
 
-// -------------------------------------------------------------------------------------------- what there is to see
+// --------------------------------------------------------------------------------------------------- the live view
 
 #[derive(Clone, Copy)]
 struct Process {
@@ -176,17 +176,17 @@ struct Process {
     started: Instant,
 }
 
-/// All that the page shows.
+/// State that the page shows.
 #[derive(Serialize)]
 struct View {
     pid: u32,
     life: u32,
     up_seconds: u64,
-    /// How often the processor of cards was asked.
+    /// Number of requests to the card processor.
     asked: i64,
-    /// How often it moved money.
+    /// Number of payments.
     moved: i64,
-    /// The newest first, as the records.
+    /// Rows of the ledger, the newest first. The records have the same order.
     ledger: Vec<Row>,
     records: Vec<RecordView>,
 }
@@ -205,13 +205,13 @@ struct RecordView {
     state: &'static str,
     attempt: u32,
     age_seconds: u64,
-    /// How long its owner is believed still, while one runs.
+    /// Remaining lease of a running call.
     lease_seconds: Option<f64>,
     replays: i64,
 }
 
-/// Shows everything again and again, in one response that never ends: a browser has six connections to a server, and
-/// fast clicks take all that are left.
+/// Streams the state repeatedly, in one response that never ends. A browser has at most six connections to a server,
+/// and fast clicks occupy the others.
 fn live(
     shop: Arc<Payments>,
     process: Process,

@@ -1,4 +1,4 @@
-//! `payments serve`: a process that serves, and one that starts another when it has died.
+//! `payments serve`: a worker process that serves, and a supervisor that starts a new worker when one dies.
 
 use std::io::{ErrorKind, Read as _};
 use std::net::Ipv4Addr;
@@ -16,7 +16,7 @@ use tokio::signal::ctrl_c;
 use crate::page;
 use crate::service::Payments;
 
-/// Serves until Ctrl-C, on one port and one file, whatever becomes of the process that does it.
+/// Serves until Ctrl-C, on one port and one file. When the worker process dies, starts another one.
 pub(crate) async fn supervise(mut port: u16) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("payments.sqlite");
@@ -40,17 +40,18 @@ pub(crate) async fn supervise(mut port: u16) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A process that serves.
+/// Handle of a running worker process.
 struct Serving {
     process: Child,
-    /// Closed when this process ends, which ends that one. Waiting would close it, were it left in its place.
+    /// Standard input of the worker: it is closed when this process ends, and the worker then exits. `Child::wait`
+    /// would close it too, so it is taken out of the child.
     _lifeline: ChildStdin,
     pid: u32,
     port: u16,
 }
 
 impl Serving {
-    /// It serves when this returns.
+    /// Starts a worker process. The worker accepts connections when this returns.
     async fn start(file: &Path, port: u16, life: u32) -> anyhow::Result<Self> {
         let mut process = Command::new(std::env::current_exe()?)
             .arg(WORKER)
@@ -77,23 +78,23 @@ impl Serving {
         }
     }
 
-    /// It has ended when this returns, so that nobody writes into its folder any more.
+    /// Kills the worker process and waits for its end, so that nothing writes into its folder afterwards.
     async fn stop(mut self) -> std::io::Result<ExitStatus> {
         self.process.start_kill()?;
         self.process.wait().await
     }
 }
 
-/// The command of a process that serves, followed by what is in a [`Worker`].
+/// Internal command of a worker process, followed by the fields of [`Worker`].
 pub(crate) const WORKER: &str = "serve-until-dead";
-/// What it says before its port.
+/// Prefix of the line in which a worker prints its port.
 const LISTENING: &str = "listening on ";
 
-/// A process that serves, and may die of it.
+/// Worker process, which may be crashed by a request.
 pub(crate) struct Worker {
     pub(crate) port: u16,
     pub(crate) file: PathBuf,
-    /// How many there have been, with this one.
+    /// Number of worker processes started so far, this one included.
     pub(crate) life: u32,
 }
 
@@ -109,7 +110,7 @@ impl Worker {
             listener => listener?,
         };
         let mut shop = Payments::open(&file, Duration::from_secs(24 * 60 * 60)).await?;
-        // Long enough to click once more meanwhile.
+        // Gives the user time to click again during a charge.
         shop.processor.pause = Duration::from_millis(700);
         let routes = page::routes(Arc::new(shop), life).await?;
         println!("{LISTENING}{}", listener.local_addr()?.port());
@@ -117,8 +118,8 @@ impl Worker {
     }
 }
 
-/// The parent writes nothing to this process's stdin: it ends when the parent does, however that comes about. Ctrl-C is
-/// sent to both of them, and is for the parent alone.
+/// Exits when the parent process ends, in whatever way: the parent writes nothing to this process's standard input,
+/// which is closed when the parent ends. Ctrl-C is sent to both processes, and only the parent handles it.
 fn die_with_the_parent() {
     std::thread::spawn(|| {
         while let Ok(1..) = std::io::stdin().read(&mut [0]) {}

@@ -1,5 +1,5 @@
-//! The service: an annotated `charge`, and behind it a ledger and a processor of credit cards. All of it is in one
-//! SQLite file, the records that make charges idempotent included.
+//! The service: an annotated `charge`, a ledger and a simulated credit card processor. One SQLite file holds all their
+//! data and the records of the calls.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,24 +9,24 @@ use idem_runtime::{Error, Fingerprint, Idem, SqliteStore, idempotent};
 use serde::{Deserialize, Serialize};
 use sqlx::SqlitePool;
 
-/// What a caller wants. A retry must ask for the same; its fingerprint tells whether it does.
+/// Request for a charge. A retry must send an equal request, which is checked by the fingerprint.
 #[derive(Clone, Fingerprint, Deserialize)]
 pub(crate) struct Charge {
     pub(crate) card: String,
     pub(crate) cents: u64,
-    /// Every request has another one, so it does not count.
+    /// Differs in each request, so it is not part of the fingerprint.
     #[fingerprint(skip)]
     pub(crate) trace_id: u64,
 }
 
-/// What a caller gets. It is stored, so that a retry gets the very same.
+/// Result of a charge. It is stored, so that a retry gets an identical receipt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Receipt {
     pub(crate) number: i64,
     pub(crate) cents: u64,
 }
 
-/// What may go wrong. Some of it is an answer for good, and is stored like a receipt; most of it is not.
+/// Errors of a charge. A final error is stored like a receipt; the others are not.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 pub(crate) enum ChargeError {
     #[error("the card was declined: {reason}")]
@@ -36,7 +36,7 @@ pub(crate) enum ChargeError {
     #[error("the database failed")]
     #[serde(skip)]
     Database(#[from] sqlx::Error),
-    /// What the toolkit itself has to say: the key is in flight, or was used for something else.
+    /// Error of the toolkit, for example that the key is in flight or was used with another request.
     #[error(transparent)]
     #[serde(skip)]
     Idempotency(#[from] Error),
@@ -44,7 +44,7 @@ pub(crate) enum ChargeError {
 
 pub(crate) struct Payments {
     pub(crate) idem: Idem<SqliteStore>,
-    /// How long a retry gets its receipt back.
+    /// Retention of the receipt: how long a retry gets it.
     keep: Duration,
     pub(crate) ledger: SqlitePool,
     pub(crate) processor: Processor,
@@ -67,7 +67,7 @@ impl Payments {
         key: &str,
         charge: Charge,
     ) -> Result<Receipt, ChargeError> {
-        // Should this process die after the money moved, the next attempt sends the same key, and no money moves.
+        // If this process dies after the payment, the next attempt sends the same key, and no second payment happens.
         let payment = self
             .processor
             .take(&attempt.downstream_key("cards"), &charge)
@@ -99,9 +99,9 @@ impl Payments {
         store.migrate().await?;
         Ok(Self {
             idem: Idem::builder(store)
-                // How long an owner is believed that says nothing: that much later somebody else may go on.
+                // Lease: after a crash, another process may take over this much later.
                 .lease(Duration::from_secs(2))
-                // How long a duplicate waits for the one that is running, before it is told to come back.
+                // How long a concurrent duplicate waits for the running call before it gets `InFlight`.
                 .wait(Duration::from_secs(30))
                 .build(),
             keep,
@@ -117,24 +117,24 @@ impl Payments {
     }
 }
 
-/// Somebody else's service that moves the money. As the real ones do, it takes a key with each request, moves the
-/// money once a key, and forgets the key after a while. It keeps its own tables, for it outlives our processes.
+/// Simulated external payment service. Like real ones, it takes a key with each request, pays once per key, and forgets
+/// the key after a while. It has its own tables, because it outlives our processes.
 pub(crate) struct Processor {
     db: SqlitePool,
     keep: Duration,
-    /// How long it takes for each request.
+    /// Duration of each request.
     pub(crate) pause: Duration,
-    /// It does not answer, having done nothing.
+    /// If set, requests time out without an effect.
     pub(crate) down: AtomicBool,
-    /// It does what it is asked, but its answer never arrives.
+    /// If set, requests have their effect, but their answers are lost.
     pub(crate) mute: AtomicBool,
 }
 
-/// What it says when it has done what it was asked, and its answer does not arrive.
+/// Printed by the processor after a payment whose answer is lost.
 pub(crate) const MONEY_MOVED: &str = "the money has moved";
 
 tokio::task_local! {
-    /// Set around a call that is to end this process once the money has moved, without a last word.
+    /// Set around a call that must exit this process right after the payment.
     pub(crate) static DOOMED: ();
 }
 

@@ -1,5 +1,5 @@
-//! The story, and how it is acted out. Each step ends with a look at the ledger, which has nothing to stop a second row:
-//! its row count is the witness.
+//! The program of `payments`. After each action it counts the rows of the ledger. The ledger has no constraint against
+//! a second row, so the count proves that there was none.
 
 use std::fmt;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::service::{Charge, ChargeError, MONEY_MOVED, Payments, Receipt};
 
 const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Tells the story to its end.
+/// Runs all actions and checks their counts.
 pub(crate) async fn tell() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("payments.sqlite");
@@ -27,7 +27,7 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
     println!("\"ledger\" the rows of the ledger, which grows by one for each charge.\n");
     let story = Story::begin(&shop);
 
-    // A first charge, and a retry by a caller that never saw the answer.
+    // A first charge, and a retry by a caller whose reply was lost.
     let first = ask(&shop, "order-1", card("visa", 12_50)).await;
     story.tell("a first charge", &first, 1, 1).await?;
     ensure!(first.source() == Some(Source::Executed));
@@ -35,7 +35,7 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
     story.tell("the same again: a retry", &retry, 1, 1).await?;
     ensure!(retry.source() == Some(Source::Replayed) && retry.receipt()? == first.receipt()?);
 
-    // A double click is two of these; here are a hundred.
+    // A double click makes two concurrent calls. Here are a hundred.
     let clicks: Vec<_> = (0..100)
         .map(|_| {
             let shop = Arc::clone(&shop);
@@ -62,14 +62,14 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
         ensure!(answer.receipt()? == answers[0].receipt()?);
     }
 
-    // A key belongs to the request that it was first used with.
+    // A key is bound to the request that used it first.
     let reused = ask(&shop, "order-1", card("visa", 99_00)).await;
     story
         .tell("the first key, with another amount", &reused, 2, 2)
         .await?;
     ensure!(reused.is_idempotency(|error| matches!(error, Error::KeyReused)));
 
-    // Named under `replay_err`, so the answer is kept, and nobody asks the processor again.
+    // Named in `replay_err`, so the error is stored, and the retry does not reach the processor.
     let declined = ask(&shop, "order-3", card("empty", 5_00)).await;
     story.tell("a card without money", &declined, 3, 2).await?;
     let again = ask(&shop, "order-3", card("empty", 5_00)).await;
@@ -79,7 +79,7 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
     }
     ensure!(again.source() == Some(Source::Replayed));
 
-    // Not named, so it says nothing for good: the key is free again at once.
+    // Not named in `replay_err`, so the error is not stored, and the key is released.
     shop.processor.down.store(true, Ordering::Relaxed);
     let timed_out = ask(&shop, "order-4", card("visa", 7_00)).await;
     story
@@ -93,8 +93,8 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
         .await?;
     ensure!(retried.attempt() == Some(2));
 
-    // A process dies right after the money moved. Another one waits until its lease is over and goes on: the processor
-    // is asked a second time, with the key that it knows already.
+    // A process dies right after the payment. Another process waits until the lease has expired and takes over. It asks
+    // the processor a second time, with a key that the processor knows.
     kill_in_the_middle_of_a_charge(&file).await?;
     story
         .line(
@@ -111,7 +111,7 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
         .await?;
     ensure!(taken_over.source() == Some(Source::Executed) && taken_over.attempt() == Some(2));
 
-    // A receipt is kept for so long; after that the same key is a new charge.
+    // The record expires after its `ttl`. Then the same key makes a new charge.
     let brief = Payments::open(&file, Duration::from_millis(300)).await?;
     let short_lived = ask(&brief, "order-6", card("visa", 1_00)).await;
     story
@@ -138,9 +138,9 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
     Ok(())
 }
 
-// --------------------------------------------------------------------------------------- how the story is acted out
+// --------------------------------------------------------------------------------------------- helpers of the story
 
-/// The argument of this program's process that is started to be killed; the next one is the file.
+/// Internal command of the process that is started to be killed. The file follows it.
 pub(crate) const DOOMED: &str = "charge-until-killed";
 
 fn doomed_charge() -> Charge {
@@ -166,7 +166,7 @@ async fn kill_in_the_middle_of_a_charge(file: &Path) -> anyhow::Result<()> {
     let stdout = child.stdout.take().context("its stdout is a pipe")?;
     BufReader::new(stdout).read_line(&mut said).await?;
     ensure!(said.trim() == MONEY_MOVED, "the process said {said:?}");
-    // SIGKILL: no destructor, no clean-up, no last word.
+    // SIGKILL runs no destructors and no clean-up.
     child.kill().await?;
     Ok(())
 }
@@ -180,7 +180,7 @@ fn card(card: &str, cents: u64) -> Charge {
     }
 }
 
-/// What a caller got, and where it came from.
+/// Result of a call, and its provenance.
 struct Answer {
     result: Result<Receipt, ChargeError>,
     provenance: Option<Provenance>,
@@ -227,7 +227,7 @@ impl fmt::Display for Answer {
     }
 }
 
-/// The table, with the counts that each line must come to.
+/// The table, with the counts that each line must have.
 struct Story<'a> {
     shop: &'a Payments,
     table: Table<5>,
