@@ -1,9 +1,9 @@
-//! The protocol: who may run a body, what becomes of its result, and what a duplicate is told.
+//! The protocol: decides which call runs a body, stores the result, and answers duplicate calls.
 //!
-//! A call goes through [`claim`] (until it owns the record or knows the answer), [`running`] (the body, its heartbeat
-//! and the guard that notices when it is dropped) and [`settle`] (the outcome reaches the store, whatever happens to
-//! the caller). All three work on bytes; [`typed`] is the thin layer that knows the user's types, and what expanded
-//! macros call.
+//! A call goes through three phases. [`claim`] ends when the call owns the record or knows the stored outcome.
+//! [`running`] polls the body, sends heartbeats, and has the guard that notices a dropped body. [`settle`] writes the
+//! outcome to the store, even if the caller is dropped. All three work on bytes. [`typed`] is the thin layer that knows
+//! the user's types; expanded macros call it.
 
 mod attempt;
 mod call;
@@ -49,27 +49,27 @@ use crate::fingerprint::Secret;
 use crate::policy::{OnStoreError, Policy};
 use crate::store::{Store, TransactionalStore};
 
-/// A handle on a store, with the policy of the calls that go through it. Cheap to clone.
+/// A handle on a store, with the policy for the calls made through it. Cheap to clone.
 ///
-/// `Idem` alone, without a parameter, is a handle on any store; [`erased`](Self::erased) makes it of another.
+/// `Idem` without a parameter is a handle on any store; [`erased`](Self::erased) converts a typed handle into one.
 ///
-/// Use **one** handle (and its clones) for a store in a process: calls through clones of one handle that wait for each
-/// other are woken, calls through unrelated handles poll the store.
+/// Use **one** handle (and its clones) for a store in a process. A call that waits for another call is woken if both
+/// use clones of one handle. Calls through unrelated handles poll the store.
 pub struct Idem<S: Store + ?Sized = dyn Store> {
     engine: Arc<Engine>,
     store: Arc<S>,
 }
 
-/// What all clones of a handle share.
+/// State shared by all clones of a handle.
 pub(crate) struct Engine {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) policy: Policy,
-    /// The first signs new digests; all of them are tried on stored ones.
+    /// The first secret signs new digests; stored digests are checked against all of them.
     pub(crate) secrets: Vec<Secret>,
     pub(crate) singleflight: SingleFlight,
-    /// Claims whose calls have gone.
+    /// Abandoned claims: the calls that made them were dropped.
     pub(crate) give_back: GiveBack,
-    /// Room for tasks that wait for the answers to such claims.
+    /// Permits for tasks that wait for the store's answers to abandoned claims.
     pub(crate) orphans: Arc<Semaphore>,
 }
 
@@ -79,7 +79,7 @@ impl<S: Store> Idem<S> {
         Self::builder(store).build()
     }
 
-    /// A handle on this store with a policy of its own.
+    /// A builder for a handle on this store, to set its policy.
     pub fn builder(store: S) -> Builder<S> {
         Builder {
             store,
@@ -96,20 +96,22 @@ impl<S: Store> From<Idem<S>> for Idem {
 }
 
 impl<S: TransactionalStore> Idem<S> {
-    /// Runs a body once for this call in a transaction of the store's database: what `#[idempotent(tx = tx)]` does,
-    /// without the macro. The body is given the connection; what it changes there, the record of the key and the
-    /// result are committed together.
+    /// Runs a body once for this call, in a transaction of the store's database. Equivalent to `#[idempotent(tx = tx)]`
+    /// without the macro. The body is given the connection. The body's changes, the record of the key and the result
+    /// are committed together.
     ///
-    /// An `Err` rolls back all that the body did, and the next call runs it again; one that
-    /// [`replay_err`](RunOptions::replay_err) matches also, but the error is stored and committed, and given again.
+    /// An `Err` rolls back all that the body did, and the next call runs the body again. An error that matches
+    /// [`replay_err`](RunOptions::replay_err) also rolls the body back, but the error itself is stored, committed and
+    /// replayed.
     ///
     /// # Errors
-    /// What the body returned, or an [`Error`] in the caller's error type: [`Error::Store`] where the transaction could
-    /// not be committed, and [`Error::InvalidCall`] where the call or its options say something of crashes or leases,
-    /// or the call is made in the body of another transaction on the same store.
+    /// The body's error, or an [`Error`] in the caller's error type: [`Error::Store`] if the transaction could not be
+    /// committed, [`Error::InvalidCall`] if the call or its options set crash handling or a lease, or if the call is
+    /// made in the body of another transaction on the same store.
     ///
     /// # Cancel safety
-    /// Dropping the future rolls back, unless the commit is under way already, which then holds or does not.
+    /// Dropping the future rolls back, unless the commit is already in progress. That commit then succeeds or fails as
+    /// a whole.
     ///
     /// # Example
     /// ```no_run
@@ -148,23 +150,24 @@ impl<S: TransactionalStore> Idem<S> {
         run_options::run_in_transaction(entered, judge, body).await
     }
 
-    /// Runs a body once for this call in the transaction that the caller has begun on this connection with sqlx's
-    /// `begin` or `begin_with`, through a savepoint. The caller commits the transaction, or rolls it back and with it the
-    /// record.
+    /// Runs a body once for this call in the caller's open transaction, through a savepoint. The caller must have begun
+    /// the transaction on this connection with sqlx's `begin` or `begin_with`. The caller commits or rolls back the
+    /// transaction; a rollback removes the record as well.
     ///
     /// # Errors
-    /// As for [`run_in_transaction`](Self::run_in_transaction), and
-    /// [`InvalidCall::NoTransaction`](crate::error::InvalidCall::NoTransaction) where the connection is in no
-    /// transaction, or in one that was begun by SQL text: sqlx does not know of it, and would end it with the call.
+    /// As for [`run_in_transaction`](Self::run_in_transaction). Also
+    /// [`InvalidCall::NoTransaction`](crate::error::InvalidCall::NoTransaction) if the connection is in no transaction,
+    /// or in one that was begun by SQL text: sqlx does not know of such a transaction, and would end it with the call.
     ///
-    /// An error of the store may have undone the caller's whole transaction: give it back and begin anew. On MySQL and
-    /// MariaDB the statements that follow a deadlock would commit one by one; they fail instead until the caller ends
-    /// the transaction.
+    /// An error of the store may have undone the caller's whole transaction: roll it back and begin a new one. On MySQL
+    /// and MariaDB, statements after a deadlock would each commit separately. Instead, they fail until the
+    /// caller ends the transaction.
     ///
     /// # Cancel safety
-    /// Dropping the future rolls back to the savepoint before the connection is used again; the caller's own statements
-    /// before it stay. On MySQL and MariaDB that holds for what idem sends; a statement of the *body* that is dropped
-    /// while sqlx prepares it leaves the connection out of step, so close a connection on which that may have happened.
+    /// Dropping the future rolls back to the savepoint before the connection is used again; the caller's earlier
+    /// statements stay. On MySQL and MariaDB this covers only the statements that idem sends. If a statement of the
+    /// *body* is dropped while sqlx prepares it, the connection's protocol is out of sync: close a connection on which
+    /// that may have happened.
     pub async fn join_transaction<T, E>(
         &self,
         connection: &mut S::Connection,
@@ -195,10 +198,10 @@ impl<S: Store + ?Sized> Idem<S> {
         &self.engine.policy
     }
 
-    /// The same handle, forgetting which store it is on.
+    /// Converts the handle into one with the store's type erased.
     pub fn erased(self) -> Idem {
         Idem {
-            // The store as the engine has it: one that is erased already cannot be erased again.
+            // Taken from the engine, where the store is already erased: a `dyn Store` cannot be erased again.
             store: Arc::clone(&self.engine.store),
             engine: self.engine,
         }
@@ -208,18 +211,18 @@ impl<S: Store + ?Sized> Idem<S> {
         &self.engine
     }
 
-    /// Runs a body once for this call: what `#[idempotent]` does, without the macro.
+    /// Runs a body once for this call. Equivalent to `#[idempotent]` without the macro.
     ///
     /// Every `Err` of the body is treated as [`Transient`](ErrorKind::Transient) under
-    /// [`OnCrash::Rerun`](crate::OnCrash::Rerun) and as [`Unknown`](ErrorKind::Unknown) otherwise;
-    /// [`run_with`](Self::run_with) says more.
+    /// [`OnCrash::Rerun`](crate::OnCrash::Rerun) and as [`Unknown`](ErrorKind::Unknown) otherwise.
+    /// [`run_with`](Self::run_with) lets you classify errors.
     ///
     /// # Errors
-    /// What the body returned, or an [`Error`] in the caller's error type.
+    /// The body's error, or an [`Error`] in the caller's error type.
     ///
     /// # Cancel safety
-    /// Dropping the future before the body was polled gives the claim back. Dropping it while the body runs counts as
-    /// a crash. Dropping it after the body ended loses nothing: the outcome is still recorded in the background.
+    /// Dropping the future before the body was polled releases the claim. Dropping it while the body runs counts as a
+    /// crash. Dropping it after the body ended loses nothing: the outcome is still recorded in the background.
     ///
     /// # Example
     /// ```
@@ -252,8 +255,8 @@ impl<S: Store + ?Sized> Idem<S> {
             .await
     }
 
-    /// The same with a say in what each `Err` means and in what to do after a crash; the body is given its
-    /// [`Attempt`].
+    /// Runs a body once for this call, with options for errors and crashes: [`RunOptions`] classify each `Err` and say
+    /// what to do after a crash. The body is given its [`Attempt`].
     ///
     /// # Errors
     /// As for [`run`](Self::run).
@@ -273,13 +276,13 @@ impl<S: Store + ?Sized> Idem<S> {
         run_options::run(typed::handle(self), call, options, body).await
     }
 
-    /// Looking at records, listing them, settling interrupted ones and erasing: what an operator needs.
+    /// Administrative access to records: reads, lists, resolves and erases them.
     pub fn records(&self) -> Records<'_> {
         Records::new(&self.engine)
     }
 
-    /// Starts a task that purges what is past its retention, about every `interval`, in batches of 1,000 records, for
-    /// as long as the returned [`PurgerGuard`] lives.
+    /// Starts a background task that deletes expired records about every `interval`, in batches of 1,000. The task runs
+    /// for as long as the returned [`PurgerGuard`] lives.
     ///
     /// # Errors
     /// [`Error::NoRuntime`] outside of a tokio runtime.
@@ -315,7 +318,7 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// Sets a handle up. Made by [`Idem::builder`].
+/// Configures a handle. Created by [`Idem::builder`].
 #[derive(Debug)]
 pub struct Builder<S> {
     store: S,
@@ -324,35 +327,35 @@ pub struct Builder<S> {
 }
 
 impl<S: Store> Builder<S> {
-    /// How long a silent owner is believed. Default 30 s.
+    /// Lease duration: how long a claim stays valid without renewal. Default 30 s.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.policy.lease = lease;
         self
     }
 
-    /// How long a duplicate waits for the call that is running. Default 0.
+    /// Maximum time that a duplicate waits for the running call. Default 0.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.policy.wait = wait;
         self
     }
 
-    /// How long the store may take for one step. Default 3 s.
+    /// Time limit for one request to the store. Default 3 s.
     #[must_use]
     pub fn store_timeout(mut self, timeout: Duration) -> Self {
         self.policy.store_timeout = timeout;
         self
     }
 
-    /// How long a call goes on trying a store that fails. Default 6 s.
+    /// Total time for retrying a request that the store fails. Default 6 s.
     #[must_use]
     pub fn store_patience(mut self, patience: Duration) -> Self {
         self.policy.store_patience = patience;
         self
     }
 
-    /// How results are written. Default JSON.
+    /// Encoding of stored results. Default JSON.
     #[must_use]
     pub fn codec(mut self, codec: Codec) -> Self {
         self.policy.codec = codec;
@@ -366,35 +369,36 @@ impl<S: Store> Builder<S> {
         self
     }
 
-    /// What happens when the store cannot be reached for a claim. Default: the call fails.
+    /// Behaviour when the store cannot be reached for a claim. Default: the call fails.
     #[must_use]
     pub fn on_store_error(mut self, on_store_error: OnStoreError) -> Self {
         self.policy.on_store_error = on_store_error;
         self
     }
 
-    /// A secret that signs stored digests (HMAC), since a hash of a guessable request can be guessed. The first one
-    /// given signs; further ones are read with, so that a secret can be replaced: give every process the new one behind
-    /// the old one, then in front of it, and take the old one away once the longest retention is over. A process that
-    /// does not have the secret of a record answers [`Error::Decode`], and runs nothing.
+    /// Adds a secret that signs stored digests (HMAC), because the plain hash of a guessable request can be guessed.
+    ///
+    /// The first secret signs; later ones only verify, so that a secret can be rotated. To rotate, give every process
+    /// the new secret after the old one, then before it. Remove the old one once the longest retention has passed. A
+    /// process without the secret of a record returns [`Error::Decode`], and runs nothing.
     ///
     /// Under `key = fingerprint` the key itself is signed, so replacing the secret makes every request a new one.
     ///
-    /// It signs the tokens of [`issue`](Idem::issue) as well, by the same rules.
+    /// The secret also signs the tokens of [`issue`](Idem::issue), by the same rules.
     #[must_use]
     pub fn fingerprint_secret(mut self, secret: Secret) -> Self {
         self.secrets.push(secret);
         self
     }
 
-    /// The whole policy at once.
+    /// Replaces the whole policy.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// The handle.
+    /// Builds the handle.
     pub fn build(self) -> Idem<S> {
         let store = Arc::new(self.store);
         Idem {

@@ -1,4 +1,4 @@
-//! What a running body knows about itself.
+//! The view that a running body has of its attempt.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use crate::key::{Key, Operation, RecordId, Scope};
 use crate::record::{FencingToken, OnCrash, Owner, Record, Timestamp};
 use crate::store::{FencedWrite, Granted};
 
-/// A running attempt: what it is about, and whether it still owns its record. Cheap to clone.
+/// A running attempt: its key, record, number and lease. Cheap to clone.
 #[derive(Clone)]
 pub struct Attempt {
     call: Arc<Prepared>,
-    /// None where the body runs without protection because the store could not be reached.
+    /// None if the body runs without protection because the store could not be reached.
     fencing_token: Option<FencingToken>,
     number: u32,
     first_claimed_at: Timestamp,
     on_crash: OnCrash,
-    /// It is not the call's own, but the one that the call is asked about.
+    /// True for the crashed attempt that `reconcile` is asked about, rather than the call's own.
     dead: bool,
 }
 
 impl Attempt {
-    /// The lease counts from *sending* the claim, so this process never believes longer than the store does.
+    /// The lease counts from *sending* the claim, so this process considers it expired no later than the store does.
     pub(super) fn granted(call: Arc<Prepared>, granted: &Granted, sent_at: Instant) -> Self {
         // A transaction holds its record until it ends.
         let lease = match call.transactional {
@@ -60,7 +60,7 @@ impl Attempt {
         }
     }
 
-    /// The attempt that died, for whoever is asked what it did.
+    /// The crashed attempt, as passed to `reconcile`.
     pub(super) fn abandoned(call: Arc<Prepared>, record: &Record) -> Self {
         Self {
             fencing_token: record.claim_id.map(|_| record.fencing_token),
@@ -77,7 +77,7 @@ impl Attempt {
         &self.call.request.identity.key
     }
 
-    /// Whose key it is: the key's own scope and the call's.
+    /// Scope of the key: the key's own scope combined with the call's.
     pub fn scope(&self) -> &Scope {
         &self.call.request.identity.scope
     }
@@ -87,39 +87,40 @@ impl Attempt {
         &self.call.request.identity.operation
     }
 
-    /// What the record is found by in the store.
+    /// Id of the record in the store.
     pub fn record_id(&self) -> RecordId {
         self.call.request.id
     }
 
-    /// Which attempt this is; the first is 1, and each takeover or run after a release is one more.
+    /// Number of this attempt. The first is 1; each takeover, and each run after a release, adds one.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// A number that grows with every claim of the key: a resource that refuses anything lower than the highest it has
-    /// seen is safe from an owner that was paused past its lease (a fencing token). None where the body runs without
-    /// protection, under `on_store_error = run`.
+    /// Fencing token: a number that grows with every claim of the key. An owner that was paused past its lease may
+    /// still write to a resource. A resource that refuses any number lower than the highest it has seen is safe from
+    /// such writes. None if the body runs without protection, under `on_store_error = run`.
     pub fn fencing_token(&self) -> Option<i64> {
         self.fencing_token.map(FencingToken::number)
     }
 
-    /// When the key was first claimed, by the store's clock.
+    /// Time of the key's first claim, by the store's clock.
     pub fn first_claimed_at(&self) -> SystemTime {
         self.first_claimed_at.into()
     }
 
-    /// A key for a request that the body makes to another service, stable over attempts, takeovers, releases and a
-    /// lost store, different for every `service`, and telling nothing about the key it is derived from. It has the
-    /// form of a UUID (version 8, RFC 9562), which every API that takes idempotency keys accepts.
+    /// Idempotency key for a request that the body makes to another service. The key stays the same over attempts,
+    /// takeovers, releases and the loss of the store's data. It differs for every `service`, and reveals nothing about
+    /// the key it is derived from. It has the form of a UUID (version 8, RFC 9562), which every API that takes
+    /// idempotency keys accepts.
     ///
-    /// Under `key = fingerprint` the time of the first claim goes in as well, because there the same request is a new
-    /// one after its ttl.
+    /// Under `key = fingerprint` the time of the first claim is hashed in as well, because an identical request counts
+    /// as a new one after its ttl.
     pub fn downstream_key(&self, service: &str) -> String {
         self.derived_key(b"idem/downstream/1", service)
     }
 
-    /// A key derived from the record's identity for whatever has this name, of the kind that the prefix tells apart.
+    /// Derives a key from the record's identity and this name. The prefix separates kinds of derived keys.
     pub(super) fn derived_key(&self, prefix: &[u8], name: &str) -> String {
         let mut hasher = Sha256::new_with_prefix(prefix);
         hasher.update(self.call.request.id.as_bytes());
@@ -130,18 +131,20 @@ impl Attempt {
         uuid_v8(&hasher.finalize().into())
     }
 
-    /// Begins the lease anew. The toolkit does this by itself at a third of the lease while the body runs; call it
-    /// before an effect that must not happen twice, to be sure. In a transaction there is nothing to renew.
+    /// Renews the lease. The toolkit renews it automatically every third of the lease while the body runs. Call this
+    /// right before an effect that must not happen twice, to confirm that the lease is still held. In a transaction
+    /// there is nothing to renew.
     ///
     /// # Errors
-    /// [`Error::LeaseLost`] where another call took over, [`Error::Store`] where the store could not be reached,
-    /// [`Error::InvalidCall`] in the body of a [`step_tx`](Self::step_tx), whose transaction it could wait for.
+    /// [`Error::LeaseLost`] if another call took over, [`Error::Store`] if the store could not be reached,
+    /// [`Error::InvalidCall`] in the body of a [`step_tx`](Self::step_tx), because the renewal could wait for that
+    /// step's own transaction.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the lease renewed or not.
     pub async fn renew(&self) -> Result<(), Error> {
         match (self.owner(), self.live_until()) {
-            // The transaction holds the record until it ends, and its row cannot be reached from outside.
+            // The transaction holds the record until it ends, and no other connection can change the record's row.
             (Some(_), Some(_)) if self.call.transactional => Ok(()),
             _ if reentrancy::is_polled(self.engine()) => Err(InvalidCall::InsideTransaction.into()),
             (Some(owner), Some(_)) => self.renew_as(&owner).await,
@@ -149,8 +152,8 @@ impl Attempt {
         }
     }
 
-    /// Whether the lease still holds, as far as this process knows. Turns false when another call took over or the
-    /// store could not be reached for the length of the lease. The body is never cancelled for it.
+    /// Reports if this process still considers its lease valid. Turns false when another call took over, or when the
+    /// store could not be reached for the length of the lease. The body is never cancelled because of it.
     pub fn is_live(&self) -> bool {
         self.live_until().is_some_and(|end| Instant::now() < end)
     }
@@ -159,7 +162,7 @@ impl Attempt {
         let engine = self.engine();
         let lease = self.call.request.lease;
         let sent_at = Instant::now();
-        // A renewal that hangs must leave time for another one before the lease is over.
+        // A renewal that hangs must leave time for another one before the lease expires.
         let limit = engine.policy.store_timeout.min(lease / 3);
         match bounded(limit, engine.store.renew(owner, lease)).await? {
             FencedWrite::Applied => {
@@ -177,7 +180,7 @@ impl Attempt {
         self.call.progress.lose();
     }
 
-    /// Until when the lease holds, as far as this process knows; none where it is lost.
+    /// Expiry of the lease, as far as this process knows; none if the lease is lost.
     pub(super) fn live_until(&self) -> Option<Instant> {
         if self.dead {
             return None;
@@ -185,7 +188,7 @@ impl Attempt {
         self.call.progress.live_until()
     }
 
-    /// What fences its steps; none where it has no record to settle.
+    /// Owner whose token fences writes to the record; none if the attempt has no record to settle.
     pub(super) fn owner(&self) -> Option<Owner> {
         let fencing_token = self.fencing_token.filter(|_| !self.dead)?;
         Some(Owner {
@@ -195,7 +198,7 @@ impl Attempt {
         })
     }
 
-    /// Whether its body runs although the store could not be reached.
+    /// True if the body runs although the store could not be reached.
     pub(super) fn is_unprotected(&self) -> bool {
         self.fencing_token.is_none() && !self.dead
     }
@@ -224,7 +227,7 @@ impl fmt::Debug for Attempt {
     }
 }
 
-/// The first 122 bits of a hash as a UUID of version 8, RFC 9562 §5.8.
+/// Formats the first 122 bits of a hash as a UUID of version 8, RFC 9562 §5.8.
 fn uuid_v8(hash: &[u8; 32]) -> String {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&hash[..16]);

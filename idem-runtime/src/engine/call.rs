@@ -1,4 +1,4 @@
-//! What a call brings along, computed and kept before its body runs.
+//! The inputs of a call, computed and frozen before its body runs.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::store::ClaimRequest;
 
 /// A call: operation, key, request, and how long its record is kept.
 ///
-/// What is wrong with any of them is told when the call is made.
+/// Errors in any of them are stored in the `Call` and returned when it runs.
 #[derive(Debug)]
 pub struct Call(Result<Parts, Error>);
 
 #[derive(Debug)]
 struct Parts {
     operation: Operation,
-    /// None: derived from the request.
+    /// None: the key is derived from the request.
     key: Option<Key>,
     scope: Scope,
     digest: Digest,
@@ -42,14 +42,16 @@ struct Parts {
     transactional: bool,
 }
 
-/// Lease in the record of a transactional call. It decides nothing: the record is not visible before the transaction ends,
-/// and belongs to it until then. It is short because purging looks at a record one lease after its retention.
+/// Lease in the record of a transactional call. It has no effect on claims: the record is invisible to others until the
+/// transaction ends. It is short because purging examines a record one lease after its retention.
 const OF_TRANSACTIONS: Duration = Duration::from_secs(60);
 
 impl Call {
-    /// A call of this operation, with this key, for this request; its record is kept for `ttl` after it ended.
+    /// Creates a call of this operation, with this key, for this request. Its record is kept for `ttl` after the
+    /// outcome.
     ///
-    /// The operation's name must be the same wherever the same work is meant, and stay so over renames and deploys.
+    /// The operation's name must be the same in all code that means the same work, and must not change with renames and
+    /// deploys.
     pub fn new(
         operation: impl Into<Cow<'static, str>>,
         key: &(impl ToKey + ?Sized),
@@ -67,7 +69,7 @@ impl Call {
         }))
     }
 
-    /// The same for a request that was fingerprinted already.
+    /// Creates a call for a request that was fingerprinted already.
     #[cfg(feature = "http")]
     pub(crate) fn of_digest(
         operation: Cow<'static, str>,
@@ -79,8 +81,8 @@ impl Call {
         Self(operation.map(|operation| Parts::new(operation, Some(key), digest, ttl)))
     }
 
-    /// The same with the key derived from the request: a duplicate filter. The same request is a new one once its
-    /// record's `ttl` is over.
+    /// Creates a call whose key is derived from the request, as a duplicate filter. An identical request counts as a
+    /// new one once the record's `ttl` has passed.
     pub fn by_fingerprint(
         operation: impl Into<Cow<'static, str>>,
         request: &(impl Fingerprint + ?Sized),
@@ -98,7 +100,7 @@ impl Call {
         Self(parts())
     }
 
-    /// Whose key it is, joined to the scope that the key itself may carry.
+    /// Sets the scope of the key. It is joined to the scope that the key itself may carry.
     #[must_use]
     pub fn scope(self, scope: &(impl ToScope + ?Sized)) -> Self {
         self.with(|parts| {
@@ -107,7 +109,7 @@ impl Call {
         })
     }
 
-    /// How long a silent owner is believed, instead of the handle's.
+    /// Lease duration: how long a claim stays valid without renewal. Overrides the handle's.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
         self.with(|parts| {
@@ -116,7 +118,7 @@ impl Call {
         })
     }
 
-    /// How long to wait for another call that is running, instead of the handle's.
+    /// Maximum time to wait for another running call. Overrides the handle's.
     #[must_use]
     pub fn wait(self, wait: Duration) -> Self {
         self.with(|parts| {
@@ -125,8 +127,7 @@ impl Call {
         })
     }
 
-    /// What happens after a crash, where this is the first claim of the record. Default
-    /// [`Rerun`](OnCrash::Rerun).
+    /// Policy after a crash, if this call is the first to claim the record. Default [`Rerun`](OnCrash::Rerun).
     #[must_use]
     pub fn on_crash(self, on_crash: OnCrash) -> Self {
         self.with(|parts| {
@@ -135,7 +136,7 @@ impl Call {
         })
     }
 
-    /// Run without any protection where the store cannot be reached, with a warning event.
+    /// Runs the body without any protection if the store cannot be reached, and logs a warning.
     #[must_use]
     pub fn run_on_store_error(self) -> Self {
         self.with(|parts| {
@@ -144,15 +145,16 @@ impl Call {
         })
     }
 
-    /// Keeps this with the record from before the body runs, for as long as the record has no outcome: a
-    /// [`Recovery`](crate::Recovery) makes the call again with it when its owner died. It is kept as JSON, and for
-    /// whoever can read the store to read.
+    /// Saves recovery input with the record before the body runs. A [`Recovery`](crate::Recovery) retries the call with
+    /// this input after its owner crashed. The input is kept until the record has an outcome. It is stored as JSON,
+    /// unencrypted: anyone with access to the store can read it.
     ///
-    /// A store that cannot keep it, and a value that is over the handle's limit for results or cannot be encoded exactly
-    /// (NaN, an infinity, `Some(None)`), are told when the call is made: [`Error::InvalidCall`]. Which type will read it
-    /// is not known here: one that buffers (internally tagged and untagged enums, flattened fields) reads neither
-    /// 128-bit integers nor keys of maps that are not texts, and an untagged variant of a float takes integers beyond 64
-    /// bits. Write those as texts.
+    /// The call returns [`Error::InvalidCall`] if the store cannot save the input, if the input is over the handle's
+    /// limit for results, or if it cannot be encoded exactly (NaN, an infinity, `Some(None)`).
+    ///
+    /// The type that will decode the input is not known here. A type that buffers (internally tagged and untagged
+    /// enums, flattened fields) decodes neither 128-bit integers nor map keys that are not strings. An untagged variant
+    /// of a float accepts integers beyond 64 bits. Encode such values as strings.
     #[must_use]
     pub fn recover_with(self, input: &(impl Serialize + ?Sized)) -> Self {
         self.with(|parts| {
@@ -163,8 +165,9 @@ impl Call {
         })
     }
 
-    /// Only a key that [`Idem::issue`](super::Idem::issue) gave out for this operation and scope may claim, and first
-    /// within its time. It never runs without a claim, whatever the handle says to do without the store.
+    /// Accepts only a key that [`Idem::issue`](super::Idem::issue) issued for this operation and scope, and that is
+    /// first used before it expires. Such a call never runs without a claim, even if the handle allows it when the
+    /// store is unreachable.
     #[must_use]
     pub fn issued(self) -> Self {
         self.with(|parts| {
@@ -173,7 +176,7 @@ impl Call {
         })
     }
 
-    /// The same call in a transaction.
+    /// Converts the call into a transactional one.
     pub(super) fn transactional(self) -> Self {
         self.with(|parts| {
             let stray = if parts.on_crash != OnCrash::Rerun {
@@ -207,7 +210,7 @@ impl Call {
         }))
     }
 
-    /// What the engine needs of the call.
+    /// Validates and freezes the call for the engine.
     pub(super) fn prepare(
         self,
         engine: Arc<Engine>,
@@ -279,7 +282,7 @@ impl Call {
         }))
     }
 
-    /// The operation's name, for a span; empty where the call is malformed.
+    /// The operation's name, for a span; empty if the call is malformed.
     pub(super) fn operation(&self) -> &str {
         self.0.as_ref().map_or("", |parts| parts.operation.as_str())
     }
@@ -304,31 +307,31 @@ impl Parts {
     }
 }
 
-/// A call with everything frozen that its body could change, and all that its claim, its body and the calls that
-/// follow it share: one allocation.
+/// A frozen call: the body can change none of its inputs. Shared by its claim, its body and the calls that wait for it,
+/// in one allocation.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(super) engine: Arc<Engine>,
     pub(super) runtime: Runtime,
     pub(super) request: ClaimRequest,
-    /// The digest of the request before any sealing.
+    /// The digest of the request before any signing.
     pub(super) digest: Digest,
     pub(super) wait: Duration,
     pub(super) by_fingerprint: bool,
     pub(super) run_unprotected: bool,
     /// Recovery input, saved with the record before the body runs.
     pub(super) recovery_input: Option<Payload>,
-    /// The last moment, by the store's clock, at which the record may have been claimed first: that of an issued key.
+    /// The latest time, by the store's clock, at which the record may have been claimed first. Set for an issued key.
     pub(super) first_until: Option<Timestamp>,
-    /// What it does becomes true with its own record or not at all: there is no lease to keep.
+    /// The call's effects and its record are committed together or not at all: there is no lease to renew.
     pub(super) transactional: bool,
     pub(super) progress: Progress,
     pub(super) steps: Steps,
 }
 
 impl Prepared {
-    /// Refuses a record of an issued key that was claimed first when its time was over. Attempts on one that was
-    /// claimed in time may come later.
+    /// Refuses a record of an issued key that was first claimed after the key expired. Later attempts on a record that
+    /// was claimed in time are allowed.
     pub(super) fn in_time(&self, first_claimed_at: Timestamp) -> Result<(), Error> {
         match self.first_until {
             Some(until) if first_claimed_at > until => Err(InvalidKey::Expired.into()),

@@ -1,4 +1,4 @@
-//! From a call to the right to run its body, or to the answer that is there already.
+//! Claims the record of a call: ends with permission to run the body, or with the stored outcome.
 
 mod give_back;
 mod send;
@@ -24,71 +24,71 @@ use crate::store::{
     ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, Resolution, Resolved,
 };
 
-/// How often a record may change under a call that did not wait, before the call gives up: each round needs another
-/// call to have moved the record in between, so a call that gets this far is contending with a fault.
+/// Maximum number of times that a record may change under a call that did not wait. Then the call gives up. Each round
+/// needs another call to have changed the record in between, so this many rounds indicate a fault.
 const MAX_ROUNDS: u32 = 64;
 
-/// How long a caller is asked to stay away from a key in flight, at most.
+/// Upper limit of `retry_after` for a key in flight.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// What claiming came to.
+/// Result of claiming.
 pub(super) enum Claimed {
     /// The body may run.
     Run(Attempt, Option<Leader>),
-    /// Here is the outcome.
+    /// The call has an outcome already.
     Replay(SharedOutcome, Waited),
-    /// Somebody must say first what became of the attempt that died.
+    /// `reconcile` must first say what became of the crashed attempt.
     Ask(Box<Record>),
 }
 
-/// Whether the call waited for another one.
+/// True if the call waited for another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Waited(pub(super) bool);
 
-/// A call on its way to its record. Dropped on the way, it gives back what it may have claimed.
+/// A call that is claiming its record. Dropping it releases any claim that may have been granted.
 pub(super) struct Claimer<'o> {
     call: Arc<Prepared>,
-    /// When a duplicate stops waiting.
+    /// Time at which a duplicate stops waiting.
     deadline: Instant,
-    /// The time, until something is waited for: looking at a clock costs as much as an allocation.
+    /// Current time, until the first wait: reading the clock costs as much as an allocation.
     now: Option<Instant>,
     polls: Backoff,
     waited: bool,
-    /// Whether it can find out what became of an attempt that died.
+    /// True if the call can run `reconcile` for a crashed attempt.
     can_ask: bool,
-    /// None while it follows another call, or relies on the store alone.
+    /// None while the call waits for a leader, or relies on the store without single-flight.
     leader: Option<Leader>,
     sent: Sent,
-    /// Where it claims in a transaction.
+    /// The transaction to claim in, if the call claims in one.
     transaction: Option<&'o mut (dyn TransactionClaim + 'o)>,
 }
 
-/// Claims in a transaction, which stays open where the claim is granted and is rolled back where it is not.
+/// Claims in a transaction. The transaction stays open if the claim is granted, and is rolled back otherwise.
 pub(super) trait TransactionClaim: Send {
-    /// [`Store::claim`](crate::Store::claim), or a takeover of what was observed.
+    /// [`Store::claim`](crate::Store::claim), or a takeover of the observed record.
     fn claim<'a>(
         &'a mut self,
         observed: Option<&'a Observation>,
         request: &'a ClaimRequest,
     ) -> ClaimFuture<'a>;
 
-    /// Whether the transaction is the caller's: an error may have undone what the caller did before, and what is found
-    /// in it may never be committed.
+    /// True if the transaction is the caller's. An error may have undone the caller's earlier statements, and data read
+    /// in the transaction may never be committed.
     fn joins(&self) -> bool;
 }
 
-/// A claim in a transaction on its way.
+/// Future of a claim in a transaction.
 pub(super) type ClaimFuture<'a> =
     Pin<Box<dyn Future<Output = Result<ClaimInTransaction, StoreError>> + Send + 'a>>;
 
-/// What a look at a record says to do.
+/// Next step of a call after it has seen the record.
 enum ClaimStage {
     Claimed(Claimed),
-    /// Wait for whoever runs it; the record as it was seen.
+    /// Wait for the running owner; the record as it was read.
     Wait(Box<Record>),
-    /// Wait for the transaction that holds it, which has claimed it for this request where that is known.
+    /// Wait for the transaction that holds the record, with the fingerprint that it claimed for, if known.
     Locked(Option<Digest>),
-    /// The record changed in the meantime: claim once more.
+    /// The record changed in the meantime: claim again.
     Again,
 }
 
@@ -108,7 +108,7 @@ impl<'o> Claimer<'o> {
         }
     }
 
-    /// The same for a call that claims in a transaction.
+    /// A claimer for a call that claims in a transaction.
     pub(super) fn in_transaction(
         call: Arc<Prepared>,
         transaction: &'o mut (dyn TransactionClaim + 'o),
@@ -118,13 +118,13 @@ impl<'o> Claimer<'o> {
         claimant
     }
 
-    /// Claims the record, waits for it, or finds its outcome.
+    /// Claims the record, waits for it, or returns its outcome.
     pub(super) async fn claim(&mut self) -> Result<Claimed, Error> {
         if self.leader.is_none() {
             match self.call.engine.singleflight.join(&self.call) {
                 Role::Leader(leader) => self.leader = Some(leader),
                 Role::Waiter(slot) => {
-                    // Boxed, as everything that the first call of a key does not need.
+                    // Boxed, like everything that the first call of a key does not need.
                     if let Some(claimed) = Box::pin(self.wait_for_leader(slot)).await? {
                         return Ok(claimed);
                     }
@@ -139,7 +139,7 @@ impl<'o> Claimer<'o> {
         self.conclude(claimed)
     }
 
-    /// Runs the body after all: `reconcile` found out that the attempt that died did nothing.
+    /// Takes the record over, because `reconcile` found that the crashed attempt did nothing.
     pub(super) async fn take_over(&mut self, dead: &Record) -> Result<Claimed, Error> {
         let claimed = match self.claim_as_stored(Some(&dead.observation()), dead).await {
             Ok(look) => self.go_on(look).await,
@@ -148,7 +148,7 @@ impl<'o> Claimer<'o> {
         self.conclude(claimed)
     }
 
-    /// Settles the record as `reconcile` found out. False where it changed in the meantime: claim once more.
+    /// Resolves the record with the answer of `reconcile`. False if the record changed in the meantime: claim again.
     pub(super) async fn resolve(
         &mut self,
         observed: &Observation,
@@ -168,10 +168,10 @@ impl<'o> Claimer<'o> {
         self.transaction.as_ref().is_some_and(|it| it.joins())
     }
 
-    /// Tells the waiters what the call came to, and hands the lead on to whoever runs the body.
+    /// Publishes the result of the claim to the waiters. Leadership passes to the attempt that runs the body.
     fn conclude(&mut self, claimed: Result<Claimed, Error>) -> Result<Claimed, Error> {
         match &claimed {
-            // The lead went along with the attempt.
+            // The attempt has taken the leadership along.
             Ok(Claimed::Run(..)) => {}
             Ok(Claimed::Ask(dead)) => self.ask_for_all(&dead.fingerprint),
             Ok(Claimed::Replay(ended, _)) => {
@@ -192,7 +192,8 @@ impl<'o> Claimer<'o> {
         claimed
     }
 
-    /// Tells the waiters that somebody is finding out what became of an attempt that died: one question is enough.
+    /// Informs the waiters that `reconcile` is being asked about a crashed attempt: one question is enough for all of
+    /// them.
     fn ask_for_all(&self, fingerprint: &Digest) {
         if let Some(leader) = &self.leader {
             let now = Instant::now();
@@ -216,14 +217,14 @@ impl<'o> Claimer<'o> {
         }
     }
 
-    /// Everything behind the first answer: waiting, polling, claiming again.
+    /// Handles everything after the first answer: waiting, polling, claiming again.
     async fn go_on(&mut self, mut look: ClaimStage) -> Result<Claimed, Error> {
         let mut rounds = 0;
         loop {
             look = match look {
                 ClaimStage::Claimed(claimed) => return Ok(claimed),
                 ClaimStage::Wait(record) => {
-                    // A call that waits is bounded by its deadline and slowed down by its pauses.
+                    // A waiting call is bounded by its deadline and slowed down by its pauses.
                     rounds = 0;
                     self.wait_for(&record).await?
                 }
@@ -247,9 +248,9 @@ impl<'o> Claimer<'o> {
         }
     }
 
-    /// What happens when no claim is to be had.
+    /// Decides between running unprotected and failing, when the store cannot answer the claim.
     fn without_store(&mut self, error: StoreError) -> Result<ClaimStage, Error> {
-        // A record that is there and cannot be read says that the key was used.
+        // A corrupt record still proves that the key was used.
         if !self.call.run_unprotected || error.kind() == StoreErrorKind::Corrupt {
             return Err(error.into());
         }
@@ -259,19 +260,20 @@ impl<'o> Claimer<'o> {
             error = ?error.kind(),
             "running without protection: the store could not be reached",
         );
-        // What may have been claimed is left to its lease: giving it back would let a duplicate run beside this one.
+        // A claim that may have been granted is left to its lease: releasing it would let a duplicate run concurrently.
         self.sent.leave();
         drop(self.leader.take());
         let attempt = Attempt::unprotected(Arc::clone(&self.call));
         Ok(ClaimStage::Claimed(Claimed::Run(attempt, None)))
     }
 
-    /// What the store's answer means for this call.
+    /// Interprets the store's answer for this call.
     async fn look(&mut self, claim: ClaimOutcome, sent_at: Instant) -> Result<ClaimStage, Error> {
         match claim {
             ClaimOutcome::Granted(granted) => {
                 if let Err(error) = self.call.in_time(granted.first_claimed_at) {
-                    // Given back when this is dropped; until then it is refused to others as well.
+                    // The claim is released when this claimer is dropped. Until then other calls get the same
+                    // refusal.
                     self.sent.hesitate();
                     return Err(error);
                 }
@@ -291,7 +293,7 @@ impl<'o> Claimer<'o> {
         }
     }
 
-    /// Keeps what the call is to be recovered with. Where that fails nothing has run yet, and the claim is given back.
+    /// Saves the call's recovery input. If saving fails, nothing has run yet, and the claim is released.
     async fn save_input(&mut self, attempt: &Attempt) -> Result<(), Error> {
         let engine = &self.call.engine;
         let input = self.call.recovery_input.as_ref().zip(attempt.owner());
@@ -319,14 +321,14 @@ impl<'o> Claimer<'o> {
         Ok(())
     }
 
-    /// The outcome of a record that is there, where it has one. Nothing is told of it before the fingerprints were
-    /// compared.
+    /// Returns the outcome of an existing record, if it has one. The fingerprints are compared first, so that a reused
+    /// key learns nothing of the record.
     fn replay(&self, record: &Record) -> Result<Option<Claimed>, Error> {
         self.compare(&record.fingerprint)?;
         Ok(SharedOutcome::of(record).map(|ended| Claimed::Replay(ended, Waited(self.waited))))
     }
 
-    /// What a record of this request means for this call that has no outcome.
+    /// Decides what this call does about a record that has no outcome yet.
     async fn inspect(&mut self, record: Box<Record>) -> Result<ClaimStage, Error> {
         self.call.in_time(record.first_claimed_at)?;
         match (record.state, record.on_crash) {
@@ -338,7 +340,8 @@ impl<'o> Claimer<'o> {
             (State::Running | State::Interrupted, OnCrash::Reconcile) if self.can_ask => {
                 Ok(ClaimStage::Claimed(Claimed::Ask(record)))
             }
-            // Marking it would wait for the caller's transaction, which may have locked it. Whoever asks next does.
+            // Interrupting the record would wait for the caller's own transaction, which may have locked it. The next
+            // call outside of a transaction interrupts it.
             (State::Running, _) if self.joins() => Err(Error::Interrupted),
             (State::Running, _) => {
                 let observed = record.observation();
@@ -360,7 +363,7 @@ impl<'o> Claimer<'o> {
         }
     }
 
-    /// Claims with the digest that the record bears: the same request, signed with another secret.
+    /// Claims with the record's own digest: the request is the same, but its digest was signed with another secret.
     async fn claim_as_stored(
         &mut self,
         observed: Option<&Observation>,
@@ -381,12 +384,13 @@ impl<'o> Claimer<'o> {
         };
         match claim {
             ClaimOutcome::Granted(_) => self.look(claim, sent_at).await,
-            // Somebody was faster: look at what is there now, in another round, lest two calls chase each other here.
+            // Another call won the race. Reading the record is left to the next round, because two calls could
+            // otherwise chase each other here without a limit.
             ClaimOutcome::Existing(_) => Ok(ClaimStage::Again),
         }
     }
 
-    /// Claims in a transaction, until the store answers or patience is over.
+    /// Claims in a transaction, and retries until the store answers or patience runs out.
     async fn open(
         &mut self,
         observed: Option<&Observation>,
@@ -429,8 +433,8 @@ impl<'o> Claimer<'o> {
         }
     }
 
-    /// Waits before it tries again for a record that another transaction holds. What that has done cannot be read, and
-    /// trying costs no more than reading would.
+    /// Waits before retrying a claim of a record that another transaction holds. The uncommitted record cannot be read,
+    /// and retrying the claim costs no more than reading would.
     async fn wait_for_lock(&mut self, fingerprint: Option<Digest>) -> Result<(), Error> {
         if let Some(fingerprint) = &fingerprint {
             self.compare(fingerprint)?;
@@ -444,7 +448,7 @@ impl<'o> Claimer<'o> {
         };
         if now >= self.deadline {
             if let Some(leader) = self.leader.take() {
-                // Those who do not wait have their answer, too; those who do look for another leader.
+                // Waiters without time left get their answer here; the others elect another leader.
                 leader.step_down(|| elsewhere(now));
             }
             return Err(in_flight(later(now, pause)));
@@ -469,7 +473,8 @@ impl<'o> Claimer<'o> {
         }
     }
 
-    /// Polls a record that another process is working on, by reading, until it looks free, ends, or time is up.
+    /// Polls a record that another process works on, by reading it. Ends when the record looks free, has an outcome, or
+    /// the deadline passes.
     async fn wait_for(&mut self, record: &Record) -> Result<ClaimStage, Error> {
         let mut seen = record.clone();
         loop {
@@ -477,7 +482,7 @@ impl<'o> Claimer<'o> {
             let lapses = later(now, seen.lease_until.since(seen.read_at));
             if now >= self.deadline {
                 if let Some(leader) = self.leader.take() {
-                    // Those who do not wait have their answer, too; those who do look for another leader.
+                    // Waiters without time left get their answer here; the others elect another leader.
                     leader.step_down(|| Phase::RunningElsewhere {
                         fingerprint: Some(seen.fingerprint),
                         lapses,
@@ -502,7 +507,7 @@ impl<'o> Claimer<'o> {
             let read = bounded(limit, self.call.engine.store.get(&self.call.request.id)).await;
             match read {
                 Ok(None) => return Ok(ClaimStage::Again),
-                // A claim of this very call that was given up took effect meanwhile: claiming again finds it.
+                // A claim that this very call had given up on has taken effect meanwhile: claiming again finds it.
                 Ok(Some(record))
                     if record.state == State::Running
                         && record.claim_id == Some(self.call.request.claim_id) =>
@@ -528,7 +533,8 @@ impl<'o> Claimer<'o> {
         }
     }
 
-    /// Follows a call of this process with the same key. None: claim, as a leader or alone.
+    /// Waits for another call of this process with the same key (single-flight). None: claim, as the leader or without
+    /// single-flight.
     async fn wait_for_leader(
         &mut self,
         mut leader: Arc<Prepared>,
@@ -541,7 +547,7 @@ impl<'o> Claimer<'o> {
             match phase {
                 Phase::Claiming => {
                     if now >= patience {
-                        // The leader's claim hangs, or nobody polls it: do not hang with it.
+                        // The leader's claim hangs, or its future is not polled: do not hang with it.
                         return Ok(None);
                     }
                     leader
@@ -606,7 +612,7 @@ impl<'o> Claimer<'o> {
         }
     }
 
-    /// Finds another leader than this one, or becomes it. None: claim, as a leader or alone.
+    /// Finds a leader other than this one, or becomes the leader. None: claim, as the leader or without single-flight.
     fn rejoin(&mut self, left: &Arc<Prepared>) -> Option<Arc<Prepared>> {
         match self.call.engine.singleflight.join(&self.call) {
             Role::Waiter(next) if Arc::ptr_eq(&next, left) => None,
@@ -621,7 +627,7 @@ impl<'o> Claimer<'o> {
 
 impl Drop for Claimer<'_> {
     fn drop(&mut self) {
-        // Nothing has run, so what may have been claimed is given back.
+        // The body has not run, so any claim that may have been granted is released.
         self.sent.abandon(&self.call, self.leader.take());
     }
 }

@@ -1,4 +1,4 @@
-//! The handle of calls that name none: one for the process, or one for a task in tests.
+//! The default handle for calls that name no store: one for the process, or one for a task in tests.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,31 +12,31 @@ tokio::task_local! {
     static TASK: Idem;
 }
 
-/// A process default is there already, and stays.
+/// Error: a process-wide default handle is already installed. The existing one is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a default handle is installed already")]
 pub struct AlreadyInstalled;
 
 impl<S: Store> Idem<S> {
-    /// Makes this the handle of every annotated function that names none, for the whole process and for good.
+    /// Makes this the handle of every annotated function that names no store, for the rest of the process.
     ///
     /// # Errors
-    /// [`AlreadyInstalled`] where there is one: it stays.
+    /// [`AlreadyInstalled`] if a default handle exists already. The existing one is kept.
     pub fn install(self) -> Result<(), AlreadyInstalled> {
         PROCESS.set(self.erased()).map_err(|_| AlreadyInstalled)
     }
 
-    /// Makes this the handle of every annotated function that names none, inside of this future alone, whatever the
-    /// process default is: for tests. Tasks that the future spawns do not inherit it.
+    /// Makes this the handle of every annotated function that names no store, inside this future only. It overrides the
+    /// process default; meant for tests. Tasks that the future spawns do not inherit it.
     ///
     /// # Cancel safety
-    /// That of the future.
+    /// Cancel-safe if the future is.
     pub async fn with_default<F: Future>(&self, future: F) -> F::Output {
         TASK.scope(self.clone().erased(), future).await
     }
 }
 
-/// The engine of a call that names none.
+/// The engine of calls that name no store.
 pub(crate) fn default_engine() -> Result<Arc<Engine>, Error> {
     TASK.try_with(|idem| Arc::clone(idem.engine()))
         .ok()

@@ -1,15 +1,15 @@
-//! Tokens that the service issues: keys that are good for one use, in one operation and scope, until they expire.
+//! Tokens that the service issues: keys that are valid for one use, in one operation and scope, until they expire.
 //!
-//! A token is signed and not stored: operation, scope, 128 random bits, its time to live and its end are under an HMAC
-//! of the handle's secret. So a forged one is refused before the store is asked, a token that is never used leaves no
-//! record of its own, and used or unused is what the record of its operation says, by the same atomic claim as for any
+//! A token is signed and not stored. An HMAC under the handle's secret covers operation, scope, 128 random bits, the
+//! time to live and the expiry. A forged token is therefore refused before the store is asked. A token that is never
+//! used leaves no record. The record of the operation says if a token was used, by the same atomic claim as for any
 //! other key.
 //!
-//! Its end is a point of the **store's** clock, read off a claim when it was issued. The claim is released at once, so
-//! that its record is expired a moment later and the next purge removes it. The end is compared with the time at
-//! which the store says that the token's record was first claimed. That time is part of what the claim decided: no
-//! clock of a process is asked, and nothing can come in between. A record of a token outlives the token, so that one that
-//! was used stays so until it could not be used any more.
+//! The expiry is a time of the **store's** clock, read from a claim that is made when the token is issued. That claim
+//! is released immediately, so its record expires a moment later and the next purge removes it. The expiry is compared
+//! with the store's time of the first claim of the token's record. The claim itself returns that time, so no process
+//! clock is involved and no race can come between check and claim. The record of a token outlives the token: a used
+//! token stays marked as used until it could not be used any more.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -27,47 +27,48 @@ use crate::key::{Identity, Key, Operation, RecordId, Scope, ToScope, hex};
 use crate::record::{ClaimId, OnCrash, Owner, Timestamp, micros};
 use crate::store::{ClaimOutcome, ClaimRequest, Store};
 
-/// What the HMAC is over begins with this, so that it is no other one of the same secret.
+/// Prefix of the signed bytes (domain separation), so that this HMAC differs from every other use of the secret.
 const DOMAIN: &[u8] = b"idem/issued/1";
 
-/// How far the clocks of one store's servers may be apart: a cluster has several.
+/// Maximum clock difference between the servers of one store: a cluster has several clocks.
 const SKEW: Duration = Duration::from_secs(60);
 
-/// Retention of the record that the store's time is read off.
+/// Retention of the record that is claimed to read the store's time.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// Lease of that record's claim: longer than it takes to release it.
+/// Lease of that record's claim: longer than releasing the claim takes.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// What a token says, its HMAC aside.
+/// Contents of a token, without its HMAC.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Issued {
     nonce: [u8; 16],
-    /// The last moment at which it may be used first.
+    /// The latest time of the first use.
     pub(super) until: Timestamp,
     ttl: Duration,
 }
 
 impl<S: Store + ?Sized> Idem<S> {
-    /// Issues a one-time token: a key that works in this operation and scope alone, where `#[idempotent(..., issued)]`
-    /// or [`Call::issued`](super::Call::issued) asks for one, and whose first use comes within `ttl`, by the store's
-    /// clock. It is 129 characters long.
+    /// Issues a one-time token: a key that is valid only in this operation and scope. It is accepted where
+    /// `#[idempotent(..., issued)]` or [`Call::issued`](super::Call::issued) requires an issued key, if its first use
+    /// comes within `ttl` by the store's clock. The token is 129 characters long.
     ///
-    /// Give it out with the form or the checkout that it is for; whoever sends it does the work once, and whoever sends
-    /// it again gets the stored result, also after the token has expired. A key that was not issued so is refused. The
-    /// record is kept at least for the token's `ttl`, so that a used token stays used.
+    /// Send the token with the form or the checkout that it is for. The first request with the token does the work.
+    /// Every later request with it gets the stored result, even after the token has expired. A key that was not issued
+    /// this way is refused. The record is kept at least for the token's `ttl`, so that a used token stays used.
     ///
     /// The handle needs a [`fingerprint_secret`](super::Builder::fingerprint_secret), the same in all processes that
-    /// issue and accept tokens. The operation is named as the function names it, `name = "..."`: a token that were good
-    /// for any could be used once in each. The scope is all of the call's, the key's own included;
-    /// [`Scope::none`] where there is none.
+    /// issue and accept tokens. The operation is named as the function names it, `name = "..."`: a token valid for any
+    /// operation could be used once in each. The scope is the call's whole scope, the key's own scope included; use
+    /// [`Scope::none`] if there is none.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] without a secret, for a malformed name and for a `ttl` of zero; [`Error::InvalidKey`] for
-    /// a malformed scope; [`Error::Store`] where the store's time could not be read; [`Error::NoRuntime`].
+    /// a malformed scope; [`Error::Store`] if the store's time could not be read; [`Error::NoRuntime`] outside of a
+    /// tokio runtime.
     ///
     /// # Cancel safety
-    /// Nothing is left behind but a record that has expired, for the next purge.
+    /// Dropping the future leaves at most an expired record, which the next purge removes.
     ///
     /// # Example
     /// ```
@@ -124,10 +125,10 @@ async fn issue(
     Ok(issued.key(&secret.sign(&issued.signed(operation, scope))))
 }
 
-/// Reads the store's time, off a record that is claimed for this alone.
+/// Reads the store's time from a record that is claimed for this purpose only.
 ///
-/// A separate task claims and releases the record. So the record is released even if the caller is dropped, and a purge
-/// does not count it as abandoned.
+/// A separate task claims and releases the record. The record is therefore released even if the caller is dropped, and
+/// a purge does not count it as abandoned.
 async fn now(engine: &Arc<Engine>, nonce: &[u8; 16]) -> Result<Timestamp, Error> {
     let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
     let identity = Identity {
@@ -165,7 +166,7 @@ async fn now(engine: &Arc<Engine>, nonce: &[u8; 16]) -> Result<Timestamp, Error>
                 claim_id: request.claim_id,
                 fencing_token,
             };
-            // Where the store stays out of reach, the record's lease lapses.
+            // If the store stays unreachable, the record's lease lapses.
             let _ = persist(policy, || engine.store.release(&owner)).await;
         }
     };
@@ -178,13 +179,14 @@ async fn now(engine: &Arc<Engine>, nonce: &[u8; 16]) -> Result<Timestamp, Error>
 }
 
 impl Issued {
-    /// What the key of this call says, if it was issued for its operation and scope.
+    /// Parses and verifies the key of this call as a token issued for its operation and scope.
     pub(super) fn of(identity: &Identity, secrets: &[Secret]) -> Result<Self, Error> {
         if secrets.is_empty() {
             return Err(InvalidCall::NoSecret.into());
         }
         let (issued, tag) = Self::parse(identity.key.as_str()).ok_or(InvalidKey::NotIssued)?;
-        // The one form that was issued: the same token in another would be another key, and claim once more.
+        // Only the exact text that was issued is accepted. Another spelling of the token would be another key, with a
+        // second claim.
         if issued.key(&tag).as_str() != identity.key.as_str() {
             return Err(InvalidKey::NotIssued.into());
         }
@@ -195,7 +197,7 @@ impl Issued {
         Ok(issued)
     }
 
-    /// For how long the record of this token is kept at least: for as long as a claim of it could be in time.
+    /// Minimum retention of this token's record: as long as a claim with the token could be accepted.
     pub(super) fn retention(&self) -> Duration {
         self.ttl.saturating_add(SKEW)
     }

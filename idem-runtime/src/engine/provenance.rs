@@ -1,4 +1,4 @@
-//! Where a result came from, for callers that want to know, without a change to the function's signature.
+//! Reports the source of a result, without a change to the function's signature.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -7,42 +7,43 @@ tokio::task_local! {
     static OBSERVED: Cell;
 }
 
-/// Where a result came from.
+/// Source of a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Provenance {
-    /// Whether this call ran the body.
+    /// Source: executed, replayed or waited for.
     pub source: Source,
-    /// Which attempt made the result; the first is 1.
+    /// Number of the attempt that made the result; the first is 1.
     pub attempt: u32,
-    /// When the result was first made: by the store's clock where it was read from the store, by this process's where
-    /// it was made here.
+    /// Time at which the result was first made. By the store's clock if it was read from the store, by this process's
+    /// clock if it was made here.
     pub made_at: SystemTime,
 }
 
-/// Whether a call ran its body.
+/// The way in which a call obtained its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// It did.
+    /// The call ran its body.
     Executed,
-    /// It was given the stored result of an earlier call.
+    /// The call replayed the stored result of an earlier call.
     Replayed,
-    /// It waited for a call that was running, and was given its result.
+    /// The call waited for a running call, and received its result.
     Waited,
 }
 
-/// Where the result of a call goes that wants to know.
+/// Receiver of the provenance of an observed call.
 #[derive(Debug, Clone)]
 pub(super) struct Observer(Arc<Mutex<Option<Provenance>>>);
 
-/// What the first call inside of an observed future takes, so that the calls that its body makes find nothing.
+/// Slot from which the first call in an observed future takes the observer. Calls made by that call's body find it
+/// empty.
 type Cell = Mutex<Option<Observer>>;
 
-/// Runs a future and tells where the result of the first idempotent call in it came from. None where there was no such
-/// call, or it came to no result (the key was in flight, say).
+/// Runs a future, and returns the provenance of the first idempotent call in it. None if there was no such call, or if
+/// the call had no result (for example because the key was in flight).
 ///
 /// # Cancel safety
-/// That of the future.
+/// Cancel-safe if the future is.
 ///
 /// # Example
 /// ```
@@ -79,7 +80,7 @@ pub async fn with_provenance<F: Future>(future: F) -> (F::Output, Option<Provena
 }
 
 impl Observer {
-    /// The observer of this call, where it is the first one in an observed future.
+    /// Takes the observer for this call, if it is the first one in an observed future.
     pub(super) fn take() -> Option<Self> {
         OBSERVED
             .try_with(|cell| cell.lock().unwrap_or_else(PoisonError::into_inner).take())

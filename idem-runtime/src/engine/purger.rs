@@ -1,4 +1,4 @@
-//! The task that removes what is past its retention.
+//! The background task that deletes expired records.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use super::timing::{DECADES, bounded};
 use crate::error::{Error, StoreError};
 use crate::store::Purged;
 
-/// How many records one batch looks at: small enough that a claim behind it waits for milliseconds.
+/// Number of records that one batch examines. Small, so that a claim waits only milliseconds for a batch.
 const BATCH: u32 = 1_000;
 
-/// The pause between two batches, so that claims come through on stores with one writer.
+/// Pause between two batches, so that claims get a turn on stores with a single writer.
 const BETWEEN_BATCHES: Duration = Duration::from_millis(5);
 
-/// A task that purges a store. It stops when this is dropped.
+/// Guard of a task that purges a store. The task stops when the guard is dropped.
 #[derive(Debug)]
 #[must_use = "the purger stops when this is dropped"]
 pub struct PurgerGuard(Option<AbortHandle>);
@@ -27,8 +27,8 @@ impl PurgerGuard {
         let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
         let task = runtime.spawn(async move {
             let interval = interval.min(DECADES);
-            // Somewhere in the first interval, and jittered from then on: the processes of a service do not purge in
-            // step, and one that is restarted often still purges now and then.
+            // Starts at a random point of the first interval, then jitters. The processes of a service therefore do not
+            // purge at the same time, and a process that is restarted often still purges now and then.
             let mut pause = interval.mul_f64(rand::random());
             loop {
                 tokio::time::sleep(pause).await;
@@ -60,7 +60,7 @@ impl Drop for PurgerGuard {
     }
 }
 
-/// Purges batch by batch until nothing more is due.
+/// Purges batch by batch until no record is due.
 async fn purge(engine: &Engine) -> Result<Purged, StoreError> {
     let mut total = Purged::default();
     loop {

@@ -1,4 +1,4 @@
-//! What an operator does with records: look, list, settle, erase.
+//! Operations on records for operators: read, list, resolve and erase.
 
 use serde::Serialize;
 
@@ -11,14 +11,14 @@ use crate::policy::Policy;
 use crate::record::{Observation, Outcome, Payload, Record};
 use crate::store::{Filter, Page, PageRequest, Resolution, Resolved};
 
-/// The records of a handle's store. Made by [`Idem::records`](crate::Idem::records).
+/// The records of a handle's store. Created by [`Idem::records`](crate::Idem::records).
 ///
-/// What changes a record takes an [`Observation`] ([`Record::observation`]): it takes effect only while the record is
-/// still exactly as it was seen, and answers [`Resolved::Stale`] otherwise. So a person who decides on what they saw
-/// an hour ago cannot undo what has happened since.
+/// Every method that changes a record takes an [`Observation`] ([`Record::observation`]), as an optimistic lock. The
+/// change takes effect only if the record is still exactly as it was observed, and returns [`Resolved::Stale`]
+/// otherwise. An operator who decides on an hour-old view therefore cannot undo later changes.
 ///
 /// # Cancel safety
-/// Dropping a future of these leaves its transition done or not done.
+/// Dropping a future of these methods leaves its transition either done or not done.
 #[derive(Debug, Clone, Copy)]
 pub struct Records<'a>(&'a Engine);
 
@@ -27,8 +27,8 @@ impl<'a> Records<'a> {
         Self(engine)
     }
 
-    /// The record of a key in a scope ([`Scope::none`](crate::Scope::none) for none); none where there is none, or it
-    /// is past its retention.
+    /// Finds the record of a key in a scope (use [`Scope::none`](crate::Scope::none) for no scope). None if there is no
+    /// record, or if the record has expired.
     ///
     /// # Errors
     /// [`Error::InvalidKey`], [`Error::InvalidCall`], [`Error::Store`].
@@ -47,7 +47,7 @@ impl<'a> Records<'a> {
         self.get(&RecordId::of(&identity)).await
     }
 
-    /// The record with this id.
+    /// Reads the record with this id.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -55,7 +55,7 @@ impl<'a> Records<'a> {
         Ok(bounded(self.policy().store_timeout, self.0.store.get(id)).await?)
     }
 
-    /// A page of the records that match.
+    /// Lists a page of the records that match the filter.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -64,10 +64,10 @@ impl<'a> Records<'a> {
         Ok(bounded(limit, self.0.store.list(filter, page)).await?)
     }
 
-    /// Ends an interrupted or lapsed record with this value: it was done, and this is what replays give back.
+    /// Completes an interrupted or lapsed record with this value: the work was done, and replays return the value.
     ///
     /// # Errors
-    /// [`Error::Store`], also where the value cannot be encoded or is over the limit: nothing was changed.
+    /// [`Error::Store`], also if the value cannot be encoded or is over the limit. Nothing is changed then.
     pub async fn complete<T: Serialize + ?Sized>(
         self,
         observed: &Observation,
@@ -78,8 +78,8 @@ impl<'a> Records<'a> {
             .await
     }
 
-    /// Ends an interrupted or lapsed record with this error: it failed for good, and this is what replays give back.
-    /// The function must name it under `replay_err`.
+    /// Completes an interrupted or lapsed record with this error: the work failed for good, and replays return the
+    /// error. The function must name the error under `replay_err`.
     ///
     /// # Errors
     /// As for [`complete`](Self::complete).
@@ -93,7 +93,7 @@ impl<'a> Records<'a> {
             .await
     }
 
-    /// Gives an interrupted or lapsed record back: it was not done, and the next call runs the body.
+    /// Releases an interrupted or lapsed record: the work was not done, and the next call runs the body.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -101,8 +101,8 @@ impl<'a> Records<'a> {
         self.resolve(observed, Resolution::Release).await
     }
 
-    /// Deletes a record, as if its key had never been used. Refused ([`Resolved::Stale`]) while its owner's lease
-    /// holds.
+    /// Deletes a record, as if its key had never been used. Refused ([`Resolved::Stale`]) while its owner's lease is
+    /// valid.
     ///
     /// # Errors
     /// [`Error::Store`].

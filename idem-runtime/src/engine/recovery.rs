@@ -1,4 +1,4 @@
-//! The task that makes calls again whose owner died, so that their work ends although no caller tries again.
+//! The background task that retries calls whose owner crashed, so that their work ends although no caller tries again.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -23,8 +23,8 @@ use crate::store::{
     ClaimOutcome, ClaimRequest, RecoveryInput, RecoveryStore, Resolution, Resolved, Store,
 };
 
-/// Makes calls again whose owner died, with their recovery inputs ([`Call::recover_with`](crate::Call::recover_with),
-/// or `recover_with = EXPR` in `#[idempotent]`): their work ends although no caller tries again.
+/// Retries calls whose owner crashed, with their recovery inputs ([`Call::recover_with`](crate::Call::recover_with), or
+/// `recover_with = EXPR` in `#[idempotent]`). Their work ends although no caller tries again.
 ///
 #[cfg_attr(
     all(feature = "macros", feature = "sqlite"),
@@ -63,22 +63,22 @@ recovery.shutdown().await;
 ```
 "#
 )]
-/// A handler just makes the call again, with the same key and the same request. The call finds the record of the owner
-/// that died, takes it over, and goes on as any call after a crash: with `rerun` the body runs again, and finished steps
-/// are given back; with `reconcile` it is asked what happened first. Under `refuse` nothing is run, and the record is
-/// marked INTERRUPTED.
+/// A handler only makes the call again, with the same key and the same request. The call finds the record of the
+/// crashed owner, takes it over, and proceeds like any call after a crash. With `rerun` the body runs again, and
+/// finished steps return their saved results. With `reconcile` the call first asks what happened. Under `refuse`
+/// nothing runs, and the record is marked INTERRUPTED.
 ///
-/// What is recovered: a record that is RUNNING with a lease that is over, one that a recovery left RELEASED, and under
-/// `reconcile` one that is INTERRUPTED. A call that ended with a transient error has told its caller so, and is left to
-/// the caller. Failed recoveries are repeated after growing pauses, and after the last one the record is INTERRUPTED,
-/// for a person to look at.
+/// Three kinds of records are recovered: a RUNNING record whose lease has lapsed, a record that a recovery left
+/// RELEASED, and under `reconcile` an INTERRUPTED record. A call that ended with a transient error has returned that
+/// error to its caller, and retrying it is left to the caller. Failed recoveries are retried with exponential back-off.
+/// After the last one the record becomes INTERRUPTED, for an operator to examine.
 ///
-/// Any number of processes may run one for the same store and operation: each recovery is begun by one of them.
+/// Any number of processes may run a recovery for the same store and operation: only one of them begins each recovery.
 #[must_use = "nothing is recovered before it is started"]
 pub struct Recovery {
     engine: Arc<Engine>,
     handlers: Vec<(Operation, Handler)>,
-    /// What was wrong with an operation's name, told at the start.
+    /// First error in an operation's name, returned by `start`.
     wrong: Option<InvalidCall>,
     settings: Settings,
 }
@@ -92,21 +92,22 @@ struct Settings {
     concurrency: usize,
 }
 
-/// Whether a call that was made again has ended well.
+/// Future of a retried call: true if the call succeeded.
 type Recovered = Pin<Box<dyn Future<Output = bool> + Send>>;
 type Handler = Arc<dyn Fn(&Payload) -> Result<Recovered, DecodeError> + Send + Sync>;
 
-/// How many values are read at a time.
+/// Number of recovery inputs that are read at a time.
 const BATCH: usize = 32;
 
-/// Shortest pause. Without a pause a value is due again, in every process, before its call has claimed its record.
+/// Shortest pause. Without a pause, an input would be due again in every process before its call has claimed its
+/// record.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// The records whose calls this recovery is making.
 type UnderWay = Arc<Mutex<HashSet<RecordId>>>;
 
 impl Recovery {
-    /// One for the store of this handle.
+    /// A recovery for the store of this handle.
     pub fn new<S: Store + ?Sized>(idem: &Idem<S>) -> Self {
         Self {
             engine: Arc::clone(idem.engine()),
@@ -122,8 +123,8 @@ impl Recovery {
         }
     }
 
-    /// Makes the calls of this operation again by this handler, which gets the recovery input of the call. An input
-    /// that does not fit `K` counts as a recovery that failed.
+    /// Sets the handler that retries the calls of this operation. The handler gets the recovery input of the call. An
+    /// input that cannot be decoded as `K` counts as a failed recovery.
     pub fn on<K, T, E, F>(
         mut self,
         operation: impl Into<Cow<'static, str>>,
@@ -144,38 +145,39 @@ impl Recovery {
         self
     }
 
-    /// How often to look, about. Default 5 s. A record is recovered at most that much later than its lease ends.
+    /// Approximate interval between two searches for calls to recover. Default 5 s. It limits the time between the end
+    /// of a record's lease and its recovery.
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.settings.interval = interval;
         self
     }
 
-    /// How often a call is made again before the record is INTERRUPTED; at least 1. Default 8.
+    /// Maximum number of recoveries of a call before its record becomes INTERRUPTED; at least 1. Default 8.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.settings.max_attempts = attempts.max(1);
         self
     }
 
-    /// How long to wait after the first recovery that failed, and at most after a later one; each pause is twice as long
-    /// as the one before. Default 10 s and 10 min, at least 1 ms each. Choose more than a claim takes: a call that has not
-    /// claimed its record yet is due again after its pause, and other processes do not see that it is under way.
+    /// Pauses after failed recoveries: the first pause, and the longest. Each pause is twice as long as the one before.
+    /// Default 10 s and 10 min; at least 1 ms each. Choose more than a claim takes: a call that has not claimed its
+    /// record yet is due again after its pause, and other processes cannot see that it is already running.
     pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.settings.first_pause = first;
         self.settings.longest_pause = longest;
         self
     }
 
-    /// How many calls to make at once, at least 1. Default 8. A call that hangs keeps its place: bound what its body waits
-    /// for.
+    /// Maximum number of calls that run concurrently, at least 1. Default 8. A call that hangs occupies its slot, so
+    /// set time limits inside its body.
     pub fn concurrency(mut self, calls: usize) -> Self {
         self.settings.concurrency = calls.max(1);
         self
     }
 
-    /// Starts a task that recovers for as long as the returned guard lives.
+    /// Starts a background task that recovers calls for as long as the returned guard lives.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] where the store cannot save recovery inputs, an operation's name is malformed, or a
+    /// [`Error::InvalidCall`] if the store cannot save recovery inputs, if an operation's name is malformed, or if a
     /// pause is shorter than 1 ms; [`Error::NoRuntime`] outside of a tokio runtime.
     pub fn start(self) -> Result<RecoveryGuard, Error> {
         let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
@@ -202,17 +204,17 @@ impl Recovery {
     }
 
     async fn run(self, mut stopped: watch::Receiver<bool>) {
-        // Dropped with the task, which ends the calls as well.
+        // Dropped with the task; dropping it aborts the calls as well.
         let mut calls = JoinSet::new();
         let under_way = UnderWay::default();
         let interval = self.settings.interval.min(DECADES);
         loop {
-            // Jittered, so that the processes of a service do not look in step.
+            // Jittered, so that the processes of a service do not search at the same time.
             let pause = interval.mul_f64(0.5 + 0.5 * rand::random::<f64>());
             let stop = async { stopped.wait_for(|stop| *stop).await.map(drop) };
             match tokio::time::timeout(pause, stop).await {
                 Ok(Ok(())) => break,
-                // Detached: nobody will ever stop it.
+                // Detached: no guard is left that could stop the task.
                 Ok(Err(_)) => tokio::time::sleep(pause).await,
                 Err(_) => {}
             }
@@ -236,7 +238,7 @@ impl Recovery {
         while calls.join_next().await.is_some() {}
     }
 
-    /// Goes over all that is due of one operation.
+    /// Handles all due recovery inputs of one operation.
     async fn look(
         &self,
         operation: &Operation,
@@ -252,7 +254,7 @@ impl Recovery {
             while calls.tasks.len() >= self.settings.concurrency {
                 calls.tasks.join_next().await;
             }
-            // That may have taken long.
+            // Joining a call may have taken long.
             if *stopped.borrow() {
                 break;
             }
@@ -260,7 +262,7 @@ impl Recovery {
             let due = bounded(limit, store.due(operation, room as u32)).await?;
             for input in &due {
                 if calls.is_under_way(input) {
-                    // The call has not claimed its record yet. That is no failed attempt.
+                    // The call has not claimed its record yet. That does not count as a failed attempt.
                     let pause = self.settings.first_pause.max(self.settings.interval);
                     bounded(limit, store.postpone(input, pause, false)).await?;
                     continue;
@@ -277,7 +279,7 @@ impl Recovery {
                             error = ?error.kind(),
                             "a record cannot be recovered as it is, somebody has to look at it",
                         );
-                        // It must not stand in the way of those behind it.
+                        // Postponed, so that this record does not block the ones behind it.
                         let pause = self.settings.longest_pause;
                         bounded(limit, store.postpone(input, pause, false)).await?;
                     }
@@ -290,7 +292,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// Whether this call is to be made again, by us.
+    /// Decides if this process should retry the call now.
     async fn inspect(
         &self,
         store: &dyn RecoveryStore,
@@ -330,12 +332,13 @@ impl Recovery {
             .first_pause
             .saturating_mul(doublings)
             .min(settings.longest_pause);
-        // Whoever gets this far first makes the call; should it die as well, the next one makes it after the pause.
+        // Compare-and-swap: the first process to postpone the input makes the call. If it crashes as well, the next one
+        // retries after the pause.
         let ours = bounded(limit, store.postpone(input, pause, true)).await?;
         Ok(ours == Resolved::Done)
     }
 
-    /// Marks a record INTERRUPTED that nobody owns. False where it changed in the meantime.
+    /// Marks a record without an owner as INTERRUPTED. False if the record changed in the meantime.
     async fn interrupt(&self, record: &Record) -> Result<bool, StoreError> {
         let limit = self.engine.policy.store_timeout;
         let store = &self.engine.store;
@@ -344,7 +347,7 @@ impl Recovery {
             let resolved = bounded(limit, store.resolve(&observed, &Resolution::Interrupt)).await?;
             return Ok(resolved == Resolved::Done);
         }
-        // Only its owner can interrupt a record that is free, so it gets one.
+        // Only an owner can interrupt a released record, so it is claimed first.
         let claim = ClaimRequest {
             id: record.id,
             identity: record.identity.clone(),
@@ -367,19 +370,19 @@ impl Recovery {
     }
 }
 
-/// Whether there is still something to recover.
+/// True if there is still something to recover.
 fn is_open(record: &Record, input: &RecoveryInput) -> bool {
     match record.state {
         State::Running => true,
-        // A recovery left it so; else its caller was told.
+        // Released by a recovery. Without a recovery, the release was reported to the caller.
         State::Released => input.recoveries > 0,
-        // It can still be asked what happened.
+        // `reconcile` can still be asked what happened.
         State::Interrupted => record.on_crash == OnCrash::Reconcile,
         State::Completed | State::Failed | State::Unrecorded => false,
     }
 }
 
-/// The calls that a recovery makes, all of one handler here.
+/// The calls that a recovery makes with one handler.
 struct Calls<'a> {
     handler: &'a Handler,
     tasks: &'a mut JoinSet<()>,
@@ -404,7 +407,7 @@ fn lock(under_way: &UnderWay) -> MutexGuard<'_, HashSet<RecordId>> {
     under_way.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes a call again.
+/// Retries a call.
 async fn call(operation: Operation, handler: Handler, input: RecoveryInput, under_way: UnderWay) {
     let recovery = input.recoveries + 1;
     tracing::info!(
@@ -432,7 +435,7 @@ async fn call(operation: Operation, handler: Handler, input: RecoveryInput, unde
     }
 }
 
-/// Tells of a recovery that failed, by a panic as well.
+/// A retry in progress. When dropped, it reports a failed recovery, also after a panic.
 struct RecoveryRun {
     operation: Operation,
     input: RecoveryInput,
@@ -455,7 +458,7 @@ impl Drop for RecoveryRun {
     }
 }
 
-/// A running [`Recovery`]. It stops when this is dropped, and the calls that it is making stop with it, as after a crash.
+/// A running [`Recovery`]. Dropping it stops the task and aborts the calls it is making, as in a crash.
 #[derive(Debug)]
 #[must_use = "recovering stops when this is dropped"]
 pub struct RecoveryGuard {
@@ -464,19 +467,19 @@ pub struct RecoveryGuard {
 }
 
 impl RecoveryGuard {
-    /// Begins no more calls, and waits for those that are under way.
+    /// Begins no more calls, and waits for the running ones.
     ///
     /// # Cancel safety
-    /// Dropping the future stops the calls that are under way, as after a crash.
+    /// Dropping the future aborts the running calls, as in a crash.
     pub async fn shutdown(mut self) {
         self.stop.send_replace(true);
         if let Some(task) = &mut self.task {
-            // It neither panics nor is it aborted while this waits.
+            // The task does not panic, and is not aborted while this waits.
             let _ = task.await;
         }
     }
 
-    /// Leaves it running until the runtime stops.
+    /// Leaves the task running until the runtime stops.
     pub fn detach(mut self) {
         self.task = None;
     }

@@ -1,4 +1,4 @@
-//! The macro-free way in, and what it lets a caller say about errors and crashes.
+//! The macro-free entry point, with its options for errors and crashes.
 
 use std::fmt;
 use std::future::Future;
@@ -14,14 +14,14 @@ use crate::error::{Error, InvalidCall};
 use crate::record::OnCrash;
 use crate::store::TransactionalStore;
 
-/// What [`Idem::run_with`](super::Idem::run_with) does with the errors of a body, and after a crash.
+/// Options of [`Idem::run_with`](super::Idem::run_with) for the errors of a body, and for crashes.
 pub struct RunOptions<'a, T, E> {
     judge: Judge<'a, E>,
     stored: Option<ValueCodec<E>>,
     reconcile: Option<Reconciler<'a, T, E>>,
 }
 
-/// What each error means.
+/// Classifier of the body's errors.
 pub(super) struct Judge<'a, E> {
     replay: Option<Matcher<'a, E>>,
     retry: Option<Matcher<'a, E>>,
@@ -32,7 +32,7 @@ type Reconciler<'a, T, E> = Box<dyn FnMut(Attempt) -> Answer<'a, T, E> + Send + 
 type Answer<'a, T, E> = Pin<Box<dyn Future<Output = Result<Reconciled<T>, E>> + Send + 'a>>;
 
 impl<'a, T, E> RunOptions<'a, T, E> {
-    /// Every `Err` is transient under `rerun` and unknown otherwise.
+    /// Options under which every `Err` is transient under `rerun` and unknown otherwise.
     pub fn new() -> Self {
         Self {
             judge: Judge {
@@ -44,7 +44,7 @@ impl<'a, T, E> RunOptions<'a, T, E> {
         }
     }
 
-    /// Errors that this matches are terminal: stored and replayed.
+    /// Marks matching errors as terminal: they are stored and replayed.
     #[must_use]
     pub fn replay_err(mut self, matches: impl Fn(&E) -> bool + Send + Sync + 'a) -> Self
     where
@@ -55,15 +55,15 @@ impl<'a, T, E> RunOptions<'a, T, E> {
         self
     }
 
-    /// Errors that this matches prove that nothing was done: the key is released. For `refuse` and `reconcile`; under
-    /// `rerun` every error that is not terminal is treated so.
+    /// Marks matching errors as proof that nothing was done: the key is released. Meant for `refuse` and `reconcile`;
+    /// under `rerun` every error that is not terminal is treated this way.
     #[must_use]
     pub fn retry_err(mut self, matches: impl Fn(&E) -> bool + Send + Sync + 'a) -> Self {
         self.judge.retry = Some(Box::new(matches));
         self
     }
 
-    /// Asks this what became of an attempt that died, and sets the call's `on_crash` to
+    /// Sets the function that says what became of a crashed attempt, and sets the call's `on_crash` to
     /// [`Reconcile`](OnCrash::Reconcile).
     #[must_use]
     pub fn reconcile<F>(mut self, mut ask: impl FnMut(Attempt) -> F + Send + 'a) -> Self
@@ -96,7 +96,7 @@ impl<T, E> Default for RunOptions<'_, T, E> {
     }
 }
 
-/// The macro-free way in.
+/// Runs a call without the macro.
 pub(super) async fn run<T, E>(
     handle: Handle,
     call: Call,
@@ -119,7 +119,7 @@ where
     }
     let entered = match reconcile {
         None => enter(handle, call, values, errors).await,
-        // Boxed, so that calls without it do not carry its size.
+        // Boxed, so that calls without `reconcile` do not carry its size.
         Some(mut reconcile) => {
             Box::pin(async move {
                 let call = call.on_crash(OnCrash::Reconcile);
@@ -151,11 +151,11 @@ where
         .await
 }
 
-/// A call that is to run in a transaction, how its results are stored, and what its errors mean.
+/// A call for a transaction, the codecs of its results, and the classifier of its errors.
 type InTransactionCall<'a, T, E> = (Call, ValueCodec<T>, ErrorCodec<E>, Judge<'a, E>);
 
 impl<'a, T, E> RunOptions<'a, T, E> {
-    /// What is left of it for a call in a transaction, which no crash leaves undecided.
+    /// Converts the options for a call in a transaction, which a crash never leaves undecided.
     pub(super) fn in_transaction(self, call: Call) -> InTransactionCall<'a, T, E>
     where
         T: StoredValue,
@@ -178,7 +178,7 @@ impl<'a, T, E> RunOptions<'a, T, E> {
     }
 }
 
-/// The macro-free way through a transaction that was entered.
+/// Runs a body without the macro, in a transaction that was entered.
 pub(super) async fn run_in_transaction<S: TransactionalStore, T, E>(
     entered: Result<InTransaction<'_, S, T, E>, Result<T, E>>,
     judge: Judge<'_, E>,
@@ -190,7 +190,7 @@ pub(super) async fn run_in_transaction<S: TransactionalStore, T, E>(
     };
     let attempt = running.attempt();
     let (driver, connection) = running.parts();
-    // The closure may act before it gives its future.
+    // The closure may act before it returns its future.
     let body = async { body(connection, attempt).await };
     let result = driver.drive(body).await;
     running

@@ -1,4 +1,4 @@
-//! A body that runs: its heartbeat, and the guard that notices when it is dropped.
+//! Runs a body: its heartbeat, and the guard that notices when the body is dropped.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,8 +17,8 @@ use super::singleflight::Leader;
 use crate::error::Error;
 use crate::record::OnCrash;
 
-/// The right to run a body, and the duty to say what became of it. Dropped before the body was polled, it gives the
-/// claim back; dropped later, it is a crash.
+/// Permission to run a body, and the duty to settle its record. If it is dropped before the body was polled, it
+/// releases the claim. If it is dropped later, that counts as a crash.
 pub(super) struct Guard {
     pub(super) attempt: Attempt,
     pub(super) span: Span,
@@ -32,9 +32,9 @@ pub(super) struct Guard {
 enum Stage {
     /// The body was never polled: nothing can have happened.
     Fresh,
-    /// It may have done anything.
+    /// The body may have done anything.
     Started,
-    /// Its verdict is on its way, or there is nothing to say.
+    /// The outcome is being settled, or there is no record to settle.
     Over,
 }
 
@@ -55,12 +55,12 @@ impl Guard {
         }
     }
 
-    /// The body is about to be called: from here on it may have done anything.
+    /// Marks the body as started: from here on it may have done anything.
     pub(super) fn begin(&mut self) {
         self.stage = Stage::Started;
     }
 
-    /// Runs the body in place.
+    /// Runs the body within the caller's task.
     pub(super) fn drive<F: Future>(&mut self, body: F) -> Drive<'_, F> {
         Drive {
             body,
@@ -69,7 +69,7 @@ impl Guard {
         }
     }
 
-    /// The body is over and this is what the record is to say. None where there is no record.
+    /// Ends the attempt, and starts to settle its record. None if there is no record.
     pub(super) fn settle(&mut self, settle: Settle) -> Option<Settlement> {
         self.stage = Stage::Over;
         self.heartbeat = None;
@@ -80,21 +80,21 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         let settle = match (self.stage, self.attempt.on_crash()) {
-            // Under `rerun` the record stays as it is until its lease is over, as after a crash of the process: what
-            // the body has begun may still be going on somewhere.
+            // Under `rerun` the record stays as it is until its lease lapses, as after a crash of the process: work
+            // that the body began may still be running elsewhere.
             (Stage::Over, _) | (Stage::Started, OnCrash::Rerun) => return,
             (Stage::Fresh, _) => Settle::Release,
             (Stage::Started, OnCrash::Refuse | OnCrash::Reconcile) => Settle::Interrupt,
         };
-        // Dropped, a settlement goes on in the background.
+        // A dropped settlement continues in the background.
         drop(self.settle(settle));
     }
 }
 
 pin_project! {
-    /// A body that is driven. A third of a lease after the claim was sent, should the body still run, a task of its
-    /// own takes over renewing, so that neither a busy body nor a busy caller can starve it. A body that is done
-    /// before that costs no task, and one that never waits costs no timer.
+    /// A body that is being polled. If the body still runs a third of a lease after the claim was sent, a separate task
+    /// takes over the renewals, so that neither a busy body nor a busy caller can starve them. A body that ends earlier
+    /// costs no task, and one that never waits costs no timer.
     pub(super) struct Drive<'a, F> {
         #[pin]
         body: F,
@@ -133,7 +133,7 @@ impl<F: Future> Future for Drive<'_, F> {
     }
 }
 
-/// A task that keeps a lease alive. It ends with its attempt.
+/// A task that renews a lease. It ends with its attempt.
 struct Heartbeat(JoinHandle<()>);
 
 impl Heartbeat {

@@ -1,4 +1,4 @@
-//! From what a body did to a record that says so, whatever becomes of the caller and of the store in between.
+//! Writes the outcome of a body into its record, even if the caller is dropped or the store fails for a while.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -15,14 +15,14 @@ use crate::policy::Policy;
 use crate::record::{Outcome, Owner};
 use crate::store::FencedWrite;
 
-/// What to write into the record of an attempt that has ended.
+/// The write that settles the record of an ended attempt.
 #[derive(Debug, Clone)]
 pub(super) enum Settle {
-    /// The body ended for good.
+    /// The body ended with a final outcome.
     End(Outcome),
     /// Nothing was done: the key is free again.
     Release,
-    /// Nobody knows what was done.
+    /// The effect of the body is unknown.
     Interrupt,
 }
 
@@ -37,8 +37,8 @@ pub(super) enum SettleResult {
     Pending,
 }
 
-/// An attempt that is being settled in the store. Dropped on the way, it goes on in the background: what a body has
-/// done is never forgotten because its caller went away.
+/// An attempt that is being settled in the store. If it is dropped, settling continues in the background: the outcome
+/// of a body is never lost because its caller was dropped.
 pub(super) struct Settlement {
     work: Option<Work>,
 }
@@ -51,7 +51,7 @@ struct Work {
 }
 
 impl Settlement {
-    /// None where there is no record to settle, because the body ran without protection.
+    /// None if there is no record to settle, because the body ran without protection.
     pub(super) fn new(attempt: Attempt, leader: Option<Leader>, settle: Settle) -> Option<Self> {
         Some(Self {
             work: Some(Work {
@@ -63,9 +63,9 @@ impl Settlement {
         })
     }
 
-    /// Tells the store, and waits for its word for as long as the handle's patience and the lease last.
+    /// Writes to the store, and waits for its acknowledgement for as long as the handle's patience and the lease last.
     ///
-    /// A release or an interruption is tried once here; nobody needs to wait for it.
+    /// A release or an interruption is tried only once here; no caller needs to wait for it.
     pub(super) async fn settle(&mut self, span: &Span) -> SettleResult {
         let Some(work) = &self.work else {
             return SettleResult::Pending;
@@ -117,9 +117,9 @@ impl Settlement {
     }
 }
 
-/// How long a caller waits for the store's word on its result. While enough of the lease is left, it ends before the
-/// lease does, so that the caller can still be given a value that could not be recorded; with less than that left, only
-/// the store can say whose result counts.
+/// Maximum time that a caller waits for the store to acknowledge its result. While enough of the lease is left, waiting
+/// ends before the lease does, so that the caller can still get a value that could not be recorded. With less left,
+/// only the store can say which call's result counts.
 fn patience(policy: &Policy, live_until: Option<Instant>, now: Instant) -> Duration {
     const ENOUGH: Duration = Duration::from_millis(500);
     let left = live_until.map_or(Duration::ZERO, |end| end.saturating_duration_since(now));
@@ -157,11 +157,11 @@ impl Work {
         }
     }
 
-    /// Tries until the store answers, for the rest of the lease and one lease more: a lease that ran out does not by
-    /// itself refuse its owner.
+    /// Retries until the store answers, for the rest of the lease and one lease more. A lapsed lease alone does not
+    /// make the store refuse its owner.
     ///
-    /// A store that refuses the result for good, because it is full, say, is asked to record at least that the work was
-    /// done, once the caller no longer waits: the result is lost then, and the work is not done twice.
+    /// A store may refuse the result permanently, for example because it is full. Once the caller no longer waits, such
+    /// a store is asked to record only that the work was done. The result is then lost, but the work is not done twice.
     async fn persist(mut self, answer: Option<oneshot::Sender<FencedWrite>>) {
         let policy = self.attempt.engine().policy.clone();
         let lease = self.attempt.call().request.lease;
@@ -200,7 +200,7 @@ impl Work {
         }
     }
 
-    /// Records that the work was done, without its result; what comes of it is the next round's to find out.
+    /// Records that the work was done, without its result. The next round of `persist` sees the store's answer.
     async fn give_result_up(&mut self) {
         if !matches!(
             self.settle,
@@ -222,7 +222,7 @@ impl Work {
         }
     }
 
-    /// Tells the waiters what the store acknowledged, and nothing else.
+    /// Publishes to the waiters only what the store acknowledged.
     fn conclude(mut self, fenced: FencedWrite) {
         if fenced == FencedWrite::Fenced {
             self.attempt.lose();
@@ -240,8 +240,8 @@ impl Work {
             (leader, ..) => drop(leader),
         }
         if over {
-            // Whatever the body left running must not take the record for its own any more. Said after the waiters
-            // were woken: those who see it before would ask the store.
+            // Tasks that the body left running must not treat the record as theirs any more. Set after the waiters were
+            // woken: a waiter that saw it earlier would ask the store.
             self.attempt.lose();
         }
     }

@@ -1,5 +1,5 @@
-//! Single-flight: calls of one process that share a key have one leader, and the others wait for it. Waiters cost the
-//! store nothing; they are woken with the outcome once the store has acknowledged it.
+//! Single-flight: calls of one process that share a key have one leader, and the others wait for it. Waiters send no
+//! requests to the store. They are woken with the outcome once the store has acknowledged it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -23,7 +23,7 @@ pub(crate) struct SingleFlight {
 
 type Leaders = HashMap<RecordId, Arc<Prepared>, BuildHasherDefault<IdHasher>>;
 
-/// How far a call is, as the calls that follow it see it.
+/// Progress of a call, as seen by the calls that wait for it.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     state: Mutex<State>,
@@ -33,37 +33,37 @@ pub(super) struct Progress {
 #[derive(Debug, Default)]
 struct State {
     phase: Phase,
-    /// Somebody has looked: only then is there anybody to wake.
+    /// True once a waiter has observed the phase; before that there is no waiter to wake.
     has_waiters: bool,
     live_until: Option<Instant>,
 }
 
-/// What a leader has found out so far.
+/// Phase of a leader.
 #[derive(Debug, Clone, Default)]
 pub(super) enum Phase {
-    /// Its claim is under way.
+    /// The leader's claim is in progress.
     #[default]
     Claiming,
-    /// It runs the body.
+    /// The leader runs the body.
     Running,
-    /// Somebody else runs a body; the leader polls for its waiters, too.
+    /// Another owner runs the body; the leader polls the store on behalf of its waiters.
     RunningElsewhere {
-        /// The stored digest of the running request; none where it is not committed yet.
+        /// The stored digest of the running request; none if it is not committed yet.
         fingerprint: Option<Digest>,
-        /// When the lease of whoever runs it ends, as far as this process can tell.
+        /// Expiry of the other owner's lease, as far as this process can tell.
         lapses: Instant,
-        /// When the leader looks again at the latest. Past it, waiters no longer rely on the leader.
+        /// Latest time of the leader's next check. After it, waiters no longer rely on the leader.
         next_check_by: Instant,
     },
-    /// It knows the outcome, and the store has acknowledged it.
+    /// The leader knows the outcome, and the store has acknowledged it.
     Ended(Arc<SharedOutcome>),
     /// The key may be free: one of the waiters becomes the next leader.
     Vacant,
-    /// It got an answer that is its own alone: waiters ask the store, each for itself.
+    /// The leader's answer applies to its own call only: each waiter asks the store itself.
     AskStore,
 }
 
-/// An outcome, with what [`Provenance`](super::Provenance) tells of it.
+/// An outcome, with the details for its [`Provenance`](super::Provenance).
 #[derive(Debug, Clone)]
 pub(super) struct SharedOutcome {
     pub(super) outcome: Outcome,
@@ -73,7 +73,7 @@ pub(super) struct SharedOutcome {
 }
 
 impl SharedOutcome {
-    /// The outcome of a record, where it has ended.
+    /// The outcome of a record, if the record has ended.
     pub(super) fn of(record: &Record) -> Option<Self> {
         Some(Self {
             outcome: record.outcome()?,
@@ -84,14 +84,14 @@ impl SharedOutcome {
     }
 }
 
-/// Whether a call leads or follows.
+/// Role of a call: leader or waiter.
 pub(super) enum Role {
     Leader(Leader),
     Waiter(Arc<Prepared>),
 }
 
 impl SingleFlight {
-    /// Joins the calls of the same record.
+    /// Joins the calls of the same record, as leader or waiter.
     pub(super) fn join(&self, call: &Arc<Prepared>) -> Role {
         use std::collections::hash_map::Entry;
         match self.shard(&call.request.id).entry(call.request.id) {
@@ -114,15 +114,15 @@ impl SingleFlight {
 }
 
 impl Progress {
-    /// What the call has found out, for one that follows it.
+    /// Returns the current phase, and registers a waiter.
     pub(super) fn observe(&self) -> Phase {
         let mut state = self.lock();
         state.has_waiters = true;
         state.phase.clone()
     }
 
-    /// Waits for a change of the phase, or until `deadline`; not at all where the phase is no longer as the caller saw
-    /// it.
+    /// Waits for a change of the phase, or until `deadline`. Returns immediately if the phase has changed since the
+    /// caller saw it.
     pub(super) async fn wait_for_change(
         &self,
         deadline: Instant,
@@ -130,7 +130,7 @@ impl Progress {
     ) {
         let changed = self.changed.notified();
         tokio::pin!(changed);
-        // Registered before the phase is looked at, or a change in between would be missed.
+        // Registered before the phase is read, because a change in between would be missed otherwise.
         changed.as_mut().enable();
         let as_seen = as_seen(&self.lock().phase);
         if as_seen {
@@ -138,7 +138,7 @@ impl Progress {
         }
     }
 
-    /// The call was granted its record, and its body may run.
+    /// Enters the running phase: the record was granted to the call, and its body may run.
     pub(super) fn run(&self, live_until: Instant) {
         self.update(|state| {
             state.live_until = Some(live_until);
@@ -146,18 +146,18 @@ impl Progress {
         });
     }
 
-    /// Until when the lease holds, as far as this process knows. None where it is lost, or was never had.
+    /// Expiry of the lease, as far as this process knows. None if the lease is lost, or was never held.
     pub(super) fn live_until(&self) -> Option<Instant> {
         self.lock().live_until
     }
 
-    /// The lease was renewed. One that was lost stays lost.
+    /// Extends the lease after a renewal. A lost lease stays lost.
     pub(super) fn prolong(&self, live_until: Instant) {
         let mut state = self.lock();
         state.live_until = state.live_until.map(|until| until.max(live_until));
     }
 
-    /// The lease was lost to another call.
+    /// Marks the lease as lost to another call.
     pub(super) fn lose(&self) {
         self.lock().live_until = None;
     }
@@ -178,19 +178,19 @@ impl Progress {
     }
 }
 
-/// The leader's side. Dropped without a word, it leaves the key to its waiters.
+/// Leadership of a key. Dropping it leaves the key to the waiters.
 pub(super) struct Leader {
     call: Arc<Prepared>,
     stepped_down: bool,
 }
 
 impl Leader {
-    /// Tells the waiters how far it is.
+    /// Publishes a phase to the waiters.
     pub(super) fn tell(&self, phase: Phase) {
         self.call.progress.update(|state| state.phase = phase);
     }
 
-    /// Tells the waiters the last word, and leads no more.
+    /// Publishes the last phase to the waiters, and ends the leadership.
     pub(super) fn step_down(mut self, phase: impl FnOnce() -> Phase) {
         self.leave(phase);
     }
@@ -199,11 +199,11 @@ impl Leader {
         if std::mem::replace(&mut self.stepped_down, true) {
             return;
         }
-        // First out of the map, so that nobody follows a leader that has said its last word.
+        // Removed from the map first, so that no call joins a leader that has published its last phase.
         let id = &self.call.request.id;
         let left = self.call.engine.singleflight.shard(id).remove(id);
         self.call.progress.update(|state| {
-            // Whoever has found the leader in the map, and not looked at it yet, finds out for itself.
+            // A call that has found the leader in the map, but not observed it yet, asks the store itself.
             state.phase = if state.has_waiters {
                 phase()
             } else {
@@ -220,13 +220,13 @@ impl Drop for Leader {
     }
 }
 
-/// Record ids are SHA-256 digests: eight bytes of them are a hash already.
+/// Hasher for record ids. The ids are SHA-256 digests, so eight bytes of an id already are a hash.
 #[derive(Debug, Default)]
 struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn write(&mut self, bytes: &[u8]) {
-        // The first byte chose the shard; take the ones behind it.
+        // The first byte selects the shard, so the hash uses later bytes.
         if let Some(eight) = bytes.get(8..16) {
             let mut hash = [0; 8];
             hash.copy_from_slice(eight);

@@ -1,4 +1,4 @@
-//! The steps of a body: what is finished is saved under the record, and given back to a later attempt.
+//! The steps of a body: results of finished steps are saved with the record, and returned to later attempts.
 
 mod transaction;
 
@@ -17,29 +17,29 @@ use crate::key::is_name;
 use crate::record::{Owner, Payload};
 use crate::store::{FencedWrite, SavedStep, StepStore};
 
-/// What a call knows of the steps of its body. Nothing is allocated before the first one.
+/// State of the steps of a call's body. Nothing is allocated before the first step.
 #[derive(Debug, Default)]
 pub(super) struct Steps(OnceLock<Box<Book>>);
 
 #[derive(Debug, Default)]
 struct Book {
-    /// Whether the steps of earlier attempts were read.
+    /// Set once the steps of earlier attempts were read.
     loaded: OnceCell<()>,
     pages: Mutex<Pages>,
-    /// How many steps began, and neither were saved nor said that they failed.
+    /// Number of steps that began, and were neither saved nor failed with an error of their own.
     unknown: AtomicU32,
 }
 
 #[derive(Debug, Default)]
 struct Pages {
-    /// Steps of earlier attempts that were not asked for yet.
+    /// Steps of earlier attempts that this run has not asked for yet.
     saved: BTreeMap<String, Payload>,
     /// The names that this run has used.
     used: BTreeSet<Box<str>>,
 }
 
 impl Steps {
-    /// Whether a step may have had its effect without being saved: nobody may say then that nothing was done.
+    /// True if a step may have had its effect without being saved. It is then unproven that nothing was done.
     pub(super) fn are_unknown(&self) -> bool {
         self.0
             .get()
@@ -58,8 +58,9 @@ impl Book {
 }
 
 impl Attempt {
-    /// Runs a part of the body once per record: what it returns is stored under the record, and given back to a later
-    /// attempt without running it again. So a body that was killed, or failed, goes on behind its last finished step.
+    /// Runs a part of the body once per record. The step's result is stored with the record, and returned to a later
+    /// attempt without running the step again. A body that was killed, or failed, therefore resumes after its last
+    /// finished step.
     ///
     /// ```
     /// # #[cfg(feature = "memory")]
@@ -85,48 +86,49 @@ impl Attempt {
     ///
     /// # What is guaranteed
     ///
-    /// - A step whose result was stored does not run again for this record, whatever becomes of the attempt: it is kept
-    ///   over a crash, a takeover and a release, until the record expires or is erased.
-    /// - A crash **between the step's effect and its storing** runs the step again, as a crash in a body without steps
-    ///   runs the body again. Send [`step_downstream_key`](Self::step_downstream_key) along with the effect, so that the
-    ///   other side can tell.
-    /// - An `Err` of the step is not stored. It is the body's to return or to handle.
-    /// - A step that may have had its effect and was not stored is **unknown**: its result could not be encoded, was over
-    ///   the limit, the store was out of reach, it panicked, or its future was dropped half way (by a time-out, a
-    ///   `select!`, a `try_join!`). The body's `Err` then no longer releases the key: under `rerun` the next call runs
-    ///   the body when the lease is over, under `refuse` and `reconcile` the record is interrupted. A body that returns
-    ///   `Ok` nevertheless, or an error that `replay_err` names, is stored as usual.
+    /// - A step whose result was stored does not run again for this record, even if the attempt fails. The result
+    ///   survives a crash, a takeover and a release, until the record expires or is erased.
+    /// - A crash **between the step's effect and the saving of its result** runs the step again, as a crash in a body
+    ///   without steps runs the body again. Send [`step_downstream_key`](Self::step_downstream_key) along with the
+    ///   effect, so that the other service can detect the duplicate.
+    /// - An `Err` of the step is not stored. The body may return or handle it.
+    /// - A step that may have had its effect but was not stored is **unknown**. Causes: the result could not be encoded
+    ///   or was over the limit, the store was unreachable, the step panicked, or its future was dropped half way (by a
+    ///   time-out, a `select!`, a `try_join!`). The body's `Err` then no longer releases the key: under `rerun` the
+    ///   next call runs the body after the lease has lapsed, under `refuse` and `reconcile` the record is interrupted.
+    ///   If the body still returns `Ok`, or an error that `replay_err` names, that result is stored as usual.
     ///
-    /// A step whose effect is SQL in the database of the records has none of these gaps as a
-    /// [`step_tx`](Self::step_tx).
+    /// A step whose effect is SQL in the database of the records can run as a [`step_tx`](Self::step_tx), which has
+    /// none of these gaps.
     ///
     /// # Names
     ///
-    /// A step is found by its name: 1 to 255 bytes without control characters. Steps may come in any order, also at the
-    /// same time, and may be left out. Each name stands for one step of a run, so steps in a loop number themselves, and
-    /// whatever tries again does so inside of its step.
+    /// A step is found by its name: 1 to 255 bytes without control characters. Steps may run in any order or
+    /// concurrently, and may be left out. Each name identifies one step of a run. Steps in a loop therefore need
+    /// numbered names, and retries belong inside a step.
     ///
-    /// A name that changes **with a deploy is a new step**: a record that was begun before it runs the step again. Keep
-    /// the name while the effect is the same, and take another one when it is not. A step that was taken away leaves
-    /// what it stored behind, unused. Where the type of the result changes, the new one must read what the old one wrote.
+    /// A name that changes **with a deploy is a new step**: a record that was begun before the deploy runs the step
+    /// again. Keep the name while the effect is the same, and change it when the effect changes. A removed step leaves
+    /// its stored result behind, unused. If the type of the result changes, the new type must decode what the old one
+    /// encoded.
     ///
     /// # Cost
     ///
-    /// One write to the store for each step, and one read for all of them in each attempt but the first.
+    /// One write to the store for each step, and one read for all steps in each attempt after the first.
     ///
     /// # Errors
-    /// What the step returned, or in its error type:
-    /// - [`Error::InvalidCall`] where the name is malformed or was used in this run, or the store keeps no steps; nothing
-    ///   ran;
-    /// - [`Error::Store`] where earlier steps could not be read, and nothing ran; or where the result could not be
-    ///   stored, and the step is unknown;
-    /// - [`Error::Unrecorded`] where the result could not be encoded or was over the limit: the step is unknown;
-    /// - [`Error::Decode`] where what is stored does not fit `T`; nothing ran;
-    /// - [`Error::LeaseLost`] where another call owns the record.
+    /// The step's own error, or in its error type:
+    /// - [`Error::InvalidCall`] if the name is malformed or was already used in this run, or if the store does not
+    ///   support steps; nothing ran;
+    /// - [`Error::Store`] if earlier steps could not be read, and nothing ran; or if the result could not be stored,
+    ///   and the step is unknown;
+    /// - [`Error::Unrecorded`] if the result could not be encoded or was over the limit: the step is unknown;
+    /// - [`Error::Decode`] if the stored result does not fit `T`; nothing ran;
+    /// - [`Error::LeaseLost`] if another call owns the record.
     ///
     /// # Cancel safety
-    /// Dropped before it was polled, it has done nothing. Dropped later, the step is unknown, as above. A result that
-    /// the step had come to by then is still stored in the background.
+    /// A future that is dropped before it was polled has done nothing. If it is dropped later, the step is unknown, as
+    /// above. A result that the step had returned by then is still stored in the background.
     pub async fn step<T, E>(
         &self,
         name: &str,
@@ -156,14 +158,14 @@ impl Attempt {
         Ok(value)
     }
 
-    /// A key for the request that a step makes to another service: like [`downstream_key`](Self::downstream_key), and
-    /// different for every step. It is derived from the record's identity and the step's name alone, so it is the same
-    /// in every attempt.
+    /// Idempotency key for the request that a step makes to another service. Like
+    /// [`downstream_key`](Self::downstream_key), but different for every step. It is derived only from the record's
+    /// identity and the step's name, so it is the same in every attempt.
     pub fn step_downstream_key(&self, step: &str) -> String {
         self.derived_key(b"idem/downstream-step/1", step)
     }
 
-    /// Whether some step may have had its effect without being saved.
+    /// True if some step may have had its effect without being saved.
     pub(super) fn has_unknown_steps(&self) -> bool {
         self.call().steps.are_unknown()
     }
@@ -182,7 +184,7 @@ impl Attempt {
         }))
     }
 
-    /// Takes the name for this run, and looks whether an earlier attempt has finished the step.
+    /// Reserves the name for this run, and checks if an earlier attempt has finished the step.
     async fn open_step(&self, name: &str, kind: &'static str) -> Result<StepStart, Error> {
         if !is_name(name) {
             return Err(InvalidCall::StepName.into());
@@ -234,7 +236,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// Takes a step of the store, and tries again for as long as the handle's patience lasts where that can help.
+    /// Runs a store transition, and retries a retryable error for as long as the handle's patience lasts.
     async fn persist<'a, T>(
         &self,
         step: impl Fn() -> std::pin::Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>,
@@ -243,36 +245,36 @@ impl Attempt {
     }
 }
 
-/// A step whose name is taken.
+/// A step whose name was reserved.
 enum StepStart {
-    /// An earlier attempt has finished it.
+    /// An earlier attempt has finished the step.
     Saved(Payload),
-    /// It is to run; whoever holds the record may save it, if anybody does.
+    /// The step is to run. The owner of the record, if there is one, may save it.
     Run(Option<Owner>),
 }
 
 enum StartedStep {
-    /// An earlier attempt has finished it.
+    /// An earlier attempt has finished the step.
     Saved(Payload),
     Run(RunningStep),
 }
 
-/// A step that has begun. Until it says otherwise, nobody knows what it did.
+/// A step that has begun. Until it is settled, its effect is unknown.
 struct RunningStep {
     attempt: Attempt,
-    /// None where the body runs without protection.
+    /// None if the body runs without protection.
     owner: Option<Owner>,
     name: Box<str>,
 }
 
 impl RunningStep {
-    /// What it did is known: it is saved, or the step itself said that it failed.
+    /// Marks the step's effect as known: the result is saved, or the step itself returned an error.
     fn settled(&self) {
         let book = self.attempt.call().steps.book();
         book.unknown.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// The step was done and came to this.
+    /// Saves the result of a finished step.
     async fn save(self, encoded: Result<Payload, EncodeError>) -> Result<(), Error> {
         let Some(owner) = self.owner else {
             tracing::warn!(
@@ -316,7 +318,7 @@ impl RunningStep {
     }
 }
 
-/// A step that is done.
+/// A finished step with its encoded result.
 struct Finished {
     step: RunningStep,
     owner: Owner,
@@ -348,8 +350,8 @@ impl Finished {
     }
 }
 
-/// A result on its way to the store. Dropped on the way, it goes on in the background: a step that is done need not be
-/// done again because its caller went away.
+/// A result that is being saved. If it is dropped, saving continues in the background: a finished step need not run
+/// again because its caller was dropped.
 struct Saving(Option<Finished>);
 
 impl Saving {
@@ -365,7 +367,7 @@ impl Drop for Saving {
     fn drop(&mut self) {
         if let Some(finished) = self.0.take() {
             let runtime = finished.step.attempt.call().runtime.clone();
-            // Whether it could be saved is for the next attempt to see: nobody waits for this one any more.
+            // No caller waits for this any more; the next attempt sees if saving succeeded.
             runtime.spawn(async move { finished.save().await });
         }
     }

@@ -1,4 +1,4 @@
-//! Pauses that grow, and store transitions that cannot hang.
+//! Back-off, and time limits for store transitions.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -13,8 +13,8 @@ use tokio::time::{Instant, Sleep};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::policy::Policy;
 
-/// Pauses between tries: each about twice as long as the one before, up to a cap, and jittered by half so that those
-/// who failed together do not come back together.
+/// Exponential back-off: each pause is about twice as long as the one before, up to a cap. Pauses are jittered by half,
+/// so that calls that failed together do not retry together.
 #[derive(Debug)]
 pub(super) struct Backoff {
     next: Duration,
@@ -22,17 +22,17 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Between tries of a transition that failed.
+    /// Back-off between retries of a failed transition.
     pub(super) fn of_retries() -> Self {
         Self::new(Duration::from_millis(20), Duration::from_secs(1))
     }
 
-    /// Between looks at a record that another process is working on.
+    /// Back-off between reads of a record that another process works on.
     pub(super) fn of_polls() -> Self {
         Self::new(Duration::from_millis(10), Duration::from_secs(1))
     }
 
-    /// Between tries of background work while the store fails.
+    /// Back-off between retries of background work while the store fails.
     pub(super) fn of_outages() -> Self {
         Self::new(Duration::from_millis(20), Duration::from_secs(5))
     }
@@ -41,7 +41,7 @@ impl Backoff {
         Self { next: first, cap }
     }
 
-    /// The next pause: between half of its full length and all of it.
+    /// Returns the next pause: between half of its full length and all of it.
     pub(super) fn pause(&mut self) -> Duration {
         let full = self.next;
         self.next = (full * 2).min(self.cap);
@@ -49,16 +49,17 @@ impl Backoff {
     }
 }
 
-/// The longest time that is counted with: what is longer is past what a clock can show, and never over in any process.
+/// Upper limit for durations. A longer one may exceed the range of a clock, and would never end within a process's
+/// lifetime.
 pub(super) const DECADES: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
-/// The point this much later, or decades later where it is longer.
+/// Adds a duration, limited to [`DECADES`], to a time.
 pub(super) fn later(from: Instant, by: Duration) -> Instant {
     from + by.min(DECADES)
 }
 
-/// Waits for a store call, at most for `limit`. A call that is ready at once (all of the memory store's are) costs no
-/// timer.
+/// Waits at most `limit` for a store call. A call that is ready on its first poll (as all of the memory store's are)
+/// costs no timer.
 pub(super) async fn bounded<T>(
     limit: Duration,
     transition: Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + '_>>,
@@ -68,7 +69,7 @@ pub(super) async fn bounded<T>(
         .unwrap_or_else(|| Err(timed_out(limit)))
 }
 
-/// Makes a transition of the store, and tries again for as long as the handle's patience lasts where that can help.
+/// Runs a store transition, and retries a retryable error for as long as the handle's patience lasts.
 pub(super) async fn persist<'a, T>(
     policy: &Policy,
     transition: impl Fn() -> Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>,
@@ -97,7 +98,7 @@ pub(super) fn timed_out(limit: Duration) -> StoreError {
     )
 }
 
-/// Waits for a store call that the caller keeps, at most for `limit`. `None`: the call has not ended yet.
+/// Waits at most `limit` for a store call that the caller keeps. `None`: the call has not ended yet.
 pub(super) async fn within<T>(
     limit: Duration,
     transition: impl Future<Output = Result<T, StoreError>> + Unpin,
@@ -107,12 +108,12 @@ pub(super) async fn within<T>(
         return Some(done);
     }
     Anchor::set();
-    // Boxed: a timer is larger than everything else that a waiting call keeps.
+    // Boxed, because a timer is larger than the rest of a waiting call's state.
     Box::pin(tokio::time::timeout(limit, transition)).await.ok()
 }
 
-/// A store call whose panic is its error. A driver that panics must not take the caller's task along: the caller may
-/// hold other connections, and other records.
+/// A store call that converts a panic into an error. A driver that panics must not unwind the caller's task, which may
+/// hold other connections and other records.
 struct Caught<F>(F);
 
 impl<T, F: Future<Output = Result<T, StoreError>> + Unpin> Future for Caught<F> {
@@ -120,7 +121,7 @@ impl<T, F: Future<Output = Result<T, StoreError>> + Unpin> Future for Caught<F> 
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut self.0).poll(cx)));
-        // What the panic said may name a key. The panic hook has printed it.
+        // The panic's payload may name a key, so it is left out. The panic hook has printed it.
         polled.unwrap_or_else(|_| {
             Poll::Ready(Err(StoreError::new(
                 StoreErrorKind::Unavailable,
@@ -130,21 +131,21 @@ impl<T, F: Future<Output = Result<T, StoreError>> + Unpin> Future for Caught<F> 
     }
 }
 
-/// A timer that nobody waits for. A runtime that waits for I/O with no timer set is woken up whenever one is set, as
-/// each transition of a store would do anew: a system call, and a thread that looks for work and finds none. It is not
-/// woken up for a timer that ends after one that is set already.
+/// A dummy timer that is never awaited. If a runtime waits for I/O with no timer set, registering its first timer wakes
+/// the I/O driver. Without the dummy timer each transition of a store would do that, at the cost of a system call and
+/// of a thread that looks for work and finds none. A timer that ends after an existing one wakes nothing.
 struct Anchor {
     runtime: runtime::Id,
     until: Instant,
-    /// Set by its first poll, and never polled again.
+    /// Registered by its first poll, and never polled again.
     _timer: Pin<Box<Sleep>>,
 }
 
 impl Anchor {
-    /// Shorter than any sensible time-out of a store, and long enough to be set seldom.
+    /// Shorter than any sensible time-out of a store, and long enough to be registered seldom.
     const LENGTH: Duration = Duration::from_millis(250);
 
-    /// Sets one where this thread has none of its runtime that still runs, and tells whether it did.
+    /// Registers a timer unless this thread has a running one in its runtime. Returns true if it did.
     fn set() -> bool {
         thread_local! {
             static ANCHOR: RefCell<Option<Anchor>> = const { RefCell::new(None) };
@@ -170,7 +171,7 @@ impl Anchor {
             }
             !is_set
         });
-        // A thread that ends has no use for one.
+        // A thread that is ending needs no timer.
         set.unwrap_or(false)
     }
 }
@@ -205,7 +206,7 @@ mod tests {
         drop(first);
         assert!(!second.block_on(async { Anchor::set() }));
         drop(second);
-        // What is left of a runtime that is gone does no harm.
+        // A leftover timer of a runtime that has ended does no harm.
         assert!(runtime().block_on(async { Anchor::set() }));
     }
 }

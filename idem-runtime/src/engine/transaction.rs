@@ -1,5 +1,5 @@
 //! Calls whose record, effect and result are committed together. There is no lease and no heartbeat: the transaction
-//! holds the record until it ends, and whatever ends it early has undone what the body did.
+//! holds the record until it ends. If the transaction ends early, the body's changes are rolled back.
 
 mod claim;
 pub(super) mod reentrancy;
@@ -31,7 +31,7 @@ pub struct Transactions<S: TransactionalStore> {
     store: Arc<S>,
 }
 
-/// The handle, where its store has transactions.
+/// Converts a handle whose store has transactions.
 pub fn transactions<S: TransactionalStore>(idem: &Idem<S>) -> Transactions<S> {
     Transactions {
         handle: Handle(Ok(Arc::clone(idem.engine()))),
@@ -39,7 +39,7 @@ pub fn transactions<S: TransactionalStore>(idem: &Idem<S>) -> Transactions<S> {
     }
 }
 
-/// A body that may run in a transaction that is open. Dropped, it rolls the transaction back.
+/// A body that may run in an open transaction. Dropping it rolls the transaction back.
 pub struct InTransaction<'c, S: TransactionalStore, T, E> {
     held: HeldTransaction<'c, S>,
     entry: Entry<T, E>,
@@ -47,13 +47,13 @@ pub struct InTransaction<'c, S: TransactionalStore, T, E> {
 
 /// A transaction that holds a record.
 ///
-/// It knows no type of the user's, and what it does are futures that are certain to be `Send`: the compiler need not
-/// look into them, which it could not do under `#[async_trait]`.
+/// This type is free of the user's types, and its methods return boxed futures that are `Send`. The compiler therefore
+/// need not prove `Send` for them, which it cannot do under `#[async_trait]`.
 struct HeldTransaction<'c, S: TransactionalStore> {
-    /// Dropped first, so that the record is as free as it gets before waiters are woken.
+    /// Dropped first, so that the record is released as early as possible before waiters are woken.
     transaction: S::Transaction<'c>,
     store: Arc<S>,
-    /// Whether it is a part of a transaction of the caller's, which may still undo it.
+    /// True if this is part of a transaction of the caller's, which may still roll it back.
     nested: bool,
     savepoint: Option<String>,
     leader: Option<Leader>,
@@ -61,8 +61,8 @@ struct HeldTransaction<'c, S: TransactionalStore> {
     owner: Owner,
 }
 
-/// The attempt, which is over when this is dropped: whatever the body left running must not take the record for its
-/// own any more.
+/// The attempt. Dropping the guard ends it: tasks that the body left running must not treat the record as theirs any
+/// more.
 struct AttemptGuard(Attempt);
 
 impl Drop for AttemptGuard {
@@ -71,7 +71,7 @@ impl Drop for AttemptGuard {
     }
 }
 
-/// Why no body runs.
+/// Reason for not running the body.
 enum Instead {
     Replay(SharedOutcome, Waited),
     Refuse(Error),
@@ -85,13 +85,13 @@ impl<X: Into<Error>> From<X> for Instead {
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What polls a transactional body.
+/// Polls a transactional body.
 pub struct Driver<'a> {
     address: usize,
     span: &'a Span,
 }
 
-/// Claims the record of a call in a transaction of its own. `Err` is what the function returns without running its body.
+/// Claims the record of a call in a new transaction. `Err` is the function's return value if its body does not run.
 pub(crate) fn enter<S: TransactionalStore, T, E>(
     transactions: Transactions<S>,
     call: Call,
@@ -106,7 +106,7 @@ pub(crate) fn enter<S: TransactionalStore, T, E>(
     )
 }
 
-/// The same in the transaction that a connection of the caller's is in.
+/// Claims the record of a call in the open transaction of the caller's connection.
 pub(crate) fn join<'c, S, C, T, E>(
     transactions: Transactions<S>,
     connection: &'c mut C,
@@ -121,7 +121,7 @@ where
     join_connection(transactions, connection.connection(), call, values, errors)
 }
 
-/// The same on the connection itself.
+/// Claims the record of a call in the open transaction of the store's connection type.
 pub(crate) fn join_connection<'c, S: TransactionalStore, T, E>(
     transactions: Transactions<S>,
     connection: &'c mut S::Connection,
@@ -143,7 +143,7 @@ fn enter_from<'c, S: TransactionalStore, F: TransactionSource<'c, S> + 'c, T, E>
     let refusal = source.refusal();
     let begun = Entry::prepare(handle, call.transactional(), codecs, Joins(F::JOINS));
     let begun = begun.map(|(call, entry)| {
-        // Only an error that is stored needs one: all else rolls back the whole.
+        // Only a stored error needs a savepoint: everything else rolls back the whole transaction.
         let savepoint = entry.codecs.errors.stored.is_some();
         let held = hold(store, source, call, savepoint).instrument(entry.span.clone());
         (held, entry)
@@ -185,7 +185,7 @@ fn hold<'c, S: TransactionalStore, F: TransactionSource<'c, S> + 'c>(
             }
             Ok(Claimed::Ask(_)) => {
                 attempting.give_up(limit).await;
-                // Whoever is to answer would act outside of the transaction.
+                // `reconcile` would act outside of the transaction.
                 return Err(Error::Interrupted.into());
             }
             Err(error) => {
@@ -220,7 +220,7 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
         self.held.attempt_guard.0.clone()
     }
 
-    /// What polls the body, and the connection that the body works with.
+    /// The driver that polls the body, and the connection that the body works with.
     pub fn parts(&mut self) -> (Driver<'_>, &mut S::Connection) {
         let driver = Driver {
             address: reentrancy::address(self.held.attempt_guard.0.engine()),
@@ -229,10 +229,10 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
         (driver, &mut self.held.transaction)
     }
 
-    /// Commits or rolls back by what the body returned, and gives the caller what it is owed.
+    /// Commits or rolls back according to the body's result, and returns the caller's result.
     ///
     /// # Errors
-    /// What the function returns.
+    /// The function's own error, or an error of the call.
     pub fn finish<J>(
         self,
         result: Result<T, E>,
@@ -265,7 +265,7 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
         }
     }
 
-    /// How the record ends. None where it is rolled back with all that the body did.
+    /// Outcome of the record. None if the record is rolled back with all that the body did.
     fn outcome(
         &self,
         result: &Result<T, E>,
@@ -295,7 +295,7 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
     }
 
     async fn set_savepoint(&mut self) -> Result<(), StoreError> {
-        // A name of its own, or MySQL would move the savepoint of a call around this one.
+        // A unique name, because MySQL would otherwise replace the savepoint of an enclosing call.
         let name = format!("idem_{:016x}", rand::random::<u64>());
         let limit = self.store_timeout();
         let step = self.store.savepoint(&mut self.transaction, &name);
@@ -304,13 +304,13 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
         Ok(())
     }
 
-    /// Commits what the body did and this; with a terminal error this alone.
+    /// Commits the body's changes together with the outcome. With a terminal error, commits the outcome only.
     fn end(mut self, failed: bool, outcome: Outcome) -> Boxed<'c, Result<(), Error>> {
         Box::pin(async move {
             match self.complete(failed, &outcome).await {
                 Ok(FencedWrite::Applied) => {}
                 Ok(FencedWrite::Fenced) => {
-                    // Somebody has meddled with the row, or the body with the transaction.
+                    // Another process has changed the row, or the body has tampered with the transaction.
                     self.roll_back().await;
                     return Err(Error::LeaseLost);
                 }
@@ -337,7 +337,7 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
             }
             let Some(leader) = leader else { return Ok(()) };
             if nested {
-                // What the caller's transaction may still undo is told to nobody.
+                // The caller's transaction may still roll this back, so the outcome is not shared.
                 leader.step_down(|| Phase::AskStore);
             } else {
                 leader.step_down(|| {
@@ -377,7 +377,7 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
         })
     }
 
-    /// Undoes everything. Where the database does not answer it does so by itself.
+    /// Rolls everything back. If the database cannot be reached, it rolls back when it loses the connection.
     async fn roll_back(self) {
         let limit = self.store_timeout();
         let step = self.store.rollback(self.transaction);
@@ -393,9 +393,9 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
     }
 }
 
-/// Finds out what became of a transaction whose commit was not acknowledged, on another connection. Where the record is
-/// not there, or the store cannot tell, the caller asks again with the same key, and is given the result should the
-/// commit still be under way.
+/// Finds out, on another connection, if an unacknowledged commit took effect. False if the record is not there, or if
+/// the store cannot answer. The caller then retries with the same key, and gets the result if the commit was still in
+/// progress and succeeds.
 async fn was_committed(attempt: &Attempt, owner: &Owner) -> bool {
     let engine = attempt.engine();
     let policy = &engine.policy;
@@ -423,7 +423,7 @@ async fn was_committed(attempt: &Attempt, owner: &Owner) -> bool {
 }
 
 impl<'a> Driver<'a> {
-    /// Runs the body in place.
+    /// Runs the body within the caller's task.
     pub fn drive<F: Future + 'a>(self, body: F) -> impl Future<Output = F::Output> + use<'a, F> {
         ReentrancyGuard::new(body, self.address, self.span)
     }

@@ -1,4 +1,4 @@
-//! The thin layer that knows the user's types, and what expanded macros call. Everything behind it works on bytes.
+//! The thin typed layer: knows the user's types, and is called by expanded macros. All other modules work on bytes.
 
 use std::fmt;
 use std::future::Future;
@@ -23,7 +23,7 @@ use crate::fingerprint;
 use crate::record::{OnCrash, Outcome, Payload, Record};
 use crate::store::{Resolution, Store};
 
-/// What an idempotent function returns: a `Result`.
+/// Return type of an idempotent function: a `Result`.
 #[diagnostic::on_unimplemented(
     message = "an idempotent function returns a `Result`, not `{Self}`",
     label = "not a `Result`",
@@ -34,12 +34,12 @@ pub trait Returns: Sized {
     type Ok;
     /// The error.
     type Err;
-    /// As the `Result` that it is.
+    /// Converts the value into the `Result` that it is.
     ///
     /// # Errors
-    /// Its own.
+    /// The function's own error.
     fn into_result(self) -> Result<Self::Ok, Self::Err>;
-    /// Out of the `Result` that it is.
+    /// Converts a `Result` back into the function's return type.
     fn from_result(result: Result<Self::Ok, Self::Err>) -> Self;
 }
 
@@ -56,7 +56,7 @@ impl<T, E> Returns for Result<T, E> {
     }
 }
 
-/// An error that can carry what an idempotent call may answer.
+/// An error type that can represent the errors of an idempotent call.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot carry the errors of an idempotent call",
     label = "must be `From<idem_runtime::Error>`",
@@ -67,39 +67,40 @@ pub trait CallError: From<Error> {}
 #[diagnostic::do_not_recommend]
 impl<E: From<Error>> CallError for E {}
 
-/// What kind an `Err` of the body is.
+/// Classification of an `Err` of the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// Stored and replayed, like a value.
     Terminal,
-    /// Proves that nothing was done: the key is released, the next call runs the body again.
+    /// Proves that nothing was done: the key is released, and the next call runs the body again.
     Transient,
-    /// Nobody knows what was done: treated like a crash.
+    /// Leaves open if anything was done: treated like a crash.
     Unknown,
 }
 
-/// What `reconcile` found out about an earlier attempt that died.
+/// Result of `reconcile`: the fate of an earlier attempt that crashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reconciled<T> {
-    /// It was done, with this value, which is stored and replayed from now on.
+    /// The work was done, with this value. The value is stored, and replayed from now on.
     Done(T),
-    /// It was not done: the body runs.
+    /// The work was not done: the body runs.
     NotDone,
-    /// Nobody knows: the call answers `Interrupted`, and the next one asks again.
+    /// The fate is unknown: the call returns `Interrupted`, and the next one runs `reconcile` again.
     Unknown,
 }
 
-/// How values of type `T` are stored.
+/// Encoding of values of type `T`.
 ///
-/// It and [`ErrorCodec`] are the only places that ask for [`StoredValue`] and [`CallError`]: generated code makes one of
-/// each where the user's type stands, so a type that misses a bound is told so there, once, and nothing cascades.
+/// This type and [`ErrorCodec`] are the only places that require [`StoredValue`] and [`CallError`]. Generated code
+/// constructs one of each at the place of the user's type, so a missing bound is reported there, once, without
+/// follow-up errors.
 pub struct ValueCodec<T> {
     pub(super) encode: fn(&T, Codec, usize) -> Result<Payload, EncodeError>,
     decode: fn(&Payload) -> Result<T, DecodeError>,
 }
 
 impl<T> ValueCodec<T> {
-    /// They are stored by their serde implementations.
+    /// Encodes values with their serde implementations.
     pub const fn stored() -> Self
     where
         T: StoredValue,
@@ -110,7 +111,7 @@ impl<T> ValueCodec<T> {
         }
     }
 
-    /// They are stored in a form of their own.
+    /// Encodes values with these functions.
     #[cfg(feature = "http")]
     pub(crate) const fn by(
         encode: fn(&T, Codec, usize) -> Result<Payload, EncodeError>,
@@ -120,14 +121,14 @@ impl<T> ValueCodec<T> {
     }
 }
 
-/// How errors of type `E` carry those of the call, and how they are stored, where they are.
+/// Conversion of a call's errors into type `E`, and the encoding of stored errors of that type.
 pub struct ErrorCodec<E> {
     carry: fn(Error) -> E,
     pub(super) stored: Option<ValueCodec<E>>,
 }
 
 impl<E> ErrorCodec<E> {
-    /// They are not stored.
+    /// No errors are stored.
     pub const fn none() -> Self
     where
         E: CallError,
@@ -138,7 +139,7 @@ impl<E> ErrorCodec<E> {
         }
     }
 
-    /// Those that `replay_err` names are stored.
+    /// The errors that `replay_err` names are stored.
     #[must_use]
     pub const fn with_stored(self, stored: ValueCodec<E>) -> Self {
         Self {
@@ -148,20 +149,20 @@ impl<E> ErrorCodec<E> {
     }
 }
 
-/// How what a function returns is stored.
+/// Encoding of a function's values and errors.
 pub(super) struct Codecs<T, E> {
     pub(super) values: ValueCodec<T>,
     pub(super) errors: ErrorCodec<E>,
 }
 
 impl<T, E> Codecs<T, E> {
-    /// A refusal, as the function returns it.
+    /// A refusal, converted to the function's return type.
     pub(super) fn refuse(&self, span: &Span, error: Error) -> Result<T, E> {
         record_refusal(span, &error);
         Err((self.errors.carry)(error))
     }
 
-    /// The result that is stored, in the caller's types.
+    /// Decodes the stored result into the caller's types.
     fn decode(&self, outcome: &Outcome) -> Result<Result<T, E>, Error> {
         match (outcome, &self.errors.stored) {
             (Outcome::Completed(payload), _) => Ok(Ok((self.values.decode)(payload)?)),
@@ -174,7 +175,7 @@ impl<T, E> Codecs<T, E> {
         }
     }
 
-    /// The stored result, as the function returns it.
+    /// Decodes the stored result, and records it in the span and for the observer.
     fn replay(
         &self,
         ended: &SharedOutcome,
@@ -199,19 +200,20 @@ impl<T, E> Codecs<T, E> {
     }
 }
 
-/// An engine to call, or why there is none.
+/// An engine to call, or the reason for its absence.
 pub struct Handle(pub(super) Result<Arc<Engine>, Error>);
 
-/// Whether a call becomes a part of a transaction that is open.
+/// True if a call becomes part of an open transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Joins(pub(super) bool);
 
-/// The engine behind a handle. Whatever dereferences to a handle is accepted: generated code hands over a borrow.
+/// Returns the engine of a handle. Accepts everything that dereferences to a handle, because generated code passes a
+/// borrow.
 pub fn handle<S: Store + ?Sized>(idem: &Idem<S>) -> Handle {
     Handle(Ok(Arc::clone(idem.engine())))
 }
 
-/// The engine of calls that name no store: the task's or the process's default.
+/// Returns the engine of calls that name no store: the task's default or the process's.
 pub fn default_handle() -> Handle {
     Handle(default_engine())
 }
@@ -222,31 +224,31 @@ pub struct Running<T, E> {
     codecs: Codecs<T, E>,
 }
 
-/// A body that may run, or a question to be answered first.
+/// A body that may run, or an earlier attempt to reconcile first.
 pub enum Asking<T, E> {
-    /// It may run.
+    /// The body may run.
     Run(Running<T, E>),
-    /// First say what became of an earlier attempt.
+    /// `reconcile` must first say what became of an earlier attempt.
     Ask(Ask<T, E>),
 }
 
-/// An earlier attempt that died; `reconcile` is to say what it did.
+/// A crashed earlier attempt, about which `reconcile` is asked.
 pub struct Ask<T, E> {
     claimant: Claimer<'static>,
     dead: Box<Record>,
     entry: Entry<T, E>,
 }
 
-/// What a call carries along until its body runs.
+/// State that a call carries until its body runs.
 pub(super) struct Entry<T, E> {
     pub(super) codecs: Codecs<T, E>,
     pub(super) span: Span,
     pub(super) observer: Option<Observer>,
 }
 
-/// Claims the record of a call. `Err` is what the function returns without running its body.
+/// Claims the record of a call. `Err` is the function's return value if its body does not run.
 ///
-/// The call becomes a claimant before the future is made, so that the future does not hold the call as well.
+/// The call is turned into a claimer before the future is created, so that the future does not hold the call as well.
 pub(crate) fn enter<T, E>(
     handle: Handle,
     call: Call,
@@ -254,20 +256,20 @@ pub(crate) fn enter<T, E>(
     errors: ErrorCodec<E>,
 ) -> impl Future<Output = Result<Running<T, E>, Result<T, E>>> {
     let begun = Entry::begin(handle, call, Codecs { values, errors }, false);
-    // Boxed, so that a body that runs for hours does not keep the room that claiming took.
+    // Boxed, so that the future of a long-running body does not reserve the memory that only claiming needs.
     Box::pin(async move {
         let (mut claimant, entry) = begun?;
         match claimant.claim().instrument(entry.span.clone()).await {
             Ok(Claimed::Run(attempt, leader)) => Ok(entry.run(attempt, leader)),
             Ok(Claimed::Replay(ended, waited)) => Err(entry.replay(&ended, waited)),
-            // Never for a call that cannot ask.
+            // Unreachable for a call that cannot ask.
             Ok(Claimed::Ask(_)) => Err(entry.refuse(Error::Interrupted)),
             Err(error) => Err(entry.refuse(error)),
         }
     })
 }
 
-/// The same for `on_crash = reconcile(...)`.
+/// Claims the record of a call with `on_crash = reconcile(...)`.
 pub(crate) async fn enter_asking<T, E>(
     handle: Handle,
     call: Call,
@@ -280,7 +282,7 @@ pub(crate) async fn enter_asking<T, E>(
 }
 
 impl<T, E> Entry<T, E> {
-    /// A call becomes a claimant, with a span around it.
+    /// Turns a call into a claimer, with a span.
     fn begin(
         handle: Handle,
         call: Call,
@@ -291,7 +293,7 @@ impl<T, E> Entry<T, E> {
         Ok((Claimer::new(call, can_ask), entry))
     }
 
-    /// A call is frozen, with a span around it.
+    /// Validates and freezes a call, with a span.
     pub(super) fn prepare(
         handle: Handle,
         call: Call,
@@ -385,15 +387,16 @@ fn record_refusal(span: &Span, error: &Error) {
 }
 
 impl<T, E> Ask<T, E> {
-    /// The attempt that died.
+    /// The crashed attempt.
     pub fn attempt(&self) -> Attempt {
         Attempt::abandoned(Arc::clone(self.claimant.call()), &self.dead)
     }
 
-    /// Goes on with what `reconcile` found out. An `Err` of its own is given to the caller, and nothing is changed.
+    /// Continues with the answer of `reconcile`. An `Err` of `reconcile` is returned to the caller, and nothing is
+    /// changed.
     ///
     /// # Errors
-    /// What the function returns without running its body.
+    /// The function's return value if its body does not run.
     pub async fn answer(
         mut self,
         answer: Result<Reconciled<T>, E>,
@@ -432,7 +435,7 @@ impl<T, E> Ask<T, E> {
         {
             return Err(Error::Interrupted);
         }
-        // The stored result is given even to the call that stored it: all callers get one and the same.
+        // Claims once more, so that even the call that stored the result replays it: all callers get the same value.
         self.claimant.claim().await
     }
 }
@@ -443,12 +446,12 @@ impl<T, E> Running<T, E> {
         self.guard.attempt.clone()
     }
 
-    /// The body is about to be called, and may act before it gives its future.
+    /// Marks the body as begun: it is about to be called, and may act before it returns its future.
     pub(crate) fn begin(&mut self) {
         self.guard.begin();
     }
 
-    /// Runs the body, and keeps the lease while it runs.
+    /// Runs the body, and renews the lease while it runs.
     pub fn drive<'a, F: Future + 'a>(
         &'a mut self,
         body: F,
@@ -456,12 +459,12 @@ impl<T, E> Running<T, E> {
         self.guard.drive(body)
     }
 
-    /// Settles the record by what the body returned, and gives the caller what it is owed.
+    /// Settles the record according to the body's result, and returns the caller's result.
     ///
-    /// The verdict is reached before the future is made, so that the future holds no more than it must.
+    /// The result is judged before the future is created, so that the future stays small.
     ///
     /// # Errors
-    /// What the function returns.
+    /// The function's own error, or an error of the call.
     pub fn finish<J>(
         mut self,
         result: Result<T, E>,
@@ -478,9 +481,9 @@ impl<T, E> Running<T, E> {
             Some(Settle::Interrupt) | None => "interrupted",
         };
         let mut settlement = settle.and_then(|settle| self.guard.settle(settle));
-        // Boxed, as what claims is.
+        // Boxed for the reason given in `enter`.
         Box::pin(async move {
-            // Borrowed: what is moved out of a capture is kept twice.
+            // Borrowed, because a value moved out of a capture is stored twice in the future.
             if let Some(settlement) = &mut settlement {
                 let settled = settlement.settle(&self.guard.span).await;
                 if ends && settled == SettleResult::Lost {
@@ -502,7 +505,7 @@ impl<T, E> Running<T, E> {
         })
     }
 
-    /// What the record is to say. None where it is left as after a crash.
+    /// Decides how to settle the record. None if the record is left as after a crash.
     fn settle(&self, result: &Result<T, E>, judge: impl FnOnce(&E) -> ErrorKind) -> Option<Settle> {
         let attempt = &self.guard.attempt;
         let policy = &attempt.engine().policy;
@@ -515,7 +518,8 @@ impl<T, E> Running<T, E> {
             Err(error) => error,
         };
         let kind = match (judge(error), attempt.on_crash()) {
-            // The function was written for `rerun`, where every error may be tried again; the record was not.
+            // The function now says `rerun`, where every error may be retried; the record was claimed under another
+            // policy.
             (ErrorKind::Transient, OnCrash::Refuse | OnCrash::Reconcile)
                 if attempt.call().request.on_crash == OnCrash::Rerun =>
             {
@@ -528,7 +532,7 @@ impl<T, E> Running<T, E> {
                 let encoded = (errors.encode)(error, codec, limit);
                 Some(Settle::End(outcome(encoded, Outcome::Failed, attempt)))
             }
-            // A step that may have been done and is not remembered would be done again at once.
+            // Releasing after an unknown step would repeat the step immediately, although it may have been done.
             (ErrorKind::Transient, _) if !attempt.has_unknown_steps() => Some(Settle::Release),
             (ErrorKind::Transient | ErrorKind::Unknown | ErrorKind::Terminal, _) => {
                 match attempt.on_crash() {
@@ -539,7 +543,7 @@ impl<T, E> Running<T, E> {
         }
     }
 
-    /// Another call took over and this one's result was refused: the caller gets the stored one, if there is one.
+    /// Another call took over, and the store refused this call's result: replays the stored result, if there is one.
     async fn after_loss(&self) -> Result<T, E> {
         let (span, observer) = (&self.guard.span, self.guard.observer.as_ref());
         let engine = self.guard.attempt.engine();
@@ -574,7 +578,7 @@ fn warn_unrecorded(guard: &Guard) {
     );
 }
 
-/// How a record ends whose result was encoded, or could not be.
+/// Outcome of a record, depending on the result of encoding.
 pub(super) fn outcome(
     encoded: Result<Payload, EncodeError>,
     ended: fn(Payload) -> Outcome,

@@ -1,9 +1,9 @@
-//! Giving back claims whose calls have gone.
+//! Releases claims whose calls were dropped.
 //!
-//! One task of a handle does it for all of them, and asks a store that fails with one claim at a time and growing
-//! pauses: thousands of calls that failed together must not keep an overloaded store busy. A claim whose fencing token
-//! is not known is looked for by reading. It is never claimed again: a claim sent from here could itself be the one
-//! that is left behind.
+//! One task per handle serves all such claims. If the store fails, the task tries only one claim at a time, with
+//! growing pauses: thousands of calls that failed together must not keep an overloaded store busy. A claim whose
+//! fencing token is not known is searched for by reading. It is never claimed again: a claim sent from here could
+//! itself be left behind.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,11 +19,12 @@ use crate::engine::timing::{Backoff, bounded, later};
 use crate::error::StoreError;
 use crate::record::{FencingToken, Owner, State};
 
-/// Abandoned claims that wait for their turn, at most. One more is left to its lease.
+/// Maximum number of queued abandoned claims. Further ones are left to their leases.
 const MAX_WAITING: usize = 4096;
-/// Claims that are given back at the same time, once the store has answered for one.
+/// Number of claims that are released concurrently, once the store has answered for one.
 const AT_ONCE: usize = 16;
-/// Reads for a claim that is not there, spread over the time that a store call may take: it may still arrive.
+/// Number of reads for a claim that is not in the store. They are spread over the time limit of a store call, because
+/// the claim may still arrive.
 const LOOKS: u32 = 3;
 
 /// The abandoned claims of a handle.
@@ -39,27 +40,27 @@ struct Queue {
     is_served: bool,
 }
 
-/// A claim whose call has gone.
+/// A claim whose call was dropped.
 pub(super) struct Abandoned {
     call: Arc<Prepared>,
-    /// The fencing token, where the store's answer is known.
+    /// The fencing token, if the store's answer is known.
     granted: Option<FencingToken>,
     looks: u32,
     due: Instant,
     give_up_at: Instant,
-    /// Keeps other calls of this process from claiming the key until this one was tried once.
+    /// Prevents other calls of this process from claiming the key until this claim was tried once.
     leader: Option<Leader>,
 }
 
-/// What one try came to.
+/// Result of one try.
 enum Tried {
     Over,
-    /// The claim is not there, and may still come.
+    /// The claim is not in the store, and may still arrive.
     Absent,
 }
 
 impl Abandoned {
-    /// A claim of which nobody knows whether it was granted.
+    /// A claim that may or may not have been granted.
     pub(super) fn in_doubt(call: &Arc<Prepared>, leader: Option<Leader>) -> Self {
         let now = Instant::now();
         Self {
@@ -84,7 +85,7 @@ impl Abandoned {
         }
     }
 
-    /// Hands the claim to the handle's task.
+    /// Passes the claim to the handle's task.
     pub(super) fn give_back(self) {
         let (engine, runtime) = (Arc::clone(&self.call.engine), self.call.runtime.clone());
         let mut queue = engine.give_back.lock();
@@ -103,7 +104,7 @@ impl Abandoned {
         if is_served {
             engine.give_back.arrived.notify_one();
         } else {
-            // Made here: a runtime that is stopping drops the task before its first poll.
+            // Created outside of the task: a runtime that is stopping drops the task before its first poll.
             runtime.spawn(serve(Service {
                 engine,
                 is_over: false,
@@ -136,7 +137,7 @@ impl Abandoned {
         Ok(Tried::Over)
     }
 
-    /// Tries once. Returns the claim where it is to be tried again, and whether the store failed.
+    /// Tries once. Returns the claim if it is to be tried again, and true if the store failed.
     async fn try_again(mut self) -> (Option<Self>, bool) {
         let tried = self.try_once().await;
         self.leader = None;
@@ -157,10 +158,10 @@ impl Abandoned {
     }
 }
 
-/// What there is to give back.
+/// Claims to release.
 enum Due {
     Now(Vec<Abandoned>),
-    /// Nothing before this.
+    /// Nothing is due before this time.
     At(Instant),
     Nothing,
 }
@@ -170,7 +171,7 @@ impl GiveBack {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The claims that are due. With none waiting, the queue is marked as not served.
+    /// Takes the due claims. If no claim is queued, marks the queue as not served.
     fn due(&self) -> Due {
         let mut queue = self.lock();
         let now = Instant::now();
@@ -197,13 +198,13 @@ async fn serve(mut service: Service) {
                 return;
             }
             Due::At(next) => {
-                // Either the next claim is due, or another one arrives.
+                // Ends when the next claim is due, or when another one arrives.
                 let _ = timeout_at(next, engine.give_back.arrived.notified()).await;
                 continue;
             }
             Due::Now(due) => due.into_iter(),
         };
-        // One is asked for all: a store that fails is left alone for a while.
+        // The first claim probes the store: if the store fails, the others wait for the pause.
         let Some(first) = due.next() else { continue };
         let (again, failed) = first.try_again().await;
         let mut waiting: Vec<_> = again.into_iter().collect();
@@ -232,7 +233,8 @@ async fn serve(mut service: Service) {
     }
 }
 
-/// A task that is cut off, as it is when its runtime ends, leaves the queue to the next one.
+/// Marks the queue as not served if the task is cancelled, for example when its runtime ends. The next task then serves
+/// the queue.
 struct Service {
     engine: Arc<Engine>,
     is_over: bool,

@@ -1,9 +1,10 @@
-//! Sending a claim, so that its answer is learnt even if the caller goes away.
+//! Sends a claim, and receives its answer even if the caller is dropped.
 //!
-//! A claim that was sent may be granted at any later time: its statement may still wait for a connection, for a lock or
-//! for a commit. A record that is claimed for a caller who has gone stays `RUNNING` for a whole lease, and under `refuse`
-//! until an operator resolves it, although nothing ran. Looking once whether the claim was granted is not enough, because
-//! the look can overtake the claim. So a claim is never cut off: a task waits for its answer and gives the claim back.
+//! A claim may be granted at any time after it was sent: its statement may still wait for a connection, for a lock or
+//! for a commit. A record claimed for a dropped caller stays `RUNNING` for a whole lease, although nothing ran. Under
+//! `refuse` it then stays until an operator resolves it. Checking once if the claim was granted is not enough, because
+//! the read can overtake the claim. A claim is therefore never cancelled: a task waits for its answer and releases the
+//! claim.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,30 +21,30 @@ use crate::error::StoreError;
 use crate::record::{FencingToken, Observation};
 use crate::store::{ClaimOutcome, ClaimRequest};
 
-/// Claims of one handle that may outlive their callers at the same time. A store that answers nobody would otherwise
-/// collect one task for each call that ever failed. Beyond the limit a claim is cut off and looked for later.
+/// Maximum number of claims of one handle that outlive their callers at the same time. A store that never answers would
+/// otherwise collect one task for each failed call. Beyond the limit a claim is cancelled, and searched for later.
 pub(in crate::engine) const MAX_ORPHANS: usize = 1024;
 
-/// How long an abandoned claim is only waited for. Until then the calls of this process with its key wait as well; then
-/// they ask the store themselves, and the claim is looked for.
+/// Grace period in which the answer to an abandoned claim is only waited for. During it, the calls of this process with
+/// the claim's key wait as well. After it, they ask the store themselves, and the claim is searched for.
 const ANSWER_SOON: Duration = Duration::from_millis(250);
 
-/// A store call that claims.
+/// Future of a store call that claims.
 type Asking = Pin<Box<dyn Future<Output = Result<ClaimOutcome, StoreError>> + Send>>;
 
-/// The answer to a claim, and when the claim was sent.
+/// Answer to a claim, and the time at which the claim was sent.
 pub(super) type Answer = Result<(ClaimOutcome, Instant), StoreError>;
 
-/// What is claimed.
+/// Content of a claim.
 pub(super) enum Ask {
     /// The call's own request.
     Call,
-    /// A takeover of what was observed, or a claim with another digest than the call's own.
+    /// A takeover of the observed record, or a claim with another digest than the call's own.
     Other(Box<(Option<Observation>, ClaimRequest)>),
 }
 
 impl Ask {
-    /// The store call, which owns all it needs: it may go on without its caller.
+    /// Creates the store call. It owns everything it needs, because it may outlive its caller.
     fn send(&self, call: &Arc<Prepared>) -> Asking {
         let call = Arc::clone(call);
         match self {
@@ -61,27 +62,27 @@ impl Ask {
     }
 }
 
-/// What was done with a record by the time an unanswered claim of it gets its answer.
+/// Fate of a record at the time when an unanswered claim of it gets its answer.
 enum Decision {
     /// The body runs under this fencing token.
     Uses(FencingToken),
-    /// The body runs without protection: a claim is left to its lease, so that no duplicate runs beside the body.
+    /// The body runs without protection. A granted claim is left to its lease, so that no duplicate runs concurrently.
     Leaves,
 }
 
-/// The claims of one call that were sent, until it is certain that none of them is left behind.
+/// The claims of one call that were sent, until it is certain that all of them are accounted for.
 #[derive(Default)]
 pub(super) struct Sent {
     /// The store call that the caller waits for.
     under_way: Option<Asking>,
-    /// Store calls that took too long and were followed by another try. Each has a task, which waits for the decision.
+    /// Store calls that took too long and were followed by a retry. Each has a task, which waits for the decision.
     unanswered: Vec<oneshot::Sender<Decision>>,
-    /// A claim may have been granted, and nobody works under it.
+    /// A claim may have been granted, and no body runs under it.
     in_doubt: bool,
 }
 
 impl Sent {
-    /// Sends a claim until the store answers or patience is over.
+    /// Sends a claim until the store answers or patience runs out.
     pub(super) async fn send(
         &mut self,
         call: &Arc<Prepared>,
@@ -92,7 +93,8 @@ impl Sent {
         if let Ask::Call = ask
             && call.engine.store.answers_at_once()
         {
-            // Nothing can come between the question and the answer, so nothing has to own the question.
+            // The store answers within one poll, so nothing can be dropped between question and answer, and the future
+            // need not own its inputs.
             let sent_at = now.take().unwrap_or_else(Instant::now);
             let claim = call.engine.store.claim(&call.request);
             if let Ok(claim) = bounded(policy.store_timeout, claim).await {
@@ -139,17 +141,17 @@ impl Sent {
         }
     }
 
-    /// The claim was granted, and nothing has come of it yet: abandoned from here, it is given back.
+    /// Marks a granted claim as unused: if the call is dropped now, the claim is released.
     pub(super) fn hesitate(&mut self) {
         self.in_doubt = true;
     }
 
-    /// The body is about to run under the claim that was granted.
+    /// Marks the granted claim as used: the body is about to run under it.
     pub(super) fn proceed(&mut self) {
         self.in_doubt = false;
     }
 
-    /// The body runs without a claim. Whatever may have been granted is left to its lease.
+    /// Leaves every claim that may have been granted to its lease: the body runs without a claim.
     pub(super) fn leave(&mut self) {
         self.decide(|| Decision::Leaves);
         self.in_doubt = false;
@@ -162,8 +164,8 @@ impl Sent {
         }
     }
 
-    /// Gives back what may have been claimed. The tasks of unanswered claims do so by themselves: their decision never
-    /// comes.
+    /// Releases every claim that may have been granted. The tasks of unanswered claims release theirs, because their
+    /// decision never arrives.
     pub(super) fn abandon(&mut self, call: &Arc<Prepared>, leader: Option<Leader>) {
         if let Some(asking) = self.under_way.take() {
             outlive(call, asking, None, leader);
@@ -173,7 +175,7 @@ impl Sent {
     }
 }
 
-/// Waits for the answer to a claim in a task, and gives back what it was granted unless the call uses it.
+/// Spawns a task that waits for the answer to a claim. The task releases a granted claim unless the call uses it.
 fn outlive(
     call: &Arc<Prepared>,
     mut asking: Asking,
@@ -199,7 +201,7 @@ fn outlive(
         };
         if answer.is_none() {
             if decision.is_none() {
-                // The answer may be lost, or the claim still waits at the server.
+                // The answer may be lost, or the claim may still be waiting at the server.
                 Abandoned::in_doubt(&call, None).give_back();
             }
             answer = within(call.request.lease, &mut asking).await;
@@ -219,7 +221,7 @@ fn outlive(
 }
 
 impl Decision {
-    /// Whether a claim with this fencing token is in use, or to be left alone.
+    /// True if a claim with this fencing token is in use, or is to be left to its lease.
     fn covers(&self, granted: FencingToken) -> bool {
         match self {
             Self::Uses(used) => *used == granted,

@@ -1,8 +1,8 @@
-//! Steps whose effect is SQL in the database of the records: effect and step are committed together, so there is no
-//! moment at which one is there without the other, and a step is never unknown.
+//! Steps whose effect is SQL in the database of the records. Effect and step are committed together: neither ever
+//! exists without the other, so a step is never unknown.
 //!
-//! The record is not held while the step runs, or the heartbeat would wait for it: saving the step, the last statement
-//! before the commit, is what finds out that another call has taken over.
+//! The record is not locked while the step runs, because the heartbeat would wait for the lock. A takeover by another
+//! call is detected by the last statement before the commit, which saves the step.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::record::{Owner, Payload};
 use crate::store::{FencedWrite, TransactionalStore};
 
 impl Attempt {
-    /// A [`step`](Self::step) that runs in a transaction of the database that the records are in: what it changes
-    /// through the connection that it is given and the fact that it is done are committed together.
+    /// A [`step`](Self::step) that runs in a transaction of the database that holds the records. The step's changes
+    /// through the given connection, and the fact that the step is done, are committed together.
     ///
     /// ```no_run
     /// # #[cfg(feature = "sqlite")]
@@ -47,42 +47,43 @@ impl Attempt {
     /// # }
     /// ```
     ///
-    /// The handle is the one that the call was made with, or a clone of it, and on a SQL store: any other store is a
-    /// compile error.
+    /// The handle must be the one that the call was made with, or a clone of it, and must be on a SQL store. Any other
+    /// store is a compile error.
     ///
     /// # What is guaranteed
     ///
-    /// - The step's effect in this database happens **exactly once** per record. A crash before the commit has undone
-    ///   it, after the commit it is saved.
-    /// - An `Err`, a panic and a dropped future roll it back: nothing has happened, and nothing is unknown. After an
-    ///   `Err` of the step it may be run again under its name, such as where the database rolled it back in favour of
+    /// - The step's effect in this database happens **exactly once** per record. A crash before the commit rolls it
+    ///   back; after the commit the step is saved.
+    /// - An `Err`, a panic or a dropped future rolls the step back: nothing has happened, and nothing is unknown. After
+    ///   an `Err` the step may run again under its name, for example if the database rolled it back in favour of
     ///   another transaction.
-    /// - Where another call took over while the step ran, its commit is refused, and it is rolled back.
-    /// - Where the commit was not acknowledged, the store is asked what became of it.
+    /// - If another call took over while the step ran, the step's commit is refused, and the step is rolled back.
+    /// - If the commit was not acknowledged, the store is asked if it took effect.
     ///
-    /// What the step does elsewhere is not promised anything: that is for [`step`](Self::step).
+    /// Effects outside of this database have no guarantee: use [`step`](Self::step) for them.
     ///
-    /// The lease is renewed meanwhile, as ever, but on SQLite, where nobody else writes while a transaction is open:
-    /// keep the step shorter than the lease there. Calls and steps on the same handle are refused in the step's body,
-    /// since they could wait for the transaction that waits for them, unless they join it by `tx`.
+    /// The lease is renewed while the step runs, except on SQLite, where no other connection can write while a
+    /// transaction is open. On SQLite, keep the step shorter than the lease. In the step's body, calls and steps on the
+    /// same handle are refused, because they could wait for the transaction that waits for them. Calls that join the
+    /// transaction through `tx` are allowed.
     ///
     /// # Cost
     ///
-    /// One transaction, and in it one statement beside the step's own.
+    /// One transaction, with one statement in addition to the step's own.
     ///
     /// # Errors
-    /// What the step returned, or in its error type:
-    /// - [`Error::InvalidCall`] where the handle is on another store, the result cannot be encoded or is over the limit
-    ///   (the step was rolled back), and where [`step`](Self::step) says so;
-    /// - [`Error::Store`] where earlier steps could not be read, no transaction be opened, or it could not be committed;
-    ///   nothing has happened then, unless the store could not even be asked whether it was committed. The next
-    ///   attempt finds out;
-    /// - [`Error::Decode`] where what is stored does not fit `T`; nothing ran;
-    /// - [`Error::LeaseLost`] where another call owns the record; the step was rolled back.
+    /// The step's own error, or in its error type:
+    /// - [`Error::InvalidCall`] if the handle is on another store, if the result cannot be encoded or is over the limit
+    ///   (the step was rolled back), and in the cases listed at [`step`](Self::step);
+    /// - [`Error::Store`] if earlier steps could not be read, no transaction could be opened, or the transaction could
+    ///   not be committed. Nothing has happened then, unless the store could not be asked if the commit took effect. In
+    ///   that case the next attempt finds out;
+    /// - [`Error::Decode`] if the stored result does not fit `T`; nothing ran;
+    /// - [`Error::LeaseLost`] if another call owns the record; the step was rolled back.
     ///
     /// # Cancel safety
-    /// Dropped, it is rolled back, unless the commit is under way already, which then holds or does not: the next
-    /// attempt finds out.
+    /// Dropping the future rolls the step back, unless the commit is already in progress. That commit then succeeds or
+    /// fails as a whole, and the next attempt finds out.
     pub async fn step_tx<S, T, E>(
         &self,
         idem: &Idem<S>,
@@ -103,7 +104,7 @@ impl Attempt {
         };
         let span = Span::none();
         let connection = &mut *step.transaction;
-        // The closure may act before it gives its future.
+        // The closure may act before it returns its future.
         let body = async { run(connection).await };
         let value =
             match ReentrancyGuard::new(body, reentrancy::address(self.engine()), &span).await {
@@ -146,16 +147,16 @@ impl Attempt {
         })
     }
 
-    /// The step did nothing, and may run again.
+    /// Frees the name of a step that did nothing, so that the step may run again.
     fn free_step(&self, name: &str) {
         self.call().steps.book().pages().used.remove(name);
     }
 
-    /// What became of a step whose commit was not acknowledged; none where the record is another's.
+    /// Checks if an unacknowledged commit saved the step; none if another call owns the record.
     async fn find_step(&self, owner: &Owner, name: &str) -> Result<Option<bool>, StoreError> {
         let engine = self.engine();
         let lease = self.call().request.lease;
-        // A commit that is still under way holds the record: renewing it waits for the end of that.
+        // A commit in progress locks the record: the renewal waits until the commit ends.
         let renewed = self.persist(|| engine.store.renew(owner, lease)).await?;
         let (FencedWrite::Applied, Some(store)) = (renewed, engine.store.steps()) else {
             return Ok(None);
@@ -168,23 +169,23 @@ impl Attempt {
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 enum StartedStep<S: TransactionalStore> {
-    /// An earlier attempt has finished it.
+    /// An earlier attempt has finished the step.
     Saved(Payload),
     Run(Step<S>),
 }
 
-/// A step in its transaction. Dropped, it is rolled back.
+/// A step in its transaction. Dropping it rolls it back.
 struct Step<S: TransactionalStore> {
     transaction: S::Transaction<'static>,
     store: Arc<S>,
     attempt: Attempt,
-    /// None where the body runs without protection.
+    /// None if the body runs without protection.
     owner: Option<Owner>,
     name: Box<str>,
 }
 
 impl<S: TransactionalStore> Step<S> {
-    /// Commits what the step did, with what it came to.
+    /// Commits the step's changes together with its result.
     fn commit(
         mut self,
         encoded: Result<Payload, EncodeError>,
@@ -226,7 +227,7 @@ impl<S: TransactionalStore> Step<S> {
                     attempt.lose();
                     Err(Error::LeaseLost)
                 }
-                // It is saved or it is not, and the next attempt sees which.
+                // The next attempt sees if the step was saved.
                 Err(_) => Err(failed.into()),
             }
         })
@@ -256,7 +257,7 @@ impl<S: TransactionalStore> Step<S> {
         }
     }
 
-    /// Rolls back. Where the database does not answer it does so by itself.
+    /// Rolls back. If the database cannot be reached, it rolls back when it loses the connection.
     fn undo(self) -> Boxed<'static, ()> {
         Box::pin(async move {
             let limit = self.attempt.engine().policy.store_timeout;

@@ -1,4 +1,4 @@
-//! From a call to a transaction that holds its record, on a connection of the store's own or on the caller's.
+//! Claims the record of a call in a transaction, on a connection of the store or of the caller.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use crate::error::{InvalidCall, StoreError, StoreErrorKind};
 use crate::record::Observation;
 use crate::store::{ClaimInTransaction, ClaimRequest, TransactionalStore};
 
-/// Where transactions come from.
+/// Source of transactions to claim in.
 pub(super) trait TransactionSource<'c, S: TransactionalStore>: Send {
-    /// Whether they are a part of what the caller has begun.
+    /// True if the transactions are part of the caller's open transaction.
     const JOINS: bool;
 
-    /// A transaction.
+    /// Opens a transaction.
     fn open<'a>(
         &'a mut self,
         store: &'a S,
@@ -22,14 +22,14 @@ pub(super) trait TransactionSource<'c, S: TransactionalStore>: Send {
     where
         'c: 'a;
 
-    /// What was opened.
+    /// Takes the open transaction out.
     fn take(&mut self) -> Option<S::Transaction<'c>>;
 
-    /// Why no transaction can come from here.
+    /// Reason for which this source cannot open transactions.
     fn refusal(&self) -> Option<InvalidCall>;
 }
 
-/// A connection of the store's own for each try, so that one that waits holds none.
+/// A new connection of the store for each try, so that a waiting call holds none.
 pub(super) struct OwnConnection<S: TransactionalStore>(Option<S::Transaction<'static>>);
 
 impl<S: TransactionalStore> OwnConnection<S> {
@@ -48,7 +48,7 @@ impl<S: TransactionalStore> TransactionSource<'static, S> for OwnConnection<S> {
     where
         'static: 'a,
     {
-        // One of a try that was given up is rolled back.
+        // Dropping the transaction of an earlier try rolls it back.
         self.0 = None;
         let transaction = store.begin().await?;
         Ok(self.0.insert(transaction))
@@ -102,18 +102,18 @@ impl<'c, S: TransactionalStore> TransactionSource<'c, S> for JoinedConnection<'c
         self.opened.take()
     }
 
-    /// A savepoint needs a transaction around it that the driver knows of. One that was begun by SQL text it does not
-    /// know, and would commit together with the call.
+    /// A savepoint needs an enclosing transaction that the driver knows of. The driver does not know a transaction that
+    /// was begun by SQL text, and would commit it together with the call.
     fn refusal(&self) -> Option<InvalidCall> {
         (!self.is_in_transaction).then_some(InvalidCall::NoTransaction)
     }
 }
 
-/// A call on its way to a transaction that holds its record.
+/// A call that is claiming its record in a transaction.
 pub(super) struct TransactionClaimer<'c, S, F> {
     store: Arc<S>,
     source: F,
-    /// How long its transactions may live.
+    /// Lifetime of the transactions.
     lives: PhantomData<&'c ()>,
 }
 
@@ -126,20 +126,20 @@ impl<'c, S: TransactionalStore, F: TransactionSource<'c, S>> TransactionClaimer<
         }
     }
 
-    /// The transaction that holds the record.
+    /// Returns the transaction that holds the record.
     pub(super) fn into_transaction(mut self) -> Option<S::Transaction<'c>> {
         self.source.take()
     }
 
-    /// Gives the caller's connection back as it was, in bounded time.
+    /// Restores the caller's connection to its earlier state, in bounded time.
     pub(super) async fn give_up(&mut self, limit: Duration) {
-        // Dropped, it is rolled back when its connection is next used.
+        // If this times out, the dropped transaction is rolled back when its connection is next used.
         let _ = tokio::time::timeout(limit, self.leave()).await;
     }
 
     async fn leave(&mut self) {
         if let Some(transaction) = self.source.take() {
-            // What the database did not hear of it does when the connection is gone, or used next.
+            // If the rollback does not reach the database, it happens when the connection is closed or next used.
             let _ = self.store.rollback(transaction).await;
         }
     }

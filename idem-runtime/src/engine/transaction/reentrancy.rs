@@ -1,5 +1,5 @@
-//! Which transactional bodies are being polled: a call in one of them that takes its own way to the store would wait for
-//! the transaction that waits for it.
+//! Tracks the transactional bodies that are being polled, to prevent a deadlock. A call in such a body that used
+//! another connection to the store would wait for the transaction that waits for the call.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -11,11 +11,11 @@ use tracing::Span;
 use crate::engine::Engine;
 
 thread_local! {
-    /// The handles, by address, whose transactional bodies are on this thread's stack.
+    /// Addresses of the engines whose transactional bodies are on this thread's stack.
     static POLLED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Whether this is asked from within a transactional body of a handle on the same store.
+/// True if the caller runs inside a transactional body of a handle on the same store.
 pub(in crate::engine) fn is_polled(engine: &Engine) -> bool {
     POLLED.with_borrow(|polled| polled.contains(&address(engine)))
 }
@@ -24,7 +24,7 @@ pub(in crate::engine) fn address(engine: &Engine) -> usize {
     std::ptr::from_ref(engine).addr()
 }
 
-/// A poll of a transactional body.
+/// One poll of a transactional body.
 struct Polling;
 
 impl Polling {
@@ -35,14 +35,14 @@ impl Polling {
 }
 
 impl Drop for Polling {
-    /// A body that panics has to be taken off as well.
+    /// Removes the entry even if the body panics.
     fn drop(&mut self) {
         POLLED.with_borrow_mut(Vec::pop);
     }
 }
 
 pin_project! {
-    /// A transactional body that is driven.
+    /// A transactional body that is being polled.
     pub(in crate::engine) struct ReentrancyGuard<'a, F> {
         #[pin]
         body: F,
