@@ -1,4 +1,4 @@
-//! Records in MySQL or MariaDB.
+//! Store of records in MySQL or MariaDB.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -39,7 +39,7 @@ pub(super) use errors::{DUPLICATE, error, number, retry_undone};
 use errors::{LOCKED, NO_SUCH_TABLE};
 use statements::MySqlStatements;
 
-/// Records in MySQL 8 or later, or MariaDB 10.6 or later. Cloning is cheap and shares the connections.
+/// Store of records in MySQL 8 or later, or MariaDB 10.6 or later. Cloning is cheap and shares the connections.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -52,87 +52,89 @@ use statements::MySqlStatements;
 ///
 /// # Cost
 ///
-/// A claim is one statement, which inserts and, in MariaDB, returns what is there where it cannot: a first call is two
-/// statements, a replay is one. MySQL returns nothing from an insert, so a replay there is two, the second a read. A
-/// replay writes no row and nothing to the redo log. It locks the record for the length of its statement, so it waits
-/// for a completion to be committed. No transaction stays open between statements, and no connection is held while the
-/// body runs. Where many calls begin or end at once, they share statements and commits, except that MySQL claims one by
-/// one; none of them waits for others to come.
+/// A claim is one statement, an insert. If the record exists, MariaDB returns it in the same statement: a first call
+/// takes two statements, a replay one. MySQL returns no row from an insert, so a replay there takes two, the second one
+/// a read. A replay writes no row and nothing to the redo log. It locks the record while its statement runs, so it
+/// waits for a completion to be committed. No transaction stays open between statements, and no connection is held
+/// while the body runs. If many calls begin or end concurrently, they share statements and commits (group commit),
+/// except that MySQL claims one by one. No call waits for others to arrive.
 ///
-/// With `binlog_format = STATEMENT` replays are written to the binary log, for which there is no row to tell that
-/// nothing changed; use `MIXED`, the default of MariaDB, or `ROW`, the default of MySQL.
+/// With `binlog_format = STATEMENT` the server writes replays to the binary log, because without rows it cannot see
+/// that nothing changed. Use `MIXED`, the default of MariaDB, or `ROW`, the default of MySQL.
 ///
 /// # Pool
 ///
-/// In a pool of your own turn `test_before_acquire` off, or each step pays for a ping, and leave `autocommit` on, as it
-/// is by default: each step is a statement that commits by itself. The isolation level does not matter. Cut
-/// connections are found when they are next used, which is an error that a call handles by trying again.
+/// If you create the pool yourself, turn `test_before_acquire` off; otherwise each transition pays for a ping. Leave
+/// `autocommit` on, the default: each transition is a statement that commits on its own. The isolation level does not
+/// matter. A cut connection is detected at its next use, as an error after which the call retries.
 ///
 /// # Durability
 ///
-/// A result that was acknowledged survives a crash of the server with `innodb_flush_log_at_trx_commit = 1`, the
-/// default, and where the binary log is what a restart or a replica goes by, with `sync_binlog = 1`, the default of
-/// MySQL but not of MariaDB. With less, the last results may be taken back, and their calls run again.
+/// An acknowledged outcome survives a crash of the server with `innodb_flush_log_at_trx_commit = 1`, the default. If a
+/// restart or a replica recovers from the binary log, `sync_binlog = 1` is needed as well, the default of MySQL but not
+/// of MariaDB. With weaker settings the last outcomes may be lost, and their calls run again.
 ///
-/// InnoDB by itself shows a commit to others a moment before it is in its log. A crash of the server in that moment
-/// takes back what nobody was acknowledged, but a duplicate may have been given, and the call runs again: under `tx` as
-/// well. What others see behind the binary log has been written, so turn it on (`log_bin`, the default of MySQL but not
-/// of MariaDB) with `sync_binlog = 1` where no result may ever be taken back.
+/// InnoDB alone shows a commit to others a moment before it is in its log. A crash of the server in that moment loses a
+/// commit that was never acknowledged to its caller, but a duplicate call may have received its outcome. The call then
+/// runs again, under `tx` as well. With the binary log, a commit is written before others see it. Where no outcome may
+/// ever be lost, turn it on (`log_bin`, the default of MySQL but not of MariaDB) with `sync_binlog = 1`.
 ///
-/// A replica that is promoted has what had reached it: with asynchronous replication acknowledged records can be
-/// missing, and their calls run again. With Galera or Group Replication send all steps to one node, or turn on
-/// `wsrep_sync_wait = 1` or `group_replication_consistency = BEFORE`: another node may not have applied yet what one
-/// has acknowledged. Their certification conflicts are deadlocks to a client, and are tried again here.
+/// A replica that is promoted has only the data that had reached it. With asynchronous replication acknowledged records
+/// can be missing, and their calls run again. With Galera or Group Replication send all transitions to one node, or
+/// turn on `wsrep_sync_wait = 1` or `group_replication_consistency = BEFORE`: another node may not have applied yet
+/// what one node has acknowledged. Their certification conflicts appear to a client as deadlocks, which the store
+/// retries.
 ///
 /// # Transactions
 ///
-/// A transactional call (`tx = ...`) holds one connection of the pool while its body runs, in the isolation level that
-/// the connection has by default. Until its end it also holds a shared lock on the one row of the table
-/// `idem_records_fencing_floor`, which a purge has to change once a retention. The purge does not wait for that row, because
-/// every claim would wait behind it: after a second of tries it gives up with [`StoreErrorKind::Conflict`], and the
-/// purger tries again at its next interval. On MySQL, and if transactions have left it no moment for five minutes, it
-/// waits for them for a second, and claims wait as well. Statements that define something commit the transaction half
-/// way: keep them out.
+/// A transactional call (`tx = ...`) holds one connection of the pool while its body runs, with the default isolation
+/// level of the connection. Until its end it also holds a shared lock on the only row of the table
+/// `idem_records_fencing_floor`, which a purge has to change once per retention. The purge does not wait for that row,
+/// because every claim would wait behind it. After a second of tries the purge fails with [`StoreErrorKind::Conflict`],
+/// and the purger tries again at its next interval. On MySQL, or if transactions have held the row without a gap for
+/// five minutes, the purge waits for them for a second, and claims wait as well. Statements that define tables or other
+/// objects commit the transaction half way: keep them out of the body.
 ///
 /// # Clock
 ///
-/// Time is the server's, in UTC, in microseconds, read where a statement begins; the session's time zone does not
-/// matter. A clock that is put back, or is behind after a failover, makes leases and retentions last longer by as much.
+/// The server's clock decides, in UTC, in microseconds, read when a statement begins. The session's time zone does not
+/// matter. If the clock is set back, or is behind after a failover, leases and retentions last longer by that amount.
 ///
 /// # Size of results
 ///
-/// A result has to fit into one packet: `max_allowed_packet` is 64 MiB in MySQL and 16 MiB in MariaDB unless the server
-/// sets another, and InnoDB wants a redo log of ten times the largest.
+/// A result has to fit into one packet. `max_allowed_packet` is 64 MiB by default in MySQL and 16 MiB in MariaDB.
+/// InnoDB needs a redo log of ten times the largest result.
 #[derive(Debug, Clone)]
 pub struct MySqlStore {
     pub(super) pool: MySqlPool,
     statements: Arc<MySqlStatements>,
     claims: Batcher<ClaimBatch>,
     completions: Batcher<CompletionBatch>,
-    /// Whether the server gives back the rows that an insert comes upon, as MariaDB does.
+    /// True if the server returns the rows that an insert conflicts with, as MariaDB does.
     returns_rows: Arc<AtomicBool>,
-    /// Since when no moment was found to raise the fencing floor.
+    /// Time since which every attempt to raise the fencing floor found its row locked.
     starved_since: Arc<Mutex<Option<Instant>>>,
 }
 
-/// How long a pool that the store makes waits for a connection.
+/// Maximum time that a pool made by the store waits for a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How many records one statement of a purge touches at most, to keep its locks short.
+/// Maximum number of records that one statement of a purge changes, to keep its locks short.
 const BATCH: u32 = 512;
 
 impl MySqlStore {
-    /// Opens a pool of the store's own, of up to ten connections. [Migrate](Self::migrate) before the first claim.
+    /// Opens a store with its own pool of up to ten connections. Call [`migrate`](Self::migrate) before the first
+    /// claim.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Other`] where this is no URL of a MySQL server, [`Unavailable`](StoreErrorKind::Unavailable)
-    /// where none answers within five seconds, [`Denied`](StoreErrorKind::Denied) for a wrong password, and
-    /// [`Schema`](StoreErrorKind::Schema) for a database that is not there.
+    /// [`StoreErrorKind::Other`] if this is not a URL of a MySQL server, [`Unavailable`](StoreErrorKind::Unavailable)
+    /// if no server answers within five seconds, [`Denied`](StoreErrorKind::Denied) for a wrong password, and
+    /// [`Schema`](StoreErrorKind::Schema) for a database that does not exist.
     ///
     /// # Cancel safety
-    /// Dropped, it leaves nothing behind.
+    /// If the future is dropped, nothing remains.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         let options: MySqlConnectOptions = url.parse().map_err(error)?;
-        // A pool would try again until it is out of time, and then not say what the server's answer was.
+        // A pool would retry until its time-out, and then not report the server's answer.
         let first = tokio::time::timeout(PATIENCE, options.connect())
             .await
             .map_err(|late| {
@@ -152,8 +154,7 @@ impl MySqlStore {
         Ok(Self::new(pool))
     }
 
-    /// A store on the connections of a pool that the caller made. It does nothing until it is used; call
-    /// [`migrate`](Self::migrate) first.
+    /// Creates a store on the caller's pool. It does nothing until it is used. Call [`migrate`](Self::migrate) first.
     pub fn new(pool: MySqlPool) -> Self {
         Self::on(pool, Table::default())
     }
@@ -169,37 +170,38 @@ impl MySqlStore {
         }
     }
 
-    /// The same store on a table of this name instead of `idem_records`. Three further tables are named after it.
+    /// Uses a table with this name instead of `idem_records`. Three further tables are named after it.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`] where the name is not 1 to 48 ASCII letters, digits and underscores, begins with a
+    /// [`StoreErrorKind::Schema`] if the name is not 1 to 48 ASCII letters, digits and underscores, begins with a
     /// digit, or is reserved.
     pub fn with_table(self, name: &str) -> Result<Self, StoreError> {
         let schema = self.statements.table.schema.as_deref();
         Ok(Self::on(self.pool, Table::new(schema, name)?))
     }
 
-    /// The same store on tables in this database instead of the one that the connections are in. It has to be there.
+    /// Uses tables in this database, which must exist, instead of the default database of the connections.
     ///
     /// # Errors
-    /// As [`with_table`](Self::with_table).
+    /// Those of [`with_table`](Self::with_table), for the name of the database.
     pub fn with_schema(self, name: &str) -> Result<Self, StoreError> {
         let table = Table::new(Some(name), &self.statements.table.name)?;
         Ok(Self::on(self.pool, table))
     }
 
-    /// Makes the tables, or brings them up to date. Safe to call at every start, and from many processes at once: they
-    /// take turns by a lock of the server (`GET_LOCK`), on a connection that is closed afterwards. What was applied is
-    /// kept in a table of its own (`idem_records_migrations`), apart from the application's own migrations. The SQL is
-    /// in `migrations/mysql` of this crate.
+    /// Creates the tables or migrates them to the current version. Safe to call at every start, and from many processes
+    /// concurrently: a lock of the server (`GET_LOCK`), on a connection that is closed afterwards, admits one process
+    /// at a time. The applied versions are stored in a separate table (`idem_records_migrations`), apart from the
+    /// application's own migrations. The SQL is in `migrations/mysql` of this crate.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`] where a later version of this crate made the tables,
-    /// [`Conflict`](StoreErrorKind::Conflict) where another process migrates for longer than a minute, and those of any
+    /// [`StoreErrorKind::Schema`] if a later version of this crate created the tables,
+    /// [`Conflict`](StoreErrorKind::Conflict) if another process migrates for longer than a minute, and those of any
     /// write.
     ///
     /// # Cancel safety
-    /// Dropped, it leaves each statement of a migration applied or not applied, and the lock free; call it again.
+    /// If the future is dropped, each statement of a migration is applied or not applied, and the lock is released.
+    /// Call this method again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         migrate::run(&self.pool, &self.statements.table, &migrate::RECORDS).await
     }
@@ -243,7 +245,7 @@ impl MySqlStore {
         })
     }
 
-    /// Runs a statement that ends in a list of ids, and tells how many rows it matched.
+    /// Runs a statement that ends in a list of ids, and returns the number of rows that it matched.
     async fn for_each(
         &self,
         statement: &str,
@@ -255,7 +257,8 @@ impl MySqlStore {
         }
         let text: Arc<str> = format!("{statement}{}?)", "?, ".repeat(ids.len() - 1)).into();
         let run = || {
-            // There are many lengths of lists, and a statement of each would push out what claims have prepared.
+            // Lists have many lengths. If a statement for each length were cached, they would evict the prepared
+            // statements of claims.
             let query = sqlx::query::<MySql>(AssertSqlSafe(Arc::clone(&text))).persistent(false);
             let query = first.iter().fold(query, |query, it| query.bind(*it));
             let query = ids.iter().fold(query, |query, id| query.bind(id.to_vec()));
@@ -266,11 +269,11 @@ impl MySqlStore {
     }
 }
 
-/// Runs the statements that only this dialect has.
+/// Runs statements that only this dialect has.
 trait Executor: Backend<Row = MySqlRow> {
     fn store(&self) -> &MySqlStore;
 
-    /// Runs a statement that may give back rows, to its end.
+    /// Runs a statement that may return rows, to its end.
     async fn execute(&self, query: &Query<'_>) -> Result<Executed, sqlx::Error>;
 }
 
@@ -284,7 +287,7 @@ impl Executor for MySqlStore {
     }
 }
 
-/// What is there, of a server that refuses to write: a replica, say, which can still tell.
+/// Reads the record from a server that refuses to write, such as a replica: it may hold the outcome.
 async fn read_instead(
     backend: &impl Backend,
     claim: &ClaimRequest,
@@ -298,7 +301,7 @@ async fn read_instead(
     }
 }
 
-/// The first claim. `INSERT IGNORE` would also ignore what is wrong with a value.
+/// Inserts the record of a first claim. `INSERT IGNORE` is not used, because it would also ignore invalid values.
 async fn insert(backend: &impl Executor, claim: &ClaimRequest) -> Result<InsertResult, StoreError> {
     let statements = &backend.store().statements;
     match insert_by(backend, &statements.insert, claim).await? {
@@ -323,8 +326,8 @@ async fn insert_by(
     Ok(match (done.rows_affected(), done.last_insert_id()) {
         (0, _) => InsertResult::NotTried,
         (_, 0) => InsertResult::ExistingUnread,
-        // MySQL returns no row, but this number, which is the fencing token, and `insert` inserts only where that is
-        // the time.
+        // MySQL returns no row. It returns this number, which is the fencing token. `insert` inserts only if the token
+        // equals the time.
         (_, number) => {
             backend.store().returns_rows.store(false, Ordering::Relaxed);
             let number = number.cast_signed();
@@ -340,7 +343,7 @@ async fn insert_by(
 
 /// Result of an insert that returned a row, as on MariaDB.
 fn insert_result(record: Record, claim_id: &ClaimId) -> InsertResult {
-    // An earlier try of this claim was made by another statement, at another time.
+    // If the times differ, an earlier try of this claim inserted the record, at another time.
     let is_new = record.first_claimed_at == record.read_at;
     match granted_to(claim_id, &record) {
         Some(granted) if is_new => InsertResult::Created(granted),
@@ -348,7 +351,7 @@ fn insert_result(record: Record, claim_id: &ClaimId) -> InsertResult {
     }
 }
 
-/// Claims a record that exists. Returns none where it changed since it was read.
+/// Claims an existing record. Returns `None` if it changed since it was read.
 async fn claim_existing(
     backend: &impl Executor,
     claim: &ClaimRequest,
@@ -392,7 +395,7 @@ impl Backend for MySqlStore {
         Ok(self.execute(&query).await.map_err(error)?.rows)
     }
 
-    /// sqlx asks the server for the rows that a statement matched, not for those it changed.
+    /// sqlx makes the server report the rows that a statement matched, not those that it changed.
     async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
         let executed = self.execute(&query).await.map_err(error)?;
         Ok(executed.done.rows_affected())
@@ -420,7 +423,7 @@ impl ClaimTransitions for MySqlStore {
             Ok(InsertResult::ExistingUnread | InsertResult::NotTried) => {
                 match sql::read_current(self, &claim.id).await? {
                     Some(record) => record,
-                    // It was deleted meanwhile.
+                    // The record was deleted after it was read.
                     None => return Ok(None),
                 }
             }
@@ -463,7 +466,7 @@ impl Store for MySqlStore {
     }
 
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
-        // MySQL cannot bound how long a statement waits for a row: one locked record would hold up the whole batch.
+        // MySQL cannot limit how long a statement waits for a row: one locked record would delay the whole batch.
         if !self.returns_rows.load(Ordering::Relaxed) {
             return sql::complete(self, owner, outcome).await;
         }
@@ -487,7 +490,7 @@ impl Store for MySqlStore {
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
         if *resolution == Resolution::Erase {
-            // Only a record that bears this very fencing token is deleted.
+            // Deletes the record only if it has exactly this fencing token.
             let there = sql::read_current(self, &observed.id).await?;
             if there.is_none_or(|record| record.observation() != *observed) {
                 return Ok(Resolved::Stale);
@@ -558,7 +561,7 @@ enum InsertResult {
     NotTried,
 }
 
-/// The record as its owner is told, where this claim id runs it.
+/// Builds the answer to a claim whose claim id owns the record.
 fn granted_to(claim_id: &ClaimId, record: &Record) -> Option<ClaimOutcome> {
     (record.state == State::Running && record.claim_id == Some(*claim_id)).then_some(
         ClaimOutcome::Granted(Granted {

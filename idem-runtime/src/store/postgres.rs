@@ -1,4 +1,4 @@
-//! Records in PostgreSQL.
+//! Store of records in PostgreSQL.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ use batch::{ClaimBatch, CompletionBatch};
 use rows::{CONTENT_LEN, id_mismatch, record_for};
 use statements::{CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, PostgresStatements};
 
-/// Records in PostgreSQL 12 or later. Cloning is cheap and shares the connections.
+/// Store of records in PostgreSQL 12 or later. Cloning is cheap and shares the connections.
 ///
 /// ```no_run
 /// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
@@ -39,44 +39,47 @@ use statements::{CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, PostgresStatement
 /// # Ok(()) }
 /// ```
 ///
-/// A first call is two statements, a replay is one that writes nothing. Each is a transaction of its own, and no
-/// connection is held while the body runs. Where many calls begin or end at once, they share statements and commits;
-/// none of them waits for others to come.
+/// A first call takes two statements. A replay takes one, which writes nothing. Each statement is its own transaction,
+/// and no connection is held while the body runs. If many calls begin or end concurrently, they share statements and
+/// commits (group commit). No call waits for others to arrive.
 ///
 /// # Durability
 ///
-/// What was acknowledged survives a crash of the server as any commit does, so it depends on `synchronous_commit`. With
-/// `off`, a crash of the server (not of the process) takes back the last results, about half a second of them, and
-/// their calls run again. With `on` and asynchronous replicas, a failover loses what the new primary had not received;
-/// name the replicas in `synchronous_standby_names` to keep it. `fsync = off` promises nothing. Statements must reach
-/// the primary: a standby replays what it has, and refuses claims.
+/// An acknowledged write survives a crash of the server as any commit does, so durability depends on
+/// `synchronous_commit`. With `off`, a crash of the server (not of the process) loses the last results, about half a
+/// second of them, and their calls run again. With `on` and asynchronous replicas, a failover loses what the new
+/// primary had not received. To prevent this, name the replicas in `synchronous_standby_names`. `fsync = off`
+/// guarantees nothing. Statements must reach the primary: a standby can replay the outcomes that it has, but refuses
+/// claims.
 ///
 /// # Isolation
 ///
-/// The statements are made for READ COMMITTED, the default. Under another `default_transaction_isolation` they are as
-/// correct; the conflicts that the server then reports, and deadlocks with transactions of the application, are tried
-/// again inside the store a number of times and then answered with [`StoreErrorKind::Conflict`].
+/// The statements are written for READ COMMITTED, the default. They are correct under any other
+/// `default_transaction_isolation` as well. The server then reports conflicts, and deadlocks with transactions of the
+/// application. The store retries these a number of times and then returns [`StoreErrorKind::Conflict`].
 ///
 /// # Connections
 ///
-/// A pool made by [`open`](Self::open) does not ping before each step. One that leaves sqlx's `test_before_acquire` on
-/// pays a round trip for it. Without the ping, a step that meets a connection which the server has closed fails with
-/// [`StoreErrorKind::Unavailable`], and the next one gets another connection. A call needs a connection for each of its
-/// two steps only, so a pool may be much smaller than the number of calls under way; a body that takes connections from
-/// the same pool competes with them. Statements are prepared once a connection: behind PgBouncer in transaction
-/// mode, let it track them (`max_prepared_statements`) or set sqlx's `statement_cache_capacity(0)`.
+/// A pool made by [`open`](Self::open) does not ping before each transition. A pool that leaves sqlx's
+/// `test_before_acquire` on pays a round trip for each ping. Without the ping, a transition on a connection that the
+/// server has closed fails with [`StoreErrorKind::Unavailable`], and the next transition gets another connection. A
+/// call needs a connection only for its two transitions, so a pool may be much smaller than the number of calls in
+/// flight. A body that takes connections from the same pool competes with them. Statements are prepared once per
+/// connection. Behind PgBouncer in transaction mode, let it track them (`max_prepared_statements`) or set sqlx's
+/// `statement_cache_capacity(0)`.
 ///
 /// # Transactions
 ///
-/// A transactional call (`tx = ...`) holds one connection of the pool while its body runs, in the isolation level that
-/// the connection has by default. Duplicates find it by an advisory lock of its transaction, in the key space of one
-/// 64-bit number. A leased call with the same operation and key, from before the function became transactional, say,
-/// waits for the row up to the store's time-out.
+/// A transactional call (`tx = ...`) holds one connection of the pool while its body runs, with the default isolation
+/// level of the connection. Duplicates detect the call by an advisory lock of its transaction, in the key space of one
+/// 64-bit number. A leased call with the same operation and key, for example from before the function became
+/// transactional, waits for the row up to the store's time-out.
 ///
 /// # Clock
 ///
-/// Time is the server's, in microseconds, as of the arrival of a statement. A clock that is put back makes leases and
-/// retentions last longer by as much; fencing tokens do not go back with it, unless the table is emptied by `TRUNCATE`.
+/// The server's clock decides, in microseconds, read when a statement arrives. If the clock is set back, leases and
+/// retentions last longer by that amount. Fencing tokens never decrease with the clock, unless the table is emptied by
+/// `TRUNCATE`.
 #[derive(Debug, Clone)]
 pub struct PostgresStore {
     pub(super) pool: PgPool,
@@ -85,25 +88,26 @@ pub struct PostgresStore {
     completions: Batcher<CompletionBatch>,
 }
 
-/// How often a step is tried that the server rolled back because of others; each of them has changed nothing.
+/// Maximum number of tries of a transition that the server rolls back because of a conflict. A try that was rolled back
+/// has changed nothing.
 const TRIES: u32 = 20;
-/// How long a pool that the store makes waits for a connection.
+/// Maximum time that a pool made by the store waits for a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl PostgresStore {
-    /// A store on connections of its own, at most 16, to this `postgres://` URL. Call [`migrate`](Self::migrate) before
-    /// it is used.
+    /// Opens a store with its own pool of at most 16 connections to this `postgres://` URL. Call
+    /// [`migrate`](Self::migrate) before the first use.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Unavailable`] where no server answers within five seconds, [`Denied`](StoreErrorKind::Denied)
-    /// where it refuses the user or password, [`Schema`](StoreErrorKind::Schema) where it has no such database, and
-    /// [`Other`](StoreErrorKind::Other) where this is no URL.
+    /// [`StoreErrorKind::Unavailable`] if no server answers within five seconds, [`Denied`](StoreErrorKind::Denied) if
+    /// it rejects the user or password, [`Schema`](StoreErrorKind::Schema) if it has no such database, and
+    /// [`Other`](StoreErrorKind::Other) if the URL is invalid.
     ///
     /// # Cancel safety
-    /// Dropped, it leaves nothing behind.
+    /// If the future is dropped, nothing remains.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         let options: PgConnectOptions = url.parse().map_err(error)?;
-        // A pool would try again until it is out of time, and then not say what the server's answer was.
+        // A pool would retry until its time-out, and then not report the server's answer.
         let first = tokio::time::timeout(PATIENCE, options.connect())
             .await
             .map_err(|late| {
@@ -123,28 +127,26 @@ impl PostgresStore {
         Ok(Self::new(pool))
     }
 
-    /// A store on the connections of a pool that the caller made. It does nothing until it is used; call
-    /// [`migrate`](Self::migrate) first.
+    /// Creates a store on the caller's pool. It does nothing until it is used. Call [`migrate`](Self::migrate) first.
     pub fn new(pool: PgPool) -> Self {
         Self::on(pool, Table::default())
     }
 
-    /// The same store on a table of this name instead of `idem_records`. Its index, its trigger, its function and three
-    /// further tables are named after it.
+    /// Uses a table with this name instead of `idem_records`. Its index, trigger and function and three further tables
+    /// are named after it.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`] where the name is not 1 to 48 ASCII letters, digits and underscores, begins with a
+    /// [`StoreErrorKind::Schema`] if the name is not 1 to 48 ASCII letters, digits and underscores, begins with a
     /// digit, or is reserved.
     pub fn with_table(self, name: &str) -> Result<Self, StoreError> {
         let schema = self.statements.table.schema.clone();
         self.with(schema.as_deref(), name)
     }
 
-    /// The same store on tables in this schema, which must exist, instead of the first in the search path of each
-    /// connection.
+    /// Uses tables in this schema, which must exist, instead of the first schema in the search path of each connection.
     ///
     /// # Errors
-    /// As [`with_table`](Self::with_table), for the name of the schema.
+    /// Those of [`with_table`](Self::with_table), for the name of the schema.
     pub fn with_schema(self, schema: &str) -> Result<Self, StoreError> {
         let name = self.statements.table.name.clone();
         self.with(Some(schema), &name)
@@ -163,20 +165,20 @@ impl PostgresStore {
         }
     }
 
-    /// Makes the tables, or brings them up to date. Safe to call at every start, and from many processes at once.
-    /// What was applied is kept in a table of its own (`idem_records_migrations`), apart from the application's own
-    /// migrations. The SQL is in `migrations/postgres` of this crate, for an application that applies
-    /// it with its own `sqlx::migrate!` as well.
+    /// Creates the tables or migrates them to the current version. Safe to call at every start, and from many processes
+    /// concurrently. The applied versions are stored in a separate table (`idem_records_migrations`), apart from the
+    /// application's own migrations. The SQL is in `migrations/postgres` of this crate, so an application can also
+    /// apply it with its own `sqlx::migrate!`.
     ///
-    /// Afterwards the store needs `SELECT`, `INSERT`, `UPDATE` and `DELETE` on the tables alone, and `EXECUTE` on the
-    /// function `idem_records_claim`, which everybody has unless it was revoked.
+    /// Afterwards the store needs only `SELECT`, `INSERT`, `UPDATE` and `DELETE` on the tables and `EXECUTE` on the
+    /// function `idem_records_claim`, which every user has unless it was revoked.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`] where a later version of this crate made the tables, or the schema is missing;
-    /// [`Denied`](StoreErrorKind::Denied) where the user may not create tables; and those of any write.
+    /// [`StoreErrorKind::Schema`] if a later version of this crate created the tables, or the schema is missing;
+    /// [`Denied`](StoreErrorKind::Denied) if the user may not create tables; and those of any write.
     ///
     /// # Cancel safety
-    /// Dropped, it leaves each migration applied or not applied; call it again.
+    /// If the future is dropped, each migration is applied or not applied. Call this method again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         migrate::run(&self.pool, &self.statements.table, &migrate::RECORDS).await
     }
@@ -193,8 +195,8 @@ impl Backend for PostgresStore {
         rows::record(row)
     }
 
-    /// All rows are read, also where one is enough: the commit comes after the last, and a row alone would acknowledge
-    /// what may yet be undone.
+    /// Reads all rows, even if one is enough: the commit comes after the last row, so a single row could acknowledge a
+    /// write that is undone later.
     async fn read(&self, query: Query<'_>) -> Result<Vec<PgRow>, StoreError> {
         retry_conflicts(|| query.build::<Postgres>().fetch_all(&self.pool))
             .await
@@ -320,12 +322,12 @@ impl StepStore for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Reads the record that a claim is for, or makes it.
+    /// Reads the record of a claim, or creates it.
     async fn find_or_make(&self, claim: &ClaimRequest) -> Result<ClaimRow, StoreError> {
         let executor = || ClaimBatch(self.clone());
         let run_single = async {
             let query = sql::claim_query(&self.statements.claim, claim);
-            // sqlx gives the row out when it has read the whole answer, and with it that of the commit.
+            // sqlx returns the row after it has read the whole answer, which includes that of the commit.
             let row = retry_conflicts(|| query.build::<Postgres>().fetch_one(&self.pool))
                 .await
                 .map_err(error)?;
@@ -345,7 +347,7 @@ enum ClaimRow {
     LostRace,
     /// Another transaction has locked the record, and may have changed it without having committed.
     Locked(Option<Record>),
-    /// The record with this id is of another scope, operation or key.
+    /// The record with this id has another scope, operation or key.
     IdMismatch,
     Record(Record),
 }
@@ -375,7 +377,7 @@ fn existing(record: Record) -> ClaimOutcome {
     ClaimOutcome::Existing(Box::new(record))
 }
 
-/// Tries a step again that the server rolled back in favour of another one.
+/// Retries a transition that the server rolled back in favour of another one.
 pub(super) async fn retry_conflicts<T, F>(run: impl FnMut() -> F) -> Result<T, sqlx::Error>
 where
     F: Future<Output = Result<T, sqlx::Error>>,
@@ -384,14 +386,14 @@ where
     sql::retry(TRIES, is_conflict, pause, run).await
 }
 
-/// Serialization failure and deadlock, see
+/// Returns true for a serialization failure and a deadlock, see
 /// <https://www.postgresql.org/docs/current/mvcc-serialization-failure-handling.html>.
 fn is_conflict(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(answer)
         if matches!(answer.code().as_deref(), Some("40001" | "40P01")))
 }
 
-/// By SQLSTATE, see <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+/// Converts an error by its SQLSTATE, see <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 pub(super) fn error(source: sqlx::Error) -> StoreError {
     use StoreErrorKind::{
         Conflict, Corrupt, Denied, Full, Other, ReadOnly, Schema, Timeout, Unavailable,
@@ -419,7 +421,7 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
                 Schema,
                 "a table, column or function of the store is missing, run `migrate()`",
             ),
-            // Only where the database has no encoding: what it gives out is checked, what it takes is not.
+            // Occurs only if the database has no encoding: then it checks text on output but not on input.
             "22021" => (
                 Corrupt,
                 "a row holds text that no idem store writes, repair or delete it",

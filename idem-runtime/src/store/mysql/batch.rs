@@ -1,5 +1,5 @@
-//! Claims and completions of many records in one statement. Its only parameter is a JSON array of arrays: a statement
-//! with parameters for each record would be a different statement for each number of records.
+//! Claims and completions of many records in one statement. Its only parameter is a JSON array of arrays. With separate
+//! parameters for each record, each number of records would need a different statement.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -18,9 +18,9 @@ use crate::store::{ClaimRequest, FencedWrite};
 /// Largest number of tries of a statement that waits for no lock.
 const TRIES: u32 = 6;
 
-/// Runs a statement for many records, which fails where another session has locked one of their rows or gaps.
-/// Concurrent statements lock theirs for parts of a millisecond, so the statement is tried again before each caller
-/// runs individually.
+/// Runs a statement for many records, which fails if another session has locked one of their rows or gaps. Concurrent
+/// statements hold their locks for parts of a millisecond, so the statement is retried before each request runs
+/// individually.
 async fn run_without_waiting(
     store: &MySqlStore,
     query: &Query<'_>,
@@ -54,8 +54,8 @@ impl BatchExecutor for ClaimBatch {
     type Request = ClaimRequest;
     type Response = InsertResult;
 
-    /// MySQL returns no rows from an insert, so there is no response, and each claim runs again individually. The batch
-    /// is not tried again on that server.
+    /// MySQL returns no rows from an insert, so there is no response, and each claim runs again individually. Claims
+    /// are not batched again on that server.
     async fn run(&self, batch: Vec<Pending<Self>>) {
         let batch = sql::one_per_record(batch, |claim| claim.id);
         let claims: Value = batch.iter().map(|(claim, _)| of_claim(claim)).collect();
@@ -98,7 +98,7 @@ impl BatchExecutor for CompletionBatch {
             return;
         };
         let matched = executed.done.rows_affected();
-        // The server returns how many took effect, and not which.
+        // The server returns only the number of completions that took effect.
         let mut done = None;
         if matched != batch.len() as u64 {
             let query = store.statements.completed.query().text(&*completions);

@@ -1,10 +1,10 @@
-//! Running statements, so that no connection is left in the middle of one.
+//! Runs statements so that no connection is left in the middle of one.
 //!
 //! A statement that is dropped while sqlx prepares it leaves its connection out of step with the server: sqlx takes the
-//! next packet for the answer to something else, then panics or waits for ever. Two ways around it are used here. On a
-//! connection of the pool a statement runs to its end, in a task if its caller goes away. On the caller's own
-//! connection nothing can go on without the caller, so statements there are sent as text: their answer is counted when
-//! they are sent, and read away before the next statement.
+//! next packet for the answer to another request, then panics or waits for ever. There are two remedies. On a
+//! connection of the pool, a statement runs to its end, in a task if its caller is cancelled. On the caller's own
+//! connection nothing can run without the caller, so statements there are sent as text: sqlx counts their answer when
+//! they are sent, and reads it before the next statement.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use sqlx::{Connection as _, Either, Execute, Executor, MySql, MySqlPool};
 use super::errors::{TX_IN_PROGRESS, number};
 use crate::store::sql::{Query, catch_panic, run_to_completion};
 
-/// The answer to a statement.
+/// Answer to a statement.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Executed {
     pub(in crate::store) rows: Vec<MySqlRow>,
@@ -47,8 +47,8 @@ pub(super) async fn run_owned(
     .await
 }
 
-/// Runs a statement on a connection that is in a transaction of the store's own. Where that is dropped, the connection
-/// is closed.
+/// Runs a statement on a connection in a transaction that the store opened. If the future is dropped, the connection is
+/// closed.
 pub(super) async fn run_on(
     connection: &mut MySqlConnection,
     query: &Query<'_>,
@@ -59,9 +59,9 @@ pub(super) async fn run_on(
 /// Runs a statement on the caller's connection.
 ///
 /// # Errors
-/// [`RolledBack`] where the server has undone the whole transaction: after a deadlock, and after waiting for a lock
-/// under `innodb_rollback_on_timeout`. Then the caller's next statements would commit one by one. They are made to fail
-/// instead: the connection is put into a transaction that is read-only, which ends with the caller's own.
+/// [`RolledBack`] if the server has undone the whole transaction: after a deadlock, and after waiting for a lock under
+/// `innodb_rollback_on_timeout`. The caller's next statements would then commit one by one. To make them fail instead,
+/// the connection is put into a read-only transaction, which ends with the caller's own.
 pub(in crate::store) async fn run_borrowed(
     connection: &mut MySqlConnection,
     query: &Query<'_>,
@@ -84,8 +84,8 @@ pub(in crate::store) async fn run_borrowed(
 /// Lock wait time-out, NOWAIT, deadlock, record changed since it was read.
 const MAY_ROLL_BACK: &[u16] = &[1205, 3572, 1213, 1020];
 
-/// Whether the connection is in no transaction any more. The server refuses to change what a transaction is while one
-/// is open, which tells so on MySQL and MariaDB alike.
+/// Checks whether the connection is in no transaction any more, and if so makes it refuse writes. Both MySQL and
+/// MariaDB refuse to change the access mode of an open transaction, which reveals whether one is open.
 async fn bar_if_rolled_back(connection: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
     match sqlx::raw_sql("SET TRANSACTION READ ONLY")
         .execute(&mut *connection)

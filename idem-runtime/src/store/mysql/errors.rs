@@ -1,4 +1,4 @@
-//! What an error of the server means.
+//! Meaning of the server's errors.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::connections::RolledBack;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::sql;
 
-/// How often a statement is tried that was rolled back in favour of another's.
+/// Maximum number of tries of a statement that the server rolls back in favour of another.
 const TRIES: u32 = 8;
 
-/// Tries a statement again that the server rolled back as a whole, which is safe: it has changed nothing.
+/// Retries a statement that the server rolled back as a whole. This is safe: the statement has changed nothing.
 pub(in crate::store) async fn retry_undone<T, F>(run: impl FnMut() -> F) -> Result<T, sqlx::Error>
 where
     F: Future<Output = Result<T, sqlx::Error>>,
@@ -26,14 +26,14 @@ pub(super) fn is_undone(error: &sqlx::Error) -> bool {
 
 pub(in crate::store) const DUPLICATE: u16 = 1062;
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
-/// A transaction is open, so it cannot be said any more what it is.
+/// A transaction is open, so its properties cannot be changed.
 pub(super) const TX_IN_PROGRESS: u16 = 1568;
-/// What a statement answers that does not wait for a lock: MySQL, and MariaDB.
+/// Answers to a statement that does not wait for a lock: of MySQL, and of MariaDB.
 pub(super) const LOCKED: &[u16] = &[3572, 1205];
-/// Deadlock; record changed since it was read (MariaDB); table definition changed; statement must be prepared anew.
+/// Deadlock; record changed since it was read (MariaDB); table definition changed; statement must be prepared again.
 const UNDONE: &[u16] = &[1213, 1020, 1412, 1615];
 
-/// The server's error number: <https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html>,
+/// Error number of the server: <https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html>,
 /// <https://mariadb.com/kb/en/mariadb-error-code-reference/>.
 pub(in crate::store) fn number(error: &sqlx::Error) -> Option<u16> {
     let answer = error.as_database_error()?;
@@ -51,7 +51,7 @@ pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
             )
             .with_source(source);
         }
-        // The answers on a connection can get out of step where the application drops a statement on it half way.
+        // A connection can get out of step if the application drops a statement on it half way.
         sqlx::Error::Protocol(_) => {
             return StoreError::new(
                 Unavailable,

@@ -1,9 +1,10 @@
-//! The fencing floor: the number above which all new fencing tokens are. It is at least the highest fencing token of the
-//! records that were deleted.
+//! Fencing floor: the number above which all new fencing tokens are. It is at least the highest fencing token of the
+//! deleted records.
 //!
-//! Claims read its row under a shared lock, and transactions keep that lock until they end. Whoever waits to change the
-//! row makes every claim wait behind it, so changing it is tried without waiting, and seldom: the number is raised to
-//! the server's time, so that all records that exist at that moment may be deleted later without raising it again.
+//! Claims read its row under a shared lock, and transactions keep that lock until they end. A caller that waits to
+//! change the row makes every claim wait behind it. The row is therefore changed without waiting, and seldom: the
+//! number is raised to the server's time, so that all records that exist at that moment can be deleted later without
+//! raising it again.
 
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,15 +18,15 @@ use crate::error::StoreError;
 use crate::record::FencingToken;
 use crate::store::sql::{self, Readable as _, Statement};
 
-/// Longest time in which one purge looks for a moment without a lock on the row.
+/// Longest time in which one purge retries for a moment without a lock on the row.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The longest pause between two tries.
+/// Longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_millis(25);
-/// Without such a moment for so long, claims are made to wait: else nothing would ever be deleted.
+/// Time without such a moment after which claims are made to wait. Otherwise nothing would ever be deleted.
 const MAX_STARVATION: Duration = Duration::from_secs(5 * 60);
 
-/// Raises the fencing floor, so that no claim from here on gets a fencing token as low as this one. Doing so without then deleting a
-/// record is harmless, so the two need no transaction.
+/// Raises the fencing floor, so that every later claim gets a fencing token above this one. Raising it without then
+/// deleting a record is harmless, so the two writes need no transaction.
 pub(super) async fn raise_above(
     store: &MySqlStore,
     fencing_token: FencingToken,
@@ -37,7 +38,7 @@ pub(super) async fn raise_above(
         if row.number(0).map_err(error)? >= fencing_token.number() {
             return Ok(());
         }
-        // MySQL cannot change a row without waiting for it.
+        // MySQL cannot update a row without waiting for its lock.
         if row.number(1).map_err(error)? == 0 {
             return wait_and_raise(store, fencing_token).await;
         }
@@ -75,7 +76,7 @@ fn starved_since(store: &MySqlStore) -> MutexGuard<'_, Option<Instant>> {
 
 async fn wait_and_raise(store: &MySqlStore, fencing_token: FencingToken) -> Result<(), StoreError> {
     let (pool, statements) = (store.pool.clone(), store.statements.clone());
-    // A caller that goes away must leave no connection behind with a limit that is not its own.
+    // If the caller is cancelled, no connection of the pool may keep this session's lock time-out.
     let raised =
         sql::run_to_completion(async move { raise(&pool, &statements.raise, fencing_token).await });
     raised.await.map_err(error)?;
@@ -83,7 +84,7 @@ async fn wait_and_raise(store: &MySqlStore, fencing_token: FencingToken) -> Resu
     Ok(())
 }
 
-/// Waits for the row, for a second at most.
+/// Raises the fencing floor, and waits up to a second for the row.
 async fn raise(
     pool: &MySqlPool,
     statement: &Statement,

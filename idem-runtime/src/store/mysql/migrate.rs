@@ -1,4 +1,4 @@
-//! The versions of the tables, and how a database gets from one to the next.
+//! Versions of the tables, and the migration of a database from one to the next.
 
 use sqlx::{AssertSqlSafe, MySqlConnection, MySqlPool};
 
@@ -6,18 +6,18 @@ use super::{error, statements::DIALECT};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::sql::{self, Migrations, Table};
 
-/// Those of the records. MySQL commits each statement that defines something by itself, so each has to bear being
-/// applied again after a crash half way.
+/// Migrations of the tables of records. MySQL commits each statement that defines an object on its own. Each statement
+/// must therefore be repeatable, in case of a crash half way.
 pub(super) const RECORDS: Migrations = Migrations {
     table: Table::DEFAULT,
     versions: &[include_str!("../../../migrations/mysql/0001_records.sql")],
 };
 
-/// How long one process waits for another that migrates, in seconds.
+/// Longest wait for another process that migrates, in seconds.
 const PATIENCE: i64 = 60;
 
-/// Migrates, to the end even if the caller goes away: a statement that is dropped half way would leave a connection of
-/// the pool out of step.
+/// Runs the migrations to their end, even if the caller is cancelled: a statement that is dropped half way would leave
+/// a connection of the pool out of step.
 pub(in crate::store) async fn run(
     pool: &MySqlPool,
     table: &Table,
@@ -40,7 +40,8 @@ async fn migrate(
     {
         return Ok(());
     }
-    // The lock is the session's. Where this is dropped half way, the connection must not go back with it.
+    // The lock belongs to the session. If the future is dropped half way, the connection must not return to the pool
+    // with it.
     let mut connection = connection.detach();
     let locked: Option<i64> = sqlx::query_scalar(
         "SELECT GET_LOCK(CONCAT('idem ', SHA1(CONCAT_WS('.', COALESCE(?, DATABASE()), ?))), ?)",
@@ -58,13 +59,13 @@ async fn migrate(
         ));
     }
     let applied = apply(&mut connection, table, migrations).await;
-    // Closing releases the lock; an error of that loses nothing.
+    // Closing the connection releases the lock. An error of the close loses nothing.
     let _ = sqlx::Connection::close(connection).await;
     applied
 }
 
-/// Refuses connections on which nothing is ever committed: each transition of a record is a statement that has to commit
-/// by itself.
+/// Rejects connections without autocommit: each transition of a record is a statement that has to commit on its own, so
+/// nothing would ever be committed.
 async fn require_autocommit(connection: &mut MySqlConnection) -> Result<(), StoreError> {
     let autocommit: i64 = sqlx::query_scalar("SELECT @@autocommit")
         .fetch_one(connection)
@@ -80,8 +81,8 @@ async fn require_autocommit(connection: &mut MySqlConnection) -> Result<(), Stor
     ))
 }
 
-/// Ten processes may start at once and all find the same version missing. The lock lets in one at a time, which looks
-/// again first.
+/// Ten processes may start concurrently, and all of them find the same version missing. The lock admits one at a time,
+/// which checks the versions again first.
 async fn apply(
     connection: &mut MySqlConnection,
     table: &Table,
@@ -112,7 +113,7 @@ async fn apply(
     Ok(())
 }
 
-/// Which versions were not applied yet, as indices.
+/// Indices of the versions that are not applied yet.
 async fn missing(
     connection: &mut MySqlConnection,
     table: &Table,
@@ -138,7 +139,7 @@ fn is_about_a_table(error: &StoreError) -> bool {
         == Some(super::NO_SUCH_TABLE)
 }
 
-/// Which versions were applied.
+/// Name of the table of applied versions.
 fn log(table: &Table) -> String {
     table.quoted(DIALECT.quote, "_migrations")
 }

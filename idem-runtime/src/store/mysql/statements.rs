@@ -1,21 +1,21 @@
-//! What MySQL and MariaDB say in a way of their own.
+//! Statements and syntax that only MySQL and MariaDB have.
 
 use crate::store::sql::{
     self, Conditions, Dialect, Placeholders, Statement, StepDialect, StepStatements, Table,
 };
 
-/// The clock of the server in microseconds. It is the time at which the statement began, the same wherever it stands in
-/// one, and in UTC whatever the session's time zone is: an hour that a zone's clock shows twice is no ambiguity.
+/// Server clock in microseconds: the time at which the statement began, constant within one statement. It is in UTC in
+/// every session, so an hour that a time zone's clock shows twice is not ambiguous.
 ///
-/// A statement that waited for a row sees an older time than the wait's end. That errs on the safe side: a lease or a
-/// retention looks as if it had more time left, so nothing that lives is taken over or deleted, and a lease that is
-/// granted after a wait began when it was asked for, which is also when its owner began to count. `SYSDATE(6)` would
-/// show the end of the wait, but in the session's time zone, differing within one statement, of no use to an index, and
-/// unsafe for statement-based replication.
+/// A statement that waited for a row sees a time before the end of the wait. This errs on the safe side. A lease or
+/// retention seems to have more time left, so no live record is taken over or deleted. A lease that is granted after a
+/// wait began when it was requested, and its owner counts from then as well. `SYSDATE(6)` would show the end of the
+/// wait. But it uses the session's time zone, differs within one statement, cannot be used with an index, and is unsafe
+/// for statement-based replication.
 const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
-/// The columns of [`text_row::record`](sql::text_row::record). The ends of lines stand as they are: whether a backslash
-/// makes one is a setting.
+/// Columns of [`text_row::record`](sql::text_row::record). Line breaks are written literally, because the meaning of a
+/// backslash depends on a setting.
 fn record() -> String {
     format!(
         "CONCAT(CONCAT_WS(' ', state, COALESCE(ended_at, '-'), retention, on_crash, lease_until, \
@@ -25,7 +25,7 @@ fn record() -> String {
     )
 }
 
-/// How MySQL spells what all dialects share.
+/// Syntax of MySQL for the shared statements.
 pub(in crate::store) const DIALECT: Dialect = Dialect {
     placeholders: Placeholders::InOrder,
     quote: '`',
@@ -38,8 +38,8 @@ pub(in crate::store) const DIALECT: Dialect = Dialect {
     proposed: "VALUES({})",
 };
 
-/// How MySQL spells the steps of bodies. An assignment sees what those before it did, so the column that decides comes
-/// last. Where nothing changes, the row counts as matched nevertheless.
+/// Syntax of MySQL for the saved steps of bodies. An assignment sees the results of earlier assignments, so the column
+/// that decides comes last. A row counts as matched even if nothing changes.
 const STEPS: StepDialect = StepDialect {
     lock: "FOR UPDATE",
     on_conflict: "ON DUPLICATE KEY UPDATE \
@@ -49,42 +49,42 @@ const STEPS: StepDialect = StepDialect {
     name: "CONVERT(s.name USING utf8mb4)",
 };
 
-/// The statements for one table.
+/// Statements for one table.
 #[derive(Debug)]
 pub(super) struct MySqlStatements {
     pub(super) table: Table,
     pub(super) shared: sql::SharedStatements,
-    /// [`sql::SharedStatements::get`] that takes the row's lock, and fails where another transaction has it.
+    /// [`sql::SharedStatements::get`] that also locks the row, and fails if another transaction has locked it.
     pub(super) lock: Statement,
-    /// From MariaDB a row of [`record`]: what was inserted, or what was there. From MySQL no row, and the error of a
-    /// duplicate. Neither does anything where the clock is not ahead of all fencing tokens that were deleted.
+    /// MariaDB returns a row of [`record`]: the inserted or the existing record. MySQL returns no row, and an error for
+    /// a duplicate. Neither inserts anything while the clock is not ahead of all deleted fencing tokens.
     pub(super) insert: Statement,
-    /// The same for such a clock.
+    /// `insert` for a clock that is not ahead of all deleted fencing tokens.
     pub(super) insert_above: Statement,
-    /// [`MySqlStatements::insert`] for many records, none twice; the parameter is [`claims`](super::batch). MySQL
-    /// refuses all of them where one is a duplicate.
+    /// [`MySqlStatements::insert`] for many records, each at most once; the parameter is [`claims`](super::batch).
+    /// MySQL refuses all of them if one is a duplicate.
     pub(super) insert_all: Statement,
-    /// The completions in the parameter that may take effect.
+    /// Applies those completions in the parameter whose owners may still write.
     pub(super) complete_all: Statement,
-    /// The ids of those that have.
+    /// Ids of the records in the parameter that are completed.
     pub(super) completed: Statement,
     pub(super) claim: Statement,
     pub(super) take_over: Statement,
     pub(super) due: Statement,
-    /// The number above which all new fencing tokens are, and 1 on MariaDB.
+    /// The fencing floor, and the number 1 on MariaDB.
     pub(super) fencing_floor: Statement,
-    /// Raises that number to the server's time where it is lower than the parameter, without waiting for its row on
-    /// MariaDB. MySQL cannot, and waits as its session says.
+    /// Raises the fencing floor to the server's time if it is lower than the parameter. On MariaDB it does not wait for
+    /// its row. MySQL waits as long as the session's setting says.
     pub(super) raise_now: Statement,
-    /// Raises that number, and waits.
+    /// Raises the fencing floor, and waits for its row.
     pub(super) raise: Statement,
-    /// These end in `id IN (`, to be followed by ids.
+    /// Statements that end in `id IN (`, to be followed by ids.
     pub(super) purge: Purge,
     pub(super) steps: StepStatements,
 }
 
-/// What becomes of records that are due. The queue is filled at the claim: an owner may have sent heartbeats since, or
-/// completed late, so each of these looks again at what was read of the row.
+/// Statements for due records. The due time was set at the claim: an owner may have renewed its lease since, or
+/// completed late. Each statement therefore checks again what was read of the row.
 #[derive(Debug)]
 pub(super) struct Purge {
     pub(super) abandoned: Box<str>,
@@ -112,7 +112,7 @@ impl MySqlStatements {
             expired: gone,
             ..
         } = Conditions::new(&DIALECT, "r.");
-        // MariaDB's alone. MySQL, where no statement can be kept from waiting, is not asked for many at once.
+        // Only for MariaDB. Statements of MySQL cannot be kept from waiting, so it gets no batches.
         let nowait = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */";
         let raise = format!(
             "UPDATE {fencing_floor} SET fencing_token = greatest(?1, {NOW}) WHERE one = 1 AND fencing_token < ?1"
@@ -126,8 +126,8 @@ impl MySqlStatements {
             .replace("?2", "UNHEX(a.p_claim_id)")
             .replace("?3", "a.p_fencing_token");
         let insert = |race: &str, grant: &str, from: &str| {
-            // MySQL takes the last part for a comment. To MariaDB it is an assignment that changes nothing, so nothing
-            // is written, neither a row nor a byte of the log, and the row comes back.
+            // To MySQL the last part is a comment. To MariaDB it is an assignment that changes nothing. Neither a row
+            // nor a byte of the log is written, and the row is returned.
             sql(format!(
                 "{race}\n\
                  INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, \
@@ -136,7 +136,7 @@ impl MySqlStatements {
                  /*M! ON DUPLICATE KEY UPDATE id = VALUES(id) RETURNING {record} */"
             ))
         };
-        // Gone for good, or only for as long as nobody reconciles it.
+        // The owner is gone for good, or the record waits to be reconciled.
         let silent = format!("state = 'running' AND lease_until + retention <= {NOW}");
         Self {
             shared: sql::SharedStatements::new(&DIALECT, &table),
@@ -145,19 +145,20 @@ impl MySqlStatements {
             )),
             steps: StepStatements::new(&DIALECT, &STEPS, &table),
             insert: insert(
-                "-- Two callers may claim at once what is not there: the primary key lets one of them insert.\n\
-                 -- A record may be deleted in between: the lock waits for whoever raises the number before deleting.",
+                "-- Two callers may claim an absent record concurrently: the primary key lets one of them insert.\n\
+                 -- A purge may delete the record in between: the shared lock waits for a purge that raises the floor.",
                 &format!("last_insert_id({NOW})"),
                 &format!("FROM {fencing_floor} WHERE one = 1 AND fencing_token < {NOW} LOCK IN SHARE MODE"),
             ),
             insert_above: insert(
-                "-- The same where the clock was put back, or has not ticked since a record was deleted.",
+                "-- As above, after the clock was set back, or has not ticked since a record was deleted.",
                 &format!("greatest({NOW}, coalesce(max(fencing_token) + 1, 0))"),
                 &format!("FROM {fencing_floor} WHERE one = 1 LOCK IN SHARE MODE"),
             ),
             insert_all: sql(format!(
-                "-- As above for each. A transaction may hold one of the rows for long: the others must not wait for it,\n\
-                 -- so the statement waits for nobody, and where it cannot go on each runs alone.\n\
+                "-- As above for each record. A transaction may hold one of the rows for long: the other requests\n\
+                 -- must not wait for it. The statement therefore waits for no lock, and if it fails, each request\n\
+                 -- runs individually.\n\
                  {nowait} INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, \
                    attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
                  SELECT UNHEX(a.p_id), a.p_scope, a.p_operation, a.p_key, UNHEX(a.p_fingerprint), 'running', \
@@ -173,7 +174,7 @@ impl MySqlStatements {
             )),
             // No assignment reads what another one writes: their order is the server's choice.
             complete_all: sql(format!(
-                "-- Somebody may hold one of the rows for long. The others must not wait for it.\n\
+                "-- A transaction may hold one of the rows for long. The other requests must not wait for it.\n\
                  {nowait} UPDATE {completions} STRAIGHT_JOIN {records} AS r ON r.id = UNHEX(a.p_id) \
                  SET r.purge_after = {queued_from_now}, r.codec = a.p_codec, r.payload = UNHEX(a.p_payload), \
                    r.ended_at = {NOW}, r.state = a.p_state WHERE {held}"
@@ -183,10 +184,11 @@ impl MySqlStatements {
                  WHERE r.claim_id = UNHEX(a.p_claim_id) AND r.fencing_token = a.p_fencing_token \
                    AND r.state IN ('completed', 'failed', 'unrecorded') AND NOT ({gone})"
             )),
-            // An assignment sees what those before it did: the columns that `expired` looks at come last.
+            // An assignment sees the results of earlier assignments: the columns that `expired` reads come last.
             claim: sql(format!(
-                "-- Another caller may have claimed a record that was read as expired or released. It changed what the\n\
-                 -- condition is on, or the claim finds its own claim id, from a try whose answer was lost.\n\
+                "-- Another caller may have claimed a record that was read as expired or released. That claim changed\n\
+                 -- what the condition compares. Or the claim finds its own claim id, from a try whose answer was\n\
+                 -- lost.\n\
                  UPDATE {records} SET \
                    fencing_token = CASE WHEN state = 'running' AND NOT ({expired}) THEN fencing_token ELSE {next_grant} END, \
                    attempt = CASE WHEN {expired} THEN 1 WHEN state = 'running' THEN attempt \
@@ -199,8 +201,9 @@ impl MySqlStatements {
                    OR fingerprint = ?5 AND (state = 'released' OR state = 'running' AND claim_id = ?6))"
             )),
             take_over: sql(format!(
-                "-- Its owner may send a heartbeat, or complete, after it was seen to be silent; another caller may take\n\
-                 -- over first. Each changes what was observed, and the condition is on all of it.\n\
+                "-- The owner may renew its lease or complete after the record was read as lapsed, and another caller\n\
+                 -- may take over first. Each of these changes what was observed, and the condition compares all of\n\
+                 -- it.\n\
                  UPDATE {records} SET \
                    fencing_token = CASE WHEN state = 'running' AND claim_id = ?6 THEN fencing_token ELSE {next_grant} END, \
                    attempt = CASE WHEN state = 'running' AND claim_id = ?6 THEN attempt \
@@ -219,7 +222,8 @@ impl MySqlStatements {
                 "SELECT fencing_token, CAST(VERSION() LIKE '%MariaDB%' AS SIGNED) FROM {fencing_floor} WHERE one = 1"
             )),
             raise_now: sql(format!(
-                "-- Claims and transactions hold the row. Whoever waits for it makes all further claims wait.\n\
+                "-- Claims and transactions lock the row. A statement that waits for it makes all further claims\n\
+                 -- wait.\n\
                  {nowait} {raise}"
             )),
             raise: sql(raise),

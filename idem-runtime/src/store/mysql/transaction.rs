@@ -1,4 +1,4 @@
-//! Claiming in a transaction that stays open while a body runs.
+//! Claims in a transaction that stays open while a body runs.
 
 use std::time::Duration;
 
@@ -51,12 +51,13 @@ impl Executor for InTransaction<'_, MySqlStore, MySqlConnection> {
     }
 }
 
-/// Time limit of the pre-check of a call that joins a transaction. After it the call claims without, and may wait for others.
+/// Time limit of the pre-check of a call that joins a transaction. After it, the call claims without a pre-check, and
+/// may wait for others.
 const PRECHECK_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Result of trying to lock a row.
 enum LockAttempt {
-    /// The lock is held; the record, where there is one.
+    /// This connection has the lock. Contains the record, if it exists.
     Held(Option<Box<Record>>),
     Locked,
 }
@@ -83,16 +84,16 @@ impl TransactionalStore for MySqlStore {
             .map_err(error)
     }
 
-    /// A transaction that is at work on the record holds the lock of its row, and an insert or update would wait for
-    /// it. So the lock is tried for first, by a statement that commits by itself: it is let go at once, and with it
-    /// the lock on the gap where there is no row, for which transactions with other keys would wait. Of two that come
-    /// at the same moment, before either has inserted, the second waits for the first.
+    /// A transaction that works on the record holds its row lock, and an insert or update would wait for it. The lock
+    /// is therefore tried first, by a statement that commits on its own. The commit releases the lock immediately. If
+    /// there is no row, it also releases the lock on the gap, for which transactions with other keys would wait. If two
+    /// callers arrive at the same moment, before either has inserted, the second waits for the first.
     async fn look(&self, claim: &ClaimRequest) -> Result<Option<ClaimInTransaction>, StoreError> {
         let query = self.statements.lock.query();
         let query = query.bytes(&claim.id.as_bytes()[..]);
         match LockAttempt::of(connections::run(&self.pool, &query).await)? {
             LockAttempt::Held(record) => Ok(record.filter(|it| has_ended(it)).map(existing)),
-            // Those who only look meet here as well.
+            // Concurrent pre-checks conflict here as well.
             LockAttempt::Locked => match sql::read_current(self, &claim.id)
                 .await?
                 .filter(|it| !it.is_expired())
@@ -112,21 +113,21 @@ impl TransactionalStore for MySqlStore {
         claim: &ClaimRequest,
     ) -> Result<ClaimInTransaction, StoreError> {
         let on = InTransaction::new(self, transaction);
-        // A record that was observed is locked by this very transaction already: looking at it from another connection
-        // would find that lock.
+        // This transaction has already locked a record that was observed: a pre-check on another connection would find
+        // that lock.
         if on.is_joined && observed.is_none() {
-            // What the caller's transaction itself has done, nobody else can see.
+            // Other connections cannot see what the caller's transaction has done.
             if let Some(record) = sql::read_current(&on, &claim.id).await?.filter(has_ended) {
                 return Ok(existing(record.into()));
             }
-            // It takes a connection, and all of the pool may be in transactions that wait for one more.
+            // The pre-check takes a connection, and all of the pool may be in transactions that wait for one more.
             if let Ok(outcome) = tokio::time::timeout(PRECHECK_TIMEOUT, self.look(claim)).await
                 && let Some(outcome) = outcome?
             {
                 return Ok(outcome);
             }
         }
-        // The insert comes before any read: a read of nothing would lock the gap.
+        // The insert comes before any read: a locking read of an absent row would lock the gap.
         let mut may_be_new = observed.is_none();
         for _ in 0..sql::MAX_CONFLICTS {
             if may_be_new && let InsertResult::Created(claimed) = insert(&on, claim).await? {
@@ -142,13 +143,13 @@ impl TransactionalStore for MySqlStore {
 }
 
 impl InTransaction<'_, MySqlStore, MySqlConnection> {
-    /// None where there is no record.
+    /// Returns `None` if there is no record.
     async fn try_claim_existing(
         &self,
         observed: Option<&Observation>,
         claim: &ClaimRequest,
     ) -> Result<Option<ClaimInTransaction>, StoreError> {
-        // It reads what is there now, whatever the transaction has seen before.
+        // A locking read sees the current row, even if the transaction has an older snapshot.
         let query = self.store.statements.lock.query();
         let query = query.bytes(&claim.id.as_bytes()[..]);
         let record = match LockAttempt::of(self.execute(&query).await)? {

@@ -60,7 +60,7 @@ impl BatchExecutor for CompletionBatch {
     type Request = (Owner, Outcome);
     type Response = FencedWrite;
 
-    /// Completions that took no effect run again individually.
+    /// Completions that took no effect get no response and run again individually.
     async fn run(&self, batch: Vec<Pending<Self>>) {
         let batch = sql::one_per_record(batch, |(owner, _)| owner.id);
         let owners = || batch.iter().map(|((owner, _), _)| owner);
@@ -95,7 +95,7 @@ async fn rows<'q>(pool: &PgPool, query: impl Fn() -> Query<'q>) -> Result<Vec<Pg
         .map_err(error)
 }
 
-/// Responds to each request from its row, whose column `place` holds the place of the request.
+/// Responds to each request from its row, whose column `place` contains the position of the request.
 fn respond<S, A>(
     batch: Vec<(S, Sender<A>)>,
     rows: &[PgRow],

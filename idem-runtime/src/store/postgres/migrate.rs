@@ -1,4 +1,4 @@
-//! The versions of the tables, and how a database gets from one to the next.
+//! Versions of the tables, and the migration of a database from one to the next.
 
 use sqlx::{AssertSqlSafe, PgPool};
 
@@ -6,7 +6,7 @@ use super::{error, retry_conflicts};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::sql::{self, Migrations, Table};
 
-/// Those of the records.
+/// Migrations of the tables of records.
 pub(super) const RECORDS: Migrations = Migrations {
     table: Table::DEFAULT,
     versions: &[include_str!(
@@ -14,11 +14,11 @@ pub(super) const RECORDS: Migrations = Migrations {
     )],
 };
 
-/// Whoever migrates holds this advisory lock: "idem" in ASCII.
+/// Advisory lock that a migration holds: "idem" in ASCII.
 const LOCK: i64 = 0x6964_656d;
 
-/// Migrates, to the end even if the caller goes away: a transaction whose beginning is not awaited would stay open on a
-/// connection of the pool.
+/// Runs the migrations to their end, even if the caller is cancelled: a `BEGIN` that is not awaited would leave a
+/// transaction open on a connection of the pool.
 pub(in crate::store) async fn run(
     pool: &PgPool,
     table: &Table,
@@ -65,9 +65,9 @@ async fn applied(pool: &PgPool, table: &Table) -> Result<usize, StoreError> {
         .map_err(error)
 }
 
-/// Ten processes may start at once and all find the same version missing. The first gets the lock before it looks, and
-/// the others find its row when they get theirs: at this isolation each statement sees what was committed before it,
-/// whatever the pool's default.
+/// Ten processes may start concurrently, and all of them find the same version missing. The first gets the lock before
+/// it reads the versions. The others see its row when they get the lock: at this isolation level each statement sees
+/// what was committed before it, whatever the pool's default.
 async fn apply(
     pool: &PgPool,
     table: &Table,

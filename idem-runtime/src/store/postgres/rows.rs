@@ -1,4 +1,5 @@
-//! How a record is read, column by column: to PostgreSQL a column costs next to nothing, and text has to be made.
+//! Reading of a record column by column: in PostgreSQL another column costs almost nothing, while building text costs
+//! time.
 
 use std::time::Duration;
 
@@ -18,16 +19,16 @@ macro_rules! content {
     };
 }
 
-/// The columns that [`record`] reads, in its order; the time of reading comes last.
+/// Columns that [`record`] reads, in its order; the time of reading comes last.
 pub(super) const COLUMNS: &str = concat!("id, scope, operation, idempotency_key, ", content!());
 
-/// The same without the columns of the identity, for [`record_for`].
+/// Columns without those of the identity, for [`record_for`].
 pub(super) const CONTENT: &str = content!();
 
-/// How many [`CONTENT`] names.
+/// Number of columns in [`CONTENT`].
 pub(super) const CONTENT_LEN: usize = 12;
 
-/// The record in a row of [`COLUMNS`] and the time of reading.
+/// Reads the record in a row of [`COLUMNS`] and the time of reading.
 pub(super) fn record<R: Readable>(row: &R) -> Result<Record, StoreError> {
     let bytes = row.bytes(0).map_err(unreadable)?;
     let id = RecordId::from_bytes(bytes.try_into().map_err(|_| corrupt("id"))?);
@@ -41,8 +42,8 @@ pub(super) fn record<R: Readable>(row: &R) -> Result<Record, StoreError> {
     content(row, 4, id, identity)
 }
 
-/// The record in a row of [`CONTENT`] and the time of reading, which is known to be that of the claim; none where all
-/// of the former is null.
+/// Reads the record in a row of [`CONTENT`] and the time of reading, given that the id is that of the claim. Returns
+/// `None` if all columns of [`CONTENT`] are null.
 pub(super) fn record_for<R: Readable>(
     row: &R,
     claim: &ClaimRequest,
@@ -53,7 +54,7 @@ pub(super) fn record_for<R: Readable>(
         .transpose()
 }
 
-/// The record in a row that has [`CONTENT`] and the time of reading from this column on.
+/// Reads the record in a row that has [`CONTENT`] and the time of reading from this column on.
 fn content<R: Readable>(
     row: &R,
     first: usize,
@@ -95,7 +96,7 @@ fn content<R: Readable>(
         .map_err(corrupt)
 }
 
-/// Error for a record whose scope, operation or key does not match its id.
+/// Returns the error for a record whose scope, operation or key does not match its id.
 pub(super) async fn id_mismatch(backend: &impl Backend, claim: &ClaimRequest) -> StoreError {
     let read = sql::get(backend, &claim.id).await;
     read.err().unwrap_or_else(|| corrupt("id"))

@@ -1,4 +1,4 @@
-//! What PostgreSQL says in a way of its own.
+//! Statements and syntax that only PostgreSQL has.
 
 use super::rows::{COLUMNS, CONTENT, CONTENT_LEN};
 use crate::store::sql::{
@@ -6,14 +6,13 @@ use crate::store::sql::{
     StepStatements, Table,
 };
 
-/// The clock of the database in microseconds, the same wherever it stands in one statement, and stable, so that an
-/// index can be searched with it. It shows when the statement arrived, which is after it was sent: an owner that counts
-/// its lease from the sending never believes in it for longer than the record says. The seconds are a floating-point
-/// number, and the rounding of the cast gives the exact microsecond back; `extract`, whose result is exact from version
-/// 14 on, takes ten times as long.
+/// Database clock in microseconds. It is constant within one statement, and stable, so that an index can be searched
+/// with it. It shows when the statement arrived, which is after it was sent. An owner that counts its lease from the
+/// sending therefore never overestimates it. The seconds are a floating-point number, and the rounding of the cast
+/// restores the exact microsecond. `extract`, whose result is exact from version 14 on, takes ten times as long.
 const NOW: &str = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint";
 
-/// How PostgreSQL spells what all dialects share.
+/// Syntax of PostgreSQL for the shared statements.
 pub(in crate::store) const DIALECT: Dialect = Dialect {
     placeholders: Placeholders::Numbered('$'),
     quote: '"',
@@ -26,19 +25,19 @@ pub(in crate::store) const DIALECT: Dialect = Dialect {
     proposed: "excluded.{}",
 };
 
-/// The column of [`PostgresStatements::claim`] and [`PostgresStatements::claim_locked`] that tells what was done: null
-/// where there is a record, the fencing token where this claim made it, or one of those below.
+/// Column of [`PostgresStatements::claim`] and [`PostgresStatements::claim_locked`] with the result of the claim. It is
+/// null if there is a record, the fencing token if this claim created it, or one of the numbers below.
 pub(super) const CLAIM_RESULT: usize = CONTENT_LEN + 1;
-/// The column of [`PostgresStatements::claim_all`] behind it.
+/// Column of [`PostgresStatements::claim_all`] after [`CLAIM_RESULT`].
 pub(super) const POSITION: usize = CLAIM_RESULT + 1;
 /// A concurrent claim created the record.
 pub(super) const LOST_RACE: i64 = 0;
 /// Another transaction holds the record's lock.
 pub(super) const LOCKED: i64 = -1;
-/// The record with this id is of another scope, operation or key.
+/// The record with this id has another scope, operation or key.
 pub(super) const ID_MISMATCH: i64 = -2;
 
-/// How PostgreSQL spells the steps of bodies.
+/// Syntax of PostgreSQL for the saved steps of bodies.
 const STEPS: StepDialect = StepDialect {
     lock: "FOR NO KEY UPDATE",
     on_conflict: "ON CONFLICT (id, name) DO UPDATE SET first_claimed_at = excluded.first_claimed_at, \
@@ -46,26 +45,26 @@ const STEPS: StepDialect = StepDialect {
     name: "s.name",
 };
 
-/// How long a statement for many records waits for a row that somebody has locked, in milliseconds. Then its callers
-/// run alone: a caller with another key waits at most this long because of one locked record, and once more for its
-/// turn.
+/// Longest wait of a batched statement for a locked row, in milliseconds. After that, its requests run individually.
+/// Because of one locked record, a caller with another key waits at most this long, and once more for its slot.
 const BATCH_WAIT_MS: u32 = 50;
 
-/// The statements for one table.
+/// Statements for one table.
 #[derive(Debug)]
 pub(super) struct PostgresStatements {
     pub(super) table: Table,
     pub(super) shared: sql::SharedStatements,
-    /// One row of [`CONTENT`], all null where there is no record, the time of reading, and [`CLAIM_RESULT`].
+    /// Returns one row: [`CONTENT`], which is all null if there is no record, the time of reading, and
+    /// [`CLAIM_RESULT`].
     pub(super) claim: Statement,
     pub(super) claim_again: Statement,
-    /// The same for many records, none twice. Parameters 1 to 9 are arrays; each row ends in the place of its claim in
-    /// them, counted from 1.
+    /// `claim` for many records, each at most once. Parameters 1 to 9 are arrays. The last column of each row is the
+    /// position of its claim in them, counted from 1.
     pub(super) claim_all: Statement,
-    /// The completions that took effect, by their places. Parameters 1 to 6 are arrays: those of a owner, then of an
-    /// ending.
+    /// Returns the positions of the completions that took effect. Parameters 1 to 6 are arrays: those of an owner, then
+    /// those of an outcome.
     pub(super) complete_all: Statement,
-    /// The same as `claim` in a transaction that stays open; parameter 10 is what the record's lock is found by.
+    /// `claim` for a transaction that stays open. Parameter 10 is the number of the record's advisory lock.
     pub(super) claim_locked: Statement,
     pub(super) take_over: Statement,
     pub(super) purge: Statement,
@@ -82,7 +81,7 @@ impl PostgresStatements {
             table.quoted('"', "_claim")
         );
         let from_record = format!("FROM (SELECT) AS one LEFT JOIN {records} AS r ON r.id = ?1");
-        // Null where there is none.
+        // Null if there is no record.
         let id_mismatch = "r.scope <> ?2 OR r.operation <> ?3 OR r.idempotency_key <> ?4";
         let Conditions {
             expired,
@@ -93,7 +92,7 @@ impl PostgresStatements {
             queued_from_now,
             ..
         } = Conditions::new(&DIALECT, "r.");
-        // Of the owner in a row of arrays instead of parameters.
+        // The owner is in a row of arrays instead of parameters.
         let held = held
             .replace("?1", "a.id")
             .replace("?2", "a.claim_id")
@@ -112,15 +111,16 @@ impl PostgresStatements {
             steps: StepStatements::new(&DIALECT, &STEPS, &table),
             claim: sql(format!(
                 "-- Two callers may both have read that there is no record. The primary key lets one of them insert;\n\
-                 -- the other waits for its commit, inserts nothing, and reads again. Where a record is there, nothing\n\
-                 -- is written or locked.\n\
+                 -- the other waits for its commit, inserts nothing, and reads again. An existing record is neither\n\
+                 -- written nor locked.\n\
                  SELECT {CONTENT}, {NOW}, CASE WHEN r.id IS NULL THEN {insert} WHEN {id_mismatch} THEN {ID_MISMATCH}::bigint END \
                  {from_record}"
             )),
             claim_all: sql(format!(
-                "-- As above for each. Whoever waits here for another's commit has the rows before it locked, which is no\n\
-                 -- deadlock, because everybody sorts what it asks for. A transaction may hold one of the rows for long:\n\
-                 -- the others must not wait for it, so the statement gives up, and each runs alone.\n\
+                "-- As above for each record. A statement that waits for another commit has locked the rows before\n\
+                 -- it. This is no deadlock, because all statements sort their rows. A transaction may hold one of\n\
+                 -- the rows for long: the other requests must not wait for it, so the statement gives up, and each\n\
+                 -- request runs individually.\n\
                  WITH requests AS (SELECT a.* FROM {limit} AS waiting, unnest(?1::bytea[], ?2::text[], ?3::text[], ?4::text[], ?5::bytea[], \
                      ?6::bytea[], ?7::bigint[], ?8::bigint[], ?9::text[]) WITH ORDINALITY \
                    AS a (id, scope, operation, idempotency_key, fingerprint, claim_id, lease, retention, on_crash, place)), \
@@ -138,7 +138,7 @@ impl PostgresStatements {
                  FROM requests AS a LEFT JOIN {records} AS r ON r.id = a.id LEFT JOIN inserted AS m ON m.id = a.id"
             )),
             complete_all: sql(format!(
-                "-- Somebody may hold one of the rows for long. The others must not wait for it.\n\
+                "-- A transaction may hold one of the rows for long. The other requests must not wait for it.\n\
                  UPDATE {records} AS r SET purge_after = {queued_from_now}, codec = a.codec, payload = a.payload, \
                    ended_at = {NOW}, state = a.state \
                  FROM {limit} AS waiting, \
@@ -147,10 +147,11 @@ impl PostgresStatements {
                  WHERE {held} RETURNING a.place"
             )),
             claim_locked: sql(format!(
-                "-- Another transaction may have claimed the record and not ended: its row cannot be seen, and an insert\n\
-                 -- or update would wait for it. So the lock is tried first, which waits for nobody and is let go with the\n\
-                 -- transaction. It is the table's own, whatever others lock by the same number. Whoever gets it after the\n\
-                 -- other has committed does not see that here: the insert does nothing, and it reads again.\n\
+                "-- Another open transaction may have claimed the record: its row is not visible yet, and an insert\n\
+                 -- or update would wait for it. The advisory lock is therefore tried first. It never waits, and is\n\
+                 -- released with the transaction. Its number includes the table, so that it differs from locks of\n\
+                 -- other users. A caller that gets it after the other transaction has committed does not see that\n\
+                 -- row here: the insert does nothing, and the caller reads again.\n\
                  SELECT {CONTENT}, {NOW}, CASE WHEN {id_mismatch} THEN {ID_MISMATCH}::bigint \
                    WHEN r.state IN ('completed', 'failed', 'unrecorded') AND NOT ({expired}) THEN NULL \
                    WHEN NOT pg_try_advisory_xact_lock(?10 # '{records}'::regclass::oid::bigint) THEN {LOCKED}::bigint \
@@ -158,8 +159,8 @@ impl PostgresStatements {
                  {from_record}"
             )),
             claim_again: sql(format!(
-                "-- Several callers may have read that the record is released or has expired. The first locks the row;\n\
-                 -- for the others the condition is looked at again on what the first has made of it.\n\
+                "-- Several callers may have read that the record is released or has expired. The first locks the\n\
+                 -- row; for the others the server checks the condition again on the updated row.\n\
                  UPDATE {records} AS r SET \
                    fencing_token = CASE WHEN r.state = 'running' AND NOT ({expired}) THEN r.fencing_token \
                      ELSE {next_grant} END, \
@@ -174,9 +175,9 @@ impl PostgresStatements {
                  RETURNING {GRANTED_COLUMNS}"
             )),
             take_over: sql(format!(
-                "-- Its owner may send a heartbeat, or complete, after it was seen to be silent; another caller may take\n\
-                 -- over first. Each changes what was observed, and the condition is on all of it: whoever waited for\n\
-                 -- the row looks at it again.\n\
+                "-- The owner may renew its lease or complete after the record was read as lapsed, and another caller\n\
+                 -- may take over first. Each of these changes what was observed. The condition compares all of it,\n\
+                 -- and is checked again for a caller that waited for the row.\n\
                  UPDATE {records} AS r SET state = 'running', claim_id = ?6, lease_until = {NOW} + ?8, retention = ?9, \
                    purge_after = {NOW} + ?8 + ?9, \
                    fencing_token = CASE WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.fencing_token \
@@ -189,14 +190,14 @@ impl PostgresStatements {
                  RETURNING {GRANTED_COLUMNS}"
             )),
             purge: sql(format!(
-                "-- The queue was filled at the claim: its owner may have sent heartbeats since, or completed late.\n\
-                 -- What it says is looked at again here, on rows that are locked. Rows that somebody else holds are\n\
-                 -- left for the next time: waiting for them in another order than theirs would be a deadlock.\n\
+                "-- The due time was set at the claim: the owner may have renewed its lease since, or completed late.\n\
+                 -- The condition is therefore checked again here, on locked rows. Rows that another transaction has\n\
+                 -- locked are left for the next purge: waiting for them in another order would be a deadlock.\n\
                  {due} DELETE FROM {records} AS r USING due WHERE r.id = due.id AND ({expired}) RETURNING r.state"
             )),
             requeue: sql(format!(
-                "-- The same for those that are not to be deleted: they are interrupted, or live on and are queued for\n\
-                 -- when they may expire. Without the look at the lease, a heartbeat would be overwritten.\n\
+                "-- As above for records that stay: they are interrupted, or still alive and queued until they may\n\
+                 -- expire. Without the check of the lease, a renewal would be overwritten.\n\
                  {due} UPDATE {records} AS r SET \
                    state = CASE WHEN r.state = 'running' AND r.lease_until + r.retention <= {NOW} \
                      THEN 'interrupted' ELSE r.state END, \

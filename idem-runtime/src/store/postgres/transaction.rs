@@ -1,4 +1,4 @@
-//! Claiming in a transaction that stays open while a body runs.
+//! Claims in a transaction that stays open while a body runs.
 
 use sqlx::Postgres;
 use sqlx::postgres::{PgConnection, PgRow};
@@ -48,7 +48,7 @@ impl TransactionalStore for PostgresStore {
 }
 
 impl InTransaction<'_, PostgresStore, PgConnection> {
-    /// None where the record changed under it.
+    /// Returns `None` if the record changed between read and write.
     async fn try_claim_locked(
         &self,
         observed: Option<&Observation>,

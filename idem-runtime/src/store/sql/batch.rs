@@ -1,8 +1,8 @@
 //! Group commit: requests that arrive while others are in flight run as one statement, or with one commit.
 //!
-//! Batching adds no delay and no timer: if nothing is in flight, a request runs immediately on its own. Other requests
-//! wait for a free slot, and then run together with all requests that arrived meanwhile. So the more requests arrive
-//! concurrently, the less each of them costs.
+//! Batching adds no delay and no timer: if nothing is in flight, a request runs immediately on its own. Otherwise the
+//! request waits for a free slot, and then runs together with all requests that arrived while it waited. The more
+//! requests arrive concurrently, the less each of them costs.
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers;
@@ -21,9 +21,9 @@ use tokio::time::timeout;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(in crate::store) use servers::one_per_record;
 
-/// Number of statements of a kind in flight from which on further requests are batched.
+/// Number of concurrent statements of one kind. Requests beyond this number are batched.
 const MAX_IN_FLIGHT: usize = 2;
-/// Longest time that requests wait for a slot that a statement which does not end occupies.
+/// Longest time that requests wait for a slot whose statement does not end.
 const MAX_SLOT_WAIT: Duration = Duration::from_millis(5);
 /// Largest number of requests in a batch.
 const MAX_BATCH: usize = 128;
@@ -49,8 +49,8 @@ pub(in crate::store) type Pending<T> = (
 pub(in crate::store) struct Batcher<T: BatchExecutor> {
     slots: Arc<Semaphore>,
     slot_count: usize,
-    /// Longest wait for a slot: a statement that waits for a lock must not keep all other requests out. After that
-    /// time all holders of a slot are told to give it back.
+    /// Longest wait for a slot, so that a statement that waits for a lock does not block all other requests. After that
+    /// time, all holders of a slot are notified to release it.
     max_slot_wait: Option<Duration>,
     overdue: Arc<Notify>,
     queue: Arc<Mutex<Queue<T>>>,
@@ -58,7 +58,7 @@ pub(in crate::store) struct Batcher<T: BatchExecutor> {
 
 struct Queue<T: BatchExecutor> {
     pending: Vec<Pending<T>>,
-    /// Whether a task is flushing the queue.
+    /// True while a task is flushing the queue.
     is_flushing: bool,
 }
 
@@ -81,10 +81,10 @@ impl<T: BatchExecutor> Batcher<T> {
         Self::new(Arc::new(Semaphore::new(MAX_IN_FLIGHT)), Some(MAX_SLOT_WAIT))
     }
 
-    /// Runs a request: on its own where nothing else is in flight, else in a batch.
+    /// Runs a request: immediately if nothing else is in flight, otherwise in a batch.
     ///
     /// # Cancel safety
-    /// Dropped, the request has run or not. The batch that it is part of runs to its end.
+    /// If the future is dropped, the request has run or not. The batch that contains it runs to its end.
     pub(in crate::store) async fn submit<E>(
         &self,
         executor: impl FnOnce() -> T,
@@ -123,7 +123,7 @@ impl<T: BatchExecutor> Batcher<T> {
         free.await.ok()
     }
 
-    /// Adds a request to the queue. Returns whether a task has to be started that flushes it.
+    /// Adds a request to the queue. Returns true if the caller has to start a task that flushes the queue.
     fn enqueue(&self, request: Pending<T>) -> bool {
         let mut queue = self.queue();
         queue.pending.push(request);
@@ -144,7 +144,7 @@ impl<T: BatchExecutor> Batcher<T> {
                     std::mem::forget(guard);
                     return;
                 }
-                // A request whose caller is gone does not run: its claim would have to be given back.
+                // A request whose caller is gone does not run: its claim would have to be released.
                 queue.pending.retain(|(_, sender)| !sender.is_closed());
                 let len = queue.pending.len().min(MAX_BATCH);
                 queue.pending.drain(..len).collect::<Vec<_>>()
@@ -157,7 +157,7 @@ impl<T: BatchExecutor> Batcher<T> {
         }
     }
 
-    /// Runs work in a slot, and gives the slot back early where other requests have waited too long for one.
+    /// Runs work in a slot, and releases the slot early if other requests have waited too long for one.
     async fn run_in_slot<A>(&self, slot: OwnedSemaphorePermit, work: impl Future<Output = A>) -> A {
         match select(pin!(work), pin!(self.overdue.notified())).await {
             Either::Left((done, _)) => done,
@@ -193,8 +193,8 @@ impl<T: BatchExecutor> fmt::Debug for Batcher<T> {
     }
 }
 
-/// Empties the queue of a flushing task that ends early, as it does with its runtime. The callers then run their
-/// requests individually, and the next request that is queued starts another task.
+/// Guard that empties the queue if the flushing task ends early because its runtime shuts down. The callers then run
+/// their requests individually, and the next queued request starts another task.
 struct FlushGuard<'a, T: BatchExecutor>(&'a Batcher<T>);
 
 impl<T: BatchExecutor> Drop for FlushGuard<'_, T> {
@@ -212,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// Squares numbers in batches, records the batches, and leaves out the odd ones.
+    /// Squares numbers in batches, records the batches, and sends no response for odd numbers.
     #[derive(Clone, Default)]
     struct Squares(Arc<Mutex<Vec<Vec<u32>>>>);
 
@@ -314,7 +314,7 @@ mod tests {
             let (squares, other) = (squares.clone(), batcher.clone());
             tokio::spawn(async move { squares.square(&other, 2).await });
             until_queued(&batcher, 1).await;
-            // The task that flushes waits for the slot, and goes with its runtime.
+            // The flushing task waits for the slot, and is dropped with its runtime.
             yield_now().await;
         });
         drop(taken);

@@ -1,9 +1,10 @@
 //! Futures on a connection that must not be cancelled half way.
 //!
-//! A future that is dropped while it waits for a server leaves its connection in the middle of an exchange. Some exchanges
-//! survive that, others do not. A connection whose `BEGIN` was not awaited returns to its pool with an open transaction:
-//! later statements on it are acknowledged and never committed. A MySQL connection whose statement was being prepared
-//! takes the next packet for the answer to something else. So each such future has a handler for its cancellation.
+//! A future that is dropped while it waits for a server leaves its connection in the middle of an exchange. Some
+//! exchanges survive this, others do not. A connection whose `BEGIN` was not awaited returns to its pool with an open
+//! transaction: later statements on it are acknowledged and never committed. A MySQL connection that was preparing a
+//! statement takes the next packet for the answer to another request. Each such future therefore has a handler for its
+//! cancellation.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -12,8 +13,8 @@ use std::task::{Context, Poll};
 use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
 
-/// A future with a handler for its cancellation: if it is dropped after its first poll and before its end, the rest of
-/// it is passed to the handler.
+/// Future with a handler for its cancellation: if the future is dropped after its first poll and before its end, the
+/// rest of it is passed to the handler.
 pub(super) struct OnCancel<F> {
     work: Option<Pin<Box<F>>>,
     is_started: bool,
@@ -34,7 +35,7 @@ impl<F: Future> Future for OnCancel<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        // Work that panics is gone: the handler must not poll it again.
+        // Work that panicked is dropped: the handler must not poll it again.
         let Some(mut work) = self.work.take() else {
             return Poll::Pending;
         };
@@ -57,8 +58,8 @@ impl<F> Drop for OnCancel<F> {
     }
 }
 
-/// Runs work to its end even if the caller is cancelled, for as long as the runtime lives: a task then polls the rest,
-/// and drops the result.
+/// Runs work to its end even if the caller is cancelled. A task then polls the rest, as long as the runtime lives, and
+/// drops the result.
 pub(in crate::store) fn run_to_completion<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> impl Future<Output = T> + Send + Unpin {
@@ -73,7 +74,7 @@ pub(in crate::store) fn run_to_completion<T: Send + 'static>(
 pub(in crate::store) async fn catch_panic<T>(
     work: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, sqlx::Error> {
-    // The message of the panic may contain a value. The panic hook has printed it.
+    // The panic message may contain a user's value, so the error omits it. The panic hook has printed it already.
     AssertUnwindSafe(work)
         .catch_unwind()
         .await
@@ -92,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// Work of three polls that counts its ends.
+    /// Work that needs three polls and counts how often it ends.
     fn work(ended: &Arc<AtomicU32>) -> impl Future<Output = u32> + Send + use<> {
         let ended = Arc::clone(ended);
         async move {

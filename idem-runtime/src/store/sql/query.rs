@@ -1,4 +1,4 @@
-//! A statement's text in the placeholders of its dialect, and the values for them.
+//! Text of a statement with the placeholders of its dialect, and the values for them.
 
 use sqlx::{
     Arguments as _, AssertSqlSafe, Database, Encode, IntoArguments, SqlSafeStr, SqlStr, Type,
@@ -8,34 +8,34 @@ use sqlx_core::query::query_with_result;
 use crate::key::Identity;
 use crate::record::{Observation, Outcome, Owner};
 
-/// How a dialect writes parameters.
+/// Syntax of parameters in a dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) enum Placeholders {
-    /// By number, behind this sign: `?1` or `$1`.
+    /// Numbered, after this character: `?1` or `$1`.
     #[cfg_attr(
         not(any(feature = "sqlite", feature = "postgres", test)),
         expect(dead_code, reason = "MySQL binds in order")
     )]
     Numbered(char),
-    /// `?`, in the order in which they stand.
+    /// `?`, in the order of the text.
     InOrder,
 }
 
-/// The text of a statement. It is written with `?1`, `?2`, … whatever the dialect, so that all of them bind alike.
+/// Text of a statement. Templates use `?1`, `?2`, … in every dialect, so that values are bound alike in all of them.
 #[derive(Debug)]
 pub(in crate::store) struct Statement {
     text: SqlStr,
-    /// How many values it takes.
+    /// Number of values that the statement takes.
     parameters: usize,
-    /// Where placeholders have no number: which value each of them takes.
+    /// For placeholders without numbers: index of the value that each of them takes.
     order: Option<Box<[usize]>>,
-    /// Where those placeholders stand in the text.
+    /// Positions of those placeholders in the text.
     #[cfg(feature = "mysql")]
     places: Box<[usize]>,
 }
 
 impl Statement {
-    /// Nothing but the checked name of a table may have been put into the text.
+    /// Creates a statement from a template. The template must contain no input except the checked name of a table.
     pub(in crate::store) fn new(template: &str, placeholders: Placeholders) -> Self {
         let mut text = String::with_capacity(template.len());
         let mut order = Vec::new();
@@ -65,7 +65,7 @@ impl Statement {
                         }
                     }
                 }
-                // A question mark in a comment.
+                // This question mark is in a comment.
                 Err(_) => text.push('?'),
             }
             text.push_str(rest);
@@ -98,7 +98,7 @@ impl Statement {
     }
 }
 
-/// A statement and the values for its parameters, which can be bound anew for each try.
+/// Statement and the values for its parameters, which can be bound again for each try.
 #[derive(Debug)]
 pub(in crate::store) struct Query<'q> {
     statement: &'q Statement,
@@ -113,7 +113,7 @@ enum Bound<'q> {
 }
 
 impl Bound<'_> {
-    /// In bytes, with its length.
+    /// Encoded size in bytes, with the length prefix.
     fn size(&self) -> usize {
         const LENGTH: usize = 4;
         LENGTH
@@ -143,21 +143,21 @@ impl<'q> Query<'q> {
         self.value(Bound::Bytes(value.into()))
     }
 
-    /// Scope, operation, key.
+    /// Binds scope, operation and key.
     pub(in crate::store) fn identity(self, identity: &'q Identity) -> Self {
         self.text(identity.scope.as_str())
             .text(identity.operation.as_str())
             .text(identity.key.as_str())
     }
 
-    /// Parameters 1 to 3.
+    /// Binds parameters 1 to 3.
     pub(in crate::store) fn owner(self, owner: &'q Owner) -> Self {
         self.bytes(&owner.id.as_bytes()[..])
             .bytes(&owner.claim_id.as_bytes()[..])
             .number(owner.fencing_token.number())
     }
 
-    /// Parameters 1 to 5.
+    /// Binds parameters 1 to 5.
     pub(in crate::store) fn observation(self, observed: &'q Observation) -> Self {
         let claim_id = observed.claim_id.as_ref();
         self.bytes(&observed.id.as_bytes()[..])
@@ -167,7 +167,7 @@ impl<'q> Query<'q> {
             .number(observed.lease_until.as_micros())
     }
 
-    /// State, codec, payload.
+    /// Binds state, codec and payload.
     pub(in crate::store) fn outcome(self, outcome: &'q Outcome) -> Self {
         let payload = outcome.payload();
         self.text(outcome.state().as_str())
@@ -175,8 +175,8 @@ impl<'q> Query<'q> {
             .bytes(payload.map(|it| &*it.bytes))
     }
 
-    /// The statement as text, its values as literals. Text and bytes are hexadecimal, so whatever is in them, and however
-    /// the session quotes, they cannot end a literal.
+    /// Text of the statement with its values as literals. Text and bytes are written in hexadecimal, so no content can
+    /// end a literal, whatever the quoting rules of the session.
     #[cfg(feature = "mysql")]
     pub(in crate::store) fn literal(&self) -> SqlStr {
         use std::fmt::Write as _;
@@ -218,8 +218,8 @@ impl<'q> Query<'q> {
         self.values_in_order().map(|value| value.size()).sum()
     }
 
-    /// Binds the values. The result borrows nothing; it holds the error of a value that cannot be encoded, and returns
-    /// that error when it is run.
+    /// Binds the values. The result borrows nothing. If a value cannot be encoded, the result contains that error and
+    /// returns it when it runs.
     pub(in crate::store) fn build<DB: Database>(
         &self,
     ) -> sqlx::query::Query<'static, DB, <DB as Database>::Arguments>
@@ -230,7 +230,7 @@ impl<'q> Query<'q> {
         Option<&'q [u8]>: Encode<'q, DB> + Type<DB>,
     {
         let mut arguments = DB::Arguments::default();
-        // Without it the arguments would be moved several times as they grow.
+        // Without this, the arguments would be moved several times as they grow.
         arguments.reserve(self.count(), self.size());
         let bound = self.values_in_order().try_for_each(|value| match value {
             Bound::Number(number) => arguments.add(number),

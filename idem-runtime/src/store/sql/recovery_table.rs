@@ -1,7 +1,7 @@
-//! What calls keep to be made again, in a table beside the records.
+//! Recovery inputs, in a separate table.
 //!
-//! Neither claiming nor ending a record touches it: a row is due a lease after it was written, and whoever recovers
-//! looks at the record then. Deleting a record deletes its row.
+//! Claiming and ending a record do not write this table: a row is due one lease after it was written, and recovery then
+//! checks the record. Deleting a record deletes its row.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::store::sql::rows::{corrupt, unreadable};
 use crate::store::sql::{Backend, Conditions, Dialect, Query, Readable, Statement, Table, span};
 use crate::store::{FencedWrite, RecoveryInput, RecoveryStore, Resolved};
 
-/// The statements for one table.
+/// Statements for one table.
 #[derive(Debug)]
 pub(in crate::store) struct RecoveryStatements {
     keep: Statement,
@@ -37,15 +37,16 @@ impl RecoveryStatements {
         let recovery = table.quoted(dialect.quote, "_recovery");
         let Conditions { held, .. } = Conditions::new(dialect, "r.");
         let new = |column: &str| proposed.replace("{}", column);
-        // Some dialects see in an assignment what the ones before it did, so this column is written last.
+        // In some dialects an assignment sees the results of earlier assignments, so this column is written last.
         let same_generation = format!("{recovery}.first_claimed_at = {}", new("first_claimed_at"));
         let sql = |text: String| Statement::new(&text, dialect.placeholders);
         let as_read =
             "id = ?1 AND first_claimed_at = ?2 AND recover_after = ?3 AND recoveries = ?4";
         Self {
             keep: sql(format!(
-                "-- Another caller may take over between the look at the holder and the insert: the record stays as it\n\
-                 -- is until the statement is over. What is left of an earlier generation of the record begins anew.\n\
+                "-- A takeover could come between the check of the owner and the insert, so the record stays locked\n\
+                 -- until the end of the statement. A row of an earlier generation of the record starts again from\n\
+                 -- zero.\n\
                  INSERT INTO {recovery} (id, first_claimed_at, operation, codec, payload, recover_after, recoveries) \
                  SELECT r.id, r.first_claimed_at, r.operation, ?4, ?5, {now} + ?6, 0 FROM {records} AS r \
                  WHERE {held} {lock} {upsert} \
@@ -63,8 +64,8 @@ impl RecoveryStatements {
                  WHERE operation = ?1 AND recover_after <= {now} ORDER BY recover_after LIMIT ?2"
             )),
             postpone: sql(format!(
-                "-- Several may have read that it is due. The first makes it due later, and the others find another\n\
-                 -- time than they read.\n\
+                "-- Several callers may have read the row as due. The first one postpones it, and the others then\n\
+                 -- find another due time than they read.\n\
                  UPDATE {recovery} SET recover_after = {now} + ?5, recoveries = recoveries + ?6 WHERE {as_read}"
             )),
             forget: sql(format!("DELETE FROM {recovery} WHERE {as_read}")),
@@ -110,7 +111,7 @@ impl<B: Backend + Send> RecoveryStore for B {
         recovering: bool,
     ) -> Result<Resolved, StoreError> {
         let query = as_read(&self.statements().recovery.postpone, recovery);
-        // Never the time that it was due: that is what the others know it by.
+        // Always changes the due time, because other callers compare it with the one that they read.
         let query = query.number(span(by).max(1)).number(i64::from(recovering));
         resolved(self, query).await
     }
@@ -127,7 +128,7 @@ async fn resolved(backend: &impl Backend, query: Query<'_>) -> Result<Resolved, 
     })
 }
 
-/// Parameters 1 to 4.
+/// Binds parameters 1 to 4.
 fn as_read<'q>(statement: &'q Statement, recovery: &'q RecoveryInput) -> Query<'q> {
     statement
         .query()

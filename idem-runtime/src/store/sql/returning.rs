@@ -1,21 +1,21 @@
-//! The steps of the dialects in which a statement that writes gives back rows.
+//! Transitions of the dialects in which a write returns rows.
 
 use crate::error::StoreError;
 use crate::record::{Observation, State};
 use crate::store::sql::{Backend, Query, Statement, get, granted, state, take_over_query};
 use crate::store::{ClaimOutcome, ClaimRequest, Purged};
 
-/// What runs statements that write and give back rows.
+/// Backend whose writes return rows.
 pub(in crate::store) trait Returning: Backend {
-    /// Runs a statement that writes, and gives the rows it returns. It is driven to its end even where one row is
-    /// enough: the commit comes after the last, and a row alone would acknowledge what may yet be undone.
+    /// Runs a statement that writes, and returns its rows. The statement is driven to its end even if one row is
+    /// enough: the commit comes after the last row, so a single row could acknowledge a write that is undone later.
     fn write_returning(
         &self,
         query: Query<'_>,
     ) -> impl Future<Output = Result<Vec<Self::Row>, StoreError>> + Send;
 }
 
-/// Runs a statement that grants what it returns; none where it returns nothing.
+/// Runs a statement that grants the row it returns. Returns `None` if there is no row.
 pub(in crate::store) async fn claim_returning(
     backend: &impl Returning,
     query: Query<'_>,
@@ -26,7 +26,7 @@ pub(in crate::store) async fn claim_returning(
         .transpose()
 }
 
-/// Takes over by this statement, and reads what is there where it did not.
+/// Takes over with this statement. If it changes nothing, reads the current record.
 pub(in crate::store) async fn try_take_over(
     backend: &impl Returning,
     statement: &Statement,
@@ -41,15 +41,15 @@ pub(in crate::store) async fn try_take_over(
     Ok(record.map(|record| ClaimOutcome::Existing(Box::new(record))))
 }
 
-/// Deletes by one statement, and interrupts or requeues by the other; each takes how many rows it may change, and
-/// returns their states.
+/// Deletes with one statement, and interrupts or requeues with the other. Each takes the maximum number of rows to
+/// change and returns the states of the changed rows.
 pub(in crate::store) async fn purge(
     backend: &impl Returning,
     delete: &Statement,
     requeue: &Statement,
     limit: u32,
 ) -> Result<Purged, StoreError> {
-    // Most of the time there is nothing to do, and looking keeps nobody waiting.
+    // Mostly nothing is due, and this read blocks no other caller.
     let due = backend.read(backend.statements().due.query()).await?;
     if due.is_empty() {
         return Ok(Purged::default());

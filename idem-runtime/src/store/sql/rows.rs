@@ -1,4 +1,4 @@
-//! How a row is read, in every dialect.
+//! Reading of rows, in every dialect.
 
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
@@ -10,12 +10,12 @@ use crate::record::{FencingToken, OnCrash, State, Timestamp};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use crate::store::Granted;
 
-/// The columns that [`granted`] reads, in its order.
+/// Columns that [`granted`] reads, in its order.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(in crate::store) const GRANTED_COLUMNS: &str =
     "fencing_token, attempt, first_claimed_at, on_crash";
 
-/// What a kind of database must be able to read.
+/// Row of a database, with one method for each type that is read.
 pub(in crate::store) trait Readable: Row {
     fn number(&self, column: usize) -> Result<i64, sqlx::Error>;
     #[cfg(any(feature = "postgres", feature = "outbox"))]
@@ -59,7 +59,7 @@ where
     }
 }
 
-/// The time in this column.
+/// Reads the time in this column.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(in crate::store) fn time<R: Readable>(row: &R, column: usize) -> Result<Timestamp, StoreError> {
     row.number(column)
@@ -67,19 +67,19 @@ pub(in crate::store) fn time<R: Readable>(row: &R, column: usize) -> Result<Time
         .map_err(unreadable)
 }
 
-/// The state that is the only column of a row.
+/// Reads the state from the only column of a row.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(in crate::store) fn state<R: Readable>(row: &R) -> Result<State, StoreError> {
     State::from_stored(row.text(0).map_err(unreadable)?).ok_or_else(|| corrupt("state"))
 }
 
-/// The claim in a row of [`GRANTED_COLUMNS`].
+/// Reads the granted claim from a row of [`GRANTED_COLUMNS`].
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(in crate::store) fn granted<R: Readable>(row: &R) -> Result<Granted, StoreError> {
     granted_at(row, [0, 1, 2, 3])
 }
 
-/// The same where they are these columns.
+/// Reads the granted claim from these columns.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(in crate::store) fn granted_at<R: Readable>(
     row: &R,
@@ -98,7 +98,7 @@ pub(in crate::store) fn granted_at<R: Readable>(
     })
 }
 
-/// Whose record it is.
+/// Reads scope, operation and key of a record.
 pub(in crate::store) fn identity(
     id: &RecordId,
     scope: &str,
@@ -110,14 +110,14 @@ pub(in crate::store) fn identity(
         operation: Operation::new(operation.to_owned()).map_err(|_| corrupt("operation"))?,
         key: Key::new(key).map_err(|_| corrupt("idempotency_key"))?,
     };
-    // Whatever put a row under the id of another would hand one caller the result of another.
+    // A row stored under the id of another record would give one caller the result of another.
     if RecordId::of(&identity) != *id {
         return Err(corrupt("id"));
     }
     Ok(identity)
 }
 
-/// What both of its columns hold, or neither.
+/// Reads the payload from its two columns. Either both have a value, or neither has.
 pub(in crate::store) fn payload(
     codec: Option<&str>,
     bytes: Option<&[u8]>,

@@ -1,34 +1,33 @@
-//! The text of the steps that are one statement in every dialect. Each commits by itself, so a step that is dropped
-//! half way leaves no transaction open, and one that two callers take at once is decided by the row as it is at the
-//! write.
+//! Statements that are alike in every dialect. Each statement commits on its own, so a transition that is dropped half
+//! way leaves no open transaction. Between two concurrent transitions, the row as it is at the write decides.
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::sql::recovery_table::RecoveryStatements;
 use crate::store::sql::{Placeholders, Statement};
 
-/// What is written differently in each dialect.
+/// Differences in syntax between dialects.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store) struct Dialect {
     pub(in crate::store) placeholders: Placeholders,
-    /// What stands around a name that may be a word of SQL.
+    /// Quotation mark for names that may be reserved words of SQL.
     pub(in crate::store) quote: char,
-    /// The database's clock in microseconds since 1970.
+    /// Expression for the database's clock, in microseconds since 1970.
     pub(in crate::store) now: &'static str,
-    /// The columns that make a record, with the time of reading.
+    /// Columns of a record, with the time of reading.
     pub(in crate::store) record: fn() -> String,
-    /// The function that gives the higher of two numbers.
+    /// Function that returns the greater of two numbers.
     pub(in crate::store) greatest: &'static str,
-    /// The operator of an equality under which two nulls are equal.
+    /// Equality operator for which two nulls are equal.
     pub(in crate::store) null_safe_eq: &'static str,
-    /// What keeps a row that a `SELECT` reads as it is, until the statement is over.
+    /// Clause that locks the rows that a `SELECT` reads until the end of the statement.
     pub(in crate::store) lock: &'static str,
-    /// What comes in front of the assignments that an insert makes to a row of the same id.
+    /// Clause before the assignments that an insert makes to an existing row with the same id.
     pub(in crate::store) upsert: &'static str,
-    /// What the column `{}` would have been, had there been no such row.
+    /// Expression for the value that the insert proposed for column `{}`.
     pub(in crate::store) proposed: &'static str,
 }
 
-/// The table of records; others are named after it.
+/// Name of the table of records. The other tables are named after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store) struct Table {
     pub(in crate::store) schema: Option<Box<str>>,
@@ -36,12 +35,11 @@ pub(in crate::store) struct Table {
 }
 
 impl Table {
-    /// The table's name where nobody chose another.
+    /// Default name of the table.
     pub(in crate::store) const DEFAULT: &'static str = "idem_records";
 
     /// # Errors
-    /// [`StoreErrorKind::Schema`] where this cannot be the name of a table that others are named after, in every
-    /// dialect.
+    /// [`StoreErrorKind::Schema`] if the name is not valid in every dialect for a table that others are named after.
     pub(in crate::store) fn new(schema: Option<&str>, name: &str) -> Result<Self, StoreError> {
         Ok(Self {
             schema: schema.map(identifier).transpose()?.map(Into::into),
@@ -49,7 +47,7 @@ impl Table {
         })
     }
 
-    /// The name, followed by this, as it stands in a statement.
+    /// Quoted name of the table with this suffix, as used in a statement.
     pub(in crate::store) fn quoted(&self, quote: char, suffix: &str) -> String {
         let name = format!("{quote}{}{suffix}{quote}", self.name);
         match &self.schema {
@@ -88,24 +86,24 @@ fn identifier(name: &str) -> Result<&str, StoreError> {
 /// Conditions on a row, for statements.
 #[derive(Debug)]
 pub(in crate::store) struct Conditions {
-    /// What a claim treats as absent, and purging removes.
+    /// The record is absent for claims, and purging deletes it.
     pub(in crate::store) expired: String,
-    /// The holder in parameters 1 to 3 may still write.
+    /// The owner in parameters 1 to 3 may still write.
     pub(in crate::store) held: String,
-    /// RUNNING with a lease that is over, or INTERRUPTED.
+    /// RUNNING with a lapsed lease, or INTERRUPTED.
     pub(in crate::store) unsettled: String,
-    /// As the observation in parameters 1 to 5.
+    /// The record equals the observation in parameters 1 to 5.
     pub(in crate::store) observed: String,
-    /// Also unsettled, and there.
+    /// The record equals the observation, is unsettled and has not expired.
     pub(in crate::store) resolvable: String,
-    /// The next fencing token.
+    /// Expression for the next fencing token.
     pub(in crate::store) next_grant: String,
-    /// When purging looks at a record again that begins its retention now.
+    /// Expression for the next purge check of a record whose retention begins now.
     pub(in crate::store) queued_from_now: String,
 }
 
 impl Conditions {
-    /// On the columns of the table of this name or alias, such as `r.`; on bare columns where it is empty.
+    /// Builds the conditions for the columns of a table name or alias, such as `r.`. For bare columns, `r` is empty.
     pub(in crate::store) fn new(dialect: &Dialect, r: &str) -> Self {
         let Dialect {
             now,
@@ -140,7 +138,7 @@ impl Conditions {
     }
 }
 
-/// The statements for one table that differ in spelling alone.
+/// Statements for one table that differ between dialects only in spelling.
 #[derive(Debug)]
 pub(in crate::store) struct SharedStatements {
     pub(in crate::store) get: Statement,
@@ -162,7 +160,8 @@ pub(in crate::store) struct SharedStatements {
 }
 
 impl SharedStatements {
-    /// Some dialects see in an assignment what the ones before it did, so each reads only what a later one writes.
+    /// In some dialects an assignment sees the results of earlier assignments. Each assignment therefore reads only
+    /// columns that are written after it.
     pub(in crate::store) fn new(dialect: &Dialect, table: &Table) -> Self {
         let now = dialect.now;
         let record = (dialect.record)();
@@ -208,7 +207,7 @@ impl SharedStatements {
                 "DELETE FROM {records} WHERE {observed} AND NOT ({expired}) \
                  AND NOT (state = 'running' AND lease_until > {now})"
             )),
-            // Where blanks at the end do not count in a comparison, they do in a length.
+            // Where a comparison ignores trailing blanks, the length does not.
             list: sql(format!(
                 "SELECT {record} FROM {records} WHERE id > ?1 \
                  AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR operation = ?3 AND length(operation) = length(?3)) \

@@ -1,8 +1,8 @@
-//! The finished steps of bodies, in a table beside the records.
+//! Saved steps of bodies, in a separate table.
 //!
-//! A row says of which generation of its record it is by the time of the first claim: the claim that replaces an
-//! expired record in place writes no further table, and rows of an earlier generation are not read, and are overwritten
-//! by the next step of that name. Deleting a record deletes the rest.
+//! The time of the first claim in a row identifies the generation of its record. A claim that replaces an expired
+//! record in place writes no other table: rows of an earlier generation are not read, and the next step of that name
+//! overwrites them. Deleting a record deletes all its rows.
 
 use crate::error::StoreError;
 use crate::record::{Owner, Payload};
@@ -10,18 +10,18 @@ use crate::store::sql::rows::{corrupt, unreadable};
 use crate::store::sql::{Backend, Conditions, Dialect, Readable, Statement, Table};
 use crate::store::{FencedWrite, SavedStep};
 
-/// What is written differently in each dialect.
+/// Differences in syntax between dialects.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store) struct StepDialect {
-    /// Locks the row that a `SELECT` reads, as it is by then, until the statement is over.
+    /// Clause that locks the current version of the rows that a `SELECT` reads, until the end of the statement.
     pub(in crate::store) lock: &'static str,
-    /// What an insert does where there is a row of that name; `{saved}` stands for the table.
+    /// Clause for an insert that finds a row of the same name; `{saved}` is replaced by the table.
     pub(in crate::store) on_conflict: &'static str,
-    /// The column `s.name` as text.
+    /// Expression for the column `s.name` as text.
     pub(in crate::store) name: &'static str,
 }
 
-/// The statements for one table.
+/// Statements for one table.
 #[derive(Debug)]
 pub(in crate::store) struct StepStatements {
     save: Statement,
@@ -43,8 +43,8 @@ impl StepStatements {
         let of_this_generation = "s.id = r.id AND s.first_claimed_at = r.first_claimed_at";
         Self {
             save: sql(format!(
-                "-- Another caller may take over between the look at the holder and the insert, and would then have read\n\
-                 -- the steps without this one: the record stays as it is until the statement is over.\n\
+                "-- A takeover could come between the check of the owner and the insert, and its attempt would read\n\
+                 -- the steps without this one. The record therefore stays locked until the end of the statement.\n\
                  INSERT INTO {saved} (id, name, first_claimed_at, codec, payload) \
                  SELECT r.id, ?4, r.first_claimed_at, ?5, ?6 FROM {records} AS r WHERE {held} {lock} {on_conflict}",
                 on_conflict = on_conflict.replace("{saved}", &saved),
@@ -53,8 +53,8 @@ impl StepStatements {
                 "SELECT 1 FROM {records} AS r JOIN {saved} AS s ON {of_this_generation} AND s.name = ?4 WHERE {held}"
             )),
             all: sql(format!(
-                "-- In one statement, so that the steps are those of the generation whose owner asks. Its own row comes\n\
-                 -- back where there are none.\n\
+                "-- One statement, so that the steps are those of the owner's generation. A record without steps\n\
+                 -- returns a row of its own.\n\
                  SELECT {name}, s.codec, s.payload FROM {records} AS r LEFT JOIN {saved} AS s ON {of_this_generation} \
                  WHERE {held}"
             )),
@@ -77,7 +77,7 @@ pub(in crate::store) async fn save_step(
     if save_new_step(backend, statements, owner, name, payload).await? == FencedWrite::Applied {
         return Ok(FencedWrite::Applied);
     }
-    // It was saved before, or the record is another's.
+    // The step was saved before, or the caller no longer owns the record.
     let find = statements.find.query().owner(owner).text(name);
     Ok(match backend.read(find).await?.len() {
         0 => FencedWrite::Fenced,
@@ -85,7 +85,7 @@ pub(in crate::store) async fn save_step(
     })
 }
 
-/// The same for a step that was not saved before.
+/// Saves a step that was not saved before.
 pub(in crate::store) async fn save_new_step(
     backend: &impl Backend,
     statements: &StepStatements,
@@ -114,7 +114,7 @@ pub(in crate::store) async fn saved_steps(
     steps.collect::<Result<_, _>>().map(Some)
 }
 
-/// The step in a row; none in that of a record without steps.
+/// Reads the step in a row; `None` in the row of a record without steps.
 fn step<R: Readable>(row: &R) -> Result<Option<SavedStep>, StoreError> {
     let Some(name) = row.text_or_null(0).map_err(unreadable)? else {
         return Ok(None);

@@ -1,6 +1,6 @@
-//! A record in three columns: nearly all of it as lines of text, its fingerprint, and its payload. That is for where
-//! each further column costs more than what is in it: MariaDB describes every column in every answer, and the driver of
-//! SQLite copies every value by itself.
+//! Record in three columns: most values as lines of text, the fingerprint, and the payload. This format is for
+//! databases in which another column costs more than its content: MariaDB describes every column in every answer, and
+//! the driver of SQLite copies each value separately.
 
 use crate::error::StoreError;
 use crate::record::{Digest, Record, Timestamp};
@@ -9,10 +9,10 @@ use crate::store::sql::Readable;
 use crate::store::sql::rows::{corrupt, identity, payload, unreadable};
 use crate::store::status::{Status, number};
 
-/// The record in the columns that a dialect packs.
+/// Reads the record from the columns of this format.
 ///
-/// The lines of the first: the status, the time of reading, the id in hex digits, the length of the codec's tag in bytes
-/// or `-`, operation, key, and then the tag and the scope, which may hold ends of lines themselves.
+/// The lines of the first column are the status, the time of reading, the id in hex digits, the length of the codec's
+/// tag in bytes or `-`, operation, key, and then the tag and the scope, which may contain line breaks.
 pub(in crate::store) fn record<R: Readable>(row: &R) -> Result<Record, StoreError> {
     let mut lines = row.text(0).map_err(unreadable)?.splitn(7, '\n');
     let mut line = |column| lines.next().ok_or_else(|| corrupt(column));

@@ -1,4 +1,4 @@
-//! Transactions, with the transitions of records on a connection that is in one.
+//! Transactions, and the transitions of records on a connection that is in one.
 
 use std::marker::PhantomData;
 use std::mem;
@@ -12,34 +12,35 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit};
 use super::cancel::{OnCancel, catch_panic, run_to_completion};
 use crate::store::Connects;
 
-/// A transaction that is open in a SQL database, or a savepoint in one. Dropped, it is rolled back before its
-/// connection is used again.
+/// Open transaction in a SQL database, or a savepoint in one. If it is dropped, it is rolled back before its connection
+/// is used again.
 pub struct OpenTransaction<'c, DB: Cancellation>(ConnectionSource<'c, DB>);
 
 enum ConnectionSource<'c, DB: Cancellation> {
     Pool {
         open: RollbackOnDrop<PoolConnection<DB>, DB>,
-        /// The turn of a writer, where writers take turns. Behind the connection, so that it is given up after it.
+        /// Permit of a writer, for databases in which writers take turns. Declared after the connection, so that it is
+        /// dropped after it.
         turn: Option<OwnedSemaphorePermit>,
     },
     Caller(RollbackOnDrop<&'c mut DB::Connection, DB>),
 }
 
-/// What the driver of a database does to a connection when its user drops a future half way.
+/// Effects on a connection when its user drops a future half way, by driver.
 pub trait Cancellation: Database {
-    /// A statement that is dropped while it is prepared leaves the connection out of step with the server. Such a
-    /// connection is closed, and the server rolls back.
+    /// True if a statement that is dropped while it is prepared leaves the connection out of step with the server. Such
+    /// a connection is closed, and the server rolls back.
     const GETS_OUT_OF_STEP: bool;
-    /// A savepoint that is dropped while it is set takes back the whole transaction around it.
+    /// True if dropping a savepoint while it is being set rolls back the whole transaction around it.
     const TEARS_SAVEPOINTS: bool;
-    /// A transaction that is dropped while it ends has to be rolled back nevertheless, or the driver would leave out
+    /// True if a transaction that is dropped while it ends must still be rolled back. Otherwise the driver would omit
     /// the next rollback.
     const AWAITS_ROLLBACK: bool;
 
-    /// Keeps what was done since the innermost savepoint.
+    /// Releases the innermost savepoint and keeps its changes.
     ///
     /// # Cancel safety
-    /// Dropped, the savepoint can be rolled back to as if this had not been called.
+    /// If the future is dropped, it is still possible to roll back to the savepoint.
     fn release(
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
@@ -60,8 +61,8 @@ impl Cancellation for sqlx::Postgres {
     const TEARS_SAVEPOINTS: bool = true;
     const AWAITS_ROLLBACK: bool = false;
 
-    /// A savepoint that is released must not be rolled back to: that would be an error, and abort the caller's
-    /// transaction. So it is moved to where the transaction is, and then rolled back to, which changes nothing.
+    /// Rolling back to a released savepoint would be an error and abort the caller's transaction. The savepoint is
+    /// therefore set again at the current position. Rolling back to it then changes nothing.
     async fn release(connection: &mut Self::Connection) -> Result<(), sqlx::Error> {
         let savepoint = innermost_savepoint::<Self>(connection);
         let release_and_set = sqlx::AssertSqlSafe(format!("RELEASE {0}; {0}", savepoint.as_str()));
@@ -79,8 +80,8 @@ impl Cancellation for sqlx::MySql {
     const TEARS_SAVEPOINTS: bool = false;
     const AWAITS_ROLLBACK: bool = false;
 
-    /// A savepoint that is released must not be rolled back to: the error would be the answer to the caller's next
-    /// statement. So it is moved to where the transaction is, and then rolled back to, which changes nothing.
+    /// After a rollback to a released savepoint, the error would be the answer to the caller's next statement. The
+    /// savepoint is therefore set again at the current position. Rolling back to it then changes nothing.
     async fn release(connection: &mut Self::Connection) -> Result<(), sqlx::Error> {
         let savepoint = innermost_savepoint::<Self>(connection);
         sqlx::raw_sql(savepoint).execute(&mut *connection).await?;
@@ -89,7 +90,7 @@ impl Cancellation for sqlx::MySql {
     }
 }
 
-/// The statement that sets the innermost savepoint of a connection once more.
+/// Statement that sets the innermost savepoint of a connection again.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 fn innermost_savepoint<DB: Database>(connection: &DB::Connection) -> SqlStr {
     let depth = Manager::<DB>::get_transaction_depth(connection);
@@ -102,8 +103,9 @@ impl<DB: Cancellation> OpenTransaction<'static, DB> {
     /// Begins a transaction on a connection of the pool.
     ///
     /// # Cancel safety
-    /// Dropped, the transaction is begun and rolled back, or not begun. sqlx counts a transaction only after the
-    /// server's answer, so a `BEGIN` that is not awaited would stay open on a connection of the pool.
+    /// If the future is dropped, the transaction is begun and rolled back, or not begun. sqlx counts a transaction only
+    /// after the server's answer, so a `BEGIN` that is not awaited would leave a transaction open on a connection of
+    /// the pool.
     pub(in crate::store) async fn begin(
         pool: &Pool<DB>,
         statement: Option<SqlStr>,
@@ -130,14 +132,14 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
     /// Sets a savepoint on a connection that is in a transaction.
     ///
     /// # Cancel safety
-    /// Dropped, the transaction is as it was. A savepoint may be left in it, which does no harm.
+    /// If the future is dropped, the transaction is unchanged. A savepoint may remain in it, which is harmless.
     pub(in crate::store) async fn join(
         connection: &'c mut DB::Connection,
     ) -> Result<Self, sqlx::Error> {
         let begin = Manager::<DB>::begin(connection, None);
         OnCancel::new(begin, |begin| {
-            // Dropping it would take back the whole transaction. It is forgotten instead: sqlx then reads the server's
-            // answer before it sends anything else.
+            // Dropping the savepoint would roll back the whole transaction. It is forgotten instead: sqlx then reads
+            // the server's answer before it sends the next statement.
             if DB::TEARS_SAVEPOINTS {
                 mem::forget(begin);
             }
@@ -148,7 +150,7 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
         ))))
     }
 
-    /// The same transaction, which keeps the turn of its writer until it has ended.
+    /// Makes the transaction hold its writer's permit until it ends.
     #[cfg(feature = "sqlite")]
     pub(in crate::store) fn with_turn(mut self, its: Option<OwnedSemaphorePermit>) -> Self {
         if let ConnectionSource::Pool { turn, .. } = &mut self.0 {
@@ -157,13 +159,13 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
         self
     }
 
-    /// Whether the connection is the caller's.
+    /// Returns true if the connection is the caller's.
     #[cfg(feature = "mysql")]
     pub(in crate::store) fn is_joined(&self) -> bool {
         matches!(self.0, ConnectionSource::Caller(_))
     }
 
-    /// Commits the transaction, or keeps what was done since the savepoint.
+    /// Commits the transaction, or releases the savepoint.
     pub(in crate::store) async fn commit(self) -> Result<(), sqlx::Error> {
         match self.0 {
             ConnectionSource::Pool { open, turn } => {
@@ -181,7 +183,7 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
         }
     }
 
-    /// Rolls back, or back to the savepoint.
+    /// Rolls back the transaction, or to the savepoint.
     pub(in crate::store) async fn rollback(self) -> Result<(), sqlx::Error> {
         match self.0 {
             ConnectionSource::Pool { open, turn } => {
@@ -196,19 +198,20 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
     }
 }
 
-/// A connection that is in a transaction. Dropped, it is rolled back.
+/// Connection in a transaction, which is rolled back on drop.
 struct RollbackOnDrop<C: ConnectionHandle<DB>, DB: Cancellation> {
     connection: C,
-    /// How deep sqlx counts the transaction. A savepoint of the body's own that was dropped half way may have taken the
-    /// connection above it: one more rollback would then be of the transaction around.
+    /// Nesting depth that sqlx counts for the transaction. A savepoint of the body that was dropped half way may have
+    /// increased the connection's depth. At a lower depth than this, another rollback would apply to the enclosing
+    /// transaction.
     depth_at_begin: usize,
     is_ended: bool,
     database: PhantomData<DB>,
 }
 
-/// A connection, owned or borrowed.
+/// Owned or borrowed connection.
 trait ConnectionHandle<DB: Database>: DerefMut<Target = DB::Connection> {
-    /// Has the connection closed instead of used again. Returns false where the connection is the caller's.
+    /// Schedules the connection to be closed instead of reused. Returns false if the connection is the caller's.
     fn close(&mut self) -> bool;
 }
 
@@ -292,12 +295,12 @@ impl<C, DB: Database<Connection = C>> Connects<C> for Transaction<'_, DB> {
     }
 }
 
-/// A store whose statements run on one connection, in the transaction that is open there. No statement is tried again: an
-/// error may have undone the whole transaction.
+/// Store whose statements run on one connection, in the open transaction there. No statement is retried: an error may
+/// have undone the whole transaction.
 pub(in crate::store) struct InTransaction<'c, S, C> {
     pub(in crate::store) store: &'c S,
     pub(in crate::store) connection: Mutex<&'c mut C>,
-    /// Whether the transaction is the caller's.
+    /// True if the transaction is the caller's.
     #[cfg(feature = "mysql")]
     pub(in crate::store) is_joined: bool,
 }
@@ -316,8 +319,8 @@ impl<'c, S, C> InTransaction<'c, S, C> {
     }
 }
 
-/// The parts of [`TransactionalStore`](crate::store::TransactionalStore) that are one in all dialects, and the steps of
-/// records on a connection.
+/// Implements the methods of [`TransactionalStore`](crate::store::TransactionalStore) that are alike in all dialects,
+/// and the transitions of records on a connection.
 macro_rules! transactions {
     (lends $connection:ty) => {
         impl crate::store::Connects<Self> for $connection {

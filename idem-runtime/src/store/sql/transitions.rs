@@ -1,4 +1,4 @@
-//! The transitions that are the same in every SQL store.
+//! Transitions that are alike in every SQL store.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::store::{
     cursor,
 };
 
-/// What runs the statements of a store.
+/// Backend that runs the statements of a store.
 pub(in crate::store) trait Backend: Sync {
     type Row: Readable + Send;
 
     fn statements(&self) -> &SharedStatements;
 
-    /// The record in a row of [`Dialect::record`](crate::store::sql::Dialect::record).
+    /// Reads the record in a row of [`Dialect::record`](crate::store::sql::Dialect::record).
     fn record(row: &Self::Row) -> Result<Record, StoreError>;
 
     /// Runs a statement that only reads.
@@ -26,19 +26,20 @@ pub(in crate::store) trait Backend: Sync {
         query: Query<'_>,
     ) -> impl Future<Output = Result<Vec<Self::Row>, StoreError>> + Send;
 
-    /// Runs a statement that writes, and tells how many rows it matched.
+    /// Runs a statement that writes, and returns the number of rows that it matched.
     fn write(&self, query: Query<'_>) -> impl Future<Output = Result<u64, StoreError>> + Send;
 }
 
-/// The transitions that claim. Each statement commits by itself.
+/// Transitions that claim. Each statement commits on its own.
 pub(in crate::store) trait ClaimTransitions: Backend {
-    /// A claim as [`Store::claim`](crate::store::Store::claim); none where the record changed under it.
+    /// Claims like [`Store::claim`](crate::store::Store::claim). Returns `None` if the record changed between read and
+    /// write.
     fn try_claim(
         &self,
         claim: &ClaimRequest,
     ) -> impl Future<Output = Result<Option<ClaimOutcome>, StoreError>> + Send;
 
-    /// A takeover as [`Store::take_over`](crate::store::Store::take_over); none where there is no record.
+    /// Takes over like [`Store::take_over`](crate::store::Store::take_over). Returns `None` if there is no record.
     fn try_take_over(
         &self,
         observed: &Observation,
@@ -46,7 +47,7 @@ pub(in crate::store) trait ClaimTransitions: Backend {
     ) -> impl Future<Output = Result<Option<ClaimOutcome>, StoreError>> + Send;
 }
 
-/// Largest number of tries of a claim whose record changes between its read and its write.
+/// Maximum number of tries of a claim whose record changes between its read and its write.
 pub(in crate::store) const MAX_CONFLICTS: u32 = 16;
 
 /// Error after [`MAX_CONFLICTS`] tries.
@@ -80,14 +81,14 @@ pub(in crate::store) async fn take_over(
     }
 }
 
-/// Whether a claim may be granted a record that exists and has not expired.
+/// Returns true if the claim may be granted on this record, which exists and has not expired.
 pub(in crate::store) fn is_claimable(record: &Record, claim: &ClaimRequest) -> bool {
     record.fingerprint == claim.fingerprint
         && (record.state == State::Released
             || record.state == State::Running && record.claim_id == Some(claim.claim_id))
 }
 
-/// Parameters 1 to 9: id, scope, operation, key, fingerprint, token, lease, retention, `on_crash`.
+/// Binds parameters 1 to 9: id, scope, operation, key, fingerprint, claim id, lease, retention, `on_crash`.
 pub(in crate::store) fn claim_query<'q>(
     statement: &'q Statement,
     claim: &'q ClaimRequest,
@@ -103,7 +104,7 @@ pub(in crate::store) fn claim_query<'q>(
         .text(claim.on_crash.as_str())
 }
 
-/// Parameters 1 to 10: the observation, then token, fingerprint, lease, retention and id of the claim.
+/// Binds parameters 1 to 10: the observation, then claim id, fingerprint, lease, retention and id of the claim.
 pub(in crate::store) fn take_over_query<'q>(
     statement: &'q Statement,
     observed: &'q Observation,
@@ -202,7 +203,7 @@ pub(in crate::store) async fn get<B: Backend>(
     Ok(found.filter(|record| !record.is_expired()))
 }
 
-/// Reads the record, also where it has expired.
+/// Reads the record, even if it has expired.
 pub(in crate::store) async fn read_current<B: Backend>(
     backend: &B,
     id: &RecordId,

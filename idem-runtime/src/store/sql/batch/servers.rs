@@ -1,4 +1,4 @@
-//! Batches of the databases that are servers.
+//! Batching for database servers.
 
 use std::collections::HashSet;
 
