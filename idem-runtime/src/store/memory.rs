@@ -1,4 +1,5 @@
-//! Records in the memory of one process: the reference implementation, for tests and for services that run alone.
+//! Store of records in the memory of one process: the reference implementation, for tests and for services with a
+//! single process.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -24,34 +25,35 @@ mod hasher;
 
 use hasher::BuildIdHasher;
 
-/// Records in the memory of this process. They are lost with it.
+/// Store of records in the memory of this process. They are lost when the process ends.
 ///
-/// It holds a bounded number of records. When it is full, a claim of a new key first drops records that have expired;
-/// where none has, it fails with [`StoreErrorKind::Full`]. Nothing that has not expired is ever dropped.
+/// The number of records is bounded. When the store is full, a claim of a new key first drops expired records. If there
+/// are none, the claim fails with [`StoreErrorKind::Full`]. A record that has not expired is never dropped.
 ///
-/// Its clock is the wall time at its making plus the tokio time that has gone by since, so it never goes back, and
+/// The store's clock is the wall time at its creation plus the tokio time since then. It therefore never goes back, and
 /// follows `tokio::time::pause` and `advance` in tests.
 pub struct MemoryStore {
     shards: Box<[Mutex<Shard>]>,
     capacity: usize,
     len: AtomicUsize,
-    /// Which shard the next purge begins with, so that small purges come round to all of them.
+    /// Shard with which the next purge begins, so that small purges reach all shards in turn.
     purge_from: AtomicUsize,
     made_at: Timestamp,
     made: Instant,
 }
 
-/// A power of two not over 256: the first byte of a record's id picks its shard, so shards follow the order of ids.
+/// A power of two, at most 256: the first byte of a record's id selects its shard, so the order of shards follows the
+/// order of ids.
 const SHARDS: usize = 64;
 const DEFAULT_CAPACITY: usize = 1_000_000;
 
 impl MemoryStore {
-    /// An empty store for up to a million records.
+    /// Creates an empty store for up to a million records.
     pub fn new() -> Self {
         Self::with_capacity(DEFAULT_CAPACITY)
     }
 
-    /// An empty store for up to this many records. Memory is taken as records come.
+    /// Creates an empty store for up to this many records. Memory is allocated as records are added.
     pub fn with_capacity(records: usize) -> Self {
         let seeds = (rand::random(), rand::random());
         Self {
@@ -64,12 +66,12 @@ impl MemoryStore {
         }
     }
 
-    /// How many records there are, expired ones that nobody has purged yet included.
+    /// Number of records, including expired ones that are not purged yet.
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Whether there are no records.
+    /// Returns true if there are no records.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -84,7 +86,7 @@ impl MemoryStore {
     }
 
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
-        // Nothing that is done under the lock can panic half way, so a poisoned shard is as good as any.
+        // No code under the lock can panic half way, so the data of a poisoned shard is valid.
         self.shards[shard]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -100,8 +102,8 @@ impl MemoryStore {
             return Ok(answer);
         }
         if !self.reserve() {
-            // Two shards are never locked at once, so this one is given up while the others are searched, and what
-            // the claim found there may have changed by the time it comes back.
+            // Two shards are never locked at the same time, to avoid deadlocks. This shard is therefore unlocked while
+            // the others are searched, and the claim checks it again afterwards.
             drop(shard);
             if !self.make_room(shard_of(&claim.id)) {
                 return Err(StoreError::new(
@@ -122,7 +124,7 @@ impl MemoryStore {
         Ok(shard.claim_absent(claim, now))
     }
 
-    /// Counts one more record, where there is a place for it.
+    /// Counts one more record, if there is room for it.
     fn reserve(&self) -> bool {
         if self.len.fetch_add(1, Ordering::Relaxed) < self.capacity {
             return true;
@@ -131,7 +133,7 @@ impl MemoryStore {
         false
     }
 
-    /// Drops expired records until there is a place, beginning with this shard, and takes the place.
+    /// Drops expired records until there is room, beginning with this shard, and reserves the room.
     fn make_room(&self, first: usize) -> bool {
         let now = self.now();
         (0..SHARDS).any(|offset| {
@@ -250,7 +252,7 @@ impl Store for MemoryStore {
                 .filter(|record| after.is_none_or(|id| record.id > id) && filter.matches(record))
                 .collect();
             matching.sort_unstable_by_key(|record| record.id);
-            // One more than asked for tells whether there is a next page.
+            // One record more than requested shows that there is a next page.
             let missing = limit + 1 - records.len();
             records.extend(matching.into_iter().take(missing).cloned());
             if records.len() > limit {
@@ -333,9 +335,9 @@ fn shard_of(id: &RecordId) -> usize {
 
 struct Shard {
     slots: Slots,
-    /// When to look at which record again, soonest first. An entry that its slot does not name is stale.
+    /// Due times of records, earliest first. An entry that its slot does not name is stale.
     queue: Queue,
-    /// The highest fencing token of a deleted record: first claims get a higher one.
+    /// Highest fencing token of a deleted record: first claims get a higher one.
     fencing_floor: Option<FencingToken>,
 }
 
@@ -343,16 +345,16 @@ type Slots = HashMap<RecordId, Slot, BuildIdHasher>;
 type Queue = BinaryHeap<Reverse<(Timestamp, RecordId)>>;
 
 struct Slot {
-    /// Apart from the map, which moves its slots when it grows.
+    /// Boxed, because the map moves its slots when it grows.
     record: Box<Record>,
-    /// The record's entry in the queue; never later than the record may expire.
+    /// Due time of the record's queue entry; never later than the record may expire.
     queued: Option<Timestamp>,
-    /// The steps of this generation of the record that were saved, by name.
+    /// Saved steps of this generation of the record, by name.
     steps: BTreeMap<Box<str>, Payload>,
 }
 
 impl Slot {
-    /// The record as it is now, unless it has expired.
+    /// Returns the current record, unless it has expired.
     fn at(&mut self, now: Timestamp) -> Option<&mut Record> {
         self.record.read_at = now;
         (!self.record.is_expired()).then_some(&mut *self.record)
@@ -372,7 +374,7 @@ impl Shard {
         self.slots.get_mut(id)?.at(now)
     }
 
-    /// The whole claim, unless there is no record yet; an expired one is replaced.
+    /// Claims an existing record, or replaces it if it has expired. Returns `None` if there is no record yet.
     fn claim_present(&mut self, claim: &ClaimRequest, now: Timestamp) -> Option<ClaimOutcome> {
         let slot = self.slots.get_mut(&claim.id)?;
         let previous = slot.record.fencing_token;
@@ -407,7 +409,7 @@ impl Shard {
         ClaimOutcome::Granted(granted)
     }
 
-    /// None where there is no record any more.
+    /// Returns `None` if the record no longer exists.
     fn take_over(
         &mut self,
         observed: &Observation,
@@ -446,7 +448,7 @@ impl Shard {
         FencedWrite::Applied
     }
 
-    /// The record and its steps, for its owner.
+    /// Returns the record and its steps to its owner.
     fn owned_slot(&mut self, owner: &Owner, now: Timestamp) -> Option<&mut Slot> {
         find_owned(&mut self.slots, owner, now)
     }
@@ -522,7 +524,8 @@ impl Shard {
         purged
     }
 
-    /// Erasing leaves an entry behind until its time comes; a program that erases a lot must not pile them up.
+    /// Erasing leaves an entry behind until its due time. A program that erases many records must not accumulate such
+    /// entries.
     fn drop_stale_entries(&mut self) {
         if self.queue.len() > 64 + 2 * self.slots.len() {
             let slots = &self.slots;
@@ -539,8 +542,8 @@ fn find_owned<'a>(slots: &'a mut Slots, owner: &Owner, now: Timestamp) -> Option
     (is_owned_by(record, owner) && !record.state.is_ended()).then_some(slot)
 }
 
-/// Sees to it that the record is looked at no later than it may expire. Most come with a queue entry that is early
-/// enough, so this is one comparison.
+/// Ensures that the record is checked no later than it may expire. Most records already have an early enough queue
+/// entry, so this is one comparison.
 fn enqueue(queue: &mut Queue, slot: &mut Slot) {
     let record = &slot.record;
     let due = match record.state {
@@ -554,8 +557,8 @@ fn enqueue(queue: &mut Queue, slot: &mut Slot) {
     enqueue_at(queue, slot, due);
 }
 
-/// The first entry of a record is for the case that it ends at once, so that ending it needs no other. Records of one
-/// retention come in the order of their time, which makes this an append.
+/// The first entry of a record is early enough for a record that ends immediately, so ending it needs no other entry.
+/// Records of one retention arrive in the order of their time, so this is an append.
 fn enqueue_new(queue: &mut Queue, slot: &mut Slot) {
     let due = slot.record.read_at.after(slot.record.retention);
     enqueue_at(queue, slot, due);
@@ -596,13 +599,13 @@ fn granted(record: &Record) -> Granted {
     }
 }
 
-/// Grants a claim that was repeated.
+/// Grants a repeated claim.
 fn repeat_claim(record: &mut Record, claim: &ClaimRequest) -> Granted {
     record.lease_until = record.read_at.after(claim.lease);
     granted(record)
 }
 
-/// Grants the next attempt, of a record that was released or whose lease has lapsed.
+/// Grants the next attempt of a record that was released or whose lease has lapsed.
 fn next_attempt(record: &mut Record, claim: &ClaimRequest) -> Granted {
     record.state = State::Running;
     record.claim_id = Some(claim.claim_id);
@@ -641,7 +644,7 @@ fn is_owned_by(record: &Record, owner: &Owner) -> bool {
     record.claim_id == Some(owner.claim_id) && record.fencing_token == owner.fencing_token
 }
 
-/// Whether the record has no owner and no outcome.
+/// Returns true if the record has no owner and no outcome.
 fn is_unsettled(record: &Record) -> bool {
     record.state == State::Interrupted || record.is_lapsed()
 }

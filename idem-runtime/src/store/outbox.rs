@@ -1,5 +1,5 @@
-//! Messages of an outbox in a SQL database. As with records, each step is one atomic statement by the database's clock;
-//! nothing here knows a codec, a handler or a user's type.
+//! Outbox messages in a SQL database. As with records, each transition is one atomic statement by the database's clock.
+//! This module never sees a codec, a handler or a user's type.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) use enqueue::{Enqueued, Inserts};
 use statements::OutboxStatements;
 pub(crate) use statements::Polling;
 
-/// The table's name where nobody chose another.
+/// Default name of the table.
 const DEFAULT_TABLE: &str = "idem_outbox";
 
 /// Name of the table, and of its schema.
@@ -48,30 +48,31 @@ impl Default for TableName {
     }
 }
 
-/// How many messages one step claims at most, to keep its locks short.
+/// Maximum number of messages that one transition claims, to keep its locks short.
 pub(crate) const BATCH: usize = 32;
 
-/// Number of ordered messages of a topic that one statement reads. A million may be due behind a parked one.
+/// Number of ordered messages of a topic that one statement reads, because a million may be due behind a parked one.
 const WINDOW: usize = 128;
 
 /// Messages that could be claimed.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
-    /// The topics of which at least one message could be claimed.
+    /// Topics with at least one claimable message.
     pub(crate) topics: Vec<String>,
-    /// So many messages wait behind others that claimable ones may be missing here: visit the ordering keys.
+    /// True if so many messages wait behind others that claimable ones may be missing here: check each ordering key
+    /// instead.
     pub(crate) crowded: bool,
 }
 
-/// An ordering key that has undelivered messages.
+/// Ordering key with undelivered messages.
 #[derive(Debug)]
 pub(crate) struct NextKey {
     pub(crate) name: String,
-    /// Its first message could be claimed.
+    /// True if its first message is claimable.
     pub(crate) is_due: bool,
 }
 
-/// A message as it is enqueued.
+/// Message to be enqueued.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Envelope<'a> {
     pub(crate) key: &'a str,
@@ -82,7 +83,7 @@ pub(crate) struct Envelope<'a> {
     pub(crate) delay: Duration,
 }
 
-/// A message as it is handed out, or was parked.
+/// Message that was claimed or parked.
 #[derive(Debug, Clone)]
 pub(crate) struct StoredMessage {
     pub(crate) id: i64,
@@ -91,14 +92,14 @@ pub(crate) struct StoredMessage {
     pub(crate) ordering_key: Option<String>,
     pub(crate) payload: String,
     pub(crate) headers: Option<String>,
-    /// How often it was handed out, this time included.
+    /// Number of times the message was claimed, including this one.
     pub(crate) attempt: u32,
     pub(crate) enqueued_at: Timestamp,
     pub(crate) parked_at: Option<Timestamp>,
     pub(crate) last_error: Option<String>,
 }
 
-/// The claim of a message by a relay. A transition that takes one changes nothing where another relay has the message.
+/// Claim of a message by a relay. A transition with such a claim changes nothing if another relay has the message.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MessageLease {
     pub(crate) id: i64,
@@ -110,27 +111,29 @@ pub(crate) struct MessageLease {
 pub(crate) struct BacklogCount {
     pub(crate) waiting: u64,
     pub(crate) parked: u64,
-    /// How long the oldest of the waiting ones has waited.
+    /// Age of the oldest waiting message.
     pub(crate) oldest: Duration,
 }
 
-/// A table of messages. Each method is one step that may be repeated; dropped, it leaves its step done or not done.
+/// Table of messages. Each method is one transition that may be repeated. If its future is dropped, the transition is
+/// applied or not applied.
 #[async_trait]
 pub(crate) trait Messages: Debug + Send + Sync {
     async fn migrate(&self) -> Result<(), StoreError>;
 
-    /// What polls for these topics. Where parked messages are skipped, later ones of their ordering key go before them.
+    /// Statements that poll for these topics. If parked messages are skipped, later ones of their ordering key overtake
+    /// them.
     fn polling(&self, topics: &[&str], skip_parked: bool) -> Polling;
 
-    /// Finds messages that could be claimed, without reading all that wait behind others.
+    /// Finds claimable messages, without reading all that wait behind others.
     async fn due(&self, polling: &Polling) -> Result<Due, StoreError>;
 
-    /// Returns the next ordering key in the order of the index; the first one behind the empty string.
+    /// Returns the next ordering key in the order of the index. The empty string stands before the first one.
     async fn next_key(&self, polling: &Polling, after: &str)
     -> Result<Option<NextKey>, StoreError>;
 
-    /// Claims up to `limit` messages of a topic, at most [`BATCH`], none of them behind an earlier one of its ordering
-    /// key. Of ordered messages it looks at the first [`WINDOW`] that are due.
+    /// Claims up to `limit` messages of a topic, at most [`BATCH`]. None of them waits behind an earlier one of its
+    /// ordering key. Of the ordered messages, only the first [`WINDOW`] due ones are considered.
     async fn claim(
         &self,
         polling: &Polling,
@@ -140,7 +143,7 @@ pub(crate) trait Messages: Debug + Send + Sync {
         limit: usize,
     ) -> Result<Vec<StoredMessage>, StoreError>;
 
-    /// Claims the first message of an ordering key, where it is due and of a topic that is polled.
+    /// Claims the first message of an ordering key, if it is due and its topic is polled.
     async fn claim_next(
         &self,
         polling: &Polling,
@@ -149,17 +152,18 @@ pub(crate) trait Messages: Debug + Send + Sync {
         lease: Duration,
     ) -> Result<Option<StoredMessage>, StoreError>;
 
-    /// Begins the lease anew. False where somebody else has the message.
+    /// Renews the lease. Returns false if another relay has the message.
     async fn renew(&self, claimed: MessageLease, lease: Duration) -> Result<bool, StoreError>;
 
-    /// Ends the message, which is kept for so long. False where somebody else has it, or it is gone.
+    /// Marks the message delivered and keeps it for this retention. Returns false if another relay has it, or it is
+    /// deleted.
     async fn deliver(
         &self,
         claimed: MessageLease,
         keep: Option<Duration>,
     ) -> Result<bool, StoreError>;
 
-    /// Gives the message back, to be handed out again after a pause.
+    /// Releases the message, to be claimed again after a pause.
     async fn give_back(
         &self,
         claimed: MessageLease,
@@ -167,29 +171,28 @@ pub(crate) trait Messages: Debug + Send + Sync {
         error: &str,
     ) -> Result<bool, StoreError>;
 
-    /// Sets the message aside for a person.
+    /// Parks the message for an operator.
     async fn park(&self, claimed: MessageLease, error: &str) -> Result<bool, StoreError>;
 
-    /// Number of times that a message was handed out since it was last requeued. None where it is gone.
+    /// Number of claims of a message since it was last requeued. `None` if the message is deleted.
     async fn attempt(&self, id: i64) -> Result<Option<u32>, StoreError>;
 
-    /// Up to so many parked messages behind the one of this number, in the order of enqueuing.
+    /// Returns up to `limit` parked messages after the one with this id, in the order of enqueuing.
     async fn parked(&self, after: i64, limit: u32) -> Result<Vec<StoredMessage>, StoreError>;
 
-    /// Lets a parked message be handed out again, as often as a new one.
+    /// Makes a parked message claimable again, with all the attempts of a new one.
     async fn requeue(&self, key: &str) -> Result<bool, StoreError>;
 
     /// Deletes a parked message.
     async fn discard(&self, key: &str) -> Result<bool, StoreError>;
 
-    /// Deletes up to `limit` delivered messages that were kept for long enough.
+    /// Deletes up to `limit` delivered messages whose retention is over.
     async fn purge(&self, limit: u32) -> Result<u64, StoreError>;
 
     async fn count(&self) -> Result<BacklogCount, StoreError>;
 }
 
-/// A pool of connections to a database that can have an outbox. Made from a pool of sqlx, and from a store of this
-/// crate.
+/// Pool of connections to a database that can have an outbox. Made from a pool of sqlx, or from a store of this crate.
 #[derive(Debug, Clone)]
 pub struct Database(AnyPool);
 
@@ -212,7 +215,7 @@ macro_rules! from_pool {
             }
         }
 
-        /// The connections of the store; a table and schema that were chosen for its records are not the outbox's.
+        /// Uses the connections of the store, but not the table and schema that were chosen for its records.
         #[cfg(feature = $feature)]
         impl From<&$store> for Database {
             fn from(store: &$store) -> Self {
@@ -242,13 +245,13 @@ impl Database {
     }
 }
 
-/// A table of messages, and the connections to it.
+/// Table of messages, and the connections to it.
 #[derive(Debug)]
 struct Pooled<DB: OutboxDialect> {
     pool: sqlx::Pool<DB>,
     table: Table,
     statements: OutboxStatements,
-    /// Where there is one writer at a time, those of this process wait here, in order, instead of polling.
+    /// For databases with one writer at a time: the writers of this process wait here, in order, instead of polling.
     writer: Option<Mutex<()>>,
 }
 
@@ -282,7 +285,7 @@ impl<DB: OutboxDialect> Pooled<DB> {
         }
     }
 
-    /// Claims what a query selects.
+    /// Claims the messages that a query selects.
     async fn claimed(
         &self,
         query: Query<'_>,
@@ -301,9 +304,9 @@ impl<DB: OutboxDialect> Pooled<DB> {
         Ok(claimed)
     }
 
-    /// Reads what could be claimed, claims of it what nobody has claimed since, and reads what that was. A read that
-    /// locked would keep transactions waiting that enqueue, and a transaction around all of it could be left open by
-    /// one that is dropped.
+    /// Reads claimable messages, claims those that are still unclaimed, and reads the claimed ones. A read that locked
+    /// would make enqueuing transactions wait. A transaction around all three could be left open when the future is
+    /// dropped.
     async fn claim_in_steps(
         &self,
         candidates: Query<'_>,
@@ -318,7 +321,7 @@ impl<DB: OutboxDialect> Pooled<DB> {
         if ids.is_empty() {
             return Ok(vec![]);
         }
-        // Relays side by side read the same; by chance they take different ones.
+        // Concurrent relays read the same ids. Each takes a random selection, so that most of them take different ones.
         while ids.len() > limit {
             ids.swap_remove(rand::random::<u32>() as usize % ids.len());
         }
@@ -333,8 +336,8 @@ impl<DB: OutboxDialect> Pooled<DB> {
     }
 }
 
-/// As many ids as a batch has, so that there is one statement for all lengths: the last one stands for those that are
-/// missing.
+/// Binds as many ids as a batch has, so that one statement serves all lengths. The last id is repeated for the missing
+/// ones.
 fn of_batch<'q>(query: Query<'q>, ids: &[i64]) -> Query<'q> {
     let last = ids.last().copied().unwrap_or_default();
     (0..BATCH).fold(query, |query, at| {
@@ -510,13 +513,13 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
     }
 }
 
-/// Parameters 1 and 2.
+/// Binds parameters 1 and 2.
 fn leased<'q>(statement: &'q Statement, claimed: &'q MessageLease) -> Query<'q> {
     let query = statement.query().number(claimed.id);
     query.bytes(&claimed.claim_id.as_bytes()[..])
 }
 
-/// The columns that [`stored`] reads, in its order.
+/// Columns that [`stored`] reads, in its order.
 const COLUMNS: &str = "id, message_key, topic, ordering_key, payload, headers, attempt, enqueued_at, parked_at, \
      last_error";
 

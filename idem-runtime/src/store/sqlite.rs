@@ -1,4 +1,4 @@
-//! Records in a SQLite file: the embedded default, shared by any number of processes on one machine.
+//! Store of records in a SQLite file: the embedded default, shared by any number of processes on one machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ use batch::ReadBatch;
 use statements::SqliteStatements;
 use writer::Writer;
 
-/// Records in a SQLite file. Several processes may share one; cloning is cheap and shares the connections.
+/// Store of records in a SQLite file. Several processes may share the file. Cloning is cheap and shares the
+/// connections.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -41,11 +42,11 @@ use writer::Writer;
 /// ```
 ///
 /// # Durability
+/// # Durability
 ///
-/// [`open`](Self::open) writes with `synchronous = FULL`: a result that was acknowledged survives a power loss. With
-/// `NORMAL`, which is several times as fast, a power loss (not a crash of the process) may take back the last results,
-/// and their calls run again. To choose it, make the pool from [`connect_options`](Self::connect_options):
-///
+/// [`open`](Self::open) writes with `synchronous = FULL`: an acknowledged outcome survives a power loss. With `NORMAL`,
+/// which is several times as fast, a power loss (not a crash of the process) may lose the last outcomes, and their
+/// calls run again. To choose it, make the pool from [`connect_options`](Self::connect_options):
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// use idem_runtime::SqliteStore;
@@ -64,19 +65,19 @@ use writer::Writer;
 /// # Concurrency
 ///
 /// A replay is one read and never waits for a writer, provided the pool has more than one connection. Writers of one
-/// store queue up fairly inside the process, and steps that wait there are written together, with one commit; those of
-/// different processes wait for each other as long as `busy_timeout` says, and are tried again a few times. What many
-/// calls look for at once is read by one statement.
+/// store wait in a fair queue inside the process, and queued transitions share one commit (group commit). Writers of
+/// different processes wait for each other up to `busy_timeout`, and are retried a few times. Concurrent reads of many
+/// calls share one statement.
 ///
 /// # Transactions
 ///
-/// A transactional call (`tx = ...`) is the writer of the file from its beginning to its end: every other writer waits,
-/// of this process for its turn, of others as above. Keep the bodies short.
+/// A transactional call (`tx = ...`) is the writer of the file from its beginning to its end. All other writers wait:
+/// those of this process in the queue, those of other processes as above. Keep the bodies short.
 ///
 /// # Clock
 ///
-/// Time is SQLite's own, inside the statement, in steps of a millisecond. Processes that share a file share the
-/// machine's clock; a clock that is put back makes leases and retentions last longer by as much.
+/// SQLite's own clock decides, read inside the statement, in milliseconds. Processes that share a file share the
+/// machine's clock. If the clock is set back, leases and retentions last longer by that amount.
 #[derive(Debug, Clone)]
 pub struct SqliteStore {
     pub(super) pool: SqlitePool,
@@ -85,16 +86,16 @@ pub struct SqliteStore {
     pub(super) writer: Writer,
 }
 
-/// How often a step is tried that another process's writer kept out for the whole `busy_timeout`. Such a step has
-/// changed nothing, so trying it again is safe.
+/// Maximum number of tries of a transition that another process's writer blocks for the whole `busy_timeout`. Such a
+/// transition has changed nothing, so a retry is safe.
 const TRIES: u32 = 5;
 
 impl SqliteStore {
-    /// Opens a file, makes it where there is none, and [migrates](Self::migrate) it.
+    /// Opens a file, creates it if it does not exist, and [migrates](Self::migrate) it.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Unavailable`] where the file cannot be opened, [`Corrupt`](StoreErrorKind::Corrupt) where it
-    /// is not a database, [`ReadOnly`](StoreErrorKind::ReadOnly) where it cannot be written, and those of
+    /// [`StoreErrorKind::Unavailable`] if the file cannot be opened, [`Corrupt`](StoreErrorKind::Corrupt) if it is not
+    /// a database, [`ReadOnly`](StoreErrorKind::ReadOnly) if it cannot be written, and those of
     /// [`migrate`](Self::migrate).
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let options = Self::connect_options(path);
@@ -102,8 +103,8 @@ impl SqliteStore {
             .max_connections(5)
             .acquire_timeout(Duration::from_secs(5))
             .test_before_acquire(false);
-        // Turning on the write-ahead log takes a lock that SQLite does not wait for, and ten processes may start at
-        // once.
+        // Turning on the write-ahead log takes a lock that SQLite does not wait for, and ten processes may start
+        // concurrently.
         let pool = retry_busy(|| pool.clone().connect_with(options.clone()))
             .await
             .map_err(error)?;
@@ -112,8 +113,8 @@ impl SqliteStore {
         Ok(store)
     }
 
-    /// The settings that [`open`](Self::open) uses: the file is made where there is none, with a write-ahead log,
-    /// `synchronous = FULL`, and a `busy_timeout` of a second (the store tries again a few times).
+    /// Settings that [`open`](Self::open) uses: the file is created if it does not exist, with a write-ahead log,
+    /// `synchronous = FULL`, and a `busy_timeout` of a second (the store retries a few times).
     pub fn connect_options(path: impl AsRef<Path>) -> SqliteConnectOptions {
         SqliteConnectOptions::new()
             .filename(path)
@@ -123,11 +124,10 @@ impl SqliteStore {
             .busy_timeout(Duration::from_secs(1))
     }
 
-    /// A store on the connections of a pool that the caller made. It does nothing until it is used; call
-    /// [`migrate`](Self::migrate) first.
+    /// Creates a store on the caller's pool. It does nothing until it is used. Call [`migrate`](Self::migrate) first.
     ///
-    /// The write-ahead log, `synchronous` and `busy_timeout` are as the pool sets them. A pool that leaves
-    /// `test_before_acquire` on pays for it before each step.
+    /// The pool determines the write-ahead log, `synchronous` and `busy_timeout`. A pool that leaves
+    /// `test_before_acquire` on pays for a ping before each transition.
     pub fn new(pool: SqlitePool) -> Self {
         Self {
             writer: Writer::new(pool.clone()),
@@ -137,29 +137,29 @@ impl SqliteStore {
         }
     }
 
-    /// The same store on a table of this name instead of `idem_records`. Its index, its trigger and three further
-    /// tables are named after it.
+    /// Uses a table with this name instead of `idem_records`. Its index, its trigger and three further tables are named
+    /// after it.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`] where the name is not 1 to 48 ASCII letters, digits and underscores, begins with a
+    /// [`StoreErrorKind::Schema`] if the name is not 1 to 48 ASCII letters, digits and underscores, begins with a
     /// digit, or is reserved.
     pub fn with_table(mut self, name: &str) -> Result<Self, StoreError> {
         self.statements = Arc::new(SqliteStatements::new(Table::new(None, name)?));
-        // Those of the other table are another statement's.
+        // Reads of the new table need another statement, so they cannot share the batches of the old one.
         self.reads = Batcher::for_statements();
         Ok(self)
     }
 
-    /// Makes the tables, or brings them up to date. Safe to call at every start, and from many processes at once.
-    /// What was applied is kept in a table of its own (`idem_records_migrations`), apart from the application's own
-    /// migrations. The SQL is in `migrations/sqlite` of this crate, for an application that applies
-    /// it with its own `sqlx::migrate!` as well.
+    /// Creates the tables or migrates them to the current version. Safe to call at every start, and from many processes
+    /// concurrently. The applied versions are stored in a separate table (`idem_records_migrations`), apart from the
+    /// application's own migrations. The SQL is in `migrations/sqlite` of this crate, so an application can also apply
+    /// it with its own `sqlx::migrate!`.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`] where a later version of this crate made the tables, and those of any write.
+    /// [`StoreErrorKind::Schema`] if a later version of this crate created the tables, and those of any write.
     ///
     /// # Cancel safety
-    /// Dropped, it leaves each migration applied or not applied; call it again.
+    /// If the future is dropped, each migration is applied or not applied. Call this method again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         let _turn = self.writer.turn().await;
         migrate::run(&self.pool, &self.statements.table, &migrate::RECORDS).await
@@ -167,7 +167,7 @@ impl SqliteStore {
 }
 
 impl SqliteStore {
-    /// The record that a claim is for, an expired one too.
+    /// Reads the record of a claim, even if it has expired.
     async fn find(&self, claim: &ClaimRequest) -> Result<Option<Record>, StoreError> {
         let run_single = async {
             let query = self.statements.shared.get.query();
@@ -178,7 +178,7 @@ impl SqliteStore {
         self.reads.submit(executor, || claim.id, run_single).await
     }
 
-    /// Runs a statement that reads a row at most. sqlx then sends it and that there is no other in one message.
+    /// Runs a statement that reads at most one row. sqlx then sends the row and the end of the rows in one message.
     async fn read_one(&self, query: Query<'_>) -> Result<Option<SqliteRow>, StoreError> {
         retry_busy(|| query.build::<Sqlite>().fetch_optional(&self.pool))
             .await
@@ -311,7 +311,7 @@ impl StepStore for SqliteStore {
     }
 }
 
-/// Tries a step again that gave up because another process was writing.
+/// Retries a transition that failed because another process was writing.
 pub(super) async fn retry_busy<T, F>(run: impl FnMut() -> F) -> Result<T, sqlx::Error>
 where
     F: Future<Output = Result<T, sqlx::Error>>,
@@ -326,7 +326,7 @@ fn is_busy(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(answer) if primary_code(&**answer) == Some(SQLITE_BUSY))
 }
 
-/// The result code without its extension, see <https://www.sqlite.org/rescode.html>.
+/// Returns the primary result code, see <https://www.sqlite.org/rescode.html>.
 fn primary_code(answer: &dyn DatabaseError) -> Option<i32> {
     answer
         .code()?

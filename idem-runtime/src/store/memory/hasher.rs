@@ -1,9 +1,9 @@
-//! How ids are spread over the buckets of a map.
+//! Hash of record ids for a map.
 
 use std::hash::{BuildHasher, Hasher};
 
-/// Ids are uniform already, so two words of one are folded with a secret: without it, whoever chooses keys could
-/// choose ids that fall into one bucket.
+/// Ids are uniform already, so two words of an id are folded with a secret. Without the secret, a caller who chooses
+/// keys could choose ids that fall into one bucket.
 #[derive(Clone, Copy)]
 pub(super) struct BuildIdHasher(pub(super) u64, pub(super) u64);
 
@@ -34,7 +34,7 @@ impl Hasher for IdHasher {
         }
     }
 
-    /// The length that goes before the bytes of an array says nothing about an id.
+    /// Ignores the length prefix of an array, which is the same for all ids.
     fn write_usize(&mut self, _: usize) {}
 
     fn finish(&self) -> u64 {

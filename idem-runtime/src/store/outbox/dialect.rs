@@ -9,33 +9,33 @@ use crate::store::sql::{Dialect, Migrations, Query, Readable, Table};
 /// The operations of an outbox that differ between databases.
 pub(super) trait OutboxDialect: sqlx::Database<Row: Readable> {
     const DIALECT: Dialect;
-    /// Whether a statement that writes can give back rows.
+    /// True if a statement that writes can return rows.
     const RETURNS_ROWS: bool;
-    /// Whether writers wait for each other, whatever they write.
+    /// True if only one writer at a time can write to the database.
     const ONE_WRITER: bool;
 
-    /// Runs a statement and gives the rows it returns. It is driven to its end even where one row is enough: the commit
-    /// comes after the last.
+    /// Runs a statement and returns its rows. The statement is driven to its end even if one row is enough: the commit
+    /// comes after the last row.
     fn rows(
         pool: &Pool<Self>,
         query: &Query<'_>,
     ) -> impl Future<Output = Result<Vec<Self::Row>, StoreError>> + Send;
 
-    /// Runs a statement and tells how many rows it matched.
+    /// Runs a statement and returns the number of rows that it matched.
     fn run(
         pool: &Pool<Self>,
         query: &Query<'_>,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// Makes the table, or brings it up to date.
+    /// Creates the table or migrates it to the current version.
     fn migrate(
         pool: &Pool<Self>,
         table: &Table,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// Runs a statement on the pool, and gives its rows or how many it matched. MySQL's run to their end, also where the caller
-/// goes away.
+/// Runs a statement on the pool, and returns its rows or the number of rows that it matched. Statements of MySQL run to
+/// their end, even if the caller is cancelled.
 macro_rules! on_pool {
     (mysql, rows, $pool:ident, $query:ident) => {
         async {

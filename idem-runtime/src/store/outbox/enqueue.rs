@@ -1,4 +1,4 @@
-//! Putting a message into the outbox, in the caller's own transaction.
+//! Enqueues a message in the caller's own transaction.
 
 use std::sync::OnceLock;
 
@@ -6,8 +6,8 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::store::outbox::{Envelope, TableName, unreadable};
 use crate::store::sql::{Dialect, Placeholders, Query, Readable, Statement, Table, span};
 
-/// A connection that messages can be enqueued through: `SqliteConnection`, `PgConnection` or `MySqlConnection` of sqlx.
-/// What is enqueued becomes a message when the transaction that is open on it commits.
+/// Connection on which messages can be enqueued: `SqliteConnection`, `PgConnection` or `MySqlConnection` of sqlx. The
+/// message becomes visible when the open transaction of the connection commits.
 #[diagnostic::on_unimplemented(
     message = "messages cannot be enqueued through `{Self}`",
     label = "not a connection of SQLite, PostgreSQL or MySQL",
@@ -38,17 +38,17 @@ enum ConnectionKind<'c> {
     MySql(&'c mut sqlx::MySqlConnection),
 }
 
-/// What became of a message.
+/// Result of enqueuing a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Enqueued {
     New,
-    /// The same message is there already.
+    /// An equal message exists already.
     Again,
     /// Another message has its key.
     Differs,
 }
 
-/// The statements that insert into one table, for each kind of connection that turned up.
+/// Statements that insert into one table, for each kind of connection that was used.
 #[derive(Debug)]
 pub(crate) struct Inserts {
     table: Table,
@@ -61,7 +61,7 @@ struct InsertStatements {
     find: Statement,
 }
 
-/// Largest number of tries of an insert that conflicts with a message which is then gone.
+/// Maximum number of tries of an insert that conflicts with a message which is then deleted.
 const MAX_CONFLICTS: u32 = 8;
 
 impl Inserts {
@@ -72,7 +72,7 @@ impl Inserts {
         }
     }
 
-    /// Enqueues a message, with one statement where nobody else has its key.
+    /// Enqueues a message, with one statement if its key is new.
     pub(crate) async fn enqueue<C: Connection + ?Sized>(
         &self,
         connection: &mut C,
@@ -100,7 +100,7 @@ impl Inserts {
                 .find(statements.find.query().text(envelope.key))
                 .await?;
             if let Some([key, topic, ordering_key, payload]) = there {
-                // Where blanks at the end do not count in a comparison, it may be another key.
+                // If the comparison of the database ignores trailing blanks, the message found may have another key.
                 let same = key == envelope.key
                     && topic == envelope.topic
                     && ordering_key == envelope.ordering_key.unwrap_or_default()
@@ -123,7 +123,7 @@ impl InsertStatements {
     fn new(dialect: &Dialect, table: &Table) -> Self {
         let now = dialect.now;
         let messages = table.quoted(dialect.quote, "");
-        // In a transaction of MySQL a plain read may not see the message that an insert has just met.
+        // In a transaction of MySQL, a plain read may not see the message with which the insert conflicted.
         let (otherwise, latest) = match dialect.placeholders {
             Placeholders::InOrder => ("", " LOCK IN SHARE MODE"),
             Placeholders::Numbered(_) => (" ON CONFLICT (message_key) DO NOTHING", ""),
@@ -141,8 +141,8 @@ impl InsertStatements {
     }
 }
 
-/// Runs a statement on the caller's connection, and tells how many rows it matched. MySQL's are sent so that the caller
-/// may go away.
+/// Runs a statement on the caller's connection, and returns the number of rows that it matched. Statements of MySQL are
+/// sent in a way that allows the caller to be cancelled.
 macro_rules! executed {
     (mysql, $database:ty, $connection:ident, $query:ident) => {
         crate::store::mysql::run_borrowed($connection, &$query)
@@ -158,7 +158,7 @@ macro_rules! executed {
     };
 }
 
-/// Runs a statement on the caller's connection, and gives its rows.
+/// Runs a statement on the caller's connection, and returns its rows.
 macro_rules! fetched {
     (mysql, $database:ty, $connection:ident, $query:ident) => {
         crate::store::mysql::run_borrowed($connection, &$query)
@@ -185,7 +185,7 @@ macro_rules! kinds {
         )*
 
         impl AnyConnection<'_> {
-            /// The index of its kind, and its dialect.
+            /// Index of this kind of connection, and its dialect.
             fn index_and_dialect(&self) -> (usize, &'static Dialect) {
                 match self.0 {
                     $(
@@ -195,7 +195,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// False where there is a message of that key.
+            /// Inserts a message. Returns false if there is a message with its key.
             async fn insert(&mut self, query: Query<'_>) -> Result<bool, StoreError> {
                 match &mut self.0 {
                     $(
@@ -211,7 +211,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The first row, of four texts.
+            /// Reads the first row, which has four texts.
             async fn find(&mut self, query: Query<'_>) -> Result<Option<[String; 4]>, StoreError> {
                 match &mut self.0 {
                     $(
@@ -236,7 +236,8 @@ kinds! {
     "mysql": MySql, 2, sqlx::MySqlConnection, sqlx::MySql, mysql;
 }
 
-/// MySQL fails where there is a message of that key, which undoes the statement alone: the transaction goes on.
+/// Returns true if there is a message with that key. In MySQL this error undoes only the statement: the transaction
+/// continues.
 fn is_duplicate(error: &sqlx::Error) -> bool {
     #[cfg(feature = "mysql")]
     {

@@ -1,4 +1,4 @@
-//! What is said to the database about messages, in its dialect.
+//! Statements on messages, in the dialect of the database.
 
 mod polling;
 
@@ -7,7 +7,7 @@ use crate::store::sql::{Dialect, Placeholders, Statement, Table};
 
 pub(crate) use polling::Polling;
 
-/// The statements for one table.
+/// Statements for one table.
 #[derive(Debug)]
 pub(super) struct OutboxStatements {
     pub(super) renew: Statement,
@@ -21,9 +21,9 @@ pub(super) struct OutboxStatements {
     pub(super) discard: Statement,
     pub(super) purge: Statement,
     pub(super) count: Statement,
-    /// Claims those of a batch of ids that nobody has claimed since they were read.
+    /// Claims those messages of a batch of ids that were not claimed since they were read.
     pub(super) take: Statement,
-    /// Those of a batch of ids that bear a claim id.
+    /// Reads those messages of a batch of ids that have this claim id.
     pub(super) taken: Statement,
 }
 

@@ -1,4 +1,4 @@
-//! Reads the records of concurrent claims with one statement: each statement costs a hop to the thread of its
+//! Reads the records of concurrent claims with one statement. Each statement costs a hop to the thread of its
 //! connection and back, which takes longer than the read.
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ impl BatchExecutor for ReadBatch {
     type Request = RecordId;
     type Response = Option<Record>;
 
-    /// Returns nothing where a row is unreadable: each caller then reads individually and gets its own error.
+    /// Sends no response if a row is unreadable: each caller then reads individually and gets its own error.
     async fn run(&self, batch: Vec<Pending<Self>>) {
         let ids = batch.iter().map(|(id, _)| hex(id.as_bytes()));
         let ids = ids.collect::<Value>().to_string();
@@ -69,7 +69,7 @@ mod tests {
         }
     }
 
-    /// What is found together.
+    /// Results of one batched read.
     async fn find(store: &SqliteStore, ids: &[RecordId]) -> Vec<Option<Option<Record>>> {
         let (mut batch, mut responses) = (Vec::new(), Vec::new());
         for id in ids {
@@ -123,7 +123,7 @@ mod tests {
             .unwrap();
         }
         let mut ids = claims.each_ref().map(|it| it.id).to_vec();
-        // Two who look for the same.
+        // Two requests for one record.
         ids.push(claims[1].id);
         let found = find(&store, &ids).await;
         for (id, found) in ids.iter().zip(&found) {
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(completed.identity, claims[1].identity);
         assert_eq!(&*completed.payload.as_ref().unwrap().codec, "a tag\nof ü");
 
-        // Where one is unreadable, all look alone, where that one gets its error.
+        // If one record is unreadable, all requests run individually, and only that one gets an error.
         sqlx::query("UPDATE idem_records SET attempt = 0 WHERE idempotency_key = 'running'")
             .execute(&pool)
             .await

@@ -1,4 +1,4 @@
-//! The versions of the tables, and how a file gets from one to the next.
+//! Versions of the tables, and the migration of a file from one to the next.
 
 use sqlx::{AssertSqlSafe, SqlitePool};
 
@@ -6,7 +6,7 @@ use super::{error, retry_busy};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::sql::{self, Migrations, Table};
 
-/// Those of the records.
+/// Migrations of the tables of records.
 pub(super) const RECORDS: Migrations = Migrations {
     table: Table::DEFAULT,
     versions: &[include_str!("../../../migrations/sqlite/0001_records.sql")],
@@ -39,8 +39,8 @@ async fn applied(pool: &SqlitePool, table: &Table) -> Result<usize, StoreError> 
         .map_err(error)
 }
 
-/// Ten processes may start at once and all find the same version missing. The first takes the write lock before it
-/// looks, and the others find its row when they get theirs.
+/// Ten processes may start concurrently, and all of them find the same version missing. The first takes the write lock
+/// before it reads the versions. The others see its row when they get the lock.
 async fn apply(
     pool: &SqlitePool,
     table: &Table,
@@ -74,7 +74,7 @@ async fn apply(
     transaction.commit().await
 }
 
-/// Which versions were applied.
+/// Name of the table of applied versions.
 fn log(table: &Table) -> String {
     table.quoted('"', "_migrations")
 }

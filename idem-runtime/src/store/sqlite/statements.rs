@@ -1,15 +1,15 @@
-//! What SQLite says in a way of its own.
+//! Statements and syntax that only SQLite has.
 
 use crate::store::sql::{
     self, Conditions, Dialect, GRANTED_COLUMNS, Placeholders, Statement, StepDialect,
     StepStatements, Table,
 };
 
-/// The clock of the database in microseconds, the same wherever it stands in one statement. It ticks in milliseconds;
-/// the rounding undoes what a floating-point number of seconds loses.
+/// Database clock in microseconds, constant within one statement. It ticks in milliseconds. The rounding corrects the
+/// error of a floating-point number of seconds.
 const NOW: &str = "(CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)";
 
-/// The columns of [`text_row::record`](sql::text_row::record).
+/// Columns of [`text_row::record`](sql::text_row::record).
 fn record() -> String {
     format!(
         "printf('%s %s %d %s %d %s %d %d %d\n%d\n%s\n%s\n', state, coalesce(ended_at, '-'), retention, on_crash, lease_until, \
@@ -19,7 +19,7 @@ fn record() -> String {
     )
 }
 
-/// How SQLite spells what all dialects share.
+/// Syntax of SQLite for the shared statements.
 pub(in crate::store) const DIALECT: Dialect = Dialect {
     placeholders: Placeholders::Numbered('?'),
     quote: '"',
@@ -32,21 +32,21 @@ pub(in crate::store) const DIALECT: Dialect = Dialect {
     proposed: "excluded.{}",
 };
 
-/// How SQLite spells the steps of bodies.
+/// Syntax of SQLite for the saved steps of bodies.
 const STEPS: StepDialect = StepDialect {
-    // There is one writer at a time.
+    // SQLite has one writer at a time, so no row lock is needed.
     lock: "",
     on_conflict: "ON CONFLICT (id, name) DO UPDATE SET first_claimed_at = excluded.first_claimed_at, \
         codec = excluded.codec, payload = excluded.payload WHERE {saved}.first_claimed_at <> excluded.first_claimed_at",
     name: "s.name",
 };
 
-/// The statements for one table.
+/// Statements for one table.
 #[derive(Debug)]
 pub(super) struct SqliteStatements {
     pub(super) table: Table,
     pub(super) shared: sql::SharedStatements,
-    /// The records whose ids are in the parameter, a JSON array of hex digits.
+    /// Reads the records whose ids are in the parameter, a JSON array of hex digits.
     pub(super) find_all: Statement,
     pub(super) claim: Statement,
     pub(super) take_over: Statement,
@@ -76,7 +76,7 @@ impl SqliteStatements {
             )),
             claim: sql(format!(
                 "-- Two callers may both have read that there is no record. The primary key lets one of them insert;\n\
-                 -- the insert of the other becomes an update, whose condition looks at the row that won.\n\
+                 -- the insert of the other becomes an update, whose condition is checked on the row that won.\n\
                  INSERT INTO {records} AS r (id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, \
                    attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
                  SELECT ?1, ?2, ?3, ?4, ?5, 'running', ?6, \
@@ -99,8 +99,9 @@ impl SqliteStatements {
                  RETURNING {GRANTED_COLUMNS}"
             )),
             take_over: sql(format!(
-                "-- Its owner may send a heartbeat, or complete, after it was seen to be silent; another caller may take\n\
-                 -- over first. Each changes what was observed, and the condition is on all of it.\n\
+                "-- The owner may renew its lease or complete after the record was read as lapsed, and another caller\n\
+                 -- may take over first. Each of these changes what was observed, and the condition compares all of\n\
+                 -- it.\n\
                  UPDATE {records} AS r SET state = 'running', claim_id = ?6, lease_until = {NOW} + ?8, retention = ?9, \
                    purge_after = {NOW} + ?8 + ?9, \
                    fencing_token = CASE WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.fencing_token \
@@ -113,15 +114,15 @@ impl SqliteStatements {
                  RETURNING {GRANTED_COLUMNS}"
             )),
             purge: sql(format!(
-                "-- The queue was filled at the claim: its owner may have sent heartbeats since, or completed late.\n\
-                 -- What it says is looked at again here, where nobody can come in between.\n\
+                "-- The due time was set at the claim: the owner may have renewed its lease since, or completed late.\n\
+                 -- The condition is therefore checked again here, where no other write can come in between.\n\
                  DELETE FROM {records} AS r WHERE ({expired}) AND r.id IN \
                    (SELECT id FROM {records} WHERE purge_after <= {NOW} ORDER BY purge_after LIMIT ?1) \
                  RETURNING state"
             )),
             requeue: sql(format!(
-                "-- The same for those that are not to be deleted: they are interrupted, or live on and are queued for\n\
-                 -- when they may expire. Without the look at the lease, a heartbeat would be overwritten.\n\
+                "-- As above for records that stay: they are interrupted, or still alive and queued until they may\n\
+                 -- expire. Without the check of the lease, a renewal would be overwritten.\n\
                  UPDATE {records} AS r SET \
                    state = CASE WHEN r.state = 'running' AND r.lease_until + r.retention <= {NOW} \
                      THEN 'interrupted' ELSE r.state END, \
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
     use crate::store::sqlite::SqliteStore;
 
-    /// The plan of each statement that must not look at every row.
+    /// Checks the plan of each statement that must not scan all rows.
     #[test]
     fn statements_find_their_rows_by_an_index() {
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,4 +1,4 @@
-//! Claiming in a transaction that stays open while a body runs.
+//! Claims in a transaction that stays open while a body runs.
 
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{SqlStr, Sqlite};
@@ -22,8 +22,8 @@ impl Returning for InTransaction<'_, SqliteStore, SqliteConnection> {
 impl TransactionalStore for SqliteStore {
     sql::transactions!(in trait SqliteStore, Sqlite, SqliteConnection);
 
-    /// The transaction is the writer from its beginning: one that became it half way could find that another has
-    /// written since it read, and could only be rolled back.
+    /// The transaction is the writer from its beginning. If it became the writer half way, another transaction might
+    /// have written since its first read, and it could only be rolled back.
     async fn begin(&self) -> Result<OpenTransaction<'static, Sqlite>, StoreError> {
         let turn = self.writer.turn().await;
         let begun = retry_busy(|| {
@@ -33,14 +33,14 @@ impl TransactionalStore for SqliteStore {
         Ok(begun.await.map_err(error)?.with_turn(turn))
     }
 
-    /// A replay does not queue behind writers.
+    /// A plain read, so that a replay does not queue behind writers.
     async fn look(&self, claim: &ClaimRequest) -> Result<Option<ClaimInTransaction>, StoreError> {
         let record = self.get(&claim.id).await?;
         let ended = record.filter(|record| record.state.is_ended());
         Ok(ended.map(|record| ClaimInTransaction::Existing(Box::new(record))))
     }
 
-    /// Nobody else writes beside this transaction, so there is no race, and nobody whose row it could wait for.
+    /// SQLite has one writer at a time, so there is no race with this transaction, and no locked row to wait for.
     async fn claim_in(
         &self,
         transaction: &mut Self::Transaction<'_>,

@@ -1,4 +1,4 @@
-//! The queue of writers.
+//! Queue of writers.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use super::{error, retry_busy};
 use crate::error::StoreError;
 use crate::store::sql::{BatchExecutor, Batcher, Pending, Query};
 
-/// SQLite has one writer at a time and lets the others poll. The writers of this store queue up here instead, in order,
-/// and statements that are queued share one commit.
+/// SQLite has one writer at a time, and the others poll. The writers of this store wait here instead, in order, and
+/// queued statements share one commit.
 #[derive(Debug, Clone)]
 pub(in crate::store) struct Writer {
     pool: SqlitePool,
@@ -20,7 +20,7 @@ pub(in crate::store) struct Writer {
     batcher: Batcher<OneCommit>,
 }
 
-/// What a statement gave and did.
+/// Result of a statement that writes: its rows and the number of changed rows.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     pub(super) rows: Vec<SqliteRow>,
@@ -37,9 +37,9 @@ impl Writer {
         }
     }
 
-    /// Waits for a turn.
+    /// Waits for the permit to write.
     pub(in crate::store) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
-        // They are never closed.
+        // The semaphore is never closed.
         Arc::clone(&self.turns).acquire_owned().await.ok()
     }
 
@@ -70,7 +70,7 @@ impl BatchExecutor for OneCommit {
     type Request = (SqlStr, SqliteArguments);
     type Response = Written;
 
-    /// Responds after the commit, and not at all where one of the statements failed: each statement then runs
+    /// Responds after the commit. If one of the statements fails, there is no response: each statement then runs
     /// individually, and its caller gets its own error.
     async fn run(&self, batch: Vec<Pending<Self>>) {
         let (statements, senders): (Vec<_>, Vec<_>) = batch.into_iter().unzip();

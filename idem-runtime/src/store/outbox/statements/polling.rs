@@ -1,17 +1,17 @@
-//! The statements that look for messages and claim them.
+//! Statements that find messages and claim them.
 //!
-//! A message waits behind all undelivered ones of its ordering key that were enqueued earlier. There may be any number
-//! of such messages behind one that is parked, leased or pausing, and no statement reads all of them:
+//! A message waits behind all undelivered messages of its ordering key that were enqueued earlier. Any number of
+//! messages may wait behind one that is parked, leased or pausing, and no statement reads all of them:
 //!
-//! - What has no ordering key waits for nobody, and has an index of its own.
-//! - Of ordered messages that are due, only the first [`WINDOW`] are read, by time.
-//! - Where those are nearly all behind others (*crowded*), the first message of each ordering key is looked at instead,
+//! - Messages without an ordering key do not wait for others, and have their own index.
+//! - Of the due ordered messages, only the first [`WINDOW`] are read, by time.
+//! - If nearly all of those wait behind others (*crowded*), the first message of each ordering key is checked instead,
 //!   from key to key by another index.
 
 use crate::store::outbox::{BATCH, COLUMNS, WINDOW};
 use crate::store::sql::{Dialect, Placeholders, Statement, Table};
 
-/// The statements that poll for some topics.
+/// Statements that poll for some topics.
 #[derive(Debug)]
 pub(crate) struct Polling {
     pub(in crate::store::outbox) topics: Box<[Box<str>]>,
@@ -21,7 +21,7 @@ pub(crate) struct Polling {
     pub(in crate::store::outbox) claim: Statement,
     /// Claims the first message of an ordering key.
     pub(in crate::store::outbox) claim_next: Statement,
-    /// The ordering key behind another one, and whether its first message could be claimed.
+    /// Reads the ordering key after another one, and checks whether its first message is claimable.
     pub(in crate::store::outbox) next_key: Statement,
 }
 
@@ -33,7 +33,7 @@ struct Conditions<'a> {
 }
 
 impl Conditions<'_> {
-    /// The column that is null unless a message has an ordering key and is undelivered.
+    /// Column that is null unless a message has an ordering key and is undelivered.
     fn undelivered_key(&self) -> &'static str {
         match self.dialect.placeholders {
             Placeholders::InOrder => "undelivered_key",
@@ -49,18 +49,18 @@ impl Conditions<'_> {
         }
     }
 
-    /// The id of the first message of an ordering key in this state. One that waits has to be there.
+    /// Id of the first message of an ordering key in this state. For the state `waiting` there must be one.
     fn first(&self, ordering_key: &str, state: &str) -> String {
         let (messages, key) = (&self.messages, self.undelivered_key());
         match self.dialect.placeholders {
-            // With equalities PostgreSQL may read by id instead, past all messages of other keys. States are in the
-            // order of their names, and behind those that are parked come those that wait.
+            // With equalities PostgreSQL might read by id instead, past all messages of other keys. States sort by
+            // name, and `waiting` follows `parked`.
             Placeholders::Numbered('$') => format!(
                 "(SELECT e.id FROM {messages} AS e WHERE e.ordering_key >= {ordering_key} \
                  AND (e.ordering_key, e.state) >= ({ordering_key}, '{state}') AND e.state <> 'delivered' \
                  ORDER BY e.ordering_key, e.state, e.id LIMIT 1)"
             ),
-            // SQLite takes a partial index only where its condition stands in the statement.
+            // SQLite uses a partial index only if the statement repeats its condition.
             _ => format!(
                 "(SELECT e.id FROM {messages} AS e WHERE e.{key} = {ordering_key} AND e.state = '{state}' \
                  AND e.state <> 'delivered' ORDER BY e.id LIMIT 1)"
@@ -68,9 +68,9 @@ impl Conditions<'_> {
         }
     }
 
-    /// Nothing of its ordering key is before it. A message stands in the way for as long as it is undelivered, also
-    /// while it waits for its pause to end; so two messages of one ordering key are never handed out together, by
-    /// however many relays.
+    /// Condition that no message of its ordering key is before it. A message blocks later ones as long as it is
+    /// undelivered, even while it pauses. Two messages of one ordering key are therefore never claimed concurrently, by
+    /// any number of relays.
     fn is_first(&self, c: &str, ordering_key: &str) -> String {
         let waits = self.first(ordering_key, "waiting");
         if self.skip_parked {
@@ -84,7 +84,7 @@ impl Conditions<'_> {
         format!("{c}.due_at <= {}", self.dialect.now)
     }
 
-    /// The first ordered messages of a topic that are due, whether or not they are behind others.
+    /// First due ordered messages of a topic, including those behind others.
     fn window(&self, topic: usize) -> String {
         format!(
             "(SELECT w.id, w.ordering_key, w.due_at FROM {} AS w WHERE w.topic = ?{topic} AND {} AND {} \
@@ -95,7 +95,7 @@ impl Conditions<'_> {
         )
     }
 
-    /// `FROM` and `WHERE` of the messages of a topic that have no ordering key and are due.
+    /// `FROM` and `WHERE` for the due messages of a topic without an ordering key.
     fn unordered(&self, topic: usize) -> String {
         format!(
             "FROM {} AS u WHERE u.topic = ?{topic} AND {} AND {}",
@@ -129,8 +129,8 @@ impl Polling {
     }
 }
 
-/// For each topic whether something is due that has no ordering key, how many ordered messages of the window could be
-/// claimed, and how many there are in it.
+/// Returns for each topic: whether a message without an ordering key is due, how many ordered messages of the window
+/// are claimable, and how many messages the window has.
 fn due(conditions: &Conditions<'_>, topics: usize) -> String {
     let looks: Vec<_> = (1..=topics)
         .map(|topic| {
@@ -160,8 +160,8 @@ fn claim(conditions: &Conditions<'_>) -> String {
     let set = set(conditions);
     match conditions.dialect.placeholders {
         Placeholders::Numbered('$') => format!(
-            "-- Relays poll at once. Each passes over what another is about to take, and what it locks it has\n\
-             -- looked at again, so nothing is handed out twice.\n\
+            "-- Relays poll concurrently. Each skips rows that another has locked, and checks its own rows again\n\
+             -- after locking them, so that no message is claimed twice.\n\
              WITH unordered AS MATERIALIZED (SELECT u.id, u.due_at {unordered} \
                  ORDER BY u.due_at, u.id LIMIT ?4 FOR UPDATE SKIP LOCKED), \
                ordered AS MATERIALIZED (SELECT o.id, o.due_at FROM {messages} AS o \
@@ -172,7 +172,7 @@ fn claim(conditions: &Conditions<'_>) -> String {
                ORDER BY due.due_at, due.id LIMIT ?4) RETURNING {COLUMNS}"
         ),
         Placeholders::Numbered(_) => format!(
-            "-- One statement takes the lock for writing before it reads, so nothing is handed out twice.\n\
+            "-- One statement takes the write lock before it reads, so that no message is claimed twice.\n\
              UPDATE {messages} SET {set} WHERE id IN (SELECT due.id FROM \
                (SELECT id, due_at FROM (SELECT u.id, u.due_at {unordered} ORDER BY u.due_at, u.id LIMIT ?4) \
                  UNION ALL SELECT c.id, c.due_at FROM {window} AS c WHERE {first}) AS due \
@@ -181,7 +181,7 @@ fn claim(conditions: &Conditions<'_>) -> String {
         Placeholders::InOrder => {
             let most = 4 * BATCH;
             format!(
-                "-- Four times as many as asked for, so that relays side by side seldom take the same.\n\
+                "-- Reads four times as many as requested, so that concurrent relays seldom take the same.\n\
                  SELECT due.id FROM (SELECT one.id, one.due_at FROM (SELECT u.id, u.due_at {unordered} \
                      ORDER BY u.due_at, u.id LIMIT {most}) AS one \
                    UNION ALL SELECT c.id, c.due_at FROM {window} AS c WHERE {first}) AS due \
@@ -191,7 +191,7 @@ fn claim(conditions: &Conditions<'_>) -> String {
     }
 }
 
-/// Of which topics a message is to be, where their names begin with this parameter.
+/// Condition on the topic of a message. The names of the topics begin at this parameter.
 fn of_topics(c: &str, from: usize, topics: usize) -> String {
     let listed: Vec<_> = (from..from + topics).map(|it| format!("?{it}")).collect();
     format!("{c}.topic IN ({})", listed.join(", "))
@@ -208,8 +208,8 @@ fn claim_next(conditions: &Conditions<'_>, topics: usize) -> String {
     let set = set(conditions);
     match conditions.dialect.placeholders {
         Placeholders::Numbered('$') => format!(
-            "-- A relay that polls may take the same message. Whoever comes second waits for the first, and then\n\
-             -- finds that it is not due any more.\n\
+            "-- Another relay may take the same message. The second one waits for the first, and then finds that the\n\
+             -- message is no longer due.\n\
              UPDATE {messages} AS c SET {set} WHERE {next} RETURNING {COLUMNS}"
         ),
         Placeholders::Numbered(_) => {
