@@ -1,4 +1,4 @@
-//! Tests that need a server run side by side on one: each is given a place of its own.
+//! Tests that share a running server: each test gets its own database or key prefix.
 
 use idem_tests::backends::{self, Keys};
 use redis::AsyncCommands as _;

@@ -1,4 +1,4 @@
-//! Calls that begin and end at once share statements and commits, and each gets what it would have got alone.
+//! Concurrent calls share statements and commits, and each gets the same answer as without batching.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use tokio::task::JoinSet;
 
 use crate::records::{claim, outcome, own};
 
-/// Claims of records in every state, and the completions of what was granted.
+/// Claims of records in every state, and the completions of the claims that were granted.
 pub(crate) struct Crowd {
     members: Vec<Member>,
-    /// Owners whose records were completed, and are gone.
+    /// Owners whose records were completed and have expired.
     late: Vec<Owner>,
     told_late: Vec<FencedWrite>,
 }
@@ -29,28 +29,28 @@ struct Member {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expects {
-    /// The record, in this attempt.
+    /// The claim is granted, as this attempt.
     Granted(u32),
-    /// The very fencing token that it has already.
+    /// The claim is granted again with the same fencing token.
     Again(FencingToken),
-    /// What is there, in this state.
+    /// The record exists, in this state.
     Existing(State),
-    /// One of those who claim this key gets it, and the others see it run.
+    /// Exactly one of the concurrent claims of this key is granted, and the others see it run.
     OneOf(&'static str),
 }
 
-/// What a member was told.
+/// The store's answer to one member.
 pub(crate) enum Told {
     Claim(ClaimOutcome),
     Completion(FencedWrite),
     Late(FencedWrite),
 }
 
-/// What all of them ask at once.
+/// The concurrent requests of all members.
 pub(crate) type Asked = JoinSet<(usize, Told)>;
 
 impl Crowd {
-    /// Makes the records that are there before.
+    /// Creates the records that exist before the claims.
     pub(crate) async fn gather(store: &impl Store) -> Self {
         let (mut members, mut late) = (Vec::new(), Vec::new());
         let mut join = |claim, expects| {
@@ -99,7 +99,7 @@ impl Crowd {
         self.members.len() as i64
     }
 
-    /// Begins to claim all of them.
+    /// Starts to claim all records.
     pub(crate) fn claim(&self, store: &Arc<dyn Store>) -> Asked {
         let mut asked = JoinSet::new();
         for (n, member) in self.members.iter().enumerate() {
@@ -109,8 +109,8 @@ impl Crowd {
         asked
     }
 
-    /// Begins to complete all that were granted, the others with nobody's fencing token, and those that are gone once
-    /// more.
+    /// Starts to complete all granted claims, the other records with an unknown fencing token, and the expired ones a
+    /// second time.
     pub(crate) fn complete(&self, store: &Arc<dyn Store>) -> Asked {
         let mut asked = JoinSet::new();
         for (n, member) in self.members.iter().enumerate() {
@@ -150,7 +150,7 @@ impl Crowd {
         }
     }
 
-    /// That each got what it would have got alone.
+    /// Asserts that each member got the same answer as without batching.
     pub(crate) async fn check(&self, store: &impl Store) {
         let mut winners: Vec<ClaimId> = Vec::new();
         for member in &self.members {
@@ -190,7 +190,7 @@ impl Crowd {
     }
 }
 
-/// The owner of a record that has ended and expired.
+/// Owner of a record that has been completed and has expired.
 async fn gone(store: &impl Store, key: &str) -> Owner {
     let mut brief = claim(key);
     brief.retention = Duration::from_millis(1);
@@ -202,8 +202,8 @@ async fn gone(store: &impl Store, key: &str) -> Owner {
     owner
 }
 
-/// Somebody holds one record for long. The others that are claimed, or completed, at the same moment are not held up: they
-/// have ended before the record is let go.
+/// One transaction locks a record for a long time. Other records that are claimed or completed in the same batch do not
+/// wait for the lock: they finish before the record is unlocked.
 pub(crate) async fn a_locked_record_holds_up_no_other<S: TransactionalStore + Clone>(store: &S) {
     const LONG: Duration = Duration::from_secs(60);
     // Given a transaction that has claimed a record.
@@ -212,7 +212,7 @@ pub(crate) async fn a_locked_record_holds_up_no_other<S: TransactionalStore + Cl
     let held = store.claim_in(&mut holding, None, &locked).await.unwrap();
     assert!(matches!(held, ClaimInTransaction::Granted(_)), "{held:?}");
 
-    // When it is claimed without a transaction, together with others.
+    // When it is claimed without a transaction, in one batch with others.
     let (mut waiting, mut others) = (JoinSet::new(), JoinSet::new());
     for number in 0..100 {
         let store = store.clone();
@@ -228,7 +228,7 @@ pub(crate) async fn a_locked_record_holds_up_no_other<S: TransactionalStore + Cl
     let told = waiting.join_next().await.unwrap().unwrap().unwrap();
     assert!(matches!(told, ClaimOutcome::Granted(_)), "{told:?}");
 
-    // When one of many that are completed is locked, likewise.
+    // When one of many records that are completed is locked.
     let mut holding = store.begin().await.unwrap();
     let locked = owners[50];
     let held = store

@@ -1,4 +1,4 @@
-//! What the replay cache promises beyond the table of cases: what it spares, what it bounds, what it never serves.
+//! The replay cache beyond the table of cases: saved reads of the store, size limits, and records that it never serves.
 
 mod outage;
 mod redis;
@@ -13,13 +13,13 @@ use tokio::time::{advance, timeout};
 
 use crate::records::{HOUR, claim, outcome, own};
 
-/// A store that counts, and the cache in front of it.
+/// A store that counts its calls, and the cache in front of it.
 fn pair() -> (FaultStore<MemoryStore>, Cached<FaultStore<MemoryStore>>) {
     let store = FaultStore::new(MemoryStore::new());
     (store.clone(), Cached::new(store))
 }
 
-/// Ends a record past the cache, which has nothing of it then.
+/// Completes a record directly in the store, so that the cache does not have it.
 async fn ended(store: &FaultStore<MemoryStore>, key: &str, bytes: &[u8]) -> ClaimRequest {
     let claim = claim(key);
     let owner = own(store.inner(), &claim).await;
@@ -31,7 +31,7 @@ async fn ended(store: &FaultStore<MemoryStore>, key: &str, bytes: &[u8]) -> Clai
     claim
 }
 
-/// The record that a claim finds.
+/// Record that a claim finds.
 async fn found(store: &impl Store, claim: &ClaimRequest) -> Record {
     match store.claim(claim).await.unwrap() {
         ClaimOutcome::Existing(record) => *record,
@@ -58,7 +58,7 @@ async fn a_replay_asks_the_store_once() {
     advance(Duration::from_secs(20)).await;
     let second = found(&cached, &claim).await;
     assert_eq!(store.total(), 1, "the second replay asked the store");
-    // Exactly what the store would have said, the time of reading included.
+    // Exactly the store's answer, including the time of reading.
     assert_eq!(second, found(store.inner(), &claim).await);
     assert_eq!(second.read_at, first.read_at.after(Duration::from_secs(20)));
 }
@@ -163,7 +163,7 @@ async fn an_erasure_through_the_cache_is_heeded_at_once() {
     own(&cached, &claim).await;
 }
 
-/// The read sees the record, the record is erased, and only then the read's answer arrives.
+/// The read sees the record, the record is erased, and only then does the answer to the read arrive.
 #[tokio::test(start_paused = true)]
 async fn a_read_that_an_erasure_overtook_is_not_kept() {
     for op in [Op::Claim, Op::Get] {
@@ -188,7 +188,7 @@ async fn a_read_that_an_erasure_overtook_is_not_kept() {
     }
 }
 
-/// As above, but the record was erased elsewhere and this process has claimed its key anew.
+/// Another process erased the record during the read, and this process has claimed its key anew.
 #[tokio::test(start_paused = true)]
 async fn a_read_that_a_new_claim_overtook_is_not_kept() {
     let (store, cached) = pair();
@@ -209,7 +209,7 @@ async fn a_read_that_a_new_claim_overtook_is_not_kept() {
     assert_eq!(payload(&found(&cached, &claim).await), b"new");
 }
 
-/// As above, but all of it happened elsewhere, and another read has brought the new record in.
+/// Other processes erased the record and wrote a new one, and another read has stored the new record in the cache.
 #[tokio::test(start_paused = true)]
 async fn a_late_answer_does_not_replace_a_later_record() {
     let (store, cached) = pair();
@@ -231,7 +231,7 @@ async fn a_late_answer_does_not_replace_a_later_record() {
     assert_eq!(store.count(Op::Claim), 2, "the new record was not kept");
 }
 
-/// The erasure was taken, but whoever asked for it went away or got an error.
+/// The erasure was applied, but its caller was dropped or got an error.
 #[tokio::test(start_paused = true)]
 async fn an_erasure_that_was_never_acknowledged_is_heeded() {
     let (store, cached) = pair();
@@ -269,7 +269,7 @@ async fn another_request_is_refused_from_the_cache() {
     assert_eq!(store.total(), 0, "the record did not come from the cache");
 }
 
-/// How many of the records are answered without the store, and so from the cache.
+/// Number of records that are answered from the cache, without the store.
 async fn kept(
     store: &FaultStore<MemoryStore>,
     cached: &impl Store,
@@ -301,7 +301,7 @@ async fn the_bytes_that_are_kept_are_bounded() {
     }
     let hits = kept(&store, &cached, &claims).await;
     assert!(hits * RESULT <= CAPACITY, "{hits} of {RESULT} bytes each");
-    // Most of the room is made use of.
+    // Most of the capacity is used.
     assert!(hits * RESULT >= CAPACITY / 2, "only {hits} are kept");
 }
 

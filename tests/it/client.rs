@@ -1,4 +1,4 @@
-//! The client middleware: which requests it guards, with which key, what it repeats and when it stops.
+//! The client middleware: requests that it guards, their keys, its retries and its limits.
 
 mod conflicts;
 mod journal;
@@ -16,7 +16,7 @@ use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
 
 use self::server::Server;
 
-/// Pauses too short to be waited for.
+/// Back-off too short to matter in a test.
 fn quick() -> IdempotencyMiddleware {
     let pauses = Duration::from_millis(1);
     IdempotencyMiddleware::new().policy(RetryPolicy::new().backoff(pauses, pauses))
@@ -32,7 +32,7 @@ fn sent(response: &Response) -> &Sent {
     response.extensions().get().expect("a guarded response")
 }
 
-/// What the middleware says in place of a response.
+/// Error that the middleware returned in place of a response.
 fn refusal(answer: &reqwest_middleware::Result<Response>) -> &ClientError {
     let error = answer.as_ref().expect_err("no response");
     ClientError::of(error).expect("an error of the middleware")

@@ -1,7 +1,7 @@
-//! A disk that is full: a small one in memory, on which each store keeps its tables. What could not be written is told
-//! with its remedy, what was there is still answered, and once there is room everything goes on.
+//! A full disk: each store keeps its tables on a small in-memory file system. A write that fails returns an error that
+//! names the remedy, stored outcomes are still replayed, and once there is room all calls succeed again.
 //!
-//! Mounting it takes root and a container that lets root mount. Where that cannot be had, say so with
+//! Mounting requires root and a container that allows root to mount. Where that is impossible, set
 //! `IDEM_TEST_WITHOUT_MOUNT=1`; otherwise these tests fail.
 
 use std::path::Path;
@@ -21,11 +21,11 @@ use crate::records::{claim, outcome, own, told};
 
 const WITHOUT: &str = "IDEM_TEST_WITHOUT_MOUNT";
 
-/// A mounted disk, for as long as this lives.
+/// A mounted file system, unmounted on drop.
 struct Disk(TempDir);
 
 impl Disk {
-    /// None where whoever runs the tests has said that nothing can be mounted.
+    /// Mounts a disk of this size. `None` if the environment says that nothing can be mounted.
     fn of(size: &str) -> Option<Self> {
         if std::env::var_os(WITHOUT).is_some() {
             return None;
@@ -56,7 +56,7 @@ impl Disk {
             .arg(self.path())));
     }
 
-    /// Gives it to whom the server runs as.
+    /// Makes the server's user the owner of the disk.
     fn give_to(&self, user: &str) {
         assert!(run(Command::new("chown").arg(user).arg(self.path())));
     }
@@ -64,7 +64,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Lazily: a file of it may still be open while a test panics.
+        // A lazy unmount: one of its files may still be open while a test panics.
         run(Command::new("umount").arg("-l").arg(self.path()));
     }
 }
@@ -80,9 +80,9 @@ fn assert_full(error: &StoreError) {
     assert!(!error.is_retryable());
 }
 
-/// Fills the disk with results and then with claims, until there is no room for either.
+/// Fills the disk with results and then with claims, until neither can be written.
 async fn goes_on_when_there_is_room(store: impl Store, make_room: impl FnOnce()) {
-    // Incompressible, and another one each time.
+    // Incompressible, and different on each call.
     let result = || -> Vec<u8> { (0..100_000).map(|_| rand::random()).collect() };
     let done = own(&store, &claim("done")).await;
     store.complete(&done, &outcome(b"1")).await.unwrap();
@@ -90,7 +90,7 @@ async fn goes_on_when_there_is_room(store: impl Store, make_room: impl FnOnce())
     let (unfinished, result, error) = loop {
         number += 1;
         assert!(number < 1_000, "the disk is never full");
-        // Claims are small: a result is refused long before one of them.
+        // Claims are small: the store refuses a result long before it refuses a claim.
         let owner = own(&store, &claim(&format!("result-{number}"))).await;
         let result = result();
         if let Err(error) = store.complete(&owner, &outcome(&result)).await {
@@ -166,7 +166,7 @@ async fn a_full_disk_under_maria_db() {
     let Some(disk) = Disk::of("4m") else { return };
     disk.give_to("mysql");
     let server = Server::maria_db(&Options::fast()).unwrap();
-    // A database is a directory.
+    // A database is a directory on disk.
     let database = server.directory().join("data").join("small");
     std::os::unix::fs::symlink(disk.path(), &database).unwrap();
     let pool = MySqlPoolOptions::new()

@@ -1,4 +1,4 @@
-//! The engine's promises, by the macro-free way in, on the memory store with paused time.
+//! The engine's guarantees, through the API without macros, on the memory store with paused time.
 
 mod concurrency;
 mod crash;
@@ -15,22 +15,22 @@ use std::time::Duration;
 
 use idem_runtime::{Call, Error, Idem, MemoryStore, Store};
 
-/// How long records are kept in these tests.
+/// Retention of the records in these tests.
 const TTL: Duration = Duration::from_secs(3600);
 
-/// The default lease of a handle.
+/// Default lease of a handle.
 const LEASE: Duration = Duration::from_secs(30);
 
 fn idem() -> Idem<MemoryStore> {
     Idem::new(MemoryStore::new())
 }
 
-/// The same operation with this key and request.
+/// Call of the test operation with this key and request.
 fn call(key: &str, request: u64) -> Call {
     Call::new("test.operation", key, &request, TTL)
 }
 
-/// A body with an effect that can be counted: the witness of how often it ran.
+/// A body with a countable effect, which shows how often it ran.
 #[derive(Debug, Clone, Default)]
 struct Effects(Arc<AtomicU32>);
 
@@ -43,13 +43,13 @@ impl Effects {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Runs the body once more for this key, and gives back its number.
+    /// Makes a call whose body returns the number of its run.
     async fn run<S: Store + ?Sized>(&self, idem: &Idem<S>, call: Call) -> Result<u32, Failure> {
         idem.run(call, async || Ok(self.happen())).await
     }
 }
 
-/// A service's own error.
+/// Error type of a service.
 #[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
 enum Failure {
     #[error("declined: {0}")]
@@ -63,7 +63,7 @@ enum Failure {
     Idempotency(#[from] Error),
 }
 
-/// The idempotency error that a call answered with.
+/// Idempotency error that a call returned.
 #[track_caller]
 fn refusal<T: std::fmt::Debug>(result: Result<T, Failure>) -> Error {
     match result {

@@ -1,5 +1,4 @@
-//! What each option and each shape of an annotated function does when it is called, on the memory store with paused
-//! time.
+//! Effect of each option and each shape of an annotated function, on the memory store with paused time.
 
 mod calls;
 mod crash;
@@ -24,12 +23,12 @@ use idem_runtime::conformance::faults::FaultStore;
 use idem_runtime::store::{Filter, PageRequest};
 use idem_runtime::{Error, Idem, MemoryStore, Record, Scope};
 
-/// The default lease of a handle.
+/// Default lease of a handle.
 const LEASE: Duration = Duration::from_secs(30);
 
 type Handle = Idem<FaultStore<MemoryStore>>;
 
-/// A handle, which it dereferences to, and payments: the witness of how often a body ran.
+/// A handle, to which it dereferences, and the payments, which show how often a body ran.
 #[derive(Debug)]
 struct Bank {
     idem: Handle,
@@ -52,13 +51,13 @@ impl Bank {
         self.payments.load(Ordering::SeqCst)
     }
 
-    /// Pays, and then hangs for good.
+    /// Pays, and then hangs forever.
     async fn pay_and_hang(&self) -> u32 {
         self.pay();
         std::future::pending().await
     }
 
-    /// The record of a key in no scope.
+    /// Record of a key without a scope.
     async fn record(&self, operation: &str, key: &str) -> Record {
         let record = self.records().find(operation, key, &Scope::none()).await;
         record.unwrap().expect("there is a record of this call")
@@ -83,12 +82,12 @@ impl Deref for Bank {
     }
 }
 
-/// Begins a call whose body hangs, and drops it there: as good as a crash.
+/// Polls a call until its body hangs, and drops it: a simulated crash.
 async fn crash<F: Future>(call: F) {
     let mut call = Box::pin(call);
     assert!(call.as_mut().now_or_never().is_none(), "its body hangs");
     drop(call);
-    // What the guard does in the background.
+    // Lets the guard's background work run.
     tokio::task::yield_now().await;
 }
 
@@ -98,7 +97,7 @@ fn assert_reused<T: std::fmt::Debug>(result: Result<T, Error>) {
     assert!(matches!(error, Error::KeyReused), "{error:?}");
 }
 
-/// A service's own error.
+/// Error type of a service.
 #[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
 enum Failure {
     #[error("declined: {0}")]

@@ -1,4 +1,4 @@
-//! Something that listens where a database should, and answers with what no database says.
+//! A listener at a database's address, with answers that no database sends.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// Gives the same answer to whoever connects, until it is dropped.
+/// Sends the same bytes to each client, until it is dropped.
 pub(crate) struct Imposter {
     address: SocketAddr,
     listening: JoinHandle<()>,
@@ -20,7 +20,7 @@ impl Imposter {
             while let Ok((mut client, _)) = listener.accept().await {
                 tokio::spawn(async move {
                     let _ = client.write_all(answer).await;
-                    // Until the client has had enough.
+                    // Until the client closes the connection.
                     let mut ignored = [0; 1024];
                     while let Ok(1..) = client.read(&mut ignored).await {}
                 });

@@ -1,4 +1,4 @@
-//! One-time tokens that the service issues: who may claim with one, until when, and that a retry of a used one replays.
+//! One-time tokens that the service issues: their audience, their expiry, and the replay when a used token is retried.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,7 +23,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 type Faults = FaultStore<MemoryStore>;
 
-/// A service with one effect that can be counted.
+/// A service with one countable effect.
 struct Service<S: Store = Faults> {
     idem: Idem<S>,
     effects: AtomicU32,
@@ -53,7 +53,7 @@ impl<S: Store> Service<S> {
     fn on(store: S) -> Self {
         let idem = Idem::builder(store)
             .fingerprint_secret(secret(1))
-            // What is held in these tests is not given up.
+            // A store operation that these tests hold back does not time out.
             .store_timeout(24 * HOUR)
             .build();
         let effects = AtomicU32::new(0);
@@ -82,7 +82,7 @@ fn secret(byte: u8) -> Secret {
     Secret::new([byte; 32]).unwrap()
 }
 
-/// The record is kept for an hour, if not longer for the token's sake.
+/// Call that keeps its record for an hour, or for longer if the token is valid for longer.
 fn unguarded(token: &Key, cents: u64) -> Call {
     Call::new(OPERATION, token, &cents, HOUR).scope("ann")
 }
@@ -112,7 +112,7 @@ async fn a_token_does_its_work_once_and_replays() {
         service.pay(&token, 900).await,
         Err(Error::KeyReused)
     ));
-    // It came over the wire and back, to another process, after its time.
+    // The token went to the client and came back, to another process, after its expiry.
     sleep(2 * MINUTE).await;
     let text = Key::new(token.as_str().to_owned()).unwrap();
     assert_eq!(service.beside().pay(&text, 500).await.unwrap(), 1);
@@ -141,7 +141,7 @@ async fn what_was_not_issued_is_refused_before_the_store_is_asked() {
         })
         .collect();
     forged.extend([
-        // The same bytes in another form would be another key, and claim once more.
+        // Upper-case text would be a different key and would claim a second time.
         text.to_uppercase(),
         format!("t{}", text[1..].to_uppercase()),
         text[..text.len() - 1].to_owned(),
@@ -156,7 +156,7 @@ async fn what_was_not_issued_is_refused_before_the_store_is_asked() {
         let key = Key::new(forged).unwrap();
         assert_refused(service.pay(&key, 500).await, InvalidKey::NotIssued);
     }
-    // Of another operation or scope, in either direction.
+    // A token for another operation or scope, in both directions.
     let elsewhere = Call::new("charges.refund", &token, &500_u64, HOUR).scope("ann");
     assert_refused(service.run(elsewhere.issued()).await, InvalidKey::NotIssued);
     for scope in ["bob", "ann/", "an", "ann2"] {
@@ -248,7 +248,7 @@ async fn the_record_that_a_token_was_timed_by_has_no_dead_owner() {
     for _ in 0..10 {
         service.issue(24 * HOUR).await;
     }
-    // Whoever asks may go away.
+    // The caller may disconnect.
     for _ in 0..10 {
         let gone = service.idem.issue(OPERATION, "ann", HOUR).now_or_never();
         assert!(gone.is_none());
@@ -261,17 +261,17 @@ async fn the_record_that_a_token_was_timed_by_has_no_dead_owner() {
 #[tokio::test(start_paused = true)]
 async fn a_used_token_stays_used_when_it_outlives_the_ttl_of_the_operation() {
     let service = Service::new();
-    // Given a token that is good for a day, where records are kept for an hour,
+    // Given a token that is valid for a day, with records that are kept for an hour,
     let token = service.issue(24 * HOUR).await;
     assert_eq!(service.pay(&token, 500).await.unwrap(), 1);
-    // when it comes back in between,
+    // when the token is sent again during that day,
     for _ in 0..12 {
         sleep(2 * HOUR).await;
         service.idem.store().purge(100).await.unwrap();
-        // then it replays,
+        // then its outcome is replayed,
         assert_eq!(service.pay(&token, 500).await.unwrap(), 1);
     }
-    // and once its record is gone it has long expired.
+    // and when its record is purged, the token has expired long before.
     sleep(HOUR).await;
     service.idem.store().purge(100).await.unwrap();
     assert_eq!(service.records().await, 0);
@@ -313,19 +313,19 @@ async fn an_attempt_that_crashed_in_time_is_taken_over_later() {
 async fn a_claim_that_comes_to_the_store_too_late_is_refused() {
     let service = Service::new();
     let token = service.issue(MINUTE).await;
-    // Given a call that is on its way in time,
+    // Given a call that starts before the token expires,
     let held = service.idem.store().hold_before(Op::Claim);
     let paying = service.pay(&token, 500);
     let arriving = async {
         held.reached().await;
-        // when the store hears of it after that,
+        // when the claim reaches the store after that,
         sleep(2 * MINUTE).await;
         held.open();
     };
     let (answer, ()) = tokio::join!(paying, arriving);
-    // then what counts is the store's time,
+    // then the store's time decides,
     assert_refused(answer, InvalidKey::Expired);
-    // also for whoever finds what it claimed.
+    // also for a call that finds the late claim.
     assert_refused(service.beside().pay(&token, 500).await, InvalidKey::Expired);
     sleep(MINUTE).await;
     assert_refused(service.beside().pay(&token, 500).await, InvalidKey::Expired);
@@ -338,7 +338,7 @@ async fn a_record_that_was_claimed_too_late_is_refused_in_any_state() {
         let service = Service::new();
         let token = service.issue(MINUTE).await;
         sleep(2 * MINUTE).await;
-        // Given a record from a claim that came too late and was not given back,
+        // Given a record from a claim that came too late and was not released,
         let claimed = unguarded(&token, 500).on_crash(on_crash);
         let hangs = service
             .idem
@@ -346,7 +346,7 @@ async fn a_record_that_was_claimed_too_late_is_refused_in_any_state() {
         let mut hangs = Box::pin(hangs);
         let polled: Option<Result<u32, Error>> = hangs.as_mut().now_or_never();
         assert!(polled.is_none());
-        // then nobody runs it: not while its lease holds, and not after.
+        // then no call runs it, neither during its lease nor afterwards.
         let beside = service.beside();
         assert_refused(beside.pay(&token, 500).await, InvalidKey::Expired);
         assert!(matches!(
@@ -492,7 +492,7 @@ async fn an_annotated_function_asks_for_a_token() {
     assert_eq!(service.effects(), 1);
 }
 
-/// Fifty who send one token at once, in two processes, and what an expired one is told, by a real clock.
+/// Fifty callers send one token concurrently, in two processes, and an expired token gets an error, in real time.
 async fn holds_on<S: Store + Clone>(store: S) {
     let services = [
         Arc::new(Service::on(store.clone())),
@@ -527,7 +527,7 @@ async fn holds_on<S: Store + Clone>(store: S) {
     assert_eq!(effects, 1);
 }
 
-/// In a transaction, too, the store's clock says whether a token came in time, and nothing is left where it did not.
+/// In a transaction, too, the store's clock decides whether a token has expired, and an expired one leaves no record.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_asks_for_a_token_in_time() {
     let directory = tempfile::tempdir().unwrap();

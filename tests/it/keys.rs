@@ -1,4 +1,4 @@
-//! Keys that are made: fresh ones, derived ones, and ids that are keys as they are.
+//! Generated keys, derived keys, and id types that are valid keys.
 
 use std::collections::HashSet;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -53,7 +53,7 @@ fn generated_keys_differ_and_use_every_free_bit() {
         let (ones, zeros) = ids.fold((0, 0), |(ones, zeros), id| (ones | id, zeros | !id));
         let mut varied = ones & zeros;
         if free == 74 {
-            // The time moves as well, in as many bits as the test was slow.
+            // The timestamp changes as well, in more bits the slower the test runs.
             varied &= (1 << 80) - 1;
         }
         assert_eq!(varied.count_ones(), free);
@@ -62,7 +62,7 @@ fn generated_keys_differ_and_use_every_free_bit() {
 
 #[test]
 fn snowflake_ids_are_keys_as_they_are() {
-    // The id of the format's own documentation, the largest that its 63 bits hold, and an unsigned one beyond.
+    // The id in the format's documentation, the largest id of 63 bits, and an unsigned id beyond that.
     for (key, text) in [
         (
             1_541_815_603_606_036_480_i64.to_key(),
@@ -85,7 +85,7 @@ fn a_derived_key_is_frozen() {
     );
 }
 
-/// Where to cut a text, in any number of places, the same one twice included.
+/// Positions at which to cut a text, in any number, with repetitions.
 fn cuts() -> impl Strategy<Value = Vec<usize>> {
     proptest::collection::vec(0..=24_usize, 0..5)
 }
@@ -104,7 +104,7 @@ fn parts(text: &[u8], mut cuts: Vec<usize>) -> Vec<&[u8]> {
 }
 
 proptest! {
-    /// The same bytes cut differently are other parts: only that can collide, whatever the hash does.
+    /// The cut is part of the derived key: only differently cut bytes could collide, for any hash function.
     #[test]
     fn deriving_is_injective(
         text in proptest::collection::vec(any::<u8>(), 0..24),

@@ -1,4 +1,4 @@
-//! One binary for all integration tests: one link, one list.
+//! One binary for all integration tests, so that they link once.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What only the memory store promises: its bound, and its clock.
+//! Properties that only the memory store has: its capacity, and its clock.
 
 use std::future::Future;
 use std::pin::pin;
@@ -43,7 +43,7 @@ async fn a_full_store_refuses_new_keys_and_keeps_what_it_has() {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_store_makes_room_as_soon_as_a_record_has_expired() {
-    // The lease is longer than the retention: nothing but the outcome says when the record may go.
+    // The lease is longer than the retention: only the outcome decides when the record may be removed.
     let store = MemoryStore::with_capacity(2);
     let brief = ClaimRequest {
         retention: MINUTE,
@@ -210,7 +210,7 @@ fn it_works_outside_of_a_runtime() {
     assert_eq!(record.state, State::Running);
 }
 
-/// The value of a future that never waits.
+/// Value of a future that is ready at the first poll.
 fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,

@@ -1,4 +1,4 @@
-//! What only the MySQL store promises: its tables, its errors and what a step costs the server.
+//! Properties that only the MySQL store has: its tables, its errors and the server's cost of a transition.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,7 +22,7 @@ mod costs;
 mod errors;
 mod locks;
 
-/// A database of its own, dropped at the end of a test that passes.
+/// A dedicated database, dropped at the end of a test that passes.
 struct Database {
     name: String,
     admin: MySqlPool,
@@ -30,7 +30,7 @@ struct Database {
 }
 
 impl Database {
-    /// On the server of each URL that is given.
+    /// Creates a database on the server of each configured URL.
     async fn each() -> Vec<Self> {
         let mariadb = std::env::var("IDEM_TEST_MYSQL_URL").expect("`cargo xtask test` sets it");
         let mut databases = vec![Self::at(&mariadb).await];
@@ -228,7 +228,7 @@ async fn contention_has_one_winner_and_no_errors() {
         let stores = [database.store().await, database.store().await];
         for round in 0..20 {
             let key = format!("k{round}");
-            // Fresh at first, then released each time.
+            // Absent the first time, then released each time.
             for _ in 0..3 {
                 let mut claims = JoinSet::new();
                 for task in 0..16 {
@@ -421,7 +421,7 @@ async fn a_row_that_no_store_wrote_is_an_error_and_never_a_panic() {
     }
 }
 
-/// A paused owner must not find its fencing token on another's record, whatever the clock does.
+/// A paused owner must not find its fencing token on another owner's record, even if the clock moves back.
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
 async fn grants_go_on_after_records_were_deleted() {
@@ -455,7 +455,7 @@ async fn grants_go_on_after_records_were_deleted() {
         let kept = store.get(&owner.id).await.unwrap().unwrap();
         assert_eq!((kept.fencing_token, kept.attempt), (next.fencing_token, 1));
 
-        // Purged, rather than erased.
+        // Purged, not erased.
         execute(
             &pool,
             &format!(

@@ -1,4 +1,4 @@
-//! Requests and replies that are lost on the way between a store and its server: whoever repeats the step finds itself.
+//! Requests and replies that are lost between a store and its server: a repeated transition finds that it was applied.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use idem_tests::proxy::{Loss, Proxy};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 
-/// A store on one connection through the proxy, so that what is lost is what the step said.
+/// A store on one connection through the proxy, so that the lost message belongs to the transition.
 struct Line {
     _server: Server,
     proxy: Proxy,
@@ -71,7 +71,8 @@ impl Line {
         }
     }
 
-    /// Takes a step whose request or reply is lost, and repeats it until it is answered. Gives how often it failed.
+    /// Makes a transition whose request or reply is lost, and repeats it until it is answered. Returns the number of
+    /// failures too.
     async fn lossy<T, F>(&self, loss: Loss, mut step: impl FnMut() -> F) -> (T, u32)
     where
         F: Future<Output = Result<T, StoreError>>,
@@ -88,7 +89,7 @@ impl Line {
                     assert!(error.is_retryable(), "{error:?}");
                     failures += 1;
                     assert!(failures < 100, "{error:?}");
-                    // A connection that was cut is made anew in the background.
+                    // A background task replaces a connection that was cut.
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             }
@@ -96,7 +97,7 @@ impl Line {
     }
 }
 
-/// The server behind a proxy, and the URL of the proxy.
+/// Starts a proxy in front of the server. Returns the proxy, its URL and the server.
 async fn through_proxy(server: Server) -> (Proxy, String, Server) {
     let address = SocketAddr::from(([127, 0, 0, 1], server.port()));
     let proxy = Proxy::start(address).await.unwrap();
@@ -124,10 +125,10 @@ fn claim_of(key: &str) -> ClaimRequest {
     }
 }
 
-/// A claim and a completion, each once with its request lost and once with its reply lost.
+/// Makes a claim and a completion, each once with its request lost and once with its reply lost.
 async fn steps_find_themselves(line: Line) {
     let store = &line.store;
-    // The statements are prepared, so that a request is the step itself.
+    // From now on the statements are prepared, so that the next request is the transition.
     for key in ["first", "second"] {
         let ClaimOutcome::Granted(granted) = store.claim(&claim_of(key)).await.unwrap() else {
             panic!("nobody else is there");
@@ -158,8 +159,8 @@ async fn steps_find_themselves(line: Line) {
     }
 }
 
-/// Calls under `refuse` whose store loses every few messages: each ends with its one effect or with a clear error, and
-/// nobody is told two values.
+/// Makes calls under `refuse` whose store loses every few messages. Each call ends with its single effect or with a
+/// clear error, and no two callers get different values.
 async fn calls_keep_their_promise(line: Line) {
     let idem = Idem::builder(Arc::clone(&line.store)).build();
     let effects = Arc::new(AtomicU64::new(0));

@@ -1,4 +1,4 @@
-//! The outbox, on every database: what is enqueued, how it is relayed, what becomes of failures and crashes.
+//! The outbox, on every database: enqueuing, delivery, failures and crashes.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -57,7 +57,7 @@ macro_rules! on_every_database {
 }
 use on_every_database;
 
-/// What the tests enqueue.
+/// Payload of the messages in the tests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Placed {
     customer: String,
@@ -73,7 +73,7 @@ fn placed(order: u64) -> Placed {
 
 const TOPIC: &str = "order.placed";
 
-/// A database of a test's own, with an outbox in it.
+/// A dedicated database with an outbox.
 struct Database {
     pool: Pool,
     outbox: Outbox,
@@ -131,7 +131,7 @@ impl Database {
         }
     }
 
-    /// Enqueues a message in a transaction of its own.
+    /// Enqueues a message in its own transaction.
     async fn enqueue<T: Serialize + Sync + ?Sized>(&self, message: NewMessage<'_, T>) -> Key {
         self.try_enqueue(message).await.unwrap()
     }
@@ -166,7 +166,7 @@ impl Database {
         number.unwrap()
     }
 
-    /// All texts of what the last of these statements gives.
+    /// All texts in the result of the last of these statements.
     async fn texts(&self, statements: &str) -> Vec<String> {
         fn of<R: Row>(rows: &[R]) -> Vec<String>
         where
@@ -192,7 +192,7 @@ impl Database {
         self.number("SELECT count(*) FROM idem_outbox").await
     }
 
-    /// A relay for tests: it looks often and does not wait for long.
+    /// A relay for tests: it polls often and has a short back-off.
     fn relay(&self) -> Relay {
         self.outbox
             .relay()
@@ -232,7 +232,7 @@ impl Tx {
     }
 }
 
-/// What handlers saw, in the order in which they saw it.
+/// Entries that handlers add, in the order of the calls.
 #[derive(Debug)]
 struct Log<T>(Arc<Mutex<Vec<T>>>);
 
@@ -255,14 +255,14 @@ impl<T: Clone + Debug> Log<T> {
         self.0.lock().unwrap().clone()
     }
 
-    /// Waits until there are so many.
+    /// Waits for this number of entries.
     async fn reached(&self, count: usize) -> Vec<T> {
         until(async || self.entries().len() >= count).await;
         self.entries()
     }
 }
 
-/// What a handler sees of a message.
+/// The parts of a message that a handler records.
 type Seen = (String, u64, u32);
 
 fn seen(message: &Message<Placed>) -> Seen {

@@ -1,13 +1,13 @@
-//! A crate outside of the workspace, as a user has it: with the dependencies that the README names, it runs the README's
-//! quick start. Once as it stands there, once with the runtime under another name.
+//! A crate outside of the workspace, like that of a user. It has the dependencies that the README names and runs the
+//! README's quick start: once unchanged, once with the runtime crate renamed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the quick start prints: the work once, and its result.
+/// Output of the quick start: the work, once, and its result.
 const FIRST_RUN: &str = "charging ann for 500 cents\nreceipt for 500 cents\n";
-/// What it prints when it is run again, on the file that it left behind: the result of the first run.
+/// Output of the second run, on the file of the first: the result of the first run.
 const SECOND_RUN: &str = "receipt for 500 cents\n";
 
 #[test]
@@ -37,7 +37,7 @@ fn workspace() -> PathBuf {
     Path::new(&tests).parent().unwrap().to_owned()
 }
 
-/// The first block of the README in this language.
+/// First code block of the README in this language.
 fn block(language: &str) -> String {
     let readme = fs::read_to_string(workspace().join("README.md")).unwrap();
     let block = readme
@@ -47,13 +47,13 @@ fn block(language: &str) -> String {
     block.to_owned()
 }
 
-/// Replaces each occurrence; that there is none is an error of the test.
+/// Replaces each occurrence. Panics if there is none.
 fn replace(text: &str, from: &str, to: &str) -> String {
     assert!(text.contains(from), "there is no `{from}` in\n{text}");
     text.replace(from, to)
 }
 
-/// A crate with a manifest, lock file and source of its own, outside of any workspace.
+/// A crate with its own manifest, lock file and source, outside of any workspace.
 struct Outsider {
     folder: tempfile::TempDir,
 }
@@ -61,7 +61,7 @@ struct Outsider {
 impl Outsider {
     fn new(name: &str, dependencies: &str, main: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // A version that is not published yet can only be had by its path.
+        // An unpublished version is available only by its path.
         let path = workspace().join("idem-runtime");
         let runtime = format!("version = \"0.1\", path = {path:?}");
         let dependencies = replace(dependencies, "version = \"0.1\"", &runtime);
@@ -71,7 +71,7 @@ impl Outsider {
         fs::create_dir(folder.path().join("src")).unwrap();
         fs::write(folder.path().join("Cargo.toml"), manifest).unwrap();
         fs::write(folder.path().join("src/main.rs"), main).unwrap();
-        // The versions that the workspace was built with are at hand, so nothing has to be fetched.
+        // The versions of the workspace are already downloaded, so that the build needs no network.
         fs::copy(
             workspace().join("Cargo.lock"),
             folder.path().join("Cargo.lock"),
@@ -80,9 +80,9 @@ impl Outsider {
         Self { folder }
     }
 
-    /// Builds and runs it, and gives what it prints.
+    /// Builds and runs the crate. Returns its output.
     fn run(&self) -> String {
-        // The workspace's own target directory: what both need alike is built once.
+        // The workspace's own target directory: shared dependencies are built once.
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
         let output = Command::new(env!("CARGO"))
             .args(["run", "--offline", "--quiet"])

@@ -1,4 +1,4 @@
-//! What only the PostgreSQL store promises: its tables, its errors, its isolation and what a step costs.
+//! Properties that only the PostgreSQL store has: its tables, its errors, its isolation and the cost of a transition.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +18,9 @@ mod costs;
 mod errors;
 mod statements;
 
-/// A database of a test's own.
+/// A dedicated database for one test.
 struct Database {
-    /// On the database that was there before.
+    /// Pool on the database that existed before.
     server: PgPool,
     name: String,
     options: PgConnectOptions,
@@ -59,7 +59,7 @@ impl Database {
         store
     }
 
-    /// Not in `Drop`, which cannot wait; a test that fails leaves its database to be looked at.
+    /// Not in `Drop`, which cannot await; a test that fails leaves its database for inspection.
     async fn drop(self) {
         let drop = format!("DROP DATABASE {} WITH (FORCE)", self.name);
         execute(&self.server, &drop).await;
@@ -123,7 +123,8 @@ async fn every_conformance_case_holds_where_the_default_isolation_is_serializabl
     database.drop().await;
 }
 
-/// The row of a claim comes before its commit, which may fail: nobody is told of a claim that was undone.
+/// The row of a claim is inserted before its commit, and the commit may fail: a claim that was rolled back is not
+/// granted.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn a_claim_whose_commit_fails_is_an_error() {
@@ -174,7 +175,7 @@ async fn one_key_has_one_winner_at_any_isolation() {
     database.drop().await;
 }
 
-/// The claim must wait for the one that inserts, and then look again, because its own snapshot is from before.
+/// The claim must wait for the concurrent insert and then read again, because its own snapshot is older.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn a_claim_that_waited_for_another_one_finds_it() {
@@ -317,7 +318,7 @@ async fn what_cannot_be_had_is_told_with_its_remedy() {
     assert_error(&error, StoreErrorKind::Denied, "check user name");
     let error = open(options().database("idem_nowhere")).await;
     assert_error(&error, StoreErrorKind::Schema, "no such database");
-    // The port of a service that nobody runs any more, and that an ordinary user cannot listen on.
+    // The port of a service that no longer exists, on which an ordinary user cannot listen.
     let error = open(options().host("127.0.0.1").port(1)).await;
     assert_error(&error, StoreErrorKind::Unavailable, "connection");
     assert!(error.is_retryable());
@@ -449,7 +450,7 @@ async fn grants_do_not_go_back_with_the_clock_or_a_deletion() {
     let store = database.store().await;
     let pool = database.pool(1).await;
     own(&store, &claim("k")).await;
-    // As if the clock had been an hour ahead at the claim.
+    // As if the clock had been an hour ahead at the time of the claim.
     execute(
         &pool,
         "UPDATE idem_records SET fencing_token = fencing_token + 3600000000",
@@ -460,7 +461,7 @@ async fn grants_do_not_go_back_with_the_clock_or_a_deletion() {
     let after = own(&store, &claim("k")).await;
     assert!(after.fencing_token > before.fencing_token);
 
-    // A lower one that is deleted later does not take it back.
+    // A lower token that is deleted later does not lower it.
     let other = own(&store, &claim("other")).await;
     execute(
         &pool,
@@ -500,7 +501,7 @@ async fn a_connection_that_was_cut_fails_one_step_and_no_more() {
     database.drop().await;
 }
 
-/// Owners and purgers of the same records, in batches that overlap, beside whoever claims.
+/// Owners and purgers work on the same records, in overlapping batches, while other callers claim.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn purging_neither_stops_claims_nor_is_stopped_by_them() {
@@ -518,7 +519,7 @@ async fn purging_neither_stops_claims_nor_is_stopped_by_them() {
         ),
     )
     .await;
-    // An open transaction of somebody else holds a row that is due.
+    // Another open transaction locks an expired row.
     let mut holding = pool.begin().await.unwrap();
     sqlx::query("SELECT id FROM idem_records WHERE idempotency_key = '1' FOR UPDATE")
         .execute(&mut *holding)
@@ -595,7 +596,7 @@ async fn an_erased_record_may_be_claimed_and_a_stale_look_erases_nothing() {
     database.drop().await;
 }
 
-/// A schema that is renamed, or copied under another name, goes on with its own records.
+/// A schema that is renamed, or copied under another name, keeps working with its own records.
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn a_schema_may_be_renamed_and_copied() {
@@ -610,7 +611,8 @@ async fn a_schema_may_be_renamed_and_copied() {
     store("prod").migrate().await.unwrap();
     own(&store("prod"), &claim("before")).await;
 
-    // When it is renamed, and another is made of its definitions, with the function bound to a schema of the old name.
+    // When it is renamed, and another schema is created from its definitions, with the function bound to a schema of
+    // the old name.
     execute(&pool, "ALTER SCHEMA prod RENAME TO shop").await;
     own(&store("shop"), &claim("renamed")).await;
     execute(&pool, "CREATE SCHEMA staging").await;
@@ -622,7 +624,7 @@ async fn a_schema_may_be_renamed_and_copied() {
     .await;
     own(&store("staging"), &claim("copied")).await;
 
-    // Then each has its own records, and completes them.
+    // Then each schema has its own records, and completes them.
     for (schema, records) in [("shop", 2), ("staging", 1)] {
         let count = format!("SELECT count(*) FROM {schema}.idem_records");
         assert_eq!(number(&pool, &count).await, records, "{schema}");

@@ -1,5 +1,6 @@
-//! Other processes on the same store: one that is paused past its lease, one whose clock is wrong, ten that migrate at
-//! once. Each is the program `caller`, which says on its output what it does and waits for lines on its input.
+//! Other processes on the same store: one that is paused past its lease, one whose clock is wrong, ten that migrate
+//! concurrently. Each runs the program `caller`, which reports its progress on its output and waits for lines on its
+//! input.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -16,17 +17,17 @@ mod paused;
 mod transactions;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_caller");
-/// How long another process may take to say something.
+/// Longest wait for the next line of another process.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A store that other processes can be told of.
+/// A store with a URL that other processes can open.
 struct Place {
     address: String,
     _directory: Option<TempDir>,
 }
 
 impl Place {
-    /// A file that is not there yet.
+    /// A file that does not exist yet.
     fn sqlite() -> Self {
         let directory = tempfile::tempdir().unwrap();
         Self {
@@ -58,7 +59,7 @@ impl Place {
         Self::at(url.into())
     }
 
-    /// Shared with other tests, so keys have to be unique.
+    /// A Redis server that is shared with other tests, so keys must be unique.
     fn redis() -> Self {
         Self::at(backends::variable(backends::REDIS).unwrap())
     }
@@ -68,12 +69,12 @@ impl Place {
     }
 }
 
-/// A key that nobody else uses.
+/// A unique key.
 fn unique_key() -> String {
     format!("key-{:032x}", rand::random::<u128>())
 }
 
-/// The record of the key that the program was told to call with.
+/// Record of the key that the program was started with.
 async fn record(idem: &Idem, key: &str) -> Option<Record> {
     idem.records()
         .find(backends::OPERATION, key, &Scope::none())
@@ -81,7 +82,7 @@ async fn record(idem: &Idem, key: &str) -> Option<Record> {
         .unwrap()
 }
 
-/// The program `caller`, killed when this is dropped.
+/// The program `caller`, killed on drop.
 struct Caller {
     process: Child,
     input: ChildStdin,
@@ -107,7 +108,7 @@ impl Caller {
         }
     }
 
-    /// The next line that it says.
+    /// Next line of its output.
     async fn hear(&mut self) -> String {
         tokio::time::timeout(PATIENCE, self.output.next_line())
             .await
@@ -116,12 +117,12 @@ impl Caller {
             .expect("it ended without a word; its error is above")
     }
 
-    /// Lets it go on.
+    /// Lets the program continue.
     async fn go_on(&mut self) {
         self.input.write_all(b"go on\n").await.unwrap();
     }
 
-    /// `SIGSTOP`; nothing of it runs any more when this returns.
+    /// Sends `SIGSTOP`. The process has stopped completely when this returns.
     async fn pause(&self) {
         self.signal("-STOP").await;
         eventually("it is paused", async || {

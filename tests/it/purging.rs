@@ -1,7 +1,8 @@
-//! A large table that is purged while claims go on: in bounded batches, and nobody waits for the whole of it.
+//! A purge of a large table while claims continue: it works in bounded batches, and no claim waits for all of them.
 //!
 //! The ordinary run has a table of [`RECORDS`]; `IDEM_TEST_PURGED_RECORDS=1000000` makes it a million:
-//! `IDEM_TEST_PURGED_RECORDS=1000000 cargo xtask servers -- cargo test -p idem-tests --test it -- --include-ignored purging::`.
+//! `IDEM_TEST_PURGED_RECORDS=1000000 cargo xtask servers -- cargo test -p idem-tests --test it -- --include-ignored
+//! purging::`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,10 +15,10 @@ use tokio::task::JoinSet;
 
 use crate::records::{claim, outcome, own, told};
 
-/// How many expired records there are, unless the variable says otherwise.
+/// Default number of expired records.
 const RECORDS: u64 = 50_000;
 const VARIABLE: &str = "IDEM_TEST_PURGED_RECORDS";
-/// How many are due to be looked at, and live on; they come first.
+/// Number of records that the purge examines and keeps; they come first.
 const ALIVE: u64 = 1_500;
 const BATCH: u32 = 1_000;
 const OWNERS: u64 = 4;
@@ -29,8 +30,8 @@ fn expired_records() -> u64 {
     }
 }
 
-/// The columns of a copy of a record: `n` is its number, in the order in which they were claimed, and `id` an expression
-/// for its 32 bytes.
+/// Columns of a copy of a record: `n` is its number, in the order of the claims, and `id` an expression for its 32
+/// bytes.
 fn copies(id: &str, n_as_text: &str, blob: &str) -> String {
     format!(
         "{id}, scope, operation, {n_as_text}, fingerprint, 'completed', claim_id, fencing_token, attempt, 1, \
@@ -39,7 +40,7 @@ fn copies(id: &str, n_as_text: &str, blob: &str) -> String {
     )
 }
 
-/// Purges everything while owners claim and complete. The only record there is `held`.
+/// Purges all expired records while owners claim and complete. Before the purge only the record `held` exists.
 async fn purges_while_claims_go_on<S: Store + Clone + 'static>(store: S, expired: u64) {
     let batches = Arc::new(AtomicU64::new(0));
     let is_purging = Arc::new(AtomicBool::new(true));
@@ -91,7 +92,7 @@ async fn purges_while_claims_go_on<S: Store + Clone + 'static>(store: S, expired
     assert_eq!(held.state, State::Running);
 }
 
-/// What an owner did during the purge.
+/// Calls of one owner during the purge.
 #[derive(Debug, Default)]
 struct Calls {
     made: u64,
@@ -99,7 +100,7 @@ struct Calls {
     longest: u64,
 }
 
-/// A whole call: claim, duplicate, completion, replay.
+/// Makes a whole call: claim, duplicate, completion, replay.
 async fn call(store: &impl Store, claim: &ClaimRequest) {
     let owner = own(store, claim).await;
     let done = store.complete(&owner, &outcome(b"1")).await;
@@ -144,7 +145,7 @@ async fn a_large_table_is_purged_in_maria_db() {
     own(&store, &claim("held")).await;
     let expired = expired_records();
     let columns = copies("UNHEX(SHA2(n, 256))", "n", "x'00'");
-    // MariaDB has tables of numbers.
+    // MariaDB can generate tables of numbers.
     let fill = format!(
         "INSERT INTO idem_records SELECT {columns} FROM idem_records, (SELECT seq AS n FROM seq_1_to_{}) numbers",
         expired + ALIVE
@@ -169,7 +170,7 @@ async fn a_large_table_is_purged_in_sqlite() {
         .unwrap();
     own(&store, &claim("held")).await;
     let expired = expired_records();
-    // SQLite has no hash: the number, spread over the keys as a hash would be.
+    // SQLite has no hash function: the number itself, spread over the key space as a hash would be.
     let id = "CAST(printf('%032d', n * 7919 % 10000019) AS BLOB)";
     let columns = copies(id, "CAST(n AS TEXT)", "x'00'");
     let fill = format!(

@@ -1,4 +1,4 @@
-//! Claims and endings for the tests of stores.
+//! Claims and outcomes for the tests of stores.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use idem_runtime::{Identity, Key, OnCrash, Operation, RecordId, Scope, Store, St
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
-/// A claim of the record with this key, for an hour, to be kept for another.
+/// Claim of the record with this key, with a lease and a retention of one hour each.
 pub(crate) fn claim(key: &str) -> ClaimRequest {
     let identity = Identity {
         scope: Scope::none(),
@@ -33,7 +33,7 @@ pub(crate) fn outcome(bytes: &[u8]) -> Outcome {
     })
 }
 
-/// A claim that must be granted.
+/// Makes a claim that must be granted.
 pub(crate) async fn own(store: &impl Store, claim: &ClaimRequest) -> Owner {
     match store.claim(claim).await.unwrap() {
         ClaimOutcome::Granted(granted) => Owner {
@@ -45,7 +45,7 @@ pub(crate) async fn own(store: &impl Store, claim: &ClaimRequest) -> Owner {
     }
 }
 
-/// The error and what caused it, as a log would show them.
+/// The error and its sources, as a log would show them.
 pub(crate) fn told(error: &StoreError) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),

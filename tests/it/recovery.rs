@@ -1,6 +1,6 @@
-//! Calls whose owner died are made again although no caller tries again.
+//! Recovery retries calls whose owner crashed, even if no caller tries again.
 //!
-//! The same cases on every store that keeps what it takes, with real time: leases of a second, polled to a deadline.
+//! The same cases run on every store with recovery inputs, in real time: leases of a second, polled until a deadline.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,15 +36,15 @@ impl Job {
     }
 }
 
-/// What a body does.
+/// Behaviour of a body.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mood {
     Works,
-    /// It begins, and is never heard of again.
+    /// Starts, and never returns.
     Hangs,
     Fails,
     Panics,
-    /// It takes longer than its lease.
+    /// Takes longer than its lease.
     Slow,
 }
 
@@ -109,7 +109,7 @@ impl Service {
         self.done.load(Ordering::SeqCst)
     }
 
-    /// A call of this job whose owner dies in the body.
+    /// Makes a call of this job whose owner crashes in the body.
     async fn dies(self: &Arc<Self>, number: u64) {
         self.set(Mood::Hangs);
         let begun_before = self.begun();
@@ -158,12 +158,12 @@ impl Service {
         tokio::time::timeout(DEADLINE, poll).await.unwrap()
     }
 
-    /// Waits until nothing is kept any more that is due.
+    /// Waits until no recovery input is due any more.
     async fn keeps_nothing(&self) {
         let operation = Operation::new("jobs.run").unwrap();
         let store = self.idem.store().recovery().unwrap();
         let poll = async {
-            // What is not due yet is made so by waiting out its lease.
+            // An input that is not due yet becomes due when its lease expires.
             tokio::time::sleep(LEASE + Duration::from_millis(100)).await;
             while !store.due(&operation, 10).await.unwrap().is_empty() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -183,7 +183,7 @@ async fn work_whose_owner_died_is_ended_by_nobody_else(store: Arc<dyn Store>) {
     let recovering = start(service.recovery());
     let record = service.comes_to(7, State::Completed).await;
     assert_eq!((service.begun(), service.done(), record.attempt), (2, 1, 2));
-    // A caller that comes back after all gets what the recovery came to.
+    // A caller that retries after all gets the outcome of the recovery.
     assert_eq!(service.run(Job::new(7)).await.unwrap(), "JOB 7");
     assert_eq!(service.done(), 1);
     service.keeps_nothing().await;
@@ -209,7 +209,7 @@ async fn a_caller_that_was_told_decides_for_itself(store: Arc<dyn Store>) {
     service.keeps_nothing().await;
     let record = service.record(1).await;
     assert_eq!((record.state, service.begun()), (State::Released, 1));
-    // Should it try again and die, it is recovered.
+    // If the caller tries again and crashes, the call is recovered.
     service.dies(1).await;
     service.comes_to(1, State::Completed).await;
     recovering.shutdown().await;
@@ -227,7 +227,7 @@ async fn what_cannot_be_recovered_is_interrupted(store: Arc<dyn Store>) {
         let answer = service.run(Job::new(number)).await;
         assert!(matches!(answer, Err(Error::Interrupted)), "{answer:?}");
         recovering.shutdown().await;
-        // A person has looked.
+        // An operator has examined the record.
         let released = service.idem.records().release(&record.observation()).await;
         assert_eq!(released.unwrap(), Resolved::Done);
         service.set(Mood::Works);
@@ -305,7 +305,7 @@ async fn refused_work_is_interrupted_and_reconciled_work_is_asked_about(store: A
     for on_crash in [OnCrash::Refuse, OnCrash::Reconcile] {
         let hangs = {
             let (service, call) = (Arc::clone(&service), call(on_crash));
-            // A process that dies says nothing, so neither may this guard.
+            // A process that crashes releases nothing, so this guard must not either.
             let body = async |_| {
                 service.has_begun.notify_one();
                 std::future::pending::<Result<String, Error>>().await
@@ -346,7 +346,7 @@ async fn refused_work_is_interrupted_and_reconciled_work_is_asked_about(store: A
     recovering.shutdown().await;
 }
 
-/// What a call was dropped in the middle of can be asked about like what died.
+/// Work that was dropped while it ran is reconciled like work that crashed.
 async fn reconciled_work_that_was_cancelled_is_recovered(store: Arc<dyn Store>) {
     let service = Service::new(store);
     let call = || {
@@ -369,7 +369,7 @@ async fn reconciled_work_that_was_cancelled_is_recovered(store: Arc<dyn Store>) 
         Recovery::new(&service.idem).on("jobs.run", move |job: Job| {
             let (service, asked) = (Arc::clone(&again), Arc::clone(&asked));
             async move {
-                // At first nobody can tell.
+                // At first reconciliation cannot find out.
                 let asked = RunOptions::new().reconcile(async |_| {
                     Ok(match asked.fetch_add(1, Ordering::SeqCst) {
                         0 => Reconciled::Unknown,
@@ -405,7 +405,7 @@ async fn shutting_down_begins_nothing_more(store: Arc<dyn Store>) {
     assert_eq!((service.begun(), service.done()), (3, 1));
 }
 
-/// A delay of an earlier generation of a record does not apply to the next one.
+/// A delay of one generation of a record does not apply to the next generation.
 async fn a_record_that_begins_anew_is_due_by_its_own_lease(store: Arc<dyn Store>) {
     let idem = Idem::new(store);
     let operation = Operation::new("jobs.run").unwrap();
@@ -512,7 +512,7 @@ cases! {
     a_record_that_begins_anew_is_due_by_its_own_lease
 }
 
-/// A record that nobody can read is passed over.
+/// The recovery skips a record that cannot be read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_is_damaged_keeps_nobody_from_being_recovered() {
     let directory = tempfile::tempdir().unwrap();
@@ -569,7 +569,7 @@ async fn what_cannot_be_kept_is_not_begun() {
         Err(Error::InvalidCall(InvalidCall::RecoveryInput(_)))
     ));
 
-    // A store that is out of order: the claim is given back, for nothing has run.
+    // The store fails: the claim is released, because nothing has run.
     let db = sqlx::SqlitePool::connect_with(SqliteStore::connect_options(&file))
         .await
         .unwrap();
@@ -609,7 +609,7 @@ async fn pauses_in_which_no_call_could_claim_are_refused() {
     recovery.unwrap().shutdown().await;
 }
 
-/// However short the pauses are: a call on its way to the store is neither made again nor counted as failed.
+/// However short the pauses: a call that has not reached the store yet is neither retried nor counted as failed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_has_not_claimed_yet_is_no_failed_attempt() {
     let directory = tempfile::tempdir().unwrap();
@@ -639,7 +639,7 @@ async fn a_call_that_has_not_claimed_yet_is_no_failed_attempt() {
     while made.load(Ordering::SeqCst) == 0 {
         tokio::time::sleep(shortest).await;
     }
-    // Hundreds of looks.
+    // Long enough for hundreds of polls.
     for _ in 0..50 {
         tokio::time::sleep(10 * shortest).await;
         assert_eq!(service.record(1).await.state, State::Running);

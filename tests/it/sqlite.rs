@@ -1,4 +1,4 @@
-//! What only the SQLite store promises: its file, its tables, its errors and what a step costs.
+//! Properties that only the SQLite store has: its file, its tables, its errors and the cost of a transition.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -86,8 +86,8 @@ async fn opening_and_migrating_one_file_from_many_at_once() {
 
 const CHILD: &str = "IDEM_TESTS_SQLITE_CHILD";
 
-/// The test starts itself ten times more: each process opens the same file, which none of them has made yet, and claims
-/// the same keys.
+/// The test starts itself ten more times: the processes open one file, which does not exist yet, and claim the same
+/// keys.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_processes_share_one_file() {
     const KEYS: usize = 10;
@@ -357,8 +357,8 @@ async fn a_full_disk_undoes_what_it_cannot_hold() {
     assert_eq!(done, FencedWrite::Applied);
 }
 
-/// How often something was committed to the write-ahead log: each commit ends in a frame that bears the size of the
-/// database, see <https://www.sqlite.org/fileformat2.html#the_write_ahead_log>.
+/// Number of commits to the write-ahead log: each commit ends in a frame that contains the size of the database, see
+/// <https://www.sqlite.org/fileformat2.html#the_write_ahead_log>.
 fn commits(path: &Path) -> usize {
     const HEADER: usize = 32;
     let log = std::fs::read(path.with_extension("db-wal")).unwrap();
@@ -466,8 +466,8 @@ async fn an_exhausted_pool_is_told_with_its_remedy() {
     assert_eq!(store.get(&claim("k").id).await.unwrap(), None);
 }
 
-/// A paused owner must not find its fencing token on another's record, whoever deleted its own and whatever the clock
-/// does.
+/// A paused owner must not find its fencing token on another owner's record, even if its own record was deleted and the
+/// clock moves back.
 #[tokio::test]
 async fn grants_go_on_after_rows_were_deleted_by_hand() {
     let directory = tempfile::tempdir().unwrap();
@@ -510,7 +510,7 @@ async fn dropped_steps_leave_no_connection_in_a_transaction() {
         let _ = tokio::time::timeout(Duration::from_micros(round * 17 % 3000), dropped).await;
     }
     store.migrate().await.unwrap();
-    // A second pool can write only if no connection of the first is in the middle of something.
+    // A second pool can write only if no connection of the first is inside a transaction.
     let other = SqliteStore::open(file(&directory)).await.unwrap();
     own(&other, &claim("after")).await;
     own(&store, &claim("after all")).await;

@@ -1,4 +1,4 @@
-//! What the SQL stores keep of steps: rows that go with their record, and a table that is there after an upgrade.
+//! Storage of steps in the SQL stores: rows that are deleted with their record, and a table that an upgrade adds.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::records::{HOUR, claim, outcome, own};
 
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// A store on tables of its own, and a look at them past it.
+/// A store with its own tables, and direct access to them.
 trait Tables: Store + Sized {
     async fn here() -> (Self, Self::Pool);
     type Pool;
     async fn migrated(&self) -> Result<(), StoreError>;
     async fn execute(pool: &Self::Pool, statement: &str);
-    /// How many rows of steps there are.
+    /// Number of rows in the table of steps.
     async fn rows(pool: &Self::Pool) -> i64;
 }
 
@@ -53,7 +53,7 @@ macro_rules! tables {
 
 tables!(SqliteStore, sqlx::SqlitePool, async {
     let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1);
-    // Foreign keys are a setting of each connection, which an application may have off.
+    // Foreign keys are a setting of each connection, and an application may have turned them off.
     let options = SqliteStore::connect_options(":memory:").foreign_keys(false);
     pool.connect_with(options).await.unwrap()
 });
@@ -74,7 +74,7 @@ async fn save(store: &impl Store, owner: &Owner, name: &str) {
     assert_eq!(saved.unwrap(), FencedWrite::Applied);
 }
 
-/// A record with two steps.
+/// Creates a record with two steps.
 async fn with_steps(store: &impl Store, claim: &ClaimRequest) -> Owner {
     let owner = own(store, claim).await;
     save(store, &owner, "reserve").await;
@@ -125,7 +125,7 @@ async fn rows_go_with_their_record<S: Tables>() {
     assert_eq!(steps.unwrap().len(), 2);
 }
 
-/// A key that is used again and again, and never purged, does not pile up rows.
+/// A key that is used repeatedly and never purged does not accumulate rows.
 async fn the_next_life_writes_over_the_rows_of_the_last<S: Tables>() {
     let (store, pool) = S::here().await;
     for _ in 0..3 {
@@ -142,13 +142,13 @@ async fn the_next_life_writes_over_the_rows_of_the_last<S: Tables>() {
 }
 
 /// Applies a migration again that a crash interrupted, with a record in the tables. Only MySQL can leave such tables,
-/// because it commits each statement, but the migrations of each database can be applied again.
+/// because it commits each statement, but the migrations of every database can be repeated.
 async fn migrating_again_adds_a_missing_table<S: Tables>() {
     let (store, pool) = S::here().await;
     let owner = own(&store, &claim("before")).await;
     S::execute(&pool, "DROP TABLE idem_records_steps").await;
     S::execute(&pool, "DELETE FROM idem_records_migrations").await;
-    // The application still runs as before.
+    // The application of the previous version still runs.
     store.complete(&owner, &outcome(b"1")).await.unwrap();
 
     store.migrated().await.unwrap();

@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 
 use self::places::{Connection, Migrate as _, Place};
 
-/// A case for every place, as a test of its own.
+/// Generates a test of each case for every store with transactions.
 macro_rules! on_every_store {
     ($($case:ident),* $(,)?) => {
         mod sqlite {
@@ -36,7 +36,7 @@ macro_rules! on_every_store {
 }
 use on_every_store;
 
-/// The same for those that a connection leads to.
+/// Generates a test of each case for every store on a database server.
 macro_rules! on_every_server {
     ($($case:ident),* $(,)?) => {
         mod postgres {
@@ -76,7 +76,7 @@ impl<P: Place> Shop<P> {
         Arc::new(Self { idem, place })
     }
 
-    /// The same database, as another process sees it.
+    /// Handle of another process on the same database.
     fn elsewhere(&self) -> Arc<Self> {
         let idem = Idem::new(self.place.store());
         Arc::new(Self {
@@ -85,7 +85,7 @@ impl<P: Place> Shop<P> {
         })
     }
 
-    /// How many orders are committed for a key.
+    /// Number of committed orders for a key.
     async fn orders(&self, key: &str) -> i64 {
         self.place.orders(key).await
     }
@@ -96,20 +96,20 @@ impl<P: Place> Shop<P> {
         found.unwrap()
     }
 
-    /// What is left of a call that was rolled back.
+    /// Asserts that a call that was rolled back left nothing.
     async fn assert_untouched(&self, key: &str) {
         assert_eq!(self.orders(key).await, 0);
         assert!(self.record(key).await.is_none());
     }
 
-    /// One order and its record.
+    /// Asserts that there is one order, with its record.
     async fn assert_ordered_once(&self, key: &str) {
         assert_eq!(self.orders(key).await, 1);
         assert_eq!(self.record(key).await.unwrap().state, State::Completed);
     }
 }
 
-/// What a body does behind its order.
+/// Behaviour of a body after its order.
 #[derive(Debug, Clone, Default)]
 enum Then {
     #[default]
@@ -117,18 +117,18 @@ enum Then {
     Fail,
     Decline,
     Panic,
-    /// Tells that it is here, and waits to be let go.
+    /// Reports that it has arrived, and waits for the gate to open.
     Meet(Arc<Gate>),
     MeetAndFail(Arc<Gate>),
     /// Loses its connection.
     CutOff,
-    /// Runs into an error of the database, and goes on as if it had not.
+    /// Causes a database error, and ignores it.
     Swallow,
-    /// Gives what is larger than results may be.
+    /// Returns a result above the size limit.
     Boast,
 }
 
-/// Where a body can be held.
+/// Gate at which a test can hold a body.
 #[derive(Debug)]
 struct Gate {
     entered: Semaphore,
@@ -162,7 +162,7 @@ impl Gate {
     }
 }
 
-/// The service's own error.
+/// Error type of the service.
 #[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
 enum Failure {
     #[error("declined: {0}")]
@@ -177,7 +177,7 @@ enum Failure {
     Database(#[from] sqlx::Error),
 }
 
-/// Orders, and then does as it is told. Gives the number of the attempt and the amount.
+/// Makes an order, and then does what `then` says. Returns the number of the attempt, and the amount.
 #[idempotent(key = key, ttl = "1h", name = OPERATION, store = shop.idem, tx = tx, attempt = attempt,
              skip(shop, then, wait), wait = wait, replay_err = Failure::Declined(_))]
 async fn order_waiting<P: Place>(
@@ -226,7 +226,7 @@ async fn order<P: Place>(
     answer.map(|(attempt, amount, _)| (attempt, amount))
 }
 
-/// Until the key is free: what a dropped call did is undone when its connection is next heard of.
+/// Retries until the key is free: the effects of a dropped call are rolled back when its connection is next used.
 async fn order_at_last<P: Place>(shop: &Shop<P>, key: &str, amount: i64) -> (u32, i64) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     loop {
@@ -240,7 +240,7 @@ async fn order_at_last<P: Place>(shop: &Shop<P>, key: &str, amount: i64) -> (u32
     }
 }
 
-/// Begins a call whose body hangs, and drops it there.
+/// Starts a call whose body hangs, and drops it there.
 async fn drop_half_way<P: Place>(shop: &Shop<P>, key: &str, amount: i64) {
     let (gate, then) = Gate::held();
     let mut call = Box::pin(order(shop, key, amount, then));

@@ -1,4 +1,4 @@
-//! What the macros accept, and what they say of what they do not.
+//! Code that the macros accept, and the compiler's messages for code that they reject.
 
 #[test]
 fn misuse_is_told_and_every_shape_compiles() {

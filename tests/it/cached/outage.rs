@@ -1,4 +1,4 @@
-//! The Redis under a cache is killed and started again while calls go on: none fails, none gets a wrong answer.
+//! The Redis server of a cache is killed and restarted while calls run: no call fails or gets a wrong answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ const TASKS: u64 = 8;
 const KEYS: u64 = 40;
 const KILLS: u32 = 5;
 
-/// What all the tasks know.
+/// State shared by all tasks.
 #[derive(Default)]
 struct Told {
     over: AtomicBool,
-    /// How often each body ran; a result is the number of its run.
+    /// Number of runs of each body; a result is the number of its run.
     runs: AtomicU64,
     answers: std::sync::Mutex<BTreeMap<u64, u64>>,
     calls: AtomicU64,
@@ -69,7 +69,7 @@ async fn calls_go_on<S: Store>(store: S) {
     erasures_are_heeded(&processes).await;
 }
 
-/// Each call gives what the first one with its key gave.
+/// Makes a call, which returns the result of the first call with its key.
 async fn call<S: Store>(idem: &Idem<S>, told: &Told, key: u64) {
     let call = Call::new("outage.call", &key, &key, HOUR);
     let body = async || Ok::<_, Error>(told.runs.fetch_add(1, Ordering::SeqCst));

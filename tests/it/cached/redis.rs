@@ -1,5 +1,5 @@
-//! The cache in Redis: what it spares all processes of a service, what it never believes, and that losing it loses
-//! nothing.
+//! The cache in Redis: reads of the store that it saves for all processes of a service, values that it never trusts,
+//! and that its loss loses no record.
 
 mod servers;
 
@@ -20,7 +20,7 @@ use crate::records::{HOUR, claim, own};
 
 type Counted = FaultStore<MemoryStore>;
 
-/// A store, and a name of its own in Redis for the cache in front of it.
+/// A store, and a key prefix in Redis for the cache in front of it.
 struct Service {
     store: Counted,
     connection: ConnectionManager,
@@ -44,14 +44,14 @@ impl Service {
         }
     }
 
-    /// What one process of the service has.
+    /// The cache of one process of the service.
     fn process(&self) -> Cached<Counted> {
         Cached::in_redis(self.store.clone(), self.connection.clone(), &self.name)
-            // A machine that is busy with other tests may be slow; what tests time-outs sets its own.
+            // A machine that is busy with other tests may be slow; tests of time-outs set their own.
             .timeout(Duration::from_secs(10))
     }
 
-    /// Where the record of this claim is kept.
+    /// Redis key of the record of this claim.
     fn key(&self, claim: &ClaimRequest) -> String {
         let hex: String = claim
             .id
@@ -62,9 +62,9 @@ impl Service {
         format!("{}:record/2:{hex}", self.name)
     }
 
-    /// Claims a record that has ended, and waits until the tasks that keep it are done.
+    /// Claims a completed record, and waits until the tasks that cache it have finished.
     async fn found_and_kept(&self, cached: &Cached<Counted>, claim: &ClaimRequest) -> Record {
-        // Its connection has tasks of its own.
+        // This connection has its own tasks.
         let _: Option<String> = self.ask(redis::cmd("GET").arg("nothing")).await;
         let before = tasks();
         let record = found(cached, claim).await;
@@ -207,7 +207,7 @@ async fn what_no_cache_writes_is_replaced_by_the_truth() {
     }
 }
 
-/// The life of a record is in the record: whoever prolongs that of the key prolongs nothing.
+/// The expiry of a record is stored in the record, so prolonging the expiry of the Redis key does not prolong it.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_key_that_lives_on_does_not_prolong_its_record() {
@@ -227,8 +227,8 @@ async fn a_key_that_lives_on_does_not_prolong_its_record() {
     }
 }
 
-/// Redis holds the writes back, as a network might: no process knows of it, and what comes late must neither live on
-/// nor outlive the memory of an erasure.
+/// Redis delays the writes, as a network might, and no process knows of it. A late write must neither stay in the cache
+/// nor outlive the tombstone of an erasure.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_record_that_comes_late_is_not_kept() {
@@ -238,7 +238,7 @@ async fn a_record_that_comes_late_is_not_kept() {
     let long = service.process();
     let ends = ended(&service.store, "ends", b"1").await;
     let late = ended(&service.store, "late", b"1").await;
-    // The server knows the script then, and each write is one command.
+    // From now on the server knows the script, and each write is one command.
     let first = ended(&service.store, "first", b"1").await;
     service.found_and_kept(&long, &first).await;
     let gates = [Op::Claim, Op::Claim].map(|op| service.store.hold_after(op));
@@ -251,7 +251,7 @@ async fn a_record_that_comes_late_is_not_kept() {
         for gate in &gates {
             gate.open();
         }
-        // By the server's clock, which is the one that counts.
+        // The server's clock decides.
         let seconds = || -> u64 {
             let time = server.query("TIME").unwrap();
             time.lines().next().unwrap().parse().unwrap()
@@ -265,7 +265,7 @@ async fn a_record_that_comes_late_is_not_kept() {
         server.query("CLIENT UNPAUSE").unwrap();
     };
     tokio::join!(reads, delays);
-    // Behind the writes, on their connection.
+    // Sent after the writes, on their connection.
     for claim in [&ends, &late] {
         let there: bool = service
             .ask(redis::cmd("EXISTS").arg(service.key(claim)))
@@ -274,7 +274,7 @@ async fn a_record_that_comes_late_is_not_kept() {
     }
 }
 
-/// Redis stands still while the record is put there, and the call that read it has its answer long before.
+/// Redis pauses while the record is written there; the call that read the record returns long before.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn no_call_waits_until_its_record_is_kept() {
@@ -298,7 +298,7 @@ async fn no_call_waits_until_its_record_is_kept() {
     server.resume().unwrap();
 }
 
-/// The value at the key may have become a tombstone when an unreadable value is removed.
+/// A tombstone may have replaced the value by the time that an unreadable value is removed.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn only_the_value_that_was_read_is_dropped() {
@@ -325,7 +325,7 @@ async fn records_are_shared_on_a_cluster() {
         Cached::in_redis(store.clone(), connection.clone(), &keys.prefix)
             .timeout(Duration::from_secs(10))
     };
-    // On all of its nodes. Erasures come last, since they leave tasks behind.
+    // On all nodes. Erasures come last, since they leave tasks running.
     let mut claims = Vec::new();
     for number in 0..20 {
         let claim = ended(&store, &format!("shared-{number}"), b"1").await;
@@ -421,7 +421,7 @@ async fn an_erasure_is_heeded_in_all_processes_at_once() {
     own(&service.process(), &claim).await;
 }
 
-/// One process reads the record, another erases it, and only then the first one has its answer and keeps it.
+/// One process reads the record, another erases it, and only then does the first get its answer and cache it.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_read_that_an_erasure_elsewhere_overtook_is_not_kept() {
@@ -437,7 +437,7 @@ async fn a_read_that_an_erasure_elsewhere_overtook_is_not_kept() {
         gate.reached().await;
         let erased = eraser.resolve(&seen, &Resolution::Erase).await;
         assert_eq!(erased.unwrap(), Resolved::Done);
-        // Whoever looks in the meantime leaves the mark of the erasure where it is.
+        // A claim in the meantime leaves the tombstone in place.
         own(&service.process(), &claim).await;
         gate.open();
     };
@@ -453,8 +453,8 @@ async fn a_read_that_an_erasure_elsewhere_overtook_is_not_kept() {
     );
 }
 
-/// The mark of an erasure is evicted while a read of before is under way, which then brings the record back: for some
-/// seconds, and not for the maximum age.
+/// The tombstone of an erasure is evicted while an older read is in flight. That read then caches the record again: for
+/// some seconds, not for the maximum age.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn an_erased_record_whose_mark_was_evicted_comes_back_for_seconds_only() {
@@ -495,7 +495,7 @@ async fn an_erased_record_whose_mark_was_evicted_comes_back_for_seconds_only() {
     own(&service.process(), &claim).await;
 }
 
-/// An erasure is of one fencing token: what is done under the key after it is kept at once.
+/// An erasure covers one fencing token: a later record under the key is cached immediately.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn what_was_done_after_an_erasure_is_kept() {
@@ -513,7 +513,7 @@ async fn what_was_done_after_an_erasure_is_kept() {
     assert_eq!(service.store.total(), 0, "the newer record was not kept");
 }
 
-/// The same past all caches: a record with a higher fencing token takes the place of one that is served no more.
+/// A record with a higher fencing token, written without any cache, replaces one that is no longer served.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_newer_record_takes_the_place_of_an_older_one() {
@@ -529,7 +529,7 @@ async fn a_newer_record_takes_the_place_of_an_older_one() {
         .await;
     assert_eq!(erased.unwrap(), Resolved::Done);
     let claim = ended(&service.store, "past", b"2").await;
-    // One that serves nothing so old asks the store, and what it keeps is younger.
+    // A cache with a shorter maximum age asks the store, and the record that it caches is younger.
     assert_eq!(payload(&found(&brief, &claim).await), b"2");
     let brief = service.process().max_age(Duration::from_millis(1));
     sleep(Duration::from_millis(2)).await;
@@ -560,7 +560,7 @@ async fn a_cache_in_process_stands_in_front_of_the_one_in_redis() {
     own(&cached, &claim).await;
 }
 
-/// Each kind of call gets the answer that it would get without the cache.
+/// Checks that each kind of call gets the same answer as without the cache.
 async fn goes_on_without(service: &Service) {
     let cached = service.process().timeout(Duration::from_millis(20));
     let walk = async {

@@ -1,4 +1,4 @@
-//! The meaning of a 409, by each reading of it.
+//! The meaning of a 409 under each setting of `Conflicts`.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{Server, client, sent};
 
 const READINGS: [Conflicts; 3] = [Conflicts::AsSaid, Conflicts::InProgress, Conflicts::Stripe];
 
-/// How often a request is sent whose first answer is this one, and the second 200.
+/// Number of times that a request is sent whose first answer has this status and whose second answer is 200.
 async fn tries(conflicts: Conflicts, status: u16, headers: &str, body: &str) -> usize {
     let policy = RetryPolicy::new()
         .backoff(Duration::ZERO, Duration::ZERO)
@@ -31,7 +31,7 @@ async fn tries(conflicts: Conflicts, status: u16, headers: &str, body: &str) -> 
 
 #[tokio::test]
 async fn a_bare_conflict_is_what_the_policy_says() {
-    // What the draft gives as an example names nothing that tells it from another conflict.
+    // Nothing in the draft's example distinguishes it from another conflict.
     let problem = "Content-Type: application/problem+json\r\nLink: <https://developer.example.com/idempotency>\r\n";
     let example = r#"{"title":"A request is outstanding for this Idempotency-Key","detail":"..."}"#;
     for (headers, body) in [
@@ -87,7 +87,7 @@ async fn stripe_says_it_in_a_header_of_its_own() {
     }
 }
 
-/// The reading is of 409 alone.
+/// The setting applies only to 409.
 #[tokio::test]
 async fn no_other_status_has_a_reading() {
     for conflicts in READINGS {
@@ -97,7 +97,7 @@ async fn no_other_status_has_a_reading() {
     }
 }
 
-/// A conflict that never passes ends with the tries, and its reply is the answer.
+/// A conflict that never ends uses up the retries, and its response is the caller's answer.
 #[tokio::test]
 async fn a_conflict_that_does_not_pass_is_handed_over_at_last() {
     let server = Server::script([say(409, "", "taken")]).await;

@@ -1,4 +1,4 @@
-//! Keys that survive the client: durable before anything is sent, and found again by the job's name.
+//! Keys that survive a crash of the client: durable before a request is sent, and found again by the job's name.
 
 use std::collections::HashSet;
 use std::fs;
@@ -25,7 +25,7 @@ fn job() -> Job {
     Job::new("invoice/2031: \u{fc}berf\u{e4}llig")
 }
 
-/// What a program does when it starts, again and again.
+/// A program's request, repeated at each start of the program.
 async fn post(
     server: &Server,
     journal: Arc<dyn KeyJournal>,
@@ -56,12 +56,12 @@ async fn a_client_that_starts_again_sends_the_same_key() {
     let directory = TempDir::new().unwrap();
     let server = Server::script([Answer::Hang, Answer::Hang, say(200, "", "done")]).await;
 
-    // Given a client that dies without an answer,
+    // Given a client that crashes without an answer,
     let answer = post(&server, opened(&directory).await, DAY).await;
     let key = gave_up(&answer).key().clone();
-    // when another one does its work,
+    // when another client does its work,
     let response = post(&server, opened(&directory).await, DAY).await.unwrap();
-    // then the server can tell.
+    // then the server can recognise the retry.
     assert_eq!(*sent(&response).key(), key);
     let keys: HashSet<_> = server
         .asked()
@@ -70,13 +70,13 @@ async fn a_client_that_starts_again_sends_the_same_key() {
         .collect();
     assert_eq!((server.asked().len(), keys.len()), (3, 1));
 
-    // The answer is at hand until the job is ended,
+    // The answer can be replayed until the job ends,
     let response = post(&server, opened(&directory).await, DAY).await.unwrap();
     assert_eq!(*sent(&response).key(), key);
     opened(&directory).await.end(&job()).await.unwrap();
     opened(&directory).await.end(&job()).await.unwrap();
     assert!(files(&directory).is_empty());
-    // and after that it is another one.
+    // and after that the key is new.
     let response = post(&server, opened(&directory).await, DAY).await.unwrap();
     assert_ne!(*sent(&response).key(), key);
 }
@@ -111,7 +111,7 @@ async fn fifty_who_begin_a_job_at_once_get_one_key() {
     let barrier = Arc::new(Barrier::new(50));
     let mut tasks = Vec::new();
     for _ in 0..50 {
-        // Each as a process of its own would: nothing is shared but the directory.
+        // Each journal represents a separate process: they share only the directory.
         let journal = opened(&directory).await;
         let barrier = Arc::clone(&barrier);
         tasks.push(tokio::spawn(async move {
@@ -127,7 +127,7 @@ async fn fifty_who_begin_a_job_at_once_get_one_key() {
     assert_eq!(files(&directory).len(), 1);
 }
 
-/// Whoever begins a job while another one ends it gets the key that goes or a new one, and no error.
+/// A caller that begins a job while another caller ends it gets the current key or a new one, and no error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_job_may_be_begun_while_it_is_ended() {
     let directory = TempDir::new().unwrap();
@@ -147,7 +147,7 @@ async fn a_job_may_be_begun_while_it_is_ended() {
     assert!(files(&directory).is_empty());
 }
 
-/// A name is no path: whatever stands in it, its file is in the directory.
+/// A name is not a path: the file stays in the directory for any text.
 #[tokio::test]
 async fn any_text_names_a_job() {
     let directory = TempDir::new().unwrap();
@@ -242,7 +242,7 @@ async fn purging_forgets_what_is_old_and_what_the_dead_left_behind() {
     assert!(files(&directory).is_empty());
 }
 
-/// The directory may have been there, and hold what is nobody's business here: a TLS key, say.
+/// The directory may have existed before and contain unrelated files, such as a TLS key.
 #[tokio::test]
 async fn purging_leaves_files_of_others_alone() {
     let directory = TempDir::new().unwrap();
@@ -268,7 +268,7 @@ async fn purging_leaves_files_of_others_alone() {
     for name in &foreign {
         fs::write(keys.join(name), "of somebody else").unwrap();
     }
-    // Directories are no keys, whatever they are called.
+    // A directory is not a key, even if its name looks like one.
     let directories = ["archive.key".to_owned(), format!("{digest}.key")];
     for name in &directories {
         fs::create_dir(keys.join(name)).unwrap();
@@ -294,7 +294,7 @@ async fn keys_are_for_their_owner_alone() {
     use std::os::unix::fs::PermissionsExt as _;
 
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    // A directory that was there keeps its mode, and the files are not for everybody all the same.
+    // An existing directory keeps its mode; even so, others cannot read the files.
     let directory = TempDir::new().unwrap();
     fs::create_dir(directory.path().join("keys")).unwrap();
     fs::set_permissions(
@@ -307,7 +307,7 @@ async fn keys_are_for_their_owner_alone() {
     assert_eq!(mode(&files(&directory)[0]), 0o600);
     assert_eq!(mode(&directory.path().join("keys")), 0o755);
 
-    // One that the journal makes is not for others either, nor what it takes to get there.
+    // A directory that the journal creates is private too, and so are the parent directories that it creates.
     let made = directory.path().join("made/keys");
     DirectoryJournal::open(&made).await.unwrap();
     assert_eq!(mode(&made), 0o700);
@@ -325,7 +325,7 @@ async fn a_job_without_a_journal_is_an_error() {
     assert_eq!(server.asked().len(), 0);
 }
 
-/// Says of a key that it is this old, or fails; counts how often it was asked.
+/// Reports this age for every key, or fails; counts its calls.
 #[derive(Debug)]
 struct Scripted {
     age: Option<Duration>,
@@ -363,7 +363,7 @@ async fn nothing_is_sent_before_the_key_is_kept() {
         (1, 0)
     );
 
-    // Retries are the same request: the journal is asked once.
+    // Retries are one request: the journal is asked once.
     let keeps = scripted(Some(Duration::ZERO));
     post(&server, keeps.clone(), DAY).await.unwrap();
     assert_eq!(
@@ -379,7 +379,7 @@ async fn a_key_that_the_server_may_have_forgotten_is_not_sent() {
     assert!(matches!(refusal(&answer), ClientError::KeyTooOld));
     assert_eq!(server.asked().len(), 0);
 
-    // One that grows too old while the server asks for patience is not sent again.
+    // A key that becomes too old while the client waits for a `Retry-After` is not sent again.
     let server = Server::script([say(503, "Retry-After: 20\r\n", "")]).await;
     let almost = DAY - Duration::from_secs(10);
     let response = post(&server, scripted(Some(almost)), DAY).await.unwrap();

@@ -1,4 +1,4 @@
-//! Which requests get which key.
+//! Choice of the key for each request.
 
 use idem_runtime::Key;
 use idem_runtime::client::{ClientError, IdempotencyMiddleware};

@@ -1,4 +1,5 @@
-//! The middleware against servers that know keys, by the extractor and by the layer, over a network that loses replies.
+//! The middleware against servers that support keys, through the extractor and through the layer, over a network that
+//! loses replies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +26,7 @@ const REQUESTS: usize = 10_000;
 const CALLERS: usize = 64;
 const AN_HOUR: Duration = Duration::from_secs(3600);
 
-/// How often each charge was made, by its number.
+/// Number of times that each charge was made, by its number.
 struct Bank {
     idem: Idem<MemoryStore>,
     effects: Vec<AtomicU64>,
@@ -41,7 +42,7 @@ impl Bank {
 
     async fn make(&self, number: usize) -> String {
         let made = self.effects[number].fetch_add(1, Ordering::SeqCst) + 1;
-        // Others come in between.
+        // Lets other requests run between the two.
         tokio::task::yield_now().await;
         receipt(made, number)
     }
@@ -56,7 +57,7 @@ fn receipt(made: u64, number: usize) -> String {
     format!("receipt {made} for charge {number}")
 }
 
-/// Whose requests these are.
+/// Customer who sends the requests.
 struct Customer(String);
 
 impl Customer {
@@ -106,7 +107,7 @@ async fn ten_thousand_requests_to_an_extractor_over_a_network_that_loses_replies
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_requests_to_a_layer_over_a_network_that_loses_replies() {
-    /// It knows nothing of keys.
+    /// Handler without any knowledge of keys.
     async fn charge(State(bank): State<Arc<Bank>>, Json(number): Json<usize>) -> impl IntoResponse {
         let location = [("location", format!("/charges/{number}"))];
         (StatusCode::CREATED, location, bank.make(number).await)
@@ -127,14 +128,14 @@ async fn ten_thousand_requests_to_a_layer_over_a_network_that_loses_replies() {
             (StatusCode::CREATED, &receipt(1, number))
         );
         assert_eq!(answer.headers["location"], format!("/charges/{number}"));
-        // Nothing but replies was lost, so whatever was sent again had been done.
+        // Only replies were lost, so every request that was sent again had already been executed.
         let replayed = answer.headers.get(IDEMPOTENT_REPLAYED);
         assert_eq!(replayed.is_some(), answer.tries > 1, "charge {number}");
     }
     assert_each_once(&bank);
 }
 
-/// What a caller got in the end.
+/// The final answer to a caller.
 struct Answer {
     status: StatusCode,
     headers: HeaderMap,
@@ -142,7 +143,8 @@ struct Answer {
     tries: u32,
 }
 
-/// Sends a request for each charge to these routes, three in ten of whose replies are lost. The answers, by number.
+/// Sends a request for each charge to these routes. The network loses three in ten replies. Returns the answers by
+/// number.
 async fn charge_all(routes: Router) -> Vec<Answer> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy = Proxy::start(listener.local_addr().unwrap()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Redirections: within an origin they take the key along; to another one, the policy of the crate keeps it back.
+//! Redirections: within an origin they carry the key; to another origin, the crate's policy removes it.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,7 +26,7 @@ async fn the_key_does_not_follow_a_redirection_to_another_origin() {
     for status in [301, 302, 303, 307, 308] {
         let other = Server::script([say(200, "", "stolen")]).await;
         let elsewhere = format!("{}/charges", other.origin());
-        // At first within the origin, and only then away.
+        // First within the origin, then to another one.
         let server = Server::script([moved(307, "/v2/charges"), moved(status, &elsewhere)]).await;
 
         let response = client(same_origin())
@@ -45,7 +45,7 @@ async fn the_key_does_not_follow_a_redirection_to_another_origin() {
     }
 }
 
-/// The same host on another port, and the same address by another name, are other origins.
+/// Another port of one host, and another name of one address, are other origins.
 #[tokio::test]
 async fn another_name_of_the_server_is_another_origin() {
     let server = Server::script([say(200, "", "")]).await;
@@ -81,7 +81,7 @@ async fn redirections_within_the_origin_are_followed_ten_times() {
     );
 }
 
-/// Under reqwest's own policy the key is gone by then, and an event says so. The answer is the caller's all the same.
+/// Under reqwest's own policy the key has already been sent, and an event says so. The caller still gets the answer.
 #[tokio::test]
 async fn a_key_that_went_to_another_origin_is_reported() {
     let other = Server::script([say(200, "", "done")]).await;
@@ -99,7 +99,7 @@ async fn a_key_that_went_to_another_origin_is_reported() {
     assert!(warned.contains("same_origin()"), "{warned:?}");
     assert!(!warned.contains("secret"), "{warned:?}");
 
-    // Nothing is said of a redirection that stays.
+    // A redirection within the origin causes no event.
     let server = Server::script([moved(307, "/moved"), say(200, "", "")]).await;
     let warnings = Warnings::default();
     let sending = default.post(server.url()).send();
@@ -107,7 +107,7 @@ async fn a_key_that_went_to_another_origin_is_reported() {
     assert_eq!(*warnings.0.lock().unwrap(), [""; 0]);
 }
 
-/// What the crate warns of.
+/// Warnings that the crate emits.
 #[derive(Clone, Default)]
 struct Warnings(Arc<Mutex<Vec<String>>>);
 

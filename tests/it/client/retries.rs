@@ -1,4 +1,4 @@
-//! What is repeated, after which pauses, and when it stops. Time is paused, and stands still while a try is under way.
+//! Retried requests, back-off and retry limits. Time is paused, and does not advance while a request is in flight.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::server::{Answer, Asked, say};
 use super::{Server, gave_up, sent};
 
-/// Keeps paused time from going on by itself while the network is waited for, which no timer does.
+/// Keeps paused time from advancing automatically while a test waits for the network, which sets no timer.
 struct TimeStands;
 
 #[async_trait]
@@ -24,7 +24,7 @@ impl Middleware for TimeStands {
         next: Next<'_>,
     ) -> reqwest_middleware::Result<Response> {
         let (ended, end) = std::sync::mpsc::channel::<()>();
-        // Tokio's time does not go on by itself while there is blocking work.
+        // Tokio does not advance paused time while a blocking task runs.
         let held = tokio::task::spawn_blocking(move || end.recv());
         let answer = next.run(request, extensions).await;
         drop(ended);
@@ -45,7 +45,7 @@ async fn post(server: &Server, policy: RetryPolicy) -> reqwest_middleware::Resul
     client.post(server.url()).body("500 cents").send().await
 }
 
-/// How long each pause was.
+/// Length of each pause between requests.
 fn pauses(server: &Server) -> Vec<Duration> {
     let asked = server.asked();
     asked.windows(2).map(|two| two[1].at - two[0].at).collect()
@@ -55,7 +55,7 @@ const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// No pauses but those that the server asks for.
+/// Policy without any pauses except those that the server asks for.
 const AT_ONCE: RetryPolicy = RetryPolicy::new().backoff(Duration::ZERO, Duration::ZERO);
 
 #[tokio::test(start_paused = true)]
@@ -77,7 +77,7 @@ async fn whatever_breaks_on_the_way_is_repeated_as_it_was() {
     assert!(asked.iter().all(|it| it.body == "500 cents"));
     assert!(asked.iter().all(|it| it.key() == asked[0].key()));
     assert_eq!(sent(&response).tries(), 5);
-    // What was read on the way is handed over as it came.
+    // The caller gets a body that was read on the way unchanged.
     assert_eq!(response.url().as_str(), server.url());
     assert_eq!(response.headers()["x-own"], "yes");
     assert!(response.remote_addr().is_some());
@@ -109,7 +109,7 @@ async fn statuses_that_pass_are_repeated_and_no_others() {
         (422, 1),
         (428, 1),
     ] {
-        // A wish to be asked again moves nobody whose answer is final, but that of a conflict.
+        // `Retry-After` has no effect on a final answer, except for a conflict.
         let headers = if status == 409 {
             ""
         } else {
@@ -164,7 +164,7 @@ async fn a_conflict_of_unknown_length_is_looked_into_and_handed_over_whole() {
     post(&server, AT_ONCE).await.unwrap();
     assert_eq!(server.asked().len(), 2);
 
-    // More than anybody says in a problem is no problem.
+    // A problem document above the size limit is not read as one.
     let long = format!(r#"{{"retryable":true,"detail":"{}"}}"#, "x".repeat(200_000));
     let server = Server::script([chunked(&long), say(200, "", "")]).await;
     let response = post(&server, AT_ONCE).await.unwrap();
@@ -187,7 +187,7 @@ async fn pauses_are_random_below_a_bound_that_doubles() {
         // Timers tick in milliseconds and round up.
         let bound = secs(bound) + Duration::from_millis(1);
         assert!(pauses.iter().all(|it| *it <= bound), "{at}: {pauses:?}");
-        // Full jitter: twenty of them are in both halves, but for one run in half a million.
+        // Full jitter: twenty pauses fall in both halves, except in one run of half a million.
         assert!(pauses.iter().any(|it| *it < bound / 2), "{at}: {pauses:?}");
         assert!(pauses.iter().any(|it| *it > bound / 2), "{at}: {pauses:?}");
     }
@@ -201,7 +201,7 @@ async fn retry_after_is_waited_for() {
         say(503, "Retry-After: 5\r\n", ""),
         say(429, date, ""),
         say(409, "Retry-After: 0\r\n", ""),
-        // RFC 9110, section 5.6.7: the obsolete forms are read as well; one that is over asks for nothing.
+        // RFC 9110, section 5.6.7: the obsolete date formats are read as well; a time in the past asks for no delay.
         say(500, "Retry-After: Sunday, 06-Nov-94 08:49:37 GMT\r\n", ""),
         say(200, "", ""),
     ])
@@ -288,7 +288,7 @@ async fn no_try_begins_after_the_time_is_over() {
     }
 }
 
-/// Without `TimeStands`: here it is a time-out that is waited for.
+/// Without `TimeStands`: this test waits for a time-out.
 #[tokio::test(start_paused = true)]
 async fn a_reply_that_never_comes_is_noticed() {
     let server = Server::script([Answer::Silence]).await;
@@ -305,7 +305,7 @@ async fn a_reply_that_never_comes_is_noticed() {
     assert_eq!((given_up.tries(), given_up.why()), (3, Why::Tries));
     assert!((secs(21)..secs(22)).contains(&began.elapsed()));
 
-    // The time for all of them breaks off the last one.
+    // The time limit for all attempts cancels the last one.
     let began = Instant::now();
     let short = silent(AT_ONCE.per_try(secs(20)).total(secs(50)));
     let answer = short.post(server.url()).send().await;
@@ -348,7 +348,8 @@ async fn errors_of_this_side_are_not_repeated() {
 
 #[tokio::test(start_paused = true)]
 async fn a_long_reply_is_handed_over_before_it_is_read() {
-    // Its connection breaks in the middle, which whoever reads it learns, and the key to ask again with.
+    // The connection breaks in the middle of the body. The reader of the body gets the error, and the key to retry
+    // with.
     let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1000000\r\n\r\nbegin";
     let server = Server::script([Answer::Say(head.to_owned())]).await;
     let response = post(&server, AT_ONCE).await.unwrap();
@@ -361,7 +362,7 @@ async fn a_long_reply_is_handed_over_before_it_is_read() {
     assert!(response.bytes().await.is_err());
 }
 
-/// A server that moved is asked where it is now, for the same work.
+/// A redirect after a move sends the same request to the new address.
 #[tokio::test]
 async fn a_redirect_takes_the_key_and_the_body_along() {
     for status in [307, 308] {
@@ -382,7 +383,8 @@ async fn a_redirect_takes_the_key_and_the_body_along() {
     }
 }
 
-/// The work is done and its result is elsewhere: where that cannot be had, the work is asked for again by its key.
+/// The work is done and its result is at another address. If that address fails, the request is sent again with its
+/// key.
 #[tokio::test]
 async fn a_result_that_is_elsewhere_is_fetched() {
     let other = say(303, "Location: /charges/1\r\n", "");
@@ -398,7 +400,7 @@ async fn a_result_that_is_elsewhere_is_fetched() {
     assert_eq!(asked[0].key(), asked[2].key());
 }
 
-/// No number that a server or a policy can name is too large.
+/// No number in a response or a policy overflows.
 #[tokio::test]
 async fn nothing_overflows() {
     const LONGEST: RetryPolicy = RetryPolicy::new()
@@ -415,7 +417,7 @@ async fn nothing_overflows() {
         let response = post(&server, RetryPolicy::new()).await.unwrap();
         assert_eq!((response.status().as_u16(), server.asked().len()), (503, 1));
     }
-    // What is no time says nothing.
+    // A value that is not a time has no effect.
     for after in [
         "-1",
         "1.5",

@@ -1,4 +1,4 @@
-//! A server on a socket that answers as it is told, and remembers what it was asked.
+//! A server on a socket that gives scripted answers and records the requests.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -8,18 +8,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// What becomes of one request.
+/// Scripted answer to one request.
 #[derive(Debug, Clone)]
 pub(super) enum Answer {
-    /// These bytes, and the end of the connection.
+    /// Sends these bytes and closes the connection.
     Say(String),
-    /// The connection ends without a reply.
+    /// Closes the connection without a reply.
     Hang,
-    /// Nothing, for ever.
+    /// Never replies.
     Silence,
 }
 
-/// A whole response with these further headers (each ended by CRLF) and this body.
+/// A whole response with these further headers (each ends with CRLF) and this body.
 pub(super) fn say(status: u16, headers: &str, body: &str) -> Answer {
     let length = body.len();
     Answer::Say(format!(
@@ -35,7 +35,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// The values of this header.
+    /// Values of this header.
     pub(super) fn all(&self, name: &str) -> Vec<&str> {
         let fields = self.head.lines().filter_map(|line| line.split_once(':'));
         fields
@@ -44,12 +44,12 @@ impl Asked {
             .collect()
     }
 
-    /// The method and the path.
+    /// Method and path.
     pub(super) fn line(&self) -> &str {
         self.head.lines().next().unwrap_or_default()
     }
 
-    /// The one idempotency key.
+    /// The only idempotency key of the request.
     pub(super) fn key(&self) -> &str {
         match self.all("idempotency-key")[..] {
             [key] => key,
@@ -65,7 +65,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Gives these answers in turn, and the last one to all who come later.
+    /// Starts a server that gives these answers in turn, and the last one to all later requests.
     pub(super) async fn script(answers: impl Into<Vec<Answer>>) -> Self {
         let answers = answers.into();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -73,7 +73,7 @@ impl Server {
         let asked = Arc::<Mutex<Vec<Asked>>>::default();
         let remembered = Arc::clone(&asked);
         let listening = tokio::spawn(async move {
-            // One connection after the other, so that the script's order is that of the requests.
+            // One connection after the other, so that the script's order is the order of the requests.
             let mut kept = Vec::new();
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();

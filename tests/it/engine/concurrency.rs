@@ -11,12 +11,12 @@ use tokio::sync::Notify;
 
 use super::{Effects, Failure, LEASE, call, refusal};
 
-/// Calls of one service.
+/// Handle of one service.
 fn service() -> Idem<FaultStore<MemoryStore>> {
     Idem::new(FaultStore::new(MemoryStore::new()))
 }
 
-/// Two services on one store.
+/// Handles of two services on one store.
 fn services() -> [Idem<Arc<FaultStore<MemoryStore>>>; 2] {
     let store = Arc::new(FaultStore::new(MemoryStore::new()));
     [Idem::new(store.clone()), Idem::new(store)]
@@ -149,7 +149,7 @@ async fn across_services_those_that_wait_poll_by_reading_with_growing_pauses() {
     let store = one.store();
     assert_eq!(store.count(Op::Claim), 2, "one a service");
     let reads = store.count(Op::Get);
-    // Twenty seconds at a second at most, and a few short pauses before; one poller for all fifty.
+    // At most one read a second for twenty seconds, and a few after short pauses before that; one poller for all fifty.
     assert!((20..60).contains(&reads), "{reads} reads");
 }
 
@@ -202,7 +202,7 @@ async fn nobody_hangs_with_a_leader_whose_claim_hangs() {
     idem.store().hang_before(Op::Claim, 1);
     let mut leader = Box::pin(effects.run(&idem, call("k", 1)));
     assert!(leader.as_mut().now_or_never().is_none());
-    // The leader is never polled again; the follower goes its own way after the time that the store is given.
+    // The leader is never polled again; the follower stops waiting for it after the store time-out.
     let follower = effects.run(&idem, call("k", 1)).await;
     assert_eq!(follower.unwrap(), 1);
 }
@@ -232,7 +232,7 @@ async fn annotated_work_may_do_more_of_its_kind_inside() {
         idem.run(call("outer", 1), async || {
             let one = effects.run(&idem, call("one", 1)).await?;
             let two = effects.run(&idem, call("two", 1)).await?;
-            // Its own key again is its own business to avoid: it is in flight.
+            // A call inside the body with the same key gets an error: the key is in flight.
             let own = effects.run(&idem, call("outer", 1)).await;
             assert!(matches!(refusal(own), Error::InFlight { .. }));
             Ok::<_, Failure>(one + two)

@@ -1,4 +1,4 @@
-//! What becomes of a key whose owner panicked, was cancelled, was paused, or died.
+//! Keys whose owner panicked, was cancelled, was paused, or crashed.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::{Effects, Failure, LEASE, TTL, call, idem, refusal};
 
-/// A body that had its effect and then hangs for good: as good as dead.
+/// Runs a body that has its effect and then hangs forever, and drops it: a simulated crash.
 async fn die(idem: &Idem<MemoryStore>, effects: &Effects, call: Call) {
     let mut body = Box::pin(idem.run(call, async || -> Result<u32, Failure> {
         effects.happen();
@@ -20,7 +20,7 @@ async fn die(idem: &Idem<MemoryStore>, effects: &Effects, call: Call) {
     }));
     assert!(body.as_mut().now_or_never().is_none());
     drop(body);
-    // What the guard does in the background.
+    // Lets the guard's background work run.
     tokio::task::yield_now().await;
 }
 
@@ -76,7 +76,7 @@ async fn refuse_stays_interrupted_until_a_person_completes_it() {
     let (idem, effects) = (idem(), Effects::default());
     let refuse = || call("k", 1).on_crash(OnCrash::Refuse);
     die(&idem, &effects, refuse()).await;
-    // Long past lease and retention, and through a purge.
+    // Long after lease and retention, and through a purge.
     tokio::time::advance(TTL * 10).await;
     idem.store_purge().await;
     let refused = refusal(effects.run(&idem, refuse()).await);
@@ -149,7 +149,7 @@ async fn a_record_whose_owner_is_alive_cannot_be_settled_by_hand() {
     .unwrap();
 }
 
-/// Calls a function under `reconcile` that answers so, and tells how often it was asked.
+/// Calls a function under `reconcile` that returns this answer. Returns the number of its calls too.
 async fn reconcile(
     idem: &Idem<MemoryStore>,
     effects: &Effects,
@@ -257,7 +257,7 @@ async fn reconcile_is_never_asked_about_another_request() {
 async fn dropping_a_call_whose_body_was_never_polled_gives_the_key_back() {
     for on_crash in [OnCrash::Rerun, OnCrash::Refuse] {
         let (idem, effects) = (idem(), Effects::default());
-        // The body is a future that is made and never polled, because its caller stops right there.
+        // The body is a future that is created and never polled, because its caller stops at that point.
         let (stop, stopped) = oneshot::channel::<()>();
         {
             let call = call("k", 1).on_crash(on_crash);
@@ -290,7 +290,7 @@ async fn the_heartbeat_keeps_a_long_body_in_possession() {
     assert_eq!((first.unwrap(), effects.count()), (1, 1));
 }
 
-/// Two services on one store: what one of them believes to be dead may only be slow.
+/// Two services on one store: each may take the other for crashed when it is only slow.
 struct Pair {
     slow: Idem<std::sync::Arc<MemoryStore>>,
     other: Idem<std::sync::Arc<MemoryStore>>,
@@ -306,7 +306,7 @@ impl Pair {
     }
 }
 
-/// A body that blocks its thread past its lease, so that no heartbeat of its task runs; as a process under SIGSTOP.
+/// Body that blocks its thread past its lease, so that no heartbeat of its task runs, as in a process under SIGSTOP.
 async fn paused_past_the_lease(attempt: &Attempt) {
     tokio::time::advance(LEASE + Duration::from_secs(1)).await;
     assert!(!attempt.is_live());
@@ -405,7 +405,7 @@ async fn fencing_tokens_grow_over_attempts_purges_and_erasures() {
     for round in 0..4 {
         let fencing_token = idem.run_with(call("k", 1), RunOptions::new(), async |attempt| {
             let fencing_token = attempt.fencing_token().unwrap();
-            // One attempt fails, so that the next one is of the same record.
+            // One attempt fails, so that the next attempt belongs to the same record.
             if round % 2 == 0 {
                 assert!(fencing_token > last);
                 last = fencing_token;
@@ -422,7 +422,7 @@ async fn fencing_tokens_grow_over_attempts_purges_and_erasures() {
     }
 }
 
-/// Purges everything that is due.
+/// Purges all expired records.
 trait StorePurge {
     async fn store_purge(&self);
 }

@@ -1,4 +1,4 @@
-//! The three kinds of `Err`, and what they become under each `on_crash`.
+//! The three kinds of `Err`, and their meaning under each `on_crash`.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, RunOptions, Scope, S
 
 use super::{Effects, Failure, LEASE, call, idem, refusal};
 
-/// Terminal: `Declined`. Proof that nothing was done: `TimedOut`.
+/// Declares `Declined` terminal, and `TimedOut` a proof that nothing was done.
 fn handling<'a>() -> RunOptions<'a, u32, Failure> {
     RunOptions::new()
         .replay_err(|error| matches!(error, Failure::Declined(_)))
@@ -83,7 +83,7 @@ async fn otherwise_only_retry_err_releases_and_the_rest_is_unknown() {
             "the caller still gets its own error"
         );
         assert_eq!(state(&idem).await, State::Interrupted);
-        // A call that cannot ask what happened is refused, and goes on being so.
+        // A call that cannot reconcile is refused, every time.
         for _ in 0..2 {
             tokio::time::advance(LEASE * 10).await;
             let refused = refusal(effects.run(&idem, call()).await);
@@ -98,7 +98,7 @@ async fn the_record_decides_what_an_error_means_and_not_a_later_deploy() {
     let (idem, effects) = (idem(), Effects::default());
     let refuse = call("k", 1).on_crash(OnCrash::Refuse);
     let _ = fail(&idem, &effects, refuse, Failure::TimedOut).await;
-    // The same function, deployed without `refuse`: its errors prove nothing for this record.
+    // The same function, now deployed without `refuse`: its errors prove nothing for this record.
     let _ = fail(&idem, &effects, call("k", 1), Failure::Lost).await;
     assert_eq!(state(&idem).await, State::Interrupted);
 }

@@ -1,4 +1,4 @@
-//! Stores that fail or hang, before or after they have acted, at every step of a call.
+//! Stores that fail or hang, before or after they have acted, at each store operation of a call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn faulty() -> (Idem<Faults>, Faults) {
     (Idem::new(faults.clone()), faults)
 }
 
-/// Another service on the same records, whose store works.
+/// Another service on the same records, with a working store.
 fn healthy(faults: &Faults) -> Idem<Arc<dyn idem_runtime::Store>> {
     Idem::new(Arc::new(FaultStore::clone(faults)) as Arc<dyn idem_runtime::Store>)
 }
@@ -35,7 +35,7 @@ async fn record(faults: &Faults) -> Option<Record> {
     found.unwrap()
 }
 
-/// Lets background work that waits for nothing but the store come to its end.
+/// Lets background work finish that waits only for the store.
 async fn settle() {
     for _ in 0..20 {
         tokio::task::yield_now().await;
@@ -85,7 +85,7 @@ async fn without_a_claim_nothing_runs() {
     );
     assert!(started.elapsed() <= idem.policy().store_patience);
 
-    // Waiting changes nothing for what waiting cannot mend.
+    // Retries do not help against an error that is not transient.
     faults.reset();
     faults.next(Op::Claim, Fault::FailBefore(StoreErrorKind::Schema));
     let Error::Store(error) = refusal(effects.run(&idem, call("k", 1)).await) else {
@@ -132,7 +132,7 @@ async fn a_call_that_is_cancelled_while_it_claims_gives_back_what_it_was_granted
     assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
 }
 
-/// The read that looks for the claim must not overtake it: the claim takes effect after its caller has gone.
+/// The read that looks for the claim must not overtake it: the claim takes effect after its caller was dropped.
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_takes_effect_after_its_caller_has_gone_is_given_back() {
     for late in [Duration::ZERO, Duration::from_secs(1), LEASE / 2] {
@@ -151,7 +151,8 @@ async fn a_claim_that_takes_effect_after_its_caller_has_gone_is_given_back() {
     }
 }
 
-/// A try that timed out is granted after the next one was, ended and released the key.
+/// A claim request times out. The next request is granted, its call ends and releases the key, and only then is the
+/// first request granted.
 #[tokio::test(start_paused = true)]
 async fn a_try_that_is_granted_after_its_call_has_ended_is_given_back() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
@@ -166,7 +167,7 @@ async fn a_try_that_is_granted_after_its_call_has_ended_is_given_back() {
     assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
 }
 
-/// A body runs under the try that was granted second: the answer to the first must not take its record away.
+/// The body runs under the second request. The late answer to the first must not release the record.
 #[tokio::test(start_paused = true)]
 async fn a_try_that_is_granted_while_the_body_runs_releases_nothing() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
@@ -181,7 +182,7 @@ async fn a_try_that_is_granted_while_the_body_runs_releases_nothing() {
     assert_eq!(faults.count(Op::Release), 0);
 }
 
-/// A call that waits for another process is granted the key by a try that it had given up.
+/// A call waits for another process, and a claim request that it had given up is granted the key.
 #[tokio::test(start_paused = true)]
 async fn a_try_that_is_granted_while_its_call_waits_is_found() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
@@ -193,12 +194,12 @@ async fn a_try_that_is_granted_while_its_call_waits_is_found() {
     });
     let story = async {
         tokio::task::yield_now().await;
-        // Given a try that takes too long, and one that finds the other call.
+        // Given a claim request that takes too long, and a second one that finds the other call.
         let gate = faults.hold_before(Op::Claim);
         let waiting = effects.run(&idem, call("k", 1).wait(LEASE * 4));
         let opened = async {
             tokio::time::sleep(idem.policy().store_timeout * 2).await;
-            // When the other call ends, and the first try takes effect before anybody else claims.
+            // When the other call ends, and the first request takes effect before any other claim.
             let reads = faults.hold_before(Op::Get);
             reads.reached().await;
             leave.send(()).unwrap();
@@ -219,7 +220,7 @@ async fn a_try_that_is_granted_while_its_call_waits_is_found() {
     );
 }
 
-/// The calls of a process that share the key of an abandoned claim ask the store themselves after a moment.
+/// After a short wait, calls of one process that share the key of an abandoned claim ask the store themselves.
 #[tokio::test(start_paused = true)]
 async fn an_abandoned_claim_does_not_occupy_its_key() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
@@ -255,7 +256,7 @@ async fn calls_that_failed_for_want_of_the_store_ask_it_seldom() {
     assert_eq!(faults.count(Op::Release), 0);
 }
 
-/// A driver that panics is an error of the store: the caller's task goes on.
+/// A panic in a driver is a store error: the caller's task continues.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_panics_is_an_error() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
@@ -332,12 +333,13 @@ async fn an_outage_at_completion_is_outlasted_in_the_background() {
 async fn a_result_that_the_store_refuses_for_good_is_unrecorded_and_never_made_twice() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
     let patience = idem.policy().store_patience;
-    // A full disk: whatever carries a result is refused, for longer than any caller waits.
+    // A full disk: the store refuses every write with a result, for longer than any caller waits.
     let refused = Fault::FailBefore(StoreErrorKind::Full);
     faults.always(Op::Complete, refused.clone());
     assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
     tokio::time::sleep(patience).await;
-    // From now on each round tries the result and then its absence; the latter is small enough.
+    // From now on each round tries to store the result, and then that there is none; only the second write is small
+    // enough.
     faults.reset();
     faults.next(Op::Complete, refused);
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -361,7 +363,7 @@ async fn a_value_that_could_not_be_recorded_is_not_given_once_the_lease_is_over(
     let ((idem, faults), effects) = (faulty(), Effects::default());
     faults.always(Op::Complete, Fault::HangBefore);
     let lost = idem.run(call("k", 1), async || {
-        // As a process that was paused: no heartbeat runs.
+        // As in a process that was paused: no heartbeat runs.
         tokio::time::advance(LEASE + Duration::from_secs(1)).await;
         Ok::<_, Failure>(effects.happen())
     });
@@ -462,7 +464,7 @@ async fn a_heartbeat_that_fails_goes_on_trying() {
 async fn a_heartbeat_that_hangs_never_makes_a_lease_longer_than_it_was_sent_for() {
     let ((idem, faults), _) = (faulty(), Effects::default());
     let result = idem.run_with(call("k", 1), RunOptions::new(), async |attempt| {
-        // Sent at a third of the lease and acknowledged two seconds later: counted from when it was sent.
+        // Sent at a third of the lease and acknowledged two seconds later: the renewed lease counts from the sending.
         let gate = faults.hold_after(Op::Renew);
         tokio::time::sleep(LEASE / 3 + Duration::from_secs(2)).await;
         faults.always(Op::Renew, Fault::FailBefore(StoreErrorKind::Unavailable));

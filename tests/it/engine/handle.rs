@@ -1,4 +1,4 @@
-//! What a handle costs, whom it tells, and where calls find it that name none.
+//! A handle's cost, its events, and the default handles for calls that name none.
 
 use std::sync::Arc;
 use std::time::Duration;

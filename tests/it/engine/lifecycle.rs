@@ -1,4 +1,4 @@
-//! One caller, one key: run once, replayed until the retention is over.
+//! One caller, one key: the body runs once, and its outcome is replayed until the retention ends.
 
 use std::time::Duration;
 
@@ -279,11 +279,11 @@ async fn downstream_keys_depend_on_the_identity_and_the_service_alone() {
         idem.run_with(call, handling, body).await.unwrap()
     }
     let stripe = downstream(&idem(), call("k", 1), "stripe").await;
-    // A store that lost everything, and another request later: still the same key for the same thing to do.
+    // The store lost all its data and the request differs: the downstream key is still that of the same intention.
     assert_eq!(downstream(&idem(), call("k", 1), "stripe").await, stripe);
     assert_ne!(downstream(&idem(), call("k", 1), "mail").await, stripe);
     assert_ne!(downstream(&idem(), call("l", 1), "stripe").await, stripe);
-    // Frozen: a deploy must not change what was sent to third parties before it.
+    // Frozen: a deploy must not change keys that were sent to third parties before it.
     assert_eq!(stripe, "bf7ff46b-ccb1-8ba4-bf7f-22ec60cfe27f");
     let parsed = uuid::Uuid::parse_str(&stripe).unwrap();
     assert_eq!(parsed.get_version_num(), 8);

@@ -1,4 +1,4 @@
-//! Traces that are rare: durations without end, bodies that act before they are futures, keys that everybody wants.
+//! Rare cases: endless durations, bodies that act before they return a future, and keys under heavy contention.
 
 use std::cell::RefCell;
 use std::panic::AssertUnwindSafe;
@@ -27,7 +27,7 @@ async fn durations_without_end_survive_a_store_that_fails() {
         .build();
     let effects = Effects::default();
 
-    // A claim that failed, one that is followed, one that is waited for, and one whose claim is given back.
+    // A claim that failed, a call with followers, a call that others wait for, and a call whose claim is released.
     faults.fail_before(Op::Claim, 1);
     let gate = faults.hold_before(Op::Claim);
     let leader = effects.run(&endless, call("k", 1));
@@ -119,7 +119,7 @@ async fn a_call_that_waits_outlasts_any_number_of_others_that_fail() {
     let one = Idem::new(store.clone());
     let two = Idem::new(FaultStore::new(store));
     let effects = Effects::default();
-    // Each time the key is free, the one that waits is held up until the other service has claimed it again.
+    // Whenever the key is free, the waiting call is held back until the other service has claimed it again.
     let others = async {
         let mut held: Option<Gate> = None;
         for _ in 0..100 {
@@ -191,7 +191,7 @@ async fn an_error_never_says_what_its_source_says() {
     assert!(said.len() > 1, "{said:?}");
 }
 
-/// Three services on one store whose answers get lost, each call cut off at a time of its own.
+/// Three services share a store that loses answers, and each call is cancelled at a different time.
 #[tokio::test(start_paused = true)]
 async fn in_a_storm_of_faults_and_cancellations_an_answer_once_given_stays() {
     for seed in 0..100_u32 {

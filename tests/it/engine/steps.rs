@@ -1,4 +1,4 @@
-//! The steps of a body: what is finished is not done again, and what may have been done is not taken for undone.
+//! The steps of a body: a finished step does not run again, and a step that may have run does not count as undone.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::{Failure, LEASE, TTL, call, refusal};
 
 mod plain;
 
-/// What happened, in order.
+/// Effects in the order in which they happened.
 #[derive(Debug, Clone, Default)]
 struct Ledger(Arc<Mutex<Vec<&'static str>>>);
 
@@ -29,7 +29,7 @@ impl Ledger {
         self.0.lock().unwrap().clone()
     }
 
-    /// A step that has this effect.
+    /// Runs a step with this effect.
     async fn step(&self, attempt: &Attempt, name: &'static str) -> Result<String, Failure> {
         let step = attempt.step(name, async || {
             self.enter(name);
@@ -46,7 +46,7 @@ fn faulty() -> (Idem<Faults>, Faults) {
     (Idem::new(faults.clone()), faults)
 }
 
-/// Runs a body with its attempt.
+/// Makes a call whose body gets its attempt.
 async fn run<T, S>(
     idem: &Idem<S>,
     call: Call,
@@ -59,7 +59,7 @@ where
     idem.run_with(call, RunOptions::new(), body).await
 }
 
-/// A body that takes these steps, and then dies without a word.
+/// Runs a body that takes these steps and then hangs forever: a simulated crash.
 async fn die_after<S: Store + ?Sized>(
     idem: &Idem<S>,
     call: Call,
@@ -78,7 +78,7 @@ async fn die_after<S: Store + ?Sized>(
     tokio::time::advance(LEASE).await;
 }
 
-/// Lets background work that waits for nothing but the store come to its end.
+/// Lets background work finish that waits only for the store.
 async fn settle() {
     for _ in 0..20 {
         tokio::task::yield_now().await;
@@ -125,7 +125,7 @@ async fn a_first_attempt_reads_no_steps_and_a_body_without_steps_none_at_all() {
     let first = run(&idem, call("k", 1), async |it| checkout(&ledger, it).await);
     first.await.unwrap();
     assert_eq!(faults.count(Op::SavedSteps), 0);
-    // ClaimOutcome, three steps, completion.
+    // Claim, three steps, completion.
     assert_eq!(faults.total(), 5);
 
     let (idem, faults) = faulty();
@@ -212,7 +212,7 @@ async fn a_name_stands_for_one_step_of_a_run() {
         matches!(&reused, Error::InvalidCall(InvalidCall::StepReused(name)) if name == "charge")
     );
     assert_eq!(ledger.entries(), ["charge"], "the second did not run");
-    // Nothing is unknown by it, and a later attempt, which is given the first, is told as well.
+    // The crash leaves nothing unknown. A later attempt gets the saved first step, and the same error.
     assert_eq!(record(&idem).await.state, State::Released);
     let reused = refusal(run(&idem, call("k", 1), body).await);
     assert!(matches!(
@@ -264,7 +264,7 @@ async fn a_step_that_could_not_be_saved_is_unknown_and_the_key_is_not_released()
             let ((idem, faults), ledger) = (faulty(), Ledger::default());
             faults.always(Op::SaveStep, fault.clone());
             let began = Instant::now();
-            // As if the body took the error for one that proves that nothing was done.
+            // As if the body took the error for a proof that nothing was done.
             let handling = RunOptions::new().retry_err(|_| true);
             let call = call("k", 1).on_crash(on_crash);
             let failed = idem.run_with(call, handling, async |attempt| {
@@ -391,12 +391,12 @@ async fn a_save_whose_acknowledgement_was_lost_finds_itself() {
 async fn an_owner_that_lost_its_lease_saves_nothing_and_begins_no_further_step() {
     let ((idem, _), ledger) = (faulty(), Ledger::default());
     let (rival, witness) = (idem.clone(), ledger.clone());
-    // Another process on the same records: it does not follow calls of this one.
+    // Another process on the same records: it is not part of this one's single-flight.
     let rival = Idem::new(rival.store().clone());
     let paused = run(&idem, call("k", 1), async |attempt| {
         let lost = attempt.step("charge", async || {
             ledger.enter("paused");
-            // The heartbeat hangs as well while the lease runs out.
+            // The heartbeat hangs as well until the lease has expired.
             idem.store().always(Op::Renew, Fault::HangBefore);
             tokio::time::sleep(LEASE * 2).await;
             let taken = run(&rival, call("k", 1), async |it| {
@@ -429,7 +429,7 @@ async fn an_owner_that_was_overtaken_is_not_given_the_steps_of_its_successor() {
             checkout(&witness, it).await
         });
         taken.await?;
-        // Its first step reads what earlier attempts have saved.
+        // The first step reads the steps that earlier attempts have saved.
         ledger.step(&attempt, "reserve").await
     });
     assert!(matches!(refusal(paused.await), Error::LeaseLost));
@@ -500,7 +500,7 @@ async fn steps_that_cannot_be_read_keep_the_body_from_running_them() {
     let error = refusal(run(&idem, call("k", 1), body).await);
     assert!(matches!(error, Error::Store(_)));
     assert_eq!(ledger.entries(), ["reserve"], "nothing ran");
-    // So nothing is unknown, and the key is free.
+    // Nothing is unknown, so the key is free.
     assert_eq!(record(&idem).await.state, State::Released);
     faults.reset();
     run(&idem, call("k", 1), body).await.unwrap();
@@ -588,6 +588,6 @@ async fn the_downstream_key_of_a_step_is_its_own_and_the_same_in_every_attempt()
     assert_eq!(keys[0], keys[1]);
     let [charge, mail, service] = &keys[0];
     assert!(charge != mail && charge != service && mail != service);
-    // Frozen: what a service has remembered must be asked with for as long as it remembers.
+    // Frozen: a third party remembers this key, so later versions must send the same one.
     assert_eq!(charge, "060caaa8-7dc7-842e-b56b-f11e8cbd4613");
 }

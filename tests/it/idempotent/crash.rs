@@ -1,4 +1,4 @@
-//! `on_crash` and `attempt`: what becomes of a call that died, and what the next one is told of it.
+//! `on_crash` and `attempt`: calls after a crash, and the attempt numbers that they see.
 
 use idem_runtime::{Attempt, Error, Reconciled, State, idempotent};
 
@@ -47,7 +47,7 @@ async fn rerun_runs_again_once_the_lease_is_over() {
 
 #[derive(Debug, Default)]
 struct Processor {
-    /// What it did, for which number of the attempt that it was asked about.
+    /// Outcome of each call, with the number of the attempt that reconciliation asked about.
     answers: std::sync::Mutex<Vec<(String, u32)>>,
 }
 
@@ -165,7 +165,7 @@ async fn in_place(
 struct Part(u32);
 
 trait Nothing {
-    /// Proof that what is in scope where the function is defined can be named.
+    /// Shows that the macro can name items in scope at the function's definition.
     fn purge_nothing(&self, _: &u64) {}
 }
 

@@ -1,4 +1,4 @@
-//! `replay_err`, `retry_err` and `on_store_error`: what each `Err` becomes, and what happens without a store.
+//! `replay_err`, `retry_err` and `on_store_error`: the treatment of each `Err`, and calls without a working store.
 
 use idem_runtime::conformance::faults::Op;
 use idem_runtime::{Error, State, idempotent};

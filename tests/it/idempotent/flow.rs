@@ -23,7 +23,7 @@ async fn flow(bank: &Bank, key: &str, values: Vec<Option<&str>>) -> Result<u32, 
         let number: u32 = value
             .parse()
             .map_err(|_| Failure::Declined(value.to_owned()))?;
-        // Inferred from the function's type alone.
+        // Inferred from only the function's return type.
         let inferred = "1".parse().map_err(|_| Failure::TimedOut)?;
         sum = sum.max(inferred) + number;
     }

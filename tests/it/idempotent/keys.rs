@@ -1,4 +1,4 @@
-//! `key`, `key = fingerprint` and `scope`: what a call is found again by.
+//! `key`, `key = fingerprint` and `scope`: the identity of a call.
 
 use idem_runtime::{Error, InvalidKey, Key, Scope, idempotent};
 use uuid::Uuid;

@@ -1,4 +1,4 @@
-//! The expansion is free of warnings under the strictest lints a user may have, and says so by compiling.
+//! The expansion has no warnings under the strictest lints that a user may set. These tests pass if they compile.
 
 #![deny(warnings, unused, nonstandard_style)]
 #![deny(
@@ -55,14 +55,14 @@ use tokio::task::yield_now;
 
 use super::{Bank, Failure};
 
-/// The least.
+/// As few options as possible.
 #[idempotent(key = key, ttl = "1h", store = bank)]
 async fn least(bank: &Bank, key: &str) -> Result<u32, Error> {
     let _: &str = key;
     Ok(bank.pay())
 }
 
-/// Everything at once.
+/// As many options as possible.
 #[idempotent(
     key = key,
     ttl = "1h",
@@ -102,7 +102,7 @@ async fn lookup(bank: &Bank, attempt: &Attempt, amount: &u64) -> Result<Reconcil
     })
 }
 
-/// Patterns, generics, an early return.
+/// Patterns, generics and an early return.
 #[idempotent(key = id, ttl = "1h", store = bank, fingerprint = (&rest, value))]
 async fn patterns<T: Fingerprint + Clone + Sync>(
     bank: &Bank,
@@ -136,7 +136,7 @@ impl Service<'_> {
 /// A trait.
 #[async_trait]
 trait Boxed {
-    /// A method of it.
+    /// A method of the trait.
     async fn boxed(&self, key: &str, amount: u64) -> Result<u64, Error>;
 }
 

@@ -1,10 +1,10 @@
-//! `name`: given, or the path of a free function, and refused where that path is not the function's own.
+//! `name`: given, or the path of a free function, and rejected where that path is not unique to the function.
 
 use idem_runtime::{Error, InvalidCall, idempotent};
 
 use super::Bank;
 
-/// The operation under which the only record is kept.
+/// Operation name of the only record.
 async fn operation(bank: &Bank) -> String {
     let records = bank.all().await;
     let [record] = &*records else {

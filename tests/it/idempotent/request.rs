@@ -1,4 +1,4 @@
-//! What a request is compared by: the arguments, without those left out, or what replaces them.
+//! The fingerprint of a request: all arguments, without the skipped ones, or the expression that replaces them.
 
 #![expect(
     unused_variables,
@@ -34,7 +34,7 @@ async fn every_argument_counts_by_its_name() {
     assert_reused(whole(&bank, 1, "y", tags()).await);
     assert_reused(whole(&bank, 1, "x", vec![]).await);
 
-    // The same request by hand.
+    // The same request as a handwritten struct.
     #[derive(Fingerprint)]
     struct Request {
         amount: u64,
@@ -167,7 +167,7 @@ async fn a_pattern_is_compared_whole_and_its_parts_are_for_the_options_and_the_b
     assert_eq!(first.unwrap(), 15);
     let again = patterns(&bank, pair(), point, 0, [3, 0, 4], &(5, 0)).await;
     assert_eq!((again.unwrap(), bank.payments()), (15, 1));
-    // Parts that the pattern does not bind count as well.
+    // Parts that the pattern does not bind are in the fingerprint as well.
     let other = Point { y: 8, ..point };
     assert_reused(patterns(&bank, pair(), other, 0, [3, 0, 4], &(5, 0)).await);
     assert_reused(patterns(&bank, pair(), point, 1, [3, 0, 4], &(5, 0)).await);

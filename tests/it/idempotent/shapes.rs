@@ -1,4 +1,4 @@
-//! Every shape of a free function: parameters, return types, attributes, and functions that a macro writes.
+//! Every shape of a free function: parameters, return types, attributes, and functions that a macro generates.
 
 use std::borrow::Cow;
 use std::fmt::{Debug, Display};
@@ -106,7 +106,7 @@ async fn generics_and_lifetimes_are_as_they_are_without_the_attribute() {
 #[idempotent(key = text, ttl = "1h", store = bank)]
 async fn borrows(bank: &Bank, text: &str, words: Vec<String>) -> Result<usize, Error> {
     bank.pay();
-    // Borrowed and held over an await.
+    // Borrowed, and held over an await.
     let parts: Vec<&str> = text.split(' ').collect();
     let first = words.first().map(String::as_str);
     tokio::task::yield_now().await;
@@ -222,7 +222,7 @@ macro_rules! charge {
             key = $key, ttl = $ttl, name = $operation, store = bank, replay_err = $errors, attempt = attempt
         )]
         async fn $name(bank: &Bank, $($argument: $ty,)* own: u64) -> Result<u64, super::Failure> {
-            // Names of the macro and of its caller do not meet.
+            // Names from the macro and names from its caller do not collide.
             let attempt = u64::from(attempt.number()) + own;
             bank.pay();
             let own_result = $body;
@@ -282,7 +282,7 @@ async fn no_arguments() -> Result<u32, Unserializable> {
 static LAZY: std::sync::LazyLock<idem_runtime::Idem<idem_runtime::MemoryStore>> =
     std::sync::LazyLock::new(|| idem_runtime::Idem::new(idem_runtime::MemoryStore::new()));
 
-/// An error that nothing is stored of need not be serializable.
+/// An error that is never stored need not be serializable.
 #[derive(Debug)]
 struct Unserializable;
 

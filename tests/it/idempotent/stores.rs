@@ -1,4 +1,4 @@
-//! `store`: wherever the handle comes from, and the defaults of task and process.
+//! `store`: every source of the handle, and the defaults of a task and of the process.
 
 use std::process::Command;
 use std::sync::{Arc, LazyLock};
@@ -146,7 +146,7 @@ async fn a_task_can_have_a_default_of_its_own() {
     );
 }
 
-/// The process default is for good, and the other tests count on there being none: this one has a process of its own.
+/// The process default cannot be unset, and the other tests rely on its absence: this test runs in a separate process.
 #[test]
 fn a_process_can_have_a_default() {
     const NAME: &str = "idempotent::stores::a_process_can_have_a_default";

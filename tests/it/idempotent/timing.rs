@@ -63,7 +63,7 @@ dies_once!(default_lease(bank),);
 dies_once!(short_lease(bank), lease = "1500ms");
 dies_once!(computed_lease(bank), lease = bank.policy().lease * 2);
 
-/// A crashed call is taken over when this lease is over, and not before.
+/// Asserts that a crashed call is taken over when this lease expires, and not before.
 macro_rules! assert_lease {
     ($call:ident, $lease:expr) => {{
         let bank = Bank::new();

@@ -1,4 +1,4 @@
-//! What a step costs the server: statements, rows and bytes of its logs, from its own counters.
+//! The server's cost of a transition: statements, rows and bytes of its logs, from its own counters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::Database;
 use crate::batches::Crowd;
 use crate::records::{claim, outcome, own};
 
-/// Statements, and rows that were changed. `Handler_write` counts inserts that were tried as well.
+/// Statements, and rows that were changed. `Handler_write` counts attempted inserts as well.
 const STEPS: &str = "'Com_select', 'Com_insert', 'Com_insert_select', 'Com_update', \
      'Com_update_multi', 'Com_delete', 'Com_begin', 'Handler_update', 'Handler_delete'";
 
@@ -36,7 +36,7 @@ fn text(row: &MySqlRow, at: usize) -> String {
     String::from_utf8(row.get_unchecked::<Vec<u8>, _>(at)).unwrap()
 }
 
-/// What a step made grow.
+/// Counters that a transition increased.
 async fn spent(pool: &MySqlPool, step: impl AsyncFnOnce()) -> Vec<(String, u64)> {
     let before = counters(pool).await;
     step().await;
@@ -66,7 +66,7 @@ async fn replay(store: &MySqlStore, key: &str) {
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
 async fn a_first_call_is_two_statements_and_a_replay_one() {
     for database in Database::each().await {
-        // One connection, since the counters are the session's.
+        // One connection, since the counters belong to the session.
         let pool = database.pool(1).await;
         let store = MySqlStore::new(pool.clone());
         store.migrate().await.unwrap();
@@ -86,7 +86,7 @@ async fn a_first_call_is_two_statements_and_a_replay_one() {
                 ("handler_update", 1)
             ])
         );
-        // MySQL gives back no row where it inserts none.
+        // MySQL returns no row when it inserts none.
         let reads: &[_] = if version.contains("MariaDB") {
             &[("com_insert_select", 1)]
         } else {
@@ -105,7 +105,7 @@ async fn a_first_call_is_two_statements_and_a_replay_one() {
     }
 }
 
-/// What waits is claimed, and completed, by a statement or two. MySQL claims one by one.
+/// Waiting requests are claimed, and completed, in one or two statements. MySQL claims one at a time.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
 async fn calls_at_once_share_statements() {
@@ -134,7 +134,7 @@ async fn calls_at_once_share_statements() {
     }
 }
 
-/// Where the redo log and the binary log end.
+/// Positions of the ends of the redo log and the binary log.
 async fn ends_of_logs(pool: &MySqlPool) -> (u64, u64) {
     let redo = sqlx::query("SHOW GLOBAL STATUS LIKE 'Innodb_lsn_current'")
         .fetch_one(pool)
@@ -148,7 +148,7 @@ async fn ends_of_logs(pool: &MySqlPool) -> (u64, u64) {
     (redo, binary.get_unchecked(1))
 }
 
-/// The server's own, with nobody else on it, as durable as it gets and with a binary log.
+/// A dedicated server without other clients, with full durability and with a binary log.
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
 async fn a_replay_writes_no_byte_of_a_log() {
@@ -173,8 +173,8 @@ async fn a_replay_writes_no_byte_of_a_log() {
     own(&store, &claim("running")).await;
 
     let (_, binary) = ends_of_logs(&pool).await;
-    // The server tidies up after writes for a while, and writes its redo log for that. If replays wrote as well, there
-    // would be no quiet round ever.
+    // The server cleans up for a while after writes, and logs that to its redo log. If replays wrote as well, no round
+    // would ever be quiet.
     let mut quiet = false;
     for _ in 0..400 {
         let (redo, _) = ends_of_logs(&pool).await;

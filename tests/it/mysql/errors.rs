@@ -1,5 +1,4 @@
-//! What a MariaDB of its own is needed for to go wrong: a server that writes nothing, text that is none, and somebody
-//! else behind the port.
+//! Failures that require a dedicated MariaDB: a read-only server, invalid text, and a different service on the port.
 
 use idem_runtime::store::{ClaimOutcome, FencedWrite};
 use idem_runtime::{MySqlStore, Store, StoreErrorKind};
@@ -53,7 +52,7 @@ async fn a_read_only_server_replays_and_claims_nothing() {
     own(&store, &claim("released")).await;
 }
 
-/// A column of text refuses such bytes; somebody has made it one of bytes.
+/// A text column rejects such bytes; here the column was changed to a binary one.
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
 async fn text_that_is_not_utf8_is_corrupt() {
@@ -96,7 +95,7 @@ async fn text_that_is_not_utf8_is_corrupt() {
 
 #[tokio::test]
 async fn a_service_that_is_no_mysql_is_told() {
-    // Looks like the beginning of a greeting that never ends.
+    // Looks like the start of a greeting that never ends.
     let imposter = Imposter::saying(b"SSH-2.0-OpenSSH_9.2p1\r\n").await;
     let url = format!("mysql://app:right@127.0.0.1:{}/app", imposter.port());
     let error = MySqlStore::open(&url).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Rows that others hold locked, and what the server undoes because of them.
+//! Rows that other sessions have locked, and transactions that the server rolls back because of them.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ fn call(key: &str) -> Call {
     Call::new("mysql.locks", key, &1, Duration::from_secs(3600))
 }
 
-/// A lock wait that times out rolls back the whole transaction under `innodb_rollback_on_timeout`. What the caller does
-/// next would commit statement by statement.
+/// Under `innodb_rollback_on_timeout`, a lock wait that times out rolls back the whole transaction. After that, each
+/// statement of the caller would commit on its own.
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
 async fn a_transaction_that_the_server_undid_commits_nothing_more() {
@@ -36,7 +36,7 @@ async fn a_transaction_that_the_server_undid_commits_nothing_more() {
     let ended = idem.run(call("k"), async || Ok::<_, Error>(1)).await;
     assert_eq!(ended.unwrap(), 1);
 
-    // Given a record that another session holds, unseen by a look from outside: it takes the lock after that.
+    // Given a record that another session locks after the pre-check outside of the transaction has read it:
     let mut other = MySqlConnection::connect(&url).await.unwrap();
     sqlx::raw_sql(
         "UPDATE idem_records SET state = 'released', codec = NULL, payload = NULL, claim_id = NULL",
@@ -49,7 +49,7 @@ async fn a_transaction_that_the_server_undid_commits_nothing_more() {
         .execute(&mut *holding)
         .await
         .unwrap();
-    // A pool of one has no second connection to look from.
+    // A pool of one has no second connection for the pre-check.
     let one = sqlx::mysql::MySqlPoolOptions::new()
         .max_connections(1)
         .connect(&url)
@@ -71,7 +71,7 @@ async fn a_transaction_that_the_server_undid_commits_nothing_more() {
     };
     assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error}");
 
-    // When the caller goes on all the same, then nothing of it is committed by itself.
+    // When the caller continues anyway, then its statements do not commit on their own.
     let after = sqlx::raw_sql("INSERT INTO orders VALUES ('after')")
         .execute(&mut *outer)
         .await;
@@ -92,7 +92,7 @@ async fn a_transaction_that_the_server_undid_commits_nothing_more() {
     drop(holding);
 }
 
-/// Connections that never commit are refused before anything is believed to be stored.
+/// A store rejects connections that never commit before it relies on a write.
 #[tokio::test]
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
 async fn connections_that_do_not_commit_are_refused() {

@@ -1,4 +1,4 @@
-//! What waits behind a parked message costs nothing: the database counts the rows that it reads.
+//! Messages behind a parked message cost nothing: the tests use the database's counts of the rows that it reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,10 +18,10 @@ super::on_every_database!(
     every_ordering_key_comes_up_however_many_are_blocked,
 );
 
-/// How many messages wait behind the one that is parked.
+/// Number of messages behind the parked one.
 const BEHIND: i64 = 200_000;
 
-/// Inserts messages without enqueuing each of them: one for each number, which becomes its payload.
+/// Inserts a number of messages in one statement, without enqueuing each. The payload of a message is its number.
 async fn insert(database: &Database, count: i64, first: i64, key: &str, state: &str, due_at: &str) {
     let text = match &database.pool {
         Pool::Sqlite(_) | Pool::Postgres(_) => "text",
@@ -56,12 +56,12 @@ async fn insert(database: &Database, count: i64, first: i64, key: &str, state: &
         .await;
 }
 
-/// Counts what a database reads for one outbox.
+/// Counts the reads of a database for one outbox.
 enum Meter {
-    /// Operations of SQLite's virtual machine: ten or so for each row.
+    /// Operations of SQLite's virtual machine: about ten for each row.
     Sqlite(Arc<AtomicU64>),
     Postgres(sqlx::PgPool),
-    /// Of its one connection.
+    /// Counters of its only connection.
     MySql(MySqlPool),
 }
 
@@ -106,12 +106,12 @@ impl Meter {
         }
     }
 
-    /// How many rows or index entries were read, or operations were run.
+    /// Number of rows or index entries that were read, or of operations that were run.
     async fn read(self, database: &Database) -> u64 {
         match self {
             Self::Sqlite(steps) => steps.load(Ordering::Relaxed),
             Self::Postgres(pool) => {
-                // A connection that ends says what it has done.
+                // PostgreSQL has a connection's counts for certain once it is closed.
                 pool.close().await;
                 let read = "SELECT ((SELECT sum(seq_tup_read) FROM pg_stat_user_tables) \
                             + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes))::bigint";
@@ -133,7 +133,7 @@ impl Meter {
 async fn a_poll_does_not_read_what_waits_behind_a_parked_message(database: Database) {
     insert(&database, 1, 1, "'blocked'", "parked", "NULL").await;
     insert(&database, BEHIND, 2, "'blocked'", "waiting", "2").await;
-    // They were due last, and are one that is ordered and one that is not.
+    // These messages were due last: one is ordered and one is not.
     insert(&database, 1, 300_001, "'other'", "waiting", "3").await;
     insert(&database, 1, 300_002, "NULL", "waiting", "3").await;
     let analyze = match &database.pool {
@@ -171,7 +171,7 @@ async fn a_poll_does_not_read_what_waits_behind_a_parked_message(database: Datab
     let read = meter.read(&database).await;
     assert!(read < most, "{read} of {BEHIND}");
 
-    // Once nothing is in their way, they go out in their order.
+    // Once no message is ahead of them, they are delivered in order.
     let parked = database.outbox.parked(None, 10).await.unwrap();
     assert_eq!(parked.len(), 1);
     assert!(database.outbox.discard(parked[0].key()).await.unwrap());
@@ -183,7 +183,7 @@ async fn a_poll_does_not_read_what_waits_behind_a_parked_message(database: Datab
 }
 
 async fn every_ordering_key_comes_up_however_many_are_blocked(database: Database) {
-    // More keys than one look goes over, each with a parked message and one behind it,
+    // More keys than one poll examines, each with a parked message and one behind it,
     let blocked = 300;
     insert(&database, blocked, 1, "{n}", "parked", "NULL").await;
     database
@@ -196,7 +196,7 @@ async fn every_ordering_key_comes_up_however_many_are_blocked(database: Database
             }
         ))
         .await;
-    // and some that nothing is in the way of, before, between and behind them.
+    // and some unblocked messages before, between and behind them.
     for (number, key) in [(1_000, "'!'"), (1_001, "'150a'"), (1_002, "'z'")] {
         insert(&database, 1, number, key, "waiting", "3").await;
     }

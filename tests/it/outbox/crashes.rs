@@ -1,4 +1,4 @@
-//! Relays that die, pause or stop in the middle of a message.
+//! Relays that crash, pause or stop in the middle of a message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ super::on_every_database!(
     shutting_down_finishes_what_was_begun_and_begins_nothing,
 );
 
-/// Short enough for a test to wait for its end, long enough for a busy machine to renew it.
+/// Short enough for a test to wait for its expiry, long enough for a busy machine to renew it.
 const LEASE: Duration = Duration::from_millis(1_500);
 
 async fn a_message_whose_relay_died_is_handed_out_again_with_the_same_key(database: Database) {
@@ -32,7 +32,7 @@ async fn a_message_whose_relay_died_is_handed_out_again_with_the_same_key(databa
         .relay()
         .lease(LEASE)
         .on(TOPIC, move |message: Message<Placed>| {
-            // Its effect is there, and nobody will ever be told.
+            // The effect has happened, and the handler never returns.
             log.push(seen(&message));
             std::future::pending::<Result<(), Error>>()
         })
@@ -109,7 +109,7 @@ async fn a_handler_that_is_slower_than_its_lease_keeps_its_message(database: Dat
             .start()
             .unwrap()
     };
-    // Both look for it all the time.
+    // Both relays poll for the message all the time.
     let relays = [start(), start()];
     handled.reached(1).await;
     let lease_end = "SELECT due_at FROM idem_outbox";
@@ -125,7 +125,7 @@ async fn a_handler_that_is_slower_than_its_lease_keeps_its_message(database: Dat
         relay.shutdown().await;
     }
     assert_eq!(handled.entries(), [1]);
-    // The row may go a moment before it is counted.
+    // The row may be deleted a moment before the delivery is counted.
     assert!(delivered <= 1);
 }
 
@@ -136,7 +136,7 @@ async fn a_relay_that_was_paused_past_its_lease_records_nothing(database: Databa
         let (log, gate) = (handled.clone(), Arc::clone(gate));
         database
             .relay()
-            // While it is at work it takes nothing else.
+            // While it works on one message it claims no other.
             .concurrency(1)
             .on(TOPIC, move |message: Message<Placed>| {
                 log.push(seen(&message));
@@ -151,7 +151,7 @@ async fn a_relay_that_was_paused_past_its_lease_records_nothing(database: Databa
     };
     let gates = [(); 3].map(|()| Arc::new(Semaphore::new(0)));
     let [late_success, late_failure, in_time] = &gates;
-    // One after the other they are believed dead, since their leases look as if they were over.
+    // The first two relays lose their message in turn, because the test sets their leases to expired.
     let paused = start(late_success, false);
     handled.reached(1).await;
     let over = "UPDATE idem_outbox SET due_at = 0";
@@ -198,14 +198,14 @@ async fn a_message_whose_end_could_not_be_recorded_at_once_is_recorded_later(dat
         .start()
         .unwrap();
     handled.reached(1).await;
-    // Every step of the relay fails now.
+    // From now on every statement of the relay fails.
     database
         .execute("ALTER TABLE idem_outbox RENAME TO away")
         .await;
     gate.add_permits(1);
-    // The handler has ended once nobody but this test and the relay's own handler holds the gate.
+    // The handler has returned once only this test and the relay's own handler hold the gate.
     until(async || Arc::strong_count(&gate) == 2).await;
-    // Meanwhile the relay has been refused as well.
+    // In the meantime the relay's statements have failed as well.
     for _ in 0..50 {
         let refused = database.outbox.backlog().await.unwrap_err();
         assert_eq!(refused.kind(), StoreErrorKind::Schema);

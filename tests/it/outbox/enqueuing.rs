@@ -1,4 +1,4 @@
-//! What becomes a message, and when.
+//! Enqueued messages: their keys, and the time at which they become visible.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -78,7 +78,7 @@ async fn a_handler_gets_what_was_enqueued(database: Database) {
 async fn the_same_message_is_enqueued_once_under_its_own_key(database: Database) {
     let map = || HashMap::from([("a", 1), ("b", 2), ("c", 3), ("d", 4)]);
     let again = |order| outbox::message(TOPIC, order).key("order-1");
-    // In one transaction, in two, and as a map whose members come in any order.
+    // In one transaction, in two transactions, and as a map that serializes its members in varying order.
     let mut tx = database.begin().await;
     let (one, two) = (placed(1), placed(2));
     for _ in 0..2 {
@@ -94,7 +94,7 @@ async fn the_same_message_is_enqueued_once_under_its_own_key(database: Database)
     database.enqueue(again(&one)).await;
     assert_eq!(database.rows().await, 2);
 
-    // Another message of that key is told, and takes nothing else of its transaction along.
+    // A different message with that key is an error, and the rest of its transaction is unaffected.
     let mut tx = database.begin().await;
     let differing = [
         again(&two),
@@ -109,7 +109,7 @@ async fn the_same_message_is_enqueued_once_under_its_own_key(database: Database)
     tx.commit().await;
     assert_eq!(database.rows().await, 3);
 
-    // A scope is part of what a key is.
+    // The scope is part of the key.
     let scoped = Key::new("order-1")
         .unwrap()
         .scoped(&Scope::new("acme").unwrap());
@@ -177,7 +177,7 @@ async fn a_delayed_message_waits(database: Database) {
     let delayed = outbox::message(TOPIC, &order).ordered_by("ann").delay(HOUR);
     database.enqueue(delayed).await;
     let order = placed(2);
-    // It is ordered behind the first, so it waits as well.
+    // It is ordered behind the first message, so it waits as well.
     database
         .enqueue(outbox::message(TOPIC, &order).ordered_by("ann"))
         .await;
@@ -194,7 +194,7 @@ async fn a_delayed_message_waits(database: Database) {
         })
         .start()
         .unwrap();
-    // What is behind it has been looked at by the time that the third is done with.
+    // The relay has examined the message behind it by the time that the third is delivered.
     until(async || relay.stats().delivered == 1).await;
     assert_eq!(handled.entries(), [3]);
     database

@@ -1,4 +1,4 @@
-//! What becomes of messages whose handlers fail.
+//! Messages whose handlers fail.
 
 use idem_runtime::error::InvalidOutbox;
 use idem_runtime::outbox::{self, Message};
@@ -23,7 +23,7 @@ async fn a_message_that_failed_is_handed_out_again_with_the_same_key(database: D
         .relay()
         .on(TOPIC, move |message: Message<Placed>| {
             log.push(seen(&message));
-            // Before there is a future, inside of it, and as an error.
+            // Before there is a future, inside the future, and as an error.
             assert!(message.attempt() != 1, "at the call");
             async move {
                 match message.attempt() {
@@ -80,7 +80,7 @@ async fn a_poisonous_message_is_parked_after_the_bound_and_requeued_by_hand(data
     expected.sort();
     assert_eq!(entries, expected);
 
-    // It is kept, with what a person wants to know.
+    // The message is kept, with the details that an operator needs.
     let parked = database.outbox.parked(None, 10).await.unwrap();
     let [message] = &parked[..] else {
         panic!("{parked:?}");
@@ -121,7 +121,7 @@ async fn a_poisonous_message_is_parked_after_the_bound_and_requeued_by_hand(data
     assert_eq!(database.rows().await, 0);
 }
 
-/// Orders 1 to 3 of one customer, of which the first fails, and 4 of another.
+/// Enqueues orders 1 to 3 of one customer, of which the first fails, and order 4 of another customer.
 async fn enqueue_behind_poison(database: &Database) -> Key {
     let mut keys = Vec::new();
     for (order, customer) in [(1, "ann"), (2, "ann"), (3, "ann"), (4, "bob")] {
@@ -151,7 +151,7 @@ async fn a_parked_message_blocks_its_ordering_key_until_it_is_discarded(database
         .start()
         .unwrap();
     until(async || relay.stats().parked == 1 && relay.stats().delivered == 1).await;
-    // A message that is enqueued and handled now shows that the relay has looked again.
+    // A message that is enqueued and handled now proves that the relay has polled again.
     database.enqueue(outbox::message(TOPIC, &placed(5))).await;
     until(async || relay.stats().delivered == 2).await;
     let mut first = handled.entries();

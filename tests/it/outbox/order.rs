@@ -1,4 +1,4 @@
-//! One at a time, and in the order of a key, by however many relays.
+//! One message of a key at a time, and in order, with any number of relays.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ async fn four_relays_handle_each_of_a_thousand_messages_once_and_in_order(databa
         let customer = format!("customer-{}", order % CUSTOMERS);
         let order = placed(order);
         let mut message = outbox::message(TOPIC, &order);
-        // Every fifth has no order.
+        // Every fifth message has no ordering key.
         if !order.order.is_multiple_of(5) {
             message = message.ordered_by(&customer);
         }
@@ -37,7 +37,7 @@ async fn four_relays_handle_each_of_a_thousand_messages_once_and_in_order(databa
     let relays: Vec<_> = (0..4)
         .map(|relay| {
             let (log, busy) = (handled.clone(), Arc::clone(&busy));
-            // Each has connections' worth of its own state, as in a process of its own.
+            // Each relay has its own state, as in a separate process.
             database
                 .relay()
                 .concurrency(8)
@@ -110,7 +110,7 @@ async fn an_ordering_key_holds_across_topics(database: Database) {
             }
         }
     };
-    // Neither relay can go on without the other.
+    // Neither relay can continue without the other.
     let one = database
         .relay()
         .on("placed", handler())
@@ -130,7 +130,7 @@ async fn an_ordering_key_holds_across_topics(database: Database) {
 }
 
 async fn a_long_run_of_one_key_comes_in_order_and_leaves_room_for_others(database: Database) {
-    // After each hundred messages the relay looks again. MySQL then takes one of the candidates by chance.
+    // The relay polls again after each hundred messages. MySQL then picks one of the candidates at random.
     const ORDERS: u64 = 2_000;
     const OF_BOB: u64 = 150;
     let mut tx = database.begin().await;

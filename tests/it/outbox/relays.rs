@@ -1,4 +1,4 @@
-//! What a relay asks of the database: in statements, when it stops, and when others have taken its messages.
+//! A relay's use of the database: its statements, its shutdown, and messages that other relays have taken over.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use idem_tests::statements::Statements;
 
 use super::{Database, Log, Placed, TOPIC, Tx, placed, until};
 
-/// On one thread, so that the statements of others do not count.
+/// On one thread, so that statements of other tests do not count.
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn statements_are_few() {
     let database = Database::postgres().await;
     let statements = Statements::of_this_thread();
 
-    // Enqueuing is one, in the transaction that is open.
+    // Enqueuing is one statement, in the open transaction.
     let mut tx = database.begin().await;
     statements.take();
     for order in 1..=8 {
@@ -28,7 +28,7 @@ async fn statements_are_few() {
     tx.commit().await;
     statements.take();
 
-    // All eight are claimed at once; each is then deleted.
+    // All eight are claimed in one statement; each is then deleted.
     let handled = Log::new();
     let log = handled.clone();
     let relay = database
@@ -47,12 +47,13 @@ async fn statements_are_few() {
     let count = |word: &str| ran.iter().filter(|it| *it == word).count();
     assert_eq!(count("DELETE"), 8, "{ran:?}");
     assert_eq!(count("WITH"), 1, "{ran:?}");
-    // One looks, and one finds that there is no more. An enqueue of another test makes the relay look once more.
+    // One poll finds the messages, and one finds that there are no more. An enqueue of another test triggers one
+    // further poll.
     assert!(count("SELECT") >= 2, "{ran:?}");
     assert_eq!(ran.len(), 8 + 1 + count("SELECT"), "{ran:?}");
 }
 
-/// It may take what it has asked for already, and asks for nothing more.
+/// The relay may deliver a message that it has already requested, but requests no further one.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn a_relay_that_is_shut_down_claims_no_further_message() {
@@ -83,26 +84,26 @@ async fn a_relay_that_is_shut_down_claims_no_further_message() {
     let waiting =
         "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'idem_outbox'::regclass";
     until(async || database.number(waiting).await == 1).await;
-    // when it is shut down before it is given it,
+    // when it is shut down before the claim is granted,
     let mut shutdown = Box::pin(relay.shutdown());
     let polled = std::future::poll_fn(|cx| Poll::Ready(shutdown.as_mut().poll(cx))).await;
     assert!(polled.is_pending());
     lock.rollback().await;
     shutdown.await;
-    // then that was its last one.
+    // then that claim was its last one.
     assert_eq!(handled.entries().len(), 1);
     assert_eq!(database.rows().await, 2);
     let taken = "SELECT count(*) FROM idem_outbox WHERE attempt > 0";
     assert_eq!(database.number(taken).await, 0);
 }
 
-/// A relay whose first try to record an end failed, and whose second one finds that somebody else has the message, has
-/// not delivered it.
+/// The relay's first attempt to record an outcome fails, and its second finds that another relay has the message: the
+/// relay does not count the message as delivered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_somebody_took_over_is_lost_and_not_delivered() {
     let database = Database::sqlite().await;
     database.enqueue(outbox::message(TOPIC, &placed(1))).await;
-    // It counts the tries, which FAIL does not undo.
+    // The trigger counts the attempts, which FAIL does not roll back.
     database
         .execute(
             "CREATE TABLE tries (at INTEGER); \
@@ -128,12 +129,12 @@ async fn a_message_that_somebody_took_over_is_lost_and_not_delivered() {
     relay.shutdown().await;
 }
 
-/// Where nobody took over, an end whose acknowledgement was lost is found to have been recorded.
+/// No other relay took the message over, so an outcome whose acknowledgement was lost turns out to be recorded.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_whose_end_was_recorded_unheard_is_delivered() {
     let database = Database::sqlite().await;
     database.enqueue(outbox::message(TOPIC, &placed(1))).await;
-    // The row is deleted, and the statement fails.
+    // The row is deleted, and the statement returns an error.
     database
         .execute(
             "CREATE TRIGGER unheard AFTER DELETE ON idem_outbox BEGIN SELECT RAISE (FAIL, 'lost'); END",

@@ -1,4 +1,4 @@
-//! The table: made by many at once, under another name, by the application's own migrations.
+//! The table: created concurrently, under another name, and by the application's own migrations.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn an_outbox_has_a_table_of_its_own_name(database: Database) {
         let error = database.outbox.clone().with_table(name).unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Schema, "{name}");
     }
-    // A word of SQL.
+    // A reserved word of SQL.
     let order = database.outbox.clone().with_table("order").unwrap();
     let error = order.backlog().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Schema);
@@ -73,7 +73,7 @@ async fn delivered_messages_are_kept_as_long_as_asked(database: Database) {
     database.enqueue(again()).await;
     let relay = start(day);
     until(async || relay.stats().delivered == 1).await;
-    // For as long as it is kept it is not enqueued again, and stands in nobody's way.
+    // While the delivered message is retained, the same one cannot be enqueued again, and it blocks no other message.
     database.enqueue(again()).await;
     let next = placed(2);
     database
@@ -93,13 +93,14 @@ async fn delivered_messages_are_kept_as_long_as_asked(database: Database) {
     relay.shutdown().await;
 }
 
-/// A backlog of a topic that nobody here knows, and a delayed one, must not be read each time.
+/// A poll must not read the backlog of a topic without a handler here, nor delayed messages.
 async fn the_index_serves_who_polls_past_what_is_not_due(database: Database) {
     let plan = match &database.pool {
-        // Explaining alone trusts what the connection knows of the tables, which may be from before the migrations.
+        // EXPLAIN without another statement uses the connection's cached schema, which may be older than the
+        // migrations.
         Pool::Sqlite(_) => "SELECT count(*) FROM idem_outbox; EXPLAIN QUERY PLAN ",
         Pool::Postgres(_) => {
-            // So small a table would be read as a whole.
+            // The planner would scan so small a table sequentially.
             "SET enable_seqscan = off; EXPLAIN "
         }
         Pool::MySql(_) => "EXPLAIN ",
@@ -135,7 +136,7 @@ async fn an_application_runs_the_migrations_itself() {
     ))
     .await
     .unwrap();
-    // As a migration of its own would.
+    // As a migration of the application would.
     let migration = include_str!("../../../idem-runtime/migrations/sqlite/outbox/0001_outbox.sql");
     sqlx::raw_sql(migration).execute(&pool).await.unwrap();
     let outbox = Outbox::new(&store);
@@ -143,7 +144,7 @@ async fn an_application_runs_the_migrations_itself() {
     outbox::enqueue(&mut *tx, TOPIC, &placed(1)).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(outbox.backlog().await.unwrap().waiting, 1);
-    // Migrating after that changes nothing.
+    // A later `migrate` changes nothing.
     outbox.migrate().await.unwrap();
     assert_eq!(outbox.backlog().await.unwrap().waiting, 1);
 }

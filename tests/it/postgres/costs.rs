@@ -1,4 +1,4 @@
-//! What a step costs the server: statements, rows, log and scans, from the server's own statistics.
+//! The server's cost of a transition: statements, rows, log and scans, from the server's own statistics.
 
 use idem_runtime::store::{ClaimOutcome, Resolution};
 use idem_runtime::{PostgresStore, Store};
@@ -7,7 +7,8 @@ use sqlx::{ConnectOptions, Connection};
 use super::{Database, execute, number, until};
 use crate::records::{HOUR, claim, outcome, own};
 
-/// Waits until every connection to the database is gone: what a connection counted is certain to be told at its end.
+/// Waits until every connection to the database is closed: the statistics have a connection's counts for certain once
+/// it is closed.
 async fn all_told(database: &Database) {
     let open = format!(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = '{}'",
@@ -16,8 +17,8 @@ async fn all_told(database: &Database) {
     until(async || number(&database.server, &open).await == 0).await;
 }
 
-/// How many transactions ended in the database, once every connection to it is closed. Each statement of the store is
-/// one.
+/// Number of transactions that ended in the database, once every connection to it is closed. Each statement of the
+/// store is one transaction.
 async fn transactions(database: &Database) -> i64 {
     all_told(database).await;
     let ended = format!(
@@ -31,7 +32,7 @@ async fn transactions(database: &Database) -> i64 {
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn a_first_call_is_two_statements_and_a_replay_one_that_writes_nothing() {
     const CALLS: i64 = 300;
-    /// The server's own work in the database, such as a vacuum.
+    /// Upper bound of the server's own transactions in the database, such as a vacuum.
     const OTHERS: i64 = 100;
     let database = Database::new().await;
     let store = database.store().await;
@@ -53,7 +54,7 @@ async fn a_first_call_is_two_statements_and_a_replay_one_that_writes_nothing() {
         pool.close().await;
         transactions(&database).await
     };
-    // Connections of the pool that made the tables close in their own time.
+    // The connections of the pool that created the tables would close only later.
     execute(
         &database.server,
         &format!(
@@ -75,7 +76,7 @@ async fn a_first_call_is_two_statements_and_a_replay_one_that_writes_nothing() {
         (CALLS, "n_tup_ins"),
         (CALLS, "n_tup_upd"),
         (0, "n_tup_del"),
-        // Completing moves no row to another page and writes no index.
+        // A completion moves no row to another page and writes no index entry.
         (CALLS, "n_tup_hot_upd"),
     ] {
         let counted = number(&pool, &format!("SELECT {column} {statistics}")).await;
@@ -86,7 +87,8 @@ async fn a_first_call_is_two_statements_and_a_replay_one_that_writes_nothing() {
         }
     }
 
-    // Others write to the log as well, so one quiet moment is looked for; a replay that wrote would leave none.
+    // The server's own processes write to the log too, so the test looks for one quiet round; a replay that wrote would
+    // leave none.
     let store = PostgresStore::new(pool.clone());
     let written = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint";
     let mut quiet = false;
@@ -105,7 +107,7 @@ async fn a_first_call_is_two_statements_and_a_replay_one_that_writes_nothing() {
     database.drop().await;
 }
 
-/// Some thousand rows, and no statement but a listing looks at all of them.
+/// With a few thousand rows, only listings scan the whole table.
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn no_step_reads_the_whole_table() {

@@ -1,5 +1,5 @@
-//! What a PostgreSQL of its own is needed for to go wrong: a password that is asked for, an encoding that is none, and
-//! somebody else behind the port.
+//! Failures that require a dedicated PostgreSQL: a required password, an encoding without checks, and a different
+//! service on the port.
 
 use idem_runtime::store::ClaimOutcome;
 use idem_runtime::{PostgresStore, Store, StoreErrorKind};
@@ -14,11 +14,11 @@ use crate::records::{claim, outcome, own};
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn a_wrong_password_is_denied() {
-    // Durable, since it is killed to be started again.
+    // Durable, since it is killed and restarted.
     let server = Server::postgres(&Options::durable()).unwrap();
     let make = "CREATE ROLE app LOGIN PASSWORD 'right'; GRANT ALL ON SCHEMA public TO app";
     server.query(make).unwrap();
-    // The socket stays open to the tests' own client.
+    // The socket stays open for the tests' own client.
     let rules = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
     std::fs::write(server.directory().join("data/pg_hba.conf"), rules).unwrap();
     server.restart().unwrap();
@@ -34,7 +34,7 @@ async fn a_wrong_password_is_denied() {
     own(&store, &claim("k")).await;
 }
 
-/// SQL_ASCII takes any byte for text.
+/// SQL_ASCII accepts any byte as text.
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn text_that_is_not_utf8_is_corrupt() {
@@ -75,7 +75,7 @@ async fn text_that_is_not_utf8_is_corrupt() {
 
 #[tokio::test]
 async fn a_service_that_is_no_postgres_is_told() {
-    // Asks for a login of a kind that there is not.
+    // Requests an authentication method that does not exist.
     let url = |imposter: &Imposter| {
         let port = imposter.port();
         format!("postgres://app:right@127.0.0.1:{port}/app")
@@ -83,7 +83,7 @@ async fn a_service_that_is_no_postgres_is_told() {
     let imposter = Imposter::saying(b"R\x00\x00\x00\x08\x00\x00\x00\x63").await;
     let error = PostgresStore::open(&url(&imposter)).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Corrupt, "unreadable");
-    // Looks like the beginning of a message that never ends.
+    // Looks like the start of a message that never ends.
     let imposter = Imposter::saying(b"SSH-2.0-OpenSSH_9.2p1\r\n").await;
     let error = PostgresStore::open(&url(&imposter)).await.unwrap_err();
     assert_error(

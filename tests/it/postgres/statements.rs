@@ -1,4 +1,4 @@
-//! What the server's `pg_stat_statements` has counted of a store: statements, rows and bytes of the log.
+//! Counts in the server's `pg_stat_statements` for a store: statements, rows, and bytes of the log.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::{execute, number, until};
 use crate::batches::Crowd;
 use crate::records::{claim, outcome, own};
 
-/// A step, how often it ran, the rows that it gave or changed, and the records and bytes that it logged.
+/// A transition: how often it ran, the rows that it returned or changed, and the log records and bytes that it wrote.
 type Counted = (String, i64, i64, i64, i64);
 
-/// What was counted of the statements on the store's tables since the counters were set back.
+/// Counts for statements on the store's tables since the last reset.
 async fn counted(looking: &PgPool) -> Vec<Counted> {
     sqlx::query_as(
         "SELECT CASE WHEN query LIKE '%idem_records_claim%' THEN 'claim' \
@@ -31,7 +31,7 @@ async fn counted(looking: &PgPool) -> Vec<Counted> {
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn a_first_call_is_two_statements_and_a_replay_one_that_logs_no_byte() {
     const CALLS: i64 = 200;
-    // Its own server: the counters are the server's, and vacuuming by itself would write on behalf of nobody.
+    // A dedicated server: the counters belong to the whole server, and an autovacuum would add writes.
     let options = Options::durable()
         .set("shared_preload_libraries", "pg_stat_statements")
         .set("pg_stat_statements.track_utility", "off")
@@ -67,7 +67,7 @@ async fn a_first_call_is_two_statements_and_a_replay_one_that_logs_no_byte() {
     );
     assert!(first.iter().all(|(.., bytes)| *bytes > 0), "{first:?}");
 
-    // Whoever reads a page first tidies up what updates left on it, which is logged. A vacuum does it for all.
+    // The first read of a page prunes the dead rows that updates left on it, and logs that. A vacuum prunes all pages.
     execute(&looking, "VACUUM (FREEZE) idem_records").await;
     own(&store, &claim("running")).await;
     execute(&looking, "VACUUM (FREEZE) idem_records").await;
@@ -81,12 +81,12 @@ async fn a_first_call_is_two_statements_and_a_replay_one_that_logs_no_byte() {
         let answer = store.claim(&claim("running")).await.unwrap();
         assert!(matches!(answer, ClaimOutcome::Existing(_)), "{answer:?}");
     }
-    // Each gave back its row.
+    // Each statement returned its row.
     let replays = ("claim".to_owned(), 2 * CALLS, 2 * CALLS, 0, 0);
     assert_eq!(counted(&looking).await, [replays]);
 }
 
-/// What waits is claimed, and completed, by a statement or two.
+/// Waiting requests are claimed, and completed, in one or two statements.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn calls_at_once_share_statements() {
@@ -116,7 +116,7 @@ async fn calls_at_once_share_statements() {
         lock.commit().await.unwrap();
         crowd.hear(asked).await;
         let statements = number(&looking, counted).await;
-        // Records that were there before are claimed by a statement of their own, and refusals are looked into.
+        // Existing records are claimed by separate statements, and refusals are read again.
         assert!(statements < crowd.size() / 2, "{statements} statements");
     }
     crowd.check(&store).await;

@@ -1,5 +1,5 @@
-//! A process whose clock is hours ahead of the server's and everybody else's, or behind: leases, takeovers and retention
-//! go by the server's alone. `libfaketime` sets it apart.
+//! A process whose clock is hours ahead of or behind the clock of the server and of all others: leases, takeovers and
+//! retention use only the server's clock. `libfaketime` shifts the clock of the process.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,11 +14,11 @@ use super::{Caller, PROGRAM, Place, eventually, record, unique_key};
 const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_millis(500);
 
-/// The program, with its wall clock set apart by so much; durations are measured as ever.
+/// The program, with its wall clock shifted by this much; the monotonic clock is unchanged.
 fn apart(hours: &str, arguments: &[&str]) -> Caller {
     let mut command = Command::new(PROGRAM);
     command.args(arguments);
-    // The loader puts in where this system has its libraries.
+    // The dynamic loader replaces `$LIB` with this system's library directory.
     command.env("LD_PRELOAD", "/usr/$LIB/faketime/libfaketime.so.1");
     command.env("FAKETIME", hours);
     command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
@@ -42,7 +42,7 @@ async fn ours(
     idem.run(call, body).await
 }
 
-/// Its times lie as far from each other, and from the server's, as was asked for.
+/// Asserts that its times differ from each other, and from the server's, by the expected amounts.
 fn assert_times(record: &Record, lease: Duration) {
     assert!(record.first_claimed_at <= record.read_at, "{record:?}");
     assert!(
@@ -64,7 +64,7 @@ async fn the_servers_clock_decides(place: Place) {
             "is libfaketime installed? {clock}, {now}"
         );
 
-        // Its lease holds for us, though our clock is another.
+        // Its lease is valid for our process, though the clocks differ.
         let key = unique_key();
         let mut owner = call_apart(hours, &place, &key, LONG, LONG);
         assert_eq!(owner.hear().await, "running", "{hours}");
@@ -82,7 +82,7 @@ async fn the_servers_clock_decides(place: Place) {
         let kept = done.expires_at().unwrap().since(done.read_at);
         assert!(kept <= LONG && kept > LONG / 2, "{hours}: {kept:?}");
 
-        // When it is gone, we take over once its lease is over, and not before.
+        // When the other process is killed, we take over once its lease expires, and not before.
         let key = unique_key();
         let mut owner = call_apart(hours, &place, &key, SHORT, LONG);
         assert_eq!(owner.hear().await, "running", "{hours}");
@@ -97,7 +97,7 @@ async fn the_servers_clock_decides(place: Place) {
         assert_eq!(value.unwrap(), "ours", "{hours}");
         assert_eq!(record(&idem, &key).await.unwrap().attempt, 2);
 
-        // Our lease holds for it, and our result is neither expired for it nor removed by it.
+        // Our lease is valid for the other process, and our outcome is neither expired for it nor purged by it.
         let key = unique_key();
         let (running, has_begun) = oneshot::channel();
         let (finish, finished) = oneshot::channel();
@@ -127,7 +127,8 @@ async fn the_servers_clock_decides(place: Place) {
         let mut duplicate = call_apart(hours, &place, &key, LONG, LONG);
         assert_eq!(duplicate.hear().await, "replayed ours", "{hours}");
 
-        // It takes over from an owner of our clock whose lease is over, and runs again what the server finds expired.
+        // It takes over from an owner with our clock whose lease has expired, and runs again a call whose record has
+        // expired by the server's clock.
         let key = unique_key();
         let [lease, ttl] = [SHORT, LONG].map(|it| it.as_millis().to_string());
         let words = ["call", &place.address, &key, &lease, &ttl, "nobody's"];
@@ -167,7 +168,7 @@ async fn a_clock_set_apart_from_that_of_maria_db() {
     the_servers_clock_decides(Place::mysql().await).await;
 }
 
-/// On a server of its own, since purging looks at all that is there.
+/// On a dedicated server, since a purge examines every record.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis and libfaketime: cargo xtask test runs it"]
 async fn a_clock_set_apart_from_that_of_redis() {

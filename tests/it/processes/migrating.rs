@@ -1,4 +1,4 @@
-//! Ten processes that start together on an empty database, as the instances of a service do after a deploy.
+//! Ten processes that start concurrently on an empty database, like the instances of a service after a deploy.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ async fn ten_migrate(place: &Place) {
     for process in &mut processes {
         assert_eq!(process.hear().await, "ready");
     }
-    // All of them wait, and are let go together.
+    // All processes wait, and start together.
     for process in &mut processes {
         process.go_on().await;
     }

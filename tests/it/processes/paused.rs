@@ -1,4 +1,4 @@
-//! An owner that is stopped as a whole, heartbeats and all, for longer than its lease, and then goes on.
+//! An owner whose whole process is stopped, heartbeats included, for longer than its lease, and then continues.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use tokio::sync::oneshot;
 use super::{Caller, Place, eventually, record, unique_key};
 
 const TTL: Duration = Duration::from_secs(600);
-/// In milliseconds.
+/// Lease in milliseconds.
 const LEASE: &str = "400";
 const LONG: Duration = Duration::from_secs(60);
 
-/// An owner in another process whose body has begun, and which is paused and no longer believed.
+/// Starts an owner in another process, and pauses it in its body until its lease has expired.
 async fn silent_owner(place: &Place, idem: &Idem, key: &str) -> Caller {
     let ttl = TTL.as_millis().to_string();
     let mut owner = Caller::start(&["call", &place.address, key, LEASE, &ttl, "theirs"]);
@@ -26,7 +26,7 @@ async fn silent_owner(place: &Place, idem: &Idem, key: &str) -> Caller {
     owner
 }
 
-/// A call of this process, for the same request.
+/// Makes a call of this process, for the same request.
 async fn ours(
     idem: &Idem,
     key: &str,
@@ -36,7 +36,7 @@ async fn ours(
     idem.run(call, body).await
 }
 
-/// Somebody took over and has a result: that is what the paused one is given, too.
+/// Another process took over and has an outcome: the paused owner gets the same one.
 async fn is_given_what_is_stored(place: Place) {
     let (idem, key) = (place.open().await, unique_key());
     let mut owner = silent_owner(&place, &idem, &key).await;
@@ -51,7 +51,7 @@ async fn is_given_what_is_stored(place: Place) {
     assert_eq!(replayed.unwrap(), "ours");
 }
 
-/// Somebody took over and is not done: there is nothing to give the paused one, and its result is not recorded.
+/// Another process took over and still runs: the paused owner gets an error, and its result is not recorded.
 async fn loses_its_lease(place: Place) {
     let (idem, key) = (place.open().await, unique_key());
     let mut owner = silent_owner(&place, &idem, &key).await;
@@ -80,7 +80,7 @@ async fn loses_its_lease(place: Place) {
     assert_eq!(replayed.unwrap(), "ours");
 }
 
-/// Nobody took over: a lease that is over does not by itself refuse its owner.
+/// No other owner took over: an owner may complete even if its lease has expired.
 async fn is_accepted(place: Place) {
     let (idem, key) = (place.open().await, unique_key());
     let mut owner = silent_owner(&place, &idem, &key).await;

@@ -1,4 +1,4 @@
-//! Another process in the middle of a transaction: paused for longer than anything waits, cut off, and killed.
+//! Another process in the middle of a transaction: paused for longer than any time-out, disconnected, and killed.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use idem_tests::ledger::Database;
 
 use super::{Caller, Place, eventually, unique_key};
 
-/// How long the store may take, and a busy file; in milliseconds.
+/// Time-out of the store and of a busy file, in milliseconds.
 const TIMEOUT: u64 = 200;
 const TTL: Duration = Duration::from_secs(600);
 
-/// A database with a ledger, and a handle of this process on it.
+/// A database with a ledger, and this process's handle on it.
 struct Shop<S: Database> {
     place: Place,
     idem: Idem<S>,
@@ -31,7 +31,7 @@ impl<S: Database> Shop<S> {
         Self { place, idem, pool }
     }
 
-    /// The receipts of a key that are committed.
+    /// Committed receipts of a key.
     async fn receipts(&self, key: &str) -> Vec<String> {
         let mut ledger = S::ledger(&self.pool).await.unwrap();
         ledger.remove(key).unwrap_or_default()
@@ -43,7 +43,7 @@ impl<S: Database> Shop<S> {
         found.unwrap().map(|record| record.state)
     }
 
-    /// A call of this process in a transaction, for the same request.
+    /// Makes a call of this process in a transaction, for the same request.
     async fn transact(&self, key: &str) -> Result<String, Error> {
         let call = Call::new(OPERATION, key, "request", TTL);
         self.idem
@@ -54,7 +54,7 @@ impl<S: Database> Shop<S> {
             .await
     }
 
-    /// One with a lease, and a step in a transaction.
+    /// Makes a call with a lease, and with a step in a transaction.
     async fn step(&self, key: &str) -> Result<String, Error> {
         let call = Call::new(OPERATION, key, "request", TTL);
         let body = async |attempt: idem_runtime::Attempt| {
@@ -67,7 +67,7 @@ impl<S: Database> Shop<S> {
         self.idem.run_with(call, RunOptions::new(), body).await
     }
 
-    /// Another process between its effect and its commit.
+    /// Starts another process, and stops it between its effect and its commit.
     async fn transacting(&self, key: &str, sql: &str) -> Caller {
         let timeout = TIMEOUT.to_string();
         let arguments = [
@@ -83,7 +83,7 @@ impl<S: Database> Shop<S> {
         caller
     }
 
-    /// Another process between the effect of its step and the commit of it.
+    /// Starts another process, and stops it between the effect of its step and the step's commit.
     async fn stepping(&self, key: &str, lease: &str) -> Caller {
         let arguments = ["step", &self.place.address, key, lease, "theirs"];
         let mut caller = Caller::start(&arguments);
@@ -92,7 +92,7 @@ impl<S: Database> Shop<S> {
     }
 }
 
-/// Asks until there is an answer.
+/// Retries until there is an answer.
 async fn at_last(mut call: impl AsyncFnMut() -> Result<String, Error>) -> String {
     let mut answer = None;
     eventually("an answer", async || {
@@ -106,12 +106,12 @@ async fn at_last(mut call: impl AsyncFnMut() -> Result<String, Error>) -> String
     answer.unwrap()
 }
 
-/// There is no lease that could be lost: whoever asks meanwhile is told to come back, and the commit is the one effect.
+/// There is no lease to lose: a concurrent caller gets a retryable error, and the commit is the only effect.
 async fn a_pause_before_the_commit_changes_nothing<S: Database>(place: Place) {
     let (shop, key) = (Shop::<S>::at(place).await, unique_key());
     let mut owner = shop.transacting(&key, "").await;
     owner.pause().await;
-    // Long for everything that has a limit: this is about the time that passes.
+    // Long compared with every time-out: this tests elapsed time.
     tokio::time::sleep(Duration::from_millis(10 * TIMEOUT)).await;
     let error = shop.transact(&key).await.unwrap_err();
     assert!(error.is_retryable(), "{error:?}");
@@ -124,7 +124,8 @@ async fn a_pause_before_the_commit_changes_nothing<S: Database>(place: Place) {
     assert_eq!(shop.receipts(&key).await, ["theirs"]);
 }
 
-/// The server does not wait for the paused one. It rolls back, and what ran meanwhile is the one effect.
+/// The server does not wait for the paused process. It rolls the transaction back, and the call that ran in the
+/// meantime is the only effect.
 async fn a_connection_closed_meanwhile_is_rolled_back<S: Database>(place: Place, closing: &str) {
     let (shop, key) = (Shop::<S>::at(place).await, unique_key());
     let mut owner = shop.transacting(&key, closing).await;
@@ -136,7 +137,7 @@ async fn a_connection_closed_meanwhile_is_rolled_back<S: Database>(place: Place,
     owner.go_on().await;
     assert_eq!(owner.hear().await, "store");
     assert_eq!(shop.receipts(&key).await, ["ours"]);
-    // It asks again, as it was told to.
+    // It retries, because the error is retryable.
     let timeout = TIMEOUT.to_string();
     let again = [
         "transact",
@@ -150,7 +151,7 @@ async fn a_connection_closed_meanwhile_is_rolled_back<S: Database>(place: Place,
     assert_eq!(shop.receipts(&key).await, ["ours"]);
 }
 
-/// Killed before the commit, the step has not happened; killed after it, the step does not happen again.
+/// Killed before the commit, the step has not happened; killed after it, the step does not run again.
 async fn a_step_of_the_dead_happened_or_did_not<S: Database>(place: Place) {
     let shop = Shop::<S>::at(place).await;
     let (before, after) = (unique_key(), unique_key());
@@ -167,7 +168,7 @@ async fn a_step_of_the_dead_happened_or_did_not<S: Database>(place: Place) {
     assert_eq!(shop.receipts(&after).await, ["theirs"]);
 }
 
-/// Somebody takes over while the step runs, whose own step is the one effect.
+/// Another process takes over while the step runs, and its own step is the only effect.
 async fn a_takeover_refuses_the_commit_of_a_step<S: Database>(place: Place) {
     let (shop, key) = (Shop::<S>::at(place).await, unique_key());
     let mut owner = shop.stepping(&key, "400").await;
@@ -175,13 +176,13 @@ async fn a_takeover_refuses_the_commit_of_a_step<S: Database>(place: Place) {
     assert_eq!(at_last(async || shop.step(&key).await).await, "ours");
     owner.resume().await;
     owner.go_on().await;
-    // Its call is given what is stored, the step itself having been refused.
+    // The call gets the stored outcome, although its step was refused.
     let told = owner.hear().await;
     assert!(told == "replayed ours" || told == "lease-lost", "{told}");
     assert_eq!(shop.receipts(&key).await, ["ours"]);
 }
 
-/// Where nobody else writes meanwhile, nobody can take over either: the step is the one effect.
+/// No other process can write during the transaction, so none can take over: the step is the only effect.
 async fn a_paused_step_keeps_the_file<S: Database>(place: Place) {
     let (shop, key) = (Shop::<S>::at(place).await, unique_key());
     let mut owner = shop.stepping(&key, "400").await;
@@ -196,7 +197,7 @@ async fn a_paused_step_keeps_the_file<S: Database>(place: Place) {
         owner.go_on().await;
         told = owner.hear().await;
     }
-    // Its heartbeat may have given the lease up by then; the step stays.
+    // Its heartbeat may have given up the lease by then; the step stays committed.
     assert!(told == "executed theirs" || told == "lease-lost", "{told}");
     assert_eq!(at_last(async || shop.step(&key).await).await, "theirs");
     assert_eq!(shop.receipts(&key).await, ["theirs"]);

@@ -1,4 +1,4 @@
-//! What a step costs: statements, as sqlx reports each of them, and bytes of the write-ahead log.
+//! The cost of a transition: statements, as sqlx reports them, and bytes of the write-ahead log.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::{execute, file, pool};
 use crate::batches::{Asked, Crowd};
 use crate::records::{claim, outcome, own};
 
-/// Nobody else's statements name it.
+/// No other test's statements name this table.
 const TABLE: &str = "counted_by_a_test";
 
-/// The verbs of the statements that a step runs. Closing the pool waits for the thread that reports them.
+/// Verbs of the statements that a transition runs. Closing the pool waits for the thread that reports them.
 async fn verbs(
     heard: &Statements,
     path: &Path,
@@ -30,16 +30,16 @@ async fn verbs(
     heard.take_verbs()
 }
 
-/// A claim reads first, so that a replay never waits for a writer; within the process that is no round trip.
+/// A claim reads first, so that a replay never waits for a writer; within the process a read needs no round trip.
 #[tokio::test]
 async fn a_replay_is_one_read_and_logs_no_byte() {
     let directory = tempfile::tempdir().unwrap();
     let path = file(&directory);
-    // Stays open, for the log goes with the last connection.
+    // Stays open, because closing the last connection deletes the log.
     let store = SqliteStore::open(&path).await.unwrap();
     let store = store.with_table(TABLE).unwrap();
     store.migrate().await.unwrap();
-    // Not its length alone, since the log is written from its beginning again once it was copied into the database.
+    // Comparing the length is not enough: after a checkpoint the log is overwritten from its start.
     let log = || std::fs::read(path.with_extension("db-wal")).unwrap();
 
     let heard = Statements::hear(TABLE);
@@ -64,14 +64,14 @@ async fn a_replay_is_one_read_and_logs_no_byte() {
     assert!(log() == before, "a replay wrote to the log");
 }
 
-/// What waits for its turn to write is written with one commit.
+/// Requests that wait for the write lock share one commit.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_at_once_share_commits() {
     let directory = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(file(&directory)).await.unwrap();
     let mut crowd = Crowd::gather(&store).await;
     let pool = pool(SqliteStore::connect_options(file(&directory))).await;
-    // Each commit by itself writes three pages of a claim, and one of a completion.
+    // On its own, the commit of a claim writes three pages, and that of a completion one.
     let shared: Arc<dyn Store> = Arc::new(store.clone());
     for (at_most, step) in [
         (2, Crowd::claim as fn(&Crowd, &Arc<dyn Store>) -> Asked),

@@ -1,4 +1,4 @@
-//! What becomes of record and effect, however a body ends.
+//! Record and effect after each way in which a body can end.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ on_every_store! {
     a_lapsed_record_is_taken_over,
 }
 
-/// A module of its own: the names of stores are those of modules.
+/// A separate module, because the modules have the names of stores.
 mod servers {
     use super::a_lost_connection_rolls_back;
 
@@ -58,7 +58,7 @@ async fn an_error_rolls_back<P: Place>(shop: Arc<Shop<P>>) {
     let error = order(&shop, "a", 5, Then::Fail).await.unwrap_err();
     assert!(matches!(error, Failure::OutOfStock), "{error:?}");
     shop.assert_untouched("a").await;
-    // As if never called: even the attempt is the first.
+    // As if the call had never been made: even the attempt is the first.
     assert_eq!(order(&shop, "a", 5, Then::Succeed).await.unwrap(), (1, 5));
     shop.assert_ordered_once("a").await;
 }
@@ -98,9 +98,9 @@ async fn a_lost_connection_rolls_back<P: Place>(shop: Arc<Shop<P>>) {
 
 async fn a_body_that_swallows_an_error_of_the_database<P: Place>(shop: Arc<Shop<P>>) {
     match order(&shop, "a", 5, Then::Swallow).await {
-        // Where an error undoes its own statement alone, the rest of the body holds.
+        // Where an error rolls back only its own statement, the rest of the body is committed.
         Ok(answer) => assert_eq!(answer, (1, 5)),
-        // PostgreSQL commits nothing of such a transaction, and says so.
+        // PostgreSQL refuses to commit such a transaction, and returns an error.
         Err(error) => {
             idempotency::<()>(Err(error));
             shop.assert_untouched("a").await;
@@ -118,7 +118,7 @@ async fn a_result_too_large_is_not_run_again<P: Place>(shop: Arc<Shop<P>>) {
     assert_eq!(shop.orders("a").await, 1);
 }
 
-/// The function was leased before it became transactional.
+/// The function used leases before it became transactional.
 async fn a_released_record_is_claimed<P: Place>(shop: Arc<Shop<P>>) {
     let leased = super::refusals::order_leased(&shop.idem, "a", 5, true).await;
     assert!(matches!(leased, Err(Failure::OutOfStock)));

@@ -1,4 +1,4 @@
-//! What PostgreSQL and MariaDB are made to do for a call, counted by the servers themselves.
+//! The work of PostgreSQL and MariaDB for a call, counted by the servers themselves.
 
 use idem_runtime::store::TransactionalStore;
 use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, idempotent};
@@ -11,13 +11,13 @@ use super::places::{Connection, MySql, Place, Postgres, TABLE};
 
 const CALLS: i64 = 20;
 
-/// One order.
+/// Makes one order.
 #[idempotent(key = key, ttl = "1h", name = "costs.plain", store = idem, tx = tx)]
 async fn plain<P: Place>(idem: &Idem<P::Store>, key: &str) -> Result<i64, Error> {
     order::<P>(tx).await
 }
 
-/// The same with errors that are kept.
+/// Makes one order, with stored errors.
 #[idempotent(key = key, ttl = "1h", name = "costs.kept", store = idem, tx = tx, replay_err = Kept::Error)]
 async fn kept<P: Place>(idem: &Idem<P::Store>, key: &str) -> Result<i64, Kept> {
     Ok(order::<P>(tx).await?)
@@ -46,7 +46,7 @@ where
     }
 }
 
-/// What PostgreSQL has executed for the store since it was last asked, by `pg_stat_statements`.
+/// The store's statements that PostgreSQL has executed since the last query, from `pg_stat_statements`.
 #[derive(Debug, PartialEq, Eq)]
 struct Executed {
     statements: i64,
@@ -76,7 +76,7 @@ impl Executed {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn a_call_is_five_statements_on_postgres_and_a_replay_three_that_write_nothing() {
-    // Given a server that counts, and a connection that has prepared its statements.
+    // Given a server that counts statements, and a connection that has prepared its statements.
     let options = Options::fast()
         .set("shared_preload_libraries", "pg_stat_statements")
         .set("pg_stat_statements.track_utility", "on")
@@ -96,12 +96,12 @@ async fn a_call_is_five_statements_on_postgres_and_a_replay_three_that_write_not
     plain::<Postgres>(&idem, "before").await.unwrap();
     Executed::take(&server);
 
-    // When there are calls of which each is the first, then each is begin, claim, order, completion and commit.
+    // When all calls are first calls, then each one is begin, claim, order, completion and commit.
     plain_calls::<Postgres>(&idem).await;
     let first = Executed::take(&server);
     assert_eq!((first.statements, first.commits), (5 * CALLS, CALLS));
 
-    // When they are repeated, then nothing is written.
+    // When they are repeated, then no statement writes.
     plain_calls::<Postgres>(&idem).await;
     let replayed = Executed::take(&server);
     assert_eq!(
@@ -113,7 +113,7 @@ async fn a_call_is_five_statements_on_postgres_and_a_replay_three_that_write_not
         }
     );
 
-    // When errors are kept, then there is a savepoint as well.
+    // When errors are stored, then there is a savepoint as well.
     for call in 0..CALLS {
         kept::<Postgres>(&idem, &call.to_string()).await.unwrap();
     }
@@ -121,7 +121,7 @@ async fn a_call_is_five_statements_on_postgres_and_a_replay_three_that_write_not
     assert_eq!((first.statements, first.commits), (6 * CALLS, CALLS));
 }
 
-/// What MariaDB has been asked for by the session of the only connection.
+/// Number of statements that the session of the only connection has sent to MariaDB.
 async fn asked(pool: &MySqlPool, name: &str) -> i64 {
     let row = sqlx::raw_sql("SHOW SESSION STATUS")
         .fetch_all(pool)
@@ -145,7 +145,7 @@ async fn a_call_is_six_statements_on_mysql_and_a_replay_one_that_writes_nothing(
     store.migrate().await.unwrap();
     let idem = Idem::new(store);
     plain::<MySql>(&idem, "before").await.unwrap();
-    // Asking is a statement, too.
+    // Reading the counter is a statement, too.
     let counts = async || {
         let mut counts = Vec::new();
         for name in ["Questions", "Com_commit", "Com_insert", "Com_update"] {

@@ -1,4 +1,4 @@
-//! Two transactions that lock two rows crosswise: the database ends one of them, and its key is free.
+//! Two transactions lock two rows in opposite order: the database rolls one of them back, and its key is free.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ on_every_server! {
     a_swallowed_deadlock_is_not_committed,
 }
 
-/// Changes one row and then the other, and in between waits for whoever does so in the other order. The victim's own
-/// error is given back, or swallowed.
+/// Changes one row, waits for the call that changes the rows in the opposite order, and then changes the other row. The
+/// body of the victim returns the database's error, or swallows it.
 async fn crosswise<P: Place>(
     shop: &Shop<P>,
     key: &str,
@@ -41,14 +41,14 @@ async fn crosswise<P: Place>(
         .await
 }
 
-/// The victim's key, and what it was told.
+/// Key of the victim, and its error.
 async fn deadlock<P: Place>(shop: &Shop<P>, swallow: bool) -> (&'static str, Failure) {
     for row in ["left", "right"] {
         super::order(shop, row, 1, super::Then::Succeed)
             .await
             .unwrap();
     }
-    // Without it MySQL would lock all rows for one.
+    // Without a unique index MySQL would lock all rows instead of one.
     shop.place.make_ids_unique().await;
     let together = Barrier::new(2);
     let (a, b) = join(
@@ -63,7 +63,7 @@ async fn deadlock<P: Place>(shop: &Shop<P>, swallow: bool) -> (&'static str, Fai
     }
 }
 
-/// The other one is committed, and the victim may ask again.
+/// Asserts that the other call is committed, and that the victim can try again.
 async fn is_free<P: Place>(shop: &Shop<P>, victim: &str) {
     shop.assert_untouched(victim).await;
     let other = if victim == "a" { "b" } else { "a" };
@@ -76,12 +76,12 @@ async fn is_free<P: Place>(shop: &Shop<P>, victim: &str) {
 
 async fn the_victim_of_a_deadlock_is_rolled_back_and_its_key_free<P: Place>(shop: Arc<Shop<P>>) {
     let (victim, told) = deadlock(&shop, false).await;
-    // It is the body's own statement that was the last straw.
+    // The victim's own statement was the one that failed.
     assert!(matches!(&told, Failure::Database(_)), "{told:?}");
     is_free(&shop, victim).await;
 }
 
-/// A body that goes on as if nothing had happened cannot make half of it last.
+/// A body that ignores the deadlock cannot commit half of its work.
 async fn a_swallowed_deadlock_is_not_committed<P: Place>(shop: Arc<Shop<P>>) {
     let (victim, told) = deadlock(&shop, true).await;
     let Failure::Idempotency(error) = told else {

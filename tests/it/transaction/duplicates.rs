@@ -1,4 +1,4 @@
-//! Duplicates that come while the first call is in its transaction.
+//! Duplicates that arrive while the first call is in its transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ async fn fifty<P: Place>(shop: &Arc<Shop<P>>, copy: impl Fn(&Arc<Shop<P>>) -> Ar
     shop.assert_ordered_once("a").await;
 }
 
-/// A first call that is in its body.
+/// Starts a first call, and holds it in its body.
 async fn held<P: Place>(
     shop: &Arc<Shop<P>>,
     then: impl FnOnce(Arc<Gate>) -> Then,
@@ -80,14 +80,14 @@ async fn held<P: Place>(
     (gate, calls)
 }
 
-/// The first call ends after this one has begun to wait.
+/// Makes a call that waits. The first call ends only after that.
 async fn wait_for<P: Place>(
     shop: &Arc<Shop<P>>,
     gate: &Gate,
 ) -> (Result<(u32, i64, String), Failure>, Source) {
     let waiting = with_provenance(order_waiting(shop, "a", 5, Then::Succeed, LONG));
     tokio::pin!(waiting);
-    // Long enough to have looked and found that it has to wait.
+    // Long enough for the call to read the record and start to wait.
     let early = tokio::time::timeout(Duration::from_millis(300), &mut waiting);
     early.await.expect_err("the first call holds the record");
     gate.open();
@@ -102,7 +102,7 @@ fn assert_in_flight<T: std::fmt::Debug>(answer: Result<T, Failure>) {
 
 async fn told_at_once<P: Place>(first: &Arc<Shop<P>>, second: &Arc<Shop<P>>) {
     let (gate, calls) = held(first, Then::Meet).await;
-    // It would hang until the gate is opened, which happens behind it.
+    // If this call waited, it would hang: the gate opens only after it.
     assert_in_flight(order(second, "a", 5, Then::Succeed).await);
     gate.open();
     assert_eq!(calls.join_all().await.remove(0).unwrap(), (1, 5));
@@ -160,7 +160,7 @@ async fn another_request_is_told_from_a_duplicate<P: Place>(shop: Arc<Shop<P>>) 
     calls.join_all().await.remove(0).unwrap();
 }
 
-/// What holds one record holds no other one.
+/// A transaction that locks one record locks no other.
 async fn calls_with_other_keys_run_beside_it<P: Place>(shop: Arc<Shop<P>>) {
     let (gate, calls) = held(&shop, Then::Meet).await;
     for key in ["b", "c", "d", "e", "f", "g", "h", "i"] {
@@ -171,9 +171,9 @@ async fn calls_with_other_keys_run_beside_it<P: Place>(shop: Arc<Shop<P>>) {
     calls.join_all().await.remove(0).unwrap();
 }
 
-/// A purge may have to wait for the transaction; those who claim must not have to wait for the purge.
+/// A purge may have to wait for the transaction; claims must not have to wait for the purge.
 async fn a_purge_beside_it_keeps_nobody_out<P: Place>(shop: Arc<Shop<P>>) {
-    // What is claimed for so short a time is soon in the queue of the purge.
+    // A record with so short a retention is soon due in the purge.
     let short = Duration::from_millis(100);
     let expired = Call::new("shop.other", "expired", &(), short).lease(short);
     let run = async |call| shop.idem.run(call, async || Ok::<_, Error>(())).await;
@@ -188,7 +188,7 @@ async fn a_purge_beside_it_keeps_nobody_out<P: Place>(shop: Arc<Shop<P>>) {
             }
         }
     });
-    // Long enough for the purge to be done, or to wait for the lock that it needs.
+    // Long enough for the purge to finish, or to wait for its lock.
     tokio::time::sleep(Duration::from_millis(300)).await;
     run(Call::new("shop.other", "leased", &(), LONG))
         .await

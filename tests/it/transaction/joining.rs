@@ -1,4 +1,4 @@
-//! `tx` that names an argument: the call becomes a part of the caller's transaction.
+//! `tx` that names an argument: the call becomes part of the caller's transaction.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -176,7 +176,7 @@ async fn a_duplicate_in_the_same_transaction_is_replayed<P: Place>(shop: Arc<Sho
     shop.assert_ordered_once("a").await;
 }
 
-/// Whoever waited in the process may be given the value only once the caller has committed, and it never does.
+/// A waiting call in this process may get the value only once the caller has committed, and the caller never does.
 async fn nobody_is_told_what_is_not_committed<P: Place>(shop: Arc<Shop<P>>) {
     let mut outer = shop.place.begin().await;
     let gate = Gate::new();
@@ -192,7 +192,7 @@ async fn nobody_is_told_what_is_not_committed<P: Place>(shop: Arc<Shop<P>>) {
         tokio::task::yield_now().await;
         gate.open();
         assert_eq!(joined.await.unwrap(), 5);
-        // The same call once more: it finds the result, and must not spread it either.
+        // The second, identical call finds the result, and must not share it either.
         waiting
     };
     assert_eq!(join(&shop, &mut outer, "a", Then::Panic).await.unwrap(), 5);
@@ -202,7 +202,7 @@ async fn nobody_is_told_what_is_not_committed<P: Place>(shop: Arc<Shop<P>>) {
     shop.assert_ordered_once("a").await;
 }
 
-/// A transaction that was begun by SQL text would be committed by the call: sqlx does not know of it.
+/// The call would commit a transaction that was begun with SQL text, because sqlx does not know of it.
 async fn a_connection_without_a_transaction_is_refused<P: Place>(shop: Arc<Shop<P>>) {
     let mut own = shop.place.acquire().await;
     for begun_by_text in [false, true] {
@@ -225,7 +225,8 @@ async fn a_connection_without_a_transaction_is_refused<P: Place>(shop: Arc<Shop<
     }
 }
 
-/// The record of a leased call that died is taken over, although the transaction locks it before it is seen to be lapsed.
+/// The record of a leased call that crashed is taken over, although the transaction locks the record before it knows
+/// that the record has lapsed.
 async fn a_lapsed_record_is_taken_over<P: Place>(shop: Arc<Shop<P>>) {
     let gate = Gate::new();
     let mut died =
@@ -247,12 +248,12 @@ async fn a_lapsed_record_is_taken_over<P: Place>(shop: Arc<Shop<P>>) {
     shop.assert_ordered_once("a").await;
 }
 
-/// What the caller did before a call that is dropped at any moment is there after the commit, and with what it does after.
+/// A call may be dropped at any moment: the caller's changes before and after it are committed together.
 async fn a_call_that_is_dropped_at_any_poll_leaves_the_transaction_whole<P: Place>(
     shop: Arc<Shop<P>>,
 ) {
     let mut dropped = 0;
-    // Cold connections too: what is prepared for the first time takes more exchanges.
+    // Cold connections too: the first use of a statement, which prepares it, takes more round trips.
     for round in 0..3 {
         for polls in 0.. {
             let key = format!("{round}-{polls}");
@@ -282,7 +283,7 @@ async fn a_call_that_is_dropped_at_any_poll_leaves_the_transaction_whole<P: Plac
                 }
                 None => dropped += 1,
             }
-            // Dropped at its very end, the call holds or does not.
+            // Dropped at its very end, the call either has its effect or has none.
             match shop.orders(&key).await {
                 0 => shop.assert_untouched(&key).await,
                 _ => shop.assert_ordered_once(&key).await,
@@ -292,7 +293,7 @@ async fn a_call_that_is_dropped_at_any_poll_leaves_the_transaction_whole<P: Plac
     assert!(dropped > 5, "{dropped}");
 }
 
-/// Polls a future so many times, each when it can go on.
+/// Polls a future this many times, each time when it has been woken.
 async fn poll_times<F: Future + Unpin>(future: &mut F, polls: u32) -> Option<F::Output> {
     let mut left = polls;
     std::future::poll_fn(|cx| {
@@ -309,7 +310,7 @@ async fn poll_times<F: Future + Unpin>(future: &mut F, polls: u32) -> Option<F::
     .await
 }
 
-/// An order and its parts, all or nothing.
+/// Makes an order and its parts, all or nothing.
 #[idempotent(key = key, ttl = "1h", name = "shop.basket", store = shop.idem, tx = tx, skip(shop, then))]
 async fn basket<P: Place>(shop: &Shop<P>, key: &str, then: Then) -> Result<i64, Failure> {
     let mut sum = 0;
@@ -318,7 +319,7 @@ async fn basket<P: Place>(shop: &Shop<P>, key: &str, then: Then) -> Result<i64, 
             .await?
             .1;
     }
-    // One that joins nothing would wait for this very transaction.
+    // A call that does not join would wait for this very transaction.
     let error = idempotency(order(shop, "c", 5, Then::Succeed).await);
     assert!(matches!(error, Error::InvalidCall(_)), "{error:?}");
     match then {
@@ -354,10 +355,10 @@ fn the_future_of_a_generic_call_is_send<S: TransactionalStore>(
     is_send(nothing(idem, connection, "a"));
 }
 
-/// A refused call whose owner died.
+/// Makes a call under `refuse` whose owner crashes.
 async fn die<P: Place>(shop: &Shop<P>) -> Record {
     let gate = Gate::new();
-    // A process that dies says nothing, so neither may the guard of this call.
+    // A process that crashes releases nothing, so the guard of this call must not either.
     let mut died =
         std::mem::ManuallyDrop::new(Box::pin(order_once::<P>(&shop.idem, &gate, "a", 5)));
     tokio::select! {
@@ -391,7 +392,7 @@ async fn a_call_that_failed_may_be_made_again_in_the_same_transaction<P: Place>(
     shop.assert_ordered_once("a").await;
 }
 
-/// Marking the record would wait for the caller's own transaction.
+/// A write to the record would wait for the caller's own transaction.
 async fn what_died_is_reported_although_the_transaction_is_open<P: Place>(shop: Arc<Shop<P>>) {
     die(&shop).await;
     let elsewhere = shop.elsewhere();
@@ -405,7 +406,7 @@ async fn what_died_is_reported_although_the_transaction_is_open<P: Place>(shop: 
     assert_eq!(shop.orders("before").await, 1);
 }
 
-/// Every connection may be in a transaction that a call is to join.
+/// Every connection may be in a transaction that a call joins.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
 async fn on_mysql_the_callers_connection_may_be_the_last_one() {

@@ -1,4 +1,4 @@
-//! What a network loses, and what a database rolls back by itself.
+//! Messages that a network loses, and transactions that a database rolls back itself.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,17 +21,17 @@ fn call(key: &str) -> Call {
     Call::new("shop.order", key, &5, Duration::from_secs(600))
 }
 
-/// A store behind a proxy, on one connection, and how many of what is said are spared after the body has ended.
+/// A store behind a proxy, on one connection.
 struct Line<S: TransactionalStore> {
     server: Server,
     proxy: Arc<Proxy>,
     idem: Idem<S>,
-    /// The table of orders, with the database that the URL leads to.
+    /// The table of orders, qualified with the database in the URL.
     table: &'static str,
 }
 
 impl<S: TransactionalStore> Line<S> {
-    /// Orders, and loses this of the commit. The completion, which comes before it, is spared.
+    /// Makes an order, and loses this message of the commit. The completion, which precedes the commit, is not lost.
     async fn order<P: Place<Store = S>>(&self, key: &str, loss: Loss) -> Result<u64, Failure> {
         let body = async |tx: &mut Connection<P>, _| {
             P::order(tx, key, 5).await?;
@@ -43,7 +43,8 @@ impl<S: TransactionalStore> Line<S> {
             .await
     }
 
-    /// The same in a step of a leased call. The saving of the step comes before its commit.
+    /// Makes an order in a step of a leased call, and loses this message of its commit. The statement that saves the
+    /// step, which precedes the commit, is not lost.
     async fn step<P: Place<Store = S>>(&self, key: &str, loss: Loss) -> Result<u64, Failure> {
         let body = async |attempt: Attempt| {
             let step = attempt.step_tx(&self.idem, "order", async |tx: &mut Connection<P>| {
@@ -59,7 +60,7 @@ impl<S: TransactionalStore> Line<S> {
     async fn lost_commits_of_steps_are_found_out<P: Place<Store = S>>(&self) {
         assert_eq!(self.step::<P>("step-warm", Loss::None).await.unwrap(), 7);
 
-        // When the commit was done and its acknowledgement is lost, then the step is done, and its value is there.
+        // When the commit was done and its acknowledgement is lost, then the step is done, and its value is saved.
         assert_eq!(self.step::<P>("step-reply", Loss::Reply).await.unwrap(), 7);
         assert!(self.proxy.has_lost());
         assert_eq!(self.orders("step-reply"), "1");
@@ -81,22 +82,22 @@ impl<S: TransactionalStore> Line<S> {
     }
 
     async fn lost_commits_are_found_out<P: Place<Store = S>>(&self) {
-        // The statements are prepared, so that each is one message.
+        // From now on the statements are prepared, so that each is one message.
         assert_eq!(self.order::<P>("warm", Loss::None).await.unwrap(), 7);
 
-        // When the commit was done and its acknowledgement is lost, then the caller has its value.
+        // When the commit was done and its acknowledgement is lost, then the caller gets its value.
         assert_eq!(self.order::<P>("reply", Loss::Reply).await.unwrap(), 7);
         assert!(self.proxy.has_lost());
         assert_eq!(self.orders("reply"), "1");
 
-        // When the commit never arrived, then nothing has happened, and the caller may ask again.
+        // When the commit never arrived, then nothing has happened, and the caller may retry.
         assert_eq!(self.order::<P>("again", Loss::None).await.unwrap(), 7);
         let error = super::idempotency(self.order::<P>("request", Loss::Request).await);
         assert!(self.proxy.has_lost());
         assert!(error.is_retryable(), "{error:?}");
         let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
         loop {
-            // The server may not know yet that the connection is gone.
+            // The server may not have noticed yet that the connection is gone.
             match self.order::<P>("request", Loss::None).await {
                 Err(Failure::Idempotency(error)) if error.is_retryable() => {
                     assert!(tokio::time::Instant::now() < deadline, "{error:?}");
@@ -166,7 +167,7 @@ async fn a_lost_commit_is_found_out_on_maria_db() {
     line.lost_commits_of_steps_are_found_out::<MySql>().await;
 }
 
-/// An order that is taken only while there are fewer than two.
+/// Makes an order, but only if there are fewer than two.
 async fn order_within_stock(
     idem: &Idem<PostgresStore>,
     key: &str,
@@ -186,8 +187,8 @@ async fn order_within_stock(
         .await
 }
 
-/// Two transactions read what the other writes: the database lets one of them commit. To which statement of the other
-/// it says so is its own choice, and all of them are ours.
+/// Two transactions read rows that the other writes: the database lets one of them commit. It chooses the statement at
+/// which the other one fails, and each of these statements belongs to the runtime or to the body.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn a_serialization_failure_leaves_the_key_free() {
@@ -224,8 +225,8 @@ async fn a_serialization_failure_leaves_the_key_free() {
     assert_eq!(place.orders(key).await, 1);
 }
 
-/// The application runs the SQL of this crate among its own migrations. The store is used before it has looked at its
-/// tables itself, and after.
+/// The application runs this crate's SQL among its own migrations. The store is used before it has checked its tables
+/// itself, and afterwards.
 async fn tables_of_the_applications_own_migrations_serve<P: Place>(place: P)
 where
     P::Store: super::places::Migrate,

@@ -1,4 +1,4 @@
-//! Databases with a table of orders beside the records.
+//! Databases with a table of orders next to the records.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use idem_tests::backends;
 use sqlx::sqlite::SqlitePoolOptions;
 use sqlx::{MySqlConnection, MySqlPool, PgConnection, PgPool, SqliteConnection, SqlitePool};
 
-/// The connection that a body in a place works with.
+/// Connection of a body in this place.
 pub(super) type Connection<P> = <<P as Place>::Store as TransactionalStore>::Connection;
 
 pub(super) const TABLE: &str =
     "CREATE TABLE orders (id VARCHAR(40) NOT NULL, amount BIGINT NOT NULL)";
 
-/// What the cases need of a database.
+/// Operations of a database that the cases use.
 pub(super) trait Place: Clone + Send + Sync + 'static {
     type Store: TransactionalStore + Migrate;
     type Outer: Send;
@@ -31,10 +31,10 @@ pub(super) trait Place: Clone + Send + Sync + 'static {
         amount: i64,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// A statement as SQL text.
+    /// Runs a statement as SQL text.
     fn text(tx: &mut Connection<Self>, sql: &'static str) -> impl Future<Output = ()> + Send;
 
-    /// Something that the database refuses.
+    /// Runs a statement that the database rejects.
     fn order_nothing(
         tx: &mut Connection<Self>,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
@@ -45,43 +45,43 @@ pub(super) trait Place: Clone + Send + Sync + 'static {
         key: &str,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// Ends the connection as a crash of the server would.
+    /// Closes the connection, as a crash of the server would.
     fn cut_off(tx: &mut Connection<Self>) -> impl Future<Output = ()> + Send;
 
-    /// How many orders are committed.
+    /// Number of committed orders for a key.
     fn orders(&self, key: &str) -> impl Future<Output = i64> + Send;
 
-    /// Rows are found, and locked, one by one from here on.
+    /// Adds a unique index, so that statements find and lock single rows.
     fn make_ids_unique(&self) -> impl Future<Output = ()> + Send;
 
-    /// A transaction of the caller's.
+    /// Begins a transaction of the caller.
     fn begin(&self) -> impl Future<Output = Self::Outer> + Send;
     fn connection(outer: &mut Self::Outer) -> &mut Connection<Self>;
     fn commit(outer: Self::Outer) -> impl Future<Output = ()> + Send;
     fn rollback(outer: Self::Outer) -> impl Future<Output = ()> + Send;
 
-    /// A connection that is in no transaction.
+    /// Acquires a connection without a transaction.
     fn acquire(&self) -> impl Future<Output = Self::Lent> + Send;
     fn lent(lent: &mut Self::Lent) -> &mut Connection<Self>;
 }
 
-/// A store makes its tables.
+/// A store that creates its tables.
 pub(super) trait Migrate {
     fn migrate_for_tests(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// One file for each case.
+/// Orders in SQLite, with one file for each case.
 #[derive(Debug, Clone)]
 pub(super) struct Sqlite {
     pool: SqlitePool,
     _directory: Arc<tempfile::TempDir>,
 }
 
-/// One database for each case.
+/// Orders in PostgreSQL, with one database for each case.
 #[derive(Debug, Clone)]
 pub(super) struct Postgres(pub(super) PgPool);
 
-/// One database for each case.
+/// Orders in MySQL, with one database for each case.
 #[derive(Debug, Clone)]
 pub(super) struct MySql(pub(super) MySqlPool);
 

@@ -1,4 +1,4 @@
-//! Calls that would wait for the transaction that waits for them.
+//! Calls in a body that would wait for the transaction of that body: they are refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ on_every_store! {
     what_says_something_of_crashes_is_refused,
 }
 
-/// The same operation without a transaction.
+/// Makes an order without a transaction.
 #[idempotent(key = key, ttl = "1h", name = OPERATION, store = idem, skip(fail))]
 pub(super) async fn order_leased<S: Store>(
     idem: &Idem<S>,
@@ -28,7 +28,7 @@ pub(super) async fn order_leased<S: Store>(
     Ok((1, amount, String::new()))
 }
 
-/// The same with an owner that dies.
+/// Makes an order without a transaction, and hangs: the caller drops it to simulate a crash.
 #[idempotent(key = key, ttl = "1h", name = OPERATION, store = idem, lease = "200ms")]
 pub(super) async fn order_and_die<S: Store>(
     idem: &Idem<S>,
@@ -56,14 +56,14 @@ async fn a_leased_call_in_the_body_is_refused<P: Place>(shop: Arc<Shop<P>>) {
         .idem
         .run_in_transaction(call("a"), RunOptions::new(), async |_, _| {
             assert_inside(order_leased(&shop.idem, "b", 5, false).await);
-            // Not at its first poll only.
+            // The refusal applies after the first poll too.
             tokio::task::yield_now().await;
             assert_inside(order_leased(&shop.idem.clone(), "b", 5, false).await);
             Ok(1)
         })
         .await;
     assert_eq!(answer.unwrap(), 1);
-    // Outside it is welcome, and so it is on the same thread while a body waits.
+    // Outside of the body the call is allowed, also on the same thread while a body waits.
     order_leased(&shop.idem, "b", 5, false).await.unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! Where an annotated function with a transaction may stand.
+//! Places where an annotated function with a transaction may be defined and called.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Orders for Service {
     }
 }
 
-/// On what a transaction of the caller's may be handed over as.
+/// Joins a transaction of the caller, passed as sqlx's transaction type.
 #[idempotent(key = key, ttl = "1h", store = idem, tx = tx)]
 async fn on_a_transaction(
     idem: &Idem<SqliteStore>,
@@ -61,7 +61,7 @@ fn is_handler<F: Future + Send + 'static>(_: &impl Fn(Arc<Service>, String) -> F
 
 #[tokio::test(flavor = "multi_thread")]
 async fn methods_of_async_traits_and_handlers() {
-    // Given a handler as web frameworks want it: its future is `Send` and borrows nothing.
+    // Given a handler as web frameworks require it: its future is `Send` and borrows nothing.
     let handler = |service: Arc<Service>, key: String| async move { service.place(&key, 5).await };
     is_handler(&handler);
     let shop = Shop::<Sqlite>::open().await;
@@ -69,7 +69,7 @@ async fn methods_of_async_traits_and_handlers() {
         idem: Arc::new(shop.idem.clone()),
     });
 
-    // When it is called twice, then it has happened once, in a task of its own or not.
+    // When it is called twice, inside a spawned task or outside, then it has happened once.
     for _ in 0..2 {
         let call = tokio::spawn(handler(Arc::clone(&service), "a".to_owned()));
         assert_eq!(call.await.unwrap().unwrap(), 2);
@@ -117,7 +117,7 @@ async fn without_the_macro() {
     assert_eq!(shop.orders("b").await, 0);
 }
 
-/// An attempt that outlives its transaction owns nothing any more.
+/// An attempt that outlives its transaction no longer owns the record.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_is_over_with_its_transaction() {
     let shop = Shop::<Sqlite>::open().await;
@@ -142,7 +142,7 @@ async fn an_attempt_is_over_with_its_transaction() {
     }
 }
 
-/// Purging looks at a record when it expires, not an hour later.
+/// The purge examines a record when it expires, not an hour later.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_record_of_a_transaction_is_purged_soon_after_its_retention() {
     let shop = Shop::<Sqlite>::open().await;

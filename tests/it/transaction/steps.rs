@@ -51,7 +51,7 @@ mod lost_meanwhile {
 }
 
 fn call(key: &str) -> Call {
-    // Whoever has to wait for a lease in these tests waits for ever.
+    // A call that waited for a lease in these tests would never return.
     Call::new(OPERATION, key, &5, Duration::from_secs(600)).lease(Duration::from_secs(600))
 }
 
@@ -64,7 +64,7 @@ impl<P: Place> Shop<P> {
         self.idem.run_with(call(key), RunOptions::new(), body).await
     }
 
-    /// The usual step.
+    /// Runs the usual step.
     async fn step(&self, attempt: &Attempt, key: &str) -> Result<u64, Failure> {
         let step = attempt.step_tx(&self.idem, "order", async |tx| {
             P::order(tx, key, 5).await?;
@@ -73,7 +73,7 @@ impl<P: Place> Shop<P> {
         step.await
     }
 
-    /// Releases the record as if its owner had, which does not know.
+    /// Releases the record with the owner's tokens. The owner does not know.
     async fn take_away(&self, key: &str) {
         let record = self.record(key).await.unwrap();
         let owner = Owner {
@@ -89,7 +89,7 @@ impl<P: Place> Shop<P> {
 async fn a_step_that_is_committed_is_not_run_again<P: Place>(shop: Arc<Shop<P>>) {
     let failed = shop.run("a", async |attempt| {
         assert_eq!(shop.step(&attempt, "a").await?, 7);
-        // It is committed before the call is over.
+        // The step is committed before the call ends.
         assert_eq!(shop.orders("a").await, 1);
         Err(Failure::OutOfStock)
     });
@@ -134,7 +134,7 @@ async fn an_error_rolls_the_step_back_and_it_may_run_again<P: Place>(shop: Arc<S
         });
         assert!(matches!(failed.await, Err(Failure::OutOfStock)));
         assert_eq!(shop.orders("a").await, 0);
-        // As does what the database itself refuses.
+        // A statement that the database rejects rolls the step back, too.
         let refused = attempt.step_tx(&shop.idem, "order", async |tx| {
             P::order(tx, "a", 5).await?;
             P::order_nothing(tx).await?;
@@ -179,7 +179,7 @@ async fn a_step_that_is_dropped_is_rolled_back_and_known<P: Place>(shop: Arc<Sho
 }
 
 impl<P: Place> Shop<P> {
-    /// Nothing is unknown: the next call need not wait for the lease.
+    /// Asserts that nothing is unknown: the next call need not wait for the lease.
     async fn is_free_and_orders(&self, key: &str) {
         assert_eq!(self.record(key).await.unwrap().state, State::Released);
         let again = self.run(key, async |attempt| self.step(&attempt, key).await);
@@ -260,7 +260,7 @@ async fn what_could_wait_for_the_step_is_refused<P: Place>(shop: Arc<Shop<P>>) {
             Ok::<u64, Failure>(7)
         });
         let value = step.await?;
-        // Behind it all of them are welcome.
+        // After the step, all of them are allowed.
         attempt.renew().await?;
         attempt.step("mail", async || Ok(value)).await
     });
@@ -297,7 +297,7 @@ async fn names_are_one_with_those_of_other_steps<P: Place>(shop: Arc<Shop<P>>) {
         Err(Failure::OutOfStock)
     });
     assert!(matches!(answer.await, Err(Failure::OutOfStock)));
-    // What a step without a transaction has saved, one with it is given.
+    // A step with a transaction gets the value that a step without one has saved.
     let again = shop.run("a", async |attempt| shop.step(&attempt, "a").await);
     assert_eq!(again.await.unwrap(), 7);
     assert_eq!(shop.orders("a").await, 0);

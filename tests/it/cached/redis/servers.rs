@@ -1,4 +1,4 @@
-//! The cache on servers of its own: one that is demoted, and users who may do no more than is documented.
+//! The cache on dedicated servers: one server that is demoted, and users with no more than the documented privileges.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::{Counted, Service};
 use crate::redis::demotion::Pair;
 use crate::redis::privileges::{Documented, as_caller, refused};
 
-/// A failover behind the address of the cache: the old primary keeps its connections and refuses what is put there.
+/// A failover behind the address of the cache: the old primary keeps its connections open and refuses writes.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_cache_whose_server_was_demoted_keeps_again() {
@@ -47,7 +47,7 @@ async fn a_cache_whose_server_was_demoted_keeps_again() {
 
 const CACHED: &str = include_str!("../../../../idem-runtime/src/store/cached.rs");
 
-/// What a cache asks of Redis, each kind of command once. Hits tell that Redis answered.
+/// Sends each kind of Redis command that a cache uses. Cache hits prove that Redis answered.
 async fn walk_of_a_cache(process: impl Fn() -> Cached<Counted>, store: &Counted) {
     let claim = ended(store, "walk", b"1").await;
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -77,7 +77,7 @@ async fn the_documented_privileges_are_enough_for_a_cache() {
     let client = redis::Client::open(format!("{}1", as_caller(&server.url()))).unwrap();
     service.connection = ConnectionManager::new(client).await.unwrap();
     walk_of_a_cache(|| service.process(), &service.store).await;
-    // What nobody can read is dropped.
+    // The cache drops an unreadable value.
     let claim = ended(&service.store, "garbage", b"1").await;
     server
         .query(&format!("-n 1 SET {} garbage", service.key(&claim)))

@@ -1,4 +1,4 @@
-//! A store that does what every store does, and nothing further.
+//! A store with only the required methods, and no optional trait.
 
 use std::time::Duration;
 
