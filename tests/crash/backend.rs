@@ -10,7 +10,7 @@ use idem_servers::{Options, RedisCluster, Server};
 
 use crate::Mode;
 
-/// Which store.
+/// Store under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Name {
     Sqlite,
@@ -53,7 +53,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// The stores that a word of the command line means.
+/// Parses the stores that a command-line word names.
 pub(crate) fn named(word: &str, mode: Mode) -> anyhow::Result<Vec<Name>> {
     if word == "all" {
         return Ok(Name::ALL.into_iter().filter(|it| it.has(mode)).collect());
@@ -75,7 +75,7 @@ pub(crate) fn named(word: &str, mode: Mode) -> anyhow::Result<Vec<Name>> {
     }
 }
 
-/// Where the records are, and the servers that keep them, which end with this.
+/// Address of the records, and the servers that store them; the servers stop on drop.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) address: String,
@@ -90,7 +90,7 @@ enum Servers {
 }
 
 impl Place {
-    /// Private servers that flush what they acknowledge, so that killing them loses nothing.
+    /// Starts private servers that flush each write before they acknowledge it, so that a kill loses nothing.
     pub(crate) fn start(name: Name, dir: &Path) -> anyhow::Result<Self> {
         let options = Options::durable();
         let server = match name {
@@ -100,14 +100,14 @@ impl Place {
                 return Ok(Self::without_server(format!("sqlite://{}", file.display())));
             }
             Name::Postgres => Server::postgres(&options)?,
-            // InnoDB by itself shows a commit to others before it is in its log, and a kill in between takes back what
-            // they were told. Behind the binary log it does not.
+            // Without the binary log, InnoDB shows a commit to other sessions before the commit is in its redo log. A
+            // kill at that moment would revoke what they have read.
             Name::MariaDb => {
                 Server::maria_db(&options.set("log-bin", "binlog").set("sync-binlog", "1"))?
             }
             Name::Redis => Server::redis(&options)?,
-            // A failover loses what the replica had not received: a node that is stopped or killed is back before the
-            // others give it up.
+            // A failover loses writes that the replica had not received. A node that is stopped or killed is therefore
+            // back before the others declare it failed.
             Name::RedisCluster => {
                 let cluster = RedisCluster::start(&options.set("cluster-node-timeout", "60000"))?;
                 return Ok(Self {
@@ -129,7 +129,7 @@ impl Place {
         }
     }
 
-    /// The servers; none for a store that has none.
+    /// Servers of the store; empty for a store without servers.
     pub(crate) fn servers(&self) -> &[Server] {
         match &self.servers {
             Servers::None => &[],

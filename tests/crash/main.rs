@@ -1,24 +1,26 @@
-//! Kills processes at random moments while they work on one store, and then asks a ledger what really happened.
+//! Kills processes at random moments while they work on one store, and compares the results with a ledger of the real
+//! effects.
 //!
-//! `cargo run -p idem-tests --bin crash -- --store postgres --kills 500` starts a private server and worker processes on
-//! it, all of them busy with the same few keys, kills one with SIGKILL every few milliseconds, and starts another in its
-//! place; with `--server-kills 20` it does the same to the server, which is durable and comes back with its data. Workers
-//! charge under `rerun` and under `refuse`, with gateway time-outs mixed in, and say what each call answered. In the end
-//! every key is called once more, and what the workers were told is held against the records and the ledger, a file of
-//! its own:
+//! `cargo run -p idem-tests --bin crash -- --store postgres --kills 500` starts a private server and worker processes
+//! that all use the same few keys. It kills one worker with SIGKILL every few milliseconds, and starts another in its
+//! place. With `--server-kills 20` it also kills the server, which is durable and restarts with its data. Workers
+//! charge under `rerun` and under `refuse`, with some gateway time-outs, and report the answer to each call. In the end
+//! the program calls every key once more, and compares the reported answers with the records and with the ledger, which
+//! is a separate file:
 //!
-//! - lost outcomes: a caller was given a receipt that the record does not hold, or another one than an earlier caller;
-//! - double effects: more than one ledger row a key. Under `rerun` a kill between effect and record makes them, which
-//!   is what "at least once" means; under `refuse` there must be none;
-//! - stuck keys: a key that can neither be called to its end nor stands INTERRUPTED for a person.
+//! - lost outcomes: a caller got a receipt that is not in the record, or that differs from an earlier caller's receipt;
+//! - double effects: more than one ledger row for a key. Under `rerun` a kill between effect and record causes them,
+//!   which is the meaning of "at least once"; under `refuse` there must be none;
+//! - stuck keys: a key that can neither be called to completion nor is INTERRUPTED for an operator.
 //!
-//! With `--mode tx` the workers charge in transactions (`tx = tx`) of the database that the records are in, SQLite,
-//! PostgreSQL or MariaDB, and the ledger is a table beside them. Some charges fail behind their effect, some are dropped
-//! half way. Then nothing at all may be lost or double: a ledger row for every key whose caller was given a receipt, at
-//! most one for every other, and a completed record for each row and no record besides. `--mode tx --store all --kills
-//! 1000 --server-kills 60 --seconds 900` is the long round.
+//! With `--mode tx` the workers charge in transactions (`tx = tx`) of the database that holds the records: SQLite,
+//! PostgreSQL or MariaDB. The ledger is a table next to the records. Some charges fail after their effect, and some are
+//! dropped half way. Then nothing at all may be lost or double: there is one ledger row for every key whose caller got
+//! a receipt, at most one for every other key, a completed record for each row, and no other record. The long run is
+//! `--mode tx --store all --kills 1000 --server-kills 60 --seconds 900`.
 //!
-//! With `--mode mixed` calls of all modes share a pool of four connections, and callers leave; see [`mixed`].
+//! With `--mode mixed` calls of all modes share a pool of four connections, and callers drop their calls; see
+//! [`mixed`].
 
 mod backend;
 mod mixed;
@@ -65,7 +67,7 @@ enum Role {
     Worker(Mode, worker::Orders),
 }
 
-/// What the calls are.
+/// Kind of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Leased,
@@ -92,7 +94,7 @@ impl Mode {
     }
 }
 
-/// What to do to each of the stores.
+/// Faults to inject while each store is tested.
 #[derive(Debug)]
 struct Plan {
     mode: Mode,
@@ -145,7 +147,7 @@ fn parse() -> anyhow::Result<Option<Role>> {
             Long("workers") => workers = Some(args.value()?.parse()?),
             Long("seconds") => seconds = Some(args.value()?.parse()?),
             Long("help") => return Ok(None),
-            // How the supervisor starts its workers.
+            // Internal command with which the supervisor starts its workers.
             Value(word) if word == "work" => {
                 let mode = Mode::named(&args.value()?.string()?)?;
                 let orders = worker::Orders {
@@ -183,7 +185,7 @@ fn parse() -> anyhow::Result<Option<Role>> {
     Ok(Some(Role::Supervisor(plan)))
 }
 
-/// One store after the other; what is wrong with one does not hide what is with the next.
+/// Tests one store after the other; a failure of one does not keep the others from running.
 async fn all(plan: &Plan) -> anyhow::Result<()> {
     let mut failed = Vec::new();
     for store in &plan.stores {
@@ -229,7 +231,7 @@ async fn supervise(store: backend::Name, plan: &Plan) -> anyhow::Result<()> {
     while (killed < plan.kills || server_killed < server_kills) && started.elapsed() < plan.limit {
         let pause = rand::rng().random_range(5..80);
         tokio::time::sleep(Duration::from_millis(pause)).await;
-        // The server's turns are spread evenly over those of the workers.
+        // The kills of the server are spread evenly over the kills of the workers.
         if let Some(server) = server
             && u64::from(server_killed) * u64::from(plan.kills)
                 < u64::from(killed) * u64::from(server_kills)
@@ -252,7 +254,7 @@ async fn supervise(store: backend::Name, plan: &Plan) -> anyhow::Result<()> {
     let answers = std::mem::take(&mut *answers.lock().expect("no listener panics"));
     let verdict = if plan.mode == Mode::Transactional {
         if let Some(server) = server {
-            // A commit of the dead that is under way has then happened or not.
+            // After this, an unfinished commit of a killed worker has happened or not.
             server.kill()?;
             server.restart()?;
         }
@@ -278,5 +280,5 @@ async fn supervise(store: backend::Name, plan: &Plan) -> anyhow::Result<()> {
     verdict
 }
 
-/// How often something happened, by key.
+/// Number of events for each key.
 type Counts = BTreeMap<String, u64>;

@@ -1,17 +1,17 @@
 //! One pool, all modes: leased, refused, transactional and joined calls, steps, an outbox with a relay, and a purger
-//! share one pool of four connections in each worker process, and most callers leave at random.
+//! share one pool of four connections in each worker process, and most callers drop their calls at random.
 //!
-//! Meanwhile workers are killed, the server is stopped, continued and killed, and a foreign session locks records for
-//! seconds. Every few seconds there is a pause. Then no call is under way, and each worker looks at
+//! During this, workers are killed, the server is stopped, continued and killed, and another session locks records for
+//! seconds. Every few seconds there is a pause. In a pause no call is in flight, and each worker checks
 //!
 //! - its pool: all connections can be acquired, and none is in a transaction;
-//! - the records of calls that were left before their body was polled: none of them is still running;
+//! - the records of calls that were dropped before their body was polled: no such record is still running;
 //!
-//! and the supervisor, from a session of its own, at the outcomes that were acknowledged since the last pause. In the end
-//! the server is killed once more, and everything that was said is held against the database, see [`verdict`].
+//! and the supervisor reads, in its own session, the outcomes that were acknowledged since the last pause. In the end
+//! the server is killed once more, and all reports are compared with the database, see [`verdict`].
 //!
-//! Redis has no transactions: there it is leased calls and steps over the store's one connection. The memory store has
-//! no processes: there it is callers that leave.
+//! Redis has no transactions: its workers make leased calls and steps over the store's single connection. The memory
+//! store has no processes: its callers drop their calls, and nothing is killed.
 
 mod callers;
 mod calls;
@@ -46,14 +46,14 @@ use crate::{Mode, Plan};
 
 pub(crate) use self::worker::work;
 
-/// How long the workers work between two pauses.
+/// Length of the work between two pauses.
 const WORKING: Duration = Duration::from_secs(3);
-/// How long a worker may take to come to a pause and look.
+/// Longest time that a worker may take to pause and check.
 const CHECKED_WITHIN: Duration = Duration::from_secs(90);
-/// How many of the acknowledged outcomes are looked up in a pause; all of them are in the end.
+/// Number of acknowledged outcomes that are read in a pause; all of them are read in the end.
 const LOOKED_UP: usize = 300;
 
-/// What was done to a store.
+/// Faults that were injected into a store, and checks that were made.
 #[derive(Debug, Default)]
 struct Done {
     kills: u32,
@@ -71,7 +71,7 @@ enum Member {
 
 struct Crew<'a> {
     address: &'a str,
-    /// The handle on a store that only this process has.
+    /// Handle on a store that only this process has.
     memory: Option<Idem>,
     begun_at: u64,
     heard: Arc<Mutex<Heard>>,
@@ -105,7 +105,7 @@ impl Crew<'_> {
         Ok((id, member))
     }
 
-    /// Kills any but the first, which has its pool for the whole time.
+    /// Kills a random worker except the first, which keeps its pool for the whole run.
     async fn kill_one(&mut self) -> anyhow::Result<()> {
         let victim =
             rand::rng().random_range(usize::from(self.members.len() > 1)..self.members.len());
@@ -125,7 +125,7 @@ impl Crew<'_> {
         }
     }
 
-    /// Has everybody stop and look.
+    /// Pauses all workers and has them check.
     async fn pause(&mut self) {
         self.pauses += 1;
         let begun_at = wall_clock();
@@ -168,7 +168,7 @@ impl Crew<'_> {
         });
     }
 
-    /// Looks, as another session, for what was acknowledged since the last time.
+    /// Reads, in another session, the outcomes that were acknowledged since the last time.
     async fn look_up(&self, idem: &Idem) -> u64 {
         let mut fresh = std::mem::take(&mut lock(&self.heard).fresh);
         let older = fresh.len().saturating_sub(LOOKED_UP);
@@ -197,7 +197,7 @@ impl Crew<'_> {
     }
 }
 
-/// The state of a record and its receipt. A connection that was lost meanwhile is made anew.
+/// State and receipt of a record. Replaces a connection that was lost.
 async fn find(
     idem: &Idem,
     mode: &str,
@@ -216,7 +216,7 @@ async fn find(
     }
 }
 
-/// A handle of the supervisor's own.
+/// Opens a handle for the supervisor.
 async fn open(address: &str) -> anyhow::Result<Idem> {
     Ok(match address.split(':').next() {
         Some("sqlite") => {
@@ -229,7 +229,7 @@ async fn open(address: &str) -> anyhow::Result<Idem> {
     })
 }
 
-/// The same for a server that has just been started: a cluster may not serve at once.
+/// Opens a handle on a server that has just been started. Retries, because a cluster may not serve immediately.
 async fn open_at_last(address: &str) -> anyhow::Result<Idem> {
     let opened = worker::until_it_answers(|| open(address));
     tokio::time::timeout(CHECKED_WITHIN, opened)
@@ -237,7 +237,7 @@ async fn open_at_last(address: &str) -> anyhow::Result<Idem> {
         .context("the server was started and does not answer")
 }
 
-/// Makes the tables.
+/// Creates the tables.
 async fn prepare(address: &str) -> anyhow::Result<()> {
     match address.split(':').next() {
         Some("sqlite") => prepare_on::<SqliteStore>(address).await,
@@ -290,7 +290,7 @@ pub(crate) async fn supervise(store: Name, plan: &Plan) -> anyhow::Result<()> {
     let (heard, pauses, begun_at) = (Arc::clone(&crew.heard), crew.pauses, crew.begun_at);
     crew.dismiss().await?;
 
-    // What was acknowledged outlives the server.
+    // An acknowledged outcome survives a crash of the server.
     for server in place.servers() {
         server.kill()?;
         server.restart()?;
@@ -324,7 +324,7 @@ pub(crate) async fn supervise(store: Name, plan: &Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is to be done to this store.
+/// Faults to inject for this store.
 struct Goals {
     kills: u32,
     server_kills: u32,
@@ -343,7 +343,7 @@ impl Goals {
         }
     }
 
-    /// The part of the goal that is furthest behind.
+    /// Smallest share of a goal that has been reached.
     fn reached(&self, done: &Done, drops: u64) -> f64 {
         let outages = share(
             u64::from(done.server_kills + done.stops),
@@ -352,7 +352,7 @@ impl Goals {
         self.worked(done, drops).min(outages)
     }
 
-    /// The same without the outages, whose turns are spread evenly over it.
+    /// Smallest share without the outages, which are spread evenly over the rest.
     fn worked(&self, done: &Done, drops: u64) -> f64 {
         share(u64::from(done.kills), u64::from(self.kills)).min(share(drops, self.drops))
     }
@@ -365,7 +365,7 @@ fn share(done: u64, goal: u64) -> f64 {
     }
 }
 
-/// Lets the crew work, and kills, stops and locks meanwhile; at most one outage in each round.
+/// Lets the workers work, and injects faults in the meantime; at most one outage in each round.
 async fn round(
     crew: &mut Crew<'_>,
     place: &Place,
@@ -384,7 +384,7 @@ async fn round(
         }
         let pause = rand::rng().random_range(500..2_000);
         tokio::time::sleep(Duration::from_millis(pause)).await;
-        // In turn, as long as both are to be done.
+        // Stops and kills alternate, as long as both are left.
         if done.stops < goals.stops
             && (done.stops <= done.server_kills || done.server_kills >= goals.server_kills)
         {

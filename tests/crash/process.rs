@@ -1,4 +1,4 @@
-//! A worker process, and the task that listens to it.
+//! A worker process, and the task that reads its output.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -10,14 +10,14 @@ use tokio::task::JoinHandle;
 
 use crate::Mode;
 
-/// A worker process and the task that listens to it.
+/// A worker process and the task that reads its output.
 pub(crate) struct Worker {
     process: Child,
     listener: JoinHandle<()>,
 }
 
 impl Worker {
-    /// Starts this program once more, as a worker; `hear` is given each line that it says.
+    /// Starts this program again as a worker, and calls `hear` with each line of its output.
     pub(crate) fn start(
         mode: Mode,
         store: &str,
@@ -39,7 +39,7 @@ impl Worker {
         let listener = tokio::spawn(async move {
             let mut lines = BufReader::new(stdout).split(b'\n');
             while let Ok(Some(line)) = lines.next_segment().await {
-                // The last line of a worker that was killed may be cut short; nobody was told anything then.
+                // The last line of a killed worker may be cut short; then no caller got an answer.
                 if let Ok(line) = String::from_utf8(line) {
                     hear(&line);
                 }
@@ -48,19 +48,19 @@ impl Worker {
         Ok(Self { process, listener })
     }
 
-    /// Gives it an order, a line. One that has died does not hear it.
+    /// Sends the worker an order, as a line. A worker that has died ignores it.
     pub(crate) async fn order(&mut self, order: &str) {
         if let Some(stdin) = &mut self.process.stdin {
             let _ = stdin.write_all(format!("{order}\n").as_bytes()).await;
         }
     }
 
-    /// Whether it has ended by itself.
+    /// Returns true if the worker has exited without a kill.
     pub(crate) fn has_died(&mut self) -> bool {
         !matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// SIGKILL, and everything that it said before.
+    /// Kills the worker with SIGKILL, and waits until its earlier output has been read.
     pub(crate) async fn kill(mut self) -> anyhow::Result<()> {
         self.process.kill().await?;
         self.listener.await?;

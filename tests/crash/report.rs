@@ -1,4 +1,4 @@
-//! What the callers were told, held against the records and the ledger.
+//! Comparison of the callers' answers with the records and the ledger.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,17 +13,17 @@ use crate::Counts;
 use crate::backend::Name;
 use crate::worker::{ChargeError, Service};
 
-/// How long the last call of a key may take: many leases.
+/// Time limit for the last call of a key: many leases.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the workers said.
+/// Answers that the workers reported.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    /// Receipts by mode and key, in the order in which they were heard.
+    /// Receipts by mode and key, in the order of their reports.
     pub(crate) receipts: BTreeMap<(String, String), Vec<String>>,
     pub(crate) calls: Counts,
     pub(crate) unexpected: Vec<String>,
-    /// Whether the server is killed, too.
+    /// True if the server is killed too.
     outages: bool,
 }
 
@@ -35,7 +35,7 @@ impl Answers {
         }
     }
 
-    /// Takes a whole line of a worker, or a piece of one that was killed.
+    /// Reads a whole line of a worker, or a piece of one from a killed worker.
     pub(crate) fn hear(&mut self, line: &str) {
         let mut words = line.split(' ');
         let (Some(mode), Some(key), Some(kind), Some(detail)) =
@@ -45,9 +45,9 @@ impl Answers {
         };
         *self.calls.entry(format!("{mode} {kind}")).or_default() += 1;
         match kind {
-            // Sixteen digits, or it was cut short.
-            // While the store is out of reach, and the lease holds, a call is given its own value, with a warning that
-            // nobody has recorded it: only what was read from the store is acknowledged then.
+            // Sixteen digits, or the line was cut short. While the store is unreachable and the lease is valid, a call
+            // returns its own value with a warning that the value is not recorded: then only a value read from the
+            // store is acknowledged.
             "ok" | "own" if detail.len() == 16 && (kind == "ok" || !self.outages) => self
                 .receipts
                 .entry((mode.to_owned(), key.to_owned()))
@@ -61,7 +61,7 @@ impl Answers {
     }
 }
 
-/// What became of the keys of one mode.
+/// Results for the keys of one mode.
 #[derive(Debug, Default)]
 struct Mode {
     keys: u64,
@@ -71,11 +71,11 @@ struct Mode {
     double_effects: u64,
     lost_outcomes: u64,
     stuck: u64,
-    /// Completed keys without a ledger row: a receipt for nothing.
+    /// Completed keys without a ledger row: a receipt without an effect.
     without_effect: u64,
 }
 
-/// What became of all of it.
+/// Results of the whole run.
 #[derive(Debug)]
 pub(crate) struct Report {
     store: Name,
@@ -84,7 +84,7 @@ pub(crate) struct Report {
     unexpected: Vec<String>,
 }
 
-/// Calls every key once more, and looks.
+/// Calls every key once more, and compares.
 pub(crate) async fn judge(
     store: Name,
     address: &str,
@@ -128,7 +128,7 @@ pub(crate) async fn judge(
             }
             (Err(ChargeError::Idempotency(Error::Interrupted)), Some(State::Interrupted)) => {
                 mode.interrupted += 1;
-                // Somebody was given a receipt, so the outcome was known.
+                // A caller got a receipt, so the outcome was known.
                 mode.lost_outcomes += u64::from(told.is_some());
             }
             _ => {
@@ -153,7 +153,7 @@ pub(crate) async fn judge(
     })
 }
 
-/// Calls a key until it gives a receipt or is interrupted: leases of the dead have to run out first.
+/// Calls a key until it returns a receipt or is interrupted: the leases of killed workers have to expire first.
 async fn call_to_its_end(service: &Service, mode: &str, key: &str) -> Result<String, ChargeError> {
     let began = Instant::now();
     loop {
@@ -174,7 +174,7 @@ async fn call_to_its_end(service: &Service, mode: &str, key: &str) -> Result<Str
 }
 
 impl Report {
-    /// Whether everything was as promised.
+    /// Returns an error if a guarantee was broken.
     pub(crate) fn verdict(&self) -> anyhow::Result<()> {
         if let Some(line) = self.unexpected.first() {
             bail!(

@@ -1,4 +1,4 @@
-//! Charging in transactions: the worker, and what its callers were told held against the database.
+//! Charges in transactions: the worker, and the comparison of its callers' answers with the database.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,10 +14,10 @@ use crate::backend::{self, Name};
 use crate::report::Answers;
 use crate::worker::{Orders, call_on, say};
 
-/// How long the last call of a key may take.
+/// Time limit for the last call of a key.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a charge can answer.
+/// Errors of a charge.
 #[derive(Debug, thiserror::Error)]
 enum ChargeError {
     #[error("it failed behind its effect")]
@@ -30,7 +30,8 @@ enum ChargeError {
 
 const OPERATION: &str = "crash.tx";
 
-/// Takes a moment before the effect and one between it and the commit, so that kills hit all sides of both.
+/// Waits briefly before the effect and between the effect and the commit, so that kills hit before, between and after
+/// both.
 #[idempotent(key = key, ttl = "24h", name = OPERATION, store = idem, tx = tx, skip(fails))]
 async fn charge<S: Database>(
     idem: &Idem<S>,
@@ -42,7 +43,7 @@ async fn charge<S: Database>(
         (rng.random_range(0..6), rng.random_range(0..6))
     };
     tokio::time::sleep(Duration::from_millis(before)).await;
-    // Another one each time, so that two runs never look like one.
+    // Different each time, so that two runs never look like one.
     let receipt = format!("{:016x}", rand::random::<u64>());
     S::charge(tx, key, &receipt).await?;
     tokio::time::sleep(Duration::from_millis(after)).await;
@@ -52,7 +53,7 @@ async fn charge<S: Database>(
     Ok(receipt)
 }
 
-/// Makes the tables.
+/// Creates the tables.
 pub(crate) async fn prepare(address: &str) -> anyhow::Result<()> {
     match address.split(':').next() {
         Some("sqlite") => prepare_on::<SqliteStore>(address).await,
@@ -78,7 +79,7 @@ async fn work_on<S: Database>(orders: Orders) -> anyhow::Result<()> {
     let store = loop {
         match S::connect(&orders.store).await {
             Ok((store, _)) => break store,
-            // The server may be down just now. Whoever started this process ends it.
+            // The server may be down now. The supervisor will kill this process.
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     };
@@ -123,7 +124,7 @@ fn told(answer: &Result<String, ChargeError>) -> String {
     }
 }
 
-/// What became of all of it.
+/// Results of the whole run.
 #[derive(Debug)]
 pub(crate) struct Report {
     store: Name,
@@ -133,14 +134,14 @@ pub(crate) struct Report {
     completed: usize,
     double_effects: usize,
     lost_outcomes: usize,
-    /// Rows without a completed record that tells their receipt, records without a row, records in any other state.
+    /// Rows without a completed record that holds their receipt, records without a row, and records in any other state.
     apart: usize,
     stuck: usize,
     calls: Counts,
     unexpected: Vec<String>,
 }
 
-/// Looks, and calls every key once more.
+/// Compares, and calls every key once more.
 pub(crate) async fn judge(store: Name, address: &str, answers: Answers) -> anyhow::Result<Report> {
     match store {
         Name::Sqlite => judge_on::<SqliteStore>(store, address, answers).await,
@@ -188,7 +189,7 @@ async fn judge_on<S: Database>(
         let effects = ledger.get(*key).map_or(&[][..], Vec::as_slice);
         report.double_effects += usize::from(effects.len() > 1);
         let receipts = told.get(*key).map_or(&[][..], Vec::as_slice);
-        // Whoever was given a receipt finds it in the ledger.
+        // Every receipt that a caller got is in the ledger.
         let lost = receipts.iter().any(|it| !effects.contains(it));
         if lost {
             eprintln!("lost: {key}: told {receipts:?}, in the ledger {effects:?}");
@@ -210,7 +211,7 @@ async fn judge_on<S: Database>(
             }
         }
     }
-    // The last calls have charged what was rolled back or never begun, and nothing else.
+    // The last calls have charged what was rolled back or never started, and nothing else.
     let ledger = S::ledger(&pool).await?;
     for key in &keys {
         let effects = ledger.get(*key).map_or(0, Vec::len);
@@ -220,7 +221,7 @@ async fn judge_on<S: Database>(
     Ok(report)
 }
 
-/// The states of all records, by key.
+/// States of all records, by key.
 async fn states<S: Database>(idem: &Idem<S>) -> anyhow::Result<BTreeMap<String, State>> {
     let records = backend::records(idem).await?.into_iter().map(|record| {
         ensure!(
@@ -247,7 +248,7 @@ async fn call_to_its_end<S: Database>(idem: &Idem<S>, key: &str) -> Result<Strin
 }
 
 impl Report {
-    /// Whether everything was as promised.
+    /// Returns an error if a guarantee was broken.
     pub(crate) fn verdict(&self) -> anyhow::Result<()> {
         if let Some(line) = self.unexpected.first() {
             bail!(

@@ -1,4 +1,4 @@
-//! A process that charges as fast as it can until it is killed, and says what each call answered.
+//! A process that charges as fast as it can until it is killed, and reports the answer to each call.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,24 +13,24 @@ use tokio::task::JoinSet;
 
 use idem_tests::backends;
 
-/// How long a key is in use before all workers move on to the next.
+/// Time after which all workers move on to the next key, in milliseconds.
 const KEY_LIFE: u64 = 60;
-/// How many keys are in use at a time, under each mode.
+/// Number of keys in use concurrently, under each mode.
 const KEYS_AT_ONCE: u64 = 4;
-/// How many calls a worker has under way.
+/// Number of concurrent calls of a worker.
 const CALLS_AT_ONCE: usize = 3;
 
 #[derive(Debug)]
 pub(crate) struct Orders {
-    /// Where the records are.
+    /// Address of the records.
     pub(crate) store: String,
-    /// The file of the ledger, where it is not in the database of the records.
+    /// File of the ledger, if the ledger is not in the database of the records.
     pub(crate) ledger: PathBuf,
-    /// When the first worker began, in milliseconds of the wall clock: all of them use the same keys at the same time.
+    /// Start of the first worker, in milliseconds of the wall clock: all workers derive the current keys from it.
     pub(crate) begun_at: u64,
 }
 
-/// What the gateway and the ledger can answer.
+/// Errors of the gateway and the ledger.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChargeError {
     #[error("the gateway did not answer, and did nothing")]
@@ -41,7 +41,7 @@ pub(crate) enum ChargeError {
     Idempotency(#[from] Error),
 }
 
-/// A service with a ledger, which is the witness of what it did.
+/// A service with a ledger, which records the real effects.
 #[derive(Debug, Clone)]
 pub(crate) struct Service {
     idem: Idem,
@@ -64,20 +64,20 @@ impl Service {
         &self.ledger
     }
 
-    /// At least once.
+    /// Charges at least once.
     #[idempotent(key = key, ttl = "24h", name = "crash.rerun", store = self.idem, lease = "400ms")]
     pub(crate) async fn rerun(&self, key: &str) -> Result<String, ChargeError> {
         self.charge("rerun", key).await
     }
 
-    /// At most once.
+    /// Charges at most once.
     #[idempotent(key = key, ttl = "24h", name = "crash.refuse", store = self.idem, lease = "400ms",
                  on_crash = refuse, retry_err = ChargeError::TimedOut)]
     pub(crate) async fn refuse(&self, key: &str) -> Result<String, ChargeError> {
         self.charge("refuse", key).await
     }
 
-    /// Takes a moment before the effect and one after it, so that kills hit both sides of it.
+    /// Waits briefly before and after the effect, so that kills hit both sides of it.
     async fn charge(&self, mode: &str, key: &str) -> Result<String, ChargeError> {
         let (before, after, timed_out) = {
             let mut rng = rand::rng();
@@ -91,7 +91,7 @@ impl Service {
         if timed_out {
             return Err(ChargeError::TimedOut);
         }
-        // Another one each time, so that two runs never look like one.
+        // Different each time, so that two runs never look like one.
         let receipt = format!("{:016x}", rand::random::<u64>());
         sqlx::query("INSERT INTO ledger (mode, key, receipt) VALUES (?, ?, ?)")
             .bind(mode)
@@ -104,7 +104,7 @@ impl Service {
     }
 }
 
-/// Makes the tables of the records and the ledger.
+/// Creates the tables of the records and the ledger.
 pub(crate) async fn prepare(store: &str, ledger: &Path) -> anyhow::Result<()> {
     backends::open(store).await?;
     sqlx::query(
@@ -115,7 +115,7 @@ pub(crate) async fn prepare(store: &str, ledger: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One file whatever the store, in transactions of its own: the witness must not fall together with the accused.
+/// Opens one file, for any store, with separate transactions: a fault of the store must not damage the ledger.
 async fn open_ledger(file: &Path) -> anyhow::Result<SqlitePool> {
     let options = SqliteConnectOptions::new()
         .filename(file)
@@ -128,7 +128,7 @@ async fn open_ledger(file: &Path) -> anyhow::Result<SqlitePool> {
         .await?)
 }
 
-/// Milliseconds of the wall clock.
+/// Milliseconds since the epoch by the wall clock.
 pub(crate) fn wall_clock() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -139,7 +139,7 @@ pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
     let service = loop {
         match Service::open(&orders.store, &orders.ledger).await {
             Ok(service) => break service,
-            // The server may be down just now. Whoever started this process ends it.
+            // The server may be down now. The supervisor will kill this process.
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     };
@@ -160,7 +160,7 @@ pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
     .await
 }
 
-/// Calls with the keys that are in use, a few at a time, until this process is killed.
+/// Calls with the current keys, a few concurrently, until this process is killed.
 pub(crate) async fn call_on<F>(
     begun_at: u64,
     call: impl Fn(String) -> F + Clone + Send + 'static,
@@ -179,15 +179,15 @@ where
             }
         });
     }
-    // That one ends can only be a panic.
+    // The calls loop forever, so only a panic ends one.
     calls.join_next().await.transpose()?;
     bail!("a worker's calls ended by themselves")
 }
 
-/// One line in one write, so that a kill cuts it off or leaves it whole.
+/// Writes a line with a single write, so that a kill cuts it off or leaves it whole.
 pub(crate) fn say(mode: &str, key: &str, answer: &str) {
     let line = format!("{mode} {key} {answer}\n");
-    // The supervisor is gone when it no longer listens; it will end this process.
+    // A closed pipe means that the supervisor is gone; it will kill this process.
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }
 

@@ -1,4 +1,4 @@
-//! Who calls: services that share what a worker has, and do something at random each time they are asked to.
+//! Callers: services that share the resources of a worker, and make a random call each time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,32 +14,32 @@ use super::leaving::{Attempted, Leave, Pace, suspect, until_left};
 use super::relaying;
 use crate::worker::wall_clock;
 
-/// How long a key is in use that several workers want.
+/// Time for which several workers use a shared key, in milliseconds.
 const SHARED_KEY_LIFE: u64 = 60;
-/// How long a key is in use that is locked now and then.
+/// Time for which the workers use a key that is locked at times, in milliseconds.
 const BUSY_KEY_LIFE: u64 = 2_000;
-/// How long a statement of the application's own may take, with the server up.
+/// Time limit for one of the application's own statements, with the server up.
 const STATEMENT: Duration = Duration::from_secs(10);
-/// How many messages at a time the purger and the application's own purging remove.
+/// Number of messages that the purger and the application's own purge remove in one batch.
 const PURGED: u32 = 100;
 const ORDERINGS: usize = 4;
 
-/// What the callers of a worker share.
+/// Resources that the callers of a worker share.
 pub(super) trait Work: Send + Sync + 'static {
     fn book(&self) -> &Book;
     fn idem(&self) -> &Idem;
     fn pace(&self) -> &Pace;
 
-    /// Makes a call, or uses the pool otherwise.
+    /// Makes a call, or uses the pool in another way.
     fn call(&self) -> impl Future<Output = ()> + Send;
 
-    /// Calls with a key that others want, too, and that is locked now and then.
+    /// Makes a call with a key that other workers use too, and that is locked at times.
     fn call_busily(&self) -> impl Future<Output = ()> + Send;
 
-    /// Hands out messages, if there are any.
+    /// Delivers messages, if there are any.
     fn relay(&self) -> Result<Option<RelayGuard>, Error>;
 
-    /// Looks at the connections while nothing is under way: how many, and says what is wrong.
+    /// Checks the connections while no call is in flight. Reports each fault, and returns the number of connections.
     fn inspect_connections(&self) -> impl Future<Output = usize> + Send;
 }
 
@@ -49,29 +49,29 @@ pub(super) struct Plain {
     pub(super) idem: Idem,
     pub(super) pace: Pace,
     pub(super) begun_at: u64,
-    /// Whether the store is a file, which has one writer at a time.
+    /// True if the store is a file, which has one writer at a time.
     pub(super) is_one_file: bool,
 }
 
-/// A service whose store, outbox and own statements share a pool.
+/// A service whose store, outbox and own statements share one pool.
 pub(super) struct Shop<S: OnePool> {
     plain: Plain,
     idem: Idem<S>,
     pool: S::Pool,
     outbox: Outbox,
     address: String,
-    /// The number of the last message of each ordering key.
+    /// Number of the last message of each ordering key.
     numbers: [Mutex<u64>; ORDERINGS],
 }
 
-/// The key that is locked now and then, at this moment.
+/// The current key that is locked at times.
 pub(super) fn busy_key(begun_at: u64) -> String {
     let age = wall_clock().saturating_sub(begun_at);
     format!("busy-{}", age / BUSY_KEY_LIFE)
 }
 
 impl Plain {
-    /// A key of its own, or one that all workers use at the time.
+    /// A key that only this worker uses, or the current one of all workers.
     fn some_key(&self) -> String {
         if rand::rng().random_bool(0.9) {
             return self.book.own_key();
@@ -193,8 +193,8 @@ impl<S: OnePool> Shop<S> {
         self.plain.attempted("steps", &key).make(call).await;
     }
 
-    /// The application's own transaction, with a statement of its own before and behind a call that joins it. The
-    /// caller leaves the call only: its own statements run to their end.
+    /// Makes a call that joins the application's own transaction, with a statement before and one after it. Only the
+    /// call is dropped: the statements run to their end.
     async fn joined(&self) {
         let begun_at = wall_clock();
         let key = self.plain.some_key();
@@ -215,7 +215,7 @@ impl<S: OnePool> Shop<S> {
         let connection = S::connection(&mut outer);
         let call = calls::joined(&self.idem, connection, &self.plain.book, &id, &key);
         let answer = self.plain.attempted("joined", &key).make(call).await;
-        // An error of the database may have undone the transaction: then there is nothing to go on with.
+        // A database error may have rolled the transaction back: then it cannot continue.
         let is_lost = matches!(
             answer,
             Some(Err(
@@ -251,7 +251,7 @@ impl<S: OnePool> Shop<S> {
         }
     }
 
-    /// A message in the application's own transaction, with a row that tells whether it was committed.
+    /// Enqueues a message in the application's own transaction, with a row that shows whether it was committed.
     async fn enqueue(&self) {
         let begun_at = wall_clock();
         let which = rand::rng().random_range(0..ORDERINGS);
@@ -332,7 +332,7 @@ impl<S: OnePool> Work for Shop<S> {
             return self.plain.call_busily().await;
         }
         let key = busy_key(self.plain.begun_at);
-        // A transaction in SQLite holds up whoever writes.
+        // A transaction in SQLite blocks all other writers.
         let longest = if self.plain.is_one_file { 20 } else { 1_500 };
         let hold = Duration::from_millis(rand::rng().random_range(0..longest));
         let call = calls::busy_tx(&self.idem, &self.plain.book, &key, hold);

@@ -1,4 +1,4 @@
-//! The functions that are called: one for each mode, with a witness of what their bodies did.
+//! The annotated functions: one for each mode, with a record of the effects of their bodies.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Mutex;
@@ -11,13 +11,14 @@ use rand::RngExt;
 use super::database::{Connection, OnePool};
 use super::heard::{Voice, lock};
 
-/// The lease of leased calls: longer than the checks of a pause take, so that a record that nobody owns is seen.
+/// Lease of leased calls. It is longer than the checks of a pause take, so that the checks see a record without an
+/// owner.
 pub(super) const LEASE: Duration = Duration::from_secs(5);
-/// How long the store may take for one call.
+/// Time-out of the store for one call.
 pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const STORE_PATIENCE: Duration = Duration::from_secs(4);
 
-/// What a charge can answer.
+/// Errors of a charge.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChargeError {
     #[error("it failed before its effect")]
@@ -30,7 +31,7 @@ pub(super) enum ChargeError {
     Outbox(#[from] StoreError),
 }
 
-/// A call that was left: what, and when it began.
+/// A dropped call: its mode and key, and the time at which it started.
 #[derive(Debug, Clone)]
 pub(super) struct Left {
     pub(super) mode: &'static str,
@@ -38,14 +39,14 @@ pub(super) struct Left {
     pub(super) begun_at: u64,
 }
 
-/// What a worker knows of its own calls.
+/// A worker's notes on its own calls.
 #[derive(Debug)]
 pub(super) struct Book {
     pub(super) name: String,
     pub(super) voice: Voice,
     next: AtomicU64,
     recent: Mutex<VecDeque<String>>,
-    /// The bodies that were polled, since the last pause.
+    /// Calls whose bodies were polled since the last pause.
     started: Mutex<BTreeSet<(&'static str, String)>>,
     left: Mutex<Vec<Left>>,
 }
@@ -62,7 +63,7 @@ impl Book {
         }
     }
 
-    /// A key that only this worker uses, mostly a new one.
+    /// A key that only this worker uses, usually a new one.
     pub(super) fn own_key(&self) -> String {
         const REMEMBERED: usize = 16;
         let mut recent = lock(&self.recent);
@@ -77,7 +78,7 @@ impl Book {
         key
     }
 
-    /// A name for something that nobody else has.
+    /// A unique name.
     pub(super) fn next_id(&self) -> String {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         format!("{}-{number}", self.name)
@@ -99,20 +100,20 @@ impl Book {
         lock(&self.left).push(left);
     }
 
-    /// The calls that were left since the last pause.
+    /// Takes the calls that were dropped since the last pause.
     pub(super) fn take_left(&self) -> Vec<Left> {
         std::mem::take(&mut lock(&self.left))
     }
 
     fn took_effect(&self, mode: &str, key: &str) -> String {
-        // Another one each time, so that two runs never look like one.
+        // Different each time, so that two runs never look like one.
         let receipt = format!("{:016x}", rand::random::<u64>());
         self.voice.say(&format!("effect {mode} {key} {receipt}"));
         receipt
     }
 }
 
-/// A moment of a body.
+/// Waits for a random short time.
 async fn moment(at_most: u64) {
     let pause = rand::rng().random_range(0..=at_most);
     if pause > 0 {
@@ -136,26 +137,26 @@ async fn charge_leased(book: &Book, mode: &'static str, key: &str) -> Result<Str
     Ok(receipt)
 }
 
-/// At least once.
+/// Charges at least once.
 #[idempotent(key = key, ttl = "24h", name = "mixed.rerun", store = idem, skip(book))]
 pub(super) async fn rerun(idem: &Idem, book: &Book, key: &str) -> Result<String, ChargeError> {
     charge_leased(book, "rerun", key).await
 }
 
-/// At most once.
+/// Charges at most once.
 #[idempotent(key = key, ttl = "24h", name = "mixed.refuse", store = idem, on_crash = refuse,
              retry_err = ChargeError::Failed, skip(book))]
 pub(super) async fn refuse(idem: &Idem, book: &Book, key: &str) -> Result<String, ChargeError> {
     charge_leased(book, "refuse", key).await
 }
 
-/// A record that the purger removes soon.
+/// Charges with a record that the purger removes soon.
 #[idempotent(key = key, ttl = "100ms", name = "mixed.brief", store = idem, skip(book))]
 pub(super) async fn brief(idem: &Idem, book: &Book, key: &str) -> Result<String, ChargeError> {
     charge_leased(book, "brief", key).await
 }
 
-/// Two steps.
+/// Makes two steps.
 #[idempotent(key = key, ttl = "24h", name = "mixed.steps", store = idem, attempt = attempt, skip(book))]
 pub(super) async fn steps(idem: &Idem, book: &Book, key: &str) -> Result<String, ChargeError> {
     book.starts("steps", key);
@@ -170,7 +171,7 @@ pub(super) async fn steps(idem: &Idem, book: &Book, key: &str) -> Result<String,
     step.await
 }
 
-/// Two steps, the first of which is committed together with its effect.
+/// Makes two steps, the first of which is committed together with its effect.
 #[idempotent(key = key, ttl = "24h", name = "mixed.steps", store = idem, attempt = attempt, skip(book))]
 pub(super) async fn steps_tx<S: OnePool>(
     idem: &Idem<S>,
@@ -191,7 +192,7 @@ pub(super) async fn steps_tx<S: OnePool>(
     step.await
 }
 
-/// Exactly once.
+/// Charges exactly once.
 #[idempotent(key = key, ttl = "24h", name = "mixed.tx", store = idem, tx = tx, skip(book))]
 pub(super) async fn transactional<S: OnePool>(
     idem: &Idem<S>,
@@ -206,7 +207,7 @@ pub(super) async fn transactional<S: OnePool>(
     Ok(receipt)
 }
 
-/// Exactly once, in the caller's transaction.
+/// Charges exactly once, in the caller's transaction.
 #[idempotent(key = key, ttl = "24h", name = "mixed.joined", store = idem, tx = tx, skip(book, outer))]
 pub(super) async fn joined<S: OnePool>(
     idem: &Idem<S>,
@@ -224,7 +225,7 @@ pub(super) async fn joined<S: OnePool>(
     Ok(receipt)
 }
 
-/// What all workers want at a time, and what is locked by others.
+/// Charges with a key that all workers use concurrently, and that another session locks.
 #[idempotent(key = key, ttl = "24h", name = "mixed.busy", store = idem, skip(book))]
 pub(super) async fn busy(idem: &Idem, book: &Book, key: &str) -> Result<String, ChargeError> {
     moment(40).await;
@@ -232,7 +233,8 @@ pub(super) async fn busy(idem: &Idem, book: &Book, key: &str) -> Result<String, 
     Ok(book.took_effect("busy", key))
 }
 
-/// The same in a transaction, as by another version of the function, which holds the record for so long.
+/// Charges with the busy key in a transaction, like another version of the function, and holds the record for this
+/// long.
 #[idempotent(key = key, ttl = "24h", name = "mixed.busy", store = idem, tx = tx, skip(book, hold))]
 pub(super) async fn busy_tx<S: OnePool>(
     idem: &Idem<S>,

@@ -1,5 +1,5 @@
-//! What a worker looks at in a pause, while it has no call under way: its connections, and the records of calls that
-//! were left.
+//! The checks of a worker in a pause, while it has no call in flight: its connections, and the records of dropped
+//! calls.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use super::database::{CONNECTIONS, OnePool};
 use super::leaving::suspect;
 use crate::worker::wall_clock;
 
-/// How much longer than a store call a record may take to be given back, since the machine has other work.
+/// Time that the release of a record may take beyond the store time-out, since the machine is busy.
 const MARGIN: Duration = Duration::from_millis(1_500);
-/// How long the pool may take to lend all its connections, and they to answer.
+/// Time limit for acquiring all connections of the pool and for their answers.
 const LENT_WITHIN: Duration = Duration::from_secs(10);
 
-/// Acquires all connections of the pool, and asks the server whether one of them is in a transaction. Gives how many
-/// were looked at.
+/// Acquires all connections of the pool, and asks the server whether one of them is in a transaction. Returns the
+/// number of connections that it checked.
 pub(super) async fn inspect_pool<S: OnePool>(book: &Book, pool: &S::Pool, address: &str) -> usize {
     let (pool, name) = (pool.clone(), book.name.clone());
     let address = address.to_owned();
-    // A connection that is out of step makes its driver panic.
+    // An unexpected message on a connection makes its driver panic.
     let inspection = tokio::spawn(async move {
         let mut wrong = Vec::new();
         let deadline = Instant::now() + LENT_WITHIN;
@@ -59,8 +59,8 @@ pub(super) async fn inspect_pool<S: OnePool>(book: &Book, pool: &S::Pool, addres
     inspected
 }
 
-/// Looks for records that are still running although their caller left, and nobody ran the body or is to be waited
-/// for. Gives how many it looked at.
+/// Looks for records that are still running although their call was dropped, and should have been released. Returns the
+/// number of records that it read.
 pub(super) async fn find_strays(book: &Book, idem: &Idem) -> usize {
     let deadline = Instant::now() + STORE_TIMEOUT + MARGIN;
     let mut left = book.take_left();
@@ -94,7 +94,8 @@ pub(super) async fn find_strays(book: &Book, idem: &Idem) -> usize {
     }
 }
 
-/// Under `rerun` a body that was polled keeps its record until the lease is over, as after a crash.
+/// Returns true if the record of a dropped call must be released. Under `rerun` a body that was polled keeps its record
+/// until the lease expires, as after a crash.
 fn is_to_be_given_back(book: &Book, call: &Left) -> bool {
     let is_leased = matches!(call.mode, "rerun" | "refuse" | "steps");
     let stays = call.mode != "refuse" && book.has_started(call.mode, &call.key);

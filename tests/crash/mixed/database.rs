@@ -1,5 +1,5 @@
-//! What the mixed mode needs of a database beside a [ledger](idem_tests::ledger): the pool that everything shares, the
-//! application's own transactions, and sessions that see and lock what others work on.
+//! Operations of a database that the mixed mode needs in addition to a [ledger](idem_tests::ledger): a shared pool, the
+//! application's own transactions, and sessions that inspect and lock records.
 
 use std::ops::DerefMut;
 use std::time::{Duration, Instant};
@@ -17,24 +17,24 @@ use sqlx::{
     SqliteConnection, SqlitePool, Transaction,
 };
 
-/// How many connections a process has.
+/// Number of connections of a process.
 pub(super) const CONNECTIONS: usize = 4;
-/// How long the application waits for one of them.
+/// Time limit for acquiring one of them.
 const ACQUIRED_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) type Connection<S> = <S as TransactionalStore>::Connection;
 
-/// What is enqueued: which message, and its number among those of its ordering key.
+/// Payload of a message: its id, and its number within its ordering key.
 pub(super) type Payload = (String, u64);
 
-/// A store whose database the application shares, through one pool.
+/// A store that shares one pool with its application.
 pub(super) trait OnePool: Database<Pool: Clone + 'static> {
-    /// A transaction of the application's.
+    /// A transaction of the application.
     type Outer: Send;
-    /// A connection that the pool has lent.
+    /// A connection from the pool.
     type Lent: DerefMut<Target = Self::Connection> + Send + 'static;
 
-    /// The store and its pool of [`CONNECTIONS`], whose sessions bear the name at the server.
+    /// Opens the store and its pool of [`CONNECTIONS`], whose sessions have this name at the server.
     fn open(
         address: &str,
         name: &str,
@@ -61,12 +61,12 @@ pub(super) trait OnePool: Database<Pool: Clone + 'static> {
         message: NewMessage<'_, Payload>,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// A connection of nobody's pool.
+    /// Opens a connection outside of every pool.
     fn session(address: &str)
     -> impl Future<Output = Result<Connection<Self>, sqlx::Error>> + Send;
 
-    /// Locks the record of this key, and keeps it locked until [`unlock`](Self::unlock). On SQLite it is the whole
-    /// file. False where there is no such record.
+    /// Locks the record of this key until [`unlock`](Self::unlock). On SQLite it locks the whole file. Returns false if
+    /// there is no such record.
     fn lock(
         session: &mut Connection<Self>,
         operation: &str,
@@ -79,7 +79,7 @@ pub(super) trait OnePool: Database<Pool: Clone + 'static> {
         Self::execute(session, "ROLLBACK")
     }
 
-    /// How many of these connections, which nobody uses, are in a transaction; asked at the server. `name` is that of
+    /// Number of these idle connections that are in a transaction, according to the server. `name` is the name given to
     /// [`open`](Self::open).
     fn in_transaction(
         lent: &mut [Self::Lent],
@@ -154,7 +154,7 @@ impl OnePool for SqliteStore {
         Ok(true)
     }
 
-    /// There is no server: a connection in a transaction refuses to begin another one.
+    /// There is no server to ask: a connection in a transaction refuses to begin another one.
     async fn in_transaction(
         lent: &mut [PoolConnection<Sqlite>],
         _: &str,
@@ -172,7 +172,7 @@ impl OnePool for SqliteStore {
     }
 }
 
-/// Waits for other writers for as long as the application waits for a connection, too.
+/// Waits for other writers for as long as the application waits for a connection.
 async fn begin_writing(pool: &SqlitePool) -> Result<Transaction<'static, Sqlite>, sqlx::Error> {
     let deadline = Instant::now() + ACQUIRED_WITHIN;
     loop {

@@ -1,4 +1,4 @@
-//! What is done to servers and records while the workers work.
+//! Faults of servers and records while the workers work.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,17 +14,17 @@ use super::database::OnePool;
 use super::heard::{Suspect, lock};
 use crate::worker::wall_clock;
 
-/// How long clients may take to be connected again once the server is back.
+/// Time in which clients must be connected again after the server is back, in milliseconds.
 const RECOVERED: u64 = 2_500;
-/// The same for a cluster: a node that comes back waits five seconds before it serves.
+/// The limit for a cluster: a node that comes back waits five seconds before it serves.
 const CLUSTER_RECOVERED: u64 = 9_000;
 
-/// When the server was out of reach, by the wall clock in milliseconds.
+/// Times at which the server was unreachable, in milliseconds of the wall clock.
 #[derive(Debug, Default)]
 pub(super) struct Outages(Mutex<Vec<(u64, u64)>>);
 
 impl Outages {
-    /// Whether the server was out of reach at some time between these of the suspect.
+    /// Returns true if the server was unreachable at any time during the suspect's interval.
     pub(super) fn excuse(&self, suspect: &Suspect) -> bool {
         lock(&self.0)
             .iter()
@@ -39,7 +39,7 @@ impl Outages {
         lock(&self.0).push((from, wall_clock() + recovered));
     }
 
-    /// Stops one of the servers, sometimes for longer than a store call may take, and continues it.
+    /// Stops one of the servers, sometimes for longer than a store time-out, and continues it.
     pub(super) async fn stop(&self, servers: &[Server]) -> anyhow::Result<()> {
         let (server, time) = {
             let mut rng = rand::rng();
@@ -54,7 +54,7 @@ impl Outages {
         Ok(())
     }
 
-    /// Kills one of the servers, and starts it with its data.
+    /// Kills one of the servers, and restarts it with its data.
     pub(super) fn kill(&self, servers: &[Server]) -> anyhow::Result<()> {
         let server = &servers[rand::rng().random_range(0..servers.len())];
         let from = wall_clock();
@@ -67,14 +67,14 @@ impl Outages {
     }
 }
 
-/// A session of somebody else that locks records for seconds, until it is told to stop.
+/// Another session that locks records for seconds, until it is stopped.
 pub(super) struct Locker {
     task: JoinHandle<()>,
     stops: Arc<AtomicBool>,
 }
 
 impl Locker {
-    /// None for a store that has no locks.
+    /// Starts the session. `None` for a store without locks.
     pub(super) fn start(address: &str, begun_at: u64, locks: &Arc<AtomicU64>) -> Option<Self> {
         let stops = Arc::new(AtomicBool::new(false));
         let (of, locks, until) = (address.to_owned(), Arc::clone(locks), Arc::clone(&stops));
@@ -95,7 +95,7 @@ impl Locker {
 
     pub(super) async fn stop(self) {
         self.stops.store(true, Ordering::Relaxed);
-        // It holds nothing when its connection is gone.
+        // A closed connection holds no lock.
         let _ = tokio::time::timeout(Duration::from_secs(10), self.task).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What workers say, line by line, and what the supervisor remembers of it.
+//! The lines that workers report, and the supervisor's notes of them.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use crate::Counts;
 /// A kind of call and a key.
 pub(super) type Call = (String, String);
 
-/// Where lines go: to the supervisor over a pipe, or to it directly where it is this process.
+/// Destination of the lines: a pipe to the supervisor, or the supervisor itself if it runs in this process.
 #[derive(Debug, Clone)]
 pub(super) enum Voice {
     Stdout,
@@ -24,8 +24,8 @@ impl Voice {
     pub(super) fn say(&self, line: &str) {
         match self {
             Self::Stdout => {
-                // One write, so that a kill cuts the line off or leaves it whole. The supervisor is gone when it no
-                // longer listens; it will end this process.
+                // One write, so that a kill cuts the line off or leaves it whole. A closed pipe means that the
+                // supervisor is gone; it will kill this process.
                 let line = format!("{line}\n");
                 let _ = std::io::Write::write_all(&mut std::io::stdout().lock(), line.as_bytes());
             }
@@ -39,8 +39,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Something that must not be, unless the server was down or the process starved between these moments of the wall
-/// clock, in milliseconds.
+/// A possible fault. It is excused if the server was down or the process was starved between these moments, in
+/// milliseconds of the wall clock.
 #[derive(Debug, Clone)]
 pub(super) struct Suspect {
     pub(super) kind: String,
@@ -58,31 +58,31 @@ pub(super) struct Delivery {
     pub(super) at: u64,
 }
 
-/// All that was said.
+/// All reports.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
-    /// By kind of call and what became of it.
+    /// Number of calls, by kind and result.
     pub(super) calls: Counts,
     pub(super) drops: u64,
     pub(super) polls: u64,
     /// Receipts that were acknowledged.
     pub(super) acknowledged: BTreeMap<Call, BTreeSet<String>>,
-    /// Those since the supervisor last looked.
+    /// Receipts that were acknowledged since the supervisor last read the records.
     pub(super) fresh: Vec<(Call, String)>,
     /// Receipts of the bodies that took effect.
     pub(super) effects: BTreeMap<Call, BTreeSet<String>>,
-    /// Whether the caller's own transactions were committed, where that is known.
+    /// For each of the caller's own transactions, true if it was committed; unknown ones are absent.
     pub(super) outer: BTreeMap<String, bool>,
     pub(super) deliveries: Vec<Delivery>,
     pub(super) suspects: Vec<Suspect>,
     pub(super) connections: u64,
     pub(super) records: u64,
-    /// The last pause that each worker has finished checking.
+    /// Last pause that each worker has finished checking.
     pub(super) checked: BTreeMap<usize, u64>,
 }
 
 impl Heard {
-    /// Takes a line of a worker. A piece of one that was cut off by a kill has too few words.
+    /// Reads a line of a worker. A line that was cut off by a kill has too few words.
     pub(super) fn hear(&mut self, worker: usize, line: &str) {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
@@ -138,11 +138,11 @@ impl Heard {
 }
 
 tokio::task_local! {
-    /// Whether the call that is being made gave a value that could not be recorded yet.
+    /// True if the current call returned a value that could not be recorded yet.
     static UNRECORDED: Cell<bool>;
 }
 
-/// Makes a call, and tells whether it warned that its value could not be recorded yet.
+/// Makes a call. Returns true with its output if the call warned that its value could not be recorded yet.
 pub(super) async fn noting_unrecorded<F: Future>(call: F) -> (F::Output, bool) {
     UNRECORDED
         .scope(Cell::new(false), async {
@@ -152,9 +152,9 @@ pub(super) async fn noting_unrecorded<F: Future>(call: F) -> (F::Output, bool) {
         .await
 }
 
-/// Listens to the library's warnings, for the whole process.
+/// Subscribes to the library's warnings, for the whole process.
 pub(super) fn listen_to_warnings() {
-    // It is set already where several stores are tried in one process.
+    // The subscriber is already set if several stores are tested in one process.
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(Warnings));
 }
 
@@ -175,7 +175,7 @@ struct Message;
 impl Visit for Message {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         if field.name() == "message" && format!("{value:?}").contains("could not be recorded yet") {
-            // It is said by the call itself, where its caller polls it.
+            // The call itself emits the warning, in the task that polls it.
             let _ = UNRECORDED.try_with(|it| it.set(true));
         }
     }

@@ -1,4 +1,4 @@
-//! Callers that leave: a future that is dropped after a time or a number of polls, and what became of one that was not.
+//! Callers that drop their calls after a time or a number of polls, and the results of calls that were not dropped.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -13,20 +13,20 @@ use super::calls::{Book, ChargeError, Left};
 use super::heard::{lock, noting_unrecorded};
 use crate::worker::wall_clock;
 
-/// An answer that took longer is counted.
+/// Threshold of a slow answer. Slower answers are counted.
 pub(super) const PROMPT: Duration = Duration::from_millis(100);
 
-/// When a caller leaves.
+/// Time at which a caller drops its call.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Leave {
     Never,
     After(Duration),
-    /// Once the future was polled so often.
+    /// After this number of polls.
     Polled(u32),
 }
 
 impl Leave {
-    /// Most leave, at moments that hit each part of a call.
+    /// A random time. Most calls are dropped, at moments that hit each part of a call.
     pub(super) fn at_random() -> Self {
         let mut rng = rand::rng();
         match rng.random_range(0..10) {
@@ -38,7 +38,7 @@ impl Leave {
     }
 }
 
-/// Runs a future until it is ready or its caller leaves, which drops it. Gives the number of polls as well.
+/// Runs a future until it is ready or its caller drops it. Returns the number of polls as well.
 pub(super) async fn until_left<F: Future>(leave: Leave, future: F) -> (Option<F::Output>, u32) {
     let mut future = Box::pin(future);
     let mut polls = 0;
@@ -58,12 +58,13 @@ pub(super) async fn until_left<F: Future>(leave: Leave, future: F) -> (Option<F:
     (output, polls)
 }
 
-/// How late this process and its database are with things that nobody holds up. An answer is slow only beyond it.
+/// Lateness of this process and its database for operations without contention. An answer is slow only if it is later
+/// than that.
 #[derive(Debug, Default)]
 pub(super) struct Pace(Mutex<VecDeque<(Instant, Duration)>>);
 
 impl Pace {
-    /// Takes the time of something that should be quick, over and over.
+    /// Measures an operation that should be quick, repeatedly.
     pub(super) async fn measure<F>(&self, mut beat: impl FnMut() -> F)
     where
         F: Future<Output = ()>,
@@ -86,7 +87,7 @@ impl Pace {
         let beats = lock(&self.0);
         let since = beats.iter().filter(|(ended, _)| *ended >= began);
         let worst = since.map(|(_, lateness)| *lateness).max();
-        // A beat that has begun and not come back is as late as the call.
+        // An operation that has started and not returned is as late as the call.
         let silent = beats.back().map_or(Duration::ZERO, |(at, _)| at.elapsed());
         worst.unwrap_or_default().max(silent)
     }
@@ -98,16 +99,16 @@ pub(super) struct Attempted<'a> {
     pub(super) pace: &'a Pace,
     pub(super) mode: &'static str,
     pub(super) key: &'a str,
-    /// Whether nobody locks its key.
+    /// True if no other session locks its key.
     pub(super) is_unrelated: bool,
-    /// Whether unrelated calls need not wait for each other: all writers of a SQLite file do.
+    /// True if unrelated calls need not wait for each other. Writers of a SQLite file always wait.
     pub(super) is_bounded: bool,
-    /// Whether `Ok` means that it is committed.
+    /// True if `Ok` means that the transaction is committed.
     pub(super) acknowledges: bool,
 }
 
 impl Attempted<'_> {
-    /// Makes the call, and says what became of it. `None`: its caller left.
+    /// Makes the call, and reports its result. Returns `None` if its caller dropped it.
     pub(super) async fn make(
         &self,
         call: impl Future<Output = Result<String, ChargeError>>,
@@ -170,7 +171,7 @@ impl Attempted<'_> {
     }
 }
 
-/// Says that something must not be, unless the server was down between then and now.
+/// Reports a possible fault, which is excused if the server was down in the meantime.
 pub(super) fn suspect(book: &Book, kind: &str, begun_at: u64, what: &str) {
     let now = wall_clock();
     let what = what.replace('\n', " ");

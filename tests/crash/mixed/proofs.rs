@@ -1,4 +1,4 @@
-//! That the checks find what they look for.
+//! Proofs that the checks find the faults that they look for.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -26,7 +26,7 @@ fn kinds(heard: &Mutex<Heard>) -> Vec<String> {
     heard.suspects.iter().map(|it| it.kind.clone()).collect()
 }
 
-/// As by a `BEGIN` whose caller left before the answer came.
+/// Simulates a `BEGIN` whose caller was dropped before the answer came.
 async fn a_transaction_that_was_left_open_is_found<S: OnePool>(address: &str) {
     let (book, heard) = book();
     let (_, pool) = S::open(address, &book.name).await.unwrap();
@@ -69,7 +69,7 @@ async fn a_record_that_nobody_owns_is_found() {
         let key = book.next_id();
         let mut call = Box::pin(calls::refuse(&idem, &book, &key));
         let waits = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending())).await;
-        // Dropped, it would interrupt the record.
+        // Dropping the call would interrupt the record.
         std::mem::forget(call);
         if waits && book.has_started("refuse", &key) {
             break key;
@@ -86,7 +86,7 @@ async fn a_record_that_nobody_owns_is_found() {
     assert_eq!(kinds(&heard), ["stray"]);
 }
 
-/// The ledger and the records after a joined call that was committed, and then with something changed.
+/// Compares a ledger and records after a joined call that was committed, with one change applied. Returns the faults.
 fn judged(change: impl FnOnce(&mut Heard, &mut Ledger, &mut Records)) -> Vec<String> {
     let (key, receipt) = ("w-1", "0123456789abcdef");
     let mut heard = Heard::default();

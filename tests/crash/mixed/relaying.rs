@@ -1,4 +1,4 @@
-//! The relay, and what tells that it handed a message out.
+//! The relay, and its proof of each delivery.
 
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use super::heard::Voice;
 
 pub(super) const TOPIC: &str = "mixed.charged";
 
-/// Starts a relay whose handler fails now and then.
+/// Starts a relay whose handler fails at times.
 pub(super) fn start(outbox: &Outbox, voice: Voice) -> Result<RelayGuard, Error> {
     outbox
         .relay()

@@ -1,4 +1,4 @@
-//! What was said, held against the database after everything ended.
+//! Comparison of all reports with the database, after the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,14 +19,15 @@ use super::worker::{handle, until_it_answers};
 use crate::Counts;
 use crate::backend;
 
-/// How long the last call of a key may take: more than a lease.
+/// Time limit for the last call of a key: more than a lease.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a relay may take to hand out what is left, and servers to serve again.
+/// Time limit for a relay to deliver the remaining messages, and for servers to serve again.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
-/// How many keys that were given back are called once more; all others are.
+/// Number of released keys that are called once more; all other keys are called.
 const RELEASED_CALLED: usize = 1_000;
 
-/// What workers and the supervisor suspect, in words, and whether it is excused while the server is out of reach.
+/// Kinds of faults that workers and the supervisor report: name, description, and true if an unreachable server excuses
+/// it.
 const SUSPICIONS: [(&str, &str, bool); 14] = [
     ("stray", "stray RUNNING records", false),
     ("pool", "pools that do not lend all connections", false),
@@ -64,14 +65,14 @@ const SUSPICIONS: [(&str, &str, bool); 14] = [
     ),
 ];
 
-/// The receipt that a record holds.
+/// Receipt in a record.
 pub(super) fn receipt(record: &Record) -> Option<String> {
     let payload = record.payload.as_ref()?;
     let text = std::str::from_utf8(&payload.bytes).ok()?;
     Some(text.trim_matches('"').to_owned())
 }
 
-/// What became of all of it.
+/// Results of the whole run.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
     calls: Counts,
@@ -84,7 +85,7 @@ pub(super) struct Verdict {
     messages: usize,
     late: usize,
     excused: Counts,
-    /// What is broken, and one example of each.
+    /// Broken guarantees: the number of violations, and one example of each.
     broken: BTreeMap<String, (u64, String)>,
 }
 
@@ -100,13 +101,13 @@ impl Verdict {
         }
     }
 
-    /// The promises that are broken.
+    /// Names of the broken guarantees.
     #[cfg(test)]
     pub(super) fn broken(&self) -> Vec<String> {
         self.broken.keys().cloned().collect()
     }
 
-    /// Whether everything was as promised.
+    /// Returns an error if a guarantee was broken.
     pub(super) fn verdict(&self) -> anyhow::Result<()> {
         let broken: Vec<_> = self
             .broken
@@ -120,7 +121,7 @@ impl Verdict {
     }
 }
 
-/// Sorts what was said, looks at the records, and calls each key once more.
+/// Sorts the reports, reads the records, and calls each key once more.
 pub(super) async fn judge(
     address: &str,
     idem: &Idem,
@@ -153,11 +154,11 @@ pub(super) async fn judge(
     Ok(verdict)
 }
 
-/// State and receipt, by call.
+/// State and receipt of the record of each call.
 pub(super) type Records = BTreeMap<Call, (State, Option<String>)>;
 
 async fn records(idem: &Idem) -> anyhow::Result<Records> {
-    // A cluster whose nodes have just been started answers, and serves some seconds later.
+    // The nodes of a restarted cluster answer at first, and serve some seconds later.
     let listed = until_it_answers(|| backend::records(idem));
     let listed = tokio::time::timeout(ENDED_WITHIN, listed).await;
     let listed = listed.context("the records cannot be listed")?;
@@ -203,7 +204,7 @@ impl Verdict {
         }
     }
 
-    /// At most once means one effect, whoever was told what.
+    /// "At most once" means one effect, independent of the callers' answers.
     pub(super) fn judge_effects(&mut self, heard: &Heard) {
         for (call, receipts) in &heard.effects {
             if call.0 == "refuse" && receipts.len() > 1 {
@@ -212,7 +213,7 @@ impl Verdict {
         }
     }
 
-    /// An effect was committed if and only if its record was, and the caller's transaction as a whole or not at all.
+    /// An effect is committed if and only if its record is, and the caller's transaction as a whole or not at all.
     pub(super) fn judge_transactions(&mut self, heard: &Heard, ledger: &Ledger, records: &Records) {
         self.ledger_rows = ledger.values().map(Vec::len).sum();
         for (row, receipts) in ledger {
@@ -312,7 +313,7 @@ async fn judge_database<S: OnePool>(
     let voice = Voice::Here(0, Arc::clone(heard));
     verdict.judge_transactions(&lock(heard), &ledger, records);
 
-    // Whatever was committed is to be handed out, and then there is nothing left.
+    // Every committed message is delivered, and then the outbox is empty.
     let outbox = S::outbox(&pool);
     let relay = relaying::start(&outbox, voice)?;
     let deadline = Instant::now() + ENDED_WITHIN;
@@ -376,7 +377,7 @@ async fn call_plainly(
     }
 }
 
-/// Calls what has not ended: it must end now, or stand interrupted for a person.
+/// Calls every key that has not completed: now it must complete, or be interrupted for an operator.
 async fn call_to_their_ends<F>(
     verdict: &mut Verdict,
     idem: &Idem,

@@ -1,4 +1,4 @@
-//! A worker: everything that shares its pool, and the pauses in which it looks at what is left of its calls.
+//! A worker: all users of its pool, and the pauses in which it checks what its calls have left.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,13 +17,13 @@ use super::heard::{Voice, listen_to_warnings};
 use super::leaving::{Pace, suspect};
 use crate::worker::{Orders, wall_clock};
 
-/// How many calls a worker has under way, and how many of them with the key that is locked now and then.
+/// Number of concurrent calls of a worker, and the number of them with the key that is locked at times.
 const CALLERS: usize = 8;
 const BUSY_CALLERS: usize = 2;
-/// How long the calls that are under way may take to end, with the server up.
+/// Time limit for calls in flight to end, with the server up.
 const ENDED_WITHIN: Duration = Duration::from_secs(40);
 
-/// A handle on this store with the times of this test.
+/// Handle on this store with this test's time limits.
 pub(super) fn handle<S: Store>(store: S) -> Idem<S> {
     Idem::builder(store)
         .lease(LEASE)
@@ -32,10 +32,10 @@ pub(super) fn handle<S: Store>(store: S) -> Idem<S> {
         .build()
 }
 
-/// A process that works until it is killed, and does as it is told on its standard input.
+/// Works until it is killed, and obeys the orders on its standard input.
 pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
     std::panic::set_hook(Box::new(|panic| {
-        // Which a server that went away may also cause.
+        // A server that went away may also cause a panic.
         let begun_at = wall_clock().saturating_sub(1_000);
         let what = panic.to_string().replace('\n', " ");
         let now = wall_clock();
@@ -61,7 +61,7 @@ pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same in this process, on a store that only it has.
+/// Works in this process, on a store that only this process has.
 pub(super) async fn work_here(
     idem: Idem,
     begun_at: u64,
@@ -79,7 +79,7 @@ pub(super) async fn open_redis(address: &str) -> anyhow::Result<RedisStore> {
     })
 }
 
-/// Tries again until it can be opened: the server may be down just now.
+/// Retries until the store can be opened: the server may be down now.
 pub(super) async fn until_it_answers<T, F>(open: impl Fn() -> F) -> T
 where
     F: Future<Output = anyhow::Result<T>>,
@@ -130,7 +130,7 @@ async fn work_on<S: OnePool>(
     tokio::spawn(async move {
         let session = tokio::sync::Mutex::new(None);
         let beat = async || {
-            // A writer of a SQLite file would be one more that the others wait for.
+            // A measuring writer of a SQLite file would be one more writer that the others wait for.
             if !address.starts_with("sqlite:") {
                 beat::<S>(&mut *session.lock().await, &address).await;
             }
@@ -140,7 +140,7 @@ async fn work_on<S: OnePool>(
     serve(shop, told).await;
 }
 
-/// A commit of its own on a connection of its own, which nobody holds up.
+/// Makes a commit on a dedicated connection, without contention.
 async fn beat<S: OnePool>(session: &mut Option<super::database::Connection<S>>, address: &str) {
     if session.is_none() {
         *session = S::session(address).await.ok();
@@ -153,10 +153,10 @@ async fn beat<S: OnePool>(session: &mut Option<super::database::Connection<S>>, 
     }
 }
 
-/// Lets everybody work, and stops for each pause.
+/// Lets all callers work, and stops them for each pause.
 async fn serve<W: Work>(work: Arc<W>, mut told: mpsc::UnboundedReceiver<String>) {
     listen_to_warnings();
-    // Whoever works holds it for reading.
+    // Each caller holds the read lock while it works.
     let gate = Arc::new(RwLock::new(()));
     let pausing = Arc::new(AtomicBool::new(false));
     for caller in 0..CALLERS {
@@ -172,7 +172,7 @@ async fn serve<W: Work>(work: Arc<W>, mut told: mpsc::UnboundedReceiver<String>)
                         work.call().await;
                     }
                 });
-                // A panic was told by the hook.
+                // The panic hook has reported the panic.
                 if call.await.is_err() {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
@@ -210,7 +210,7 @@ async fn serve<W: Work>(work: Arc<W>, mut told: mpsc::UnboundedReceiver<String>)
         let voice = &work.book().voice;
         voice.say(&format!("inspected {connections} {records}"));
         voice.say(&format!("checked {pause}"));
-        // Until it is told to go on; after the last pause nobody works again.
+        // Waits for the order to continue; after the last pause all callers stay stopped.
         if told.recv().await.is_none() {
             std::future::pending::<()>().await;
         }
@@ -228,7 +228,7 @@ async fn for_a_while(pausing: &AtomicBool) {
 
 type Working<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
-/// A relay that is dropped, mostly in the middle of something.
+/// Runs a relay for a short time and drops it, usually while it works.
 fn relay<'a, W: Work>(work: &'a W, pausing: &'a AtomicBool) -> Working<'a> {
     Box::pin(async move {
         let relay = work.relay()?;
