@@ -1,47 +1,47 @@
-//! What a call can fail with. Messages are fragments that never hold a raw key or a stored result.
+//! The errors of a call. Messages are fragments that never contain a raw key or a stored result.
 
 use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
-/// What an idempotent call can answer instead of the function's own result.
+/// An error that an idempotent call returns instead of the function's own result.
 ///
 /// | variant | what happened | what a caller does |
 /// | --- | --- | --- |
-/// | [`InFlight`](Self::InFlight) | another call with this key is running | ask again, same key, after `retry_after` |
-/// | [`KeyReused`](Self::KeyReused) | the key was first used with another request | mend the caller; a new request needs a new key |
-/// | [`Interrupted`](Self::Interrupted) | an earlier call died and nobody knows whether its effect happened | a person (or `reconcile`) decides, then ask again |
-/// | [`LeaseLost`](Self::LeaseLost) | this call was believed dead and another one took over | ask again, same key, for the stored result |
-/// | [`Unrecorded`](Self::Unrecorded) | the work was done, but its result could not be stored | look the result up elsewhere; it is not run again |
-/// | [`InvalidCall`](Self::InvalidCall) | operation name, ttl, lease or step is malformed | mend the service |
-/// | [`InvalidKey`](Self::InvalidKey) | key or scope is malformed; or the key was not issued, or has expired, where one is asked for that was | mend the caller, or have a key issued |
-/// | [`Fingerprint`](Self::Fingerprint) | the request has no canonical form | mend the request |
-/// | [`Decode`](Self::Decode) | a record was written by code that this build does not understand | deploy a build that does; it is not run again |
-/// | [`Store`](Self::Store) | the store could not answer; nothing was run, or the error says so | ask again, same key, where [`StoreError::is_retryable`] |
-/// | [`InvalidOutbox`](Self::InvalidOutbox) | a message or a relay is malformed | mend the service |
-/// | [`NotInstalled`](Self::NotInstalled), [`NoRuntime`](Self::NoRuntime) | the process is not set up | mend the service |
+/// | [`InFlight`](Self::InFlight) | another call with this key is running | retry with the same key after `retry_after` |
+/// | [`KeyReused`](Self::KeyReused) | the key was first used with another request | fix the caller; a new request needs a new key |
+/// | [`Interrupted`](Self::Interrupted) | an earlier call crashed, and it is unknown if its effect happened | an operator (or `reconcile`) decides, then retry |
+/// | [`LeaseLost`](Self::LeaseLost) | this call's lease lapsed, and another call took over | retry with the same key to get the stored result |
+/// | [`Unrecorded`](Self::Unrecorded) | the work was done, but its result could not be stored | look the result up elsewhere; the body does not run again |
+/// | [`InvalidCall`](Self::InvalidCall) | operation name, ttl, lease or step is malformed | fix the service |
+/// | [`InvalidKey`](Self::InvalidKey) | key or scope is malformed; or an issued key is required, and this one was not issued or has expired | fix the caller, or request an issued key |
+/// | [`Fingerprint`](Self::Fingerprint) | the request has no canonical form | fix the request |
+/// | [`Decode`](Self::Decode) | a record was written by code that this build does not understand | deploy a build that does; the body does not run again |
+/// | [`Store`](Self::Store) | the store could not answer; nothing ran, unless the error says otherwise | retry with the same key if [`StoreError::is_retryable`] |
+/// | [`InvalidOutbox`](Self::InvalidOutbox) | a message or a relay is malformed | fix the service |
+/// | [`NotInstalled`](Self::NotInstalled), [`NoRuntime`](Self::NoRuntime) | the process is not set up | fix the service |
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another call with this key is running and its lease holds.
+    /// Another call with this key is running, and its lease is valid.
     #[error("a call with this key is under way, ask again in {retry_after:?}")]
     InFlight {
-        /// How long to wait before asking again.
+        /// Time to wait before the retry.
         retry_after: Duration,
     },
     /// The key was first used with a different request.
     #[error("this key was first used with a different request")]
     KeyReused,
-    /// An earlier call with this key ended in a way that nobody knows the outcome of.
+    /// An earlier call with this key was interrupted, and its outcome is unknown.
     #[error("an earlier call with this key was interrupted and its outcome is unknown")]
     Interrupted,
-    /// This call's lease ran out, another call took over, and no stored result is there yet.
+    /// This call's lease lapsed, another call took over, and there is no stored result yet.
     #[error("the lease of this call was lost to another one")]
     LeaseLost,
-    /// The work was done, but its result could not be stored, so it cannot be given again.
+    /// The work was done, but its result could not be stored, so it cannot be replayed.
     #[error("the work for this key was done but its result could not be stored")]
     Unrecorded,
-    /// The key or the scope is malformed, or the key is not one that was issued where that is asked for.
+    /// The key or the scope is malformed, or an issued key is required and this one is not.
     #[error("the idempotency key is invalid")]
     InvalidKey(#[from] InvalidKey),
     /// The operation's name, ttl, lease or a step of the body is malformed.
@@ -50,13 +50,13 @@ pub enum Error {
     /// The request has no canonical form.
     #[error("the request could not be fingerprinted")]
     Fingerprint(#[from] FingerprintError),
-    /// A record is there, but this build cannot read it.
+    /// A record exists, but this build cannot read it.
     #[error("the stored record could not be decoded")]
     Decode(#[from] DecodeError),
-    /// The store could not do what was asked.
+    /// The store could not complete a request.
     #[error("the idempotency store failed")]
     Store(#[from] StoreError),
-    /// A message cannot be enqueued as it is, or a relay not be started.
+    /// A message cannot be enqueued in this form, or a relay cannot be started.
     #[error("the outbox is used wrongly")]
     InvalidOutbox(#[from] InvalidOutbox),
     /// No `store` was named and no process default is installed.
@@ -68,7 +68,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same call with the same key may succeed later without anybody mending anything.
+    /// True if the same call with the same key may succeed later without any intervention.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::InFlight { .. } | Self::LeaseLost => true,
@@ -78,41 +78,41 @@ impl Error {
     }
 }
 
-/// Why a text is no key or no scope, or a key is none for this operation.
+/// Reason for which a text is not a key or scope, or a key is not valid for this operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidKey {
-    /// Nothing in it.
+    /// The key is empty.
     #[error("a key has 1 to 255 characters, this one is empty")]
     Empty,
-    /// More than 255 bytes.
+    /// The key has more than 255 bytes.
     #[error("a key has at most 255 bytes, this one has {0}; `Key::derive` takes longer text")]
     TooLong(usize),
-    /// A byte that is not printable ASCII.
+    /// The key has a byte that is not printable ASCII.
     #[error(
         "a key is printable ASCII, byte {0} of this one is not; `Key::derive` takes other text"
     )]
     NotPrintable(usize),
-    /// It was not issued by this service for this operation and scope, and the operation asks for one that was.
+    /// The operation requires an issued key, and this key was not issued by this service for this operation and scope.
     #[error("this key was not issued for this operation and scope")]
     NotIssued,
-    /// It was issued, and its time is over. It may have been used in that time: what is kept of its use expires too.
+    /// The key was issued, and has expired. It may have been used before it expired: the record of its use expires too.
     #[error(
         "the time that this key was issued for is over: make sure that the key was not used before, then issue a new one"
     )]
     Expired,
-    /// A scope of no characters.
+    /// The scope is empty.
     #[error("a scope has 1 to 255 bytes, this one is empty")]
     EmptyScope,
-    /// A scope of more than 255 bytes.
+    /// The scope has more than 255 bytes.
     #[error("a scope has at most 255 bytes, this one has {0}")]
     ScopeTooLong(usize),
-    /// A control character in a scope.
+    /// The scope has a control character.
     #[error("a scope has no control characters, byte {0} of this one begins one")]
     ScopeControl(usize),
 }
 
-/// What is wrong with how a call is set up.
+/// Reason for which a call's setup is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidCall {
@@ -125,23 +125,23 @@ pub enum InvalidCall {
     /// Two steps of one run have the same name.
     #[error("the step `{0}` was used before in this run, give each step a name of its own")]
     StepReused(String),
-    /// The body has steps, and the store keeps none.
+    /// The body has steps, and the store does not support them.
     #[error("this store keeps no steps, take one that does or put the body's effects into one")]
     StepsUnsupported,
-    /// A step was to run in a transaction of another store than the call's.
+    /// A step was to run in a transaction of a store other than the call's.
     #[error(
         "a step and its effect are committed by the store of its call: give `step_tx` the handle that the call was \
          made with, or a clone of it"
     )]
     OtherStore,
-    /// The result of a step in a transaction cannot be stored; why.
+    /// The result of a step in a transaction cannot be stored, for this reason.
     #[error(
         "what the step `{step}` did was rolled back, because its result cannot be stored: {reason}"
     )]
     StepResult {
         /// The step's name.
         step: String,
-        /// What is wrong with its result.
+        /// Reason for which its result cannot be stored.
         reason: String,
     },
     /// The default name, module path and function name, does not identify this function.
@@ -150,38 +150,38 @@ pub enum InvalidCall {
          give it one of its own with `name = \"...\"`"
     )]
     AmbiguousName(String),
-    /// The value that the call keeps to be recovered with cannot be stored; why.
+    /// The recovery input of the call cannot be stored, for this reason.
     #[error("the recovery input cannot be stored: {0}")]
     RecoveryInput(String),
     /// The store cannot save recovery inputs.
     #[error("this store cannot save recovery inputs; use a SQL store")]
     NoRecovery,
-    /// The pauses of a recovery are so short that others would count calls that are under way as failed.
+    /// The pauses of a recovery are so short that other processes would count running calls as failed.
     #[error("the pauses between recoveries are too short, give them 1 ms or more, better seconds")]
     ShortPause,
     /// The retention is less than a microsecond.
     #[error("the ttl is zero, so no result would be kept")]
     ZeroTtl,
     /// The lease is less than a microsecond.
-    #[error("the lease is zero, so no owner would ever be believed")]
+    #[error("the lease is zero, so every claim would lapse immediately")]
     ZeroLease,
-    /// Tokens are issued and asked for, and the handle has no secret to sign them with.
+    /// The call uses issued keys, and the handle has no secret to sign them with.
     #[error("issued keys are signed, give the handle a secret with `fingerprint_secret`")]
     NoSecret,
-    /// The call was made in the body of a transactional one or of a [`step_tx`](crate::Attempt::step_tx), on the same
-    /// store, and does not join its transaction; or a step was.
+    /// The call was made in the body of a transactional call, or of a [`step_tx`](crate::Attempt::step_tx), on the same
+    /// store, and does not join its transaction. The same applies to a step.
     #[error(
         "this call is made inside of a transaction on the same store, for which it would wait, and which could not \
          take it back: make it before or after, or let it join by `tx = ...` naming an argument that is the connection"
     )]
     InsideTransaction,
-    /// A call was to join the transaction of a connection that is in none, or in one that was begun by SQL text.
+    /// The call was to join the transaction of a connection that is in none, or in one that was begun by SQL text.
     #[error(
         "the connection is in no transaction that sqlx knows of: begin one with sqlx's `begin()`, not by SQL text, and \
          commit it after the call, or leave out the connection to have the call begin one"
     )]
     NoTransaction,
-    /// The call is transactional, and this cannot be said of one that is.
+    /// The call is transactional, and transactional calls do not have this option.
     #[error("a transactional call has no `{0}`: the database decides, by committing or not")]
     NotTransactional(&'static str),
     /// The secret that signs fingerprints is shorter than 16 bytes.
@@ -189,7 +189,7 @@ pub enum InvalidCall {
     ShortSecret(usize),
 }
 
-/// What is wrong with a message for an outbox, or with a relay.
+/// Reason for which a message for an outbox, or a relay, is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidOutbox {
@@ -228,14 +228,14 @@ pub enum InvalidOutbox {
     #[error("a relay polls for at most 100 topics, start several relays")]
     TooManyTopics,
     /// The lease of a relay is shorter than a millisecond.
-    #[error("the lease is too short for anybody to be believed, give it a second or more")]
+    #[error("the lease is too short to handle a message, give it a second or more")]
     ZeroLease,
-    /// A relay may handle no message at once.
+    /// A relay has a concurrency of zero.
     #[error("the relay would handle no message, let it handle at least one at once")]
     ZeroConcurrency,
 }
 
-/// Why a request has no canonical form.
+/// Reason for which a request has no canonical form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct FingerprintError {
@@ -243,7 +243,7 @@ pub struct FingerprintError {
 }
 
 impl FingerprintError {
-    /// An error with this message: a lowercase fragment without the request's own values.
+    /// Creates an error with this message: a lowercase fragment without the request's own values.
     pub fn new(message: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         Self {
             message: message.into(),
@@ -251,7 +251,7 @@ impl FingerprintError {
     }
 }
 
-/// Why a stored record could not be read.
+/// Reason for which a stored record could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct DecodeError {
@@ -261,7 +261,7 @@ pub struct DecodeError {
 }
 
 impl DecodeError {
-    /// An error with this message: a lowercase fragment without any stored value.
+    /// Creates an error with this message: a lowercase fragment without any stored value.
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -269,7 +269,7 @@ impl DecodeError {
         }
     }
 
-    /// The same, with what caused it.
+    /// Adds the cause of the error.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
@@ -277,7 +277,7 @@ impl DecodeError {
     }
 }
 
-/// Why a store could not do what was asked: opaque, with a kind to act on and the backend's own error as its source.
+/// Failure of a store: opaque, with a kind to act on and the backend's own error as its source.
 #[derive(Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,
@@ -286,17 +286,17 @@ pub struct StoreError {
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// What kind of failure a [`StoreError`] is.
+/// Kind of failure of a [`StoreError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// Out of reach: no connection, connection lost, pool exhausted.
+    /// The store is unreachable: no connection, connection lost, pool exhausted.
     Unavailable,
-    /// No answer within the handle's time-out; whether the store acted is unknown.
+    /// There was no answer within the handle's time-out; it is unknown if the store acted.
     Timeout,
     /// The store's own concurrency control gave up (busy, deadlock, serialization failure).
     Conflict,
-    /// No room for another record or byte.
+    /// The store has no room for another record or byte.
     Full,
     /// The store refuses writes.
     ReadOnly,
@@ -304,14 +304,14 @@ pub enum StoreErrorKind {
     Denied,
     /// A table, column or script is missing or of another version: run `migrate()`.
     Schema,
-    /// The store answered with something that no idem store writes.
+    /// The store returned data that no idem store writes.
     Corrupt,
-    /// Anything else.
+    /// Any other failure.
     Other,
 }
 
 impl StoreError {
-    /// An error of this kind. The message is a lowercase fragment that says what to do where that is known.
+    /// Creates an error of this kind. The message is a lowercase fragment that also says what to do, if that is known.
     pub fn new(kind: StoreErrorKind, message: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         Self {
             kind,
@@ -324,28 +324,29 @@ impl StoreError {
         }
     }
 
-    /// Marks the error as retryable, whatever its kind: the store expects that the failure ends without anybody's help.
+    /// Marks the error as retryable, whatever its kind: the store expects the failure to end without intervention.
     #[must_use]
     pub fn retryable(mut self) -> Self {
         self.retryable = true;
         self
     }
 
-    /// The same, with what caused it.
+    /// Adds the cause of the error.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// What kind of failure this is.
+    /// Kind of failure.
     pub fn kind(&self) -> StoreErrorKind {
         self.kind
     }
 
-    /// Whether the same request may succeed later without anybody mending anything: true for
+    /// True if the same request may succeed later without any intervention. This is so for
     /// [`Unavailable`](StoreErrorKind::Unavailable), [`Timeout`](StoreErrorKind::Timeout) and
-    /// [`Conflict`](StoreErrorKind::Conflict), and for other errors that the store marked as [`retryable`](Self::retryable).
+    /// [`Conflict`](StoreErrorKind::Conflict), and for other errors that the store marked as
+    /// [`retryable`](Self::retryable).
     pub fn is_retryable(&self) -> bool {
         self.retryable
     }

@@ -1,4 +1,4 @@
-//! What identifies a record: the key a caller sent, the scope it belongs to, the operation it is for.
+//! The identity of a record: the caller's key, its scope, and the operation.
 
 mod fresh;
 
@@ -10,31 +10,31 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::{InvalidCall, InvalidKey};
 
-/// The longest key, scope part and operation name, in bytes.
+/// Maximum length of a key, a scope part and an operation name, in bytes.
 pub const MAX_LEN: usize = 255;
 
 const PRINTABLE: std::ops::RangeInclusive<u8> = 0x20..=0x7e;
 
-/// Whether all of it is printable ASCII. It looks at all bytes in any case, which lets it look at many at once.
+/// True if all bytes are printable ASCII. Without an early exit, so that the compiler can vectorise the loop.
 fn is_printable(bytes: &[u8]) -> bool {
     bytes
         .iter()
         .fold(true, |so_far, byte| so_far & PRINTABLE.contains(byte))
 }
 
-/// An idempotency key: 1 to 255 bytes of printable ASCII (0x20 to 0x7E), and the [`Scope`] it may carry.
+/// An idempotency key: 1 to 255 bytes of printable ASCII (0x20 to 0x7E), and optionally a [`Scope`].
 ///
-/// | where the work comes from | its key |
+/// | origin of the work | its key |
 /// | --- | --- |
-/// | a row, order or message that has an id already: UUID, snowflake (`i64`, `u64`), number | that id, through [`ToKey`] |
-/// | a call that this program begins, and retries | [`Key::generate`], made before the first try and kept with the work |
-/// | the same, where the key may not tell when it was made | [`Key::generate_v4`] |
-/// | several names that say together what it is: `["invoice", "2031", "reminder"]` | [`Key::derive`] |
-/// | an id that is too long, or no printable ASCII | [`Key::derive`] |
-/// | a client's `Idempotency-Key` header | its text, in the scope of whoever is authenticated |
-/// | nothing but the request itself, and equal ones are meant to be one | `key = fingerprint` in `#[idempotent]` |
+/// | a row, order or message that already has an id: UUID, snowflake (`i64`, `u64`), number | that id, through [`ToKey`] |
+/// | a call that this program begins, and retries | [`Key::generate`], called before the first attempt and saved with the work |
+/// | such a call, if the key must not reveal its creation time | [`Key::generate_v4`] |
+/// | several names that identify the work together: `["invoice", "2031", "reminder"]` | [`Key::derive`] |
+/// | an id that is too long, or not printable ASCII | [`Key::derive`] |
+/// | a client's `Idempotency-Key` header | its text, in the scope of the authenticated principal |
+/// | only the request itself, if equal requests are meant to be one | `key = fingerprint` in `#[idempotent]` |
 ///
-/// `Debug` shows its length alone, since keys are often guessable or secret. Cloning is cheap.
+/// `Debug` shows only the length, because keys are often guessable or secret. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key {
     text: Arc<str>,
@@ -42,10 +42,10 @@ pub struct Key {
 }
 
 impl Key {
-    /// A key of this text, in no scope.
+    /// Creates a key with this text, in no scope.
     ///
     /// # Errors
-    /// [`InvalidKey`] where the text is empty, over 255 bytes or not printable ASCII.
+    /// [`InvalidKey`] if the text is empty, over 255 bytes or not printable ASCII.
     pub fn new(text: impl AsRef<str> + Into<Arc<str>>) -> Result<Self, InvalidKey> {
         let bytes = text.as_ref().as_bytes();
         if bytes.is_empty() {
@@ -64,9 +64,9 @@ impl Key {
         })
     }
 
-    /// A key derived from parts of any length and content, the same in every process and build: the hex of SHA-256
-    /// over `idem/key/1` and the parts, each behind its length as a 64-bit big-endian number of bytes. The key is as
-    /// distinct as the parts are: `["ab", "c"]`, `["a", "bc"]` and `["abc"]` differ.
+    /// Derives a key from parts of any length and content. The key is the same in every process and build: the hex of
+    /// SHA-256 over `idem/key/1` and the parts, each preceded by its length as a 64-bit big-endian number of bytes. The
+    /// length prefixes keep different parts apart: `["ab", "c"]`, `["a", "bc"]` and `["abc"]` give different keys.
     ///
     /// ```
     /// use idem_runtime::Key;
@@ -92,7 +92,7 @@ impl Key {
         }
     }
 
-    /// The key of a token that was issued: what it says, and who says so.
+    /// The key of an issued token: its contents, and the HMAC that signs them.
     pub(crate) fn issued(said: &[u8; 32], tag: &[u8; 32]) -> Self {
         Self {
             text: format!("t{}{}", hex(said), hex(tag)).into(),
@@ -100,7 +100,7 @@ impl Key {
         }
     }
 
-    /// The same key, belonging to this scope in addition to any that it carries already.
+    /// Adds a scope to the key, in addition to any scope that it carries already.
     #[must_use]
     pub fn scoped(mut self, scope: &Scope) -> Self {
         self.scope = self.scope.join(scope);
@@ -112,7 +112,7 @@ impl Key {
         &self.text
     }
 
-    /// The scope that the key carries; [`Scope::none`] where it carries none.
+    /// The scope that the key carries; [`Scope::none`] if it carries none.
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
@@ -124,23 +124,23 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Whose key it is: a tenant, user or account. Two scopes never see each other's records.
+/// Owner of a key: a tenant, user or account. Two scopes never see each other's records.
 ///
-/// A scope has parts (a key's own, then the call's); its text joins them with `/`, and escapes `/` and `%` inside a
-/// part, so that different parts never give the same text. `Debug` shows its length alone. Cloning is cheap.
+/// A scope has parts: the key's own, then the call's. Its text joins them with `/`, and escapes `/` and `%` inside a
+/// part, so that different parts never give the same text. `Debug` shows only the length. Cloning is cheap.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Scope(Option<Arc<str>>);
 
 impl Scope {
-    /// No scope: one namespace for everybody.
+    /// No scope: one namespace shared by all callers.
     pub const fn none() -> Self {
         Self(None)
     }
 
-    /// A scope of one part: 1 to 255 bytes of text without control characters.
+    /// Creates a scope of one part: 1 to 255 bytes of text without control characters.
     ///
     /// # Errors
-    /// [`InvalidKey`] where the part is empty, too long or has control characters.
+    /// [`InvalidKey`] if the part is empty, too long or has control characters.
     pub fn new(part: impl AsRef<str>) -> Result<Self, InvalidKey> {
         let part = part.as_ref();
         if part.is_empty() {
@@ -160,7 +160,7 @@ impl Scope {
         Ok(Self(Some(part.into())))
     }
 
-    /// This scope with the parts of another behind its own.
+    /// Appends the parts of another scope to this one.
     #[must_use]
     pub fn join(&self, inner: &Self) -> Self {
         match (&self.0, &inner.0) {
@@ -169,17 +169,17 @@ impl Scope {
         }
     }
 
-    /// The text that stores keep; empty for [`Scope::none`].
+    /// The text as stored; empty for [`Scope::none`].
     pub fn as_str(&self) -> &str {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// The scope whose [`as_str`](Self::as_str) a store kept.
+    /// Creates the scope with this stored [`as_str`](Self::as_str) text.
     pub fn from_stored(text: &str) -> Self {
         Self((!text.is_empty()).then(|| text.into()))
     }
 
-    /// Whether there is no scope.
+    /// True if there is no scope.
     pub fn is_none(&self) -> bool {
         self.0.is_none()
     }
@@ -199,10 +199,10 @@ impl fmt::Debug for Scope {
 pub struct Operation(Cow<'static, str>);
 
 impl Operation {
-    /// An operation of this name.
+    /// Creates an operation with this name.
     ///
     /// # Errors
-    /// [`InvalidCall::Name`] where the name is empty, over 255 bytes or has control characters.
+    /// [`InvalidCall::Name`] if the name is empty, over 255 bytes or has control characters.
     pub fn new(name: impl Into<Cow<'static, str>>) -> Result<Self, InvalidCall> {
         let name = name.into();
         if !is_name(&name) {
@@ -217,32 +217,32 @@ impl Operation {
     }
 }
 
-/// Whether this is 1 to 255 bytes of text without control characters.
+/// True for 1 to 255 bytes of text without control characters.
 pub(crate) fn is_name(text: &str) -> bool {
     let is_text = is_printable(text.as_bytes()) || !text.contains(char::is_control);
     !text.is_empty() && text.len() <= MAX_LEN && is_text
 }
 
-/// What a record is about. Everybody who shares all three parts shares the record.
+/// Identity of a record. Calls that share all three parts share the record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Whose key it is.
+    /// Scope of the key.
     pub scope: Scope,
-    /// What the key is for.
+    /// Operation that the key is for.
     pub operation: Operation,
-    /// The key itself. Its own scope is part of [`scope`](Self::scope) already and carries no weight here.
+    /// The key. Its own scope is already part of [`scope`](Self::scope), and is ignored here.
     pub key: Key,
 }
 
-/// What a record is found by in every store: `SHA-256(len‖scope, len‖operation, len‖key)`, lengths as 32-bit
-/// big-endian numbers of bytes.
+/// Id of a record in every store: `SHA-256(len‖scope, len‖operation, len‖key)`, with lengths as 32-bit big-endian
+/// numbers of bytes.
 ///
-/// `Display` and `Debug` show its first eight bytes in hex: enough to find a record, and not the key.
+/// `Display` and `Debug` show the first eight bytes in hex. They suffice to find a record, and do not reveal the key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordId([u8; 32]);
 
 impl RecordId {
-    /// The id of the record about this.
+    /// Computes the id of the record with this identity.
     pub fn of(identity: &Identity) -> Self {
         let mut buffer = [0; 192];
         let parts = [
@@ -250,7 +250,7 @@ impl RecordId {
             identity.operation.as_str(),
             identity.key.as_str(),
         ];
-        // One digest call over one buffer is a fifth faster than feeding the parts.
+        // One digest call over one buffer is 20 % faster than hashing the parts separately.
         let len = parts.iter().map(|part| part.len() + 4).sum::<usize>();
         let Some(buffer) = buffer.get_mut(..len) else {
             let mut hasher = Sha256::new();
@@ -270,7 +270,7 @@ impl RecordId {
         Self(Sha256::digest(buffer).into())
     }
 
-    /// The id with these bytes.
+    /// Creates the id with these bytes.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -299,7 +299,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// The same at the end of a text.
+/// Appends the hex digits of these bytes to a text.
 pub(crate) fn push_hex(text: &mut String, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for byte in bytes {
@@ -308,33 +308,33 @@ pub(crate) fn push_hex(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// What a key can be made of: `str`, `String`, integers (snowflake ids are `i64` or `u64`), [`Key`], `uuid::Uuid`
-/// (feature `uuid`), and references to them. Longer or other text goes through [`Key::derive`].
+/// A type that can be used as a key: `str`, `String`, integers (snowflake ids are `i64` or `u64`), [`Key`],
+/// `uuid::Uuid` (feature `uuid`), and references to them. Convert longer or other text with [`Key::derive`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an idempotency key",
     label = "not a key",
     note = "a key is a `str`, `String`, integer, `Uuid` (feature `uuid`) or `Key`; anything else goes through `Key::derive([...])`"
 )]
 pub trait ToKey {
-    /// The key.
+    /// Converts the value into a key.
     ///
     /// # Errors
-    /// [`InvalidKey`] where the value is no key.
+    /// [`InvalidKey`] if the value is not a valid key.
     fn to_key(&self) -> Result<Key, InvalidKey>;
 }
 
-/// What a scope can be made of: `str`, `String`, integers, [`Scope`], `uuid::Uuid` (feature `uuid`), and references
-/// to them.
+/// A type that can be used as a scope: `str`, `String`, integers, [`Scope`], `uuid::Uuid` (feature `uuid`), and
+/// references to them.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the scope of an idempotency key",
     label = "not a scope",
     note = "a scope is a `str`, `String`, integer, `Uuid` (feature `uuid`) or `Scope`"
 )]
 pub trait ToScope {
-    /// The scope.
+    /// Converts the value into a scope.
     ///
     /// # Errors
-    /// [`InvalidKey`] where the value is no scope.
+    /// [`InvalidKey`] if the value is not a valid scope.
     fn to_scope(&self) -> Result<Scope, InvalidKey>;
 }
 

@@ -1,8 +1,8 @@
 //! Makes async service functions idempotent.
 //!
 //! A lost reply forces a retry, and a retry without idempotency is a double charge. With this crate the first call of a
-//! key claims it in a store, runs its body and stores what it returned; every later call with that key gets the stored
-//! result back, whether it comes from a retry, a double click, a race or after a crash.
+//! key claims the key in a store, runs its body and stores the result. Every later call with that key gets the stored
+//! result, be it a retry, a double click, a concurrent duplicate or a call after a crash.
 //!
 #![cfg_attr(
     all(feature = "macros", feature = "memory"),
@@ -39,64 +39,65 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //!
 //! # What is guaranteed
 //!
-//! | mode | written as | crash, cancellation or panic in the body | `Err` that nothing names | the owner is paused past its lease, then goes on |
+//! | mode | written as | crash, cancellation or panic in the body | `Err` that no pattern names | the owner is paused past its lease, then resumes |
 //! | --- | --- | --- | --- | --- |
-//! | leased, rerun (default) | – | once the lease is over the next call runs the body again: **at least once**; a downstream key makes that safe | released: the next call runs it again | if somebody took over, its completion is refused and its caller gets the stored result or `LeaseLost`; the effect may have happened twice |
-//! | leased, refuse | `on_crash = refuse` | `Interrupted` until a person resolves it: **at most once**, paused owners included | unknown, so `Interrupted` too, unless `retry_err = PATTERN` says that this error proves nothing was done | its completion is accepted: nobody else has run |
-//! | leased, reconcile | `on_crash = reconcile(EXPR)` | EXPR is asked what happened: done with this value / not done / unknown (`Interrupted`) | asked likewise by the next call | as rerun: an owner that acts after EXPR answered "not done" doubles the effect; only `refuse` and `tx` are safe from that |
+//! | leased, rerun (default) | – | after the lease has lapsed the next call runs the body again: **at least once**; a downstream key makes that safe | released: the next call runs the body again | if another call took over, the owner's completion is refused, and its caller gets the stored result or `LeaseLost`; the effect may have happened twice |
+//! | leased, refuse | `on_crash = refuse` | `Interrupted` until an operator resolves it: **at most once**, paused owners included | unknown, so `Interrupted` too, unless `retry_err = PATTERN` says that this error proves nothing was done | the owner's completion is accepted: no other call has run the body |
+//! | leased, reconcile | `on_crash = reconcile(EXPR)` | EXPR is asked what happened: done with this value / not done / unknown (`Interrupted`) | the next call asks EXPR | as for rerun: an owner that acts after EXPR answered "not done" doubles the effect; only `refuse` and `tx` prevent that |
 //! | transactional | `tx = tx` | rolled back by the database: as if never called | rolled back | cannot happen: record and effect commit together, the row lock is the lease: **exactly once** |
 //!
-//! The body is never cancelled by the toolkit; [`Attempt::is_live`] turns false when the lease is lost.
+//! The toolkit never cancels the body; [`Attempt::is_live`] turns false when the lease is lost.
 //!
-//! # What is not
+//! # What is not guaranteed
 //!
-//! - *Exactly once* for effects outside of the store, or under `tx` outside of its database. Under `rerun` a crash between an effect and its record runs the
-//!   effect again. Send [`Attempt::downstream_key`] along with it, so that the other side can tell.
-//! - Anything after the `ttl`: the same key is a new one then.
-//! - Protection from a body that outlives its lease without the runtime being able to renew it, because its process was
-//!   paused or its thread was blocked. Check [`Attempt::fencing_token`] at the resource, or use `refuse`.
-//! - That all copies of a result are equal when the store was out of reach at completion. The caller is given its own
-//!   value then, with a warning event, only while its lease still holds; after that it gets [`Error::LeaseLost`].
-//! - Secrecy of what is stored: results are kept as they are encoded, and so is what `recover_with` names. The request
-//!   itself is kept as a hash only, and as an HMAC when the handle carries a [`Secret`](fingerprint::Secret).
+//! - *Exactly once* for effects outside of the store, or under `tx` outside of its database. Under `rerun` a crash
+//!   between an effect and its record runs the effect again. Send [`Attempt::downstream_key`] along with the effect, so
+//!   that the other service can detect the duplicate.
+//! - Anything after the `ttl`: the key can then be used again.
+//! - Protection from a body that outlives its lease while the runtime cannot renew it, because the process was paused
+//!   or the thread was blocked. Check [`Attempt::fencing_token`] at the resource, or use `refuse`.
+//! - Equality of all copies of a result, if the store was unreachable at completion. The caller then gets its own
+//!   value, with a warning event, only while its lease is valid; after that it gets [`Error::LeaseLost`].
+//! - Secrecy of stored data: results are stored as they are encoded, and so is the input that `recover_with` names. The
+//!   request itself is stored only as a hash, and as an HMAC if the handle has a [`Secret`](fingerprint::Secret).
 //!
 //! # Where to go
 //!
-//! - `#[idempotent]` (feature `macros`): all options. [`Idem::run`]: the same without the macro.
-//! - [`Fingerprint`]: how a request becomes a hash, and how other languages compute the same.
-//! - [`Attempt::step`], [`Attempt::step_tx`]: bodies that go on where a crash left them. [`Recovery`]: calls that are made
-//!   again after one, although no client does.
-//! - [`Error`]: what each answer means to a caller. [`Idem::records`]: what an operator looks at.
-//! - [`Store`], [`store::StepStore`], [`store::RecoveryStore`]: the contracts, for a store of your own; `conformance`
-//!   (feature) holds it to them.
+//! - `#[idempotent]` (feature `macros`): all options. [`Idem::run`]: runs a call without the macro.
+//! - [`Fingerprint`]: hashing of a request, and the rules by which other languages compute the same hash.
+//! - [`Attempt::step`], [`Attempt::step_tx`]: bodies that resume where a crash stopped them. [`Recovery`]: retries
+//!   calls after a crash, even if no client does.
+//! - [`Error`]: the meaning of each error for a caller. [`Idem::records`]: access to records for operators.
+//! - [`Store`], [`store::StepStore`], [`store::RecoveryStore`]: the contracts for implementing your own store. The
+//!   feature `conformance` tests a store against them.
 //!
 //! # Events
 //!
-//! Each call is one `tracing` span `idempotent` at level INFO and target `idem`, with `operation`, `record` (the first
-//! eight bytes of its id in hex), `attempt` and `outcome`: `executed`, `replayed`, `waited`, `in_flight`, `key_reused`,
-//! `interrupted`, `lease_lost`, `store_error`, `unrecorded`, `decode` or `invalid`. No span or event has a raw key, a
-//! scope or a stored value.
+//! Each call has one `tracing` span `idempotent` at level INFO and target `idem`, with `operation`, `record` (the first
+//! eight bytes of its id in hex), `attempt` and `outcome`. The outcome is `executed`, `replayed`, `waited`,
+//! `in_flight`, `key_reused`, `interrupted`, `lease_lost`, `store_error`, `unrecorded`, `decode` or `invalid`. No span
+//! or event contains a raw key, a scope or a stored value.
 //!
 //! # Features
 //!
-//! | feature | what it gives | default |
+//! | feature | contents | default |
 //! | --- | --- | --- |
 //! | `macros` | `#[idempotent]`, `#[derive(Fingerprint)]` | yes |
-//! | `memory` | `MemoryStore`: tests, single processes | yes |
-//! | `sqlite` | `SqliteStore`: one file, several processes | |
+//! | `memory` | `MemoryStore`: for tests and single processes | yes |
+//! | `sqlite` | `SqliteStore`: one file, shared by several processes | |
 //! | `postgres` | `PostgresStore`: PostgreSQL 12 and later | |
 //! | `mysql` | `MySqlStore`: MySQL 8, MariaDB 10.6 and later | |
-//! | `cache` | `Cached`: replays from the memory of the process, or with `redis` from Redis, in front of any store | |
-//! | `redis`, `redis-cluster` | `RedisStore`: Redis 6.2 and later, Valkey; on a cluster | |
-//! | `client` | `client::IdempotencyMiddleware`: gives requests of `reqwest-middleware` a key and repeats them with it | |
-//! | `outbox` | [`outbox`]: messages enqueued in the application's own transaction, and relays that hand them out; with `sqlite`, `postgres` or `mysql` | |
-//! | `http` | `IdempotencyLayer`: whole routes of any tower service, problems (RFC 9457), the policy page | |
+//! | `cache` | `Cached`: a cache in front of any store, in the memory of the process, or with `redis` in Redis | |
+//! | `redis`, `redis-cluster` | `RedisStore`: Redis 6.2 and later, Valkey; `redis-cluster` for a cluster | |
+//! | `client` | `client::IdempotencyMiddleware`: gives requests of `reqwest-middleware` a key, and retries them with that key | |
+//! | `outbox` | [`outbox`]: messages enqueued in the application's own transaction, and relays that deliver them; with `sqlite`, `postgres` or `mysql` | |
+//! | `http` | `IdempotencyLayer`: whole routes of any tower service, problem details (RFC 9457), the policy page | |
 //! | `axum` | `IdempotencyKey`, the extractor, and errors as responses | |
 //! | `cbor` | `Codec::Cbor` for stored results, instead of JSON | |
-//! | `conformance` | the case table that every store must pass, and a store that injects faults | |
-//! | `bytes`, `chrono`, `jiff`, `rust_decimal`, `time`, `url`, `uuid` | `Fingerprint` for the types of that crate; with `uuid` a `Uuid` is a key as well | |
+//! | `conformance` | the test cases that every store must pass, and a store that injects faults | |
+//! | `bytes`, `chrono`, `jiff`, `rust_decimal`, `time`, `url`, `uuid` | `Fingerprint` for the types of that crate; with `uuid` a `Uuid` can also be a key | |
 //!
-//! Bodies run on a tokio runtime with its timer enabled, where leases are renewed.
+//! Bodies run on a tokio runtime with its timer enabled. The runtime renews the leases.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "client")]

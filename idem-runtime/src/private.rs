@@ -1,4 +1,4 @@
-//! What expanded macros name. Nothing here is for anybody else, and all of it may change in any release.
+//! Items that expanded macros use. Not a public API: all of it may change in any release.
 
 pub use std::convert::From;
 pub use std::option::Option;
@@ -20,10 +20,10 @@ pub use crate::record::OnCrash;
 use crate::engine::{transaction, typed};
 use crate::store::{Connects, TransactionalStore};
 
-/// The value of a parameter that is configured out: left out of the fingerprint.
+/// Placeholder for a parameter that is configured out, which leaves it out of the fingerprint.
 pub const ABSENT: &Option<bool> = &None;
 
-/// What stands for a request, or for a part of it.
+/// A value that identifies a request, or a part of one.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no canonical form to fingerprint",
     label = "no `Fingerprint`",
@@ -36,7 +36,7 @@ pub trait Argument: Fingerprint {}
 #[diagnostic::do_not_recommend]
 impl<T: Fingerprint + ?Sized> Argument for T {}
 
-/// Value that `recover_with` saves.
+/// A value that `recover_with` saves.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be saved as the recovery input of the call",
     label = "no `serde::Serialize`",
@@ -53,7 +53,7 @@ pub const fn recovery_input<T: RecoveryInput + ?Sized>(input: &T) -> &T {
     input
 }
 
-/// The same argument, which has a canonical form.
+/// Checks that the argument has a canonical form.
 #[inline]
 pub const fn argument<T: Argument + ?Sized>(argument: &T) -> &T {
     argument
@@ -70,12 +70,12 @@ pub trait StoredError: StoredValue {}
 #[diagnostic::do_not_recommend]
 impl<E: StoredValue> StoredError for E {}
 
-/// The next stage, or what the function returns without it.
+/// The next stage, or the function's return value if there is no next stage.
 type OrAnswer<R, Step> = Result<Step, Result<<R as Returns>::Ok, <R as Returns>::Err>>;
 
-// The stages of the protocol, as functions of the return type `R`. Generated code names it where the user wrote it, so
-// that one that is no `Result` is told so there, and the compiler finds it to be the same complaint every time. What
-// passes between the stages knows `T` and `E` alone, and complains about nothing.
+// The stages of the protocol, as functions of the return type `R`. Generated code names `R` where the user wrote it, so
+// a return type that is no `Result` is reported there. The compiler recognises later reports as duplicates of the same
+// error. Values passed between stages know only `T` and `E`, and cause no errors.
 
 /// `typed::enter`.
 pub fn enter<R: Returns>(
@@ -164,30 +164,30 @@ pub fn finish_transaction<R: Returns, S: TransactionalStore>(
     running.finish(result.into_result(), judge)
 }
 
-/// What the function returns.
+/// Converts a `Result` into the function's return type.
 pub fn returned<R: Returns>(result: Result<R::Ok, R::Err>) -> R {
     R::from_result(result)
 }
 
-/// How values are stored.
+/// Codec of values.
 pub const fn stored_values<T: StoredValue>() -> ValueCodec<T> {
     ValueCodec::stored()
 }
 
-/// How errors carry those of the call.
+/// Codec of a call's errors.
 pub const fn call_errors<E: CallError>() -> ErrorCodec<E> {
     ErrorCodec::none()
 }
 
-/// How errors are stored that `replay_err` names.
+/// Codec of the errors that `replay_err` stores.
 pub const fn stored_errors<E: StoredError>() -> ValueCodec<E> {
     ValueCodec::stored()
 }
 
-/// A call under its function's default name, `module_path!()::function`, given a function nested in the annotated one.
+/// Checks a call's default name, `module_path!()::function`, given a function nested in the annotated one.
 ///
-/// Only the path of a free function is its own: two types in one module may both have a `create`. The nested function
-/// tells which path the annotated one really has, and a call whose default name it is not fails.
+/// Only the path of a free function is unique: two types in one module may both have a `create`. The nested function's
+/// path reveals the real path of the annotated one. A call whose default name differs from that path fails.
 #[must_use]
 pub fn free_function<F>(call: Call, name: &'static str, nested: &F) -> Call {
     if is_path_of(name, std::any::type_name_of_val(nested)) {
@@ -197,11 +197,11 @@ pub fn free_function<F>(call: Call, name: &'static str, nested: &F) -> Call {
     }
 }
 
-/// Whether `nested`, as the compiler prints it, is nested in the function `name` and in nothing else. In between there
-/// are only the closures that the bodies of async functions are.
+/// True if `nested`, as the compiler prints it, is nested directly in the function `name`. Only the closures of async
+/// bodies may lie between the two.
 fn is_path_of(name: &str, nested: &str) -> bool {
     let inside = if name.contains("r#") {
-        // The compiler prints identifiers without the mark of raw ones, `module_path!` with it.
+        // The compiler prints raw identifiers without `r#`, `module_path!` prints them with it.
         nested.strip_prefix(&*name.replace("r#", ""))
     } else {
         nested.strip_prefix(name)
@@ -222,7 +222,7 @@ mod tests {
 
     use super::is_path_of;
 
-    /// What the attribute emits: the default name, and whether it is the path of the function that this stands in.
+    /// The attribute's expansion: compares the default name with the path of the enclosing function.
     macro_rules! named {
         ($name:literal) => {{
             fn nested() {}
@@ -320,7 +320,7 @@ mod tests {
         }
     };
 
-    /// What a future gives that has nothing to wait for.
+    /// Returns the output of a future that is ready on its first poll.
     fn now(future: impl Future<Output = bool>) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         match std::pin::pin!(future).poll(&mut context) {

@@ -1,4 +1,4 @@
-//! What a store keeps for a key, and the small types that fence it.
+//! The record that a store keeps for a key, and the small types that fence it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,12 +9,12 @@ use crate::key::{Identity, RecordId, hex};
 
 /// A point in time by a store's clock, in microseconds since 1970-01-01 UTC.
 ///
-/// Only points of one store compare: no process clock is ever compared with it.
+/// Timestamps are comparable only within one store. They are never compared with a process clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// The point this many microseconds after 1970-01-01 UTC.
+    /// Creates the time this many microseconds after 1970-01-01 UTC.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }
@@ -24,12 +24,12 @@ impl Timestamp {
         self.0
     }
 
-    /// How long after `earlier` this is; zero where it is before it.
+    /// Time elapsed since `earlier`; zero if this is before `earlier`.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0).max(0) as u64)
     }
 
-    /// The point this much later; the last representable one where there is none.
+    /// The time this much later, limited to the last representable one.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(micros(duration)))
@@ -56,23 +56,23 @@ impl From<SystemTime> for Timestamp {
     }
 }
 
-/// A duration in whole microseconds, as stores take it; the longest representable one where it is longer.
+/// A duration in whole microseconds, as stores take it, limited to the longest representable one.
 pub fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// 128 random bits that the caller makes before its first claim, so that a claim repeated after a lost
-/// acknowledgement finds itself.
+/// 128 random bits that the caller makes before its first claim. A claim that is repeated after a lost acknowledgement
+/// recognises its own record by them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClaimId([u8; 16]);
 
 impl ClaimId {
-    /// A fresh claim id.
+    /// Creates a random claim id.
     pub fn random() -> Self {
         Self(rand::random())
     }
 
-    /// The claim id with these bytes.
+    /// Creates the claim id with these bytes.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
@@ -89,18 +89,19 @@ impl fmt::Debug for ClaimId {
     }
 }
 
-/// The fencing token: `max(previous + 1, the store's clock in µs)`, so it never goes back for a key, not even
-/// after its record was purged. It is the fencing token that a resource can check.
+/// Fencing token: a number that increases with every claim of a key. The next token is `max(previous + 1, the store's
+/// clock in µs)`. It therefore never decreases for a key, not even after the key's record was purged. A resource can
+/// check it to refuse writes of an owner that was paused past its lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(i64);
 
 impl FencingToken {
-    /// The fencing token with this number.
+    /// Creates the fencing token with this number.
     pub const fn from_number(number: i64) -> Self {
         Self(number)
     }
 
-    /// Its number.
+    /// The token as a number.
     pub const fn number(self) -> i64 {
         self.0
     }
@@ -111,27 +112,28 @@ impl FencingToken {
     }
 }
 
-/// Who holds a record: renewing, completing and releasing take effect only while it bears both.
+/// Owner of a record: claim id and fencing token. Renewing, completing and releasing take effect only while the record
+/// has both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
-    /// Which record.
+    /// Id of the record.
     pub id: RecordId,
     /// The claim id that the caller made.
     pub claim_id: ClaimId,
-    /// The fencing token that the store gave.
+    /// The fencing token that the store assigned.
     pub fencing_token: FencingToken,
 }
 
-/// The digest of a request as a record keeps it: the version of the algorithm, which secret signed it, and 32 bytes
-/// of hash. Stores compare it byte for byte and look no further.
+/// Stored digest of a request: the version of the algorithm, the id of the secret that signed it, and 32 bytes of hash.
+/// Stores compare digests byte for byte and do not interpret them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest([u8; Self::LEN]);
 
 impl Digest {
-    /// How long a stored digest is, in bytes.
+    /// Length of a stored digest, in bytes.
     pub const LEN: usize = 37;
 
-    /// A digest of these parts; the key id is zero where no secret was used.
+    /// Creates a digest of these parts; the key id is zero if no secret was used.
     pub fn new(version: u8, key_id: [u8; 4], hash: &[u8; 32]) -> Self {
         let mut bytes = [0; Self::LEN];
         bytes[0] = version;
@@ -140,12 +142,12 @@ impl Digest {
         Self(bytes)
     }
 
-    /// The digest that a store kept, where it has the right length.
+    /// Reads a digest from a store, if it has the right length.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
 
-    /// All of it, as a store keeps it.
+    /// The whole digest, as a store keeps it.
     pub const fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
@@ -155,7 +157,7 @@ impl Digest {
         self.0[0]
     }
 
-    /// Which secret signed the hash; zero where none did.
+    /// Id of the secret that signed the hash; zero if it is not signed.
     pub fn key_id(&self) -> [u8; 4] {
         [self.0[1], self.0[2], self.0[3], self.0[4]]
     }
@@ -174,19 +176,19 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// What a record says should happen after a crash, cancellation or panic of its owner.
+/// Policy of a record after a crash, cancellation or panic of its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OnCrash {
-    /// The next call runs the body again, once the lease is over.
+    /// The next call runs the body again, once the lease has lapsed.
     Rerun,
-    /// Nobody runs it again until a person has resolved the record.
+    /// The body does not run again until an operator has resolved the record.
     Refuse,
-    /// The next call asks what happened, then decides.
+    /// The next call asks `reconcile` what happened, then decides.
     Reconcile,
 }
 
 impl OnCrash {
-    /// The word for it in stores.
+    /// Name of the policy in stores.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Rerun => "rerun",
@@ -195,7 +197,7 @@ impl OnCrash {
         }
     }
 
-    /// What the word in a store means.
+    /// Parses the name in a store.
     pub fn from_stored(word: &str) -> Option<Self> {
         [Self::Rerun, Self::Refuse, Self::Reconcile]
             .into_iter()
@@ -203,12 +205,12 @@ impl OnCrash {
     }
 }
 
-/// Where a record stands.
+/// State of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Somebody claimed it; its lease may hold or be over.
+    /// Claimed; the lease may be valid or have lapsed.
     Running,
-    /// The last owner gave it back: nothing terminal was done, the next claim runs it again.
+    /// Released by the last owner: there is no outcome, and the next claim runs the body again.
     Released,
     /// Ended with a stored value.
     Completed,
@@ -216,7 +218,7 @@ pub enum State {
     Failed,
     /// Ended, but the result could not be stored.
     Unrecorded,
-    /// Its owner died or does not know what it did; somebody must resolve it.
+    /// The owner crashed, or does not know what it did; `reconcile` or an operator must resolve the record.
     Interrupted,
 }
 
@@ -230,7 +232,7 @@ impl State {
         Self::Interrupted,
     ];
 
-    /// The word for it in stores.
+    /// Name of the state in stores.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -242,12 +244,12 @@ impl State {
         }
     }
 
-    /// What the word in a store means.
+    /// Parses the name in a store.
     pub fn from_stored(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|it| it.as_str() == word)
     }
 
-    /// Whether the outcome is settled and immutable.
+    /// True if the record has an outcome, which is immutable.
     pub const fn is_ended(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Unrecorded)
     }
@@ -262,9 +264,9 @@ impl fmt::Display for State {
 /// An encoded value and the tag of the codec that can read it, such as `json/1`. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Payload {
-    /// Which codec, and which version of it, wrote the bytes.
+    /// Tag of the codec, with its version, that wrote the bytes.
     pub codec: Cow<'static, str>,
-    /// What it wrote.
+    /// The encoded bytes.
     pub bytes: Arc<[u8]>,
 }
 
@@ -274,19 +276,19 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// What a record ended with.
+/// Outcome of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// With this value, to be replayed.
+    /// A value, to be replayed.
     Completed(Payload),
-    /// With this terminal error, to be replayed.
+    /// A terminal error, to be replayed.
     Failed(Payload),
-    /// Done, but with a result that could not be stored.
+    /// The work is done, but its result could not be stored.
     Unrecorded,
 }
 
 impl Outcome {
-    /// The state of a record that ended so.
+    /// The state of a record with this outcome.
     pub const fn state(&self) -> State {
         match self {
             Self::Completed(_) => State::Completed,
@@ -307,43 +309,44 @@ impl Outcome {
 /// A record as a store read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// What it is found by.
+    /// Id of the record.
     pub id: RecordId,
-    /// What it is about, readable.
+    /// Scope, operation and key, in readable form.
     pub identity: Identity,
-    /// The request that it was first claimed for.
+    /// Digest of the request for which the record was first claimed.
     pub fingerprint: Digest,
-    /// Where it stands.
+    /// State of the record.
     pub state: State,
     /// The encoded value or error of a completed or failed record.
     pub payload: Option<Payload>,
-    /// Whose it is or was; none once it is released or was resolved by hand.
+    /// Claim id of the current or last owner; none once the record is released or was resolved by hand.
     pub claim_id: Option<ClaimId>,
-    /// Its last fencing token.
+    /// The last fencing token.
     pub fencing_token: FencingToken,
-    /// How many times its body was run, the first being 1.
+    /// Number of times that the body has run; the first run is 1.
     pub attempt: u32,
-    /// When its lease ends or ended.
+    /// Expiry of the current or last lease.
     pub lease_until: Timestamp,
-    /// How long it is kept after it ended or was released.
+    /// Retention: how long the record is kept after it ended or was released.
     pub retention: Duration,
-    /// What happens after a crash of its owner. The first claim decides.
+    /// Policy after a crash of the owner. Set by the first claim.
     pub on_crash: OnCrash,
-    /// When it was first claimed.
+    /// Time of the first claim.
     pub first_claimed_at: Timestamp,
-    /// When it ended or was released.
+    /// Time at which the record ended or was released.
     pub ended_at: Option<Timestamp>,
-    /// What the store's clock showed when this was read.
+    /// The store's time of this read.
     pub read_at: Timestamp,
 }
 
 impl Record {
-    /// Whether its owner has been silent for longer than its lease.
+    /// True if the lease has expired without renewal.
     pub fn is_lapsed(&self) -> bool {
         self.state == State::Running && self.lease_until <= self.read_at
     }
 
-    /// When it may be purged, and a claim treats it as absent; none where it stays until somebody resolves it.
+    /// Time from which the record may be purged, and a claim treats it as absent. None if the record stays until it is
+    /// resolved.
     pub fn expires_at(&self) -> Option<Timestamp> {
         match (self.state, self.ended_at) {
             (State::Running, _) if self.on_crash == OnCrash::Rerun => {
@@ -354,12 +357,12 @@ impl Record {
         }
     }
 
-    /// Whether it may be purged: a claim treats it as absent.
+    /// True if the record may be purged; a claim then treats it as absent.
     pub fn is_expired(&self) -> bool {
         self.expires_at().is_some_and(|at| at <= self.read_at)
     }
 
-    /// What was seen of it, for a conditional transition.
+    /// The observed version of the record, for a conditional transition.
     pub fn observation(&self) -> Observation {
         Observation {
             id: self.id,
@@ -381,18 +384,19 @@ impl Record {
     }
 }
 
-/// What somebody saw of a record. Taking over, resolving and marking interrupted take effect only while all of it
-/// still holds: a heartbeat, a takeover or a later interruption in between changes it.
+/// An observed version of a record, for optimistic locking. Taking over, resolving and marking as interrupted take
+/// effect only if the record still matches it. A heartbeat, a takeover or a later interruption changes the record, so
+/// that it no longer matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observation {
-    /// Which record.
+    /// Id of the record.
     pub id: RecordId,
-    /// Where it stood.
+    /// Observed state.
     pub state: State,
-    /// Whose it was.
+    /// Observed claim id.
     pub claim_id: Option<ClaimId>,
-    /// Its last fencing token.
+    /// Observed fencing token.
     pub fencing_token: FencingToken,
-    /// When its lease ends or ended.
+    /// Observed expiry of the lease.
     pub lease_until: Timestamp,
 }
