@@ -1,7 +1,7 @@
-//! Ended records of any store, kept where they can be had faster.
+//! Cache of ended records in front of any store.
 //!
-//! Caching is correct here because an outcome is immutable until it expires: whoever has read an ended record knows
-//! what the store would answer for the rest of its retention, unless an operator erases it.
+//! Caching is correct here because an outcome is immutable until it expires. After reading an ended record, a process
+//! knows the store's answer for the rest of the record's retention, unless an operator erases the record.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,7 @@ mod shared;
 #[cfg(feature = "redis")]
 mod wire;
 
-/// A store in front of which ended records are kept, so that a replay costs no round trip to it.
+/// Store with a cache of ended records, so that a replay needs no round trip to the inner store.
 ///
 /// ```
 /// # #[cfg(feature = "memory")]
@@ -44,21 +44,21 @@ mod wire;
 /// # fn main() {}
 /// ```
 ///
-/// Only what has ended is kept: completed, failed and unrecorded. It is kept when it is first read, so the first replay
-/// in a process reads the store, and those after it do not. A claim is all that is answered from here, and only with a
-/// record that is there; whether to grant one is for the store alone. The record carries its fingerprint, which is
-/// compared as if it came from the store.
+/// Only ended records are cached: completed, failed and unrecorded. A record is cached when it is first read. In each
+/// process, the first replay therefore reads the store, and later ones do not. The cache answers only claims, and only
+/// with an existing record. Only the store grants claims. The record contains its fingerprint, which is compared as if
+/// the record came from the store.
 ///
-/// # What may be stale
+/// # Staleness
 ///
-/// A record is served for as long as it had left when it was read, counted by this process's monotonic clock from
-/// *before* the read was sent, so never beyond its retention while the store's clock runs as fast as this one. It is
-/// served no longer than the [maximum age](Self::max_age) either: an operator who erases a record through another
-/// process or past idem is heeded everywhere by then. What is erased through this store is heeded at once, and a read
-/// of it that was under way is not kept.
+/// A record is served for the retention that it had left when it was read. This time is counted by the process's
+/// monotonic clock from *before* the read was sent. A record is therefore never served beyond its retention, as long as
+/// the store's clock is no faster than this one. It is also served no longer than the [maximum age](Self::max_age): by
+/// then, all processes have noticed an erasure by an operator in another process or without idem. An erasure through
+/// this store takes effect here immediately, and a concurrent read of the erased record is not cached.
 ///
-/// Reads ([`Store::get`], [`Store::list`]) always ask the store: a person who looks whether a record is gone is told
-/// so, and this process heeds it from then on.
+/// Reads ([`Store::get`], [`Store::list`]) always go to the store. An operator who checks whether a record is gone gets
+/// the store's answer, and this process then stops serving an erased record.
 pub struct Cached<S> {
     store: S,
     backend: CacheBackend,
@@ -67,27 +67,27 @@ pub struct Cached<S> {
     misses: AtomicU64,
 }
 
-/// What a cache did so far, see [`Cached::stats`].
+/// Counters of a cache, see [`Cached::stats`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheStats {
-    /// Claims that were answered from the cache.
+    /// Number of claims that the cache answered.
     pub hits: u64,
-    /// Claims that the store was asked for.
+    /// Number of claims that were sent to the store.
     pub misses: u64,
-    /// The bytes that are kept in this process now; 0 where records are kept in Redis.
+    /// Number of bytes cached in this process now; 0 if records are cached in Redis.
     pub bytes: u64,
-    /// Whether Redis is left alone, since it failed and has not answered since.
+    /// True if the circuit breaker is open: Redis failed, and has not answered since.
     pub circuit_open: bool,
 }
 
-/// What the cache may hold unless it is told otherwise, in bytes.
+/// Default capacity in bytes.
 const DEFAULT_CAPACITY: usize = 64 << 20;
 
-/// Retries and double clicks come within seconds; an erasure elsewhere is rare and its operator can wait this long.
+/// Retries and double clicks come within seconds. Erasures elsewhere are rare, and their operator can wait this long.
 const DEFAULT_MAX_AGE: Duration = Duration::from_secs(60);
 
-/// Where records are cached.
+/// Place where records are cached.
 #[derive(Debug)]
 enum CacheBackend {
     Local(LocalCache),
@@ -99,52 +99,52 @@ enum CacheBackend {
 const LONGEST_AGE: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 impl<S: Store> Cached<S> {
-    /// Keeps up to 64 MiB of records in the memory of this process.
+    /// Caches up to 64 MiB of records in the memory of this process.
     pub fn new(store: S) -> Self {
         Self::with_capacity(store, DEFAULT_CAPACITY)
     }
 
-    /// Keeps up to this many bytes of records in the memory of this process: results, keys, scopes and what it takes
-    /// to find them. A large cache is divided into parts of 1 MiB or more, and a record that is larger than a part is
-    /// not kept. With 0 bytes nothing is.
+    /// Caches up to this many bytes of records in the memory of this process, including results, keys, scopes and the
+    /// index. A large cache is divided into parts of 1 MiB or more, and a record that is larger than a part is not
+    /// cached. With 0 bytes nothing is cached.
     pub fn with_capacity(store: S, bytes: usize) -> Self {
         Self::at(store, CacheBackend::Local(LocalCache::new(bytes)))
     }
 
-    /// Keeps records in this Redis, or Valkey, from where all processes that name the cache alike replay them: 6.2 and
-    /// later, one server, a cluster, or what fails over as one. It takes a `ConnectionManager`, or with feature
-    /// `redis-cluster` a `ClusterConnection`.
+    /// Caches records in this Redis, or Valkey, so that all processes that use the same cache name replay them.
+    /// Supports version 6.2 and later: one server, a cluster, or servers with failover at one address. Takes a
+    /// `ConnectionManager`, or with feature `redis-cluster` a `ClusterConnection`.
     ///
-    /// The **name** stands for the store behind, and two stores must never share one: a record is found by its
-    /// operation, scope and key alone, so a test's would be replayed in production. It begins the name of every key in
-    /// Redis.
+    /// The **name** identifies the inner store, and two stores must never share a name. A record is found only by its
+    /// operation, scope and key, so a test's record would be replayed in production. Every key in Redis begins with the
+    /// name.
     ///
-    /// The store stays the truth. A claim asks Redis first, one round trip; what it does not answer [in
-    /// time](Self::timeout) the store is asked, and Redis is left alone until it answers again, which one call a second
-    /// tries. So losing Redis, or what is in it, costs time and no call its right answer; only erasures depend on it,
-    /// see below. Records are put there by tasks that no call waits for. Results of up to 1 MiB are kept, encoded as in
-    /// the store: whoever can read this Redis can read them, whoever can write it can forge them. Where its address
-    /// comes to lead to another server after a failover, the connection is made anew as by
-    /// [`RedisStore`](crate::RedisStore).
+    /// The inner store remains the authority. A claim asks Redis first, in one round trip. If Redis does not answer [in
+    /// time](Self::timeout), the claim goes to the store. A circuit breaker then skips Redis until it answers again;
+    /// one call a second tries. Losing Redis, or its data, therefore costs time, but no call gets a wrong answer. Only
+    /// erasures depend on Redis, see below. Background tasks write records to Redis, and no call waits for them.
+    /// Results of up to 1 MiB are cached, encoded as in the store: every user who can read this Redis can read them,
+    /// and every user who can write to it can forge them. If its address leads to another server after a failover, the
+    /// cache reconnects like [`RedisStore`](crate::RedisStore).
     ///
-    /// How long a record is served, Redis' clock says, which stands for the monotonic one here; where it is set back,
-    /// or a failover brings another that is behind, what was kept before may be served for longer by as much.
+    /// The clock of Redis decides how long a record is served, in place of the monotonic clock above. If it is set
+    /// back, or a failover leads to a server whose clock is behind, cached records may be served longer by that amount.
     ///
-    /// An erasure through any cache of this name is heeded by all of them at once, unless Redis could not be told,
-    /// which is a warning; then, as for one past the cache, within the maximum age. What a claim under the same key
-    /// does after an erasure is kept as anything else. `Cached::new` in front of this one answers without any round
-    /// trip, and adds its own maximum age.
+    /// An erasure through any cache with this name takes effect in all of them immediately. If Redis cannot be reached,
+    /// the erasing process logs a warning, and the erasure takes effect within the maximum age, like one without the
+    /// cache. After an erasure, a new record under the same key is cached like any other. `Cached::new` in front of
+    /// this cache answers without any round trip, and adds its own maximum age.
     ///
     /// # Eviction
     ///
-    /// Any eviction policy will do, for records: one that is evicted is read from the store again. A record that is
-    /// erased leaves a tombstone in its place, for a minute, so that a process that is just reading it from the store does
-    /// not put it back. Where the tombstone itself is lost within these seconds, by eviction, `FLUSHALL` or a failover, such
-    /// a process does put it back, and the erased record is replayed for up to six more seconds: then the process that
-    /// erased it leaves the tombstone again. Only if that process has ended, cannot reach Redis, or erased over 4,096
-    /// records in these six seconds, it is replayed up to the maximum age. Under `noeviction` no tombstone is evicted; under
-    /// `volatile-ttl` tombstones are among the first to go, and under the other policies a tombstone that is a few seconds old
-    /// seldom goes.
+    /// Any eviction policy is suitable for records: an evicted record is read from the store again. An erased record is
+    /// replaced by a tombstone for a minute, so that a process that is just reading it from the store does not put it
+    /// back. The tombstone itself can be lost within these seconds, by eviction, `FLUSHALL` or a failover. Such a
+    /// process then puts the erased record back, and it is replayed for up to six more seconds. After that, the process
+    /// that erased it writes the tombstone again. The record is replayed up to the maximum age only if that process has
+    /// ended, cannot reach Redis, or erased over 4,096 records in these six seconds. Under `noeviction` no tombstone is
+    /// evicted. Under `volatile-ttl` tombstones are among the first to be evicted. Under the other policies a tombstone
+    /// that is a few seconds old is seldom evicted.
     ///
     /// # Privileges
     ///
@@ -184,8 +184,8 @@ impl<S: Store> Cached<S> {
         }
     }
 
-    /// How long a call waits for Redis each time that it asks, 100 milliseconds unless told otherwise; a claim asks
-    /// once. Of no effect in process.
+    /// Sets how long a call waits for each answer of Redis, 100 milliseconds by default. A claim asks once. Has no
+    /// effect on a cache in process.
     #[cfg(feature = "redis")]
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -195,25 +195,25 @@ impl<S: Store> Cached<S> {
         self
     }
 
-    /// Serves no record for longer than this after it was read from the store, 60 seconds unless told otherwise. It
-    /// bounds how long a record is replayed here that was erased elsewhere. Zero keeps nothing.
+    /// Sets how long a record is served after it was read from the store, 60 seconds by default. This limits how long a
+    /// record is still replayed here after it was erased elsewhere. Zero caches nothing.
     #[must_use]
     pub fn max_age(mut self, max_age: Duration) -> Self {
         self.max_age = max_age.min(LONGEST_AGE);
         self
     }
 
-    /// The store behind it.
+    /// Inner store.
     pub fn inner(&self) -> &S {
         &self.store
     }
 
-    /// The store behind it, without the cache. What is kept in Redis stays there until its time is over.
+    /// Removes the cache and returns the inner store. Records in Redis stay there until they expire.
     pub fn into_inner(self) -> S {
         self.store
     }
 
-    /// What this cache did so far.
+    /// Counters of this cache.
     pub fn stats(&self) -> CacheStats {
         let (bytes, circuit_open) = match &self.backend {
             CacheBackend::Local(local) => (local.bytes(), false),
@@ -228,7 +228,7 @@ impl<S: Store> Cached<S> {
         }
     }
 
-    /// Keeps what a read of the store brought, where it has ended. Anything else says that what is kept is of before.
+    /// Caches a record read from the store, if it has ended. Any other result invalidates the cached record.
     fn update(&self, id: &RecordId, store_read: &StoreRead, record: Option<&Record>) {
         match &self.backend {
             CacheBackend::Local(local) => {
@@ -239,8 +239,8 @@ impl<S: Store> Cached<S> {
                     None => local.forget(id),
                 }
             }
-            // What is there was kept by some process not long ago, and saying so at each first call would cost each of
-            // them a round trip.
+            // A cached value may be out of date, but some process put it there recently. Checking it would cost each
+            // first call a round trip.
             #[cfg(feature = "redis")]
             CacheBackend::Redis(redis) => {
                 if let (Some(record), Some(lookup_time)) = (record, store_read.lookup_time) {
@@ -250,7 +250,7 @@ impl<S: Store> Cached<S> {
         }
     }
 
-    /// A read of the store that does not ask here first.
+    /// Begins a read of the store without a cache lookup.
     fn begin_read(&self, id: &RecordId) -> StoreRead {
         StoreRead {
             sent_at: Instant::now(),
@@ -259,13 +259,13 @@ impl<S: Store> Cached<S> {
                 #[cfg(feature = "redis")]
                 CacheBackend::Redis(_) => 0,
             },
-            // Without a look at Redis, whose clock counts, nothing is kept there: the next claim looks.
+            // Redis' clock determines freshness, so without a lookup there, nothing is cached. The next claim looks up.
             #[cfg(feature = "redis")]
             lookup_time: None,
         }
     }
 
-    /// The record that is kept, or the read of the store that is to bring it.
+    /// Looks up the cached record. If there is none, returns the read of the store that can fill it.
     async fn lookup(&self, id: &RecordId) -> Result<Record, StoreRead> {
         match &self.backend {
             CacheBackend::Local(local) => match local.lookup(id, Instant::now()) {
@@ -284,17 +284,18 @@ impl<S: Store> Cached<S> {
         }
     }
 
-    /// Deletes a record from the store, and from here.
+    /// Deletes a record from the store and from the cache.
     async fn erase(&self, observed: &Observation) -> Result<Resolved, StoreError> {
         match &self.backend {
             CacheBackend::Local(local) => {
-                // Forgotten when the answer is there, and just so when it never comes: the step may have been taken.
+                // Removes the cached record after the answer, and also if none arrives: the transition may have been
+                // applied.
                 let _forget = ForgetOnDrop(local, &observed.id);
                 self.store.resolve(observed, &Resolution::Erase).await
             }
             #[cfg(feature = "redis")]
             CacheBackend::Redis(redis) => {
-                // Before, lest an answer that never comes leaves it there.
+                // Before the erasure, because its answer may never arrive and the record would stay cached.
                 let tombstone_at = Instant::now();
                 let mut has_tombstone = redis
                     .write_tombstone(&observed.id, observed.fencing_token)
@@ -379,7 +380,7 @@ impl<S: Store> Store for Cached<S> {
         observed: &Observation,
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
-        // Nothing but an erasure touches what has ended.
+        // Only an erasure changes an ended record.
         match resolution {
             Resolution::Erase => self.erase(observed).await,
             _ => self.store.resolve(observed, resolution).await,
@@ -399,7 +400,7 @@ impl<S: Store> Store for Cached<S> {
 
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
         let purged = self.store.purge(limit).await?;
-        // What the store removed had expired and is not served any more; here it only takes up room.
+        // The records that the store removed had expired and are no longer served. Here they only use memory.
         match &self.backend {
             CacheBackend::Local(local) if !purged.more => local.drop_expired(Instant::now()),
             _ => {}
@@ -411,7 +412,7 @@ impl<S: Store> Store for Cached<S> {
         self.store.recovery()
     }
 
-    /// Those of the store: the steps of what has not ended are nothing to keep.
+    /// Steps of the store itself: steps belong to records that have not ended, which are not cached.
     fn steps(&self) -> Option<&dyn StepStore> {
         self.store.steps()
     }
@@ -424,21 +425,21 @@ fn existing(answer: &ClaimOutcome) -> Option<&Record> {
     }
 }
 
-/// A read of the store that has begun.
+/// Read of the store that has begun.
 struct StoreRead {
-    /// Before it was sent.
+    /// Time before the read was sent.
     sent_at: Instant,
-    /// What had been forgotten by then.
+    /// Epoch of removals at that time.
     epoch: u64,
-    /// When Redis had no record, where it was asked before.
+    /// Time at which Redis had no record, if it was asked before.
     #[cfg(feature = "redis")]
     lookup_time: Option<LookupTime>,
 }
 
-/// An ended record, and until when it may be served.
+/// Ended record, and the time until which it may be served.
 struct CachedRecord {
     record: Record,
-    /// Before the read that brought it was sent: the store's clock showed `record.read_at` then or later.
+    /// Time before the read was sent: the store's clock showed `record.read_at` then or later.
     sent_at: Instant,
     valid_until: Instant,
 }
@@ -456,7 +457,7 @@ impl CachedRecord {
         })
     }
 
-    /// The record as the store would answer it now, while it may be served.
+    /// Record as the store would return it now, if it may still be served.
     fn at(&self, now: Instant) -> Option<Record> {
         (now < self.valid_until).then(|| {
             let elapsed = now.saturating_duration_since(self.sent_at);
@@ -467,7 +468,7 @@ impl CachedRecord {
     }
 }
 
-/// Forgets a record when it is dropped.
+/// Removes a cached record on drop.
 struct ForgetOnDrop<'a>(&'a LocalCache, &'a RecordId);
 
 impl Drop for ForgetOnDrop<'_> {

@@ -1,4 +1,4 @@
-//! When to leave something alone that failed: a call that waits for it in vain should be the exception.
+//! Circuit breaker, so that few calls wait in vain for a server that failed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,14 +7,14 @@ use tokio::time::Instant;
 
 use crate::error::StoreError;
 
-/// How long it is left alone before one caller tries again.
+/// Pause before one caller tries again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Closed while all is well. After a failure it is open, and after each pause one caller at a time is let through; the
-/// first that succeeds closes it. It tells only of its changes.
+/// Circuit breaker. It is closed while calls succeed, and opens after a failure. After each pause it admits one caller
+/// at a time; the first success closes it. It reports only changes.
 #[derive(Debug)]
 pub(super) struct Breaker {
-    /// What is done, for the events.
+    /// Name of the guarded action, for log events.
     what: &'static str,
     state: Mutex<State>,
 }
@@ -23,9 +23,9 @@ pub(super) struct Breaker {
 enum State {
     Closed,
     Open {
-        /// Nobody is let through before.
+        /// No caller is admitted before this time.
         until: Instant,
-        /// Whether somebody is trying.
+        /// True while a caller is trying.
         tried: bool,
     },
 }
@@ -42,7 +42,7 @@ impl Breaker {
         *self.lock() != State::Closed
     }
 
-    /// Leave to try; none where the caller is to do without.
+    /// Returns a permit to try. If the breaker is open, returns `None`, and the caller has to do without.
     pub(super) fn admit(self: &Arc<Self>) -> Option<Permit> {
         let mut state = self.lock();
         let probe = match &mut *state {
@@ -59,7 +59,7 @@ impl Breaker {
         Some(self.permit(probe))
     }
 
-    /// Leave to try in any case, for what must not be left out.
+    /// Returns a permit in any state, for actions that must not be skipped.
     pub(super) fn insist(self: &Arc<Self>) -> Permit {
         self.permit(false)
     }
@@ -72,16 +72,18 @@ impl Breaker {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A state is put in as a whole.
+        // A state is assigned as a whole, so it is valid even after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Leave to try once. Dropped without an outcome, since the caller went away, it lets the next one try.
+/// Permit to try once. If the caller is cancelled and the permit is dropped without an outcome, the next caller may
+/// try.
 #[derive(Debug)]
 pub(super) struct Permit {
     breaker: Arc<Breaker>,
-    /// Whether its outcome decides. Of those that were under way when the breaker opened, none does.
+    /// True if its outcome closes or re-opens an open breaker. Calls that were in flight when the breaker opened do not
+    /// count.
     probe: bool,
 }
 

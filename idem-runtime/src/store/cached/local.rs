@@ -1,4 +1,4 @@
-//! Ended records in the memory of this process, bounded by bytes.
+//! Cache of ended records in the memory of this process, bounded in bytes.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,20 +11,20 @@ use super::{CachedRecord, StoreRead};
 use crate::key::RecordId;
 use crate::record::Record;
 
-/// Records by their id. Which to drop when it is full is the cache's choice: by how recently and how often they were
-/// asked for.
+/// Records by id. When the cache is full, it evicts by how recently and how often records were requested.
 pub(super) struct LocalCache {
     records: Cache<RecordId, Arc<CachedRecord>, Weight>,
-    /// How often something was forgotten, by the first byte of the id. A read that began before that may have seen what
-    /// is forgotten, so what it brings is not kept. Ids that share a number cost each other a round trip at worst.
+    /// Number of removals, by the first byte of the id. A read that began before a removal may have seen the removed
+    /// record, so its result is not cached. Ids that share a counter cost each other at most a round trip.
     epochs: Box<[Mutex<u64>]>,
 }
 
-/// Each part has a lock and an equal share of the bytes, so small parts could not hold large records.
+/// Minimum size of a part. Each part has a lock and an equal share of the bytes, so small parts could not hold large
+/// records.
 const PART: usize = 1 << 20;
 const MOST_PARTS: usize = 64;
 
-/// What a small record takes, key and place in the cache included: a guess, for the cache to size its tables by.
+/// Typical size of a small record with its key and its slot: an estimate, from which the cache sizes its tables.
 const TYPICAL: usize = 1024;
 
 impl LocalCache {
@@ -32,7 +32,7 @@ impl LocalCache {
         let parts = 1 << (bytes / PART).clamp(1, MOST_PARTS).ilog2();
         let options = OptionsBuilder::new()
             .shards(parts)
-            // The cache makes fewer parts than it is asked for where one would hold less than 32.
+            // The cache creates fewer parts than requested if a part would hold fewer than 32 records.
             .estimated_items_capacity((bytes / TYPICAL).max(32 * parts))
             // Shares are rounded up.
             .weight_capacity((bytes / parts * parts) as u64)
@@ -53,20 +53,20 @@ impl LocalCache {
         self.records.get(id)?.at(now)
     }
 
-    /// What a read that is about to be sent must show when it brings something.
+    /// Returns the current epoch, which a read must still match when its result is cached.
     pub(super) fn epoch(&self, id: &RecordId) -> u64 {
         *self.lock(id)
     }
 
     pub(super) fn put(&self, cached: CachedRecord, store_read: &StoreRead) {
         let id = cached.record.id;
-        // Held until it is in, so that nothing is forgotten between the look and the insertion.
+        // Locked until the insertion, so that no removal comes between the check and the insertion.
         let epoch = self.lock(&id);
         let newer = self
             .records
             .peek(&id)
             .is_some_and(|other| other.record.fencing_token > cached.record.fencing_token);
-        // A record with a higher fencing token is of after an erasure that a late answer has not seen.
+        // A record with a higher fencing token was created after an erasure that a late answer has not seen.
         if *epoch == store_read.epoch && !newer {
             self.records.insert(id, Arc::new(cached));
         }
@@ -104,13 +104,13 @@ impl fmt::Debug for LocalCache {
     }
 }
 
-/// All the bytes that a record takes.
+/// Weight of a record: all bytes that it uses.
 #[derive(Debug, Clone)]
 struct Weight;
 
 impl Weighter<RecordId, Arc<CachedRecord>> for Weight {
     fn weight(&self, _: &RecordId, cached: &Arc<CachedRecord>) -> u64 {
-        /// The slot in the cache, which holds the id, its share of the table, and the counts of what is shared.
+        /// Size of a slot in the cache: the id, its share of the table, and the counts of shared values.
         const SLOT: usize = 192;
         let identity = &cached.record.identity;
         let payload = cached.record.payload.as_ref();

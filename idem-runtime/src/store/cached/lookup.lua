@@ -1,4 +1,4 @@
--- Reads the value and the time, atomically: the time says how old a record is, and is the start of the time limit for
+-- Reads the value and the time, atomically. The time determines how old a record is. It also begins the time limit for
 -- putting the record that is then read from the store.
 
 local time = redis.call('TIME')

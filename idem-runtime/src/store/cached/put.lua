@@ -1,5 +1,6 @@
--- Puts a record, unless it comes late or the stored value is as new: an erasure that overtook the read of the record has
--- then left its tombstone, with the fencing token that it erased. Atomic, or a newer record could come in between.
+-- Puts a record, unless it is late or the stored value is as new. An erasure that overtook the read of the record has
+-- then left its tombstone, with the fencing token that it erased. Atomic, because otherwise a newer record could come
+-- in between.
 --
 -- ARGV: value, its fencing token, its expiry in ms, its deadline in µs
 

@@ -1,4 +1,4 @@
--- Removes a value that cannot be read, only while it is the value that was read: a tombstone may have replaced it.
+-- Removes an unreadable value, only if it is still the value that was read: a tombstone may have replaced it.
 --
 -- ARGV: value
 

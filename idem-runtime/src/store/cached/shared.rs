@@ -1,8 +1,9 @@
-//! Ended records in a Redis that the processes of a service share. Nothing here fails a call: what Redis does not say
-//! in time is asked of the store.
+//! Cache of ended records in a Redis that the processes of a service share. No failure here fails a call: if Redis does
+//! not answer in time, the call asks the store.
 //!
-//! All times are of Redis' own clock, taken in the step that looks before the store is asked. So a process that was
-//! paused, or a command that was delayed on the way, can neither prolong a record's life nor bring back an erased one.
+//! All times are of Redis' own clock, read in the script that looks up the record before the store is asked. A process
+//! that was paused, or a delayed command, can therefore neither prolong a record's life nor bring back an erased
+//! record.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -23,32 +24,32 @@ use crate::store::redis::scripts::{LoadableScript, ScriptCall};
 pub(super) struct RedisCache {
     connection: RedisConnection,
     prefix: Arc<str>,
-    /// How long a call waits for Redis each time that it asks.
+    /// Longest wait of a call for each answer of Redis.
     pub(super) timeout: Duration,
-    /// Apart, since a Redis that is full, or a replica, still answers.
+    /// Separate breakers, because a Redis that is full, or a replica, still answers reads.
     reading: Arc<Breaker>,
     writing: Arc<Breaker>,
     /// Permits of tasks that put records. No call waits for these tasks.
     put_permits: Arc<Semaphore>,
-    /// Erasures whose tombstone is going to be written once more.
+    /// Permits of erasures whose tombstone will be written again.
     tombstone_permits: Arc<Semaphore>,
 }
 
 const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Largest number of concurrent puts: a slow Redis must not make records pile up in this process.
+/// Maximum number of concurrent puts. Without a limit, a slow Redis would make records accumulate in this process.
 const MAX_CONCURRENT_PUTS: usize = 64;
 
-/// Largest number of tombstones that wait to be written once more. Beyond that, an erasure relies on its first tombstone.
+/// Maximum number of tombstones that wait to be written again. Beyond that, an erasure relies on its first tombstone.
 const MAX_PENDING_TOMBSTONES: usize = 4096;
 
-/// Time to live of a tombstone: longer than deleting a record may take and a read may be under way.
+/// Time to live of a tombstone: longer than the deletion of a record or a read in flight may take.
 const TOMBSTONE_TTL: Duration = Duration::from_secs(60);
 
 /// Longest time from a lookup to the put of the record that was then read from the store.
 const MAX_READ_TIME: Duration = Duration::from_secs(5);
 
-/// Larger records are not kept: sending one could take so long that it looks like an outage.
+/// Largest cached result. Sending a larger one could take so long that it looks like an outage.
 const MAX_BYTES: usize = 1 << 20;
 
 static LOOKUP: LazyLock<LoadableScript> =
@@ -63,7 +64,7 @@ static REMOVE: LazyLock<LoadableScript> =
 /// Result of a lookup in Redis.
 pub(super) enum CacheLookup {
     Record(Box<Record>),
-    /// Redis has none. What is read from the store from now on may be put there.
+    /// Redis has no record. A record that is read from the store from now on may be put there.
     Absent(LookupTime),
     /// Redis was not asked, or did not answer.
     Unknown,
@@ -77,7 +78,7 @@ impl RedisCache {
     pub(super) fn new(connection: RedisConnection, name: &str) -> Self {
         Self {
             connection,
-            // The version of the form is in the name, so that builds with different ones do not meet.
+            // The key contains the version of the format, so that builds with different formats do not share values.
             prefix: format!("{name}:record/2:").into(),
             timeout: TIMEOUT,
             reading: Breaker::new("reading"),
@@ -87,7 +88,7 @@ impl RedisCache {
         }
     }
 
-    /// The record that may be served, at most this long after it was read from the store.
+    /// Looks up a record that may be served, at most this long after it was read from the store.
     pub(super) async fn lookup(&self, id: &RecordId, max_age: Duration) -> CacheLookup {
         let Some(permit) = self.reading.admit() else {
             return CacheLookup::Unknown;
@@ -123,7 +124,7 @@ impl RedisCache {
         }
     }
 
-    /// Has a record kept that was read from the store after Redis was asked. Nobody waits for it.
+    /// Puts a record that was read from the store after the lookup, in a background task.
     pub(super) fn put(&self, record: &Record, lookup_time: LookupTime, max_age: Duration) {
         let size = record.payload.as_ref().map_or(0, |it| it.bytes.len());
         let Some(freshness) = Freshness::new(record, lookup_time.0, max_age) else {
@@ -154,10 +155,10 @@ impl RedisCache {
         });
     }
 
-    /// Writes a tombstone: removes a record up to this fencing token, and keeps concurrent reads in any process from
-    /// bringing it back. Returns whether Redis acknowledged.
+    /// Writes a tombstone. It removes a record up to this fencing token, and prevents concurrent reads in any process
+    /// from putting the record back. Returns true if Redis acknowledged the write.
     pub(super) async fn write_tombstone(&self, id: &RecordId, fencing_token: FencingToken) -> bool {
-        // During a pause, too: an erasure is rare, and what it leaves behind is replayed.
+        // Also while the breaker is open: erasures are rare, and a record that remains is replayed.
         let permit = self.writing.insist();
         let (key, tombstone) = (self.key(id), wire::tombstone(fencing_token));
         let call = ScriptCall::new(&TOMBSTONE, &key)
@@ -167,33 +168,33 @@ impl RedisCache {
         self.run(permit, &call, number).await.is_some()
     }
 
-    /// Writes the tombstone once more, in the background, when no read from before the erasure can be put any more. The
-    /// first tombstone may have been evicted while such a read was under way, and the read then brought the record back:
-    /// this removes the record.
+    /// Writes the tombstone again, in the background, when reads from before the erasure can no longer be put. The
+    /// first tombstone may have been evicted while such a read was in flight, so that the read put the record back. The
+    /// second tombstone removes it.
     pub(super) fn write_tombstone_later(&self, id: &RecordId, fencing_token: FencingToken) {
         let Ok(tombstone_permit) = Arc::clone(&self.tombstone_permits).try_acquire_owned() else {
             return;
         };
         let (cache, id) = (self.clone(), *id);
         tokio::spawn(async move {
-            // A second more: the time of reads is of Redis' clock, this is of another.
+            // One second more, because reads are timed by Redis' clock, and this wait by another.
             tokio::time::sleep(MAX_READ_TIME + Duration::from_secs(1)).await;
             cache.write_tombstone(&id, fencing_token).await;
             drop(tombstone_permit);
         });
     }
 
-    /// Whether a tombstone of this age may have expired before the reads that it is for are refused.
+    /// Returns true if a tombstone of this age may have expired before the concurrent reads are refused.
     pub(super) fn may_have_expired(elapsed: Duration) -> bool {
         elapsed + 2 * MAX_READ_TIME > TOMBSTONE_TTL
     }
 
-    /// Whether the circuit of reads is open, since Redis failed.
+    /// Returns true if the circuit breaker of reads is open because Redis failed.
     pub(super) fn is_circuit_open(&self) -> bool {
         self.reading.is_open()
     }
 
-    /// What Redis answers, where it does in time.
+    /// Runs a call of Redis. Returns its answer if it arrives in time.
     async fn run<T>(
         &self,
         permit: Permit,
@@ -235,7 +236,7 @@ impl fmt::Debug for RedisCache {
     }
 }
 
-/// The time and the value.
+/// Parses the time and the value.
 fn lookup_answer(answer: Value) -> Option<(Timestamp, Option<Vec<u8>>)> {
     let (now, value): (i64, Option<Vec<u8>>) = ::redis::from_redis_value(answer).ok()?;
     Some((Timestamp::from_micros(now), value))

@@ -1,5 +1,5 @@
--- Writes a tombstone in the place of an erased record, so that concurrent reads of the store do not put the record back.
--- Atomic, or the tombstone could replace a later record, or the tombstone of a later erasure.
+-- Replaces an erased record by a tombstone, so that concurrent reads of the store do not put the record back. Atomic,
+-- because otherwise the tombstone could replace a later record, or the tombstone of a later erasure.
 --
 -- ARGV: tombstone, the fencing token that it erases, its time to live in ms
 

@@ -1,5 +1,5 @@
-//! A record as bytes that name their own form: a line with the version and the fencing token, which scripts read, a
-//! line of JSON, then the result as it was encoded. An operator can read all but the result.
+//! Byte format of a cached record: a line with the version and the fencing token, which scripts read, a line of JSON,
+//! then the encoded result. An operator can read all of it except the result.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use crate::record::{
 
 const VERSION: &str = "idem-record/2 ";
 
-/// Begin of a tombstone, before its fencing token: no record up to that token is put over a tombstone.
+/// Prefix of a tombstone, before its fencing token. No record up to that token is put over the tombstone.
 const TOMBSTONE: &str = "idem-erased/2 ";
 
-/// When a record was read and how long it may be served, by the clock of Redis.
+/// Time at which a record was read and time until which it may be served, by the clock of Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Freshness {
-    /// Before the store was asked: its clock showed [`Record::read_at`] then or later.
+    /// Time before the store was asked: its clock showed [`Record::read_at`] then or later.
     pub(super) asked_at: Timestamp,
-    /// From then on it is not served any more.
+    /// Time from which the record is no longer served.
     pub(super) valid_until: Timestamp,
 }
 
 impl Freshness {
-    /// The freshness of a record that was read after this moment.
+    /// Creates the freshness of a record that was read after this moment.
     pub(super) fn new(record: &Record, asked_at: Timestamp, max_age: Duration) -> Option<Self> {
         let left = record.expires_at()?.since(record.read_at).min(max_age);
         let is_valid = record.state.is_ended() && left >= Duration::from_millis(1);
@@ -35,8 +35,8 @@ impl Freshness {
         })
     }
 
-    /// The record as the store would answer it now, while it may be served. Redis removes it by itself, but not before
-    /// this; and its clock may have gone back, which says nothing of the record's age.
+    /// Record as the store would return it now, if it may still be served. Redis removes the record too, but not before
+    /// this time. If its clock has gone back, it shows nothing about the record's age.
     pub(super) fn at(
         self,
         now: Timestamp,
@@ -50,7 +50,7 @@ impl Freshness {
     }
 }
 
-/// Times and durations are in microseconds by the clock of the store that the record is from, unless named otherwise.
+/// Times and durations are in microseconds by the clock of the record's store, unless stated otherwise.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Header {
@@ -59,7 +59,7 @@ struct Header {
     key: String,
     fingerprint: String,
     state: String,
-    /// The codec of the result, and how many bytes it has.
+    /// Codec of the result, and its number of bytes.
     payload: Option<(String, usize)>,
     token: Option<String>,
     attempt: u32,
@@ -79,7 +79,7 @@ pub(super) fn tombstone(fencing_token: FencingToken) -> Vec<u8> {
     format!("{TOMBSTONE}{}\n", fencing_token.number()).into_bytes()
 }
 
-/// Whether the value is a tombstone.
+/// Returns true if the value is a tombstone.
 pub(super) fn is_tombstone(bytes: &[u8]) -> bool {
     bytes
         .strip_prefix(TOMBSTONE.as_bytes())
@@ -87,7 +87,7 @@ pub(super) fn is_tombstone(bytes: &[u8]) -> bool {
         .is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
 }
 
-/// An ended record; none where it has not ended.
+/// Encodes an ended record. Returns `None` if the record has not ended.
 pub(super) fn write(record: &Record, freshness: &Freshness) -> Option<Vec<u8>> {
     let header = Header {
         scope: record.identity.scope.as_str().to_owned(),
@@ -119,8 +119,8 @@ pub(super) fn write(record: &Record, freshness: &Freshness) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The ended record with this id as it was read, and its freshness. None where the bytes are anything else, the record of
-/// another id included.
+/// Decodes the ended record with this id, and its freshness. Returns `None` for any other bytes, including the record
+/// of another id.
 pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Freshness)> {
     let (fencing_token, rest) = line(bytes.strip_prefix(VERSION.as_bytes())?)?;
     let fencing_token: i64 = std::str::from_utf8(fencing_token).ok()?.parse().ok()?;
@@ -131,7 +131,7 @@ pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Freshness)> {
         operation: Operation::new(header.operation).ok()?,
         key: Key::new(header.key).ok()?,
     };
-    // Whatever put a record under the id of another would hand one caller the result of another.
+    // A value stored under the id of another record would give one caller the result of another.
     if RecordId::of(&identity) != *id {
         return None;
     }
@@ -175,7 +175,7 @@ pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Freshness)> {
     Some((record, freshness))
 }
 
-/// The first line, and what is behind it.
+/// Splits off the first line.
 fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     Some((&bytes[..end], &bytes[end + 1..]))
@@ -263,7 +263,7 @@ mod tests {
         let record = record(State::Completed);
         let valid_until =
             |max_age| Freshness::new(&record, FRESHNESS.asked_at, max_age).map(|it| it.valid_until);
-        // Ended at 2 for 7 s, and read at 3.
+        // The record ended at 2 with a retention of 7 s, and was read at 3.
         let whole = Timestamp::from_micros(16_999_999);
         assert_eq!(valid_until(FOREVER), Some(whole));
         assert_eq!(

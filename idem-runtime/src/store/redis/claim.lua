@@ -1,6 +1,6 @@
--- Claims, or takes over what was observed, atomically: two callers who both saw nothing, or both saw the same lapsed
--- lease, are served one after the other, and the second sees what the first wrote. A claim that is not granted writes
--- nothing. One that is granted answers with the status.
+-- Claims, or takes over if the record equals the observation, atomically: two callers who both saw no record, or both
+-- saw the same lapsed lease, are served one after the other, and the second sees the writes of the first. A claim that
+-- is not granted writes nothing. A granted claim returns the status.
 --
 -- ARGV: claim id, lease, retention, on_crash, request
 -- and for a takeover the observation: state, claim id or '-', fencing token, lease end
@@ -28,7 +28,7 @@ if not is_live(record) then
     return status
 end
 
--- The key says whose record it is, so this differs where the request does.
+-- The Redis key determines scope, operation and idempotency key: requests differ only in their fingerprints.
 if REQUEST == CLAIMED_REQUEST then
     if record.state == 'running' and record.claim_id == claim_id then
         record.lease_until = lease_until

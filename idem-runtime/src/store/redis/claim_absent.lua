@@ -1,5 +1,5 @@
--- A key that was never used, which is what a first call claims, on a fast path. The next claim reads what this wrote.
--- HSET comes first: it is what a full server refuses.
+-- Fast path of a first call: a key that was never used. The next claim reads what this script wrote. HSET comes first:
+-- a full server refuses it.
 
 if not STATUS and redis.call('EXISTS', KEY) == 0 then
     local lease_until = NOW + ARGV[2]

@@ -10,7 +10,7 @@ use crate::record::{Record, Timestamp};
 use crate::store::status::{Status, number};
 use crate::store::{ClaimOutcome, ClaimRequest, SavedStep};
 
-/// Outcome of a claim.
+/// Decodes the answer to a claim.
 pub(super) fn claim_outcome(
     claim: &ClaimRequest,
     answer: Value,
@@ -24,7 +24,7 @@ pub(super) fn claim_outcome(
     }
 }
 
-/// The record that was read, where there is one.
+/// Decodes the record that was read, if there is one.
 pub(super) fn record_if_any(id: &RecordId, answer: Value) -> Result<Option<Record>, StoreError> {
     match answer {
         Value::Nil => Ok(None),
@@ -32,7 +32,7 @@ pub(super) fn record_if_any(id: &RecordId, answer: Value) -> Result<Option<Recor
     }
 }
 
-/// The saved steps, as pairs of field and content; none where the record is another's.
+/// Decodes the saved steps, which are pairs of field and content. Returns `None` if the caller does not own the record.
 pub(super) fn saved_steps(answer: Value) -> Result<Option<Vec<SavedStep>>, StoreError> {
     if matches!(answer, Value::Nil) {
         return Ok(None);
@@ -50,7 +50,7 @@ pub(super) fn saved_steps(answer: Value) -> Result<Option<Vec<SavedStep>>, Store
     Ok(Some(saved_steps))
 }
 
-/// Whether a step took effect.
+/// Decodes whether a transition took effect.
 pub(super) fn took_effect(answer: &Value) -> Result<bool, StoreError> {
     match answer {
         Value::Int(0) => Ok(false),
@@ -64,8 +64,8 @@ pub(super) fn read_status(status: &[u8]) -> Result<Status, StoreError> {
     Status::read(line).map_err(|_| corrupt("status"))
 }
 
-/// The time in seconds and microseconds and the status; the request, which is left out where it is that of the claim; the
-/// outcome.
+/// Decodes a record: the time in seconds and microseconds with the status; the request, which is absent if it equals
+/// that of the claim; the outcome.
 fn record(
     id: &RecordId,
     claim: Option<&ClaimRequest>,
@@ -87,7 +87,7 @@ fn record(
         (Some(Value::Nil), Some(claim)) => (claim.fingerprint, claim.identity.clone()),
         _ => return Err(unreadable()),
     };
-    // Whatever put a record under the id of another would hand one caller the result of another.
+    // A key stored under the id of another record would give one caller the result of another.
     if claim.is_none_or(|claim| claim.identity != identity) && RecordId::of(&identity) != *id {
         return Err(corrupt("request"));
     }
@@ -101,7 +101,7 @@ fn record(
         .map_err(|_| corrupt("outcome"))
 }
 
-/// The fields of an answer, in the order of the scripts.
+/// Fields of an answer, in the order of the scripts.
 struct Fields(std::vec::IntoIter<Value>);
 
 impl Fields {

@@ -5,13 +5,13 @@ use crate::error::StoreError;
 use crate::key::{Identity, Key, Operation, Scope, hex};
 use crate::record::{ClaimId, Digest, Payload};
 
-/// Hex digits.
+/// Encodes a claim id as hex digits.
 pub(super) fn claim_id(claim_id: &ClaimId) -> String {
     hex(claim_id.as_bytes())
 }
 
-/// The fingerprint as it is, operation, key and scope, between them ends of lines, which neither operation nor key can
-/// hold.
+/// Encodes the fingerprint unchanged, operation, key and scope, separated by line breaks. Neither operation nor key can
+/// contain a line break.
 pub(super) fn request(fingerprint: &Digest, identity: &Identity) -> Vec<u8> {
     let lines = [
         identity.operation.as_str(),
@@ -44,7 +44,7 @@ pub(super) fn read_request(request: &[u8]) -> Result<(Digest, Identity), StoreEr
     read().ok_or_else(|| corrupt("request"))
 }
 
-/// The length of the codec's tag in digits, a colon, the tag, the bytes.
+/// Encodes the length of the codec's tag in digits, a colon, the tag, and the bytes.
 pub(super) fn payload(payload: &Payload) -> Vec<u8> {
     let mut encoded = format!("{}:{}", payload.codec.len(), payload.codec).into_bytes();
     encoded.extend_from_slice(&payload.bytes);

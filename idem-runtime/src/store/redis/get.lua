@@ -1,4 +1,4 @@
--- Reads a record and the time by which it was read, atomically: read apart, a lease could look over that was renewed.
+-- Reads a record and the time of reading, atomically: with separate reads, a lease that was renewed could look lapsed.
 
 local record, problem = load()
 if problem then

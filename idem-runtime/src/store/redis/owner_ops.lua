@@ -1,5 +1,5 @@
--- The transitions that only the owner may make. Claim id and fencing token are compared in the script that writes: a
--- read before it would let an owner whose record was taken over in between write over its successor.
+-- Transitions that only the owner may make. The script that writes compares claim id and fencing token. With a separate
+-- read, an owner whose record was taken over in between could overwrite its successor.
 --
 -- ARGV: transition, claim id, fencing token
 -- renew: lease
@@ -18,7 +18,7 @@ if ENDED[record.state] then
     if transition ~= 'complete' then
         return 0
     end
-    -- WAIT waits for the last write of its connection; on a fresh one there must be a write to wait for.
+    -- WAIT waits for the last write of its connection. A new connection needs a write to wait for.
     if ARGV[4] == '1' then
         write(record)
     end

@@ -1,4 +1,4 @@
--- Looks at a record again in the step that removes or marks it: its lease may have been renewed since it was found.
+-- Checks a record again in the script that removes or marks it: its lease may have been renewed since it was found.
 
 local record, problem = load()
 if problem then

@@ -1,17 +1,18 @@
--- What the scripts share. A record is one hash, so each script works on one key and a cluster can run it:
+-- Code shared by the scripts. A record is one hash, so each script works on one key and a cluster can run it:
 --
 -- status   state, when it ended or -, retention, on_crash, end of the lease, claim id or -, fencing token, attempt,
---          when it was first claimed: words between blanks, since reading many fields takes longer than reading one
--- request  fingerprint, scope, operation, key, as the claim gave them
--- outcome  codec and payload, as the completion gave them
+--          time of the first claim: words between blanks, because reading many fields takes longer than reading one
+-- request  fingerprint, scope, operation, key, as in the claim
+-- outcome  codec and payload, as in the completion
 -- step:…   saved steps
 --
--- Of a record that was erased there is `erased`, the fencing token.
+-- An erased record leaves the field `erased`, with the fencing token.
 --
--- Redis runs a script as one step, by one clock, so nothing can change between its reads and its writes. It does not
--- undo the writes of a script that fails: the first write of each is the one that may be refused for want of memory.
+-- Redis runs a script atomically, with one clock, so nothing can change between its reads and its writes. It does not
+-- undo the writes of a script that fails: the first write of each script is the one that may be refused for lack of
+-- memory.
 --
--- Lua's numbers are doubles, whole up to 2^53. Microseconds since 1970 stay below that until 2255, and the store cuts
+-- Lua's numbers are doubles, exact up to 2^53. Microseconds since 1970 stay below that until 2255, and the store limits
 -- durations so that their sums do as well. `tostring` would round them to 14 digits.
 
 local STATES = {
@@ -19,7 +20,7 @@ local STATES = {
 }
 local ENDED = { completed = true, failed = true, unrecorded = true }
 
--- Before the names of the fields that hold saved steps.
+-- Prefix of the fields that hold saved steps.
 local STEP = 'step:'
 
 local function text(number)
@@ -34,8 +35,8 @@ local function is_number(value)
     return value and #value <= 16 and string.find(value, '^%d+$')
 end
 
--- Parses the status: nil where there is nothing, and an error where it is not ours. Counting what somebody
--- else wrote as absent would write over it.
+-- Parses the status. Returns nil if there is none, and an error if this store did not write it. If a foreign value
+-- counted as absent, a claim would overwrite it.
 local function load()
     if not STATUS then
         if redis.call('EXISTS', KEY) == 1 then
@@ -67,7 +68,7 @@ local function load()
     return record, nil
 end
 
--- When a record expires; nil where it stays until somebody resolves it.
+-- Time when a record expires; nil if it stays until it is resolved.
 local function expires_at(record)
     if record.state == 'running' then
         if record.on_crash == 'rerun' then
@@ -81,7 +82,7 @@ local function expires_at(record)
     return record.ended_at + record.retention
 end
 
--- Whether there is a record: what has expired and what was erased only remembers its fencing token.
+-- Returns true if there is a record. An expired or erased record only remembers its fencing token.
 local function is_live(record)
     if not record or record.state == 'erased' then
         return false
@@ -101,8 +102,8 @@ local function next_fencing_token(record)
     return text(math.max(NOW, record.fencing_token + 1))
 end
 
--- Writes the status, and further fields as pairs, and lets Redis remove the key some time after it expires. HSET comes
--- first: it is what a full server refuses.
+-- Writes the status, and further fields as pairs, and makes Redis remove the key some time after it expires. HSET comes
+-- first: a full server refuses it.
 local function write(record, ...)
     local status = table.concat({
         record.state, record.ended_at, record.retention, record.on_crash, record.lease_until, record.claim_id,
@@ -118,7 +119,7 @@ local function write(record, ...)
     return status
 end
 
--- The fields that hold saved steps.
+-- Returns the fields that hold saved steps.
 local function step_fields()
     local fields = {}
     for _, field in ipairs(redis.call('HKEYS', KEY)) do
@@ -129,8 +130,8 @@ local function step_fields()
     return fields
 end
 
--- Removes the record. Claimed again in the same tick, or by a clock that went back, the key would get a fencing token that was
--- given before, so a young fencing token leaves a trace that lives for the grace.
+-- Removes the record. If the key were claimed again in the same tick, or after the clock went back, it would get a
+-- fencing token that was issued before. A young fencing token therefore leaves a tombstone for the grace period.
 local function erase(record)
     local fencing_token = tonumber(record.fencing_token)
     redis.call('DEL', KEY)
@@ -140,7 +141,7 @@ local function erase(record)
     end
 end
 
--- Whether the record is exactly as observed: state, claim id or '-', fencing token, lease end.
+-- Returns true if the record equals the observation: state, claim id or '-', fencing token, lease end.
 local function is_as_observed(record, state, claim_id, fencing_token, lease_until)
     return record.state == state
         and record.claim_id == claim_id

@@ -1,5 +1,5 @@
--- Settles a record that nobody owns any more, only while it is exactly as observed: a heartbeat, a takeover or a
--- completion since then would be overwritten.
+-- Resolves a record whose owner is gone, only if it still equals the observation: otherwise it would overwrite a
+-- renewal, a takeover or a completion since then.
 --
 -- ARGV: transition, then the observation: state, claim id or '-', fencing token, lease end
 -- complete: state, and the outcome where it has one

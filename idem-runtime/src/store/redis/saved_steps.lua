@@ -1,5 +1,5 @@
--- Reads the saved steps of a record for its owner, atomically: read after a look at the owner, they could be those of
--- the next generation of the key.
+-- Reads the saved steps of a record for its owner, atomically: after a separate check of the owner, the steps could be
+-- those of the next generation of the key.
 --
 -- ARGV: claim id, fencing token
 

@@ -1,4 +1,4 @@
-//! Finding the keys of all records.
+//! Scan for the keys of all records.
 
 use std::mem;
 use std::ops::{Deref, DerefMut};
@@ -15,11 +15,11 @@ use crate::key::RecordId;
 use crate::record::{State, Timestamp};
 use crate::store::status::Status;
 
-/// How many keys a server looks at for one answer. It serves nobody else meanwhile.
+/// Number of keys that a server checks for one answer. It serves no other client during that time.
 const BATCH: u32 = 500;
 
 impl RedisStore {
-    /// The ids of all records, in order, of what expired or was erased a moment ago as well.
+    /// Returns the ids of all records, in order, including those that expired or were erased a moment ago.
     pub(super) async fn ids(&self) -> Result<Vec<RecordId>, StoreError> {
         let mut ids = Vec::new();
         for primary in self.link.primaries(self.timeout).await? {
@@ -33,13 +33,13 @@ impl RedisStore {
                 }
             }
         }
-        // SCAN gives a key more than once when the server's table grows or shrinks meanwhile.
+        // SCAN returns a key more than once if the server's table grows or shrinks during the scan.
         ids.sort_unstable();
         ids.dedup();
         Ok(ids)
     }
 
-    /// Goes one batch of keys further, and leaves the ids of records whose time has come in [`Walk::due`].
+    /// Scans one more batch of keys, and leaves the ids of due records in [`Walk::due`].
     pub(super) async fn walk_on(&self, walk: &mut Walk) -> Result<(), StoreError> {
         if walk.primaries.is_empty() {
             walk.primaries = self.link.primaries(self.timeout).await?;
@@ -60,15 +60,15 @@ impl RedisStore {
                 Ok(())
             }
             Err(error) => {
-                // The server may be gone for good; the next walk asks which there are.
+                // The server may be gone for good. The next walk asks for the current servers.
                 walk.primaries.clear();
                 Err(error)
             }
         }
     }
 
-    /// Most records are not due, and one round trip tells so of all that a scan found. What is read here decides
-    /// nothing: the step that purges looks again.
+    /// Most records are not due, and one round trip shows this for all keys that a scan found. The values read here
+    /// decide nothing: the script that purges checks them again.
     async fn scan_due(&self, primary: &Primary, cursor: &[u8]) -> Result<ScanBatch, StoreError> {
         let found = self.scan(primary, cursor).await?;
         if found.ids.is_empty() {
@@ -82,7 +82,8 @@ impl RedisStore {
         let commands = found.ids.iter().map(read_status_of).collect();
         let answers = self.link.read_each(commands, self.timeout).await?;
         let now = found.now;
-        // What cannot be read, since it is moving to another node or is not a record, is left for the next walk.
+        // A key that cannot be read, because it is moving to another node or is not a record, is left for the next
+        // walk.
         let is_due = |answer: Value| {
             let Value::BulkString(status) = answer else {
                 return false;
@@ -120,7 +121,7 @@ impl RedisStore {
         })
     }
 
-    /// What `CONFIG` calls `maxmemory-policy`, on each server, where the user may ask.
+    /// Reads the setting `maxmemory-policy` of each server, if the user may ask.
     pub(super) async fn eviction_policies(&self) -> Result<Vec<String>, StoreError> {
         let mut policies = Vec::new();
         for primary in self.link.primaries(self.timeout).await? {
@@ -141,7 +142,7 @@ impl RedisStore {
     }
 }
 
-/// When a purge has something to do with a record.
+/// Time at which a purge has to process a record.
 fn due_at(status: &Status) -> Option<Timestamp> {
     let begin = match status.state {
         State::Interrupted => return None,
@@ -152,32 +153,32 @@ fn due_at(status: &Status) -> Option<Timestamp> {
 }
 
 struct ScanBatch {
-    /// The time of the server before it was asked.
+    /// Time of the server before it was asked.
     now: Timestamp,
     ids: Vec<RecordId>,
     cursor: Vec<u8>,
 }
 
-/// How far a walk over all keys has come, which goes on over several calls.
+/// Progress of a walk over all keys, which continues over several calls.
 #[derive(Default)]
 pub(super) struct Walk {
-    /// Those still to be asked, the next one last.
+    /// Servers still to be scanned, the next one last.
     primaries: Vec<Primary>,
     cursor: Vec<u8>,
-    /// Found, and not purged yet.
+    /// Ids that were found and not purged yet.
     pub(super) due: Vec<RecordId>,
-    /// Whether all keys were found.
+    /// True if all keys were scanned.
     pub(super) is_over: bool,
 }
 
 impl Walk {
-    /// Whether it has not begun.
+    /// Returns true if the walk has not begun.
     pub(super) fn is_new(&self) -> bool {
         self.primaries.is_empty() && self.due.is_empty() && !self.is_over
     }
 }
 
-/// A walk while a purge is on it. One that comes meanwhile begins a walk of its own, and does not wait.
+/// Exclusive use of the shared walk by one purge. A concurrent purge begins its own walk instead of waiting.
 pub(super) struct WalkGuard<'a> {
     walk: Walk,
     shared_walk: &'a Mutex<Walk>,
@@ -207,14 +208,14 @@ impl DerefMut for WalkGuard<'_> {
 }
 
 impl Drop for WalkGuard<'_> {
-    /// A purge that is dropped, since it took too long, has come as far as it has: beginning anew each time, none would
-    /// come to the end.
+    /// Saves the progress of a purge that is dropped because it took too long. If each purge began again, none would
+    /// reach the end.
     fn drop(&mut self) {
         *lock(self.shared_walk) = mem::take(&mut self.walk);
     }
 }
 
 fn lock(shared_walk: &Mutex<Walk>) -> MutexGuard<'_, Walk> {
-    // A walk is put in as a whole, so it is whole even after a panic.
+    // A walk is assigned as a whole, so it is valid even after a panic.
     shared_walk.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The scripts, and their calls.
+//! Scripts, and calls of them.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -35,7 +35,7 @@ script!(GET, "prelude_full.lua", "record.lua", "get.lua");
 script!(PURGE, "prelude.lua", "record.lua", "purge.lua");
 script!(SAVED_STEPS, "prelude.lua", "record.lua", "saved_steps.lua");
 
-/// A script as a server runs it, by the hash of its text.
+/// Script that a server runs by the hash of its text.
 pub(in crate::store) struct LoadableScript {
     text: &'static str,
     script: Script,
@@ -50,7 +50,7 @@ impl LoadableScript {
     }
 }
 
-/// A call of a script: the script, its key and its further arguments.
+/// Call of a script: the script, its key and its further arguments.
 pub(in crate::store) struct ScriptCall {
     script: &'static LoadableScript,
     by_hash: Cmd,
@@ -58,7 +58,7 @@ pub(in crate::store) struct ScriptCall {
 
 impl ScriptCall {
     pub(in crate::store) fn new(script: &'static LoadableScript, key: &[u8]) -> Self {
-        // Room for a claim, so that it is not moved while it grows.
+        // Capacity for a claim, so that it does not reallocate as it grows.
         let mut by_hash = Cmd::with_capacity(9, 384);
         by_hash
             .arg("EVALSHA")
@@ -111,7 +111,7 @@ impl ScriptCall {
         }
     }
 
-    /// The key that it works on.
+    /// Key that the script works on.
     pub(super) fn key(&self) -> &[u8] {
         match self.by_hash.args_iter().nth(3) {
             Some(Arg::Simple(key)) => key,
@@ -119,12 +119,12 @@ impl ScriptCall {
         }
     }
 
-    /// The command for a server that knows the script.
+    /// Command for a server that knows the script.
     pub(super) fn by_hash(&self) -> &Cmd {
         &self.by_hash
     }
 
-    /// The command for a server that does not know the script, which knows it from then on.
+    /// Command for a server that does not know the script. It loads the script.
     pub(super) fn by_text(&self) -> Cmd {
         let mut by_text = cmd("EVAL");
         by_text.arg(self.script.text);
@@ -137,8 +137,8 @@ impl ScriptCall {
     }
 }
 
-/// A duration as it is stored: microseconds, and so few that Lua, whose numbers are whole up to 2^53, adds the time and
-/// two of them without loss until the year 2052, and the time and one until 2154. The longest is 101 years.
+/// Duration as stored, in microseconds. It is limited to 101 years, because Lua's numbers are exact only up to 2^53: a
+/// time plus two durations is exact until the year 2052, and a time plus one duration until 2154.
 pub(super) fn span(duration: Duration) -> i64 {
     micros(duration).min(3_200_000_000_000_000)
 }
