@@ -1,11 +1,11 @@
-//! The case table that every store must pass, for the stores of this crate and for those of others.
+//! Suite of cases that every store must pass, for the stores of this crate and for those of other crates.
 //!
 //! Each [`Case`] proves one rule of the [contract of `Store`](crate::store::Store#contract), or of that of
-//! [`StepStore`](crate::store::StepStore#contract) or [`RecoveryStore`](crate::store::RecoveryStore#contract) where the
-//! store is one. A case makes its own fresh records and cleans nothing up, so the table runs on a store that is shared, already used, and emptied by nobody. It
-//! waits for real time where a lease must run out, in short leases polled to a deadline: give it a runtime whose clock
-//! is the store's, and a multi-threaded one where the store's work allows it.
-//!
+//! [`StepStore`](crate::store::StepStore#contract) or [`RecoveryStore`](crate::store::RecoveryStore#contract) if the
+//! store implements it. A case creates its own fresh records and does not clean up. The suite therefore runs on any
+//! store: shared, already used, and never emptied. Where a lease must lapse, a case waits in real time, with short
+//! leases and polling up to a deadline. Use a tokio runtime whose clock is the store's, and a multi-threaded one if the
+//! store allows it.
 //! ```
 //! # #[cfg(feature = "memory")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,7 +25,7 @@
 //! # fn main() {}
 //! ```
 //!
-//! A test runner that lists each case by itself goes over [`cases`] and calls [`Case::run`].
+//! A test runner that lists each case separately iterates over [`cases`] and calls [`Case::run`].
 
 use std::fmt;
 use std::pin::Pin;
@@ -53,26 +53,26 @@ mod takeover;
 
 use kit::{CaseResult, Subject};
 
-/// After how long a case that has not come to an end counts as failed. None takes more than a few seconds.
+/// Time limit of a case. A case that takes longer fails. No case needs more than a few seconds.
 const CASE_LIMIT: Duration = Duration::from_secs(60);
-/// How many cases [`run_all`] runs at once.
+/// Number of cases that [`run_all`] runs concurrently.
 const AT_ONCE: usize = 8;
 
 type Run = fn(Subject) -> Pin<Box<dyn Future<Output = CaseResult> + Send>>;
 
-/// What a store must be for a case to apply to it.
+/// Required capability of a store for a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Needs {
-    /// Any store will do.
+    /// No capability: the case applies to any store.
     Nothing,
-    /// One that keeps steps: [`Store::steps`] gives some.
+    /// Saved steps: [`Store::steps`] returns a store of steps.
     Steps,
-    /// One that keeps what calls are made again with: [`Store::recovery`] gives it.
+    /// Recovery inputs: [`Store::recovery`] returns a store of recovery inputs.
     Recovery,
 }
 
-/// One rule, and a proof of it.
+/// Proof of one rule.
 #[derive(Clone, Copy)]
 pub struct Case {
     name: &'static str,
@@ -82,22 +82,22 @@ pub struct Case {
 }
 
 impl Case {
-    /// A name in `snake_case`, unique in the table.
+    /// Name in `snake_case`, unique in the suite.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The rule that a store breaks where this case fails.
+    /// Rule that a store breaks if this case fails.
     pub fn rule(&self) -> &'static str {
         self.rule
     }
 
-    /// What a store must be for the case to apply to it.
+    /// Required capability of the store.
     pub fn needs(&self) -> Needs {
         self.needs
     }
 
-    /// Whether the store is what the case [needs](Self::needs).
+    /// Returns true if the store has the capability that the case [needs](Self::needs).
     pub fn applies_to(&self, store: &dyn Store) -> bool {
         match self.needs {
             Needs::Nothing => true,
@@ -109,11 +109,11 @@ impl Case {
     /// Runs the case on a store. Needs a tokio runtime with timers.
     ///
     /// # Errors
-    /// [`Violation`] where the store breaks the rule, answers with an error, or takes longer than a minute; and where
-    /// the case [does not apply](Self::applies_to) to it.
+    /// [`Violation`] if the store breaks the rule, returns an error, or takes longer than a minute; and if the case
+    /// [does not apply](Self::applies_to) to the store.
     ///
     /// # Cancel safety
-    /// Dropped, it leaves its own records in the store, which no other case minds.
+    /// If the future is dropped, its records remain in the store. They do not affect other cases.
     pub async fn run(&self, store: Arc<dyn Store>) -> Result<(), Violation> {
         let outcome = tokio::time::timeout(CASE_LIMIT, (self.run)(Subject::new(store))).await;
         let seen = match outcome {
@@ -139,24 +139,24 @@ impl fmt::Debug for Case {
     }
 }
 
-/// A rule that a store breaks.
+/// Violation of a rule by a store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{case}: {rule}; seen: {seen}")]
 pub struct Violation {
-    /// The name of the case.
+    /// Name of the case.
     pub case: &'static str,
-    /// The rule.
+    /// Rule that the store breaks.
     pub rule: &'static str,
-    /// What the store did instead.
+    /// Observed behaviour of the store.
     pub seen: String,
 }
 
-/// What became of the table on a store that breaks no rule.
+/// Result of the suite on a store that breaks no rule.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// How many cases passed.
+    /// Number of cases that passed.
     pub passed: usize,
-    /// Those that [do not apply](Case::applies_to) to the store, and were not run.
+    /// Cases that [do not apply](Case::applies_to) to the store, and did not run.
     pub inapplicable: Vec<&'static Case>,
 }
 
@@ -177,12 +177,12 @@ impl fmt::Display for Report {
     }
 }
 
-/// The rules that a store breaks, one a line. `Debug` shows the same text, so that `unwrap` in a test reads well.
+/// Rules that a store breaks, one per line. `Debug` shows the same text, for a readable `unwrap` in a test.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Failed {
-    /// How many cases passed.
+    /// Number of cases that passed.
     pub passed: usize,
-    /// Those that did not.
+    /// Violations that were found.
     pub violations: Vec<Violation>,
 }
 
@@ -205,14 +205,14 @@ impl fmt::Debug for Failed {
 
 impl std::error::Error for Failed {}
 
-/// Runs all cases on a store that apply to it, some of them at the same time, and tells how many there were and which
-/// do not apply. Needs a tokio runtime with timers. A panic inside the store fails the case in which it happens.
+/// Runs all cases that apply to the store, some of them concurrently. Returns how many passed and which do not apply.
+/// Needs a tokio runtime with timers. A panic inside the store fails the case in which it happens.
 ///
 /// # Errors
 /// [`Failed`] with each rule that the store breaks.
 ///
 /// # Cancel safety
-/// As [`Case::run`].
+/// As for [`Case::run`].
 pub async fn run_all(store: Arc<dyn Store>) -> Result<Report, Failed> {
     let turns = Arc::new(Semaphore::new(AT_ONCE));
     let mut running = JoinSet::new();
@@ -252,12 +252,12 @@ pub async fn run_all(store: Arc<dyn Store>) -> Result<Report, Failed> {
     Err(failed)
 }
 
-/// The case of this name.
+/// Returns the case with this name.
 pub fn case(name: &str) -> Option<&'static Case> {
     cases().iter().find(|case| case.name == name)
 }
 
-/// The whole table.
+/// Returns all cases of the suite.
 pub fn cases() -> &'static [Case] {
     CASES
 }

@@ -1,4 +1,4 @@
-//! Claims: who is granted what, and when a record counts as absent.
+//! Cases on claims: which claims are granted, and when a record counts as absent.
 
 use std::time::Duration;
 
@@ -170,8 +170,8 @@ pub(super) async fn delayed_claim_revives_no_lost_claim(store: Subject) -> CaseR
     let taken = store.taken(&silent.observation(), &successor).await?;
     store.denied(&silent.claim).await?;
 
-    // Once its successor gave the record back, the late claim may begin an attempt of its own, but the old fencing
-    // token stays lost.
+    // After the release by its successor, the late claim may begin its own attempt, but the old fencing token stays
+    // invalid.
     store.release(&owned_by(&successor, &taken)).await?;
     let late = store.granted(&silent.claim).await?;
     ensure!(
@@ -304,7 +304,7 @@ pub(super) async fn abandoned_run_is_absent(store: Subject) -> CaseResult {
     store.refuses(&owner).await?;
     begins_anew(&store, &claim, &owner).await?;
 
-    // Its very own claim is no exception.
+    // This holds for a repetition of the same claim as well.
     let claim = ClaimRequest {
         lease: SHORT,
         retention: SHORT,
@@ -320,7 +320,7 @@ pub(super) async fn abandoned_run_is_absent(store: Subject) -> CaseResult {
     Ok(())
 }
 
-/// A claim of a record that has expired knows nothing of what was there, save that fencing tokens go on.
+/// A claim of an expired record begins a new generation. Only the fencing tokens continue to increase.
 async fn begins_anew(store: &Subject, expired: &ClaimRequest, owner: &Owner) -> CaseResult {
     let anew = ClaimRequest {
         fingerprint: digest(9),
@@ -392,7 +392,7 @@ pub(super) async fn fencing_tokens_never_go_back(store: Subject) -> CaseResult {
         last = owner.fencing_token;
         Ok::<_, String>(owner)
     };
-    // With no lease and no retention, all of it may fall into one tick of the clock.
+    // Without lease and retention, all of this may happen within one tick of the clock.
     for _ in 0..20 {
         let observed = store.record(&claim.id).await?.observation();
         let successor = other(&claim);
@@ -414,7 +414,7 @@ pub(super) async fn fencing_tokens_never_go_back(store: Subject) -> CaseResult {
         let granted = store.granted(&forgetful).await?;
         next("an erasure", &forgetful, granted)?;
 
-        // Lease and retention are over at once, so this one is absent already.
+        // Lease and retention end immediately, so this record is already absent.
         let granted = store.granted(&forgetful).await?;
         next("an expiry", &forgetful, granted)?;
         let mut patience = Patience::new("purging does not come to an end");

@@ -1,4 +1,4 @@
-//! A store that fails or hangs on cue, before or after the transition of the store behind it.
+//! Store wrapper that fails or hangs on demand, before or after the transition of the inner store.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::store::{
     Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
-/// A call of a [`Store`] or [`StepStore`].
+/// Method of a [`Store`] or [`StepStore`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is the method of its name")]
 pub enum Op {
@@ -34,7 +34,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; 12] = [
         Self::Claim,
         Self::TakeOver,
@@ -51,32 +51,32 @@ impl Op {
     ];
 }
 
-/// What happens to a call.
+/// Fault of a call.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Nothing: the call goes through.
+    /// No fault: the call succeeds.
     None,
-    /// An error of this kind, and the transition is not taken.
+    /// Returns an error of this kind. The transition is not applied.
     FailBefore(StoreErrorKind),
-    /// The transition is taken, then an error of this kind: a lost acknowledgement.
+    /// Applies the transition, then returns an error of this kind: a lost acknowledgement.
     FailAfter(StoreErrorKind),
-    /// The call panics, and the transition is not taken.
+    /// Panics. The transition is not applied.
     Panic,
-    /// The call never comes back, and the transition is not taken.
+    /// Never returns. The transition is not applied.
     HangBefore,
-    /// The transition is taken, and the call never comes back.
+    /// Applies the transition, and never returns.
     HangAfter,
-    /// The call waits at the gate, then the transition is taken.
+    /// Waits at the gate, then applies the transition.
     HoldBefore(Gate),
-    /// The transition is taken, and the call waits at the gate before it says so.
+    /// Applies the transition, then waits at the gate before returning.
     HoldAfter(Gate),
 }
 
-/// A store that does what it is told to the calls that come, in order, and otherwise what the store behind it does.
+/// Store that injects planned faults into calls, in order, and otherwise forwards to the inner store.
 ///
-/// Clones share their plan and their counts, so a test keeps one and hands the other to what it tests. There are no
-/// timers in it: what hangs hangs until it is dropped, what is held is held until its [`Gate`] opens.
+/// Clones share their plan and their counts, so a test keeps one clone and passes the other to the code under test. The
+/// store uses no timers: a call that hangs does so until it is dropped, and a held call waits until its [`Gate`] opens.
 ///
 /// ```
 /// # #[cfg(feature = "memory")]
@@ -122,7 +122,7 @@ impl<S> Clone for FaultStore<S> {
 }
 
 impl<S> FaultStore<S> {
-    /// A store in front of this one, without faults.
+    /// Wraps a store, without faults.
     pub fn new(store: S) -> Self {
         Self {
             inner: Arc::new(Inner {
@@ -132,74 +132,76 @@ impl<S> FaultStore<S> {
         }
     }
 
-    /// The store behind it, untouched by faults and counts.
+    /// Inner store, without faults and counts.
     pub fn inner(&self) -> &S {
         &self.inner.store
     }
 
-    /// Plans what happens to the next such call for which nothing is planned yet.
+    /// Plans the fault of the next call of this kind that has no planned fault yet.
     pub fn next(&self, op: Op, fault: Fault) {
         self.scripts()[op as usize].next.push_back(fault);
     }
 
-    /// Plans what happens to every such call that comes after the planned ones, until [`reset`](Self::reset).
+    /// Plans the fault of every call of this kind after the planned ones, until [`reset`](Self::reset).
     pub fn always(&self, op: Op, fault: Fault) {
         self.scripts()[op as usize].always = Some(fault);
     }
 
-    /// Lets every call fail as [`Unavailable`](StoreErrorKind::Unavailable), untaken, until [`reset`](Self::reset).
+    /// Makes every call fail as [`Unavailable`](StoreErrorKind::Unavailable), without its transition, until
+    /// [`reset`](Self::reset).
     pub fn outage(&self) {
         for op in Op::ALL {
             self.always(op, Fault::FailBefore(StoreErrorKind::Unavailable));
         }
     }
 
-    /// Lets the next so many calls of this kind fail as [`Unavailable`](StoreErrorKind::Unavailable), untaken.
+    /// Makes the next calls of this kind fail as [`Unavailable`](StoreErrorKind::Unavailable), without their
+    /// transition.
     pub fn fail_before(&self, op: Op, calls: usize) {
         self.plan(op, calls, &Fault::FailBefore(StoreErrorKind::Unavailable));
     }
 
-    /// Lets the next so many calls of this kind fail as [`Unavailable`](StoreErrorKind::Unavailable) after it was
-    /// taken.
+    /// Makes the next calls of this kind fail as [`Unavailable`](StoreErrorKind::Unavailable), after their transition
+    /// was applied.
     pub fn fail_after(&self, op: Op, calls: usize) {
         self.plan(op, calls, &Fault::FailAfter(StoreErrorKind::Unavailable));
     }
 
-    /// Lets the next so many calls of this kind hang, untaken.
+    /// Makes the next calls of this kind hang, without their transition.
     pub fn hang_before(&self, op: Op, calls: usize) {
         self.plan(op, calls, &Fault::HangBefore);
     }
 
-    /// Lets the next so many calls of this kind hang after it was taken.
+    /// Makes the next calls of this kind hang, after their transition was applied.
     pub fn hang_after(&self, op: Op, calls: usize) {
         self.plan(op, calls, &Fault::HangAfter);
     }
 
-    /// Holds the next such call before it is taken, until the gate opens.
+    /// Holds the next call of this kind before its transition, until the gate opens.
     pub fn hold_before(&self, op: Op) -> Gate {
         let gate = Gate::new();
         self.next(op, Fault::HoldBefore(gate.clone()));
         gate
     }
 
-    /// Holds the next such call after it was taken, until the gate opens.
+    /// Holds the next call of this kind after its transition, until the gate opens.
     pub fn hold_after(&self, op: Op) -> Gate {
         let gate = Gate::new();
         self.next(op, Fault::HoldAfter(gate.clone()));
         gate
     }
 
-    /// How many calls of this kind have begun since the last [`reset`](Self::reset).
+    /// Number of calls of this kind that have begun since the last [`reset`](Self::reset).
     pub fn count(&self, op: Op) -> u64 {
         self.scripts()[op as usize].count
     }
 
-    /// How many calls of any kind have begun since the last [`reset`](Self::reset).
+    /// Number of calls of any kind that have begun since the last [`reset`](Self::reset).
     pub fn total(&self) -> u64 {
         self.scripts().iter().map(|script| script.count).sum()
     }
 
-    /// Forgets plans and counts. Calls that hang or are held stay so.
+    /// Clears plans and counts. Calls that hang or are held stay so.
     pub fn reset(&self) {
         *self.scripts() = Default::default();
     }
@@ -262,7 +264,7 @@ fn planned(kind: StoreErrorKind) -> StoreError {
     StoreError::new(kind, "a planned fault")
 }
 
-/// Where a call is held. Clones are the same gate.
+/// Gate at which a call is held. Clones share its state.
 #[derive(Debug, Clone)]
 pub struct Gate {
     state: Arc<watch::Sender<GateState>>,
@@ -275,22 +277,22 @@ struct GateState {
 }
 
 impl Gate {
-    /// A closed gate.
+    /// Creates a closed gate.
     pub fn new() -> Self {
         Self {
             state: Arc::new(watch::Sender::new(GateState::default())),
         }
     }
 
-    /// Waits until a call has come to the gate.
+    /// Waits until a call has reached the gate.
     ///
     /// # Cancel safety
-    /// It may be dropped and called again.
+    /// The future may be dropped and the method called again.
     pub async fn reached(&self) {
         self.until(|state| state.reached).await;
     }
 
-    /// Lets through the call that waits, and each that comes.
+    /// Opens the gate for the waiting call and all later calls.
     pub fn open(&self) {
         self.state.send_modify(|state| state.open = true);
     }
@@ -301,7 +303,7 @@ impl Gate {
     }
 
     async fn until(&self, holds: impl Fn(&GateState) -> bool) {
-        // The sender is in `self`, so the wait ends by its condition alone.
+        // The sender is in `self`, so the wait ends only when the condition holds.
         let _ = self.state.subscribe().wait_for(|state| holds(state)).await;
     }
 }
@@ -376,7 +378,7 @@ impl<S: Store> Store for FaultStore<S> {
     }
 }
 
-/// Where the store behind it keeps no steps, both methods fail.
+/// If the inner store does not save steps, both methods fail.
 #[async_trait]
 impl<S: Store> StepStore for FaultStore<S> {
     async fn save_step(

@@ -1,4 +1,4 @@
-//! Steps that only the owner may take.
+//! Cases on transitions that only the owner may make.
 
 use super::kit::*;
 use crate::record::{ClaimId, FencingToken, OnCrash, Outcome, Owner, Record, State};
@@ -31,7 +31,7 @@ pub(super) async fn renew_begins_the_lease_anew(store: Subject) -> CaseResult {
     };
     ensure!(same(&after, &expected), "{after:?} instead of {expected:?}");
 
-    // A shorter lease counts as well: it begins now, and is not added to what is left.
+    // A shorter lease applies as well: it begins now, and is not added to the remaining time.
     accepted("renew", store.renew(&owner, SHORT).await?)?;
     store.lapsed(&claim.id).await?;
     Ok(())
@@ -158,7 +158,7 @@ pub(super) async fn repeated_completion_finds_itself(store: Subject) -> CaseResu
         let ended = store.record(&claim.id).await?;
         accepted("its repetition", store.complete(&owner, &outcome).await?)?;
         store.unchanged(&ended).await?;
-        // It is recognised by its fencing token, so what it brings now cannot replace what was answered first.
+        // The repetition is recognised by its fencing token, so its outcome cannot replace the first one.
         let otherwise = Outcome::Completed(payload(b"\"something else\""));
         accepted("its repetition", store.complete(&owner, &otherwise).await?)?;
         store.unchanged(&ended).await?;
@@ -178,7 +178,7 @@ pub(super) async fn outcome_is_immutable(store: Subject) -> CaseResult {
         };
         let owner = store.own(&claim).await?;
         accepted("complete", store.complete(&owner, &outcome).await?)?;
-        // Not even after its lease, by anybody who looks at it closely.
+        // This holds after the end of the lease as well.
         let lease_until = store.record(&claim.id).await?.lease_until;
         let ended = store.passes(lease_until, &claim.id).await?;
         for (write, answer) in [

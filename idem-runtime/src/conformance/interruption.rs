@@ -1,4 +1,4 @@
-//! Answers that are lost, and futures that are dropped half way.
+//! Cases on lost answers, and on futures that are dropped half way.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -9,11 +9,11 @@ use super::kit::*;
 use crate::record::{OnCrash, State};
 use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Store};
 
-/// How many times a future is polled before it is dropped, at most. A call of a store that talks to another thread or
-/// machine takes a handful.
+/// Maximum number of polls before a future is dropped. A call of a store that talks to another thread or machine needs
+/// a handful.
 pub(super) const POLLS: u32 = 12;
 
-/// Polls the future so many times, as it asks for it, and drops it there.
+/// Polls the future up to this many times, whenever it wakes its task, and then drops it.
 pub(super) async fn dropped_after<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut left = polls;
@@ -84,7 +84,7 @@ pub(super) async fn lost_answer_of_a_completion(store: Subject) -> CaseResult {
         "the repeated completion was refused"
     );
     store.unchanged(&ended).await?;
-    // Others are told the outcome, and not that it is theirs.
+    // Other callers get the outcome, but do not own the record.
     let record = store.denied(&other(&claim)).await?;
     ensure!(record.outcome() == Some(outcome()), "ended as {record:?}");
     Ok(())
@@ -130,7 +130,7 @@ pub(super) async fn dropped_takeover(store: Subject) -> CaseResult {
         let granted = loop {
             match store.take_over(&observed, &successor).await? {
                 ClaimOutcome::Granted(granted) => break granted,
-                // What was dropped in the round before may come through only now, and begins that lease anew.
+                // A call that was dropped in the round before may arrive only now, and renew that lease.
                 ClaimOutcome::Existing(record)
                     if record.claim_id == Some(silent.owner.claim_id) =>
                 {
@@ -144,7 +144,7 @@ pub(super) async fn dropped_takeover(store: Subject) -> CaseResult {
             "repeated after {polls} polls, it was granted as {granted:?} after {:?}",
             silent.record
         );
-        // Not that nothing changes: what was dropped may still come through, and begin this lease anew.
+        // The record may still change: a call that was dropped may arrive now, and renew this lease.
         let former = store.renew(&silent.owner, LONG).await?;
         ensure!(
             former == FencedWrite::Fenced,

@@ -1,4 +1,4 @@
-//! What the cases share: fresh records, a store whose failures are findings, and waiting for the store's clock.
+//! Helpers of the cases: fresh records, a store that reports errors as findings, and waiting for the store's clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,14 +19,14 @@ use crate::store::{
     Resolution, Resolved, Store,
 };
 
-/// What a case found: nothing wrong, or what it saw instead of what the rule asks for.
+/// Result of a case: success, or the observation that contradicts the rule.
 pub(super) type CaseResult = Result<(), String>;
 
-/// A lease or retention that outlives every case.
+/// Lease or retention that is longer than every case.
 pub(super) const LONG: Duration = Duration::from_secs(3600);
-/// A lease or retention that a case waits for. Nothing relies on its still running.
+/// Lease or retention whose end a case waits for. No case relies on its still being valid.
 pub(super) const SHORT: Duration = Duration::from_millis(20);
-/// How long a case waits for something that must come.
+/// Longest wait of a case for an event that must happen.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 macro_rules! ensure {
@@ -38,7 +38,7 @@ macro_rules! ensure {
 }
 pub(super) use ensure;
 
-/// A store under test. Each method turns an error into what was seen.
+/// Store under test. Each method converts an error into a finding.
 #[derive(Clone)]
 pub(super) struct Subject {
     store: Arc<dyn Store>,
@@ -57,17 +57,17 @@ impl Subject {
         self.store.claim(claim).await.map_err(failed("claim"))
     }
 
-    /// A claim that must be granted.
+    /// Makes a claim that must be granted.
     pub(super) async fn granted(&self, claim: &ClaimRequest) -> Result<Granted, String> {
         fencing_token_of(self.claim(claim).await?)
     }
 
-    /// A claim that must be granted, and whom it makes the owner.
+    /// Makes a claim that must be granted, and returns the owner.
     pub(super) async fn own(&self, claim: &ClaimRequest) -> Result<Owner, String> {
         Ok(owned_by(claim, &self.granted(claim).await?))
     }
 
-    /// A claim that must not be granted, nor write anything.
+    /// Makes a claim that must be denied and write nothing.
     pub(super) async fn denied(&self, claim: &ClaimRequest) -> Result<Record, String> {
         let before = self.record(&claim.id).await?;
         let answer = self.claim(claim).await?;
@@ -83,7 +83,7 @@ impl Subject {
         answer.map_err(failed("take_over"))
     }
 
-    /// A takeover that must be granted.
+    /// Makes a takeover that must be granted.
     pub(super) async fn taken(
         &self,
         observed: &Observation,
@@ -92,7 +92,7 @@ impl Subject {
         fencing_token_of(self.take_over(observed, claim).await?)
     }
 
-    /// A takeover that must not be granted, nor write anything.
+    /// Makes a takeover that must be denied and write nothing.
     pub(super) async fn not_taken(
         &self,
         observed: &Observation,
@@ -166,7 +166,7 @@ impl Subject {
         self.store.purge(limit).await.map_err(failed("purge"))
     }
 
-    /// A record that must be there.
+    /// Reads a record that must exist.
     pub(super) async fn record(&self, id: &RecordId) -> Result<Record, String> {
         self.get(id)
             .await?
@@ -179,7 +179,7 @@ impl Subject {
         Ok(())
     }
 
-    /// Every write of an owner must be refused and write nothing.
+    /// Checks that every write of an owner is refused and writes nothing.
     pub(super) async fn refuses(&self, owner: &Owner) -> CaseResult {
         let before = self.get(&owner.id).await?;
         let answers = [
@@ -201,7 +201,7 @@ impl Subject {
         }
     }
 
-    /// Every resolution must be refused and write nothing.
+    /// Checks that every resolution is refused and writes nothing.
     pub(super) async fn stays_unresolved(&self, observed: &Observation) -> CaseResult {
         for resolution in resolutions() {
             self.stale(observed, &resolution).await?;
@@ -209,7 +209,7 @@ impl Subject {
         Ok(())
     }
 
-    /// A resolution that must be refused and write nothing.
+    /// Makes a resolution that must be refused and write nothing.
     pub(super) async fn stale(
         &self,
         observed: &Observation,
@@ -221,7 +221,7 @@ impl Subject {
         self.unchanged(&before).await
     }
 
-    /// Waits until the lease of this record is over.
+    /// Waits until the lease of this record has lapsed.
     pub(super) async fn lapsed(&self, id: &RecordId) -> Result<Record, String> {
         let mut patience = Patience::new("the lease never ran out");
         loop {
@@ -232,7 +232,7 @@ impl Subject {
         }
     }
 
-    /// Waits until this record is gone, purging nothing.
+    /// Waits until this record is absent, without purging.
     pub(super) async fn absent(&self, id: &RecordId) -> CaseResult {
         let mut patience = Patience::new("the record never became absent");
         while self.get(id).await?.is_some() {
@@ -241,7 +241,7 @@ impl Subject {
         Ok(())
     }
 
-    /// Waits until the store's clock, as this record shows it, has passed a point.
+    /// Waits until the store's clock, as this record shows it, has passed a time.
     pub(super) async fn passes(&self, at: Timestamp, id: &RecordId) -> Result<Record, String> {
         let mut patience = Patience::new("the store's clock stands still");
         loop {
@@ -253,7 +253,7 @@ impl Subject {
         }
     }
 
-    /// A record that was claimed with a short lease, which is over. Its retention is long.
+    /// Returns a record with a long retention and a short lease that has lapsed.
     pub(super) async fn silent(&self, on_crash: OnCrash) -> Result<Silent, String> {
         let claim = ClaimRequest {
             lease: SHORT,
@@ -270,14 +270,14 @@ impl Subject {
     }
 }
 
-/// Waiting, in short pauses, for something that must come.
+/// Wait for an event that must happen, with short pauses.
 pub(super) struct Patience {
     begun: Instant,
     otherwise: &'static str,
 }
 
 impl Patience {
-    /// What was seen where it does not come.
+    /// Begins a wait, with the finding that is reported if the event does not happen.
     pub(super) fn new(otherwise: &'static str) -> Self {
         Self {
             begun: Instant::now(),
@@ -292,7 +292,7 @@ impl Patience {
     }
 }
 
-/// A record whose owner is silent.
+/// Record whose owner does not renew its lease.
 pub(super) struct Silent {
     pub(super) claim: ClaimRequest,
     pub(super) owner: Owner,
@@ -329,7 +329,7 @@ pub(super) fn owned_by(claim: &ClaimRequest, granted: &Granted) -> Owner {
     }
 }
 
-/// A claim of a record that nobody else ever claims.
+/// Creates a claim of a new record that no other case claims.
 pub(super) fn fresh() -> ClaimRequest {
     about(Identity {
         scope: Scope::none(),
@@ -338,7 +338,7 @@ pub(super) fn fresh() -> ClaimRequest {
     })
 }
 
-/// A claim of the record about this.
+/// Creates a claim of the record with this identity.
 pub(super) fn about(identity: Identity) -> ClaimRequest {
     ClaimRequest {
         id: RecordId::of(&identity),
@@ -351,7 +351,7 @@ pub(super) fn about(identity: Identity) -> ClaimRequest {
     }
 }
 
-/// Another caller's claim of the same record, for the same request.
+/// Creates another caller's claim of the same record, for the same request.
 pub(super) fn other(claim: &ClaimRequest) -> ClaimRequest {
     ClaimRequest {
         claim_id: ClaimId::random(),
@@ -364,7 +364,7 @@ pub(super) fn digest(seed: u8) -> Digest {
 }
 
 pub(super) fn operation(name: &str) -> Operation {
-    // Every name in these cases is a valid one.
+    // Every name in these cases is valid.
     Operation::new(name.to_owned()).unwrap_or_else(|error| unreachable!("{name}: {error}"))
 }
 
@@ -403,7 +403,7 @@ pub(super) fn resolutions() -> [Resolution; 4] {
     ]
 }
 
-/// The observation with one part changed, each in turn.
+/// Copies of the observation that each differ in one part.
 pub(super) fn near_misses(observed: &Observation) -> Vec<Observation> {
     let state = match observed.state {
         State::Running => State::Interrupted,
@@ -438,7 +438,7 @@ pub(super) fn near_misses(observed: &Observation) -> Vec<Observation> {
     ]
 }
 
-/// Whether two readings show the same record.
+/// Returns true if two readings show the same record.
 pub(super) fn same(left: &Record, right: &Record) -> bool {
     Record {
         read_at: right.read_at,
@@ -446,7 +446,7 @@ pub(super) fn same(left: &Record, right: &Record) -> bool {
     } == *right
 }
 
-/// Runs so many tasks that all begin at the same moment, and gives their answers.
+/// Runs this many tasks, which all begin at the same moment, and returns their results.
 pub(super) async fn at_once<T, F>(tasks: usize, task: impl Fn(usize) -> F) -> Result<Vec<T>, String>
 where
     T: Send + 'static,

@@ -1,4 +1,4 @@
-//! Listings.
+//! Cases on listings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn by_operation(name: &str) -> Filter {
     }
 }
 
-/// All pages of this size, one after the other.
+/// Reads all pages of this size, one after the other.
 async fn all(store: &Subject, filter: &Filter, limit: u32) -> Result<Vec<Record>, String> {
     let mut records = Vec::new();
     let mut page = PageRequest { limit, after: None };
@@ -204,7 +204,7 @@ pub(super) async fn list_in_pages(store: Subject) -> CaseResult {
         for record in found.records {
             *seen.entry(record.id).or_default() += 1;
         }
-        // What comes in meanwhile may be listed or not.
+        // Records that are created during the listing may be listed or not.
         for _ in 0..if number < 15 { 3 } else { 0 } {
             let claim = claim_of(&name);
             let owner = store.own(&claim).await?;

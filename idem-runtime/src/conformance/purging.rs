@@ -1,4 +1,4 @@
-//! Purging: what goes, what stays, and what happens in between.
+//! Cases on purging: records to delete, records to keep, and concurrent changes.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ fn brief(on_crash: OnCrash) -> ClaimRequest {
     }
 }
 
-/// A record whose claim alone would let it expire by now, and whose lease was renewed for long before that.
+/// Record that would have expired by now, counted from its claim, but whose lease was renewed for a long time before
+/// that.
 async fn renewed_and_due(
     store: &Subject,
     on_crash: OnCrash,
@@ -33,7 +34,7 @@ async fn renewed_and_due(
         let granted = store.granted(&claim).await?;
         let owner = owned_by(&claim, &granted);
         if store.renew(&owner, LONG).await? == FencedWrite::Fenced {
-            // So slow was the store that the record has expired. The next one may be quicker.
+            // The store was so slow that the record has expired. The next try may be quicker.
             store.absent(&claim.id).await?;
             continue;
         }
@@ -44,7 +45,7 @@ async fn renewed_and_due(
     Err("the store is too slow: no lease was renewed before it was over".to_owned())
 }
 
-/// Purges until there is nothing left to do, and adds up what was done.
+/// Purges until nothing is due, and adds up the results.
 async fn purge_all(store: &Subject, limit: u32) -> Result<Purged, String> {
     let mut total = Purged::default();
     let begun = Instant::now();
@@ -65,7 +66,7 @@ async fn purge_all(store: &Subject, limit: u32) -> Result<Purged, String> {
 
 pub(super) async fn purge_removes_what_expired(store: Subject) -> CaseResult {
     let mut counted = Purged::default();
-    // Others may purge the same store meanwhile, so a count that falls short is taken again.
+    // Other purges may run on the same store, so a count that is too low is measured again.
     for _ in 0..40 {
         let completed = brief(OnCrash::Refuse);
         let released = brief(OnCrash::Reconcile);
@@ -259,7 +260,7 @@ pub(super) async fn purge_finds_what_was_resolved_late(store: Subject) -> CaseRe
 pub(super) async fn purge_is_bounded(store: Subject) -> CaseResult {
     let mut told = false;
     let asked = Instant::now();
-    // Purges of other cases, and of whoever else uses the store, may come first.
+    // Purges of other cases, or of other users of the store, may come first.
     while asked.elapsed() < Duration::from_secs(20) {
         let mut claims = Vec::new();
         for number in 0..12 {

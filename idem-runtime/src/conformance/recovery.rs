@@ -1,4 +1,4 @@
-//! What calls keep to be made again, on a store that keeps it.
+//! Cases on recovery inputs.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::store::{
     Store,
 };
 
-/// More than any of these operations ever has.
+/// More than the number of inputs of any of these operations.
 const ALL: u32 = 100;
 
-/// An operation of the case's own, whose due values nobody else reads.
+/// An operation that only one case uses, so that no other case reads its due inputs.
 struct Desk {
     store: Subject,
     operation: Operation,
@@ -25,7 +25,7 @@ impl Desk {
         Self { store, operation }
     }
 
-    /// A claim of a record of this operation that nobody else ever claims.
+    /// Creates a claim of a record of this operation that no other case claims.
     fn fresh(&self) -> ClaimRequest {
         about(Identity {
             operation: self.operation.clone(),
@@ -44,14 +44,14 @@ impl Desk {
         answer.map_err(failed("keep"))
     }
 
-    /// A value that must be accepted.
+    /// Saves an input, which must be accepted.
     async fn kept(&self, owner: &Owner, kept: &Payload, lease: Duration) -> CaseResult {
         let answer = self.save_input(owner, kept, lease).await?;
         ensure!(answer == FencedWrite::Applied, "the value was refused");
         Ok(())
     }
 
-    /// A fresh record with a value that is due soon, and its owner.
+    /// Creates a fresh record with an input that is due soon, and returns its owner.
     async fn keeping(&self, claim: &ClaimRequest) -> Result<Owner, String> {
         let owner = self.store.own(claim).await?;
         self.kept(&owner, &payload(b"first"), SHORT).await?;
@@ -62,7 +62,7 @@ impl Desk {
         due(&self.store, &self.operation, limit).await
     }
 
-    /// Waits until the value of this record is due.
+    /// Waits until the input of this record is due.
     async fn comes_due(&self, id: &RecordId) -> Result<RecoveryInput, String> {
         let mut patience = Patience::new("the recovery input never became due");
         loop {
@@ -73,8 +73,8 @@ impl Desk {
         }
     }
 
-    /// All that is due of what was kept for a [`SHORT`] lease before this was asked. A value that is kept now for as
-    /// long becomes due after them.
+    /// Returns all due inputs that were saved for a [`SHORT`] lease before this call. An input that is saved now for a
+    /// lease of that length becomes due after them.
     async fn settled(&self) -> Result<Vec<RecoveryInput>, String> {
         let claim = self.fresh();
         let owner = self.keeping(&claim).await?;
@@ -85,7 +85,7 @@ impl Desk {
         Ok(due.into_iter().filter(|it| it.id != claim.id).collect())
     }
 
-    /// Nothing may be due, also after a while.
+    /// Checks that no input is due, even after a while.
     async fn nothing_comes_due(&self) -> CaseResult {
         let due = self.settled().await?;
         ensure!(due.is_empty(), "this is due: {due:?}");
@@ -137,7 +137,7 @@ async fn due(
     due.map_err(failed("due"))
 }
 
-/// The value with one part of what it is known by changed, each in turn.
+/// Copies of the input that each differ in one identifying part.
 fn misread(kept: &RecoveryInput) -> [RecoveryInput; 5] {
     let moved = |at: Timestamp, by: i64| Timestamp::from_micros(at.as_micros() + by);
     [
@@ -169,7 +169,7 @@ pub(super) async fn input_is_read_as_it_was_saved(store: Subject) -> CaseResult 
     let claim = desk.fresh();
     let owner = store.own(&claim).await?;
     let before = store.record(&claim.id).await?;
-    // Long enough for a lease that is begun anew to show.
+    // Long enough to show a lease that was renewed.
     store.passes(before.read_at.after(SHORT), &claim.id).await?;
     let every_byte: Vec<u8> = (0..=255).collect();
     let value = Payload {
@@ -196,7 +196,7 @@ pub(super) async fn input_is_due_a_lease_later(store: Subject) -> CaseResult {
     let owner = store.own(&claim).await?;
     let before = store.record(&claim.id).await?;
     desk.kept(&owner, &payload(b"first"), LEASE).await?;
-    // Read first, so that a slow store shows it too late and never too early.
+    // Reads the inputs before the time, so that a slow store reports an input too late and never too early.
     loop {
         let due = desk.due(ALL).await?;
         let now = store.record(&claim.id).await?.read_at;
@@ -309,7 +309,7 @@ pub(super) async fn saving_again_replaces_the_input(store: Subject) -> CaseResul
         "one recovery has become {}",
         kept.recoveries
     );
-    // Whoever recovers has put it off; what it calls keeps its value for a shorter time.
+    // Recovery has postponed the input. Its call then saves the input for a shorter time.
     desk.postponed(&kept, LONG, true).await?;
     desk.kept(&owner, &payload(b"third"), SHORT).await?;
     desk.nothing_comes_due().await
@@ -416,7 +416,7 @@ pub(super) async fn input_belongs_to_one_generation(store: Subject) -> CaseResul
         ..desk.fresh()
     };
     let former = desk.keeping(&claim).await?;
-    // Put off for long: that is not how long the input of the next generation waits.
+    // Postponed for a long time, which must not apply to the input of the next generation.
     let read = desk.comes_due(&claim.id).await?;
     desk.postponed(&read, LONG, true).await?;
     store.complete(&former, &outcome()).await?;
@@ -425,7 +425,7 @@ pub(super) async fn input_belongs_to_one_generation(store: Subject) -> CaseResul
         retention: LONG,
         ..other(&claim)
     };
-    // A cache may take a moment longer to forget.
+    // A cache may drop the record a moment later.
     let mut patience = Patience::new("the expired record was never replaced");
     let granted = loop {
         match store.claim(&next).await? {
@@ -474,8 +474,8 @@ pub(super) async fn input_ends_with_erasure(store: Subject) -> CaseResult {
 
 pub(super) async fn input_ends_with_purging(store: Subject) -> CaseResult {
     let desk = Desk::new(store.clone());
-    // The lease is short because a purge may look no sooner than the claim says, and the retention is time enough for
-    // what comes before the release.
+    // The lease is short because a purge may check the record no sooner than the claim says. The retention leaves
+    // enough time for the code before the release.
     let claim = ClaimRequest {
         lease: SHORT,
         retention: Duration::from_secs(1),
@@ -485,7 +485,8 @@ pub(super) async fn input_ends_with_purging(store: Subject) -> CaseResult {
     desk.comes_due(&claim.id).await?;
     store.release(&owner).await?;
     store.absent(&claim.id).await?;
-    // As often as it takes, and not until there is no more: there are cases that count what they purge.
+    // A limited number of records at a time, as often as needed. Purging until nothing is due would disturb cases that
+    // count purged records.
     let begun = tokio::time::Instant::now();
     loop {
         store.purge(1000).await?;

@@ -1,4 +1,4 @@
-//! Records that are settled by hand, or by what reconciliation answered.
+//! Cases on records that are resolved by hand, or by the answer of a reconciliation.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ async fn resolved(store: &Subject, record: &Record, resolution: &Resolution) -> 
     Ok(())
 }
 
-/// One that lapsed and one that is interrupted, under each policy.
+/// Creates a lapsed and an interrupted record under each policy.
 async fn unsettled(store: &Subject) -> Result<Vec<Silent>, String> {
     let mut found = Vec::new();
     for on_crash in [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile] {
@@ -141,7 +141,8 @@ pub(super) async fn resolving_sees_an_interruption(store: Subject) -> CaseResult
     store.interrupt(&silent.owner).await?;
     store.stays_unresolved(&silent.observation()).await?;
 
-    // The other way round: whoever saw it interrupted does not see that its owner came back and fell silent again.
+    // The reverse: an observation of the interrupted record is outdated after its owner has renewed its lease and let
+    // it lapse.
     let observed = store.record(&silent.claim.id).await?.observation();
     store.renew(&silent.owner, SHORT).await?;
     store.lapsed(&silent.claim.id).await?;
@@ -155,7 +156,7 @@ pub(super) async fn resolving_sees_a_completion(store: Subject) -> CaseResult {
     let record = store.record(&silent.claim.id).await?;
     ensure!(record.outcome() == Some(outcome()), "ended as {record:?}");
 
-    // Nor does a release that comes late touch what a second resolution did meanwhile.
+    // A late release does not change the result of a second resolution.
     let silent = store.silent(OnCrash::Refuse).await?;
     resolved(&store, &silent.record, &Resolution::Complete(outcome())).await?;
     store.stays_unresolved(&silent.observation()).await
@@ -247,7 +248,7 @@ pub(super) async fn resolving_against_takeover(store: Subject) -> CaseResult {
         let silent = store.silent(OnCrash::Reconcile).await?;
         let observed = silent.observation();
         let effects = at_once(8, |number| {
-            // A lease of no length: what was taken over looks silent at once.
+            // A lease of zero length: the record has lapsed immediately after the takeover.
             let claim = ClaimRequest {
                 lease: Duration::ZERO,
                 ..other(&silent.claim)

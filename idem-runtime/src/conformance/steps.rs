@@ -1,4 +1,4 @@
-//! The finished steps of bodies, on a store that keeps them.
+//! Cases on the saved steps of bodies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Resolution, Resolved, StepStore, Store,
 };
 
-/// What is read, by name.
+/// Saved steps by name.
 type Steps = BTreeMap<String, Payload>;
 
 async fn save(
@@ -26,7 +26,7 @@ async fn save(
     answer.map_err(failed("save_step"))
 }
 
-/// A save that must be accepted.
+/// Saves a step, which must be accepted.
 async fn saved(store: &Subject, owner: &Owner, name: &str, payload: &Payload) -> CaseResult {
     let answer = save(store, owner, name, payload).await?;
     ensure!(
@@ -56,7 +56,7 @@ async fn read(store: &Subject, owner: &Owner) -> Result<Option<Steps>, String> {
     Ok(Some(steps))
 }
 
-/// What the owner must be able to read.
+/// Reads the steps of the owner, which must be accepted.
 async fn reads(store: &Subject, owner: &Owner) -> Result<Steps, String> {
     let steps = read(store, owner).await?;
     steps.ok_or_else(|| "the owner was refused its steps".to_owned())
@@ -65,7 +65,7 @@ async fn reads(store: &Subject, owner: &Owner) -> Result<Steps, String> {
 async fn begins_without(store: &Subject, owner: &Owner) -> CaseResult {
     let steps = reads(store, owner).await?;
     ensure!(steps.is_empty(), "it begins with {steps:?}");
-    // A step of the same name is a step of this generation.
+    // A step of this generation with the same name.
     saved(store, owner, "step", &payload(b"later")).await?;
     let steps = reads(store, owner).await?;
     ensure!(steps == one(b"later"), "it was kept as {steps:?}");
@@ -77,7 +77,7 @@ fn one(bytes: &[u8]) -> Steps {
     Steps::from([("step".to_owned(), payload(bytes))])
 }
 
-/// Neither saving nor reading is granted, and nothing is written.
+/// Checks that saving and reading are refused, and that nothing is written.
 async fn refused(store: &Subject, owner: &Owner) -> CaseResult {
     let answer = save(store, owner, "stray", &payload(b"stray")).await?;
     ensure!(answer == FencedWrite::Fenced, "a step was accepted");
@@ -86,7 +86,7 @@ async fn refused(store: &Subject, owner: &Owner) -> CaseResult {
     Ok(())
 }
 
-/// A fresh record with one step, and its owner.
+/// Creates a fresh record with one step, and returns its owner.
 async fn with_a_step(store: &Subject, claim: &ClaimRequest) -> Result<Owner, String> {
     let owner = store.own(claim).await?;
     saved(store, &owner, "step", &payload(b"first")).await?;
@@ -99,7 +99,7 @@ pub(super) async fn step_is_read_back(store: Subject) -> CaseResult {
     let before = store.record(&claim.id).await?;
     let none = reads(&store, &owner).await?;
     ensure!(none.is_empty(), "a fresh record has {none:?}");
-    // Long enough for a lease that is begun anew to show.
+    // Long enough to show a lease that was renewed.
     store.passes(before.read_at.after(SHORT), &claim.id).await?;
     saved(&store, &owner, "step", &payload(b"first")).await?;
     let steps = reads(&store, &owner).await?;
@@ -260,7 +260,7 @@ pub(super) async fn step_against_takeover(store: Subject) -> CaseResult {
         let answers = at_once(2, |task| {
             let (store, second) = (store.clone(), second.clone());
             async move {
-                // Whoever comes last to the barrier is the first to go on.
+                // The last task at the barrier is the first to continue.
                 if (task + round) % 2 == 0 {
                     let answer = save(&store, &former, "step", &payload(b"first")).await?;
                     return Ok((answer == FencedWrite::Applied, false));
@@ -294,7 +294,7 @@ pub(super) async fn steps_end_with_expiry(store: Subject) -> CaseResult {
         fingerprint: digest(2),
         ..other(&claim)
     };
-    // A cache may take a moment longer to forget.
+    // A cache may drop the record a moment later.
     let mut patience = Patience::new("the expired record was never replaced");
     loop {
         if let ClaimOutcome::Granted(granted) = store.claim(&next).await? {
@@ -324,7 +324,7 @@ pub(super) async fn steps_end_with_purging(store: Subject) -> CaseResult {
     let owner = with_a_step(&store, &claim).await?;
     store.release(&owner).await?;
     store.absent(&claim.id).await?;
-    // Not until there is no more: there are cases that count what they purge.
+    // One limited purge. Purging until nothing is due would disturb cases that count purged records.
     store.purge(1000).await?;
     let next = ClaimRequest {
         retention: LONG,
@@ -464,7 +464,7 @@ pub(super) async fn dropped_step(store: Subject) -> CaseResult {
         if let Some(answer) = dropped {
             ensure!(answer? == FencedWrite::Applied, "the step was refused");
         }
-        // What is under way may still arrive, before or after this one.
+        // Calls in flight may still arrive, before or after this one.
         saved(&store, &owner, "step", &first).await?;
         tokio::time::sleep(Duration::from_millis(1)).await;
         let steps = reads(&store, &owner).await?;

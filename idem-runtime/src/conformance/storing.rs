@@ -1,4 +1,4 @@
-//! What is put in comes out: identities, payloads and durations at their limits.
+//! Cases on storage without loss: identities, payloads and durations at their limits.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::key::{Identity, Scope};
 use crate::record::{OnCrash, Outcome, Payload};
 use crate::store::{ClaimRequest, FencedWrite};
 
-/// Claims a record about this, and compares what is read back, by id and from the listing of its operation.
+/// Claims a record with this identity, and compares it with the readings by id and from the listing of its operation.
 async fn keeps(store: &Subject, identity: Identity) -> CaseResult {
     let claim = about(identity);
     store.own(&claim).await?;
@@ -43,7 +43,7 @@ pub(super) async fn every_key_byte_is_kept(store: Subject) -> CaseResult {
     let name = format!("op-{}", unique());
     let all: String = (0x20..=0x7e_u8).map(char::from).collect();
     keeps(&store, identity(Scope::none(), &name, &all)).await?;
-    // One by one, and at the ends, where a column may trim or fold them.
+    // Each character alone, and at both ends, where a column may trim or fold it.
     for byte in 0x20..=0x7e_u8 {
         let byte = char::from(byte);
         keeps(

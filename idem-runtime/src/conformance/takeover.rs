@@ -1,4 +1,4 @@
-//! Takeovers: only of exactly what was observed, and only where that may be.
+//! Cases on takeovers: only of a record that equals the observation, and only if its policy allows it.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ pub(super) async fn takeover_is_won_once(store: Subject) -> CaseResult {
         let silent = store.silent(OnCrash::Rerun).await?;
         let observed = silent.observation();
         let answers = at_once(32, |_| {
-            // Leases of no length: the next one may not take over what it did not see either.
+            // Leases of zero length: the next caller must not take over a claim that it has not observed.
             let claim = ClaimRequest {
                 lease: Duration::ZERO,
                 ..other(&silent.claim)
@@ -96,7 +96,7 @@ pub(super) async fn takeover_compares_all_of_the_observation(store: Subject) -> 
     for observed in near_misses(&silent.observation()) {
         store.not_taken(&observed, &other(&silent.claim)).await?;
     }
-    // Had the record itself been at fault, the exact observation would fail as well.
+    // If the record itself had prevented the takeover, the exact observation would fail as well.
     let taken = other(&silent.claim);
     store.taken(&silent.observation(), &taken).await?;
     Ok(())
@@ -126,7 +126,7 @@ pub(super) async fn takeover_of_interrupted(store: Subject) -> CaseResult {
 
 pub(super) async fn takeover_of_refuse_is_refused(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Refuse).await?;
-    // The record decides, whatever the later caller would have.
+    // The policy of the record decides, not that of the later caller.
     let successor = ClaimRequest {
         on_crash: OnCrash::Rerun,
         ..other(&silent.claim)
@@ -172,7 +172,7 @@ pub(super) async fn repeated_takeover_keeps_its_fencing_token(store: Subject) ->
         record.lease_until >= lapsed.read_at.after(LONG),
         "the lease was not begun anew: {record:?}"
     );
-    // The same found by claiming.
+    // A claim finds the same result.
     let third = store.granted(&successor).await?;
     ensure!(first == third, "{third:?} instead of {first:?}");
     Ok(())
@@ -214,7 +214,7 @@ pub(super) async fn takeover_of_nothing_claims(store: Subject) -> CaseResult {
     );
     store.refuses(&silent.owner).await?;
 
-    // One that has expired is gone as well.
+    // A record that has expired is absent as well.
     let claim = ClaimRequest {
         lease: SHORT,
         retention: SHORT,
