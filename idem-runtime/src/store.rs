@@ -1,7 +1,7 @@
-//! The contract between the engine and whatever keeps the records.
+//! Contract between the engine and the stores of records.
 //!
 //! A store moves records from state to state, atomically and by its own clock. It never sees a codec, a policy or a
-//! user's type. Every implementation passes the same table of cases (feature `conformance`).
+//! user's type. Every implementation passes the same suite of cases (feature `conformance`).
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -63,7 +63,7 @@ pub use self::transaction::{ClaimInTransaction, Connects, TransactionalStore};
 pub use self::recovery::{RecoveryInput, RecoveryStore};
 pub use self::steps::{SavedStep, StepStore};
 
-/// Where records live.
+/// Store of records.
 ///
 /// # Contract
 ///
@@ -77,66 +77,68 @@ pub use self::steps::{SavedStep, StepStore};
 ///  RUNNING ──interrupt | resolve──▶ INTERRUPTED ──complete, renew, release by its owner | resolve──▶ …
 /// ```
 ///
-/// 1. Each method is **one atomic transition**, durable when it returns `Ok`. Two claims of one record never both
-///    create it.
-/// 2. **The store's clock decides** every "now" below; requests bring durations, never points in time.
-/// 3. A record whose [`is_expired`](Record::is_expired) holds is **absent** for every method: a claim replaces it, and
-///    the rest behave as if it were purged.
+/// 1. Each method is **one atomic transition**, durable when it returns `Ok`. Of two concurrent claims of one record,
+///    at most one creates it.
+/// 2. **The store's clock decides** every "now" below. Requests contain durations, never points in time.
+/// 3. A record whose [`is_expired`](Record::is_expired) holds is **absent** for every method. A claim replaces the
+///    record, and the other methods behave as if it had been purged.
 /// 4. A **fencing token** is `max(previous + 1, now in µs)`, see [`FencingToken::next`].
 /// 5. [`renew`](Self::renew), [`complete`](Self::complete), [`release`](Self::release) and
-///    [`interrupt`](Self::interrupt) take effect only while the record bears the owner's claim id **and** fencing token
-///    and has not ended; otherwise they write nothing and answer [`FencedWrite::Fenced`]. A lease that ran out does not
-///    by itself refuse its owner, nor does INTERRUPTED. RELEASED and records resolved by hand bear no claim id.
-/// 6. [`take_over`](Self::take_over) and [`resolve`](Self::resolve) take effect only while **exactly the observation**
-///    still holds, and never on a record whose lease still runs.
+///    [`interrupt`](Self::interrupt) take effect only while the record has the owner's claim id **and** fencing token
+///    and has not ended. Otherwise they write nothing and return [`FencedWrite::Fenced`]. An owner whose lease has
+///    lapsed, or whose record is INTERRUPTED, may still write. RELEASED records and records resolved by hand have no
+///    claim id.
+/// 6. [`take_over`](Self::take_over) and [`resolve`](Self::resolve) take effect only while the record **equals the
+///    observation** (compare-and-swap), and never on a record whose lease is still valid.
 /// 7. An **outcome is immutable** until it expires.
-/// 8. An error may leave the transition done or not done; the caller repeats it and finds itself by its claim id.
-///    An error that is certain to have changed nothing is no different.
+/// 8. After an error the transition may have been applied or not. The caller repeats it, and the store recognises the
+///    repetition by its claim id. This holds as well for errors that certainly changed nothing.
 ///
 /// # Cancel safety
 ///
-/// A future of this trait that is dropped leaves its transition done or not done, never half done.
+/// If a future of this trait is dropped, its transition is applied or not applied, never in part.
 #[async_trait]
 pub trait Store: Debug + Send + Sync + 'static {
     /// Claims a record, in one transition:
     ///
-    /// - absent: RUNNING with this claim id, a new fencing token, attempt 1, granted;
-    /// - RUNNING with this very claim id and fingerprint: the claim was repeated; its lease begins anew, granted with
-    ///   the same fencing token and attempt;
-    /// - RELEASED with this very fingerprint: RUNNING with this claim id, a new fencing token, attempt + 1, granted.
-    ///   Lease and retention are the new claim's; `on_crash`, fingerprint and the time of the first claim stay;
-    /// - anything else: nothing is written, and the record is returned as it stands, a lapsed one too.
+    /// - absent: becomes RUNNING with this claim id, a new fencing token and attempt 1; granted;
+    /// - RUNNING with this claim id and fingerprint: the claim is a repetition. Its lease is renewed; granted with the
+    ///   same fencing token and attempt;
+    /// - RELEASED with this fingerprint: becomes RUNNING with this claim id, a new fencing token and attempt + 1;
+    ///   granted. Lease and retention are those of the new claim; `on_crash`, fingerprint and the time of the first
+    ///   claim stay;
+    /// - anything else: nothing is written, and the current record is returned, even if it has lapsed.
     async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError>;
 
-    /// Claims a lapsed RUNNING record, or an INTERRUPTED one, that still is exactly as observed: RUNNING with the
-    /// claim's own id, lease and retention, a new fencing token, attempt + 1. Never takes over a record whose
-    /// `on_crash` is [`Refuse`](OnCrash::Refuse), nor one with another fingerprint.
+    /// Claims a lapsed RUNNING record, or an INTERRUPTED one, that still equals the observation. The record becomes
+    /// RUNNING with the claim's own id, lease and retention, a new fencing token and attempt + 1. A record whose
+    /// `on_crash` is [`Refuse`](OnCrash::Refuse), or that has another fingerprint, is never taken over.
     ///
-    /// A takeover that is repeated finds its own claim id RUNNING and is granted with the same fencing token, its lease
-    /// begun anew. In every other case nothing is written and the record is returned as it stands; where there is none
-    /// any more, this behaves like [`claim`](Self::claim).
+    /// A repeated takeover finds its own claim id RUNNING. It is granted with the same fencing token, and its lease is
+    /// renewed. In every other case nothing is written and the current record is returned. If the record no longer
+    /// exists, this method behaves like [`claim`](Self::claim).
     async fn take_over(
         &self,
         observed: &Observation,
         claim: &ClaimRequest,
     ) -> Result<ClaimOutcome, StoreError>;
 
-    /// Begins the lease anew. An INTERRUPTED record becomes RUNNING again: its owner is alive.
+    /// Renews the lease. An INTERRUPTED record becomes RUNNING again, because its owner is alive.
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError>;
 
-    /// Ends the record, which keeps its claim id and fencing token: a completion that is repeated finds its own fencing
-    /// token on the ended record and answers [`FencedWrite::Applied`] without writing.
+    /// Ends the record, which keeps its claim id and fencing token. A repeated completion finds its own fencing token
+    /// on the ended record and returns [`FencedWrite::Applied`] without writing.
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError>;
 
-    /// Gives the record back: RELEASED, without claim id.
+    /// Releases the claim: the record becomes RELEASED, without claim id.
     async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError>;
 
-    /// Marks the record INTERRUPTED, by its own owner, who does not know what was done. It keeps claim id and fencing
-    /// token. Repeating it answers [`FencedWrite::Applied`].
+    /// Marks the record INTERRUPTED, on behalf of its owner, who does not know whether the body took effect. The record
+    /// keeps its claim id and fencing token. A repetition returns [`FencedWrite::Applied`].
     async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError>;
 
-    /// Settles a lapsed RUNNING or an INTERRUPTED record that still is exactly as observed, see [`Resolution`].
-    /// [`Resolution::Erase`] works on ended and released records as well. Any other record is left as it is.
+    /// Resolves a lapsed RUNNING or an INTERRUPTED record that still equals the observation, see [`Resolution`].
+    /// [`Resolution::Erase`] works on ended and released records as well. Any other record stays unchanged.
     async fn resolve(
         &self,
         observed: &Observation,
@@ -146,71 +148,71 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Reads a record.
     async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError>;
 
-    /// Reads a page of records that match, in an order that is stable and the store's own. A record that exists during
-    /// the whole listing is on exactly one page.
+    /// Reads a page of matching records, in a stable order that the store chooses. A record that exists during the
+    /// whole listing is on exactly one page.
     async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError>;
 
-    /// Looks at up to `limit` records whose time has come. Deletes those that are [expired](Record::is_expired), and
-    /// marks INTERRUPTED those RUNNING under `refuse` or `reconcile` whose lease ended more than their retention ago,
-    /// rechecking in the statement that writes.
+    /// Checks up to `limit` records that are due. Deletes those that are [expired](Record::is_expired). Marks
+    /// INTERRUPTED those RUNNING under `refuse` or `reconcile` whose lease ended more than their retention ago. The
+    /// statement that writes checks these conditions again.
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError>;
 
-    /// Whether the futures of this store are ready at their first poll, so that none of them can be dropped half way. The
-    /// engine then spares what it takes to give back a claim that is dropped.
+    /// Returns true if the futures of this store are ready at their first poll, so that none can be dropped half way.
+    /// The engine then omits the code that releases the claim of a dropped call.
     fn answers_at_once(&self) -> bool {
         false
     }
 
-    /// The store as one that keeps what it takes to make calls again, where it is one.
+    /// This store as a store of recovery inputs, if it supports them.
     fn recovery(&self) -> Option<&dyn RecoveryStore> {
         None
     }
 
-    /// The store as one that keeps the finished steps of bodies, where it is one. What stands in front of a store gives
-    /// its steps as well.
+    /// This store as a store of steps, if it supports them. A wrapper around a store returns the steps of the inner
+    /// store.
     fn steps(&self) -> Option<&dyn StepStore> {
         None
     }
 }
 
-/// What a caller wants to claim.
+/// Request to claim a record.
 #[derive(Debug, Clone)]
 pub struct ClaimRequest {
-    /// Which record.
+    /// Id of the record.
     pub id: RecordId,
-    /// What it is about, to be kept readable.
+    /// Scope, operation and key of the record, in readable form.
     pub identity: Identity,
-    /// The request it is for.
+    /// Fingerprint of the request.
     pub fingerprint: Digest,
-    /// The claim id that the caller made before its first try.
+    /// Claim id that the caller made before its first try.
     pub claim_id: ClaimId,
-    /// How long a silent owner is believed.
+    /// Lease duration: how long the claim stays valid without renewal.
     pub lease: Duration,
     /// How long the record is kept after it ends.
     pub retention: Duration,
-    /// What happens after a crash, should this be the first claim.
+    /// Policy after a crash. Applies only if this is the first claim of the record.
     pub on_crash: OnCrash,
 }
 
-/// The answer to a claim or a takeover.
+/// Answer to a claim or a takeover.
 #[derive(Debug, Clone)]
 pub enum ClaimOutcome {
     /// The caller owns the record.
     Granted(Granted),
-    /// It does not; this is what is there.
+    /// The caller does not own the record. Contains the current record.
     Existing(Box<Record>),
 }
 
-/// What an owner is given.
+/// Data of a granted claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Granted {
-    /// The fencing token, the same when the claim was repeated.
+    /// Fencing token. A repeated claim gets the same one.
     pub fencing_token: FencingToken,
-    /// Which attempt this is, the first being 1.
+    /// Number of this attempt; the first is 1.
     pub attempt: u32,
-    /// When the record was first claimed, by the store's clock.
+    /// Time of the first claim of the record, by the store's clock.
     pub first_claimed_at: Timestamp,
-    /// What the record says should happen after a crash; the first claim decided.
+    /// Policy after a crash, as the first claim of the record set it.
     pub on_crash: OnCrash,
 }
 
@@ -219,49 +221,49 @@ pub struct Granted {
 pub enum FencedWrite {
     /// The write took effect.
     Applied,
-    /// The record no longer bears the owner's claim id and fencing token, or has ended; nothing was written.
+    /// The record has another claim id or fencing token than the owner, or it has ended. Nothing was written.
     Fenced,
 }
 
-/// How a record that nobody owns any more is settled. All of them leave it without claim id, and those that keep the
-/// record give it a new fencing token, so a paused owner is fenced off.
+/// Resolution of a record whose owner is gone. Every resolution except `Interrupt` removes the claim id. Those that
+/// keep the record also give it a new fencing token, which fences off an owner that was only paused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resolution {
-    /// It was done, with this result.
+    /// The operation took effect, with this outcome.
     Complete(Outcome),
-    /// It was not done: RELEASED, the next claim runs it.
+    /// The operation did not take effect: the record becomes RELEASED, and the next claim runs the body.
     Release,
-    /// Nobody knows: INTERRUPTED. The exception: claim id and fencing token stay, so that its owner may still complete
-    /// it.
+    /// It is unknown whether the operation took effect: the record becomes INTERRUPTED. Claim id and fencing token
+    /// stay, so that its owner may still complete it.
     Interrupt,
-    /// Delete it, in any state but RUNNING with a lease that holds.
+    /// Deletes the record, in any state except RUNNING with a valid lease.
     Erase,
 }
 
-/// The answer to a [`Resolution`].
+/// Answer to a [`Resolution`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolved {
-    /// It took effect.
+    /// The resolution took effect.
     Done,
-    /// The record is not as observed any more, or is in a state that cannot be resolved so; nothing was written.
+    /// The record no longer equals the observation, or its state does not allow this resolution. Nothing was written.
     Stale,
 }
 
-/// Which records to list; the default is all of them.
+/// Selection of the records to list. The default selects all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Only those in this state.
+    /// Selects only records in this state.
     pub state: Option<State>,
-    /// Only those whose lease ran out.
+    /// Selects only records whose lease has lapsed.
     pub lapsed: bool,
-    /// Only those of the operation of exactly this name.
+    /// Selects only records of the operation with exactly this name.
     pub operation: Option<String>,
-    /// Only those first claimed at least this long ago.
+    /// Selects only records first claimed at least this long ago.
     pub older_than: Option<Duration>,
 }
 
 impl Filter {
-    /// Whether this record matches.
+    /// Returns true if this record matches.
     pub fn matches(&self, record: &Record) -> bool {
         self.state.is_none_or(|state| record.state == state)
             && (!self.lapsed || record.is_lapsed())
@@ -275,50 +277,52 @@ impl Filter {
     }
 }
 
-/// Which page of a listing.
+/// Position and size of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageRequest {
-    /// How many records at most; at least 1.
+    /// Maximum number of records; at least 1.
     pub limit: u32,
-    /// [`Page::next`] of the page before; none for the first.
+    /// [`Page::next`] of the previous page; `None` for the first page.
     pub after: Option<Cursor>,
 }
 
-/// Where a listing goes on. Opaque: a store understands its own alone.
+/// Position at which a listing continues. Opaque: valid only for the store that returned it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Cursor(Box<str>);
 
 impl Cursor {
-    /// The cursor with this text.
+    /// Creates a cursor from its text.
     pub fn new(text: impl Into<Box<str>>) -> Self {
         Self(text.into())
     }
 
-    /// Its text, to be carried over a network or shown on a command line.
+    /// Text of the cursor, to send over a network or show on a command line.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A page of a listing.
+/// Page of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// The records. May be fewer than asked for, even none, while [`next`](Self::next) says there is more.
+    /// Records of the page. There may be fewer than requested, even none, while [`next`](Self::next) says there are
+    /// more.
     pub records: Vec<Record>,
-    /// Where the next page begins; none at the end.
+    /// Start of the next page; `None` on the last page.
     pub next: Option<Cursor>,
 }
 
-/// What a purge did.
+/// Result of a purge.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Purged {
-    /// Records deleted, those in [`abandoned`](Self::abandoned) included.
+    /// Number of deleted records, those in [`abandoned`](Self::abandoned) included.
     pub removed: u64,
-    /// Deleted records that were still RUNNING, under `rerun`, their owner silent for longer than lease and retention.
+    /// Number of deleted records that were still RUNNING under `rerun`, not renewed for longer than lease and
+    /// retention.
     pub abandoned: u64,
-    /// Records marked INTERRUPTED.
+    /// Number of records marked INTERRUPTED.
     pub interrupted: u64,
-    /// Whether there may be more to do right now.
+    /// True if more records may be due right now.
     pub more: bool,
 }
 

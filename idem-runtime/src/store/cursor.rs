@@ -1,4 +1,4 @@
-//! The cursor of stores that list in the order of record ids: the id of the last record, in hex.
+//! Cursor of stores that list in the order of record ids: the id of the last record, in hex.
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{RecordId, hex};
@@ -8,7 +8,7 @@ pub(super) fn after(id: &RecordId) -> Cursor {
     Cursor::new(hex(id.as_bytes()))
 }
 
-/// The id that a page begins behind, and how many records it may hold.
+/// Parses the request of a page: the id after which the page begins, and its maximum number of records.
 pub(super) fn read(page: &PageRequest) -> Result<(Option<RecordId>, usize), StoreError> {
     if page.limit == 0 {
         return Err(StoreError::new(

@@ -14,17 +14,17 @@ use crate::store::{FencedWrite, Resolved};
 ///
 /// # Contract
 ///
-/// A kept value belongs to one generation of a record, from its first claim until it expires or is deleted. Deleting
-/// the record deletes it. What an expired generation has left behind may still be read, and tells so by its
-/// [`first_claimed_at`](RecoveryInput::first_claimed_at), which whoever recovers compares with the record; what the
-/// next generation keeps takes its place, and begins anew. A value is *due* at a time that the store's clock decides:
-/// at first a lease after it was kept. Each method is one atomic transition, durable when it returns `Ok`, and may be
+/// A recovery input belongs to one generation of a record, from its first claim until it expires or is deleted.
+/// Deleting the record deletes the input. The input of an expired generation may still be read. The caller recognises
+/// it by comparing its [`first_claimed_at`](RecoveryInput::first_claimed_at) with the record's. An input of the next
+/// generation replaces it, with its recoveries counted from 0. An input is *due* at a time by the store's clock: at
+/// first, one lease after it was saved. Each method is one atomic transition, durable when it returns `Ok`, and may be
 /// repeated.
 #[async_trait]
 pub trait RecoveryStore: Send + Sync {
-    /// Saves the recovery input with the owner's record, due a `lease` from now, or when it was due before, should that
-    /// be later. Takes effect as [`renew`](crate::Store::renew) does: only while the record bears the owner's claim id
-    /// and fencing token. What an earlier attempt saved is replaced; how often it was recovered is not.
+    /// Saves the recovery input with the owner's record. The input is due after `lease`, or at its earlier due time if
+    /// that is later. Takes effect like [`renew`](crate::Store::renew): only while the record has the owner's claim id
+    /// and fencing token. Replaces the input that an earlier attempt saved, but keeps the count of recoveries.
     async fn save_input(
         &self,
         owner: &Owner,
@@ -39,8 +39,9 @@ pub trait RecoveryStore: Send + Sync {
         limit: u32,
     ) -> Result<Vec<RecoveryInput>, StoreError>;
 
-    /// Makes a recovery input due this much later from now on, if it still is as it was read; with `recovering`, counts
-    /// one recovery more. Of several who try, one succeeds.
+    /// Postpones a recovery input by this duration from now, if it has not changed since it was read
+    /// (compare-and-swap). With `recovering`, also increments its count of recoveries. If several callers try
+    /// concurrently, one succeeds.
     async fn postpone(
         &self,
         input: &RecoveryInput,
@@ -48,21 +49,21 @@ pub trait RecoveryStore: Send + Sync {
         recovering: bool,
     ) -> Result<Resolved, StoreError>;
 
-    /// Deletes a recovery input, if it still is as it was read.
+    /// Deletes a recovery input, if it has not changed since it was read (compare-and-swap).
     async fn forget(&self, input: &RecoveryInput) -> Result<Resolved, StoreError>;
 }
 
 /// Recovery input that is saved with a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveryInput {
-    /// The record.
+    /// Id of the record.
     pub id: RecordId,
-    /// Generation of the record: when that was first claimed.
+    /// Generation of the record: the time of its first claim.
     pub first_claimed_at: Timestamp,
-    /// The value.
+    /// The saved value.
     pub payload: Payload,
-    /// How often a recovery was begun with it.
+    /// Number of recoveries begun with this input.
     pub recoveries: u32,
-    /// When it was due.
+    /// Time from which the input was due when it was read.
     pub due_at: Timestamp,
 }

@@ -1,5 +1,5 @@
-//! What the SQL stores share: the steps that are one statement in every dialect, how values are bound and rows are
-//! read, what an error means.
+//! Code shared by the SQL stores: the transitions that are one statement in every dialect, the binding of values, the
+//! reading of rows and the meaning of errors.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -51,22 +51,22 @@ pub(super) use transitions::{
     is_claimable, list, release, renew, resolve, take_over, take_over_query, too_many_conflicts,
 };
 
-/// A duration as it is stored: microseconds, and so few that no sum of a time and two of them overflows. The longest,
+/// Duration as stored, in microseconds. It is limited so that no sum of a time and two durations overflows. The limit,
 /// 2^61 µs, is 73,000 years.
 pub(super) fn span(duration: Duration) -> i64 {
     micros(duration).min(1 << 61)
 }
 
-/// The versions of a table and of those that are named after it.
+/// Versions of a table and of the tables that are named after it.
 #[derive(Debug)]
 pub(super) struct Migrations {
-    /// The name that they give the table, which is replaced throughout.
+    /// Name of the table in the migrations, to be replaced everywhere.
     pub(super) table: &'static str,
-    /// Never edited once released; a change is a further one.
+    /// Released versions, which are never edited. A change is a new version.
     pub(super) versions: &'static [&'static str],
 }
 
-/// The migrations that are missing where this many of all that this build knows were applied.
+/// Range of the missing migrations, from the number of applied migrations and the number that this build knows.
 pub(super) fn missing(applied: usize, known: usize) -> Result<Range<usize>, StoreError> {
     if applied > known {
         return Err(StoreError::new(
@@ -80,8 +80,8 @@ pub(super) fn missing(applied: usize, known: usize) -> Result<Range<usize>, Stor
     Ok(applied..known)
 }
 
-/// Tries a statement again whose error is certain to have changed nothing, `tries` times at most. The pause after the n-th
-/// try has to be random, or statements that conflicted would conflict again.
+/// Retries a statement after errors that certainly changed nothing, with at most `tries` tries. The pause after the
+/// n-th try must be random: otherwise statements that conflicted would conflict again.
 pub(super) async fn retry<T, F>(
     tries: u32,
     is_undone: impl Fn(&sqlx::Error) -> bool,
@@ -103,7 +103,7 @@ where
     }
 }
 
-/// What an error of sqlx means; what the database itself answered is for the dialect to say.
+/// Converts an error of sqlx. The dialect interprets the errors that the database itself returned.
 pub(super) fn error(
     source: sqlx::Error,
     database: impl FnOnce(&dyn DatabaseError) -> (StoreErrorKind, &'static str),

@@ -1,8 +1,9 @@
-//! The status of a record, which is all that changes until it ends, as a line of text: for stores where reading many
-//! values takes longer than reading one.
+//! Status of a record as a line of text: all values that change before the record ends. For stores in which reading
+//! many values takes longer than reading one.
 //!
-//! State, when it ended or was released or `-`, retention, `on_crash`, end of the lease, claim id in hex digits or `-`,
-//! fencing token, attempt, when it was first claimed. Times and durations are in microseconds.
+//! The words of the line are: state; time when the record ended or was released, or `-`; retention; `on_crash`; end of
+//! the lease; claim id in hex digits, or `-`; fencing token; attempt; time of the first claim. Times and durations are
+//! in microseconds.
 
 use std::str::Split;
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub(super) struct Status {
 
 impl Status {
     /// # Errors
-    /// The name of what no store writes like this.
+    /// Name of the value that no store writes like this.
     pub(super) fn read(line: &str) -> Result<Self, &'static str> {
         let words = &mut line.split(' ');
         let state = word(words, State::from_stored).ok_or("state")?;
@@ -53,7 +54,7 @@ impl Status {
     }
 
     /// # Errors
-    /// The name of what does not go with the state.
+    /// Name of the value that contradicts the state.
     pub(super) fn checked(self) -> Result<Self, &'static str> {
         let state = self.state;
         if self.ended_at.is_some() != (state.is_ended() || state == State::Released) {
@@ -66,10 +67,10 @@ impl Status {
         Ok(self)
     }
 
-    /// The record with this status.
+    /// Builds the record with this status.
     ///
     /// # Errors
-    /// The name of the payload, where one is missing or too many.
+    /// Name of the payload, if it is missing or the state allows none.
     pub(super) fn record(
         self,
         (id, identity): (RecordId, Identity),
@@ -119,7 +120,7 @@ fn read_token(word: &str) -> Option<ClaimId> {
     Some(ClaimId::from_bytes(number.to_be_bytes()))
 }
 
-/// A word that may be absent; what is there must be readable.
+/// Reads a word that may be `-`, for none. Any other word must be readable.
 fn or_none<T>(word: &str, read: impl Fn(&str) -> Option<T>) -> Option<Option<T>> {
     match word {
         "-" => Some(None),
@@ -127,7 +128,7 @@ fn or_none<T>(word: &str, read: impl Fn(&str) -> Option<T>) -> Option<Option<T>>
     }
 }
 
-/// All numbers that are stored are whole and positive.
+/// Reads a non-negative integer, the only kind of number that is stored.
 pub(super) fn number(word: &str) -> Option<i64> {
     if word.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! What a store can do further that keeps the finished steps of bodies.
+//! Optional store trait: saves the finished steps of bodies.
 
 use async_trait::async_trait;
 
@@ -6,24 +6,24 @@ use super::{FencedWrite, Store};
 use crate::error::StoreError;
 use crate::record::{Owner, Payload};
 
-/// A [`Store`] that keeps the finished steps of a body under its record, so that a later attempt goes on behind them.
+/// [`Store`] that saves the finished steps of a body under its record, so that a later attempt resumes after them.
 ///
 /// # Contract
 ///
-/// What [`Store`] says of atomic steps, expiry and errors holds here as well. Further:
+/// The rules of [`Store`] on atomic transitions, expiry and errors apply here as well. In addition:
 ///
-/// 1. A saved step belongs to **one generation of its record**: from the claim that made it until it is
-///    [expired](crate::Record::is_expired), erased or purged. It stays over takeover, release and interruption. A claim
-///    that replaces an expired record begins without steps.
-/// 2. **Fenced**: both methods answer only the owner whose claim id **and** fencing token the record bears, and only
-///    while it has not ended. A lease that ran out does not by itself refuse its owner, nor does INTERRUPTED. Nobody
-///    can take the record over, end or release it in between the look at the owner and the write.
-/// 3. **Immutable**: a step that is saved is never written over. Saving one of the same name again, by whoever holds
-///    the record, writes nothing and answers [`FencedWrite::Applied`]: so a save whose acknowledgement was lost finds
-///    itself.
-/// 4. Names are told apart by their bytes, payloads and tags of codecs come back byte for byte, and there may be any
-///    number of steps.
-/// 5. Saving changes nothing of the record itself, its lease included.
+/// 1. A saved step belongs to **one generation of its record**: from the claim that created the record until the record
+///    is [expired](crate::Record::is_expired), erased or purged. The step survives takeover, release and interruption.
+///    A claim that replaces an expired record begins without steps.
+/// 2. **Fenced**: both methods serve only the owner whose claim id **and** fencing token are on the record, and only
+///    while the record has not ended. An owner whose lease has lapsed, or whose record is INTERRUPTED, may still save.
+///    No takeover, completion or release can happen between the check of the owner and the write.
+/// 3. **Immutable**: a saved step is never overwritten. Saving a step with the same name again, by any owner of the
+///    record, writes nothing and returns [`FencedWrite::Applied`]. A save can therefore be repeated if its
+///    acknowledgement was lost.
+/// 4. Names are compared byte by byte. Payloads and codec tags are returned unchanged. The number of steps is not
+///    limited.
+/// 5. Saving a step does not change the record itself. In particular, it does not renew the lease.
 #[async_trait]
 pub trait StepStore: Store {
     /// Saves a finished step. The name has 1 to 255 bytes of UTF-8 and no control characters.
@@ -34,16 +34,16 @@ pub trait StepStore: Store {
         payload: &Payload,
     ) -> Result<FencedWrite, StoreError>;
 
-    /// Reads all steps that were saved in this generation of the record, by whatever attempt, in no particular order;
-    /// none where the record is not the owner's any more.
+    /// Reads all steps that any attempt saved in this generation of the record, in no particular order. Returns `None`
+    /// if the caller no longer owns the record.
     async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError>;
 }
 
-/// A step that was saved.
+/// Saved step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SavedStep {
-    /// Its name, unique in its record.
+    /// Name of the step, unique in its record.
     pub name: String,
-    /// What it came to.
+    /// Result of the step.
     pub payload: Payload,
 }

@@ -1,5 +1,5 @@
-//! What a store can do besides whose records live in the database of the application: claim and complete in one
-//! transaction with what a body changes there.
+//! Optional store trait for records in the application's own database: claims and completes in the transaction in which
+//! the body changes its data.
 
 use std::ops::DerefMut;
 
@@ -7,15 +7,15 @@ use crate::error::StoreError;
 use crate::record::{Digest, Observation, Outcome, Owner, Payload, Record};
 use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Granted, Store};
 
-/// A store whose records can be written in one transaction with the application's own.
+/// Store whose records can be written in one transaction with the application's own data.
 ///
 /// # Contract
 ///
-/// A transaction writes nothing that others see before it is committed, and nothing at all where it is rolled back,
-/// dropped or cut off. [`claim_in`](Self::claim_in) and [`complete_in`](Self::complete_in) do in it what
-/// [`Store::claim`], [`Store::take_over`] and [`Store::complete`] do at once. Between the claim and the end of the
-/// transaction nobody else is granted the record; whoever tries learns so without waiting for that end, as far as the
-/// database lets it.
+/// Writes of a transaction become visible to others when it commits. They are undone if the transaction is rolled back,
+/// dropped or cut off. [`claim_in`](Self::claim_in) and [`complete_in`](Self::complete_in) do inside the transaction
+/// what [`Store::claim`], [`Store::take_over`] and [`Store::complete`] do immediately. Between the claim and the end of
+/// the transaction no other caller is granted the record. Another caller gets an answer without waiting for that end,
+/// as far as the database allows it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no transactions to run the body in",
     label = "`tx` needs a handle on a SQL store",
@@ -23,33 +23,34 @@ use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Granted, Store};
     note = "on any other store leave out `tx`, and choose with `on_crash` what a crash means"
 )]
 pub trait TransactionalStore: Store {
-    /// What the body works with: a connection that is in the transaction.
+    /// Connection for the body, which is in the transaction.
     type Connection: Connects<Self::Connection> + Send + 'static;
 
-    /// A transaction that is open, or a savepoint in one. Dropped, it is rolled back.
+    /// Open transaction, or a savepoint in one. Dropping it rolls it back.
     type Transaction<'c>: DerefMut<Target = Self::Connection> + Send;
 
-    /// Opens a transaction on a connection of the store's own.
+    /// Opens a transaction on a connection from the store's pool.
     fn begin(&self) -> impl Future<Output = Result<Self::Transaction<'static>, StoreError>> + Send;
 
-    /// Sets a savepoint in the transaction that this connection is in. Dropped, it leaves that transaction as it was.
+    /// Sets a savepoint in the transaction of this connection. Dropping the savepoint restores the transaction's
+    /// earlier state.
     fn join<'c>(
         &self,
         connection: &'c mut Self::Connection,
     ) -> impl Future<Output = Result<Self::Transaction<'c>, StoreError>> + Send;
 
-    /// Whether this connection is in a transaction that its driver has begun, and will end.
+    /// Returns true if this connection is in a transaction that its driver has begun and will end.
     fn is_in_transaction(connection: &Self::Connection) -> bool;
 
-    /// Reads what there is before a transaction is opened, for a store where opening one waits for others. `None`:
-    /// claim.
+    /// Reads the record before a transaction is opened, for stores where opening one waits for others. `None` means:
+    /// try to claim.
     fn look(
         &self,
         claim: &ClaimRequest,
     ) -> impl Future<Output = Result<Option<ClaimInTransaction>, StoreError>> + Send;
 
-    /// [`Store::claim`] in a transaction, or [`Store::take_over`] of what was observed. In one that was
-    /// [joined](Self::join), nobody has [looked](Self::look) before.
+    /// [`Store::claim`] in a transaction, or [`Store::take_over`] if there is an observation. In a [joined](Self::join)
+    /// transaction, there was no [pre-check](Self::look).
     fn claim_in(
         &self,
         transaction: &mut Self::Transaction<'_>,
@@ -65,8 +66,9 @@ pub trait TransactionalStore: Store {
         outcome: &Outcome,
     ) -> impl Future<Output = Result<FencedWrite, StoreError>> + Send;
 
-    /// [`StepStore::save_step`](crate::store::StepStore::save_step) in a transaction, of a step that was not saved
-    /// before; [`FencedWrite::Fenced`] where it was. From here until the transaction ends the record stays the owner's.
+    /// [`StepStore::save_step`](crate::store::StepStore::save_step) in a transaction, for a step that was not saved
+    /// before. Returns [`FencedWrite::Fenced`] if it was. After this call the record remains the owner's until the
+    /// transaction ends.
     fn save_step_in(
         &self,
         transaction: &mut Self::Transaction<'_>,
@@ -75,43 +77,43 @@ pub trait TransactionalStore: Store {
         payload: &Payload,
     ) -> impl Future<Output = Result<FencedWrite, StoreError>> + Send;
 
-    /// Sets a savepoint of this name, a plain identifier.
+    /// Sets a savepoint with this name, which must be a plain identifier.
     fn savepoint(
         &self,
         connection: &mut Self::Connection,
         name: &str,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Takes back what was done since the savepoint of this name.
+    /// Rolls back to the savepoint with this name.
     fn rollback_to(
         &self,
         connection: &mut Self::Connection,
         name: &str,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Commits a transaction, or keeps what was done since a savepoint. An error leaves it unknown whether it did.
+    /// Commits a transaction, or releases a savepoint. After an error it is unknown whether this took effect.
     fn commit(
         &self,
         transaction: Self::Transaction<'_>,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Rolls a transaction back, or to a savepoint.
+    /// Rolls back a transaction, or to a savepoint.
     fn rollback(
         &self,
         transaction: Self::Transaction<'_>,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// The answer to a claim in a transaction.
+/// Answer to a claim in a transaction.
 #[derive(Debug, Clone)]
 pub enum ClaimInTransaction {
     /// The transaction owns the record.
     Granted(Granted),
-    /// It does not; this is what is there.
+    /// The transaction does not own the record. Contains the current record.
     Existing(Box<Record>),
-    /// Another transaction is at work on it, whose outcome is not known before it ends.
+    /// Another open transaction has locked the record. The outcome is unknown until that transaction ends.
     Locked {
-        /// The request that the record was claimed for, where that is committed.
+        /// Fingerprint of the request for which the record was claimed, if that claim is committed.
         fingerprint: Option<Digest>,
     },
 }
@@ -125,7 +127,7 @@ impl From<ClaimOutcome> for ClaimInTransaction {
     }
 }
 
-/// Lends a connection of this kind: the connection itself, or a transaction on it.
+/// Source of a connection of this kind: the connection itself, or a transaction on it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no connection that `tx` could join",
     label = "not a connection of the store's database",
