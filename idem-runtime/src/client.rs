@@ -1,8 +1,9 @@
-//! The calling side: a `reqwest-middleware` middleware that gives requests an idempotency key and repeats them with it.
+//! Client side: a `reqwest-middleware` middleware that gives requests an idempotency key, and retries them with that
+//! key.
 //!
 //! Every POST and PATCH gets the header `Idempotency-Key` of draft-ietf-httpapi-idempotency-key-header-07, a string of
-//! RFC 9651 such as `"018f4d6e-8f2b-7c3a-9d1e-5b6a7c8d9e0f"`, and keeps it over every retry, so that a server that knows
-//! keys does the work once however many replies are lost.
+//! RFC 9651 such as `"018f4d6e-8f2b-7c3a-9d1e-5b6a7c8d9e0f"`. Every retry sends the same key. A server that supports
+//! keys therefore does the work only once, even if replies are lost.
 //!
 //! ```no_run
 //! use idem_runtime::client::{ClientError, IdempotencyMiddleware, same_origin};
@@ -15,7 +16,7 @@
 //!     .build();
 //! match client.post(url).body("500 cents").send().await {
 //!     Ok(response) => println!("{}", response.status()),
-//!     // Nobody knows whether it was done. Whoever asks again with this key finds out, and does nothing twice.
+//!     // The work may have been done. Retrying with this key finds out, and does not repeat the work.
 //!     Err(error) => match ClientError::of(&error) {
 //!         Some(ClientError::GaveUp(gave_up)) => println!("ask again with {}", gave_up.key().as_str()),
 //!         _ => return Err(error),
@@ -27,50 +28,51 @@
 //!
 //! # Which requests
 //!
-//! POST and PATCH, the methods that RFC 9110, section 9.2.2 does not call idempotent. Others are passed through as they
-//! are, once: GET changes nothing, and a PUT or DELETE that is repeated blindly may overwrite what somebody else wrote in
-//! between, or be told 404 about its own deletion. A request of any method is guarded where its caller gives it a key.
+//! POST and PATCH, the methods that RFC 9110, section 9.2.2 does not call idempotent. Other requests are passed through
+//! unchanged, and sent once. GET changes nothing. A blindly repeated PUT or DELETE may overwrite a concurrent change,
+//! or get a 404 about its own deletion. A request of any method is guarded if its caller gives it a key.
 //!
 //! # Which key
 //!
 //! | the request carries | its key |
 //! | --- | --- |
-//! | nothing | a fresh one, [`Key::generate`] or what [`keys`](IdempotencyMiddleware::keys) says |
-//! | `.with_extension(key)`, a [`Key`] | that one. A program that keeps its work in a database makes the key with the work, in one transaction, and gives it here: then it survives a restart |
-//! | `.with_extension(job)`, a [`Job`] | the one that the [`KeyJournal`] keeps under this name, durable before the first byte is sent, and found again after a restart |
-//! | the header already | that one, byte for byte |
+//! | nothing | a fresh one, from [`Key::generate`] or the function set by [`keys`](IdempotencyMiddleware::keys) |
+//! | `.with_extension(key)`, a [`Key`] | that key. A program that keeps its work in a database creates the key with the work, in one transaction, and passes it here; the key then survives a restart |
+//! | `.with_extension(job)`, a [`Job`] | the key that the [`KeyJournal`] stores under this name: durable before the first byte is sent, and found again after a restart |
+//! | the header already | that key, byte for byte |
 //!
-//! More than one of these is an error. The scope that a `Key` may carry is the server's business and is not sent.
+//! More than one of these is an error. The scope that a `Key` may carry is not sent: scopes are assigned by the server.
 //!
 //! # What is repeated
 //!
-//! Network errors, replies that do not come within the time of a try, 408, 425, 429, every 5xx, and a 409 that says that
-//! it will pass, by `Retry-After` or by a body of `application/problem+json` (RFC 9457) with `"retryable": true`. Where
-//! a service means by each 409 that the first request is still being processed, [`RetryPolicy::conflicts`] says so. No
-//! other answer is repeated: 400 and 422 say that the request is wrong, and are as wrong the next time. Between two
-//! tries it waits as [`RetryPolicy`] says, and at least for `Retry-After`.
+//! These outcomes are retried: network errors, replies that do not arrive within the time limit of a try, 408, 425,
+//! 429, every 5xx, and a 409 that is marked as temporary. A 409 is marked by `Retry-After`, or by a body of
+//! `application/problem+json` (RFC 9457) with `"retryable": true`. If every 409 of a service means that the first
+//! request is still being processed, set [`RetryPolicy::conflicts`]. No other answer is retried: 400 and 422 say that
+//! the request is wrong, and a retry would not change that. The pause between two tries follows [`RetryPolicy`], and is
+//! at least `Retry-After`.
 //!
-//! When tries or time are over the caller gets the last answer, or [`ClientError::GaveUp`] where there was none.
-//! A response says in its extensions which key it is the answer to and how many tries it took: [`Sent`].
+//! When the tries or the time are used up, the caller gets the last answer, or [`ClientError::GaveUp`] if there was
+//! none. A response carries its key and the number of tries in its extensions: [`Sent`].
 //!
-//! A reply of known length up to 64 KiB is read as a part of its try, so that one that breaks off is asked for again. A
-//! longer or streamed one is handed over when its head is there; where *that* breaks off, send the request again with the
+//! A reply of known length up to 64 KiB is read as part of its try, so a reply that breaks off is retried. A longer or
+//! streamed reply is returned as soon as its head has arrived. If its body breaks off, send the request again with the
 //! key of [`Sent`].
 //!
-//! A request whose body is a stream cannot be repeated. It gets its key and is sent once; a warning event and
-//! [`GaveUp::why`] say so.
+//! A request whose body is a stream cannot be repeated. It gets its key and is sent once. A warning event and
+//! [`GaveUp::why`] report this.
 //!
 //! # Redirections
 //!
-//! reqwest follows redirections below all middleware, and takes the key along, to other origins as well, and with 307 and
-//! 308 the body. Keys are often guessable or secret, so build the client with the redirect policy [`same_origin`], as above,
-//! or with reqwest's `Policy::none()`. The middleware cannot keep a key from going elsewhere: it reports it, by an event
-//! at level WARN.
+//! reqwest follows redirections below all middleware, and sends the key along, to other origins as well. With 307 and
+//! 308 it also sends the body. Keys are often guessable or secret. Build the client with the redirect policy
+//! [`same_origin`], as above, or with reqwest's `Policy::none()`. The middleware cannot prevent a key from being sent
+//! elsewhere, but reports it with an event at level WARN.
 //!
 //! # Other middleware
 //!
-//! Put this middleware outside of others that repeat requests, or do without those: a middleware further in, like
-//! `reqwest-retry`, multiplies the tries.
+//! Put this middleware outside of other middleware that repeats requests, or do without the latter. Repeating
+//! middleware further inside, such as `reqwest-retry`, multiplies the tries.
 
 mod error;
 mod journal;
@@ -97,10 +99,11 @@ pub use self::policy::{Conflicts, RetryPolicy};
 pub use self::redirect::same_origin;
 pub use crate::structured::IDEMPOTENCY_KEY;
 
-/// Gives requests a key and repeats them with it. See the [module](self) for what and when.
+/// Gives requests a key, and retries them with that key. The [module](self) lists which requests get one and what is
+/// retried.
 ///
 /// # Cancel safety
-/// A request that is dropped may have been done. Its key is lost with it, unless the caller gave it.
+/// The work of a dropped request may have been done. Its key is lost unless the caller supplied it.
 #[derive(Debug, Clone)]
 pub struct IdempotencyMiddleware {
     policy: RetryPolicy,
@@ -110,7 +113,7 @@ pub struct IdempotencyMiddleware {
     journal: Option<Journal>,
 }
 
-/// The key of one request, and for how long it may be sent.
+/// The key of one request, and the time for which it may still be sent.
 struct Held {
     key: Key,
     left: Duration,
@@ -132,7 +135,7 @@ struct Journal {
 }
 
 impl IdempotencyMiddleware {
-    /// One with the default [`RetryPolicy`], keys of UUID version 7, and no journal.
+    /// A middleware with the default [`RetryPolicy`], keys of UUID version 7, and no journal.
     pub fn new() -> Self {
         Self {
             policy: RetryPolicy::new(),
@@ -143,21 +146,21 @@ impl IdempotencyMiddleware {
         }
     }
 
-    /// How often, how long and with what pauses a request is repeated.
+    /// Sets the number of retries, their time limits and their pauses.
     #[must_use]
     pub fn policy(mut self, policy: RetryPolicy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// What makes the keys of requests that carry none, such as [`Key::generate_v4`].
+    /// Sets the generator of keys for requests that carry none, such as [`Key::generate_v4`].
     #[must_use]
     pub fn keys(mut self, fresh: fn() -> Key) -> Self {
         self.fresh = fresh;
         self
     }
 
-    /// Another header, for services that have one of their own.
+    /// Sets another header, for services with a header of their own.
     #[must_use]
     pub fn header(mut self, header: HeaderName) -> Self {
         self.header = header;
@@ -171,17 +174,18 @@ impl IdempotencyMiddleware {
         self
     }
 
-    /// Where the keys of [`Job`]s are kept, and for how long the server keeps its records, as it publishes it.
+    /// Sets the journal that stores the keys of [`Job`]s, and the retention of the server's records, as published by
+    /// the server.
     ///
-    /// A key that has stood in the journal for the whole retention is not sent: the server may have forgotten it, and
-    /// would do the work again. That is [`ClientError::KeyTooOld`].
+    /// A key that has been in the journal for the whole retention is not sent: the server may have forgotten it, and
+    /// would do the work again. The request fails with [`ClientError::KeyTooOld`].
     #[must_use]
     pub fn journal(mut self, keys: Arc<dyn KeyJournal>, retention: Duration) -> Self {
         self.journal = Some(Journal { keys, retention });
         self
     }
 
-    /// The key of a request, once its header bears it. `None` for a request that is not guarded.
+    /// Determines the key of a request, and sets its header. `None` for a request that is not guarded.
     async fn key_of(
         &self,
         request: &mut Request,
@@ -219,7 +223,7 @@ impl IdempotencyMiddleware {
     async fn journaled(&self, job: &Job) -> Result<Held, ClientError> {
         let journal = self.journal.as_ref().ok_or(ClientError::NoJournal)?;
         let entry = journal.keys.begin(job, (self.fresh)()).await?;
-        // Counted from here on by a clock that nobody sets.
+        // Measured from here on by the monotonic clock, which is never set.
         let left = journal.retention.saturating_sub(entry.age);
         if left.is_zero() {
             return Err(ClientError::KeyTooOld);
@@ -271,7 +275,7 @@ impl IdempotencyMiddleware {
                         ?pause,
                         "a request is repeated with its key"
                     );
-                    // A connection is free for others once nobody is going to read from it.
+                    // Frees the connection for other requests: this reply will not be read.
                     drop(reply);
                     tokio::time::sleep(pause).await;
                     request = again;

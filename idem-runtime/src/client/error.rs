@@ -1,4 +1,4 @@
-//! What a guarded request can fail with beside what its server says, and what is known of it when it ends.
+//! Errors of a guarded request on the client side, and the details known when the request ends.
 
 use std::fmt;
 
@@ -8,41 +8,42 @@ use reqwest_middleware::Error as SendError;
 use super::JournalError;
 use crate::key::Key;
 
-/// Why a guarded request has no response. It stands inside a [`reqwest_middleware::Error`], where
-/// [`of`](Self::of) finds it.
+/// Reason for which a guarded request has no response. Wrapped in a [`reqwest_middleware::Error`], from which
+/// [`of`](Self::of) extracts it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// No answer came that may be relied on. The request may have been done.
+    /// No conclusive answer arrived. The work may have been done.
     #[error(transparent)]
     GaveUp(#[from] GaveUp),
-    /// The request says more than once what its key is. Nothing was sent.
+    /// The request names its key more than once. Nothing was sent.
     #[error(
         "a request has one key: in its header, as a `Key` or by its `Job`, and in the header once"
     )]
     SeveralKeys,
-    /// The header that the request carries already is no key. Nothing was sent.
+    /// The header that the request already carries is not a valid key. Nothing was sent.
     #[error(
         "the key in the header of the request is neither a structured-field string nor 1 to 255 printable characters"
     )]
     InvalidHeader,
-    /// The key cannot be sent without quotes: it begins with one, or spaces around it would be lost. Nothing was sent.
+    /// The key cannot be sent without quotes: it begins with a quote, or surrounding spaces would be lost. Nothing was
+    /// sent.
     #[error("a key that begins with a quote, or begins or ends with a space, cannot be sent bare")]
     NotBare,
     /// The request carries a [`Job`](super::Job), and no journal is set. Nothing was sent.
     #[error("the request names a job, and the middleware has no journal to keep its key in")]
     NoJournal,
-    /// The key of the job could not be kept or found. Nothing was sent.
+    /// The key of the job could not be stored or found. Nothing was sent.
     #[error("the key of the job could not be had from the journal")]
     Journal(#[from] JournalError),
-    /// The key of the job has been in the journal for as long as the server keeps its records, so the server would not
-    /// know it again. Nothing was sent: find out what became of the job, then end it.
+    /// The key of the job has been in the journal for as long as the server keeps its records, so the server may have
+    /// forgotten it. Nothing was sent: find out what became of the job, then end it.
     #[error("the key of the job is older than the records of the server")]
     KeyTooOld,
 }
 
 impl ClientError {
-    /// The error of this middleware, where it is one.
+    /// Extracts this middleware's error, if the error is one.
     pub fn of(error: &SendError) -> Option<&Self> {
         match error {
             SendError::Middleware(error) => error.downcast_ref(),
@@ -51,7 +52,7 @@ impl ClientError {
     }
 }
 
-/// A guarded request got no answer that may be relied on. It may have been done: who sends it again with the same key
+/// A guarded request got no conclusive answer. Its work may have been done: sending the request again with the same key
 /// finds out.
 #[derive(Debug, thiserror::Error)]
 #[error("no answer after {tries} tries, {why}", tries = sent.tries)]
@@ -71,28 +72,28 @@ impl GaveUp {
         &self.sent.key
     }
 
-    /// How often it was sent.
+    /// Number of times that it was sent.
     pub fn tries(&self) -> u32 {
         self.sent.tries
     }
 
-    /// Why it was not sent again.
+    /// Reason for which it was not sent again.
     pub fn why(&self) -> Why {
         self.why
     }
 }
 
-/// Why a request is not repeated.
+/// Reason for which a request is not retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Why {
-    /// It was repeated as often as the policy allows.
+    /// The retries that the policy allows are used up.
     Tries,
     /// The next try would begin after the time that the policy allows.
     Time,
     /// The next try would begin when the server may have forgotten the key of the job.
     KeyTooOld,
-    /// Its body is a stream, which can be read once.
+    /// The request's body is a stream, which can be read only once.
     Stream,
 }
 
@@ -107,7 +108,7 @@ impl fmt::Display for Why {
     }
 }
 
-/// What a guarded response is the answer to: in its extensions.
+/// Key and number of tries of a guarded request. Found in the extensions of its response.
 #[derive(Debug, Clone)]
 pub struct Sent {
     pub(super) key: Key,
@@ -125,7 +126,7 @@ impl Sent {
         &self.key
     }
 
-    /// How often it was sent.
+    /// Number of times that it was sent.
     pub fn tries(&self) -> u32 {
         self.tries
     }

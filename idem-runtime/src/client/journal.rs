@@ -1,4 +1,4 @@
-//! Keys that survive a restart of the client, kept under the name that it has for its own work.
+//! Keys that survive a restart of the client, stored under the client's own name for the work.
 
 mod directory;
 
@@ -14,15 +14,15 @@ use crate::key::Key;
 pub use self::directory::DirectoryJournal;
 
 /// The caller's own name for a piece of work that is sent once: `invoice-2031`, the id of a row, the path of a file.
-/// Given to a request with `.with_extension(job)`.
+/// Attached to a request with `.with_extension(job)`.
 ///
-/// Two pieces of work never share a name, also later: the second would be given the answer to the first. Any text will
-/// do. `Debug` shows its length alone.
+/// Two pieces of work must never share a name, not even at different times: the second would get the answer to the
+/// first. Any text is allowed. `Debug` shows only its length.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Job(Arc<str>);
 
 impl Job {
-    /// The work of this name.
+    /// Creates a job with this name.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(name.into())
     }
@@ -39,54 +39,55 @@ impl fmt::Debug for Job {
     }
 }
 
-/// Where the keys of jobs are kept while their outcome is not known.
+/// Store for the keys of jobs whose outcome is not known yet.
 ///
 /// # Contract
-/// - When [`begin`](Self::begin) returns a key, that key is durable: a process or machine that stops at any later moment
-///   finds it again. Nothing is sent before.
-/// - Of all who begin a job, at once or one after the other, in one process or in several, each gets the same key until
-///   the job is ended.
-/// - What cannot be read is an error. A fresh key in its place would do the work twice.
+/// - When [`begin`](Self::begin) returns a key, that key is durable: a process or machine that stops at any later time
+///   finds it again. Nothing is sent before that.
+/// - All callers that begin a job get the same key until the job is ended, concurrently or one after another, in one
+///   process or in several.
+/// - An unreadable key is an error. A fresh key in its place would do the work twice.
 #[async_trait]
 pub trait KeyJournal: fmt::Debug + Send + Sync + 'static {
-    /// The key of the job: the one that is kept, or the fresh one, which is kept now.
+    /// Returns the key of the job: the stored key, or else the fresh one, which is stored now.
     ///
     /// # Errors
-    /// The key could not be read, or not be made durable.
+    /// The key could not be read, or could not be made durable.
     ///
     /// # Cancel safety
-    /// The fresh key may have been kept or not.
+    /// The fresh key may have been stored or not.
     async fn begin(&self, job: &Job, fresh: Key) -> Result<Entry, JournalError>;
 
-    /// Forgets the key of the job. Call it when the answer is final and kept by whoever needs it, and not before: after a
-    /// 503 nobody knows yet what was done, and a job that is begun again after this is another one. Without effect where no key is kept.
+    /// Removes the key of the job. Call this only when the answer is final and saved where it is needed. After a 503 it
+    /// is still unknown what was done. A job that is begun again after this counts as a new one. Does nothing if no key
+    /// is stored.
     ///
     /// # Errors
     /// The key could not be removed.
     ///
     /// # Cancel safety
-    /// The key may be kept still or not.
+    /// The key may still be stored or not.
     async fn end(&self, job: &Job) -> Result<(), JournalError>;
 }
 
-/// What a journal keeps of a job.
+/// The journal's entry for a job.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Entry {
-    /// Its key.
+    /// Key of the job.
     pub key: Key,
-    /// For how long the key has been kept, by the journal's clock. Where that clock was set back, zero.
+    /// Age of the key, by the journal's clock. Zero if that clock was set back.
     pub age: Duration,
 }
 
 impl Entry {
-    /// A key that has been kept for this long.
+    /// Creates an entry for a key of this age.
     pub fn new(key: Key, age: Duration) -> Self {
         Self { key, age }
     }
 }
 
-/// Why a key could not be kept or found. Opaque, with what caused it as its source.
+/// Failure to store or find a key. Opaque, with its cause as the source.
 #[derive(Debug)]
 pub struct JournalError {
     message: String,
@@ -94,7 +95,7 @@ pub struct JournalError {
 }
 
 impl JournalError {
-    /// An error with this message: a lowercase fragment without the key.
+    /// Creates an error with this message: a lowercase fragment without the key.
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -102,7 +103,7 @@ impl JournalError {
         }
     }
 
-    /// The same, with what caused it.
+    /// Adds the cause of the error.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());

@@ -1,17 +1,17 @@
-//! Redirections to another origin, which must not learn the key.
+//! Redirections to another origin, which must not receive the key.
 
 use reqwest::redirect::Policy;
 use reqwest::{Response, Url};
 
-/// Number of redirections that are followed, as by reqwest's own policy.
+/// Maximum number of redirections that are followed, as in reqwest's own policy.
 const MOST: usize = 10;
 
-/// Redirect policy for the client under the middleware: follows redirections within the origin (scheme, host and port)
-/// of the request, 10 at most. One to another origin is not followed, and its response, 3xx with `Location`, is the
-/// answer.
+/// Redirect policy for the client under the middleware. Follows at most 10 redirections within the origin (scheme, host
+/// and port) of the request. A redirection to another origin is not followed: the caller gets the 3xx response with
+/// `Location`.
 ///
 /// reqwest follows redirections below all middleware, and sends the headers of the request along. To another origin it
-/// leaves out `Authorization` and cookies, but not the key, and with 307 and 308 it sends the body as well.
+/// omits `Authorization` and cookies, but not the key, and with 307 and 308 it sends the body as well.
 ///
 /// ```
 /// use idem_runtime::client::{IdempotencyMiddleware, same_origin};
@@ -36,8 +36,8 @@ pub fn same_origin() -> Policy {
     })
 }
 
-/// Reports a key that went to another origin. By then it is there, and an error in place of the answer would only hide
-/// what was done.
+/// Reports a key that was sent to another origin. The key is already disclosed at this point, and replacing the answer
+/// with an error would only hide the work that was done.
 pub(super) fn report(request: &Url, response: &Response) {
     if request.origin() != response.url().origin() {
         tracing::warn!(

@@ -1,4 +1,4 @@
-//! What one try came to, and whether another may come to more.
+//! Result of one try, and the decision to retry.
 
 use std::fmt;
 use std::pin::Pin;
@@ -15,25 +15,25 @@ use serde::Deserialize;
 use super::error::{ClientError, GaveUp, Sent, Why};
 use super::policy::Conflicts;
 
-/// Up to how many bytes of a body are read as a part of the try.
+/// Maximum length in bytes of a body that is read as part of the try.
 const SHORT: usize = 64 * 1024;
 
 pub(super) enum Reply {
-    /// An answer, or an error of this side: the next try would come to the same.
+    /// An answer, or a client-side error: another try would give the same result.
     Final(Result<Response, SendError>),
-    /// Another try may come to more.
+    /// A failure that another try may overcome.
     Passing(Passing),
 }
 
 pub(super) struct Passing {
-    /// The answer; or none that was whole, or none in time (`None`).
+    /// The answer; `Err` if it broke off, or did not arrive in time (`None`).
     answer: Result<Response, Option<SendError>>,
-    /// How long the server wants to be left alone.
+    /// Minimum pause that the server asked for.
     pub(super) at_least: Duration,
 }
 
 impl Reply {
-    /// What comes of sending, within this time, by this reading of a 409.
+    /// Sends a request within this time limit, and classifies the reply. `conflicts` is the meaning of a 409.
     pub(super) async fn of(
         sending: impl Future<Output = Result<Response, SendError>>,
         time: Duration,
@@ -57,7 +57,7 @@ impl Reply {
 }
 
 impl Passing {
-    /// What the caller gets when there is no further try.
+    /// Returns the result to the caller when there is no further try.
     pub(super) fn hand_over(self, sent: Sent, why: Why) -> Result<Response, SendError> {
         self.answer
             .map(|response| sent.on(response))
@@ -67,7 +67,7 @@ impl Passing {
     }
 }
 
-/// For events: a URL, which an error of reqwest tells, may hold secrets.
+/// For events. It omits the URL, which reqwest's errors contain and which may hold secrets.
 impl fmt::Display for Passing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.answer {
@@ -80,7 +80,7 @@ impl fmt::Display for Passing {
     }
 }
 
-/// Whether the same request may fare better later. What another middleware says is its own business.
+/// True if a retry of the same request may succeed. Errors of other middleware are final.
 fn is_passing(error: &SendError) -> bool {
     match error {
         SendError::Middleware(_) => false,
@@ -92,7 +92,7 @@ async fn read(response: Response, conflicts: Conflicts) -> Result<Reply, SendErr
     let status = response.status();
     let asked = retry_after(response.headers());
     let is_conflict = status == StatusCode::CONFLICT;
-    // A reply that says itself whether it passes is believed before any reading of its status.
+    // A reply that says itself if it is temporary takes precedence over the meaning of its status.
     let said = conflicts.said(response.headers()).or(asked.map(|_| true));
     let may_tell = is_conflict && said.is_none() && is_problem(&response);
     let is_short = response
@@ -120,8 +120,8 @@ async fn read(response: Response, conflicts: Conflicts) -> Result<Reply, SendErr
     })
 }
 
-/// `Retry-After` of RFC 9110, section 10.2.3. A date is compared with the `Date` of the same answer, since only that
-/// was read off the same clock; with the clock of this machine where there is none.
+/// Parses `Retry-After` of RFC 9110, section 10.2.3. A date is compared with the `Date` of the same answer, because
+/// only that date comes from the same clock. Without `Date`, it is compared with the clock of this machine.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
     let asked = text(RETRY_AFTER)?;
@@ -135,7 +135,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(until.duration_since(now).unwrap_or_default())
 }
 
-/// Whether its body is a problem of RFC 9457.
+/// True if the body is a problem document of RFC 9457.
 fn is_problem(response: &Response) -> bool {
     let content_type = response.headers().get(CONTENT_TYPE);
     let text = content_type.and_then(|value| value.to_str().ok());
@@ -152,7 +152,7 @@ fn says_retryable(body: &[u8]) -> Option<bool> {
     Some(problem.retryable)
 }
 
-/// Reads a body until its end or until it is no short one. The response still has all of it.
+/// Reads a body until its end, or until it exceeds [`SHORT`]. The returned response still has the whole body.
 async fn peek(mut response: Response) -> Result<(Response, Vec<u8>), SendError> {
     let mut begin = Vec::new();
     let is_whole = loop {
@@ -164,7 +164,7 @@ async fn peek(mut response: Response) -> Result<(Response, Vec<u8>), SendError> 
             None => break true,
         }
     };
-    // Turned into parts, a response forgets its URL, which goes in again by an extension.
+    // Converting a response into parts loses its URL, so the URL is passed along as an extension.
     let url = http::Response::builder().url(response.url().clone());
     let (mut parts, rest) = http::Response::from(response).into_parts();
     if let Some(extensions) = url.extensions_ref() {
@@ -181,7 +181,7 @@ async fn peek(mut response: Response) -> Result<(Response, Vec<u8>), SendError> 
     Ok((http::Response::from_parts(parts, body).into(), begin))
 }
 
-/// A body of which the beginning has been read.
+/// A body whose beginning has been read.
 struct Continued {
     begin: Option<Vec<u8>>,
     rest: Body,

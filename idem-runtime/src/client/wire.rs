@@ -1,30 +1,30 @@
-//! How a key is written into a header and read from one.
+//! Writes a key into a header, and reads one from it.
 
 use http::HeaderValue;
 
 use crate::key::Key;
 use crate::structured;
 
-/// The key as a string of RFC 9651.
+/// Encodes the key as a string of RFC 9651.
 pub(super) fn quoted(key: &Key) -> Option<HeaderValue> {
     sensitive(&structured::write(key.as_str()))
 }
 
-/// The key as it is, where it would arrive so: spaces around it are not part of a header's value.
+/// Encodes the key without quotes, if it would arrive unchanged: surrounding spaces are not part of a header's value.
 pub(super) fn bare(key: &Key) -> Option<HeaderValue> {
     let text = key.as_str();
     let arrives = !text.starts_with([' ', '"']) && !text.ends_with(' ');
     arrives.then(|| sensitive(text)).flatten()
 }
 
-/// A key is often guessable or secret: whatever prints headers leaves it out.
+/// Marks the value as sensitive, so that printed headers omit it: a key is often guessable or secret.
 fn sensitive(text: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(text).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// The key of a string of RFC 9651, or of a bare one.
+/// Reads the key from a string of RFC 9651, or from a bare value.
 pub(super) fn parse(value: &HeaderValue) -> Option<Key> {
     let value = structured::trim(value.as_bytes());
     let text = match value.first() {

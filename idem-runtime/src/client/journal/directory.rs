@@ -1,4 +1,4 @@
-//! A journal in a directory: one small file a job.
+//! A journal in a directory, with one small file per job.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -13,36 +13,37 @@ use sha2::{Digest as _, Sha256};
 use super::{Entry, Job, JournalError, KeyJournal};
 use crate::key::{Key, hex};
 
-/// Keeps each job's key in a file of its own, in one directory that several processes may share.
+/// Stores each job's key in a separate file, in one directory that several processes may share.
 ///
-/// The file is written and flushed under another name and then linked to its own, which the file system does for one of
-/// all who try; after that the directory is flushed. So a key is there as a whole or not at all, and is durable before
-/// it is sent. The directory is on a local file system that has hard links.
+/// A file is written and flushed under a temporary name, and then hard-linked to its final name. The file system lets
+/// only one of several concurrent links succeed. After that the directory is flushed. A key is therefore present as a
+/// whole or not at all, and is durable before it is sent. The directory must be on a local file system that supports
+/// hard links.
 ///
-/// On Unix, files are made for their owner alone (mode 0600), and so is the directory where it does not exist (0700).
-/// Other files in the directory are left alone, also by a purge.
+/// On Unix, files are created for their owner only (mode 0600), and so is the directory if it does not exist (0700).
+/// Other files in the directory are never touched, not even by a purge.
 #[derive(Debug, Clone)]
 pub struct DirectoryJournal {
     directory: Arc<Path>,
 }
 
-/// What stands in a file, as one line of JSON. A newline at its end says that it is whole.
+/// Content of a file, as one line of JSON. The newline at its end shows that the line is complete.
 #[derive(Serialize, Deserialize)]
 struct Line {
     job: String,
     key: String,
-    /// When the key was made, in microseconds since 1970 by the clock of the machine.
+    /// Creation time of the key, in microseconds since 1970 by the clock of the machine.
     made: u64,
 }
 
 impl DirectoryJournal {
-    /// The journal in this directory, which is made where it does not exist.
+    /// Opens the journal in this directory, which is created if it does not exist.
     ///
     /// # Errors
-    /// The directory cannot be made, or is none.
+    /// The directory cannot be created, or the path is not a directory.
     ///
     /// # Cancel safety
-    /// The directory may have been made or not.
+    /// The directory may have been created or not.
     pub async fn open(directory: impl Into<PathBuf>) -> Result<Self, JournalError> {
         let directory = directory.into();
         blocking(move || {
@@ -55,15 +56,15 @@ impl DirectoryJournal {
         .await
     }
 
-    /// Forgets the keys that have been kept for longer than this, ended or not, and what writers left behind that died.
-    /// Gives how many keys were forgotten. A job that is begun again after this is another one, so let nothing be
-    /// forgotten that somebody may still find out about.
+    /// Removes keys older than this, ended or not, and temporary files of crashed writers. Returns the number of
+    /// removed keys. A job that is begun again after this counts as a new one, so choose an age after which its outcome
+    /// cannot matter any more.
     ///
     /// # Errors
-    /// A file cannot be looked at or removed; those before it are gone.
+    /// A file cannot be examined or removed; the files before it are removed.
     ///
     /// # Cancel safety
-    /// It goes on in the background.
+    /// The purge continues in the background.
     pub async fn purge(&self, older_than: Duration) -> Result<u64, JournalError> {
         let directory = Arc::clone(&self.directory);
         blocking(move || {
@@ -84,7 +85,7 @@ impl KeyJournal for DirectoryJournal {
 
     async fn end(&self, job: &Job) -> Result<(), JournalError> {
         let path = path_of(&self.directory, job);
-        // A key that comes back after a crash is harmless: the job gets its old answer again.
+        // A key that reappears after a crash is harmless: the job gets its old answer again.
         blocking(move || {
             remove(&path)
                 .map(|_| ())
@@ -94,7 +95,7 @@ impl KeyJournal for DirectoryJournal {
     }
 }
 
-/// Runs this where it may wait for a disk.
+/// Runs blocking disk work on a blocking thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, JournalError> + Send + 'static,
 ) -> Result<T, JournalError> {
@@ -116,12 +117,13 @@ fn begin(directory: &Path, job: &Job, fresh: &Key) -> Result<Entry, JournalError
                 write(directory, &path, job, fresh)?;
             }
             match read(&path, job) {
-                // Somebody has ended the job in between, and now it is begun anew.
+                // Another caller has ended the job in between, so it is begun anew.
                 Err(error) if error.kind() == ErrorKind::NotFound && further.next().is_some() => {}
                 read => break read?,
             }
         };
-        // Whoever linked the file may not have come so far: nobody sends a key that a crash could still take back.
+        // The caller that linked the file may not have flushed the directory yet. A key that a crash could still remove
+        // must not be sent.
         sync_directory(directory)?;
         Ok(line)
     };
@@ -133,7 +135,7 @@ fn begin(directory: &Path, job: &Job, fresh: &Key) -> Result<Entry, JournalError
     Ok(Entry::new(key, age))
 }
 
-/// Links a file with this key to the path, unless another one is there already.
+/// Links a file with this key to the path, unless the path exists already.
 fn write(directory: &Path, path: &Path, job: &Job, key: &Key) -> io::Result<()> {
     let line = Line {
         job: job.as_str().to_owned(),
@@ -147,7 +149,7 @@ fn write(directory: &Path, path: &Path, job: &Job, key: &Key) -> io::Result<()> 
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     });
-    // What stays behind where this fails is removed by a purge.
+    // If this fails, the leftover file is removed by a later purge.
     let _ = fs::remove_file(&own);
     linked
 }
@@ -186,9 +188,9 @@ fn purge(directory: &Path, older_than: Duration) -> io::Result<u64> {
         let Some(kind) = name.to_str().and_then(Kind::of) else {
             continue;
         };
-        // Of the entry itself, not of what a link in its place leads to.
+        // Metadata of the entry itself, not of the target of a symbolic link.
         let metadata = match file.metadata() {
-            // Others purge as well, and end jobs.
+            // Other processes purge and end jobs concurrently.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             metadata => metadata?,
         };
@@ -204,17 +206,17 @@ fn purge(directory: &Path, older_than: Duration) -> io::Result<u64> {
     Ok(forgotten)
 }
 
-/// What a journal puts into its directory.
+/// Kinds of files that a journal creates in its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// The key of a job.
     Key,
-    /// A file that has not been linked to its name yet.
+    /// A temporary file that has not been linked to its final name yet.
     New,
 }
 
 impl Kind {
-    /// By the name, exactly as a journal makes it: the directory may hold files of others.
+    /// Kind of a file by its name, exactly as a journal writes it, because the directory may hold other files.
     fn of(name: &str) -> Option<Self> {
         let is_hex = |text: &str| {
             let is_digit = |it| matches!(it, b'0'..=b'9' | b'a'..=b'f');
@@ -233,7 +235,7 @@ impl Kind {
     }
 }
 
-/// Removes a file that may not be there; says whether it was.
+/// Removes a file that may not exist; returns true if it existed.
 fn remove(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
@@ -262,7 +264,7 @@ fn make_directory(directory: &Path) -> io::Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(directory)?;
-    // The directory is itself an entry of another one.
+    // The new directory is itself an entry in its parent, which must be flushed too.
     match fs::canonicalize(directory)?.parent() {
         Some(parent) => sync_directory(parent),
         None => Ok(()),
@@ -279,7 +281,7 @@ fn sync_directory(directory: &Path) -> io::Result<()> {
     fs::File::open(directory)?.sync_all()
 }
 
-/// Where directories cannot be opened, the file system's own journal has to do.
+/// On systems where directories cannot be opened, durability relies on the file system's own journal.
 #[cfg(not(unix))]
 fn sync_directory(_directory: &Path) -> io::Result<()> {
     Ok(())
