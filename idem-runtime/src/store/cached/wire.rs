@@ -61,7 +61,7 @@ struct Header {
     state: String,
     /// Codec of the result, and its number of bytes.
     payload: Option<(String, usize)>,
-    token: Option<String>,
+    claim_id: Option<String>,
     attempt: u32,
     lease_until: i64,
     retention: i64,
@@ -99,7 +99,7 @@ pub(super) fn write(record: &Record, freshness: &Freshness) -> Option<Vec<u8>> {
             .payload
             .as_ref()
             .map(|payload| (payload.codec.to_string(), payload.bytes.len())),
-        token: record.claim_id.map(|token| hex(token.as_bytes())),
+        claim_id: record.claim_id.map(|claim_id| hex(claim_id.as_bytes())),
         attempt: record.attempt,
         lease_until: record.lease_until.as_micros(),
         retention: micros(record.retention),
@@ -148,8 +148,8 @@ pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Freshness)> {
     {
         return None;
     }
-    let token = match header.token {
-        Some(token) => Some(ClaimId::from_bytes(unhex(&token)?.try_into().ok()?)),
+    let claim_id = match header.claim_id {
+        Some(claim_id) => Some(ClaimId::from_bytes(unhex(&claim_id)?.try_into().ok()?)),
         None => None,
     };
     let record = Record {
@@ -158,7 +158,7 @@ pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Freshness)> {
         fingerprint: Digest::from_bytes(&unhex(&header.fingerprint)?)?,
         state,
         payload,
-        claim_id: token,
+        claim_id,
         fencing_token: FencingToken::from_number(fencing_token),
         attempt: header.attempt,
         lease_until: Timestamp::from_micros(header.lease_until),

@@ -102,7 +102,7 @@ impl MySqlStatements {
             expired,
             unsettled,
             observed,
-            next_grant,
+            next_fencing_token,
             ..
         } = Conditions::new(&DIALECT, "");
         let sql = |text: String| Statement::new(&text, DIALECT.placeholders);
@@ -125,14 +125,14 @@ impl MySqlStatements {
             .replace("?1", "UNHEX(a.p_id)")
             .replace("?2", "UNHEX(a.p_claim_id)")
             .replace("?3", "a.p_fencing_token");
-        let insert = |race: &str, grant: &str, from: &str| {
+        let insert = |race: &str, fencing_token: &str, from: &str| {
             // To MySQL the last part is a comment. To MariaDB it is an assignment that changes nothing. Neither a row
             // nor a byte of the log is written, and the row is returned.
             sql(format!(
                 "{race}\n\
                  INSERT INTO {records} (id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, \
                    attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
-                 SELECT ?1, ?2, ?3, ?4, ?5, 'running', ?6, {grant}, 1, {NOW} + ?7, ?8, ?9, {NOW}, {NOW} + ?7 + ?8 {from} \
+                 SELECT ?1, ?2, ?3, ?4, ?5, 'running', ?6, {fencing_token}, 1, {NOW} + ?7, ?8, ?9, {NOW}, {NOW} + ?7 + ?8 {from} \
                  /*M! ON DUPLICATE KEY UPDATE id = VALUES(id) RETURNING {record} */"
             ))
         };
@@ -190,7 +190,7 @@ impl MySqlStatements {
                  -- what the condition compares. Or the claim finds its own claim id, from a try whose answer was\n\
                  -- lost.\n\
                  UPDATE {records} SET \
-                   fencing_token = CASE WHEN state = 'running' AND NOT ({expired}) THEN fencing_token ELSE {next_grant} END, \
+                   fencing_token = CASE WHEN state = 'running' AND NOT ({expired}) THEN fencing_token ELSE {next_fencing_token} END, \
                    attempt = CASE WHEN {expired} THEN 1 WHEN state = 'running' THEN attempt \
                      ELSE least(attempt + 1, 4294967295) END, \
                    first_claimed_at = CASE WHEN {expired} THEN {NOW} ELSE first_claimed_at END, \
@@ -205,7 +205,7 @@ impl MySqlStatements {
                  -- may take over first. Each of these changes what was observed, and the condition compares all of\n\
                  -- it.\n\
                  UPDATE {records} SET \
-                   fencing_token = CASE WHEN state = 'running' AND claim_id = ?6 THEN fencing_token ELSE {next_grant} END, \
+                   fencing_token = CASE WHEN state = 'running' AND claim_id = ?6 THEN fencing_token ELSE {next_fencing_token} END, \
                    attempt = CASE WHEN state = 'running' AND claim_id = ?6 THEN attempt \
                      ELSE least(attempt + 1, 4294967295) END, \
                    state = 'running', claim_id = ?6, lease_until = {NOW} + ?8, retention = ?9, \

@@ -88,7 +88,7 @@ impl PostgresStatements {
             unsettled,
             observed,
             held,
-            next_grant,
+            next_fencing_token,
             queued_from_now,
             ..
         } = Conditions::new(&DIALECT, "r.");
@@ -163,7 +163,7 @@ impl PostgresStatements {
                  -- row; for the others the server checks the condition again on the updated row.\n\
                  UPDATE {records} AS r SET \
                    fencing_token = CASE WHEN r.state = 'running' AND NOT ({expired}) THEN r.fencing_token \
-                     ELSE {next_grant} END, \
+                     ELSE {next_fencing_token} END, \
                    attempt = CASE WHEN {expired} THEN 1 WHEN r.state = 'running' THEN r.attempt \
                      ELSE least(r.attempt + 1, 4294967295) END, \
                    on_crash = CASE WHEN {expired} THEN ?9 ELSE r.on_crash END, \
@@ -181,7 +181,7 @@ impl PostgresStatements {
                  UPDATE {records} AS r SET state = 'running', claim_id = ?6, lease_until = {NOW} + ?8, retention = ?9, \
                    purge_after = {NOW} + ?8 + ?9, \
                    fencing_token = CASE WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.fencing_token \
-                     ELSE {next_grant} END, \
+                     ELSE {next_fencing_token} END, \
                    attempt = CASE WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.attempt \
                      ELSE least(r.attempt + 1, 4294967295) END \
                  WHERE r.id = ?10 AND r.fingerprint = ?7 AND NOT ({expired}) \

@@ -97,7 +97,7 @@ pub(in crate::store) struct Conditions {
     /// The record equals the observation, is unsettled and has not expired.
     pub(in crate::store) resolvable: String,
     /// Expression for the next fencing token.
-    pub(in crate::store) next_grant: String,
+    pub(in crate::store) next_fencing_token: String,
     /// Expression for the next purge check of a record whose retention begins now.
     pub(in crate::store) queued_from_now: String,
 }
@@ -129,7 +129,7 @@ impl Conditions {
                  AND {r}state IN ('running', 'interrupted') AND NOT ({expired})"
             ),
             resolvable: format!("{observed} AND {unsettled} AND NOT ({expired})"),
-            next_grant: format!("{greatest}({r}fencing_token + 1, {now})"),
+            next_fencing_token: format!("{greatest}({r}fencing_token + 1, {now})"),
             queued_from_now: format!("coalesce({r}purge_after, {now} + {r}retention)"),
             expired,
             unsettled,
@@ -171,7 +171,7 @@ impl SharedStatements {
             held,
             observed,
             resolvable,
-            next_grant,
+            next_fencing_token,
             queued_from_now,
             ..
         } = Conditions::new(dialect, "");
@@ -194,10 +194,10 @@ impl SharedStatements {
             )),
             resolve_complete: update(format!(
                 "purge_after = {queued_from_now}, codec = ?7, payload = ?8, ended_at = {now}, claim_id = NULL, \
-                 fencing_token = {next_grant}, state = ?6 WHERE {resolvable}"
+                 fencing_token = {next_fencing_token}, state = ?6 WHERE {resolvable}"
             )),
             resolve_release: update(format!(
-                "purge_after = {queued_from_now}, ended_at = {now}, claim_id = NULL, fencing_token = {next_grant}, \
+                "purge_after = {queued_from_now}, ended_at = {now}, claim_id = NULL, fencing_token = {next_fencing_token}, \
                  state = 'released' WHERE {resolvable}"
             )),
             resolve_interrupt: update(format!(

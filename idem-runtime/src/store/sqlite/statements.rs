@@ -64,7 +64,7 @@ impl SqliteStatements {
             expired,
             unsettled,
             observed,
-            next_grant,
+            next_fencing_token,
             ..
         } = Conditions::new(&DIALECT, "r.");
         let sql = |text: String| Statement::new(&text, DIALECT.placeholders);
@@ -105,7 +105,7 @@ impl SqliteStatements {
                  UPDATE {records} AS r SET state = 'running', claim_id = ?6, lease_until = {NOW} + ?8, retention = ?9, \
                    purge_after = {NOW} + ?8 + ?9, \
                    fencing_token = CASE WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.fencing_token \
-                     ELSE {next_grant} END, \
+                     ELSE {next_fencing_token} END, \
                    attempt = CASE WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.attempt \
                      ELSE min(r.attempt + 1, 4294967295) END \
                  WHERE r.id = ?10 AND r.fingerprint = ?7 AND NOT ({expired}) \
