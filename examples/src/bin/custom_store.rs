@@ -197,7 +197,8 @@ impl Store for ShelfStore {
             return Ok(Resolved::Stale);
         };
         let may = match resolution {
-            // Only a record that has ended, was released or has lapsed can be erased.
+            // A record can be erased unless an owner with a valid lease is running it. The other resolutions
+            // require a record whose outcome is unknown.
             Resolution::Erase => record.state != State::Running || record.is_lapsed(),
             _ => is_unsettled(record),
         };

@@ -105,7 +105,7 @@ impl Warehouse {
         self.send_parcel(message.key(), &message.payload).await
     }
 
-    /// Sends a parcel once per key. The `ttl` is longer than a message can take to be delivered.
+    /// Sends a parcel once per key. The `ttl` is longer than the delivery of a message can take.
     #[idempotent(key = key, ttl = "7d", name = "parcels.send", store = self.idem, tx = tx)]
     async fn send_parcel(&self, key: &Key, placed: &OrderPlaced) -> Result<(), ParcelError> {
         let one_less = |closed_for: u32| closed_for.checked_sub(1);
@@ -302,7 +302,7 @@ async fn order(shop: &Shop, keys: &[&str]) -> anyhow::Result<()> {
 
 /// Argument of the process that is started to be killed.
 const DOOMED: &str = "--relay-until-killed";
-/// The line that this process prints when the parent may kill it.
+/// Line that this process prints when the parent may kill it.
 const PARCEL_AWAY: &str = "the parcel is away";
 
 async fn relay_until_killed(file: &Path) -> anyhow::Result<()> {

@@ -2,9 +2,10 @@
 //!
 //! Kafka does not acknowledge messages but commits an offset in a partition, which covers all messages before it. So a
 //! consumer here handles one message at a time, and several consumers of a group share the partitions. A message that
-//! must come later must not block the messages after it. So a copy of it goes to the topic `NAME.later`, which the same
-//! consumers read, each message once it has been there for the pause. Dead letters go to `NAME.dead`. The order of
-//! messages is lost in this scheme. Where the order matters, wait instead (`pause` the partition and `seek` back).
+//! must come later must not block the messages after it. Therefore a copy of it goes to the topic `NAME.later`. The
+//! same consumers read that topic, and handle each message once it has been there for the pause. Dead letters go to
+//! `NAME.dead`. The order of messages is lost in this scheme. If the order matters, wait instead (`pause` the partition
+//! and `seek` back).
 //!
 //! Offsets are committed in the background. Work that was done but not committed is delivered again after a crash, and
 //! replayed. If a message could not be settled, the consumer seeks back to it before it handles the next message, whose

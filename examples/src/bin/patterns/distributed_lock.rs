@@ -1,5 +1,5 @@
-//! Distributed lock: a lease without a stored result. One owner holds the lock at a time, and its end lets the next
-//! owner in.
+//! Distributed lock: a lease without a stored result. One owner holds the lock at a time, and the next owner gets it
+//! when the work is done.
 //!
 //! A call that returns an error releases its key immediately, so a lock is a call that always returns an error. The
 //! call also provides what a lock needs: the lease is renewed while the owner works, and expires after the owner
