@@ -1,70 +1,51 @@
-//! `#[idempotent(...)]`: options and function are parsed, checked once, and expanded. Whatever is wrong is told at
-//! once, beside the function as it was written, so that nothing else seems wrong because of it.
+//! `#[idempotent(...)]` in four stages: parse, check, model, expand.
+//!
+//! 1. `parse` reads the options that `options` declares; `function` reads the annotated function.
+//! 2. `check` reports every error in the options and the signature.
+//! 3. `model` turns options and function into what is to be generated. It cannot fail.
+//! 4. `expand` generates the new function.
+//!
+//! All errors are reported together. They are followed by the function without the attribute, so that the compiler
+//! does not report errors that follow from a missing function.
 
+mod check;
 mod duration;
 mod expand;
 mod function;
 mod model;
+mod options;
 mod params;
 mod parse;
 #[cfg(test)]
 mod snapshots;
 mod tokens;
+mod values;
 
-use proc_macro2::{Span, TokenStream};
-use quote::{ToTokens, quote};
+use proc_macro2::TokenStream;
 
 use self::function::Function;
 use self::model::Idempotent;
-use self::parse::Options;
+use self::options::Options;
+use crate::errors::Errors;
 
-/// The function that takes the place of `item`, or the errors and `item`.
+/// Expands to the idempotent function, or to the errors and the function as it was written.
 pub(crate) fn expand(options: TokenStream, item: &TokenStream) -> TokenStream {
     let mut errors = Errors::default();
     let options = Options::parse(options, &mut errors);
     let function = match Function::parse(item.clone(), &mut errors) {
         Ok(function) => function,
-        // What the options lack does not matter until they stand on a function.
+        // The options cannot be checked without a function.
         Err(error) => {
-            errors.combine(error);
-            return errors.beside(item);
+            errors.push(error);
+            return errors.followed_by(item);
         }
     };
     let plain = function.without_macro(&options);
-    match Idempotent::check(options, function, &mut errors) {
-        Some(idempotent) if errors.is_empty() => idempotent.expand(),
-        _ => errors.beside(&plain),
-    }
-}
-
-/// Everything that is wrong.
-#[derive(Default)]
-struct Errors(Option<syn::Error>);
-
-impl Errors {
-    /// At these tokens.
-    fn at(&mut self, tokens: impl ToTokens, message: impl std::fmt::Display) {
-        self.combine(syn::Error::new_spanned(tokens, message));
-    }
-
-    /// At this span.
-    fn at_span(&mut self, span: Span, message: impl std::fmt::Display) {
-        self.combine(syn::Error::new(span, message));
-    }
-
-    fn combine(&mut self, error: syn::Error) {
-        match &mut self.0 {
-            Some(errors) => errors.combine(error),
-            none => *none = Some(error),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_none()
-    }
-
-    fn beside(self, item: &TokenStream) -> TokenStream {
-        let errors = self.0.map(|error| error.to_compile_error());
-        quote!(#errors #item)
+    let async_trait = function.async_trait();
+    let model = check::check(&options, &function, async_trait.as_ref(), &mut errors)
+        .and_then(|checked| Idempotent::new(options, function, async_trait, checked));
+    match model {
+        Some(model) => model.expand(),
+        None => errors.followed_by(plain),
     }
 }

@@ -1,6 +1,7 @@
 //! The macros of [`idem-runtime`](https://docs.rs/idem-runtime), which re-exports them.
 
 mod canonical;
+mod errors;
 mod fingerprint;
 mod idempotent;
 mod suggest;

@@ -1,11 +1,11 @@
-//! Durations as text: a number and a unit, such as `30s`.
+//! Durations: text with a number and a unit, such as `30s`, or an expression.
 
 use proc_macro2::TokenStream;
 use quote::quote;
 
 use crate::suggest::suggest;
 
-/// Unit and length in milliseconds.
+/// Units, each with its length in milliseconds.
 const UNITS: &[(&str, u64)] = &[
     ("ms", 1),
     ("s", 1_000),
@@ -14,7 +14,7 @@ const UNITS: &[(&str, u64)] = &[
     ("d", 86_400_000),
 ];
 
-/// What people write for the units.
+/// Other spellings of the units, for suggestions.
 const LONG: &[(&str, &str)] = &[
     ("msec", "ms"),
     ("msecs", "ms"),
@@ -37,14 +37,29 @@ const LONG: &[(&str, &str)] = &[
     ("days", "d"),
 ];
 
-/// A duration in milliseconds. Stores count in microseconds of 63 bits, which bounds it.
+/// Duration of an option.
+pub(super) enum Duration {
+    Millis(Millis),
+    /// Expression that is a `Duration`.
+    Expr(TokenStream),
+}
+
+impl Duration {
+    /// Expression for the duration. `private` is the path of the runtime's `__private`.
+    pub(super) fn expand(&self, private: &TokenStream) -> TokenStream {
+        match self {
+            Self::Millis(millis) => millis.expand(private),
+            Self::Expr(expr) => expr.clone(),
+        }
+    }
+}
+
+/// Number of milliseconds. Its microseconds fit in 63 bits, because stores count in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Millis(u64);
 
 impl Millis {
-    /// Reads a number and a unit.
-    ///
-    /// The error is a message that says what to write instead.
+    /// Parses a number and a unit. The error is a message that says what to write instead.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let digits = text
             .find(|letter: char| !letter.is_ascii_digit())
@@ -52,7 +67,7 @@ impl Millis {
         let (number, unit) = text.split_at(digits);
         if number.is_empty() {
             return Err(format!(
-                "`{text}` is no duration: write a whole number and a unit, such as `30s`, `15m` or `24h`"
+                "`{text}` is not a duration: write a whole number and a unit, such as `30s`, `15m` or `24h`"
             ));
         }
         if unit.is_empty() {
@@ -69,15 +84,18 @@ impl Millis {
             .and_then(|number| number.checked_mul(*length))
             .filter(|millis| *millis <= i64::MAX as u64 / 1_000)
             .map(Self)
-            .ok_or_else(|| format!("`{text}` overflows: no store counts that far"))
+            .ok_or_else(|| {
+                format!(
+                    "`{text}` overflows the time that a store can count: write `106751991d` at most"
+                )
+            })
     }
 
     pub(super) fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// The same as an expression. `private` is the path of the runtime's `__private`.
-    pub(super) fn expand(self, private: &TokenStream) -> TokenStream {
+    fn expand(self, private: &TokenStream) -> TokenStream {
         let (millis, seconds) = (self.0, self.0 / 1_000);
         if millis % 1_000 == 0 {
             quote!(#private::Duration::from_secs(#seconds))
@@ -90,15 +108,15 @@ impl Millis {
 fn unknown_unit(number: &str, unit: &str) -> String {
     let lowercase = unit.trim().to_ascii_lowercase();
     if let Some((_, short)) = LONG.iter().find(|(long, _)| *long == lowercase) {
-        return format!("the unit is written `{short}`: `{number}{short}`");
+        return format!("write the unit as `{short}`: `{number}{short}`");
     }
     if let Some((short, _)) = UNITS.iter().find(|(short, _)| *short == lowercase) {
-        return format!("the unit is written right behind the number: `{number}{short}`");
+        return format!("write the unit directly after the number: `{number}{short}`");
     }
     if unit.starts_with(['.', ',', '_']) || unit.contains(|letter: char| letter.is_ascii_digit()) {
         return format!(
-            "`{number}{unit}` is not one whole number and one unit: write it in a smaller unit, such as `90m` for an \
-             hour and a half, or give a `Duration`"
+            "`{number}{unit}` is not one whole number with one unit: use a smaller unit, such as `90m` for an hour and a \
+             half, or give a `Duration`"
         );
     }
     let long: Vec<&str> = LONG.iter().map(|(long, _)| *long).collect();
@@ -114,7 +132,7 @@ mod tests {
     use super::Millis;
 
     #[test]
-    fn a_number_and_a_unit_are_a_duration() {
+    fn a_duration_is_a_number_and_a_unit() {
         for (text, millis) in [
             ("500ms", 500),
             ("30s", 30_000),
@@ -129,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overflows_is_refused() {
+    fn an_overflow_is_an_error() {
         for text in [
             "9223372036854776ms",
             "18446744073709551615d",
@@ -142,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_is_told_what_to_write_instead() {
+    fn an_error_says_what_to_write_instead() {
         for (text, instead) in [
             ("24", "`24h`"),
             ("", "`30s`"),

@@ -1,34 +1,36 @@
-//! The function as it is written: its signature parsed, its body left as tokens, so that a body that is being typed
-//! still reaches the compiler and the editor as it is.
+//! The annotated function.
+//!
+//! Its signature is parsed, and its body stays tokens. An incomplete body therefore reaches the compiler and the editor
+//! unchanged while the user types it.
 
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::parse::{Parse, ParseStream, Parser};
 use syn::{
-    Attribute, Block, Expr, FnArg, GenericArgument, Item, Local, Pat, PathArguments, PathSegment,
-    ReturnType, Signature, Stmt, Type, TypeParamBound, Visibility, parse_quote,
+    Attribute, Block, Expr, FnArg, GenericArgument, Item, Local, Pat, PatType, PathArguments,
+    PathSegment, ReturnType, Signature, Stmt, Type, TypeParamBound, Visibility, parse_quote,
 };
 
-use super::Errors;
-use super::parse::Options;
+use super::options::Options;
 use super::tokens::{bindings, name_pattern};
+use crate::errors::Errors;
 
-/// A function.
+/// Function as it is written.
 #[derive(Clone)]
 pub(super) struct Function {
     pub(super) attrs: Vec<Attribute>,
     pub(super) vis: Visibility,
     pub(super) sig: Signature,
-    /// Attributes at the head of the body, which cannot move into a block in it.
+    /// Attributes at the beginning of the body. They must stay there.
     pub(super) inner: Vec<Attribute>,
-    /// The body in its braces.
+    /// The body with its braces.
     pub(super) body: Group,
 }
 
 impl Function {
-    /// Parses a function; of a second `#[idempotent]` on it is told, and it is left out.
+    /// Parses a function. Reports and removes a second `#[idempotent]`.
     ///
-    /// The error says what stands there instead of a function.
+    /// The error names the item that is not a function.
     pub(super) fn parse(item: TokenStream, errors: &mut Errors) -> syn::Result<Self> {
         let mut function: Self =
             syn::parse2(item.clone()).map_err(|error| not_a_function(item, &error))?;
@@ -41,7 +43,7 @@ impl Function {
             if again {
                 errors.at(
                     attr.path(),
-                    "this function is `#[idempotent]` already: write one attribute with all options",
+                    "this function is already `#[idempotent]`: write one attribute with all options",
                 );
             }
             !again
@@ -49,17 +51,17 @@ impl Function {
         Ok(function)
     }
 
-    /// The function as it would be without the macro, to stand beside errors.
+    /// Function without the attribute, which follows the errors. It is changed where it would cause further errors.
     pub(super) fn without_macro(&self, options: &Options) -> TokenStream {
         let mut function = self.clone();
         if self.is_main() {
-            // Its own attributes and its `async` would be told as well.
+            // The compiler would report its attributes and its `async` as well.
             function.attrs.clear();
             function.sig.asyncness = None;
         }
         let tx = options.tx.as_ref().map(|tx| &tx.value);
         if self.is_main() || tx.is_some_and(|tx| !self.has_argument(tx)) {
-            // What the body calls through the connection would be unknown, and so would be told.
+            // The compiler would report each use of the connection, which is not bound.
             function.attrs.push(parse_quote!(#[allow(unused)]));
             function.body = braced(&self.body, quote!(loop {}));
         } else if let Some(attempt) = &options.attempt
@@ -84,12 +86,12 @@ impl Function {
         function.to_token_stream()
     }
 
-    /// Whether this is where the program begins.
+    /// Returns whether the function is `main`.
     pub(super) fn is_main(&self) -> bool {
         self.sig.ident == "main" && self.sig.receiver().is_none()
     }
 
-    /// Whether an argument, or a part of one, has this name.
+    /// Returns whether an argument, or a part of its pattern, has this name.
     pub(super) fn has_argument(&self, name: &Ident) -> bool {
         self.sig.inputs.iter().any(|input| match input {
             FnArg::Typed(typed) => bindings(&typed.pat).contains(name),
@@ -97,7 +99,7 @@ impl Function {
         })
     }
 
-    /// The type of the argument that has this name as a whole.
+    /// Type of the argument that has this name and is not a pattern.
     pub(super) fn argument(&self, name: &Ident) -> Option<&Type> {
         self.sig.inputs.iter().find_map(|input| match input {
             FnArg::Typed(typed) => match &*typed.pat {
@@ -108,7 +110,7 @@ impl Function {
         })
     }
 
-    /// The body that an `#[async_trait]` around the impl or trait left here, taken apart.
+    /// Parts of the body that `#[async_trait]` on the impl or trait has generated, if it has.
     pub(super) fn async_trait(&self) -> Option<AsyncTrait> {
         if self.sig.asyncness.is_some() {
             return None;
@@ -187,7 +189,7 @@ impl ToTokens for Function {
     }
 }
 
-/// What `#[async_trait]` makes of a method:
+/// Parts of a method that `#[async_trait]` has generated:
 ///
 /// ```text
 /// fn f<...>(...) -> Pin<Box<dyn Future<Output = Ret> + ...>> {
@@ -200,18 +202,18 @@ impl ToTokens for Function {
 /// }
 /// ```
 pub(super) struct AsyncTrait {
-    /// What the method returned before.
+    /// Return type before `#[async_trait]`.
     pub(super) ret: Type,
-    /// The statements before the body.
+    /// Statements before the body.
     pub(super) prelude: Vec<Stmt>,
-    /// The body in its braces.
+    /// The body with its braces.
     pub(super) body: TokenStream,
-    /// The call that makes the box.
+    /// The call `Box::pin(...)`.
     call: syn::ExprCall,
 }
 
 impl AsyncTrait {
-    /// What the prelude calls `self`.
+    /// Name of `self` in the prelude and the body.
     pub(super) fn self_name(&self) -> Option<Ident> {
         self.locals().find_map(|local| {
             let Pat::Ident(name) = &local.pat else {
@@ -224,13 +226,13 @@ impl AsyncTrait {
         })
     }
 
-    /// The pattern that the prelude matches the parameter `name` against.
+    /// Pattern that the prelude matches the argument `name` against.
     pub(super) fn pattern(&self, name: &Ident) -> Option<&Pat> {
         let local = self.locals().find(|local| matches_whole(local, name))?;
         Some(&local.pat)
     }
 
-    /// The same pattern, taken away: the statement then binds the whole parameter to its name.
+    /// Takes that pattern away. The statement then binds the whole argument to its name.
     pub(super) fn take_pattern(&mut self, name: &Ident) -> Option<Pat> {
         let local = self.prelude.iter_mut().find_map(|stmt| match stmt {
             Stmt::Local(local) if matches_whole(local, name) => Some(local),
@@ -242,7 +244,7 @@ impl AsyncTrait {
         Some(std::mem::replace(&mut local.pat, name_pattern(name)))
     }
 
-    /// The whole again, with other tokens in the place of its body.
+    /// Puts the parts together, with another body.
     pub(super) fn around(mut self, body: TokenStream) -> TokenStream {
         if let Some(Expr::Async(future)) = self.call.args.first_mut() {
             let stmts = &mut future.block.stmts;
@@ -267,7 +269,7 @@ impl AsyncTrait {
     }
 }
 
-/// Whether a statement is `let pattern = { let name = name; name };`.
+/// Returns whether a statement is `let pattern = { let name = name; name };`.
 fn matches_whole(local: &Local, name: &Ident) -> bool {
     let Some(Expr::Block(block)) = local.init.as_ref().map(|init| &*init.expr) else {
         return false;
@@ -278,7 +280,7 @@ fn matches_whole(local: &Local, name: &Ident) -> bool {
     )
 }
 
-/// Whether a parameter's name is the one that `#[async_trait]` gives to a pattern at this index.
+/// Returns whether `#[async_trait]` gives this name to a pattern at this index.
 pub(super) fn is_positional(name: &Ident, index: usize) -> bool {
     *name == format!("__arg{index}")
 }
@@ -303,7 +305,7 @@ fn boxed_output(output: &ReturnType) -> Option<&Type> {
     })
 }
 
-/// `T` of `name<T>`, by whatever path.
+/// `T` of `name<T>`, with any path before it.
 fn argument<'a>(ty: &'a Type, name: &str) -> Option<&'a Type> {
     let Type::Path(path) = ty else { return None };
     arguments(path.path.segments.last()?, name)?.find_map(|argument| match argument {
@@ -324,21 +326,29 @@ fn arguments<'a>(
     }
 }
 
-/// Whether the return type is a boxed future.
+/// Returns whether the return type is a boxed future.
 pub(super) fn is_boxed_future(sig: &Signature) -> bool {
     boxed_output(&sig.output).is_some()
 }
 
-/// The parameters but for `self`, with their index among all.
-pub(super) fn typed(sig: &mut Signature) -> impl Iterator<Item = (usize, &mut syn::PatType)> {
-    let inputs = sig.inputs.iter_mut().enumerate();
+/// Arguments without `self`, each with its index among all.
+pub(super) fn typed(sig: &Signature) -> impl Iterator<Item = (usize, &PatType)> {
+    let inputs = sig.inputs.iter().enumerate();
     inputs.filter_map(|(index, input)| match input {
         FnArg::Typed(typed) => Some((index, typed)),
         FnArg::Receiver(_) => None,
     })
 }
 
-/// Without the invisible group that `macro_rules!` puts around a block.
+/// Arguments without `self`.
+pub(super) fn typed_mut(sig: &mut Signature) -> impl Iterator<Item = &mut PatType> {
+    sig.inputs.iter_mut().filter_map(|input| match input {
+        FnArg::Typed(typed) => Some(typed),
+        FnArg::Receiver(_) => None,
+    })
+}
+
+/// Group without the invisible one that `macro_rules!` puts around a block.
 fn visible(group: Group) -> Group {
     if group.delimiter() == Delimiter::None
         && let Some(TokenTree::Group(inner)) = group.stream().into_iter().next()
@@ -348,7 +358,7 @@ fn visible(group: Group) -> Group {
     group
 }
 
-/// Braces with the span of others.
+/// Braces around tokens, with the span of `like`.
 fn braced(like: &Group, tokens: TokenStream) -> Group {
     let mut group = Group::new(Delimiter::Brace, tokens);
     group.set_span(like.span());
@@ -359,7 +369,7 @@ fn inner_attributes(input: ParseStream) -> syn::Result<(Vec<Attribute>, TokenStr
     Ok((input.call(Attribute::parse_inner)?, input.parse()?))
 }
 
-/// What to say of an item that cannot be parsed as a function with a body.
+/// Error for an item that is not a function with a body.
 fn not_a_function(item: TokenStream, error: &syn::Error) -> syn::Error {
     const ONLY: &str = "`#[idempotent]` belongs on an async function with a body";
     if let Ok(function) = syn::parse2::<syn::TraitItemFn>(item.clone())
@@ -367,7 +377,7 @@ fn not_a_function(item: TokenStream, error: &syn::Error) -> syn::Error {
     {
         return syn::Error::new_spanned(
             &function.sig.ident,
-            format!("{ONLY}, and this one has none: write it on the implementations"),
+            format!("{ONLY}, and this one has no body: write it on the implementations"),
         );
     }
     let Ok(item) = syn::parse2::<Item>(item) else {
@@ -383,9 +393,9 @@ fn not_a_function(item: TokenStream, error: &syn::Error) -> syn::Error {
         item => ("this item", item.to_token_stream()),
     };
     let instead = match &item {
-        Item::Trait(_) | Item::Impl(_) => ": write it on each method that is to be idempotent",
+        Item::Trait(_) | Item::Impl(_) => ": write it on each method that should be idempotent",
         Item::Struct(_) | Item::Enum(_) => {
-            ": for a request type write `#[derive(Fingerprint)]` instead"
+            ": for a request type, write `#[derive(Fingerprint)]` instead"
         }
         _ => "",
     };

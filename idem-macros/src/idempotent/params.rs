@@ -1,252 +1,214 @@
-//! Which parameters are fingerprinted, and under what names; patterns are taken whole.
+//! Arguments: which of them are fingerprinted, and how arguments that are patterns are bound.
+//!
+//! A pattern is fingerprinted as a whole. The function then takes the argument by a name, and the pattern is matched
+//! where the body begins.
 
 use proc_macro2::{Ident, TokenStream};
-use quote::ToTokens;
-use syn::Pat;
 use syn::ext::IdentExt;
+use syn::{Attribute, Pat, PatType, Type};
 
-use super::Errors;
 use super::function::{self, AsyncTrait, Function};
-use super::model::{Param, PatternBinding};
-use super::parse::{Key, OnCrash, Options, Skip};
+use super::options::Options;
 use super::tokens::{bare_word, bindings, borrowing, local, mentions, name_pattern};
-use crate::suggest::suggest;
+use super::values::{Skip, Value as _};
 
-/// The parameters, seen by the fingerprint.
+/// Argument as it is written, without `self`.
+pub(super) struct Argument {
+    /// Name, or the position if the argument is a pattern.
+    pub(super) name: String,
+    /// Names that the pattern binds.
+    pub(super) bindings: Vec<Ident>,
+    /// Name of the whole argument. A new one if the argument is a pattern.
+    ident: Ident,
+    pattern: Pattern,
+}
+
+/// Place of an argument's pattern.
+enum Pattern {
+    /// The argument is a name.
+    None,
+    Signature,
+    /// The prelude that `#[async_trait]` has generated in the body.
+    Prelude,
+}
+
+/// Arguments of a function, without `self`.
+pub(super) fn arguments(function: &Function, async_trait: Option<&AsyncTrait>) -> Vec<Argument> {
+    function::typed(&function.sig)
+        .enumerate()
+        .map(|(position, (index, typed))| Argument::new(position, index, typed, async_trait))
+        .collect()
+}
+
+impl Argument {
+    /// The `index` counts `self`, the `position` does not.
+    fn new(
+        position: usize,
+        index: usize,
+        typed: &PatType,
+        async_trait: Option<&AsyncTrait>,
+    ) -> Self {
+        let Some(name) = plain_name(&typed.pat) else {
+            return Self {
+                name: position.to_string(),
+                bindings: bindings(&typed.pat),
+                ident: local(&format!("arg{position}")),
+                pattern: Pattern::Signature,
+            };
+        };
+        let ident = name.clone();
+        match async_trait {
+            Some(async_trait) if function::is_positional(name, index) => Self {
+                name: position.to_string(),
+                bindings: async_trait.pattern(name).map(bindings).unwrap_or_default(),
+                ident,
+                pattern: Pattern::Prelude,
+            },
+            _ => Self {
+                name: name.unraw().to_string(),
+                bindings: vec![],
+                ident,
+                pattern: Pattern::None,
+            },
+        }
+    }
+
+    /// Returns whether `skip(...)` names this argument.
+    pub(super) fn is_named_by(&self, skip: &Skip) -> bool {
+        skip.text() == self.name
+    }
+
+    /// Returns whether the tokens contain a name that the pattern binds.
+    fn is_looked_into(&self, tokens: &TokenStream) -> bool {
+        let mut bindings = self.bindings.iter();
+        bindings.any(|name| mentions(tokens.clone(), name))
+    }
+
+    /// Replaces the pattern with the name of the whole argument. Returns the pattern, if there is one.
+    fn take_pattern(
+        &self,
+        typed: &mut PatType,
+        async_trait: Option<&mut AsyncTrait>,
+    ) -> Option<Pat> {
+        match self.pattern {
+            Pattern::None => None,
+            Pattern::Signature => {
+                let pat = std::mem::replace(&mut *typed.pat, name_pattern(&self.ident));
+                // `_` binds nothing.
+                (!matches!(pat, Pat::Wild(_))).then_some(pat)
+            }
+            Pattern::Prelude => async_trait?.take_pattern(&self.ident),
+        }
+    }
+}
+
+/// Name of an argument that is not a pattern.
+fn plain_name(pat: &Pat) -> Option<&Ident> {
+    match pat {
+        Pat::Ident(pat) if pat.by_ref.is_none() && pat.subpat.is_none() => Some(&pat.ident),
+        Pat::Paren(pat) => plain_name(&pat.pat),
+        _ => None,
+    }
+}
+
+/// Argument that is fingerprinted.
+pub(super) struct Param {
+    /// Name in the fingerprinted map.
+    pub(super) name: String,
+    /// Name in the function.
+    pub(super) ident: Ident,
+    pub(super) ty: Type,
+    /// `#[cfg]` attributes.
+    pub(super) cfg: Vec<Attribute>,
+}
+
+impl Param {
+    fn binding(&self, pat: Pat) -> PatternBinding {
+        PatternBinding {
+            cfg: self.cfg.clone(),
+            pat,
+            ident: self.ident.clone(),
+        }
+    }
+}
+
+/// `let` statement that matches an argument against its pattern.
+pub(super) struct PatternBinding {
+    pub(super) cfg: Vec<Attribute>,
+    pub(super) pat: Pat,
+    pub(super) ident: Ident,
+}
+
+/// Arguments, sorted by their use.
 #[derive(Default)]
 pub(super) struct Params {
     pub(super) fingerprinted: Vec<Param>,
-    pub(super) borrows: Vec<PatternBinding>,
-    pub(super) opens: Vec<PatternBinding>,
+    /// Patterns whose names the options use, bound to borrows.
+    pub(super) borrowed: Vec<PatternBinding>,
+    /// Patterns that the body begins with.
+    pub(super) owned: Vec<PatternBinding>,
 }
 
 impl Params {
-    /// Sorts out which parameters are fingerprinted, and takes patterns whole that are, or that the options look into.
+    /// Sorts the arguments. Replaces each pattern that is fingerprinted, or whose names the options use, with a name.
     pub(super) fn take(
         options: &Options,
         function: &mut Function,
         mut async_trait: Option<&mut AsyncTrait>,
-        errors: &mut Errors,
     ) -> Self {
+        let arguments = arguments(function, async_trait.as_deref());
+        let typed = function::typed_mut(&mut function.sig);
+        let expressions = options.expressions();
         let mut params = Self::default();
-        let skips = options.skip.as_ref().map_or(&[][..], |skip| &skip.value);
-        let mut found = vec![false; skips.len()];
-        let mut names = vec![];
-        let mut parts = vec![];
-        let bare = bare_words(options);
-        let replaced = options.fingerprint.is_some();
-        let mentioned = option_tokens(options);
-
-        for (position, (index, typed)) in function::typed(&mut function.sig).enumerate() {
-            let rewritten = async_trait.as_deref_mut().filter(|_| {
-                named(&typed.pat).is_some_and(|name| function::is_positional(name, index))
-            });
-            let mut whole = Whole::of(&mut typed.pat, rewritten, position);
-            let name = match &whole {
-                Whole::Named(name) => name.unraw().to_string(),
-                _ => position.to_string(),
-            };
-            let mut skipped = options.skip_all.is_some()
-                || matches!(&whole, Whole::Named(name) if bare.contains(&name));
-            for (skip, found) in skips.iter().zip(&mut found) {
-                if skip.to_token_stream().to_string().trim_start_matches("r#") == name {
-                    *found = true;
-                    skipped = true;
-                }
-            }
-            names.push(name.clone());
-            let bindings = whole.bindings();
-            let looked_into = bindings
-                .iter()
-                .any(|part| mentions(mentioned.clone(), part));
-            parts.extend(bindings.into_iter().map(|part| (part, position)));
-            let fingerprinted = !skipped && !replaced;
+        for (argument, typed) in arguments.into_iter().zip(typed) {
+            let fingerprinted = is_fingerprinted(options, &argument);
+            let looked_into = argument.is_looked_into(&expressions);
             if !fingerprinted && !looked_into {
                 continue;
             }
-            let cfg: Vec<_> = typed
-                .attrs
-                .iter()
-                .filter(|attr| attr.path().is_ident("cfg"))
-                .cloned()
-                .collect();
-            let (ident, pat) = whole.take();
-            if let Some(pat) = pat {
-                if looked_into {
-                    params.borrows.push(PatternBinding {
-                        cfg: cfg.clone(),
-                        pat: borrowing(&pat),
-                        ident: ident.clone(),
-                    });
-                }
-                params.opens.push(PatternBinding {
-                    cfg: cfg.clone(),
-                    pat,
-                    ident: ident.clone(),
-                });
+            let pat = argument.take_pattern(typed, async_trait.as_deref_mut());
+            let param = Param {
+                name: argument.name,
+                ident: argument.ident,
+                ty: (*typed.ty).clone(),
+                cfg: cfg(&typed.attrs),
+            };
+            if looked_into {
+                let borrowed = pat.as_ref().map(borrowing);
+                params
+                    .borrowed
+                    .extend(borrowed.map(|pat| param.binding(pat)));
             }
+            params.owned.extend(pat.map(|pat| param.binding(pat)));
             if fingerprinted {
-                params.fingerprinted.push(Param {
-                    name,
-                    ident,
-                    ty: (*typed.ty).clone(),
-                    cfg,
-                });
+                params.fingerprinted.push(param);
             }
         }
-        for (skip, found) in skips.iter().zip(found) {
-            if !found {
-                unknown_skip(skip, &names, &parts, errors);
-            }
-        }
-        check_skips(options, errors);
         params
     }
 }
 
-/// How the whole of a parameter can be had.
-enum Whole<'a> {
-    /// By its name.
-    Named(Ident),
-    /// By a new name in the place of the pattern.
-    Pattern(&'a mut Pat, Ident),
-    /// By the name that `#[async_trait]` gave it, if its prelude does not match it against the pattern.
-    Rewritten(&'a mut AsyncTrait, Ident),
+/// Returns whether an argument is a part of the fingerprint.
+fn is_fingerprinted(options: &Options, argument: &Argument) -> bool {
+    if options.fingerprint.is_some() || options.skip_all.is_some() {
+        return false;
+    }
+    let mut skip = options.skip.iter().flat_map(|skip| &skip.value);
+    let identifies_the_call =
+        matches!(argument.pattern, Pattern::None) && bare_words(options).contains(&&argument.ident);
+    !identifies_the_call && !skip.any(|skip| argument.is_named_by(skip))
 }
 
-impl<'a> Whole<'a> {
-    fn of(pat: &'a mut Pat, rewritten: Option<&'a mut AsyncTrait>, position: usize) -> Self {
-        match (named(pat).cloned(), rewritten) {
-            (Some(name), Some(rewritten)) => Self::Rewritten(rewritten, name),
-            (Some(name), None) => Self::Named(name),
-            (None, _) => Self::Pattern(pat, local(&format!("__idem_arg{position}"))),
-        }
-    }
-
-    /// The names that the pattern binds, where there is one.
-    fn bindings(&self) -> Vec<Ident> {
-        match self {
-            Self::Named(_) => vec![],
-            Self::Pattern(pat, _) => bindings(pat),
-            Self::Rewritten(rewritten, name) => {
-                rewritten.pattern(name).map(bindings).unwrap_or_default()
-            }
-        }
-    }
-
-    /// The name of the whole, and the pattern that it is to be matched against in the body.
-    fn take(&mut self) -> (Ident, Option<Pat>) {
-        match self {
-            Self::Named(name) => (name.clone(), None),
-            Self::Pattern(pat, name) => {
-                let pat = std::mem::replace(&mut **pat, name_pattern(name));
-                // Nothing is what `_` binds.
-                (
-                    name.clone(),
-                    Some(pat).filter(|pat| !matches!(pat, Pat::Wild(_))),
-                )
-            }
-            Self::Rewritten(rewritten, name) => (name.clone(), rewritten.take_pattern(name)),
-        }
-    }
-}
-
-fn unknown_skip(skip: &Skip, names: &[String], parts: &[(Ident, usize)], errors: &mut Errors) {
-    let given = skip.to_token_stream().to_string();
-    if given == "self" {
-        // It is left out anyway; to say so is no mistake.
-        return;
-    }
-    if let Some((_, position)) = parts.iter().find(|(part, _)| *part == given) {
-        return errors.at(
-            skip,
-            format!(
-                "`{given}` is a part of a pattern, and patterns are fingerprinted whole: leave the whole argument \
-                 out by its position, `skip({position})`"
-            ),
-        );
-    }
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    errors.at(
-        skip,
-        match suggest(&given, &names) {
-            Some(meant) => format!("there is no argument `{given}`, did you mean `{meant}`?"),
-            None if names.is_empty() => {
-                format!("there is no argument `{given}`: this function has none")
-            }
-            None => format!(
-                "there is no argument `{given}`; the arguments are `{}`",
-                names.join("`, `")
-            ),
-        },
-    );
-}
-
-fn check_skips(options: &Options, errors: &mut Errors) {
-    if let (Some(skip), Some(_)) = (&options.skip, &options.skip_all) {
-        errors.at(
-            &skip.option,
-            "`skip_all` leaves out these as well: remove `skip(...)`",
-        );
-    }
-    if options.fingerprint.is_some() {
-        let skip = options.skip.as_ref().map(|skip| &skip.option);
-        let skip_all = options.skip_all.as_ref().map(|skip| &skip.option);
-        for option in skip.into_iter().chain(skip_all) {
-            errors.at(
-                option,
-                format!(
-                    "`fingerprint = ...` replaces the arguments, so there is nothing to leave out: remove `{option}`"
-                ),
-            );
-        }
-    }
-}
-
-/// The parameters that stand as a bare word in an option that identifies the call.
+/// Names that are the whole of an option that identifies the call or its store, such as `key = id`.
 fn bare_words(options: &Options) -> Vec<&Ident> {
-    let key = options.key.as_ref().and_then(|key| match &key.value {
-        Key::Expr(expr) => Some(expr),
-        Key::Fingerprint => None,
-    });
+    let key = options.key.as_ref().and_then(|key| key.value.expression());
     let others = [&options.store, &options.scope].into_iter().flatten();
     let exprs = key.into_iter().chain(others.map(|given| &given.value));
     let tx = options.tx.as_ref().map(|tx| &tx.value);
     exprs.filter_map(bare_word).chain(tx).collect()
 }
 
-/// The tokens of all options that are evaluated before the body.
-fn option_tokens(options: &Options) -> TokenStream {
-    let mut tokens = TokenStream::new();
-    if let Some(Key::Expr(expr)) = options.key.as_ref().map(|key| &key.value) {
-        expr.to_tokens(&mut tokens);
-    }
-    if let Some(OnCrash::Reconcile(expr)) = options.on_crash.as_ref().map(|given| &given.value) {
-        expr.to_tokens(&mut tokens);
-    }
-    for given in [
-        &options.fingerprint,
-        &options.ttl,
-        &options.store,
-        &options.scope,
-        &options.recover_with,
-        &options.name,
-        &options.lease,
-        &options.wait,
-    ]
-    .into_iter()
-    .flatten()
-    {
-        given.value.to_tokens(&mut tokens);
-    }
-    tokens
-}
-
-/// The name of a parameter that is not a pattern.
-fn named(pat: &Pat) -> Option<&Ident> {
-    match pat {
-        Pat::Ident(pat) if pat.by_ref.is_none() && pat.subpat.is_none() => Some(&pat.ident),
-        Pat::Paren(pat) => named(&pat.pat),
-        _ => None,
-    }
+fn cfg(attrs: &[Attribute]) -> Vec<Attribute> {
+    let cfg = attrs.iter().filter(|attr| attr.path().is_ident("cfg"));
+    cfg.cloned().collect()
 }

@@ -1,5 +1,6 @@
-//! What the attribute makes of functions, to be read and reviewed: one file an expansion in `snapshots/`, written anew
-//! by `UPDATE_EXPECT=1 cargo test -p idem-macros`.
+//! Expansions of functions, to be read in reviews. Each is a file in `snapshots/`.
+//!
+//! `UPDATE_EXPECT=1 cargo test -p idem-macros` writes the files again.
 
 use expect_test::{ExpectFile, expect_file};
 use proc_macro2::TokenStream;
@@ -10,7 +11,7 @@ fn parse(tokens: &str) -> TokenStream {
     tokens.parse().unwrap()
 }
 
-/// Expands a function, or a method where it stands in braces of its own.
+/// Compares the expansion of a function or method with a file.
 fn check(options: &str, item: &str, expected: &ExpectFile) {
     let expanded = expand(parse(options), &parse(item));
     let as_function = syn::parse2::<syn::File>(expanded.clone());
@@ -22,7 +23,7 @@ fn check(options: &str, item: &str, expected: &ExpectFile) {
         }
     };
     expected.assert_eq(&format!(
-        "//! The expansion that the test of this name in `snapshots.rs` asks for.\n\n{text}"
+        "//! Expansion that the test of this name in `snapshots.rs` checks.\n\n{text}"
     ));
 }
 
@@ -214,9 +215,9 @@ fn errors() {
 }
 
 #[test]
-fn a_body_that_is_being_typed_is_left_as_it_is() {
+fn an_incomplete_body_stays_unchanged() {
     let body = "{ let receipt = self. ; if let Some( = }";
-    // The groups have to match, and nothing else.
+    // Only the brackets must match.
     let body = body.replace("Some(", "Some()");
     let item = format!("async fn charge(&self, key: &str) -> Result<u64, Error> {body}");
     for options in [
@@ -229,7 +230,7 @@ fn a_body_that_is_being_typed_is_left_as_it_is() {
 }
 
 #[test]
-fn options_that_are_being_typed_are_told_one_by_one() {
+fn each_incomplete_option_is_one_error() {
     let item = "async fn charge(key: &str) -> Result<u64, Error> { Ok(3) }";
     for (options, errors) in [
         ("", 2),
@@ -247,7 +248,7 @@ fn options_that_are_being_typed_are_told_one_by_one() {
         ("key = key ttl = \"24h\" wait \"3s\"", 2),
     ] {
         let Ok(tokens) = options.parse() else {
-            // An editor closes what is open.
+            // An editor closes open brackets.
             assert!(options.ends_with('('), "{options}");
             continue;
         };

@@ -1,17 +1,19 @@
-//! Small questions to tokens, and small changes of them.
+//! Helpers that inspect and change tokens.
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::visit_mut::{self, VisitMut};
 use syn::{Expr, GenericArgument, Pat, PathArguments, PathSegment, Type};
 
-/// The name of a local that no other code can mean.
+/// Name of a local variable of generated code, which no code of the user can refer to.
 pub(super) fn local(name: &str) -> Ident {
-    Ident::new(name, Span::mixed_site())
+    Ident::new(&format!("__idem_{name}"), Span::mixed_site())
 }
 
-/// Where tokens begin and end. Spans cannot be joined on stable, but what begins with a token at the one and ends with
-/// a token at the other covers both.
+/// First and last span of some tokens.
+///
+/// Stable Rust cannot join spans. An expression whose first token has the one span and whose last token has the other
+/// covers both.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extent {
     pub(super) first: Span,
@@ -39,7 +41,7 @@ impl Extent {
     }
 }
 
-/// The same tokens, shown at this span.
+/// Tokens that the compiler shows at this span in its errors.
 pub(super) fn shown_at(span: Span, tokens: TokenStream) -> TokenStream {
     tokens
         .into_iter()
@@ -55,7 +57,7 @@ pub(super) fn shown_at(span: Span, tokens: TokenStream) -> TokenStream {
         .collect()
 }
 
-/// How somebody would write these tokens, more or less.
+/// Text of the tokens, with about the spaces that a user would write.
 pub(super) fn written(tokens: &impl ToTokens) -> String {
     let mut text = tokens.to_token_stream().to_string();
     for (spaced, tight) in [
@@ -72,7 +74,7 @@ pub(super) fn written(tokens: &impl ToTokens) -> String {
     text
 }
 
-/// A call that covers this extent, as its path begins there.
+/// Call of a path. It covers the extent if the path begins where the extent does.
 pub(super) fn call(at: Extent, mut path: TokenStream, arguments: TokenStream) -> TokenStream {
     let mut arguments = Group::new(Delimiter::Parenthesis, arguments);
     arguments.set_span(at.last);
@@ -80,7 +82,7 @@ pub(super) fn call(at: Extent, mut path: TokenStream, arguments: TokenStream) ->
     path
 }
 
-/// Without parentheses, and without the invisible ones that `macro_rules!` puts around an expression.
+/// Expression without parentheses, and without the invisible ones that `macro_rules!` puts around an expression.
 pub(super) fn bare(mut expr: &Expr) -> &Expr {
     loop {
         expr = match expr {
@@ -91,7 +93,7 @@ pub(super) fn bare(mut expr: &Expr) -> &Expr {
     }
 }
 
-/// The name that an expression consists of, but for borrowing and dereferencing.
+/// Name that an expression consists of, apart from borrows and dereferences.
 pub(super) fn bare_word(mut expr: &Expr) -> Option<&Ident> {
     loop {
         expr = match bare(expr) {
@@ -103,7 +105,7 @@ pub(super) fn bare_word(mut expr: &Expr) -> Option<&Ident> {
     }
 }
 
-/// Whether this name occurs, in a format string too.
+/// Returns whether the tokens contain this name. Format strings count.
 pub(super) fn mentions(tokens: TokenStream, name: &Ident) -> bool {
     tokens.into_iter().any(|token| match token {
         TokenTree::Ident(ident) => ident == *name,
@@ -116,13 +118,13 @@ pub(super) fn mentions(tokens: TokenStream, name: &Ident) -> bool {
     })
 }
 
-/// The same tokens with another name for `self`.
+/// Tokens with another name for `self`.
 pub(super) fn rename_self(tokens: TokenStream, name: &Ident) -> TokenStream {
     tokens
         .into_iter()
         .map(|token| match token {
             TokenTree::Ident(ident) if ident == "self" => {
-                // Found where the new name is bound, shown where the user wrote `self`.
+                // The name resolves where it is bound. Errors point at the `self` of the user.
                 let span = name.span().located_at(ident.span());
                 Ident::new(&name.to_string(), span).into()
             }
@@ -136,7 +138,7 @@ pub(super) fn rename_self(tokens: TokenStream, name: &Ident) -> TokenStream {
         .collect()
 }
 
-/// The last segment of a type that is called `Result`, `AppResult` or the like.
+/// Last segment of a type whose name ends with `Result`, such as `AppResult`.
 fn result_segment(mut ty: &Type) -> Option<&PathSegment> {
     while let Type::Group(group) = ty {
         ty = &group.elem;
@@ -150,12 +152,12 @@ fn result_segment(mut ty: &Type) -> Option<&PathSegment> {
         .then_some(segment)
 }
 
-/// Whether a type has the name of a `Result`, or of an alias of it.
+/// Returns whether the name of a type ends with `Result`.
 pub(super) fn is_called_result(ty: &Type) -> bool {
     result_segment(ty).is_some()
 }
 
-/// `T` and `E` of `Result<T, E>`, or of whatever alias of it takes types and is called so.
+/// `T` and `E` of `Result<T, E>`, or the type arguments of an alias whose name ends with `Result`.
 pub(super) fn result_arguments(ty: &Type) -> Vec<&Type> {
     match result_segment(ty).map(|segment| &segment.arguments) {
         Some(PathArguments::AngleBracketed(arguments)) => arguments
@@ -170,7 +172,7 @@ pub(super) fn result_arguments(ty: &Type) -> Vec<&Type> {
     }
 }
 
-/// The pattern that binds this name to anything.
+/// Pattern that consists of this name.
 pub(super) fn name_pattern(name: &Ident) -> Pat {
     Pat::Ident(syn::PatIdent {
         attrs: vec![],
@@ -181,7 +183,7 @@ pub(super) fn name_pattern(name: &Ident) -> Pat {
     })
 }
 
-/// The names that a pattern binds.
+/// Names that a pattern binds.
 pub(super) fn bindings(pat: &Pat) -> Vec<Ident> {
     struct Bindings(Vec<Ident>);
 
@@ -197,7 +199,7 @@ pub(super) fn bindings(pat: &Pat) -> Vec<Ident> {
     bindings.0
 }
 
-/// The pattern that binds the same names to borrows of what this one would move or copy.
+/// Pattern that binds the names of `pat` to borrows. It is matched against a reference to the value.
 pub(super) fn borrowing(pat: &Pat) -> Pat {
     struct Borrowing;
 
@@ -209,7 +211,7 @@ pub(super) fn borrowing(pat: &Pat) -> Pat {
         }
 
         fn visit_pat_mut(&mut self, pat: &mut Pat) {
-            // Where a pattern borrows by default, it may not say `&` as well.
+            // A pattern that is matched against a reference may not contain `&`.
             while let Pat::Reference(reference) = pat {
                 *pat = (*reference.pat).clone();
             }

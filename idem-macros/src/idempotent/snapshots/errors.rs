@@ -1,10 +1,10 @@
-//! The expansion that the test of this name in `snapshots.rs` asks for.
+//! Expansion that the test of this name in `snapshots.rs` checks.
 
 ::core::compile_error! {
     "unknown option `kye`, did you mean `key`?"
 }
 ::core::compile_error! {
-    "this function is `#[idempotent]` already: write one attribute with all options"
+    "this function is already `#[idempotent]`: write one attribute with all options"
 }
 ::core::compile_error! {
     "`24` has no unit: write `24ms`, `24s`, `24m`, `24h` or `24d`"

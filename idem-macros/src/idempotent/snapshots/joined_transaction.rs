@@ -1,4 +1,4 @@
-//! The expansion that the test of this name in `snapshots.rs` asks for.
+//! Expansion that the test of this name in `snapshots.rs` checks.
 
 async fn add(
     idem: &Idem<PostgresStore>,

@@ -1,4 +1,4 @@
-//! The expansion that the test of this name in `snapshots.rs` asks for.
+//! Expansion that the test of this name in `snapshots.rs` checks.
 
 async fn mail(mailer: &Mailer, to: &str, (_, trace): (u8, Trace)) -> Result<(), Error> {
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]

@@ -1,4 +1,4 @@
-//! The expansion that the test of this name in `snapshots.rs` asks for.
+//! Expansion that the test of this name in `snapshots.rs` checks.
 
 async fn order<const N: usize>(
     __idem_arg0: (String, u64),

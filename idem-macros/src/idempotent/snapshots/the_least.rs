@@ -1,4 +1,4 @@
-//! The expansion that the test of this name in `snapshots.rs` asks for.
+//! Expansion that the test of this name in `snapshots.rs` checks.
 
 async fn charge(key: &str, amount: u64) -> Result<Receipt, ChargeError> {
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]

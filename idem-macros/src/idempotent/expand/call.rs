@@ -1,0 +1,170 @@
+//! Generates the expression for the call: its operation, key, request, settings and codecs.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::{Attribute, Meta, Type};
+
+use crate::canonical::{Entry, encode_map};
+use crate::idempotent::model::{AfterCrash, Idempotent, Request};
+use crate::idempotent::params::Param;
+use crate::idempotent::tokens::{Extent, local, result_arguments};
+
+impl Idempotent {
+    /// Expression for the call, with all settings.
+    pub(super) fn call(&self) -> TokenStream {
+        let p = &self.private(Span::call_site());
+        let function = self.function.sig.ident.unraw().to_string();
+        let path = quote!(::core::concat!(::core::module_path!(), "::", #function));
+        let name = self.name.as_ref().unwrap_or(&path);
+        let request = self.request();
+        let ttl = self.ttl.expand(p);
+        let settings = self.settings();
+        let call = match &self.key {
+            Some(key) => quote!(#p::Call::new(#name, #key, #request, #ttl) #settings),
+            None => quote!(#p::Call::by_fingerprint(#name, #request, #ttl) #settings),
+        };
+        if self.name.is_some() {
+            return call;
+        }
+        // No message shows this name. Its path tells the runtime whether the function is nested.
+        let nested = format_ident!("__idem_nested", span = Span::mixed_site());
+        quote! {
+            #p::free_function(#call, #path, {
+                fn #nested() {}
+                &#nested
+            })
+        }
+    }
+
+    /// Methods of `Call` that the options set.
+    fn settings(&self) -> TokenStream {
+        let p = &self.private(Span::call_site());
+        let scope = self.scope.as_ref().map(|scope| quote!(.scope(#scope)));
+        let lease = self.lease.as_ref().map(|lease| lease.expand(p));
+        let lease = lease.map(|lease| quote!(.lease(#lease)));
+        let wait = self.wait.as_ref().map(|wait| wait.expand(p));
+        let wait = wait.map(|wait| quote!(.wait(#wait)));
+        let on_crash = match &self.after_crash {
+            AfterCrash::Rerun => None,
+            AfterCrash::Refuse => Some(quote!(.on_crash(#p::OnCrash::Refuse))),
+            AfterCrash::Reconcile(_) => Some(quote!(.on_crash(#p::OnCrash::Reconcile))),
+        };
+        let run = self
+            .run_on_store_error
+            .then(|| quote!(.run_on_store_error()));
+        let recover_with = self.recover_with.as_ref().map(|input| {
+            let at = Extent::of(input);
+            let input = self.call_at(at, &quote_spanned!(at.first=> recovery_input), input);
+            quote!(.recover_with(#input))
+        });
+        let issued = self.issued.then(|| quote!(.issued()));
+        quote!(#scope #lease #wait #on_crash #run #recover_with #issued)
+    }
+
+    /// Borrow of the fingerprinted request.
+    fn request(&self) -> TokenStream {
+        let p = &self.private(Span::call_site());
+        let params = match &self.request {
+            Request::Expr(expr) => {
+                let at = Extent::of(expr);
+                return self.call_at(at, &quote_spanned!(at.first=> argument), expr);
+            }
+            Request::Params(params) => params,
+        };
+        let encoder = local("encoder");
+        let (configured, entries): (Vec<_>, Vec<_>) = params
+            .iter()
+            .enumerate()
+            .map(|(index, param)| self.entry(index, param))
+            .unzip();
+        let map = encode_map(p, &encoder.to_token_stream(), entries);
+        quote! {
+            &#p::from_fn(|#encoder| {
+                #(#configured)*
+                #map
+            })
+        }
+    }
+
+    /// Entry of an argument in the fingerprinted map, and the statements before it if the argument has a `#[cfg]`.
+    fn entry(&self, index: usize, param: &Param) -> (Option<TokenStream>, Entry) {
+        let argument = self.argument(param);
+        let name = param.name.clone();
+        if param.cfg.is_empty() {
+            let value = argument;
+            return (None, Entry { name, value });
+        }
+        let p = &self.private(Span::call_site());
+        let cfg = &param.cfg;
+        let value = local(&format!("value{index}"));
+        let predicates = cfg.iter().filter_map(predicate);
+        let configured = quote! {
+            #(#cfg)*
+            let #value = #argument;
+            #[cfg(not(all(#(#predicates),*)))]
+            let #value = #p::ABSENT;
+        };
+        let value = value.to_token_stream();
+        (Some(configured), Entry { name, value })
+    }
+
+    /// Borrow of an argument, which must be `Fingerprint`.
+    fn argument(&self, param: &Param) -> TokenStream {
+        // The compiler reports a missing `Fingerprint` at the type of the argument.
+        let at = Extent::of(&param.ty);
+        let mut shown = param.ident.clone();
+        shown.set_span(param.ident.span().located_at(at.last));
+        // A reference has the canonical form of its referent. The error then names the referent, to which the user can
+        // add a derive.
+        let mut borrow = quote_spanned!(at.first=> &);
+        let mut referent = &param.ty;
+        while let Type::Reference(reference) = referent {
+            borrow.extend(quote_spanned!(at.first=> *));
+            referent = &reference.elem;
+        }
+        let argument = quote_spanned!(at.first=> argument);
+        self.call_at(at, &argument, &quote!(#borrow #shown))
+    }
+
+    /// Codecs for the result. The compiler reports a missing bound at the user's type, and nowhere else.
+    pub(super) fn codecs(&self) -> TokenStream {
+        let (value, error) = result_extents(&self.ret);
+        let values = self.codec("stored_values", "Ok", value);
+        let errors = self.codec("call_errors", "Err", error);
+        let stored = self.replay_err.as_ref().map(|_| {
+            let stored = self.codec("stored_errors", "Err", error);
+            quote!(.with_stored(#stored))
+        });
+        quote!(#values, #errors #stored)
+    }
+
+    fn codec(&self, function: &str, side: &str, at: Extent) -> TokenStream {
+        let p = self.private(at.first);
+        let ret = self.shown_ret();
+        let function = format_ident!("{function}", span = at.first);
+        let side = format_ident!("{side}", span = at.last);
+        let open = quote_spanned!(at.first=> <);
+        let close = quote_spanned!(at.last=> >::#side);
+        let function = quote_spanned!(at.first=> #function::<#open #ret as #p::Returns #close>);
+        self.call_at(at, &function, &TokenStream::new())
+    }
+}
+
+/// Predicate of a `#[cfg(...)]`.
+fn predicate(cfg: &Attribute) -> Option<&TokenStream> {
+    match &cfg.meta {
+        Meta::List(list) => Some(&list.tokens),
+        _ => None,
+    }
+}
+
+/// Extents of the value type and the error type in a return type, or the beginning of the type for one that an alias
+/// hides.
+fn result_extents(ret: &Type) -> (Extent, Extent) {
+    let first = Extent::of(ret).first;
+    let begin = Extent { first, last: first };
+    let mut types = result_arguments(ret).into_iter().map(Extent::of);
+    let value = types.next().unwrap_or(begin);
+    (value, types.next().unwrap_or(begin))
+}
