@@ -1,12 +1,14 @@
-//! Emits the implementation that a checked model describes.
+//! Generates the implementation of `Fingerprint` from a model without errors.
 
 use proc_macro2::{Ident, Literal, Span, TokenStream};
 use quote::quote;
+use syn::WherePredicate;
 use syn::spanned::Spanned;
 
-use super::model::{Body, Field, Form, How, Model, Variant};
+use super::model::{Body, Encoding, Field, Form, Model, Presence, Variant};
 use crate::canonical::{Entry, encode_map, text};
 
+/// Generates the implementation.
 pub(super) fn implementation(model: &Model<'_>) -> TokenStream {
     let private = &model.private;
     let encoder = Ident::new("__encoder", Span::mixed_site());
@@ -14,37 +16,23 @@ pub(super) fn implementation(model: &Model<'_>) -> TokenStream {
         .wrap
         .iter()
         .map(|name| raw(private, &encoder, &head_of_one(name)));
-    let (body, absent) = match &model.body {
+    let body = match &model.body {
         Body::Struct(form) => {
             let pattern = pattern(form);
             let written = written(form, private, &encoder);
-            let body = quote! {
+            quote! {
                 let Self #pattern = self;
                 #written
-            };
-            // A newtype is its field, in this as well; a map around it is there always.
-            let absent = match (form, &model.wrap) {
-                (Form::Newtype(field), None) => {
-                    let value = value(field, 0, private);
-                    Some(quote! {
-                        #[inline]
-                        fn is_absent(&self) -> bool {
-                            let Self #pattern = self;
-                            #private::Fingerprint::is_absent(#value)
-                        }
-                    })
-                }
-                _ => None,
-            };
-            (body, absent)
+            }
         }
-        Body::Enum(variants) if variants.is_empty() => (quote!(match *self {}), None),
+        Body::Enum(variants) if variants.is_empty() => quote!(match *self {}),
         Body::Enum(variants) => {
             let arms = variants.iter().map(|it| arm(it, private, &encoder));
-            (quote!(match self { #(#arms)* }), None)
+            quote!(match self { #(#arms)* })
         }
     };
-    let header = header(model, true);
+    let absent = is_absent(model);
+    let header = header(model, &model.bounds);
     quote! {
         #header {
             #[inline]
@@ -58,10 +46,27 @@ pub(super) fn implementation(model: &Model<'_>) -> TokenStream {
     }
 }
 
-/// An implementation that does nothing, to stand beside errors.
+/// Method `is_absent` of a newtype, which is absent if its field is. A wrapped newtype is always present.
+fn is_absent(model: &Model<'_>) -> Option<TokenStream> {
+    let (Body::Struct(form @ Form::Newtype(field)), None) = (&model.body, &model.wrap) else {
+        return None;
+    };
+    let private = &model.private;
+    let pattern = pattern(form);
+    let value = value(field, 0, private);
+    Some(quote! {
+        #[inline]
+        fn is_absent(&self) -> bool {
+            let Self #pattern = self;
+            #private::Fingerprint::is_absent(#value)
+        }
+    })
+}
+
+/// Generates an implementation that does nothing, to follow errors.
 pub(super) fn placeholder(model: &Model<'_>) -> TokenStream {
     let private = &model.private;
-    let header = header(model, false);
+    let header = header(model, &[]);
     quote! {
         #header {
             fn fingerprint(&self, _: &mut #private::Encoder) {}
@@ -69,18 +74,18 @@ pub(super) fn placeholder(model: &Model<'_>) -> TokenStream {
     }
 }
 
-fn header(model: &Model<'_>, bounded: bool) -> TokenStream {
+fn header(model: &Model<'_>, bounds: &[WherePredicate]) -> TokenStream {
     let (ident, private) = (model.ident, &model.private);
     let mut generics = model.generics.clone();
-    if bounded && !model.bounds.is_empty() {
+    if !bounds.is_empty() {
         generics
             .make_where_clause()
             .predicates
-            .extend(model.bounds.iter().cloned());
+            .extend(bounds.iter().cloned());
     }
     let (implemented, types, condition) = generics.split_for_impl();
-    // The compiler lists what implements a trait beside a type that does not. A type that is generic must stay listed,
-    // or the compiler would not name the type inside of it that is missing.
+    // If a type does not implement a trait, the compiler lists types that do. A generic type must stay in that list:
+    // otherwise the compiler does not name the inner type that lacks the implementation.
     let unlisted = model
         .generics
         .type_params()
@@ -111,7 +116,7 @@ fn arm(variant: &Variant<'_>, private: &TokenStream, encoder: &Ident) -> TokenSt
     }
 }
 
-/// The statements that write what a struct or a variant holds.
+/// Statements that encode the fields of a struct or a variant.
 fn written(form: &Form<'_>, private: &TokenStream, encoder: &Ident) -> TokenStream {
     match form {
         Form::Unit => quote!(#private::Encoder::map(#encoder, 0);),
@@ -144,7 +149,7 @@ fn written(form: &Form<'_>, private: &TokenStream, encoder: &Ident) -> TokenStre
     }
 }
 
-/// Binds the fields that are not skipped.
+/// Pattern that binds the fields that are not skipped.
 fn pattern(form: &Form<'_>) -> TokenStream {
     let bindings = form.fields().iter().enumerate().map(|(at, field)| {
         let (member, binding) = (&field.member, binding(field, at));
@@ -153,35 +158,36 @@ fn pattern(form: &Form<'_>) -> TokenStream {
     quote!({ #(#bindings)* .. })
 }
 
-/// Points at the field's type, so that is where a missing `Fingerprint` is told; resolves here, so that neither
-/// `macro_rules!` nor the user's names get in its way.
+/// Name that a field is bound to.
+///
+/// The compiler shows it at the type of the field, where it then reports a missing `Fingerprint`. The name resolves as
+/// generated code, so that it cannot collide with names of the user or of `macro_rules!`.
 fn binding(field: &Field<'_>, at: usize) -> Ident {
     let span = field.ty.span().resolved_at(Span::mixed_site());
     Ident::new(&format!("__{at}"), span)
 }
 
-/// A reference to what writes the field.
+/// Reference to the value that encodes the field.
 fn value(field: &Field<'_>, at: usize, private: &TokenStream) -> TokenStream {
     let binding = binding(field, at);
-    let written = match &field.how {
-        How::ByItself => quote!(#binding),
-        How::Float => quote!(&#private::float(#binding)),
-        // A call in the user's stead, so that a `&String` may go to a function of `&str`.
-        How::With(path) => {
+    let written = match &field.encoding {
+        Encoding::Fingerprint => quote!(#binding),
+        Encoding::Float => quote!(&#private::float(#binding)),
+        // The closure lets a `&String` coerce to the `&str` that the function takes.
+        Encoding::With(path) => {
             let field = Ident::new("__field", Span::mixed_site());
             let encoder = Ident::new("__encoder", Span::mixed_site());
             let call = quote!(|#field, #encoder| #path(#field, #encoder));
             quote!(&#private::with(#binding, #call))
         }
     };
-    if field.default {
-        quote!(&#private::defaulted(#binding, #written))
-    } else {
-        written
+    match field.presence {
+        Presence::Always => written,
+        Presence::UnlessDefault => quote!(&#private::defaulted(#binding, #written)),
     }
 }
 
-/// The head of a map of one entry, and its key.
+/// Head of a map with one entry, and the key of that entry.
 fn head_of_one(name: &str) -> Vec<u8> {
     let mut head = vec![0xa1];
     head.extend(text(name));

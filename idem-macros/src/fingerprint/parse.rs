@@ -1,36 +1,17 @@
-//! Reads `#[fingerprint(...)]`: the same words, wherever they stand, each understood or refused on its own.
+//! Parses `#[fingerprint(...)]`.
+//!
+//! Each option is declared once. An option that cannot be parsed does not affect the others.
 
 use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
-use quote::ToTokens;
 use syn::ext::IdentExt;
-use syn::parse::{ParseStream, Parser};
+use syn::parse::{Parse as _, ParseStream, Parser};
 use syn::punctuated::Punctuated;
-use syn::{Attribute, ExprPath, Ident, LitStr, Meta, Path, Token, WherePredicate};
+use syn::{Attribute, Error, ExprPath, Ident, LitStr, Meta, Path, Result, Token, WherePredicate};
 
+use crate::errors::Errors;
 use crate::suggest::suggest;
 
-/// Everything that is wrong, to be told at once.
-#[derive(Default)]
-pub(super) struct Errors(Option<syn::Error>);
-
-impl Errors {
-    pub(super) fn push(&mut self, error: syn::Error) {
-        match &mut self.0 {
-            Some(errors) => errors.combine(error),
-            none => *none = Some(error),
-        }
-    }
-
-    pub(super) fn at(&mut self, tokens: &impl ToTokens, message: impl std::fmt::Display) {
-        self.push(syn::Error::new_spanned(tokens, message));
-    }
-
-    pub(super) fn into_result(self) -> syn::Result<()> {
-        self.0.map_or(Ok(()), Err)
-    }
-}
-
-/// Where an attribute stands.
+/// Place of an attribute.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Type,
@@ -39,12 +20,15 @@ pub(super) enum Place {
 }
 
 impl Place {
-    const fn words(self) -> &'static [&'static str] {
-        match self {
-            Self::Type => &["name", "bound", "crate"],
-            Self::Field => &["skip", "rename", "with", "default", "float"],
-            Self::Variant => &["rename"],
-        }
+    fn words(self) -> Vec<&'static str> {
+        let here = DECLARED
+            .iter()
+            .filter(|option| option.places.contains(&self));
+        here.map(|option| option.word).collect()
+    }
+
+    fn example(self) -> &'static str {
+        self.words().first().map_or("", |word| example(word))
     }
 
     const fn phrase(self) -> &'static str {
@@ -56,25 +40,117 @@ impl Place {
     }
 }
 
-/// The options of one place.
-#[derive(Default)]
-pub(super) struct Options {
-    pub(super) name: Option<Set<LitStr>>,
-    pub(super) bound: Option<Set<Vec<WherePredicate>>>,
-    pub(super) krate: Option<Set<Path>>,
-    pub(super) skip: Option<Set<()>>,
-    pub(super) rename: Option<Set<LitStr>>,
-    pub(super) with: Option<Set<ExprPath>>,
-    pub(super) default: Option<Set<()>>,
-    pub(super) float: Option<Set<()>>,
+/// Declares options: each is a field of [`Options`], with the type of its value.
+///
+/// - `word`: the option as the user writes it.
+/// - `places`: where it may be.
+/// - `value`: the parser of the value.
+/// - `example`: the option with a value, for error messages.
+macro_rules! declare_options {
+    ($($field:ident: $type:ty {
+        word: $word:literal,
+        places: $places:expr,
+        value: $parser:expr,
+        example: $example:literal,
+    })*) => {
+        /// Options of one type, field or variant.
+        #[derive(Default)]
+        pub(super) struct Options {
+            $(pub(super) $field: Option<Given<$type>>,)*
+        }
+
+        const DECLARED: &[Declared] = &[$(Declared {
+            word: $word,
+            places: $places,
+            example: $example,
+        }),*];
+
+        impl Options {
+            /// Parses the value of an option, and stores it.
+            fn parse_value(&mut self, word: &Ident, input: ParseStream<'_>) -> Result<()> {
+                match word.to_string().as_str() {
+                    $($word => {
+                        let twice = self.$field.is_some();
+                        let value = $parser(input, word)?;
+                        if twice {
+                            return Err(given_twice(word));
+                        }
+                        let word = word.clone();
+                        self.$field = Some(Given { word, value });
+                    })*
+                    _ => {}
+                }
+                Ok(())
+            }
+        }
+    };
 }
 
-/// An option that was set, and the word that set it.
-pub(super) struct Set<T> {
+declare_options! {
+    name: LitStr {
+        word: "name",
+        places: &[Place::Type],
+        value: string,
+        example: r#"name = "charge""#,
+    }
+    bound: Vec<WherePredicate> {
+        word: "bound",
+        places: &[Place::Type],
+        value: predicates,
+        example: r#"bound = "T: Fingerprint""#,
+    }
+    krate: Path {
+        word: "crate",
+        places: &[Place::Type],
+        value: path(Path::parse_mod_style),
+        example: "crate = path::to::idem_runtime",
+    }
+    skip: () {
+        word: "skip",
+        places: &[Place::Field],
+        value: flag,
+        example: "skip",
+    }
+    rename: LitStr {
+        word: "rename",
+        places: &[Place::Field, Place::Variant],
+        value: string,
+        example: r#"rename = "amount""#,
+    }
+    with: ExprPath {
+        word: "with",
+        places: &[Place::Field],
+        value: path(ExprPath::parse),
+        example: "with = function",
+    }
+    default: () {
+        word: "default",
+        places: &[Place::Field],
+        value: flag,
+        example: "default",
+    }
+    float: () {
+        word: "float",
+        places: &[Place::Field],
+        value: flag,
+        example: "float",
+    }
+}
+
+/// Option that was written, with its value.
+pub(super) struct Given<T> {
     pub(super) word: Ident,
     pub(super) value: T,
 }
 
+/// Declaration of an option.
+struct Declared {
+    word: &'static str,
+    places: &'static [Place],
+    example: &'static str,
+}
+
+/// Parses the options in the attributes of one place.
 pub(super) fn options(attributes: &[Attribute], place: Place, errors: &mut Errors) -> Options {
     let mut options = Options::default();
     for attribute in attributes {
@@ -85,14 +161,14 @@ pub(super) fn options(attributes: &[Attribute], place: Place, errors: &mut Error
             errors.at(
                 &attribute.meta,
                 format!(
-                    "options stand in parentheses: `#[fingerprint({})]`",
-                    example(place.words()[0])
+                    "write the options in parentheses: `#[fingerprint({})]`",
+                    place.example()
                 ),
             );
             continue;
         };
         for option in split(list.tokens.clone()) {
-            let read = |input: ParseStream<'_>| one(input, place, &mut options);
+            let read = |input: ParseStream<'_>| parse_one(input, place, &mut options);
             if let Err(error) = read.parse2(option) {
                 errors.push(error);
             }
@@ -101,7 +177,7 @@ pub(super) fn options(attributes: &[Attribute], place: Place, errors: &mut Error
     options
 }
 
-/// The tokens between commas, so that what is wrong in one option does not hide the next.
+/// Splits tokens at commas, so that an error in one option does not hide those in the next.
 fn split(tokens: TokenStream) -> Vec<TokenStream> {
     let mut parts = vec![TokenStream::new()];
     for token in tokens {
@@ -117,62 +193,23 @@ fn split(tokens: TokenStream) -> Vec<TokenStream> {
             (_, None) => {}
         }
     }
-    // A comma may end the list.
+    // The list may end with a comma.
     if parts.last().is_some_and(TokenStream::is_empty) {
         parts.pop();
     }
     parts
 }
 
-fn one(input: ParseStream<'_>, place: Place, options: &mut Options) -> syn::Result<()> {
+fn parse_one(input: ParseStream<'_>, place: Place, options: &mut Options) -> Result<()> {
     let word = input.call(Ident::parse_any).map_err(|error| {
-        syn::Error::new(
-            error.span(),
-            format!(
-                "expected an option, such as `{}`",
-                example(place.words()[0])
-            ),
-        )
+        let message = format!("expected an option, such as `{}`", place.example());
+        Error::new(error.span(), message)
     })?;
     let text = word.to_string();
     if !place.words().contains(&text.as_str()) {
-        return Err(syn::Error::new(word.span(), misplaced(&text, place)));
+        return Err(Error::new(word.span(), misplaced(&text, place)));
     }
-    let twice = || {
-        syn::Error::new(
-            word.span(),
-            format!("`{text}` is there already: keep one of the two"),
-        )
-    };
-    match text.as_str() {
-        "skip" => set(&mut options.skip, &word, flag(input, &word)?, twice)?,
-        "default" => set(&mut options.default, &word, flag(input, &word)?, twice)?,
-        "float" => set(&mut options.float, &word, flag(input, &word)?, twice)?,
-        "name" => set(&mut options.name, &word, string(input, &word)?, twice)?,
-        "rename" => set(&mut options.rename, &word, string(input, &word)?, twice)?,
-        "with" => {
-            let path = path(input, &word, <ExprPath as syn::parse::Parse>::parse)?;
-            set(&mut options.with, &word, path, twice)?;
-        }
-        "crate" => {
-            let path = path(input, &word, Path::parse_mod_style)?;
-            set(&mut options.krate, &word, path, twice)?;
-        }
-        _ => {
-            let predicates = string(input, &word)?
-                .parse_with(Punctuated::<_, Token![,]>::parse_terminated)
-                .map_err(|error| {
-                    let message = format!(
-                        "`{text}` takes what stands after `where`, `{}`: {error}",
-                        example(&text)
-                    );
-                    syn::Error::new(error.span(), message)
-                })?
-                .into_iter()
-                .collect();
-            set(&mut options.bound, &word, predicates, twice)?;
-        }
-    }
+    options.parse_value(&word, input)?;
     if input.is_empty() {
         Ok(())
     } else {
@@ -180,109 +217,106 @@ fn one(input: ParseStream<'_>, place: Place, options: &mut Options) -> syn::Resu
     }
 }
 
-fn set<T>(
-    slot: &mut Option<Set<T>>,
-    word: &Ident,
-    value: T,
-    twice: impl Fn() -> syn::Error,
-) -> syn::Result<()> {
-    if slot.is_some() {
-        return Err(twice());
-    }
-    *slot = Some(Set {
-        word: word.clone(),
-        value,
-    });
-    Ok(())
+fn given_twice(word: &Ident) -> Error {
+    Error::new(
+        word.span(),
+        format!("`{word}` is given twice: remove one of them"),
+    )
 }
 
-fn flag(input: ParseStream<'_>, word: &Ident) -> syn::Result<()> {
+fn flag(input: ParseStream<'_>, word: &Ident) -> Result<()> {
     if input.peek(Token![=]) {
-        return Err(input.error(format!("`{word}` stands alone, without a value")));
+        return Err(input.error(format!("`{word}` takes no value")));
     }
     Ok(())
 }
 
-fn equals(input: ParseStream<'_>, word: &Ident) -> syn::Result<()> {
+fn equals(input: ParseStream<'_>, word: &Ident) -> Result<()> {
+    let missing = |span: Span| {
+        let example = example(&word.to_string());
+        Error::new(span, format!("`{word}` needs a value: `{example}`"))
+    };
     if input.is_empty() {
-        return Err(missing(word, word.span()));
+        return Err(missing(word.span()));
     }
-    let equals: syn::Result<Token![=]> = input.parse();
-    equals.map_err(|error| missing(word, error.span()))?;
+    let equals: Result<Token![=]> = input.parse();
+    equals.map_err(|error| missing(error.span()))?;
     Ok(())
 }
 
-fn missing(word: &Ident, span: Span) -> syn::Error {
-    let example = example(&word.to_string());
-    syn::Error::new(span, format!("`{word}` takes a value: `{example}`"))
+fn string(input: ParseStream<'_>, word: &Ident) -> Result<LitStr> {
+    equals(input, word)?;
+    input
+        .parse()
+        .map_err(|error| wrong_value(input, word, "string", &error))
 }
 
-fn string(input: ParseStream<'_>, word: &Ident) -> syn::Result<LitStr> {
-    equals(input, word)?;
-    let example = example(&word.to_string());
-    input.parse().map_err(|error| {
-        let span = if input.is_empty() {
-            word.span()
-        } else {
-            error.span()
-        };
-        syn::Error::new(span, format!("`{word}` takes a string: `{example}`"))
-    })
-}
-
-fn path<T>(
-    input: ParseStream<'_>,
-    word: &Ident,
-    parse: impl Fn(ParseStream<'_>) -> syn::Result<T>,
-) -> syn::Result<T> {
-    equals(input, word)?;
-    let example = example(&word.to_string());
-    let quoted: Option<LitStr> = input.fork().parse().ok();
-    parse(input).map_err(|error| match quoted {
-        Some(quoted) => syn::Error::new(
-            quoted.span(),
-            format!(
-                "`{word}` takes a path without quotes: `{word} = {}`",
-                quoted.value()
-            ),
-        ),
-        None => {
-            let span = if input.is_empty() {
-                word.span()
-            } else {
-                error.span()
-            };
-            syn::Error::new(span, format!("`{word}` takes a path: `{example}`"))
+fn predicates(input: ParseStream<'_>, word: &Ident) -> Result<Vec<WherePredicate>> {
+    let predicates = string(input, word)?.parse_with(Punctuated::<_, Token![,]>::parse_terminated);
+    match predicates {
+        Ok(predicates) => Ok(predicates.into_iter().collect()),
+        Err(error) => {
+            let example = example(&word.to_string());
+            let message = format!(
+                "the value of `{word}` is the text of a `where` clause, `{example}`: {error}"
+            );
+            Err(Error::new(error.span(), message))
         }
-    })
+    }
+}
+
+/// Parser of a path, which may be written in quotes by mistake.
+fn path<T>(
+    parse: impl Fn(ParseStream<'_>) -> Result<T>,
+) -> impl Fn(ParseStream<'_>, &Ident) -> Result<T> {
+    move |input, word| {
+        equals(input, word)?;
+        let quoted: Option<LitStr> = input.fork().parse().ok();
+        parse(input).map_err(|error| match quoted {
+            Some(quoted) => {
+                let path = quoted.value();
+                let message =
+                    format!("write the path of `{word}` without quotes: `{word} = {path}`");
+                Error::new(quoted.span(), message)
+            }
+            None => wrong_value(input, word, "path", &error),
+        })
+    }
+}
+
+fn wrong_value(input: ParseStream<'_>, word: &Ident, what: &str, error: &Error) -> Error {
+    let span = if input.is_empty() {
+        word.span()
+    } else {
+        error.span()
+    };
+    let example = example(&word.to_string());
+    Error::new(
+        span,
+        format!("the value of `{word}` is a {what}: `{example}`"),
+    )
 }
 
 fn example(word: &str) -> &'static str {
-    match word {
-        "name" => r#"name = "charge""#,
-        "bound" => r#"bound = "T: Fingerprint""#,
-        "crate" => "crate = path::to::idem_runtime",
-        "rename" => r#"rename = "amount""#,
-        "with" => "with = function",
-        _ => "skip",
-    }
+    let declared = DECLARED.iter().find(|option| option.word == word);
+    declared.map_or("", |option| option.example)
 }
 
-/// Why a word does not belong where it stands.
+/// Message for a word that is no option of this place.
 fn misplaced(word: &str, place: Place) -> String {
     let here = place.phrase();
     match (word, place) {
         ("skip", Place::Variant) => {
-            return "a variant cannot be skipped, it says which request this is; skip fields of it"
+            return "a variant cannot be skipped, because it tells requests apart: skip fields of it"
                 .into();
         }
         ("rename", Place::Type) => {
-            return "a type has no name in the canonical form, so there is nothing to rename; \
+            return "a type has no name in the canonical form, so there is nothing to rename: \
                     `name = \"...\"` wraps its form in a map with that one name"
                 .into();
         }
         ("name", Place::Field | Place::Variant) => {
-            return format!("`name` goes on a type; on {here} it is `rename = \"...\"`");
+            return format!("`name` is for a type: on {here} write `rename = \"...\"`");
         }
         _ => {}
     }
@@ -290,16 +324,14 @@ fn misplaced(word: &str, place: Place) -> String {
         .into_iter()
         .find(|other| *other != place && other.words().contains(&word));
     if let Some(other) = elsewhere {
-        return format!("`{word}` goes on {}, not on {here}", other.phrase());
+        return format!("`{word}` is for {}, not for {here}", other.phrase());
     }
-    let words = place
-        .words()
-        .iter()
-        .map(|word| format!("`{word}`"))
-        .collect::<Vec<_>>()
-        .join(", ");
-    match suggest(word, place.words()) {
-        Some(meant) => format!("`{word}` is no option of {here}, did you mean `{meant}`?"),
-        None => format!("`{word}` is no option of {here}, there is {words}"),
+    let words = place.words();
+    match suggest(word, &words) {
+        Some(meant) => format!("`{word}` is not an option of {here}, did you mean `{meant}`?"),
+        None => {
+            let words = words.join("`, `");
+            format!("`{word}` is not an option of {here}; the options are `{words}`")
+        }
     }
 }
