@@ -1,18 +1,20 @@
-//! Emits the canonical form of a map from names to values, sorted and encoded while the macro runs.
+//! Generates the encoding of a map from names to values. The macro sorts and encodes the names.
 
 use proc_macro2::{Ident, Literal, Span, TokenStream};
 use quote::quote;
 
-/// One entry of a map whose names are known while the macro runs.
+/// Entry of a map.
 pub(crate) struct Entry {
-    /// The name, a CBOR text string.
+    /// Name, encoded as a CBOR text string.
     pub name: String,
-    /// An expression of type `&T`, where `T: Fingerprint`. Evaluated more than once, so it has no side effects.
+    /// Expression of type `&T`, where `T: Fingerprint`. It is evaluated more than once, so it must have no side effects.
     pub value: TokenStream,
 }
 
-/// Statements that write the entries, sorted by their encoded names (RFC 8949 §4.2.1), to `encoder`, an expression
-/// of type `&mut Encoder`. Values that are absent are left out. `private` is the path of the runtime's `__private`.
+/// Block that writes the entries to `encoder`, an expression of type `&mut Encoder`.
+///
+/// The entries are sorted by their encoded names (RFC 8949 §4.2.1). Absent values are left out. `private` is the path of
+/// the runtime's `__private`.
 pub(crate) fn encode_map(
     private: &TokenStream,
     encoder: &TokenStream,
@@ -23,14 +25,14 @@ pub(crate) fn encode_map(
         .map(|Entry { name, value }| (text(&name), value))
         .collect();
     entries.sort_by(|(one, _), (other, _)| one.cmp(other));
-    // Resolves here whatever names the user's own expressions use.
+    // The name resolves as generated code, so that the user's expressions cannot refer to it.
     let target = Ident::new("__encoder", Span::mixed_site());
     let values = entries.iter().map(|(_, value)| value);
     let writes = entries.iter().map(|(name, value)| {
         let name = Literal::byte_string(name);
         quote!(#private::Encoder::entry(#target, #name, #value);)
     });
-    // The sum is a constant, and the head with it, unless a value says at run time whether it is there.
+    // The sum and the head of the map are constants, unless a value is known to be present only at run time.
     quote! {{
         let #target: &mut #private::Encoder = #encoder;
         #private::Encoder::map(#target, 0usize #(+ #private::Encoder::present(#values))*);
@@ -38,7 +40,7 @@ pub(crate) fn encode_map(
     }}
 }
 
-/// The encoding of a text string.
+/// Encodes a CBOR text string.
 pub(crate) fn text(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len() + 9);
     let len = text.len() as u64;
@@ -67,7 +69,7 @@ mod tests {
     use super::text;
 
     #[test]
-    fn the_head_of_a_text_is_the_shortest() {
+    fn a_text_has_the_shortest_head() {
         for (len, head) in [
             (0, &[0x60][..]),
             (23, &[0x77]),

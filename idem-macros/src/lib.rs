@@ -8,7 +8,7 @@ mod suggest;
 
 /// Makes an async function idempotent: one owner at a time per key, and a stored result for every retry.
 ///
-/// The options, what they guarantee and what they do not are documented where `idem_runtime` re-exports this:
+/// The options and the guarantees are documented at the re-export in `idem_runtime`:
 /// [`idem_runtime::idempotent`](https://docs.rs/idem-runtime/latest/idem_runtime/attr.idempotent.html).
 #[proc_macro_attribute]
 pub fn idempotent(
@@ -20,10 +20,18 @@ pub fn idempotent(
 
 /// Derives `idem_runtime::Fingerprint`, the canonical form of a request.
 ///
-/// On the type: `name = "..."` wraps its form in a map with that one name, `bound = "..."` replaces the inferred
-/// bounds, `crate = path` says where the runtime is. On a field: `skip` leaves it out, `default` leaves it out while it
-/// equals its default, `rename = "..."` gives it another name, `with = path` has a `fn(&T, &mut Encoder)` write it, and
-/// `float` accepts `f32` and `f64`. On a variant: `rename = "..."`.
+/// Options in `#[fingerprint(...)]`:
+///
+/// | on | option | effect |
+/// | --- | --- | --- |
+/// | type | `name = "..."` | wraps the canonical form in a map with that one name |
+/// | type | `bound = "..."` | replaces the inferred bounds |
+/// | type | `crate = path` | path of the runtime |
+/// | field | `skip` | leaves the field out |
+/// | field | `default` | leaves the field out if it equals its default |
+/// | field, variant | `rename = "..."` | replaces the name in the canonical form |
+/// | field | `with = path` | encodes the field with a `fn(&T, &mut Encoder)` |
+/// | field | `float` | accepts `f32` and `f64` |
 #[proc_macro_derive(Fingerprint, attributes(fingerprint))]
 pub fn derive_fingerprint(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     fingerprint::derive(input.into()).into()

@@ -1,6 +1,6 @@
-//! Finds the word that somebody meant.
+//! Suggests the known word for a misspelt one.
 
-/// The known word that `unknown` is closest to, where it is close enough to be a slip of the pen.
+/// Returns the known word that is closest to `unknown`, if it is close enough for a typing error.
 pub(crate) fn suggest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
     let allowed = (unknown.chars().count() / 3).max(1);
     known
@@ -13,7 +13,7 @@ pub(crate) fn suggest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
         .map(|(_, word)| word)
 }
 
-/// How many letters must be inserted, removed, replaced or swapped with their neighbour to get from one to the other.
+/// Edit distance: the number of letters to insert, remove, replace or swap with a neighbour (optimal string alignment).
 fn distance(one: &str, other: &str) -> usize {
     let one: Vec<char> = one.chars().collect();
     let other: Vec<char> = other.chars().collect();
@@ -41,7 +41,7 @@ mod tests {
     const KNOWN: &[&str] = &["skip", "rename", "default", "float"];
 
     #[test]
-    fn a_slip_is_understood_and_a_stranger_is_not() {
+    fn a_similar_word_is_suggested_and_no_other() {
         assert_eq!(suggest("rename_all", KNOWN), Some("rename"));
         assert_eq!(suggest("defualt", KNOWN), Some("default"));
         assert_eq!(suggest("skp", KNOWN), Some("skip"));
