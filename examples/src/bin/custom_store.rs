@@ -143,7 +143,8 @@ impl Store for ShelfStore {
         if is_same_claim(record, claim) {
             return Ok(shelf.claim(claim));
         }
-        // Compare-and-swap: the record must still be as it was observed. A renewal in between changes the observation.
+        // Compare-and-swap: the record must still be as it was observed. A renewal since then has changed the
+        // observation.
         let may = record.observation() == *observed
             && is_unsettled(record)
             && record.on_crash != OnCrash::Refuse

@@ -50,7 +50,7 @@ enum OrderError {
 }
 
 impl Shop {
-    /// Takes an order: commits the order, its message and the record of the call together, or none of them.
+    /// Takes an order: commits the order, its message and the record of the call together or not at all.
     #[idempotent(key = key, ttl = "24h", wait = "10s", name = "orders.place", store = self.idem, tx = tx)]
     async fn place_order(&self, key: &str, customer: &str) -> Result<i64, OrderError> {
         let row = sqlx::query("INSERT INTO orders (customer) VALUES (?)")

@@ -118,7 +118,7 @@ impl Worker {
     }
 }
 
-/// Exits when the parent process ends, in whatever way: the parent writes nothing to this process's standard input,
+/// Exits when the parent process ends, for any reason: the parent writes nothing to this process's standard input,
 /// which is closed when the parent ends. Ctrl-C is sent to both processes, and only the parent handles it.
 fn die_with_the_parent() {
     std::thread::spawn(|| {
