@@ -324,7 +324,7 @@ impl StoreError {
         }
     }
 
-    /// Marks the error as retryable, whatever its kind: the store expects the failure to end without intervention.
+    /// Marks the error as retryable, regardless of its kind: the store expects the failure to end without intervention.
     #[must_use]
     pub fn retryable(mut self) -> Self {
         self.retryable = true;

@@ -117,7 +117,7 @@ fn begin(directory: &Path, job: &Job, fresh: &Key) -> Result<Entry, JournalError
                 write(directory, &path, job, fresh)?;
             }
             match read(&path, job) {
-                // Another caller has ended the job in between, so it is begun anew.
+                // Another caller has just ended the job, so it is begun anew.
                 Err(error) if error.kind() == ErrorKind::NotFound && further.next().is_some() => {}
                 read => break read?,
             }
