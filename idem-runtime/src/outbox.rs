@@ -1,9 +1,9 @@
-//! Messages that go out exactly when a transaction commits.
+//! Transactional outbox: messages that are sent if and only if a transaction commits.
 //!
-//! A service that changes its database and then tells others of it can die in between: the change is there and nobody
-//! was told. With an outbox the message is a row that is written in the **same transaction** as the change: both are
-//! there or neither. A *relay*, started in one line, hands each message to a handler of yours, again and again until it
-//! was handled.
+//! A service that changes its database and then notifies others can crash in between: the change is made, but the
+//! notification is lost. With an outbox the message is a row that is written in the **same transaction** as the change,
+//! so both exist or neither. A *relay*, started in one line, passes each message to your handler, and retries until the
+//! message is handled.
 //!
 #![cfg_attr(
     feature = "sqlite",
@@ -23,7 +23,7 @@ struct OrderPlaced { order: u64, customer: String }
 let outbox = Outbox::new(pool.clone());
 outbox.migrate().await?;
 
-// The message goes out if and only if the order is there.
+// The message is sent if and only if the order is committed.
 let mut tx = pool.begin().await?;
 sqlx::query("INSERT INTO orders (customer) VALUES ('ann')").execute(&mut *tx).await?;
 let placed = OrderPlaced { order: 1, customer: "ann".into() };
@@ -47,21 +47,23 @@ relay.shutdown().await; // finishes what it has begun
 //!
 //! # What is guaranteed
 //!
-//! - **At least once.** A message is handed out until its handler returns `Ok`, also when relays and machines die. A
-//!   relay that dies after the handler has done its work and before that was recorded hands the message out again.
-//! - **A stable key.** [`Message::key`] is the same each time. A consumer that is idempotent by it does its work
-//!   **exactly once**; with this crate that is one attribute, see below.
-//! - **One at a time.** Among any number of relays one has a message, as long as its lease holds. The lease is the
-//!   database's, by the database's clock, and renewed at a third of it while the handler runs. A relay that was paused
-//!   for longer, or cut off from the database, may still be at work when another one begins.
-//! - **Order per key.** A message is not handed out while an earlier one with the same ordering key
-//!   ([`NewMessage::ordered_by`]) is undelivered, whatever their topics. Messages of different keys, and those without,
-//!   go out side by side. *Earlier* is the order of enqueuing; of two transactions that enqueue for one key at the same
-//!   time, either may be first, so lock what the key stands for (the customer's row, say) before enqueuing.
-//! - **Nothing is dropped.** What cannot be handled is *parked* and kept: see below.
+//! - **At least once.** A message is delivered again until its handler returns `Ok`, even if relays and machines crash.
+//!   If a relay crashes between the end of the handler's work and the record of it, the message is delivered again.
+//! - **A stable key.** [`Message::key`] is the same for each delivery. A consumer that uses it for deduplication does
+//!   its work **exactly once**. With this crate that takes one attribute, see below.
+//! - **One at a time.** Of all relays only one has a message, while its lease is valid. The lease is kept in the
+//!   database, measured by the database's clock, and renewed at a third of its length while the handler runs. A relay
+//!   that was paused for longer, or cut off from the database, may still be running the handler when another relay
+//!   begins.
+//! - **Order per key.** A message is not delivered while an earlier one with the same ordering key
+//!   ([`NewMessage::ordered_by`]) is undelivered, also across topics. Messages with different ordering keys, and
+//!   those without one, are delivered concurrently. *Earlier* is the order of enqueuing. If two concurrent transactions
+//!   enqueue for one ordering key, either may be first. To fix their order, lock the entity behind the key (for example
+//!   the customer's row) before enqueuing.
+//! - **Nothing is dropped.** A message that cannot be handled is *parked* and kept: see below.
 //!
-//! Not promised: exactly one run of a handler; an order between keys; a time. A handler runs outside of any
-//! transaction, and no connection is held for it.
+//! Not guaranteed: that a handler runs exactly once, an order between ordering keys, and a time of delivery. A handler
+//! runs outside of any transaction, and holds no connection.
 //!
 #![cfg_attr(
     all(feature = "macros", feature = "memory"),
@@ -82,54 +84,54 @@ async fn send_parcel(idem: &Idem<MemoryStore>, key: &Key, placed: &OrderPlaced) 
     Ok(())
 }
 
-// The handler: a message that comes again is a retry with the same key.
+// The handler: a message that is delivered again is a retry with the same key.
 async fn on_order_placed(idem: Idem<MemoryStore>, message: Message<OrderPlaced>) -> Result<(), Error> {
     send_parcel(&idem, message.key(), &message.payload).await
 }
 ```
 
-Keep the `ttl` longer than a message may be on its way, the time in which it is parked included.
+Choose a `ttl` longer than the longest time until delivery, including the time for which a message may be parked.
 "#
 )]
 //!
 //! # Failures
 //!
-//! A handler that returns an error or panics is tried again after a pause, which grows exponentially and is drawn at
-//! random below that (full jitter, <https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/>). After
-//! [`Relay::max_attempts`] the message is **parked**: kept, listed by [`Outbox::parked`] with the last error, and
-//! handed out again only when a person says so ([`Outbox::requeue`]). A message that is handed out so often without any
-//! end, because it kills the process, is parked too; so is at once a payload that the handler's type cannot be read
-//! from.
+//! If a handler returns an error or panics, its message is retried with exponential back-off and full jitter
+//! (<https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/>). After [`Relay::max_attempts`] the
+//! message is **parked**. A parked message is kept, listed by [`Outbox::parked`] with the last error, and delivered
+//! again only after an operator calls [`Outbox::requeue`]. A message that kills the process, and so never ends an
+//! attempt, is parked after the same number of attempts. A payload that cannot be decoded as the handler's type is
+//! parked immediately.
 //!
-//! A parked message **blocks later ones of its ordering key**, until it is requeued or discarded ([`Outbox::discard`]):
-//! what comes after it may build on it. With [`Relay::skip_parked`] they go on without it. Messages of other keys do
-//! not wait for them: a relay never reads all that waits behind one message. Where over a hundred due messages of a
-//! topic are behind others, it goes from ordering key to ordering key, 64 at each look, until it has been at all of
-//! them.
+//! A parked message **blocks later ones of its ordering key** until it is requeued or discarded ([`Outbox::discard`]),
+//! because they may depend on it. With [`Relay::skip_parked`] the later ones are delivered without it. Messages of
+//! other ordering keys do not wait: a relay never reads the whole queue behind one message. If more than a hundred due
+//! messages of a topic wait behind others, the relay visits the ordering keys in turn, 64 in each poll, until it has
+//! visited all of them.
 //!
-//! A relay takes only topics that it has a handler for. Others wait for a relay that knows them, so a new topic can be
-//! enqueued before its consumer is deployed.
+//! A relay takes only topics for which it has a handler. Other topics wait for a relay that has one, so a new topic can
+//! be enqueued before its consumer is deployed.
 //!
 //! # The database
 //!
-//! One table, `idem_outbox`, in the application's own database, made by [`Outbox::migrate`] or by the application's own
-//! migrations: the SQL is in `migrations/{sqlite,postgres,mysql}/outbox` of this crate. Enqueuing is one statement, and
-//! what is handled without any failure takes two more, one to claim (which takes up to 32 messages at a time) and one
-//! to delete it; reading first makes MySQL's claims three. An idle relay reads once in each [`Relay::poll_interval`],
-//! without a lock; where something was enqueued in the same process, it looks a few times soon after.
+//! One table, `idem_outbox`, in the application's own database, created by [`Outbox::migrate`] or by the application's
+//! own migrations. The SQL is in `migrations/{sqlite,postgres,mysql}/outbox` of this crate. Enqueuing is one statement.
+//! Handling a message without a failure takes two more: one to claim it (up to 32 messages at a time) and one to delete
+//! it. On MySQL a claim takes three, because it reads first. An idle relay reads once in each [`Relay::poll_interval`],
+//! without a lock. After an enqueue in the same process, it polls a few more times soon after.
 //!
-//! - **SQLite**: begin a transaction that writes with `BEGIN IMMEDIATE` (`pool.begin_with("BEGIN IMMEDIATE")`). One
-//!   that reads first and then writes fails at once when a relay wrote in between.
+//! - **SQLite**: begin a transaction that writes with `BEGIN IMMEDIATE` (`pool.begin_with("BEGIN IMMEDIATE")`). A
+//!   transaction that reads first and then writes fails immediately if a relay wrote in between.
 //! - **PostgreSQL**: relays claim with `FOR UPDATE SKIP LOCKED`. There is no `NOTIFY`, because committing one takes a
 //!   lock that all transactions of the database share.
-//! - **MySQL, MariaDB**: relays read without a lock and claim conditionally, so no relay ever keeps a transaction that
-//!   enqueues waiting. On Galera enqueue through one node, since numbers of different nodes have no order.
+//! - **MySQL, MariaDB**: relays read without a lock and claim by compare-and-swap, so a relay never blocks a
+//!   transaction that enqueues. On Galera enqueue through one node, because numbers of different nodes have no order.
 //!
 //! # Events
 //!
 //! Handlers run in a `tracing` span `outbox` (target `idem`) with `topic`, `message` (its number in the table) and
-//! `attempt`. Warnings tell of failures, of parking and of lost leases. No span or event has a key, a payload or the
-//! text of a handler's error, which stands in the table.
+//! `attempt`. Warnings report failures, parking and lost leases. No span or event contains a key, a payload or the text
+//! of a handler's error. That text is stored in the table.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -154,15 +156,15 @@ pub use self::message::{Backlog, Message, Parked};
 pub use self::relay::{Relay, RelayGuard, RelayStats};
 pub use crate::store::outbox::{Connection, Database};
 
-/// The largest payload in bytes where nobody chose another limit: 1 MiB.
+/// Default limit on payloads in bytes: 1 MiB.
 pub const MAX_PAYLOAD_BYTES: usize = 1024 * 1024;
 const MAX_HEADER_BYTES: usize = 64 * 1024;
 
-/// Enqueues a message in the transaction that is open on this connection: it goes out if and only if that commits.
-/// Without a transaction it goes out at once. Gives the message's key.
+/// Enqueues a message in the transaction that is open on this connection: the message is sent if and only if the
+/// transaction commits. Without a transaction it is sent immediately. Returns the message's key.
 ///
-/// Into the table `idem_outbox`; for another one, [`Outbox::enqueue`]. For an ordering key, a delay or a key of your
-/// own, [`message`](fn@message).
+/// The message goes into the table `idem_outbox`; use [`Outbox::enqueue`] for another table. Use
+/// [`message`](fn@message) to set an ordering key, a delay or your own key.
 ///
 /// ```no_run
 /// # #[derive(serde::Serialize)] struct OrderPlaced;
@@ -188,7 +190,7 @@ pub async fn enqueue<C: Connection + ?Sized, T: Serialize + Sync + ?Sized>(
     message(topic, payload).enqueue(connection).await
 }
 
-/// A message for the table `idem_outbox`, to be given options and then [enqueued](NewMessage::enqueue).
+/// Builds a message for the table `idem_outbox`, to be given options and then [enqueued](NewMessage::enqueue).
 ///
 /// ```no_run
 /// # #[derive(serde::Serialize)] struct OrderPlaced;
@@ -219,7 +221,7 @@ pub fn message<'a, T: Serialize + Sync + ?Sized>(
     }
 }
 
-/// A table of messages: makes relays, and is what an operator looks at. Cloning is cheap and shares the
+/// A table of messages. Creates relays, and gives operators access to parked messages. Cloning is cheap and shares the
 /// connections.
 #[derive(Debug, Clone)]
 pub struct Outbox {
@@ -231,24 +233,24 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// The outbox in this database: a pool of sqlx (`SqlitePool`, `PgPool`, `MySqlPool`), or a store of this crate by
-    /// reference. It does nothing until it is used; call [`migrate`](Self::migrate) first.
+    /// Creates an outbox in this database: a pool of sqlx (`SqlitePool`, `PgPool`, `MySqlPool`), or a store of this
+    /// crate by reference. No statement runs before the outbox is used; call [`migrate`](Self::migrate) first.
     pub fn new(database: impl Into<Database>) -> Self {
         Self::on(database.into(), TableName::default())
     }
 
-    /// The same outbox in a table of this name instead of `idem_outbox`. Its indexes, and the table of what was
-    /// migrated, are named after it.
+    /// Uses a table with this name instead of `idem_outbox`. Its indexes, and the table of applied migrations, are
+    /// named after it.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`](crate::StoreErrorKind::Schema) where the name is not 1 to 48 ASCII letters, digits
-    /// and underscores, begins with a digit, or is reserved.
+    /// [`StoreErrorKind::Schema`](crate::StoreErrorKind::Schema) if the name is not 1 to 48 ASCII letters, digits and
+    /// underscores, begins with a digit, or is reserved.
     pub fn with_table(self, name: &str) -> Result<Self, StoreError> {
         let table = self.table.named(name)?;
         Ok(self.at(table))
     }
 
-    /// The same outbox in this schema of PostgreSQL, or database of MySQL, which must exist. SQLite has none.
+    /// Uses this schema of PostgreSQL, or database of MySQL, which must exist. SQLite has no schemas.
     ///
     /// # Errors
     /// As [`with_table`](Self::with_table), for the name of the schema.
@@ -257,7 +259,7 @@ impl Outbox {
         Ok(self.at(table))
     }
 
-    /// The same outbox with another limit on payloads, in bytes; [`MAX_PAYLOAD_BYTES`] where nothing is said.
+    /// Sets the limit on payloads, in bytes. Default [`MAX_PAYLOAD_BYTES`].
     #[must_use]
     pub fn max_payload_bytes(mut self, limit: usize) -> Self {
         self.max_payload_bytes = limit;
@@ -278,20 +280,22 @@ impl Outbox {
         Self::on(self.database, table).max_payload_bytes(self.max_payload_bytes)
     }
 
-    /// Makes the table, or brings it up to date. Safe to call at every start, and from many processes at once. What was
-    /// applied is kept in a table of its own (`idem_outbox_migrations`), apart from the application's own migrations.
+    /// Creates the table, or migrates it to the current version. Safe to call at every start, and concurrently from
+    /// many processes. The applied migrations are recorded in a separate table (`idem_outbox_migrations`), apart from
+    /// the application's own migrations.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`](crate::StoreErrorKind::Schema) where a later version of this crate made the table,
-    /// and those of any write.
+    /// [`StoreErrorKind::Schema`](crate::StoreErrorKind::Schema) if a later version of this crate created the table,
+    /// and the errors of any write.
     ///
     /// # Cancel safety
-    /// Dropped, it leaves each migration applied or not applied; call it again.
+    /// Dropping the future leaves each migration either applied or not; call this again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         self.messages.migrate().await
     }
 
-    /// As [`enqueue`], into the table of this outbox. The connection has to be to its database.
+    /// Enqueues a message into the table of this outbox, like [`enqueue`]. The connection must be to the outbox's
+    /// database.
     ///
     /// # Errors
     /// As [`NewMessage::enqueue`].
@@ -307,7 +311,7 @@ impl Outbox {
         self.message(topic, payload).enqueue(connection).await
     }
 
-    /// As [`message`](fn@message), for the table of this outbox.
+    /// Builds a message for the table of this outbox, like [`message`](fn@message).
     pub fn message<'a, T: Serialize + Sync + ?Sized>(
         &'a self,
         topic: &'a str,
@@ -320,18 +324,18 @@ impl Outbox {
         }
     }
 
-    /// A relay for this outbox, to be given [handlers](Relay::on) and started.
+    /// Creates a relay for this outbox, to be given [handlers](Relay::on) and started.
     pub fn relay(&self) -> Relay {
         Relay::new(Arc::clone(&self.messages))
     }
 
-    /// Up to `limit` parked messages behind this one, or from the first on, in the order of enqueuing.
+    /// Lists up to `limit` parked messages in the order of enqueuing: those after `after`, or from the first one.
     ///
     /// # Errors
-    /// Those of any read.
+    /// The errors of any read.
     ///
     /// # Cancel safety
-    /// It changes nothing.
+    /// Reads only.
     pub async fn parked(
         &self,
         after: Option<&Parked>,
@@ -342,40 +346,40 @@ impl Outbox {
         parked.into_iter().map(Parked::new).collect()
     }
 
-    /// Lets a parked message be handed out again, as often as a new one. It has the place in the order that it had.
-    /// False where no parked message has this key.
+    /// Makes a parked message eligible for delivery again, with as many attempts as a new one. The message keeps its
+    /// place in the order. False if no parked message has this key.
     ///
     /// # Errors
-    /// Those of any write.
+    /// The errors of any write.
     ///
     /// # Cancel safety
-    /// Dropped, it has happened or not.
+    /// Dropping the future leaves the message requeued or not.
     pub async fn requeue(&self, key: &Key) -> Result<bool, StoreError> {
         let requeued = self.messages.requeue(key.as_str()).await?;
         wake();
         Ok(requeued)
     }
 
-    /// Deletes a parked message: nobody will handle it. False where no parked message has this key.
+    /// Deletes a parked message, which is then never handled. False if no parked message has this key.
     ///
     /// # Errors
-    /// Those of any write.
+    /// The errors of any write.
     ///
     /// # Cancel safety
-    /// Dropped, it has happened or not.
+    /// Dropping the future leaves the message deleted or not.
     pub async fn discard(&self, key: &Key) -> Result<bool, StoreError> {
         let discarded = self.messages.discard(key.as_str()).await?;
         wake();
         Ok(discarded)
     }
 
-    /// How many messages wait, and for how long; what an alert looks at.
+    /// Counts waiting and parked messages, and the age of the oldest one; for use in alerts.
     ///
     /// # Errors
-    /// Those of any read.
+    /// The errors of any read.
     ///
     /// # Cancel safety
-    /// It changes nothing.
+    /// Reads only.
     pub async fn backlog(&self) -> Result<Backlog, StoreError> {
         Ok(self.messages.count().await?.into())
     }
@@ -395,49 +399,52 @@ pub struct NewMessage<'a, T: ?Sized> {
 }
 
 impl<'a, T: Serialize + Sync + ?Sized> NewMessage<'a, T> {
-    /// Hands this message out only after all earlier ones with the same ordering key, of any topic: a customer, an
-    /// account, whatever it is handled. 1 to 255 bytes.
+    /// Sets the ordering key: the message is delivered only after all earlier ones with the same ordering key, of any
+    /// topic. Typically names a customer or an account. 1 to 255 bytes.
     pub fn ordered_by(mut self, ordering_key: &'a str) -> Self {
         self.ordering_key = Some(ordering_key);
         self
     }
 
-    /// The message's own key, instead of a random one. Enqueued again with the same key, the same message is there once
-    /// for as long as it is in the table, which is until it was delivered unless the relay
-    /// [keeps it](Relay::keep_delivered); another message with that key is [`Error::KeyReused`]. A key in a scope is
-    /// replaced by one that is derived from both.
+    /// Sets the message's own key, instead of a random one. Enqueuing the same message again with the same key has no
+    /// effect while the message is in the table. It is in the table until it is delivered, or longer if the relay
+    /// [keeps it](Relay::keep_delivered). A different message with that key is [`Error::KeyReused`]. A key in a scope
+    /// is replaced by one that is derived from both.
     pub fn key(mut self, key: &(impl ToKey + ?Sized)) -> Self {
         self.key = key.to_key().map(Some).map_err(Error::from);
         self
     }
 
-    /// Hands it out no earlier than this. Later ones of its ordering key wait as well.
+    /// Delays the message by at least this time. Later messages of its ordering key wait as well.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
     }
 
-    /// Something that goes along with the payload, such as a trace context. A second value of a name replaces the
+    /// Adds a header that is sent with the payload, such as a trace context. A second value of a name replaces the
     /// first.
     pub fn header(mut self, name: &'a str, value: &'a str) -> Self {
         self.headers.insert(name, value);
         self
     }
 
-    /// Enqueues it in the transaction that is open on this connection, and gives its key.
+    /// Enqueues the message in the transaction that is open on this connection, and returns its key.
     ///
-    /// The handler gets the very value. What JSON cannot carry (NaN, an infinity, `Some(None)`) is an error. Which type
-    /// will read it is not known here: one that buffers (internally tagged and untagged enums, flattened fields) reads
-    /// neither 128-bit integers nor keys of maps that are not texts, and parks the message; an untagged variant of a
-    /// float takes integers beyond 64 bits. Write those as texts.
+    /// The handler gets exactly the enqueued value. A value that JSON cannot represent (NaN, an infinity, `Some(None)`)
+    /// is an error. The type that will decode the payload is not known here. A type that buffers (internally tagged and
+    /// untagged enums, flattened fields) decodes neither 128-bit integers nor map keys that are not strings, so the
+    /// message is parked. An untagged variant of a float accepts integers beyond 64 bits. Encode such values as
+    /// strings.
     ///
     /// # Errors
-    /// [`Error::InvalidOutbox`] where topic, ordering key or headers are malformed, or the payload cannot be encoded or
-    /// is over the limit; [`Error::InvalidKey`] for the key; [`Error::KeyReused`] where another message has it;
-    /// [`Error::Store`] where the database fails, for which PostgreSQL gives up the whole transaction.
+    /// - [`Error::InvalidOutbox`] if topic, ordering key or headers are malformed, or if the payload cannot be encoded
+    ///   or is over the limit;
+    /// - [`Error::InvalidKey`] if the key is malformed;
+    /// - [`Error::KeyReused`] if another message has the key;
+    /// - [`Error::Store`] if the database fails. PostgreSQL then aborts the whole transaction.
     ///
     /// # Cancel safety
-    /// Dropped, the transaction may have the message or not: roll it back.
+    /// After dropping the future, the transaction may contain the message or not: roll it back.
     pub async fn enqueue<C: Connection + ?Sized>(self, connection: &mut C) -> Result<Key, Error> {
         if !is_name(self.topic) {
             return Err(InvalidOutbox::Topic.into());
@@ -475,7 +482,7 @@ impl<'a, T: Serialize + Sync + ?Sized> NewMessage<'a, T> {
     }
 }
 
-/// Without the payload, which is the user's, and the keys.
+/// Omits the payload, which is the user's, and the keys.
 impl<T: ?Sized> fmt::Debug for NewMessage<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NewMessage")
@@ -485,7 +492,8 @@ impl<T: ?Sized> fmt::Debug for NewMessage<'_, T> {
     }
 }
 
-/// Whether this can be a topic or an ordering key. Some databases leave blanks at the end out of a comparison.
+/// True if this can be a topic or an ordering key. Surrounding white space is refused, because some databases ignore
+/// trailing spaces in comparisons.
 fn is_name(text: &str) -> bool {
     (1..=MAX_LEN).contains(&text.len())
         && !text.chars().any(char::is_control)
@@ -516,7 +524,8 @@ fn encode_headers(headers: &BTreeMap<&str, &str>) -> Result<String, InvalidOutbo
     encode(headers, MAX_HEADER_BYTES).map_err(|_| InvalidOutbox::Headers)
 }
 
-/// Maps may come in another order each time. Numbers are compared as they are written, also beyond 64 bits.
+/// Compares JSON texts regardless of the order of map entries, which may differ each time. Numbers are compared as
+/// written, also beyond 64 bits.
 fn is_same_json(one: &str, other: &str) -> bool {
     let digest = |text: &str| fingerprint::digest(&fingerprint::json(text.as_bytes())).ok();
     one == other || digest(one).is_some_and(|one| Some(one) == digest(other))
@@ -532,7 +541,7 @@ fn random_key() -> Result<Key, Error> {
     Ok(Key::new(format!("{a}-{b}-{c}-{d}-{e}"))?)
 }
 
-/// Tells the relays of this process that something will be there soon, or is.
+/// Wakes the relays of this process: a message is, or will soon be, in the table.
 fn wake() {
     ENQUEUED.send_replace(());
 }

@@ -1,4 +1,4 @@
-//! The way of one message from its claim to its end, and on to the next of its ordering key.
+//! Delivers a claimed message, records the result, and continues with the next one of its ordering key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::error::StoreError;
 use crate::record::ClaimId;
 use crate::store::outbox::{MessageLease, StoredMessage};
 
-/// A message, and what it was claimed with.
+/// A message with the claim under which it is held.
 pub(super) struct ClaimedMessage {
     pub(super) message: StoredMessage,
     pub(super) claim_id: ClaimId,
-    /// End of the lease, counted from before the claim was sent: no other relay can claim the message earlier.
+    /// End of the lease, measured from before the claim was sent: no other relay can claim the message earlier.
     pub(super) held_until: Instant,
 }
 
@@ -30,13 +30,14 @@ impl ClaimedMessage {
     }
 }
 
-/// How many messages of one ordering key follow each other before others have their turn.
+/// Maximum number of messages of one ordering key in a row, before other messages get their turn.
 const MAX_RUN_PER_KEY: u32 = 100;
-/// The longest text of an error that is kept, in characters.
+/// Maximum length of a stored error text, in characters.
 const MAX_ERROR: usize = 1_000;
 
-/// Handles a message, and then those behind it in the order of its key: asking for the next of one key is cheaper than
-/// looking through all that wait behind others. Tells whether there may be something that only a new look finds.
+/// Handles a message, and then its successors in the order of its ordering key. Querying the next message of one key is
+/// cheaper than searching all messages that wait behind others. Returns true if there may be messages that only a new
+/// poll finds.
 pub(super) async fn deliver_in_order(shared: Arc<Shared>, mut claim: ClaimedMessage) -> bool {
     let mut run = 0;
     loop {
@@ -74,7 +75,7 @@ pub(super) async fn deliver_in_order(shared: Arc<Shared>, mut claim: ClaimedMess
     }
 }
 
-/// Hands out a message and records how that ended. Tells whether the next of its ordering key may follow.
+/// Handles a message and records the result. Returns true if the next message of its ordering key may follow.
 async fn handle(shared: &Shared, claim: ClaimedMessage) -> bool {
     let message_lease = claim.message_lease();
     let ClaimedMessage {
@@ -125,7 +126,7 @@ async fn handle(shared: &Shared, claim: ClaimedMessage) -> bool {
     );
     let transition = || shared.messages.give_back(message_lease, pause, &failure);
     settle(shared, &handled, transition).await;
-    // It stands in the way of those behind it.
+    // The message blocks its successors until it is delivered or parked.
     false
 }
 
@@ -134,11 +135,12 @@ struct HandledMessage {
     topic: String,
     number: i64,
     attempt: u32,
-    /// As in its [`ClaimedMessage`], and later with each renewal.
+    /// End of the lease, initially as in its [`ClaimedMessage`], extended by each renewal.
     held_until: Instant,
 }
 
-/// Runs the handler as a task, so that one that keeps its thread busy does not keep its own lease from being renewed.
+/// Runs the handler as a separate task, so that a handler that blocks its thread does not prevent the renewal of its
+/// own lease.
 async fn run(
     shared: &Shared,
     message_lease: MessageLease,
@@ -157,9 +159,9 @@ async fn run(
         message = handled.number,
         attempt = handled.attempt,
     );
-    // Dropped, it stops the handler.
+    // Dropping the set stops the handler.
     let mut task = JoinSet::new();
-    // Calling it belongs to the task: it may panic before it has made a future.
+    // The handler is called inside the task, because it may panic before it returns a future.
     task.spawn(async move { handler(message).await }.instrument(span));
     let lease = shared.settings.lease;
     let mut held = true;
@@ -171,7 +173,7 @@ async fn run(
                 match with_timeout(shared.messages.renew(message_lease, lease)).await {
                     Ok(true) => handled.held_until = until,
                     Ok(false) => held = false,
-                    // The next one may succeed, and whoever takes over first makes it fail for good.
+                    // The next renewal may succeed. If another relay takes over first, renewals fail for good.
                     Err(error) => tracing::warn!(
                         target: "idem",
                         topic = handled.topic,
@@ -205,7 +207,7 @@ async fn deliver(shared: &Shared, message_lease: MessageLease, handled: &Handled
     delivered
 }
 
-/// Tells whether later messages of its ordering key may follow.
+/// Parks the message. Returns true if later messages of its ordering key may follow.
 async fn park(
     shared: &Shared,
     message_lease: MessageLease,
@@ -229,8 +231,8 @@ async fn park(
     parked && shared.settings.skip_parked
 }
 
-/// Makes a transition that ends a claim, again and again where the database fails, for as long as the message may still
-/// be this relay's. False where it is somebody else's, or will be.
+/// Runs a transition that ends a claim. Retries if the database fails, for as long as the message may still belong to
+/// this relay. False if another relay has the message, or will get it.
 async fn settle<F>(shared: &Shared, handled: &HandledMessage, transition: impl Fn() -> F) -> bool
 where
     F: Future<Output = Result<bool, StoreError>>,
@@ -239,7 +241,7 @@ where
     let mut tried = 0;
     loop {
         let taken = match with_timeout(transition()).await {
-            // An earlier try may have done it without having said so.
+            // An earlier try may have succeeded without an acknowledgement.
             Ok(false) if tried > 0 => was_taken(shared, handled).await,
             taken => taken,
         };
@@ -274,13 +276,13 @@ async fn was_taken(shared: &Shared, handled: &HandledMessage) -> Result<bool, St
     )
 }
 
-/// Exponential backoff with full jitter, <https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/>.
+/// Exponential back-off with full jitter, <https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/>.
 fn pause(first: Duration, longest: Duration, attempt: u32) -> Duration {
     let doubled = first.saturating_mul(2_u32.saturating_pow(attempt.saturating_sub(1)));
     doubled.min(longest).mul_f64(rand::random())
 }
 
-/// An error and what caused it.
+/// Formats an error with its causes.
 fn told(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -303,7 +305,7 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> String {
     ))
 }
 
-/// As much of it as is kept; PostgreSQL takes no NUL.
+/// Truncates the text to the stored length, and removes NUL, which PostgreSQL does not accept.
 fn storable(text: &str) -> String {
     text.chars()
         .filter(|it| *it != '\0')

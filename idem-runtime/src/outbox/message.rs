@@ -1,4 +1,4 @@
-//! Messages as handlers and people see them.
+//! Messages, as handlers and operators see them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,9 +12,9 @@ use crate::key::Key;
 use crate::record::{Payload, Timestamp};
 use crate::store::outbox::{BacklogCount, StoredMessage};
 
-/// A message, as a handler is given it.
+/// A message, as passed to a handler.
 pub struct Message<T> {
-    /// What was enqueued.
+    /// The enqueued value.
     pub payload: T,
     key: Key,
     topic: String,
@@ -25,17 +25,17 @@ pub struct Message<T> {
 }
 
 impl<T> Message<T> {
-    /// The message's key: the same each time it is handed out, by whatever relay. What a consumer tells duplicates by.
+    /// Key of the message: the same for each delivery, by any relay. Consumers use it to detect duplicates.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The topic it was enqueued for.
+    /// The topic for which the message was enqueued.
     pub fn topic(&self) -> &str {
         &self.topic
     }
 
-    /// What it is ordered by, if anything.
+    /// Ordering key, if the message has one.
     pub fn ordering_key(&self) -> Option<&str> {
         self.ordering_key.as_deref()
     }
@@ -45,17 +45,17 @@ impl<T> Message<T> {
         self.headers.get(name).map(String::as_str)
     }
 
-    /// Its headers, by name.
+    /// The headers of the message, by name.
     pub fn headers(&self) -> &BTreeMap<String, String> {
         &self.headers
     }
 
-    /// How often it was handed out, this time included.
+    /// Number of this delivery; the first is 1.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// When it was enqueued, by the database's clock.
+    /// Time of enqueuing, by the database's clock.
     pub fn enqueued_at(&self) -> Timestamp {
         self.enqueued_at
     }
@@ -81,7 +81,7 @@ impl<T: DeserializeOwned> Message<T> {
     }
 }
 
-/// Without the payload, which is the user's, and the keys.
+/// Omits the payload, which is the user's, and the keys.
 impl<T> fmt::Debug for Message<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")
@@ -99,7 +99,7 @@ fn json(text: String) -> Payload {
     }
 }
 
-/// A message that waits for a person.
+/// A parked message: it waits for an operator.
 #[derive(Clone)]
 pub struct Parked {
     stored: StoredMessage,
@@ -122,48 +122,49 @@ impl Parked {
         self.stored.id
     }
 
-    /// Its key, for [`Outbox::requeue`](super::Outbox::requeue) and [`Outbox::discard`](super::Outbox::discard).
+    /// Key of the message, for [`Outbox::requeue`](super::Outbox::requeue) and
+    /// [`Outbox::discard`](super::Outbox::discard).
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The topic it was enqueued for.
+    /// The topic for which the message was enqueued.
     pub fn topic(&self) -> &str {
         &self.stored.topic
     }
 
-    /// What it is ordered by, if anything.
+    /// Ordering key, if the message has one.
     pub fn ordering_key(&self) -> Option<&str> {
         self.stored.ordering_key.as_deref()
     }
 
-    /// What was enqueued, as JSON.
+    /// The enqueued value, as JSON.
     pub fn payload(&self) -> &str {
         &self.stored.payload
     }
 
-    /// Why it was parked: the last error of its handler and what caused that, at most 1,000 characters.
+    /// Reason for parking: the last error of the handler and its causes, at most 1,000 characters.
     pub fn last_error(&self) -> &str {
         self.stored.last_error.as_deref().unwrap_or_default()
     }
 
-    /// How often it was handed out.
+    /// Number of deliveries so far.
     pub fn attempts(&self) -> u32 {
         self.stored.attempt
     }
 
-    /// When it was enqueued, by the database's clock.
+    /// Time of enqueuing, by the database's clock.
     pub fn enqueued_at(&self) -> Timestamp {
         self.stored.enqueued_at
     }
 
-    /// When it was parked, by the database's clock.
+    /// Time of parking, by the database's clock.
     pub fn parked_at(&self) -> Timestamp {
         self.stored.parked_at.unwrap_or(self.stored.enqueued_at)
     }
 }
 
-/// Without the payload, the keys, and the error, which may quote either.
+/// Omits the payload, the keys, and the error, which may quote either.
 impl fmt::Debug for Parked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Parked")
@@ -174,15 +175,15 @@ impl fmt::Debug for Parked {
     }
 }
 
-/// How much is in an outbox.
+/// Backlog of an outbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Backlog {
-    /// How many messages are yet to be delivered, those that are being handled included and parked ones not.
+    /// Number of messages that are not delivered yet. Includes those in a handler, but not parked ones.
     pub waiting: u64,
-    /// How many are parked.
+    /// Number of parked messages.
     pub parked: u64,
-    /// How long the oldest of the waiting ones has been there; zero where none is.
+    /// Age of the oldest waiting message; zero if none is waiting.
     pub oldest: Duration,
 }
 

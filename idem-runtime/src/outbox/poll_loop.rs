@@ -1,4 +1,4 @@
-//! The loop of a relay: when it looks for messages, and how many it takes.
+//! The poll loop of a relay: when to search for messages, and how many to take.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::record::ClaimId;
 use crate::store::outbox::{BATCH, Due};
 
-/// How long one statement of the database may take.
+/// Time limit for one statement of the database.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The first pause after something was enqueued in this process: about when its transaction commits. It grows from there.
+/// First pause after an enqueue in this process: about the time until its transaction commits. Later pauses grow.
 const SOON: Duration = Duration::from_millis(5);
-/// The pauses after the database failed grow up to this.
+/// Upper limit of the pauses after failures of the database.
 const LONGEST_FAILURE: Duration = Duration::from_secs(30);
-/// How often delivered messages are deleted, unless they are kept for less.
+/// Interval at which delivered messages are deleted, unless they are kept for less.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
 const PURGE_BATCH: u32 = 1_000;
-/// Number of ordering keys that one look visits, where too many messages wait behind others.
+/// Number of ordering keys that one poll visits, if too many messages wait behind others.
 const KEYS: usize = 64;
 
 pub(super) async fn run(shared: Arc<Shared>) {
@@ -34,7 +34,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let poll_interval = shared.settings.poll_interval;
     let mut pause = poll_interval;
     let mut failures = 0;
-    // The relays of a service do not purge in step.
+    // Jittered, so that the relays of a service do not purge at the same time.
     let keep = shared.settings.keep_delivered.unwrap_or(PURGE_EVERY);
     let purge_every = keep.min(PURGE_EVERY).max(SOON);
     let mut purge_at = Instant::now() + purge_every.mul_f64(rand::random());
@@ -60,7 +60,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
                     purge_at = Instant::now() + purge_every;
                     purge(&shared).await;
                 }
-                // The processes of a service do not look in step.
+                // Jittered, so that the processes of a service do not poll at the same time.
                 let jittered = pause.mul_f64(0.8 + 0.4 * rand::random::<f64>());
                 if claimed == 0 {
                     pause = poll_interval.min(pause * 2);
@@ -85,7 +85,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 biased;
                 () = stopped(&mut stop) => break,
                 Some(carried) = work.join_next(), if !work.is_empty() => {
-                    // Where all slots were taken, one is free now; else only what a message left over is new.
+                    // If all slots were taken, one is free now. Otherwise only a delivery that reports unfinished work
+                    // needs a poll.
                     if wait.is_none() || carried.unwrap_or(true) {
                         break;
                     }
@@ -109,15 +110,15 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
 }
 
 enum PollResult {
-    /// There may be more than could be taken.
+    /// There may be more messages than could be taken.
     Full,
-    /// There is no more.
+    /// There are no more messages.
     Exhausted,
-    /// Others took what was there.
+    /// Other relays took the messages that were due.
     Contended,
 }
 
-/// State of a relay between two looks.
+/// State of a relay between two polls.
 #[derive(Default)]
 struct Seen {
     due: Due,
@@ -143,7 +144,7 @@ async fn look(
             }
         }
         let expected = !due.topics.is_empty();
-        // The last one first next time, so that no topic starves behind others.
+        // Rotated, so that the last topic is first next time and no topic starves.
         due.topics.rotate_right(usize::from(expected));
         let mut found = false;
         let mut at = 0;
@@ -200,8 +201,8 @@ async fn look(
     }
 }
 
-/// Takes the first message of each ordering key behind the last key that was visited, and returns their number. It visits
-/// at most [`KEYS`] keys; the next look continues behind them.
+/// Takes the first message of each ordering key after the last visited key, and returns their number. Visits at most
+/// [`KEYS`] keys; the next poll continues after them.
 async fn look_by_key(
     shared: &Shared,
     last_key: &mut String,
@@ -260,7 +261,7 @@ async fn purge(shared: &Shared) {
     }
 }
 
-/// Gives up a statement that takes too long.
+/// Abandons a statement that exceeds the time limit.
 pub(super) async fn with_timeout<T>(
     statement: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {

@@ -1,4 +1,4 @@
-//! How a relay is set up, started and stopped.
+//! Configures, starts and stops a relay.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,8 +17,8 @@ use super::{is_name, poll_loop};
 use crate::error::{DecodeError, Error, InvalidOutbox};
 use crate::store::outbox::{Messages, Polling, StoredMessage};
 
-/// What hands the messages of an outbox to handlers. Made by [`Outbox::relay`](super::Outbox::relay); does nothing
-/// until it is [started](Self::start).
+/// Passes the messages of an outbox to handlers. Created by [`Outbox::relay`](super::Outbox::relay); does nothing until
+/// it is [started](Self::start).
 ///
 /// ```no_run
 /// # #[derive(serde::Deserialize)] struct OrderPlaced { customer: String }
@@ -39,18 +39,18 @@ pub struct Relay {
     messages: Arc<dyn Messages>,
     handlers: BTreeMap<String, Handler>,
     settings: Settings,
-    /// What is told when it is started.
+    /// First configuration error, returned by `start`.
     wrong: Option<InvalidOutbox>,
 }
 
-/// A handler that knows how to read its payload.
+/// A handler that decodes its payload itself.
 pub(super) type Handler = Arc<dyn Fn(StoredMessage) -> HandlerFuture + Send + Sync>;
 pub(super) type HandlerFuture = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
 
-/// Why a message was not handled.
+/// Reason for which a message was not handled.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It never will be, by this build.
+    /// This build cannot decode the message, so a retry is useless.
     Unreadable(DecodeError),
     Failed(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -67,9 +67,9 @@ pub(super) struct Settings {
     pub(super) skip_parked: bool,
 }
 
-/// Long enough for any wait, and short enough for the timer.
+/// Longer than any practical wait, and short enough for the timer.
 const DECADES: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
-/// How many topics one relay polls for: each is a part of one statement.
+/// Maximum number of topics for which one relay polls: each is part of one statement.
 const MAX_TOPICS: usize = 100;
 
 impl Relay {
@@ -91,11 +91,11 @@ impl Relay {
         }
     }
 
-    /// Hands the messages of a topic to this handler. `Ok` means that the message is done with. An error (anything that
-    /// `?` turns into a boxed error, `anyhow::Error` too) or a panic means that it is to be handed out again.
+    /// Sets the handler for the messages of a topic. `Ok` means that the message is handled. After an error or a panic
+    /// the message is delivered again. Every error type that `?` can box is accepted, `anyhow::Error` too.
     ///
-    /// The handler runs as a task of its own. It is never cancelled, except where the [`RelayGuard`] is dropped or the
-    /// runtime stops. Where its relay lost the lease it goes on, and what it returns counts for nothing.
+    /// The handler runs as a separate task. It is cancelled only if the [`RelayGuard`] is dropped or the runtime stops.
+    /// If its relay loses the lease, the handler continues, but its result is ignored.
     pub fn on<T, F, Fut, E>(mut self, topic: impl Into<String>, handler: F) -> Self
     where
         T: DeserializeOwned + Send + 'static,
@@ -123,62 +123,63 @@ impl Relay {
         self
     }
 
-    /// How long a relay is believed that says nothing; 30 s where nothing is said. It says something each third of it
-    /// while a handler runs. After a crash the message is handed out again that much later.
+    /// Lease duration: how long a message stays claimed without renewal. Default 30 s. The relay renews it at a third
+    /// of its length while a handler runs. After a crash the message is delivered again once the lease has lapsed.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = lease.min(DECADES);
         self
     }
 
-    /// How many messages this relay handles at once; 16 where nothing is said.
+    /// Maximum number of messages that this relay handles concurrently. Default 16.
     pub fn concurrency(mut self, messages: usize) -> Self {
         self.settings.concurrency = messages;
         self
     }
 
-    /// How often a message is handed out before it is parked; 10 where nothing is said, at least once.
+    /// Maximum number of deliveries of a message before it is parked; at least 1. Default 10.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.settings.max_attempts = attempts.max(1);
         self
     }
 
-    /// How long a message that failed waits: at random up to `first`, twice that after the second failure, and so on,
-    /// up to `longest`. 1 s and 5 min where nothing is said. It is handed out when a relay looks for messages after
-    /// that.
+    /// Pauses after failures, drawn at random (full jitter). The upper limit of a pause is `first` after the first
+    /// failure, twice that after the second, and so on, up to `longest`. Default 1 s and 5 min. The message is
+    /// delivered at the first poll after the pause.
     pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.settings.first_pause = first.min(DECADES);
         self.settings.longest_pause = longest.min(DECADES);
         self
     }
 
-    /// How often an idle relay looks for messages that other processes enqueued; 500 ms where nothing is said. Those of
-    /// its own process it looks for at once.
+    /// Interval at which an idle relay polls for messages that other processes enqueued. Default 500 ms. An enqueue in
+    /// the relay's own process wakes it.
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.settings.poll_interval = interval.min(DECADES);
         self
     }
 
-    /// Keeps delivered messages for so long, instead of deleting them: to be looked at, and so that the same
-    /// [key](super::NewMessage::key) is not enqueued again. They are deleted by whichever relay runs then, within
-    /// a minute or so.
+    /// Keeps delivered messages for this long, instead of deleting them. Kept messages can be inspected, and prevent
+    /// enqueuing the same [key](super::NewMessage::key) again. Any running relay deletes them afterwards, within about
+    /// a minute.
     pub fn keep_delivered(mut self, retention: Duration) -> Self {
         self.settings.keep_delivered = Some(retention);
         self
     }
 
-    /// Lets later messages of an ordering key go on without one that was parked. All relays of an outbox should agree.
+    /// Lets later messages of an ordering key be delivered although an earlier one is parked. Set it equally on all
+    /// relays of an outbox.
     pub fn skip_parked(mut self) -> Self {
         self.settings.skip_parked = true;
         self
     }
 
-    /// Starts the relay as a task of this tokio runtime. It polls until the guard is dropped or
-    /// [shut down](RelayGuard::shutdown). A database that is out of reach is a warning event, and tried again with
-    /// growing pauses.
+    /// Starts the relay as a task of this tokio runtime. The relay polls until the guard is dropped or [shut
+    /// down](RelayGuard::shutdown). If the database is unreachable, the relay logs a warning event and retries with
+    /// back-off.
     ///
     /// # Errors
-    /// [`Error::NoRuntime`] outside of a tokio runtime, and [`Error::InvalidOutbox`] where a topic is malformed or has
-    /// two handlers, none or over 100 have one, or the lease or the concurrency is zero.
+    /// [`Error::NoRuntime`] outside of a tokio runtime. [`Error::InvalidOutbox`] if a topic is malformed or has two
+    /// handlers, if there is no handler or over 100 topics, or if the lease or the concurrency is zero.
     pub fn start(self) -> Result<RelayGuard, Error> {
         if let Some(wrong) = self.wrong {
             return Err(wrong.into());
@@ -222,7 +223,7 @@ impl fmt::Debug for Relay {
     }
 }
 
-/// What the tasks of a relay share.
+/// State shared by the tasks of a relay.
 pub(super) struct Shared {
     pub(super) messages: Arc<dyn Messages>,
     pub(super) polling: Polling,
@@ -246,8 +247,9 @@ impl Counters {
     }
 }
 
-/// A relay that runs. It stops when this is dropped: handlers are cancelled where they wait, and their messages are
-/// handed out again once the lease is over. [`shutdown`](Self::shutdown) finishes what was begun instead.
+/// A running relay. Dropping it stops the relay: handlers are cancelled at their next await point, and their messages
+/// are delivered again once the lease has lapsed. Use [`shutdown`](Self::shutdown) to finish the running handlers
+/// instead.
 #[must_use = "the relay stops when this is dropped"]
 pub struct RelayGuard {
     task: JoinHandle<()>,
@@ -256,14 +258,14 @@ pub struct RelayGuard {
 }
 
 impl RelayGuard {
-    /// Takes no further message, and waits until all handlers have ended and that is recorded. There is no limit on it;
-    /// put one around it.
+    /// Takes no further message, and waits until all handlers have ended and their results are recorded. This has no
+    /// time limit; add one around it if needed.
     ///
     /// # Cancel safety
-    /// Dropped, the relay stops at once, as if its guard had been dropped.
+    /// Dropping the future stops the relay immediately, as if its guard had been dropped.
     pub async fn shutdown(mut self) {
         self.shared.stop.send_replace(true);
-        // The task neither panics nor is aborted but by the runtime's end.
+        // The task does not panic, and is aborted only if the runtime ends.
         let _ = (&mut self.task).await;
     }
 
@@ -272,7 +274,7 @@ impl RelayGuard {
         self.detached = true;
     }
 
-    /// What this relay has done so far.
+    /// Counters of this relay so far.
     pub fn stats(&self) -> RelayStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Counters {
@@ -307,16 +309,17 @@ impl fmt::Debug for RelayGuard {
     }
 }
 
-/// What a relay has done since it was started.
+/// Counters of a relay since it was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct RelayStats {
-    /// Messages that were handled, and are done with.
+    /// Messages that were handled successfully.
     pub delivered: u64,
-    /// How often a handler returned an error or panicked.
+    /// Number of times that a handler returned an error or panicked.
     pub failed: u64,
     /// Messages that were parked.
     pub parked: u64,
-    /// How often a message was somebody else's by the time its handler ended, or its end could not be recorded.
+    /// Number of messages that another relay had taken over by the time their handler ended, or whose end could not be
+    /// recorded.
     pub lost: u64,
 }
