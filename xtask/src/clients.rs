@@ -1,4 +1,4 @@
-//! The clients that the tests send requests with: private ones, or those that the caller names.
+//! The clients with which the tests send requests: private ones, or the ones that the caller names.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,12 @@ use xshell::{Shell, cmd};
 
 use crate::packages;
 
-/// The interpreter of an environment that has Python's clients.
+/// Variable that names the interpreter of an environment with Python's clients.
 pub(crate) const PYTHON: &str = "IDEM_TEST_PYTHON";
 const REQUIREMENTS: &str = "tests/clients/requirements.txt";
 
-/// Installs Python's clients, in the versions of the requirements, into an environment of their own in the target
-/// directory, and returns its interpreter. Where [`PYTHON`] is set nothing is installed, and it is returned.
+/// Installs Python's clients, in the versions of the requirements, into a separate environment in the target directory,
+/// and returns its interpreter. If [`PYTHON`] is set, nothing is installed, and its value is returned.
 pub(crate) fn python(sh: &Shell) -> anyhow::Result<String> {
     if let Ok(python) = std::env::var(PYTHON) {
         eprintln!("{PYTHON} is set: nothing is installed for it");
@@ -28,7 +28,7 @@ pub(crate) fn python(sh: &Shell) -> anyhow::Result<String> {
             .quiet()
             .run()?;
     }
-    // Asks for nothing where all of them are installed.
+    // Makes no request if all of them are installed.
     cmd!(
         sh,
         "{python} -m pip install --quiet --disable-pip-version-check --requirement {REQUIREMENTS}"
@@ -47,9 +47,9 @@ pub(crate) fn python(sh: &Shell) -> anyhow::Result<String> {
         .context("the path of the target directory is no Unicode")
 }
 
-/// A Python that can make environments. Debian has what is needed for that in a package of its own.
+/// Returns a Python that can create environments. Debian has the module for that in a separate package.
 fn with_venv(sh: &Shell) -> anyhow::Result<&'static Path> {
-    // One that is first on `PATH` may be no package's.
+    // The first Python on `PATH` may not come from a package.
     let find = || {
         let candidates = ["python3", "/usr/bin/python3"];
         let mut candidates = candidates.into_iter().map(Path::new);

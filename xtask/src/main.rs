@@ -1,4 +1,4 @@
-//! The few commands a contributor types: `cargo xtask test`, `servers`, `lint`, `bench`, `ci`.
+//! Commands for contributors: `cargo xtask test`, `servers`, `lint`, `bench`, `ci`.
 
 mod clients;
 mod packages;
@@ -111,8 +111,9 @@ fn execute(command: Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Everything is built once, with one set of features and profiles: cargo would build a package that is named alone, or
-/// a program that is run, with others. So the tests' own build is asked where it put the programs.
+/// Runs all tests. Everything is built once, with one set of features and profiles. If cargo is given a single package,
+/// or runs a program, it selects other features and rebuilds. The paths of the programs are therefore taken from the
+/// output of the tests' own build.
 fn test(run: &mut Run, embedded: bool) -> anyhow::Result<()> {
     let cargo = run.cargo();
     let _fixtures = match embedded {
@@ -139,21 +140,22 @@ fn test(run: &mut Run, embedded: bool) -> anyhow::Result<()> {
         )
         .run()?)
     })?;
-    // On their own: an example that is marked `ignore` is not meant to be compiled.
+    // A separate step, because examples marked `ignore` are not meant to be compiled, and `--include-ignored` would
+    // compile them.
     run.step("documentation's tests", |sh| {
         Ok(cmd!(sh, "{cargo} test --workspace --all-features --doc").run()?)
     })?;
     crash_round(run, &programs, embedded)
 }
 
-/// What the tests need of the machine: the servers and the clients.
+/// The machine's resources that the tests need: the servers and the clients.
 struct Fixtures {
     servers: Servers,
     python: String,
 }
 
 impl Fixtures {
-    /// Installs and starts them, and tells the steps from here on where they are.
+    /// Installs and starts them, and sets the variables by which later steps find them.
     fn of(run: &mut Run) -> anyhow::Result<Self> {
         let all = Self {
             python: run.step("clients", clients::python)?,
@@ -171,7 +173,7 @@ impl Fixtures {
     }
 }
 
-/// Runs the command beside the servers, or waits for Ctrl-C. Either way they end with this process.
+/// Runs the command while the servers run, or waits for Ctrl-C. The servers end with this process.
 fn servers(run: &mut Run, command: &[OsString]) -> anyhow::Result<()> {
     let fixtures = Fixtures::of(run)?;
     if let [program, arguments @ ..] = command {
@@ -188,9 +190,9 @@ fn servers(run: &mut Run, command: &[OsString]) -> anyhow::Result<()> {
     }
 }
 
-/// Kills processes while they charge, and the servers under them, with leases and in transactions, and with callers that
-/// leave and one pool for all kinds of calls;
-/// `cargo run -p idem-tests --bin crash -- --help` tells how to do it for longer.
+/// Crash test: kills charging processes and their servers, in three modes. The modes are claims with leases, claims in
+/// transactions, and a mix of all kinds of calls with dropped callers and a shared pool. `cargo run -p idem-tests --bin
+/// crash -- --help` lists the options for longer runs.
 fn crash_round(run: &mut Run, programs: &[Program], embedded: bool) -> anyhow::Result<()> {
     let crash = programs
         .iter()
@@ -220,7 +222,7 @@ fn crash_round(run: &mut Run, programs: &[Program], embedded: bool) -> anyhow::R
         )
         .run()?;
         if !embedded {
-            // Without stops and kills of its servers, behind which the driver of a cluster may stay silent.
+            // Without stopping or killing servers, after which the driver of a cluster may hang.
             cmd!(
                 sh,
                 "{path} --mode mixed --store redis-cluster --kills 8 --server-kills 0 --stops 0 --drops 500 --seconds 120"
@@ -256,7 +258,7 @@ fn lint(run: &mut Run) -> anyhow::Result<()> {
     )
     .quiet()
     .read()?;
-    // What has code of its own only beside another.
+    // Features with code that is compiled only in combination.
     let pairs = [
         "outbox,sqlite",
         "outbox,postgres",
@@ -295,23 +297,23 @@ struct Program {
 }
 
 impl Program {
-    /// Whether it belongs to this package of the workspace.
+    /// True if the program belongs to this package of the workspace.
     fn is_of(&self, package: &str) -> bool {
-        // Such as `path+file:///…/examples#idem-examples@0.1.0`.
+        // For example `path+file:///…/examples#idem-examples@0.1.0`.
         self.package
             .split(['#', '@', '/'])
             .any(|part| part == package)
     }
 }
 
-/// The programs, by name, in cargo's messages about what it built.
+/// Extracts the programs, sorted by name, from cargo's build messages.
 fn programs(messages: &str) -> anyhow::Result<Vec<Program>> {
     let mut programs = Vec::new();
     for line in messages.lines() {
         let message: Json = serde_json::from_str(line)
             .with_context(|| format!("cargo said something that is not JSON: {line}"))?;
         let target = &message["target"];
-        // A program's own unit tests are built from the same target.
+        // A program's unit tests are built from the same target.
         let is_program = message["reason"] == "compiler-artifact"
             && target["kind"][0] == "bin"
             && message["profile"]["test"] == false;
@@ -335,7 +337,7 @@ fn programs(messages: &str) -> anyhow::Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// The features of a package, but `default`.
+/// The features of a package, except `default`.
 fn features(metadata: &str, package: &str) -> anyhow::Result<Vec<String>> {
     let metadata: Json = serde_json::from_str(metadata).context("cargo's metadata")?;
     metadata["packages"]

@@ -1,14 +1,15 @@
-//! Programs of the machine that the tests need.
+//! Installs system packages that the tests need.
 
 use std::path::Path;
 
 use anyhow::bail;
 use xshell::{Shell, cmd};
 
-/// Installs packages without starting the services in them, which Debian does otherwise: the policy program is asked
-/// first and answers 101, "forbidden" (`invoke-rc.d(8)`). One that is there already is the machine's own.
+/// Installs packages without starting their services. Debian starts services unless the policy program, which it runs
+/// first, returns 101, "forbidden" (`invoke-rc.d(8)`). An existing policy program belongs to the machine, and is left
+/// unchanged.
 ///
-/// Its output goes to the standard error: `cargo xtask servers` prints nothing but variables on the standard output.
+/// All output goes to standard error, because `cargo xtask servers` prints only variables on standard output.
 const INSTALL: &str = r#"
 set -e
 exec >&2
@@ -23,10 +24,10 @@ apt-get update
 apt-get install --yes --no-install-recommends "$@"
 "#;
 
-/// Installs the packages that `missing` lists: on Debian as root.
+/// Installs the packages that `missing` lists, on Debian as root.
 ///
 /// # Errors
-/// Elsewhere, or where it still lists some: the error names them.
+/// On other systems, or if packages are still missing afterwards: the error names them.
 pub(crate) fn install(sh: &Shell, missing: impl Fn() -> Vec<&'static str>) -> anyhow::Result<()> {
     let wanted = missing();
     if wanted.is_empty() {

@@ -1,4 +1,4 @@
-//! Steps with a headline each, and what they took at the end.
+//! Steps with a headline each, and a summary of their durations.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use xshell::Shell;
 
-/// Runs steps one by one, from the root of the repository.
+/// Runs steps in sequence, in the root of the repository.
 pub(crate) struct Run {
     shell: Shell,
     cargo: OsString,
@@ -30,7 +30,7 @@ impl Run {
         })
     }
 
-    /// The cargo that runs this, so that all steps use one toolchain.
+    /// The cargo that runs this program, so that all steps use one toolchain.
     pub(crate) fn cargo(&self) -> OsString {
         self.cargo.clone()
     }
@@ -39,13 +39,13 @@ impl Run {
         &self.shell
     }
 
-    /// A step under its headline; its failure names it.
+    /// Runs a step under its headline. An error names the step.
     pub(crate) fn step<T>(
         &mut self,
         name: &str,
         work: impl FnOnce(&Shell) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        // The steps' own output goes to either stream; on the same one as most of it, headlines stand in order.
+        // Most output of the steps goes to standard error, so headlines are printed there too, to keep their order.
         eprintln!("\n==== {name}");
         let began = Instant::now();
         let done = work(&self.shell).with_context(|| format!("step `{name}` failed"))?;
@@ -53,12 +53,12 @@ impl Run {
         Ok(done)
     }
 
-    /// Sets a variable for the steps from here on.
+    /// Sets a variable for all later steps.
     pub(crate) fn set_var(&self, name: &str, value: &str) {
         self.shell.set_var(name, value);
     }
 
-    /// What the steps took.
+    /// Prints the durations of the steps.
     pub(crate) fn total(&self) {
         if self.steps.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! The servers that the tests of the stores need: private ones, or those that the caller names.
+//! The servers that the tests of the stores need: private ones, or the ones that the caller names.
 
 use idem_servers::{Options, RedisCluster, Server};
 use xshell::Shell;
@@ -7,7 +7,7 @@ use crate::packages;
 
 type Start = fn() -> anyhow::Result<Server>;
 
-/// Running servers, and the variables by which the tests find them. Dropping this stops them.
+/// Running servers, and the variables by which the tests find them. Dropping this stops the servers.
 pub(crate) struct Servers {
     variables: Vec<(&'static str, String)>,
     _servers: Vec<Server>,
@@ -15,7 +15,7 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// Starts those whose variable the caller has not set.
+    /// Starts the servers whose variable the caller has not set.
     pub(crate) fn start(sh: &Shell) -> anyhow::Result<Self> {
         let is_wanted = |name: &str| match std::env::var_os(name) {
             Some(_) => {
@@ -40,10 +40,10 @@ impl Servers {
             .filter(|(name, _)| is_wanted(name))
             .collect();
         let cluster = is_wanted("IDEM_TEST_REDIS_CLUSTER_URLS");
-        // The tests of the servers themselves need all of them.
+        // The tests of the servers themselves need all packages.
         packages::install(sh, idem_servers::missing_packages)?;
 
-        // They take longer to start than to ask for, so all start at once.
+        // Starting takes long, so all servers start concurrently.
         let (servers, cluster) = std::thread::scope(|scope| {
             let servers: Vec<_> = wanted
                 .into_iter()

@@ -1,7 +1,7 @@
-//! Which module of the runtime may import which, and what generated code may name.
+//! Rules for imports between the runtime's modules, and for names in generated code.
 //!
-//! Paths are read off the tokens, so `use`, expressions, types and the insides of macros count alike; comments,
-//! strings and `#[cfg(test)]` do not.
+//! Paths are read from the tokens, so `use`, expressions, types and the contents of macros count equally. Comments,
+//! strings and `#[cfg(test)]` do not count.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::{File, check, repository};
 const RUNTIME: &str = "idem-runtime/src/";
 const MACROS: &str = "idem-macros/src/";
 
-/// What each module, with all below it, may import of the others.
+/// Allowed imports of each module, including everything below it.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("structured", &[]),
@@ -68,7 +68,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Crates that one module alone may name: whoever else did would depend on a backend.
+/// Crates that only one module may name: any other module would otherwise depend on a backend.
 const OWNED: &[(&str, &str)] = &[("sqlx", "store")];
 
 type Path = Vec<String>;
@@ -237,7 +237,7 @@ fn departures(file: &File, exports: &Exports) -> Vec<String> {
     wrong
 }
 
-/// The modules that exist for tests alone, being declared so.
+/// The modules that are declared as test-only.
 fn test_modules(files: &[&File]) -> Vec<Path> {
     let mut modules = Vec::new();
     for file in files {
@@ -263,7 +263,7 @@ fn test_modules(files: &[&File]) -> Vec<Path> {
     modules
 }
 
-/// What the root of the crate exports, by name, with the path that it stands for.
+/// Exports of the crate's root, by name, with their full paths.
 struct Exports {
     names: BTreeMap<String, Path>,
     modules: Vec<String>,
@@ -292,8 +292,8 @@ impl Exports {
         Some(resolved)
     }
 
-    /// Whether this names a module below `store`: its items begin with a capital. That of the outbox's table stands for
-    /// all databases, as the trait stands for all stores.
+    /// True if this names a module below `store`; the items of `store` itself begin with a capital. The outbox's table
+    /// module does not count: it stands for all databases, as the trait stands for all stores.
     fn is_backend(&self, name: Option<&String>) -> bool {
         name.is_some_and(|it| it.starts_with(char::is_lowercase) && it != "outbox")
     }
@@ -302,9 +302,9 @@ impl Exports {
 /// The paths in a piece of code.
 #[derive(Default)]
 struct Names {
-    /// Those into the crate itself, from its root on.
+    /// Paths into the crate itself, starting at its root.
     own: Vec<Path>,
-    /// The last names of those, or what they are renamed to, with the paths.
+    /// The last names of those paths, or their new names after renaming, with the paths.
     aliases: Vec<(String, Path)>,
     /// The first names of other paths.
     foreign: Vec<String>,
@@ -346,7 +346,7 @@ impl Names {
                     if let Some(base) = base {
                         self.tree(base, &tokens[at + 3..]);
                     }
-                    // Behind the separator may stand a group, whose inside belongs to the path.
+                    // A group may follow the separator; its contents belong to the path.
                     at += 3;
                     if matches!(tokens.get(at), Some(TokenTree::Group(_))) {
                         at += 1;
@@ -361,7 +361,7 @@ impl Names {
         }
     }
 
-    /// The rest of a path, or of a tree of them, that stands in the module `base`.
+    /// Parses the rest of a path, or of a tree of paths, in the module `base`.
     fn tree(&mut self, mut base: Path, tokens: &[TokenTree]) {
         match tokens {
             [TokenTree::Ident(name), rest @ ..] => {
@@ -425,13 +425,13 @@ fn is_path_separator(tokens: &[TokenTree]) -> bool {
     matches!(tokens, [a, b, ..] if is_punct(a, ':') && is_punct(b, ':'))
 }
 
-/// Whether an attribute stands here that leaves an item to tests.
+/// True if these tokens begin with an attribute that makes an item test-only.
 fn is_test_only(tokens: &[TokenTree]) -> bool {
     matches!(tokens, [mark, TokenTree::Group(attribute), ..]
         if is_punct(mark, '#') && attribute.to_string().replace(' ', "").starts_with("[cfg(test)"))
 }
 
-/// Where the item ends that begins here.
+/// Returns the end of the item that begins here.
 fn after_item(tokens: &[TokenTree], begin: usize) -> usize {
     let ends = |token: &TokenTree| {
         is_punct(token, ';')
@@ -470,14 +470,14 @@ fn generated_code_names_nothing_but_private() {
     assert_eq!(wrong("fn f() { parse_quote!(::idem_runtime) }"), 0);
 }
 
-/// What code that is generated here names of the runtime outside of `__private`.
+/// Finds names of the runtime outside of `__private` in generated code.
 fn exposed(file: &File) -> Vec<String> {
     let mut wrong = Vec::new();
     quoted(tokens(file), &mut wrong);
     wrong
 }
 
-/// How generated code calls the crate that the user has: the word itself, and what stands for it where it was renamed.
+/// Names of the runtime crate in generated code: its own, and the placeholders for a crate that the user has renamed.
 const RUNTIME_NAMES: [&str; 4] = ["idem_runtime", "krate", "crate_path", "runtime"];
 
 fn quoted(tokens: TokenStream, wrong: &mut Vec<String>) {

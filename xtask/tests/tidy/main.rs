@@ -1,5 +1,5 @@
-//! What the compiler does not look at: which module may import which, manifests, and how files are kept. Every check
-//! is a function from a text to what is wrong with it, run over the repository and over a text that it must refuse.
+//! Checks that the compiler does not make: imports between modules, manifests, and file conventions. Every check is a
+//! function from a text to a list of errors. It runs over the repository, and over a text that it must refuse.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use std::path::Path;
 
 /// A file of the repository.
 struct File {
-    /// From the root of the repository on, with `/`.
+    /// Path from the root of the repository, with `/`.
     path: String,
     text: String,
 }
@@ -33,12 +33,12 @@ impl File {
         self.path.ends_with(".rs")
     }
 
-    /// Whether it is a test case for the compiler, which need not be as tidy.
+    /// True for a test case for the compiler, which may break conventions.
     fn is_ui_case(&self) -> bool {
         self.path.starts_with("tests/ui/")
     }
 
-    /// Whether a tool wrote it: the compiler, cargo, or a macro under test.
+    /// True if a tool wrote the file: the compiler, cargo, or a macro under test.
     fn is_output(&self) -> bool {
         self.path.ends_with(".stderr")
             || self.path.contains("/snapshots/")
@@ -46,9 +46,9 @@ impl File {
     }
 }
 
-/// Every text file of the repository that is not made by a build.
+/// All text files of the repository that are not build output.
 fn repository() -> Vec<File> {
-    // As it is now: a target directory may outlive a move of the repository.
+    // Read at run time: a target directory may outlive a move of the repository.
     let manifest_dir = std::env::var("CARGO_MANIFEST_DIR").unwrap();
     let root = Path::new(&manifest_dir).parent().unwrap();
     let mut files = Vec::new();
@@ -78,14 +78,14 @@ fn repository() -> Vec<File> {
     files
 }
 
-/// Whether a file or folder is somebody else's: cargo's, git's or an editor's.
+/// True if a file or folder belongs to cargo, git or an editor.
 fn is_foreign(path: &Path) -> bool {
     let name = path.file_name().unwrap().to_string_lossy();
     let hidden = name.starts_with('.') && ![".cargo", ".ci", ".gitignore"].contains(&&*name);
     hidden || name == "target" || path.join("CACHEDIR.TAG").exists()
 }
 
-/// Runs a check over files and fails with everything that is wrong.
+/// Runs a check over files, and fails with all errors.
 #[track_caller]
 fn check<'a>(files: impl IntoIterator<Item = &'a File>, wrong: impl Fn(&File) -> Vec<String>) {
     let mut seen = 0;

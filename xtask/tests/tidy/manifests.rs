@@ -1,4 +1,4 @@
-//! What every manifest has in common.
+//! Rules that every manifest must follow.
 
 use toml::{Table, Value};
 

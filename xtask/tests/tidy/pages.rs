@@ -1,4 +1,4 @@
-//! Pages of documentation: links lead somewhere, and files, names and tests that a page mentions exist.
+//! Checks of documentation pages: links have targets, and the files, names and tests that a page mentions exist.
 
 use std::collections::HashSet;
 
@@ -72,7 +72,7 @@ fn pages(files: &[File]) -> impl Iterator<Item = &File> {
     files.iter().filter(|file| file.path.ends_with(".md"))
 }
 
-/// Lines of a page outside of its blocks of code.
+/// Lines of a page outside of its code blocks.
 fn prose(page: &File) -> impl Iterator<Item = &str> {
     let mut in_code = false;
     page.text.lines().filter(move |line| {
@@ -111,7 +111,7 @@ fn broken_links(page: &File, files: &[File]) -> Vec<String> {
     broken
 }
 
-/// A path from the root of the repository, given one from a folder of it.
+/// Resolves a relative path in a folder to a path from the root of the repository.
 fn resolved(folder: &str, path: &str) -> String {
     let mut parts: Vec<_> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in path.split('/') {
@@ -131,7 +131,7 @@ fn has_heading(page: &File, anchor: &str) -> bool {
             .any(|line| anchor_of(line.trim_start_matches('#').trim()) == anchor)
 }
 
-/// An anchor as code hosts derive it from a heading.
+/// Derives an anchor from a heading, as code hosts do.
 fn anchor_of(heading: &str) -> String {
     heading
         .chars()
@@ -146,10 +146,10 @@ fn anchor_of(heading: &str) -> String {
         .collect()
 }
 
-/// What pages may mention.
+/// Names that pages may mention.
 struct Known<'a> {
     files: &'a [File],
-    /// Words of all files that are no pages.
+    /// Words of all files that are not pages.
     words: HashSet<&'a str>,
 }
 
@@ -172,7 +172,7 @@ impl<'a> Known<'a> {
             .collect()
     }
 
-    /// Whether a code span names something that exists, or nothing that can be looked up.
+    /// True if a code span names something that exists, or something that cannot be looked up.
     fn exists(&self, span: &str) -> bool {
         if let Some((target, test)) = span.split_once(": ") {
             return self.has_test(target, test);
@@ -222,7 +222,7 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// Whether a function is in the file of its module. Modules that a macro makes have no file.
+    /// True if the file of the module has the function. Modules that a macro generates have no file.
     fn has_function(&self, folder: &str, path: &str) -> bool {
         let (mut module, name) = path.rsplit_once("::").unwrap_or(("main", path));
         loop {

@@ -1,10 +1,10 @@
-//! How files are kept.
+//! File conventions: length, white space, opening comments, and forbidden texts.
 
 use proc_macro2::{TokenStream, TokenTree};
 
 use crate::{File, check, repository};
 
-/// The longest Rust file, in lines. Longer ones have two readers.
+/// Maximum length of a Rust file, in lines. Longer files should be split.
 const MAX_LINES: usize = 700;
 
 #[test]
@@ -98,7 +98,7 @@ fn nothing_is_left_to_be_done() {
 fn left_over(file: &File) -> Vec<String> {
     let tokens: TokenStream = match file.text.parse() {
         Ok(tokens) => tokens,
-        // Half-typed code is what some test cases for the compiler are about.
+        // Some test cases for the compiler contain incomplete code.
         Err(_) if file.is_ui_case() => return vec![],
         Err(error) => return vec![format!("does not parse: {error}")],
     };
@@ -114,7 +114,7 @@ fn left_over(file: &File) -> Vec<String> {
     wrong
 }
 
-/// Every pair of neighbours, inside of groups as well.
+/// Visits every pair of adjacent tokens, inside of groups as well.
 fn visit(tokens: TokenStream, look: &mut impl FnMut(&[TokenTree; 2])) {
     let tokens: Vec<_> = tokens.into_iter().collect();
     for token in &tokens {
@@ -131,7 +131,7 @@ fn visit(tokens: TokenStream, look: &mut impl FnMut(&[TokenTree; 2])) {
 fn nobody_sees_where_it_was_written() {
     let files = repository();
     check(&files, machine_path);
-    // Put together, or this file would be found, too.
+    // Assembled from parts, because this file would otherwise be found too.
     for path in ["home/me", "root/x", "tmp/x", "work/x", "Users/me"] {
         let bad = format!("see `/{path}`");
         assert_eq!(machine_path(&File::new("a.md", &bad)).len(), 1, "{bad}");
