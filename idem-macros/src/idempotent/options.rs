@@ -196,9 +196,9 @@ pub(super) struct Given<T> {
 /// Declaration of an option.
 struct Declared {
     name: &'static str,
-    /// What to write, if the option is required and missing.
+    /// Advice for a required option that is missing.
     required: Option<&'static str>,
-    /// Why the option is refused together with `tx`, if it is.
+    /// Reason to refuse the option together with `tx`.
     refused_with_tx: Option<&'static str>,
 }
 
