@@ -1,4 +1,4 @@
-//! The calls that are dropped: each entry in each mode, with what its documentation says of a drop.
+//! The calls that are dropped: each entry point in each mode, with the documented effect of a drop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,28 +12,28 @@ use crate::trace::{Failure, Trace};
 
 pub(crate) const TTL: Duration = Duration::from_secs(3600);
 
-/// What is documented for a call that is dropped while its body runs.
+/// Documented effect of dropping a call while its body runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// The record stays RUNNING for its lease.
     Rerun,
     /// The record is INTERRUPTED.
     Refuse,
-    /// The next call asks, and runs the body again where it is told that nothing was done.
+    /// The next call reconciles, and runs the body again if reconciliation proves that nothing was done.
     Reconcile,
-    /// All is rolled back, and the next call runs the body.
+    /// The transaction is rolled back, and the next call runs the body.
     Transaction,
-    /// The body goes on to its end.
+    /// The body continues to its end.
     ToItsEnd,
 }
 
 type Made = Boxed<'static, Result<String, Failure>>;
 type Make<H> = dyn Fn(&H, &Arc<Trace>) -> Made + Send + Sync;
 
-/// A way to make a call.
+/// An entry point with which a call is made.
 pub(crate) struct Entry<H> {
     pub(crate) name: &'static str,
-    /// The operation of its records. None where the key of the record is not the trace's.
+    /// Operation of its records. `None` if the key of the record is not the key of the trace.
     pub(crate) operation: Option<&'static str>,
     pub(crate) mode: Mode,
     make: Arc<Make<H>>,
@@ -66,14 +66,14 @@ impl<H: Sits> Entry<H> {
         }
     }
 
-    /// The future of one call. Its handler finds the trace.
+    /// Future of one call. Its handler finds the trace.
     pub(crate) fn call(&self, sits: &H, trace: &Arc<Trace>) -> Made {
         sits.seat().traces.insert(trace);
         (self.make)(sits, trace)
     }
 }
 
-/// The calls that every store has.
+/// Entry points that every store has.
 pub(crate) fn entries<H: Sits>() -> Vec<Entry<H>> {
     let idem = |sits: &H| sits.seat().idem.clone();
     vec![
@@ -189,7 +189,7 @@ pub(crate) fn entries<H: Sits>() -> Vec<Entry<H>> {
     ]
 }
 
-/// Asked after a drop, the trace says what it remembers.
+/// Options whose reconciliation, after a drop, returns the receipt in the trace.
 pub(crate) fn asking(trace: &Arc<Trace>) -> RunOptions<'static, String, Failure> {
     let trace = Arc::clone(trace);
     RunOptions::new().reconcile(move |_| {

@@ -1,4 +1,4 @@
-//! Stores in SQL databases, each with a table of charges beside the records.
+//! Stores in SQL databases, each with a table of charges next to the records.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,37 +24,37 @@ use crate::trace::Traces;
 
 const TABLE: &str = "CREATE TABLE charges (id VARCHAR(80) NOT NULL, receipt VARCHAR(80) NOT NULL)";
 
-/// How long a healthy connection may take to answer on a loaded machine.
+/// Time limit for an answer of a healthy connection on a loaded machine.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long a session may be seen in a transaction that its client has left.
+/// Time for which a session may still be in a transaction whose client is gone.
 const ENDS_WITHIN: Duration = Duration::from_secs(3);
 
-/// How a body sends its statement.
+/// Protocol with which a body sends its statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Text {
     Prepared,
-    /// As text. A statement of the user's that is dropped while MySQL prepares it leaves the user's connection out of
-    /// step, which nobody but sqlx can help.
+    /// As text. If a user's statement is dropped while MySQL prepares it, the user's connection is out of step with the
+    /// server, and only sqlx could repair that.
     Plain,
 }
 
-/// What the cases need of a database.
+/// Operations of a database that the cases use.
 pub(crate) trait Database: TransactionalStore + Sized {
     const NAME: &'static str;
     const NEEDS: Option<&'static str>;
     type Options: Send + Sync;
     type Pool: Clone + Send + Sync + 'static;
-    /// A transaction of the caller's.
+    /// A transaction of the caller.
     type Outer: Send;
 
     fn make() -> impl Future<Output = Result<Self::Options>> + Send;
     fn pool(options: &Self::Options, cached: bool) -> Self::Pool;
     fn on(pool: &Self::Pool) -> Self;
     fn outbox(pool: &Self::Pool) -> Outbox;
-    /// Makes all tables.
+    /// Creates all tables.
     fn prepare(pool: &Self::Pool) -> impl Future<Output = Result<()>> + Send;
-    /// Brings the tables of the records up to date.
+    /// Migrates the tables of the records to the current version.
     fn migrate_again(&self) -> impl Future<Output = Result<(), idem_runtime::StoreError>> + Send;
     fn close(pool: Self::Pool) -> Boxed<'static, ()>;
 
@@ -65,7 +65,7 @@ pub(crate) trait Database: TransactionalStore + Sized {
     fn commit_outer(outer: Self::Outer) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     fn rollback_outer(outer: Self::Outer) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// The effect.
+    /// Makes the effect.
     fn charge(
         connection: &mut Self::Connection,
         key: &str,
@@ -73,13 +73,13 @@ pub(crate) trait Database: TransactionalStore + Sized {
         text: Text,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// The receipts of the effects that are committed.
+    /// Receipts of the committed effects.
     fn charges(
         pool: &Self::Pool,
         key: &str,
     ) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send;
 
-    /// How many messages of this key are in the outbox.
+    /// Number of messages with this key in the outbox.
     fn messages(
         pool: &Self::Pool,
         key: &str,
@@ -92,7 +92,7 @@ pub(crate) trait Database: TransactionalStore + Sized {
         key: &str,
     ) -> impl Future<Output = Result<Key, Error>> + Send;
 
-    /// Borrows all connections at the same time and asks each, see [`Sits::inspect`].
+    /// Acquires all connections at the same time and queries each, see [`Sits::inspect`].
     fn inspect(pool: Self::Pool, witness: Self::Pool) -> impl Future<Output = Result<u64>> + Send;
 }
 
@@ -139,14 +139,14 @@ impl<S: Database> Sits for Desk<S> {
         &self.seat
     }
 
-    /// A pool that has lost a connection for good cannot be closed; its inspection has said so.
+    /// A pool that has permanently lost a connection cannot be closed; its inspection has reported that.
     fn close(&self) -> Boxed<'static, ()> {
         let closing = tokio::time::timeout(ANSWERS_WITHIN, S::close(self.pool.clone()));
         Box::pin(async move { drop(closing.await) })
     }
 }
 
-/// A database of a case's own.
+/// A dedicated database for one case.
 pub(crate) struct InDatabase<S: Database> {
     options: S::Options,
     witness: S::Pool,
@@ -176,7 +176,7 @@ impl<S: Database> Place for InDatabase<S> {
     }
 }
 
-/// Asks something that takes no time, and turns what goes wrong with it into an error: a panic of the driver as well.
+/// Makes a query that takes no time, and turns each failure into an error, including a panic of the driver.
 async fn asked<T>(question: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T> {
     let question = std::panic::AssertUnwindSafe(question).catch_unwind();
     let answer = tokio::time::timeout(ANSWERS_WITHIN, question);
@@ -187,7 +187,7 @@ async fn asked<T>(question: impl Future<Output = Result<T, sqlx::Error>>) -> Res
     }
 }
 
-/// Polls until the count that another session sees is zero.
+/// Polls until another session counts zero.
 async fn until_none<F>(what: &str, count: impl Fn() -> F) -> Result<()>
 where
     F: Future<Output = Result<i64, sqlx::Error>>,
@@ -429,7 +429,7 @@ impl Database for MySqlStore {
     }
 }
 
-/// SQLite refuses a BEGIN on a connection that is in a transaction, and a writer while another connection writes.
+/// SQLite rejects a BEGIN on a connection that is in a transaction, and a writer while another connection writes.
 async fn none_writes_on_sqlite(
     lent: &mut [sqlx::pool::PoolConnection<Sqlite>],
     _: Vec<i64>,
@@ -464,7 +464,7 @@ async fn none_is_in_a_transaction_of_postgres(
     .await
 }
 
-/// A transaction that has touched no table yet is known to its own session alone, and only MariaDB tells.
+/// Only its own session sees a transaction that has not used a table yet, and only MariaDB reports it.
 async fn none_is_in_a_transaction_of_mysql(
     lent: &mut [sqlx::pool::PoolConnection<MySql>],
     sessions: Vec<i64>,
@@ -478,7 +478,7 @@ async fn none_is_in_a_transaction_of_mysql(
             ensure!(inside == 0, "a pooled connection is in a transaction");
         }
     }
-    // The table `innodb_trx` is a cache that is not renewed while somebody keeps reading it.
+    // The table `innodb_trx` is a cache that is not refreshed while clients keep reading it.
     until_none(
         "pooled connections are in a transaction of InnoDB",
         async || {
@@ -493,7 +493,7 @@ async fn none_is_in_a_transaction_of_mysql(
     .await
 }
 
-/// The sessions whose transactions InnoDB calls active.
+/// Sessions whose transactions InnoDB calls active.
 fn active_sessions(status: &str) -> impl Iterator<Item = i64> {
     let transactions = status.split("---TRANSACTION ").skip(1);
     let active =

@@ -1,4 +1,4 @@
-//! What once went wrong when callers went away, often enough that it would show again.
+//! Regression tests for defects after dropped calls, repeated often enough to show each defect again.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::trace::{Failure, Trace, Traces};
 use crate::transactions::{self, Joining};
 use crate::wire::Wire;
 
-/// Drops of each case.
+/// Number of drops in each case.
 const DROPS: u32 = 400;
 
 async fn seats<P: Place>(place: &P, temper: Temper) -> Result<Seats<P::Seat>> {
@@ -34,8 +34,8 @@ async fn close<H: Sits>(seats: Seats<H>) {
     seats.witness.close().await;
 }
 
-/// `BEGIN` was on its way when its caller left: the pool lent a connection with an open transaction, on which leased
-/// calls were acknowledged and never committed.
+/// A call was dropped while its `BEGIN` was in flight. The pool then lent a connection with an open transaction, on
+/// which leased calls were acknowledged and never committed.
 pub(crate) async fn a_dropped_begin_leaves_no_transaction_open<S: Database>() -> Result<Case> {
     let mut case = Case::default();
     let place = InDatabase::<S>::open().await?;
@@ -45,20 +45,20 @@ pub(crate) async fn a_dropped_begin_leaves_no_transaction_open<S: Database>() ->
         if case.is_hopeless() {
             break;
         }
-        // The first polls borrow a connection and begin on it.
+        // The first polls acquire a connection and begin a transaction on it.
         let call = entry.call(&seats.under_test, &Trace::new());
         count(&mut case, drop_at(call, Moment::Sent(1 + n % 4)).await);
         match seats.under_test.inspect().await {
             Ok(connections) => case.counts.connections += connections,
             Err(error) => {
                 case.problem(format!("drop {n}: {error:#}"));
-                // The transaction stays open on these connections.
+                // The transaction would stay open on these connections.
                 let traces = Arc::new(Traces::default());
                 seats.under_test = place.seat(Temper::Warm, &traces).await?;
             }
         }
     }
-    // What is acknowledged now is committed.
+    // A write that is acknowledged now is committed.
     let refusing = entry_refused::<Desk<S>>()?;
     for _ in 0..20 {
         let trace = Trace::new();
@@ -83,8 +83,8 @@ pub(crate) async fn a_dropped_begin_leaves_no_transaction_open<S: Database>() ->
     Ok(case)
 }
 
-/// A claim was on its way when its caller left: it was looked for before it had committed, and nobody owned the record
-/// for the rest of the lease.
+/// A call was dropped while its claim was in flight. The cleanup looked for the claim before it had committed, and the
+/// record had no owner for the rest of the lease.
 pub(crate) async fn a_dropped_claim_is_given_back<P: Place>(at_once: u32) -> Result<Case> {
     let mut case = Case::default();
     let place = P::open().await?;
@@ -109,7 +109,7 @@ pub(crate) async fn a_dropped_claim_is_given_back<P: Place>(at_once: u32) -> Res
         }
     }
     ensure!(!untouched.is_empty(), "every body had begun");
-    // Each on its own, so that the last one does not wait for those before it.
+    // In separate tasks, so that the last one does not wait for the others.
     let mut checks = tokio::task::JoinSet::new();
     for (n, trace) in untouched.into_iter().enumerate() {
         let (entry, seats) = (entry.clone(), seats.clone());
@@ -127,8 +127,8 @@ pub(crate) async fn a_dropped_claim_is_given_back<P: Place>(at_once: u32) -> Res
     Ok(case)
 }
 
-/// A savepoint was on its way when its caller left: the caller's transaction was rolled back as a whole, and the
-/// statements behind it were committed one by one.
+/// A call was dropped while its savepoint was in flight. The caller's whole transaction was rolled back, and each later
+/// statement committed on its own.
 pub(crate) async fn a_dropped_savepoint_leaves_the_callers_transaction_whole<S: Database>()
 -> Result<Case> {
     let mut case = Case::default();
@@ -148,7 +148,7 @@ pub(crate) async fn a_dropped_savepoint_leaves_the_callers_transaction_whole<S: 
                 }
                 Err(error) => {
                     case.problem(format!("drop {n}, {temper:?}: {error:#}"));
-                    // The connection that it happened on may be lost for good.
+                    // The affected connection may be lost permanently.
                     let traces = Arc::new(Traces::default());
                     seats.under_test = place.seat(temper, &traces).await?;
                 }
@@ -163,7 +163,8 @@ pub(crate) async fn a_dropped_savepoint_leaves_the_callers_transaction_whole<S: 
     Ok(case)
 }
 
-/// A statement was being prepared when its caller left: its connection was out of step, and never came back to the pool.
+/// A call was dropped while its statement was being prepared. Its connection was out of step with the server, and never
+/// returned to the pool.
 pub(crate) async fn dropped_calls_leave_every_connection_to_the_pool<S: Database>() -> Result<Case>
 {
     let mut case = Case::default();
@@ -192,7 +193,7 @@ pub(crate) async fn dropped_calls_leave_every_connection_to_the_pool<S: Database
     Ok(case)
 }
 
-/// The driver panics over an answer that it cannot read: the caller gets an error of the store.
+/// The driver panics at an answer that it cannot parse: the caller gets a store error.
 pub(crate) async fn a_panic_of_the_driver_is_an_error() -> Result<Case> {
     let mut case = Case::default();
     let options = MySqlStore::make().await?;
@@ -209,7 +210,7 @@ pub(crate) async fn a_panic_of_the_driver_is_an_error() -> Result<Case> {
     entries.push(transactions::step());
     for entry in entries {
         let what = entry.name;
-        // It is the store's own statement that panics, and not a ping before it.
+        // The panic must be in the store's own statement, not in a ping before it.
         let pool = MySqlPoolOptions::new()
             .max_connections(CONNECTIONS)
             .test_before_acquire(false)
@@ -221,7 +222,7 @@ pub(crate) async fn a_panic_of_the_driver_is_an_error() -> Result<Case> {
         for _ in 0..CONNECTIONS {
             entry.call(&desk, &Trace::new()).await?;
         }
-        // A connection is asked once more on its way back to the pool.
+        // A connection is pinged once more when it returns to the pool.
         while pool.num_idle() < pool.size() as usize {
             tokio::task::yield_now().await;
         }
@@ -231,13 +232,13 @@ pub(crate) async fn a_panic_of_the_driver_is_an_error() -> Result<Case> {
         case.counts.connections += 1;
         match called {
             Ok(polled) => match polled.output {
-                // A claim is tried again, on another connection.
+                // A claim is retried on another connection.
                 Some(Ok(_) | Err(Failure::Idem(Error::Store(_)))) => {}
                 other => case.problem(format!("{what}: answered {other:?}")),
             },
             Err(error) => case.problem(format!("{what}: {error:#}")),
         }
-        // What panicked is not lent again.
+        // A connection whose driver panicked is not lent again.
         for _ in 0..CONNECTIONS {
             let next = drop_at(entry.call(&desk, &Trace::new()), Moment::Sent(u32::MAX));
             match next.await {
@@ -254,7 +255,7 @@ pub(crate) async fn a_panic_of_the_driver_is_an_error() -> Result<Case> {
     Ok(case)
 }
 
-/// Counts a future that was to be dropped. True where it was.
+/// Counts a future that was to be dropped. Returns true if it was.
 fn count<T>(case: &mut Case, polled: Result<crate::poll::Polled<Result<T, Failure>>>) -> bool {
     match polled {
         Ok(polled) => {

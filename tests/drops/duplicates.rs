@@ -1,4 +1,4 @@
-//! Two calls with one key at the same time, of which one is dropped.
+//! Two concurrent calls with one key, of which one is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::trace::{Failure, Trace};
 
 const OPERATION: &str = "drops.duplicate";
 
-/// The scenarios of this module, by name.
+/// Scenarios of this module, by name.
 pub(crate) fn scenarios<H: Sits>() -> Vec<(&'static str, Scenario<H>)> {
     vec![("duplicate", scenario(duplicate))]
 }
 
-/// A call that waits for whoever is at work on its key.
+/// Makes a call that waits for the current owner of its key.
 async fn call(idem: Handle, trace: Arc<Trace>) -> Result<String, Failure> {
     let call = Call::new(OPERATION, &trace.key, "request", TTL);
     let call = call.on_crash(OnCrash::Refuse).wait(GETS_THROUGH_WITHIN);
@@ -27,8 +27,8 @@ async fn call(idem: Handle, trace: Arc<Trace>) -> Result<String, Failure> {
     idem.run_with(call, RunOptions::new(), body).await
 }
 
-/// Which of the two claims the key and which waits for it differs from round to round. The one that is not dropped gets
-/// through, and at most one body runs.
+/// Makes two calls and drops one of them. The rounds vary in which call claims the key and which waits. The other call
+/// succeeds, and at most one body runs.
 async fn duplicate<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
     let trace = Trace::new();
     let idem = seats.under_test.seat().idem.clone();

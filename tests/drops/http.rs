@@ -38,7 +38,7 @@ pub(crate) struct Web {
     client: OnceCell<ClientWithMiddleware>,
 }
 
-/// A server that runs until this is dropped.
+/// A server that runs until it is dropped.
 struct Server {
     address: SocketAddr,
     task: JoinHandle<()>,
@@ -81,7 +81,7 @@ impl Web {
         }
     }
 
-    /// Sends a request through the router itself, without a network.
+    /// Sends a request directly through the router, without a network.
     pub(crate) async fn call(&self, path: &str, trace: &Trace) -> Result<String, Failure> {
         let request = Request::post(path).header("idempotency-key", &trace.key);
         let request = request.body(Body::from(trace.key.clone()));
@@ -96,7 +96,7 @@ impl Web {
         read(status.as_u16(), &bytes.to_bytes())
     }
 
-    /// Starts the server and the client, so that a call does not have to.
+    /// Starts the server and the client in advance, so that a call does not have to.
     pub(crate) async fn start(&self, journal: &Journal) -> Result<()> {
         let router = &self.router;
         let start = async || {
@@ -123,7 +123,7 @@ impl Web {
         Ok(())
     }
 
-    /// Sends a request over a socket, with its own key or with one of the journal.
+    /// Sends a request over a socket, with its own key or with a key of the journal.
     pub(crate) async fn send(&self, trace: &Trace, journaled: bool) -> Result<String, Failure> {
         let (Some(server), Some(client)) = (self.server.get(), self.client.get()) else {
             return Err(Failure::NoResponse("nothing was started".to_owned()));
@@ -145,7 +145,7 @@ impl Web {
     }
 }
 
-/// The keys of the clients of a case.
+/// Keys of the clients of a case.
 pub(crate) struct Journal {
     keys: Arc<DirectoryJournal>,
     _directory: TempDir,
@@ -170,7 +170,7 @@ fn read(status: u16, bytes: &[u8]) -> Result<String, Failure> {
     }
 }
 
-/// A handler that knows nothing of keys.
+/// Handler without any knowledge of keys.
 async fn run(State(shared): State<Shared>, key: String) -> Result<String, StatusCode> {
     let trace = shared.traces.get(&key).ok_or(StatusCode::NOT_FOUND)?;
     Ok(trace.body().await)

@@ -1,9 +1,9 @@
 //! Futures of the public API, dropped at each of their polls and at random moments, on each store with its real server.
 //!
-//! After each drop every connection of the pool can be borrowed and is in no transaction, the key gets through within
-//! one store call, another session sees what was acknowledged, no body ran twice where its mode says so, and the
-//! caller's own transaction is whole. `IDEM_DROPS=100000` drops as many calls beside traffic on each store, and
-//! `IDEM_DROPS_SEED` repeats the moments of an earlier run.
+//! After each drop, every connection of the pool can be acquired and is in no transaction, the next call with the key
+//! succeeds within one store time-out, and another session sees all acknowledged writes. No body ran twice if its mode
+//! forbids it, and the caller's own transaction is intact. `IDEM_DROPS=100000` drops that many calls during concurrent
+//! traffic on each store, and `IDEM_DROPS_SEED` repeats the moments of an earlier run.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ fn main() -> Result<ExitCode> {
 struct Trials(Arc<Runtime>);
 
 impl Trials {
-    /// One case, ignored where its server is not known.
+    /// Creates the trial of a case, ignored if no server is configured.
     fn case<P: Place, F>(
         &self,
         kind: &str,
@@ -93,7 +93,7 @@ impl Trials {
         })
     }
 
-    /// The cases of every store.
+    /// Cases of every store.
     fn common<P: Place>(&self) -> Vec<Trial> {
         let mut trials = Vec::new();
         for entry in calls::entries::<P::Seat>() {
@@ -109,7 +109,7 @@ impl Trials {
         trials
     }
 
-    /// The cases of a store without transactions.
+    /// Cases of a store without transactions.
     fn leased<P: Place<Seat = Seat>>(&self) -> Vec<Trial> {
         let mut trials = self.common::<P>();
         trials.push(self.case::<P, _>("traffic", "leased", || {
@@ -118,7 +118,7 @@ impl Trials {
         trials
     }
 
-    /// The cases of a database.
+    /// Cases of a database.
     fn database<S: Database>(&self) -> Vec<Trial> {
         let mut trials = self.common::<InDatabase<S>>();
         let (name, scenario) = services::recovering();
@@ -163,7 +163,7 @@ impl Trials {
     }
 }
 
-/// The leased calls whose moments are random: those whose bodies run in the caller's own future.
+/// Leased calls that are dropped at random moments: those whose bodies run in the caller's own future.
 fn leased_entries<H: Sits>() -> Vec<Effective<H>> {
     let entries = calls::entries::<H>().into_iter();
     let own = entries.filter(|it| it.mode != Mode::ToItsEnd);

@@ -1,4 +1,4 @@
-//! Stores with their real servers, each with a place of the case's own.
+//! Stores with their real servers, each with a dedicated database or key prefix for one case.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use crate::http::Web;
 use crate::poll::Boxed;
 use crate::trace::Traces;
 
-/// A handle on a store whose type does not matter.
+/// A handle on a type-erased store.
 pub(crate) type Handle = Idem<Arc<dyn Store>>;
 
-/// Connections of each pool under test.
+/// Number of connections in each pool under test.
 pub(crate) const CONNECTIONS: u32 = 4;
 
-/// Limit of the handles for one store call.
+/// Store time-out of the handles.
 pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Lease of the handles: a claim that nobody owns is in the way for much longer than any call may wait here.
+/// Lease of the handles: a claim without an owner blocks its key for much longer than any call may wait here.
 pub(crate) const LEASE: Duration = Duration::from_secs(120);
 
 /// State of the connections at the time of a call.
@@ -31,13 +31,13 @@ pub(crate) const LEASE: Duration = Duration::from_secs(120);
 pub(crate) enum Temper {
     /// Open, with most statements prepared.
     Warm,
-    /// Open, but each statement is prepared whenever it is sent.
+    /// Open, but each statement is prepared each time it is sent.
     Uncached,
-    /// A pool of each call's own, which has opened no connection yet.
+    /// A separate pool for each call, without any open connection.
     Cold,
 }
 
-/// A handle with all that its connections are asked through.
+/// A handle, and access to its connections for the checks.
 #[derive(Clone)]
 pub(crate) struct Seat {
     pub(crate) idem: Handle,
@@ -74,12 +74,12 @@ pub(crate) fn handle<S: Store>(store: S) -> Idem<S> {
         .build()
 }
 
-/// A seat, alone or with a database around it.
+/// A seat, on its own or with a database around it.
 pub(crate) trait Sits: Clone + Send + Sync + 'static {
     fn seat(&self) -> &Seat;
 
-    /// Borrows all connections of the pool at the same time, asks each of them something, and lets another session see
-    /// that none is in a transaction. Returns how many connections it asked.
+    /// Acquires all connections of the pool at the same time, queries each, and checks in another session that none of
+    /// them is in a transaction. Returns the number of connections.
     fn inspect(&self) -> Boxed<'static, Result<u64>> {
         (self.seat().inspect)()
     }
@@ -96,17 +96,17 @@ impl Sits for Seat {
     }
 }
 
-/// A store of a case's own.
+/// A dedicated store for one case.
 pub(crate) trait Place: Sized + Send + Sync + 'static {
     const NAME: &'static str;
-    /// The variable of [`idem_tests::backends`] that names its server.
+    /// Variable of [`idem_tests::backends`] with the address of its server.
     const NEEDS: Option<&'static str>;
     const TEMPERS: &'static [Temper];
     type Seat: Sits;
 
     fn open() -> impl Future<Output = Result<Self>> + Send;
 
-    /// New connections of this temper.
+    /// Opens new connections of this temper.
     fn seat(
         &self,
         temper: Temper,
@@ -179,7 +179,7 @@ impl Place for RedisCluster {
     }
 }
 
-/// Asks the connection, which all callers share, several things at once.
+/// Sends several concurrent requests on the connection, which all callers share.
 async fn echo<C: ConnectionLike + Clone + Send>(connection: C) -> Result<u64> {
     let asked = (0..CONNECTIONS).map(|n| {
         let mut connection = connection.clone();

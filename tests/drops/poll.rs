@@ -13,15 +13,15 @@ use anyhow::{Result, bail};
 /// A future that is sent to other threads.
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// How long any single exchange may take before a case fails. No healthy one comes near it on a loaded machine.
+/// Time limit for a single round trip. No healthy one comes near it on a loaded machine.
 pub(crate) const HANGS_AFTER: Duration = Duration::from_secs(30);
 
-/// The moment at which a future is dropped. It is polled only when it is woken, so each poll sees real progress.
+/// Moment at which a future is dropped. It is polled only when it is woken, so each poll makes progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moment {
-    /// As soon as this many polls have returned: what the last one sent is on its way.
+    /// Immediately after this many polls: the message of the last poll is in flight.
     Sent(u32),
-    /// When the future is woken after this many polls: an answer is there that nobody has read.
+    /// When the future is woken after this many polls: an answer has arrived and is unread.
     Answered(u32),
 }
 
@@ -42,10 +42,10 @@ impl fmt::Display for Moment {
     }
 }
 
-/// What became of a future that was to be dropped.
+/// Result of a future that was to be dropped.
 #[derive(Debug)]
 pub(crate) struct Polled<T> {
-    /// Its output, where it completed before the moment came.
+    /// Its output, if it completed before that moment.
     pub(crate) output: Option<T>,
     pub(crate) polls: u32,
 }
@@ -78,7 +78,7 @@ pub(crate) async fn drop_at<F: Future>(future: F, moment: Moment) -> Result<Poll
     }
 }
 
-/// The text of a panic.
+/// Text of a panic.
 pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());

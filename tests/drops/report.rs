@@ -1,4 +1,4 @@
-//! Counts of what was dropped and looked at, and the problems that were found.
+//! Counts of the drops and the checks, and the problems that were found.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use libtest_mimic::Failed;
 
-/// What the cases of one entry did on one store.
+/// Counts of one entry's cases on one store.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     /// Futures that were dropped before they completed.
@@ -15,11 +15,11 @@ pub(crate) struct Counts {
     pub(crate) polls: u64,
     /// The most polls that one of them took to complete.
     pub(crate) most_polls: u32,
-    /// Times that a pooled connection was borrowed and asked.
+    /// Number of times that a pooled connection was acquired and queried.
     pub(crate) connections: u64,
     /// Records, effects and messages that another session read.
     pub(crate) records: u64,
-    /// Calls of the traffic beside the drops.
+    /// Concurrent calls that were not dropped.
     pub(crate) traffic: u64,
 }
 
@@ -34,10 +34,10 @@ impl Counts {
     }
 }
 
-/// The counts of all cases that ran, by store and entry.
+/// Counts of all cases that ran, by store and entry.
 static TABLE: Mutex<BTreeMap<(String, String), Counts>> = Mutex::new(BTreeMap::new());
 
-/// A case while it runs: its counts, and everything that was wrong.
+/// A case while it runs: its counts, and its problems.
 #[derive(Debug, Default)]
 pub(crate) struct Case {
     pub(crate) counts: Counts,
@@ -49,12 +49,12 @@ impl Case {
         self.problems.push(problem.to_string());
     }
 
-    /// Whether the case has seen so many problems that it need not go on.
+    /// Returns true if the case has so many problems that it may stop.
     pub(crate) fn is_hopeless(&self) -> bool {
         self.problems.len() >= 25
     }
 
-    /// Puts the counts into the table, and fails with the problems.
+    /// Adds the counts to the table, and fails if there were problems.
     pub(crate) fn end(self, store: &str, entry: &str) -> Result<(), Failed> {
         let key = (store.to_owned(), entry.to_owned());
         let mut table = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +72,7 @@ impl Case {
             text.push_str("\n  ");
             text.push_str(problem);
         }
-        // At once: the test runner tells of failures only when all cases have ended.
+        // Printed immediately: the test runner reports failures only when all cases have ended.
         eprintln!("{text}");
         Err(text.into())
     }

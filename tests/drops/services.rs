@@ -1,4 +1,4 @@
-//! What is neither a call nor part of one: the operator's interface, purging, migrating, recovering, relaying.
+//! Services that are not calls: the operator's interface, purging, migrating, recovery, and the relay.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::poll::{Moment, drop_at};
 use crate::sweep::{Dropped, GETS_THROUGH_WITHIN, Scenario, Seats, scenario};
 use crate::trace::{Failure, Trace};
 
-/// How a record is resolved by hand.
+/// Manual resolution of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ByHand {
     Complete,
@@ -24,7 +24,7 @@ enum ByHand {
     Erase,
 }
 
-/// The scenarios that every store has, by name.
+/// Scenarios that every store has, by name.
 pub(crate) fn scenarios<H: Sits>() -> Vec<(&'static str, Scenario<H>)> {
     vec![
         ("records_find", scenario(find)),
@@ -37,12 +37,12 @@ pub(crate) fn scenarios<H: Sits>() -> Vec<(&'static str, Scenario<H>)> {
     ]
 }
 
-/// Those of a store that keeps what calls are made again with.
+/// Scenario of a store with recovery inputs.
 pub(crate) fn recovering<H: Sits>() -> (&'static str, Scenario<H>) {
     ("recovery", scenario(recover))
 }
 
-/// Those of a database.
+/// Scenarios of a database, by name.
 pub(crate) fn of_database<S: Database>() -> Vec<(&'static str, Scenario<Desk<S>>)> {
     vec![
         ("migrate", scenario(migrate::<S>)),
@@ -58,7 +58,7 @@ async fn record(seat: &Seat, operation: &str, key: &str) -> Result<Option<Record
         .await?)
 }
 
-/// Polls until this is there. Returns it, and how often it was looked for.
+/// Polls until there is a value. Returns the value, and the number of polls.
 async fn until<T, F>(what: &str, mut look: impl FnMut() -> F) -> Result<(T, u64)>
 where
     F: Future<Output = Result<Option<T>>>,
@@ -76,7 +76,7 @@ where
     bail!("still not {what}")
 }
 
-/// A record that a call left INTERRUPTED.
+/// Creates a record that a call left INTERRUPTED.
 async fn interrupted(seat: &Seat) -> Result<(Arc<Trace>, Record)> {
     let trace = Trace::hanging();
     tokio::select! {
@@ -182,8 +182,8 @@ async fn resolve<H: Sits>(seats: Seats<H>, moment: Moment, how: ByHand) -> Resul
     };
     let key = trace.key.clone();
     let check = async move {
-        // A step that is done or not done: what was dropped may still be on its way, and then one of the two finds the
-        // record as it was.
+        // The transition is atomic. If it was dropped, its statement may still be in flight, and then one of the two
+        // resolutions finds the record unchanged.
         let ended = until("resolved", async || {
             let found = record(&witness, REFUSE, &key).await?;
             let state = found.as_ref().map(|it| it.state);
@@ -221,7 +221,7 @@ async fn resolve<H: Sits>(seats: Seats<H>, moment: Moment, how: ByHand) -> Resul
     })
 }
 
-/// Records that have expired, purged.
+/// Drops a purge of expired records.
 async fn purge<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
     const OPERATION: &str = "drops.purge";
     let witness = seats.witness.seat().clone();
@@ -262,14 +262,15 @@ async fn purge<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
     })
 }
 
-/// A future that is woken about once a millisecond: what is dropped with it runs in tasks, whose polls nobody counts.
+/// A future that wakes about once a millisecond: the futures dropped with it run in tasks, whose polls cannot be
+/// counted.
 async fn ticking(mut done: impl FnMut() -> bool) {
     while !done() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// A call whose owner died, made again by a recovery that is dropped, and then by one that is not.
+/// Drops a recovery of a call whose owner crashed, and runs another recovery to its end.
 async fn recover<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
     const LEASE: Duration = Duration::from_millis(20);
     let witness = seats.witness.seat().clone();
@@ -364,7 +365,7 @@ async fn migrate<S: Database>(seats: Seats<Desk<S>>, moment: Moment) -> Result<D
     })
 }
 
-/// Messages that are relayed by a relay that is dropped, and then by one that is not.
+/// Drops a relay with messages, and runs another relay to its end.
 async fn relay<S: Database>(seats: Seats<Desk<S>>, moment: Moment) -> Result<Dropped> {
     let witness = seats.witness.clone();
     let delivered = Trace::new();

@@ -1,4 +1,4 @@
-//! Every poll of a call in turn: it is dropped there, and everything is looked at.
+//! Sweep over the polls of a call: the call is dropped at each poll in turn, and every guarantee is checked.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,17 +15,17 @@ use crate::poll::{Boxed, Moment, drop_at};
 use crate::report::Case;
 use crate::trace::{Trace, Traces};
 
-/// How long a call may take to get through after a drop: one store call, and what a loaded machine needs. The lease is
-/// far longer, so a claim that nobody owns fails the case.
+/// Time limit for a call after a drop: one store time-out, and a margin for a loaded machine. The lease is far longer,
+/// so a claim without an owner fails the case.
 pub(crate) const GETS_THROUGH_WITHIN: Duration = Duration::from_secs(10);
 
-/// No call takes as many polls.
+/// Upper bound of the number of polls of a call.
 const MOST_POLLS: u32 = 300;
 
-/// How long to wait for the check of one drop before the next drop begins beside it.
+/// Longest wait for the check of one drop before the next drop starts concurrently.
 const WAITS: Duration = Duration::from_millis(200);
 
-/// The seat whose connections are under test, and one with connections of its own that sees what is committed.
+/// The seat whose connections are under test, and a seat with separate connections that sees the committed data.
 #[derive(Clone)]
 pub(crate) struct Seats<H> {
     pub(crate) under_test: H,
@@ -36,7 +36,7 @@ pub(crate) struct Seats<H> {
 pub(crate) struct Dropped {
     pub(crate) completed: bool,
     pub(crate) polls: u32,
-    /// Looks at what is left. Returns how many records, effects and messages it read.
+    /// Checks the state after the drop. Returns the number of records, effects and messages that it read.
     pub(crate) check: Boxed<'static, Result<u64>>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Dropped {
 pub(crate) type Scenario<H> =
     Arc<dyn Fn(Seats<H>, Moment) -> Boxed<'static, Result<Dropped>> + Send + Sync>;
 
-/// A scenario of this closure.
+/// Creates a scenario from this closure.
 pub(crate) fn scenario<H, F>(
     make: impl Fn(Seats<H>, Moment) -> F + Send + Sync + 'static,
 ) -> Scenario<H>
@@ -54,7 +54,7 @@ where
     Arc::new(move |seats, moment| Box::pin(make(seats, moment)))
 }
 
-/// The effects of a key that another session sees; none where they are not in a database.
+/// Effects of a key that another session sees. `None` if the effects are not in a database.
 pub(crate) type Effects<H> = fn(&H, String) -> Boxed<'static, Result<Option<Vec<String>>>>;
 
 pub(crate) fn no_effects<H>(_: &H, _: String) -> Boxed<'static, Result<Option<Vec<String>>>> {
@@ -69,7 +69,7 @@ pub(crate) fn charges<S: Database>(
     Box::pin(async move { Ok(Some(S::charges(&pool, &key).await?)) })
 }
 
-/// The scenario of an entry: call, drop, call again.
+/// Scenario of an entry: call, drop, call again.
 pub(crate) fn of_entry<H: Sits>(entry: Entry<H>, effects: Effects<H>) -> Scenario<H> {
     scenario(move |seats: Seats<H>, moment| {
         let entry = entry.clone();
@@ -82,7 +82,7 @@ pub(crate) fn of_entry<H: Sits>(entry: Entry<H>, effects: Effects<H>) -> Scenari
                 let receipt = answer.context("a call that was not dropped failed")?;
                 ensure!(trace.gave(&receipt), "another's receipt: {receipt}");
             }
-            // The next call comes from this process or from another one, in turn.
+            // This process and another one make the next call in turn.
             let elsewhere = moment.polls() % 2 == 1;
             let check = check(entry, effects, seats, trace, completed, elsewhere);
             Ok(Dropped {
@@ -94,7 +94,7 @@ pub(crate) fn of_entry<H: Sits>(entry: Entry<H>, effects: Effects<H>) -> Scenari
     })
 }
 
-/// Calls again with the key of a call that was dropped, and compares everything with the documentation of its mode.
+/// Calls again with the key of a dropped call, and compares the results with the documentation of its mode.
 pub(crate) async fn check<H: Sits>(
     entry: Entry<H>,
     effects: Effects<H>,
@@ -168,7 +168,7 @@ pub(crate) async fn check<H: Sits>(
     }
     let (runs, _) = trace.counts();
     let most = match entry.mode {
-        // What was rolled back never was.
+        // A run that was rolled back does not count.
         Mode::Transaction => u32::MAX,
         Mode::Reconcile if hanging => 2,
         _ => 1,
@@ -184,7 +184,7 @@ pub(crate) async fn check<H: Sits>(
     Ok(records)
 }
 
-/// Another session sees the effect if and only if it sees the record completed. A commit may be under way.
+/// Checks that another session sees the effect if and only if it sees the record completed. A commit may be in flight.
 async fn agree<H: Sits>(
     entry: &Entry<H>,
     effects: Effects<H>,
@@ -210,7 +210,7 @@ async fn agree<H: Sits>(
     }
 }
 
-/// The record as another session sees it.
+/// Record as another session sees it.
 async fn read<H: Sits>(entry: &Entry<H>, witness: &Seat, trace: &Trace) -> Result<Option<Record>> {
     let Some(operation) = entry.operation else {
         return Ok(None);
@@ -225,7 +225,7 @@ enum Answer {
     Interrupted,
 }
 
-/// Calls until there is an answer that does not pass.
+/// Calls until there is a final answer.
 async fn answer<H: Sits>(entry: &Entry<H>, next: &H, trace: &Arc<Trace>) -> Result<Answer> {
     let began = Instant::now();
     let mut last = None;
@@ -243,7 +243,7 @@ async fn answer<H: Sits>(entry: &Entry<H>, next: &H, trace: &Arc<Trace>) -> Resu
     bail!("the next calls did not get through, the last one was answered {last:?}")
 }
 
-/// Drops a scenario at each of its polls on each kind of connection, and looks at everything after each drop.
+/// Drops a scenario at each of its polls on each kind of connection, and checks all guarantees after each drop.
 pub(crate) async fn sweep<P: Place>(name: &str, scenario: &Scenario<P::Seat>) -> Result<Case> {
     let place = P::open().await?;
     let traces = Arc::new(Traces::default());
@@ -253,7 +253,7 @@ pub(crate) async fn sweep<P: Place>(name: &str, scenario: &Scenario<P::Seat>) ->
     witness.seat().web.start(&journal).await?;
     for temper in P::TEMPERS {
         for moment in [Moment::Sent as fn(u32) -> Moment, Moment::Answered] {
-            // A pool that has opened nothing is what it is at either moment.
+            // A pool without connections is in the same state at either moment.
             if *temper == Temper::Cold && moment(0) != Moment::Sent(0) {
                 continue;
             }
@@ -261,7 +261,7 @@ pub(crate) async fn sweep<P: Place>(name: &str, scenario: &Scenario<P::Seat>) ->
             under_test.seat().web.start(&journal).await?;
             let mut checks = JoinSet::new();
             if *temper == Temper::Warm {
-                // As often as there are connections: each of them has prepared the statements then.
+                // As often as there are connections: after that each of them has prepared the statements.
                 for _ in 0..CONNECTIONS {
                     let seats = Seats {
                         under_test: under_test.clone(),
@@ -303,7 +303,7 @@ pub(crate) async fn sweep<P: Place>(name: &str, scenario: &Scenario<P::Seat>) ->
                     Ok(connections) => case.counts.connections += connections,
                     Err(error) => {
                         case.problem(format!("{what}: {error:#}"));
-                        // What is wrong with these connections is known now.
+                        // The fault of these connections has been reported.
                         under_test = place.seat(*temper, &traces).await?;
                         under_test.seat().web.start(&journal).await?;
                     }

@@ -1,4 +1,4 @@
-//! The body that every call runs, and its memory of each run.
+//! The body of every call, and a record of each run in this process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use idem_runtime::Error;
 use tokio::sync::Notify;
 
-/// What a call can answer beside its receipt.
+/// Errors of a call.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error(transparent)]
@@ -20,7 +20,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Whether the same call may be answered later.
+    /// Returns true if a retry may succeed.
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
             Self::Idem(error) => error.is_retryable(),
@@ -40,17 +40,17 @@ impl Failure {
     }
 }
 
-/// Whether a problem (RFC 9457) says that it passes.
+/// Returns true if a problem document (RFC 9457) is marked as retryable.
 fn is_marked_retryable(problem: &str) -> bool {
     let problem: Option<serde_json::Value> = serde_json::from_str(problem).ok();
     problem.is_some_and(|it| it["retryable"] == true)
 }
 
-/// What is known of the runs of one key, in this process.
+/// Runs of one key in this process.
 #[derive(Debug)]
 pub(crate) struct Trace {
     pub(crate) key: String,
-    /// Whether the body waits for ever once it has begun.
+    /// True if the body hangs forever once it has started.
     hangs: bool,
     runs: Mutex<Runs>,
     begun: Notify,
@@ -59,9 +59,9 @@ pub(crate) struct Trace {
 #[derive(Debug, Default)]
 struct Runs {
     begun: u32,
-    /// The receipts of the runs that came to their end.
+    /// Receipts of the finished runs.
     receipts: Vec<String>,
-    /// How often each step began, and whether it was saved.
+    /// For each step, the number of starts, and true if it was saved.
     steps: HashMap<&'static str, (u32, bool)>,
     problems: Vec<String>,
 }
@@ -71,7 +71,7 @@ impl Trace {
         Self::of(false)
     }
 
-    /// One whose body never ends.
+    /// Trace whose body never ends.
     pub(crate) fn hanging() -> Arc<Self> {
         Self::of(true)
     }
@@ -89,33 +89,33 @@ impl Trace {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many bodies began, and how many came to their end.
+    /// Number of bodies that started, and of bodies that finished.
     pub(crate) fn counts(&self) -> (u32, usize) {
         let runs = self.runs();
         (runs.begun, runs.receipts.len())
     }
 
-    /// The receipt of the run that came to its end last.
+    /// Receipt of the last finished run.
     pub(crate) fn receipt(&self) -> Option<String> {
         self.runs().receipts.last().cloned()
     }
 
-    /// Whether a run that came to its end gave this receipt.
+    /// Returns true if a finished run returned this receipt.
     pub(crate) fn gave(&self, receipt: &str) -> bool {
         self.runs().receipts.iter().any(|it| it == receipt)
     }
 
-    /// What went wrong in the bodies themselves.
+    /// Problems inside the bodies.
     pub(crate) fn problems(&self) -> Vec<String> {
         self.runs().problems.clone()
     }
 
-    /// Returns once a body has begun.
+    /// Waits until a body has started.
     pub(crate) async fn has_begun(&self) {
         self.begun.notified().await;
     }
 
-    /// Counts a run that begins, and returns its receipt.
+    /// Counts a run that starts, and returns its receipt.
     pub(crate) fn begin(&self) -> String {
         let mut runs = self.runs();
         runs.begun += 1;
@@ -123,20 +123,20 @@ impl Trace {
         format!("{}#{}", self.key, runs.begun)
     }
 
-    /// Counts a run that came to its end.
+    /// Counts a finished run.
     pub(crate) fn end(&self, receipt: String) -> String {
         self.runs().receipts.push(receipt.clone());
         receipt
     }
 
-    /// The body: some polls long, with an effect that counts itself.
+    /// The body: it takes some polls, and its effect counts itself.
     pub(crate) async fn body(&self) -> String {
         let receipt = self.begin();
         self.pause().await;
         self.end(receipt)
     }
 
-    /// A few polls, or for ever.
+    /// Waits for a few polls, or forever.
     pub(crate) async fn pause(&self) {
         if self.hangs {
             std::future::pending::<()>().await;
@@ -146,7 +146,7 @@ impl Trace {
         }
     }
 
-    /// Counts a step that begins.
+    /// Counts a step that starts.
     pub(crate) fn begin_step(&self, name: &'static str) {
         let mut runs = self.runs();
         let (begun, saved) = runs.steps.entry(name).or_default();
@@ -165,7 +165,7 @@ impl Trace {
     }
 }
 
-/// The traces of a case, by key: a handler finds that of its request here.
+/// Traces of a case, by key, in which a handler finds the trace of its request.
 #[derive(Debug, Default)]
 pub(crate) struct Traces(Mutex<HashMap<String, Arc<Trace>>>);
 

@@ -1,4 +1,4 @@
-//! Drops at seeded random moments, beside calls of other keys on the same pool.
+//! Drops at seeded random moments, during concurrent calls of other keys on the same pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,14 +22,14 @@ const DROPS: &str = "IDEM_DROPS";
 /// Variable for the seed of the random moments.
 const SEED: &str = "IDEM_DROPS_SEED";
 
-/// Tasks that make calls which nobody drops.
+/// Number of tasks whose calls are never dropped.
 const NEIGHBOURS: usize = 8;
-/// Tasks that make calls and drop them.
+/// Number of tasks that make calls and drop them.
 const DROPPERS: usize = 4;
-/// Drops between two looks at the connections.
+/// Number of drops between two checks of the connections.
 const ROUND: usize = 60;
 
-/// How many random drops a store is given, and the seed of their moments.
+/// Number of random drops on each store, and the seed of their moments.
 pub(crate) fn settings() -> Result<(usize, u64)> {
     let read = |name: &str| {
         let value = std::env::var(name).ok();
@@ -44,7 +44,7 @@ pub(crate) fn settings() -> Result<(usize, u64)> {
 /// An entry with its effects.
 pub(crate) type Effective<H> = (Entry<H>, Effects<H>);
 
-/// Drops calls at random moments while others run.
+/// Drops calls at random moments while other calls run.
 pub(crate) async fn traffic<P: Place>(entries: Vec<Effective<P::Seat>>) -> Result<Case> {
     let (drops, seed) = settings()?;
     let place = P::open().await?;
@@ -154,7 +154,7 @@ async fn beside_traffic<H: Sits>(
     Ok(())
 }
 
-/// A call that nobody drops gets its own value, in time.
+/// Checks that a call that is not dropped gets its own value, in time.
 async fn answered_in_time<H: Sits>(entry: &Entry<H>, sits: &H) -> Result<()> {
     let trace = Trace::new();
     let began = Instant::now();
@@ -179,7 +179,7 @@ async fn drop_at_random<H: Sits>(
 ) -> (Vec<Result<Left>>, (u64, u64)) {
     let mut left = Vec::new();
     let (mut drops, mut polls) = (0, 0);
-    // Of each entry: how many polls a call took that completed, about.
+    // For each entry, the approximate number of polls of a call that completed.
     let mut lengths = vec![8_u32; entries.len()];
     for _ in 0..calls {
         let which = rng.random_range(0..entries.len());
@@ -207,7 +207,7 @@ async fn drop_at_random<H: Sits>(
                 }
             }
         } else {
-            // The whole future is one poll to this side: it runs in a task, which is aborted.
+            // The whole future is one poll for the caller: it runs in a task, which is aborted.
             let after = Duration::from_micros(rng.random_range(0..8_000));
             let mut task = tokio::spawn(call);
             let ended = tokio::time::timeout(after, &mut task).await;

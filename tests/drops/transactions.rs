@@ -1,4 +1,4 @@
-//! Calls in transactions: their own, one of the caller's, and steps; and messages in a transaction of the caller's.
+//! Calls in their own transactions and in the caller's, steps, and messages in the caller's transaction.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ async fn charge<S: Database>(
     Ok(trace.end(receipt))
 }
 
-/// The calls with a transaction of their own.
+/// Calls with their own transaction.
 pub(crate) fn entries<S: Database>() -> Vec<Entry<Desk<S>>> {
     vec![
         Entry::new(
@@ -97,7 +97,7 @@ pub(crate) fn step<S: Database>() -> Entry<Desk<S>> {
     )
 }
 
-/// What joins the transaction of the caller.
+/// Operation that joins the transaction of the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Joining {
     Macro,
@@ -105,7 +105,8 @@ pub(crate) enum Joining {
     Enqueue,
 }
 
-/// A call that joins: between two statements of the caller's, who commits or rolls back in turn.
+/// Drops a call that joins the caller's transaction, between two of the caller's statements. The caller commits and
+/// rolls back in turn.
 pub(crate) fn joining<S: Database>(joining: Joining) -> Scenario<Desk<S>> {
     scenario(move |seats: Seats<Desk<S>>, moment| join_and_drop(seats, joining, moment))
 }
@@ -195,7 +196,7 @@ async fn join_and_drop<S: Database>(
             !completed || charges == expected,
             "a call that completed left {charges} effects"
         );
-        // The next transaction gets the call through, or its result.
+        // In the next transaction the call succeeds, or returns its stored outcome.
         let receipt = again(&seats.witness, &trace, joining).await?;
         let charges = S::charges(pool, &trace.key).await?;
         ensure!(
@@ -211,7 +212,7 @@ async fn join_and_drop<S: Database>(
     })
 }
 
-/// The call, on a connection that is in a transaction.
+/// Makes the call on a connection that is in a transaction.
 async fn join<S: Database>(
     desk: &Desk<S>,
     tx: &mut S::Connection,
@@ -234,7 +235,7 @@ async fn join<S: Database>(
     }
 }
 
-/// Makes the call in a new transaction, until it gets through.
+/// Makes the call in a new transaction, until it succeeds.
 async fn again<S: Database>(desk: &Desk<S>, trace: &Trace, joining: Joining) -> Result<String> {
     let began = Instant::now();
     loop {
@@ -254,7 +255,7 @@ async fn again<S: Database>(desk: &Desk<S>, trace: &Trace, joining: Joining) -> 
     }
 }
 
-/// The scenarios of this module, by name.
+/// Scenarios of this module, by name.
 pub(crate) fn scenarios<S: Database>() -> Vec<(&'static str, Scenario<Desk<S>>)> {
     let mut scenarios = Vec::new();
     for entry in entries::<S>() {

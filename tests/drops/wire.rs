@@ -9,8 +9,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// The head of a result of one column, and the column's description, which ends before its numbers: sqlx reads those
-/// without looking whether they are there.
+/// Header of a result of one column, and the column's description, which ends before its numeric fields: sqlx reads
+/// those fields without checking the length.
 const CUT_SHORT: [u8; 16] = [1, 0, 0, 1, 1, 7, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0];
 
 /// Forwards connections until it is dropped.
@@ -38,12 +38,12 @@ impl Wire {
         })
     }
 
-    /// Cuts the next answer short, whichever connection it is for.
+    /// Cuts the next answer short, on any connection.
     pub(crate) fn cut_next(&self) {
         self.cuts.store(1, Ordering::SeqCst);
     }
 
-    /// Whether the answer was cut.
+    /// Returns true if the answer was cut.
     pub(crate) fn has_cut(&self) -> bool {
         self.cuts.swap(0, Ordering::SeqCst) == 0
     }
