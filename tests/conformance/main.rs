@@ -1,4 +1,4 @@
-//! The case table, run on each store and on what may stand in front of one, and the proof that each case can fail.
+//! The case table, run on each store and on each store wrapper, and the proof that each case can fail.
 #![expect(
     clippy::unwrap_used,
     reason = "a panic fails the case that it happens in"
@@ -16,7 +16,7 @@ mod toy;
 
 fn main() -> anyhow::Result<ExitCode> {
     let mut arguments = Arguments::from_args();
-    // The cases wait for leases most of their time, so there is room for more of them than there are processors.
+    // The cases mostly wait for leases, so more of them than processors can run concurrently.
     arguments.test_threads.get_or_insert(16);
     let runtime = Arc::new(Runtime::new()?);
     let files = tempfile::tempdir()?;

@@ -1,4 +1,4 @@
-//! A case that cannot fail proves nothing: each bug is caught by the case that is about it, and each case catches one.
+//! A case that cannot fail proves nothing: the case for each bug catches that bug, and each case catches one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

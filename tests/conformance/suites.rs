@@ -16,9 +16,9 @@ use tokio::runtime::Runtime;
 
 use crate::toy::ToyStore;
 
-/// Every store: the name that its trials begin with, the variables of [`idem_tests::backends`] that it needs if it needs
-/// servers, and how it is made, with its table. One store serves all the cases of a suite at once, as the table
-/// promises.
+/// Every store: the name that its trials begin with, the variables of [`idem_tests::backends`] that it needs if it
+/// needs servers, and the function that creates it with its table. All cases of a suite share one store concurrently,
+/// as the table promises.
 fn suites(files: &Path) -> Vec<Suite> {
     let file = |name: &str| SqliteStore::open(files.join(name));
     let (cases, table) = (file("cases.db"), file("table.db"));
@@ -28,7 +28,7 @@ fn suites(files: &Path) -> Vec<Suite> {
         Suite::new("memory", &[], async || Ok(MemoryStore::new())).recovering_nothing(),
         Suite::new("dyn", &[], async || Ok(erased)).recovering_nothing(),
         Suite::new("sqlite", &[], async || Ok(cases.await?)),
-        // A name that is a word of SQL.
+        // The name is a reserved word of SQL.
         Suite::new("sqlite_other_table", &[], async || {
             let store = table.await?.with_table("order")?;
             store.migrate().await?;
@@ -48,7 +48,7 @@ fn suites(files: &Path) -> Vec<Suite> {
         Suite::new("cached::sqlite", &[], async || {
             Ok(Cached::new(cached.await?))
         }),
-        // An address where somebody listened a moment ago. The leases of the cases are short.
+        // An address with a closed port. The leases of the cases are short.
         Suite::new("cached_in_lost_redis::memory", &[], async || {
             let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
             let client = redis::Client::open(format!("redis://{address}/"))?;
@@ -105,8 +105,8 @@ fn suites(files: &Path) -> Vec<Suite> {
     ]
 }
 
-/// A trial for each case on each store. Those on a server whose variable is not set are ignored, after a line that says
-/// so, and fail if they are asked for nevertheless; a server that cannot be reached fails them.
+/// Creates a trial for each case on each store. A trial whose server variable is not set is ignored, after a line that
+/// says so, and fails if it is run anyway. A server that cannot be reached fails its trials.
 pub(crate) fn trials(runtime: &Arc<Runtime>, files: &Path) -> Vec<Trial> {
     let mut trials = Vec::new();
     for suite in suites(files) {
@@ -120,7 +120,7 @@ pub(crate) fn trials(runtime: &Arc<Runtime>, files: &Path) -> Vec<Trial> {
         if let Some(variable) = unset {
             eprintln!("{name} needs {variable}, which is not set: cargo xtask test runs it");
         }
-        // Opened by the first case that runs, so that a list of the cases, or a run of a few, needs no server.
+        // Opened by the first case that runs, so that listing the cases, or running a few, needs no server.
         let runtime = Arc::clone(runtime);
         let store: Arc<LazyLock<Opened, _>> = Arc::new(LazyLock::new({
             let runtime = Arc::clone(&runtime);
@@ -154,7 +154,7 @@ pub(crate) fn trials(runtime: &Arc<Runtime>, files: &Path) -> Vec<Trial> {
 struct Suite {
     name: &'static str,
     needs: &'static [&'static str],
-    /// Whether it keeps what calls are made again with.
+    /// True if the store has recovery inputs.
     recovers: bool,
     open: Open,
 }
@@ -187,5 +187,5 @@ impl Suite {
 
 type Open = Box<dyn FnOnce(&Runtime) -> anyhow::Result<Arc<dyn Store>> + Send>;
 
-/// The store, or why there is none.
+/// The store, or the error of opening it.
 type Opened = Result<Arc<dyn Store>, String>;

@@ -1,4 +1,4 @@
-//! A third store, as plain as the contract allows, that can be given one bug at a time.
+//! A third store, as simple as the contract allows, that can be given one bug at a time.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,21 +25,21 @@ mod steps;
 pub(crate) struct ToyStore {
     bug: Option<Bug>,
     inner: Mutex<Inner>,
-    /// How many claims have read and not yet written, where they do one after the other.
+    /// Number of claims that have read and not yet written, for bugs in which these are separate.
     reading: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     records: BTreeMap<RecordId, Record>,
-    /// When the claim alone says that a record may go.
+    /// Expiry according to the claim, before there is an outcome.
     planned: BTreeMap<RecordId, Timestamp>,
-    /// The highest fencing token of all.
+    /// The highest fencing token of all records.
     highest: Option<FencingToken>,
     counter: i64,
     steps: BTreeMap<(RecordId, String), Payload>,
     kept: BTreeMap<RecordId, recovery::Row>,
-    /// The fencing tokens of claims that were taken over or released, for some of the bugs.
+    /// Fencing tokens of claims that were taken over or released, for some of the bugs.
     former: BTreeMap<(RecordId, [u8; 16]), FencingToken>,
 }
 
@@ -70,14 +70,14 @@ impl ToyStore {
             && !(self.has(Bug::AbandonedIsStillThere) && record.state == State::Running)
     }
 
-    /// The record as it is now; none where it has expired.
+    /// The record as it is now; `None` if it has expired.
     fn live<'a>(&self, inner: &'a mut Inner, id: &RecordId) -> Option<&'a mut Record> {
         let record = inner.records.get_mut(&self.id(id))?;
         record.read_at = SystemTime::now().into();
         (!self.expired(record)).then_some(record)
     }
 
-    /// Where a record is kept.
+    /// Id under which a record is stored.
     fn id(&self, id: &RecordId) -> RecordId {
         match self.bug {
             Some(Bug::IdIsCut) => RecordId::from_bytes([id.as_bytes()[0] & 1; 32]),
@@ -96,7 +96,7 @@ impl ToyStore {
             return FencingToken::from_number(inner.counter);
         }
         if self.has(Bug::GrantForgetsTheErased) {
-            // In milliseconds, as a real clock may tick.
+            // In milliseconds, the resolution of some real clocks.
             let ticks = Timestamp::from_micros(now.as_micros() / 20_000 * 20_000 + 20_000);
             return FencingToken::next(previous, ticks);
         }
@@ -435,7 +435,7 @@ impl Store for ToyStore {
 
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
         if self.has(Bug::DropLosesHalf) {
-            // Two steps with a pause between them: whoever drops it there leaves a half.
+            // Two writes with a yield between them: a drop at the yield leaves half of the outcome.
             self.held(owner, |record| self.end(record, &Outcome::Unrecorded));
             tokio::task::yield_now().await;
             let mut inner = self.lock();
@@ -642,8 +642,8 @@ impl Store for ToyStore {
 }
 
 impl ToyStore {
-    /// Waits until another claim has read as well, so that the race is lost on any machine; not for long, since most
-    /// cases claim alone.
+    /// Waits until another claim has read as well, so that the race is lost on any machine. The wait is short, since
+    /// most cases claim without a competitor.
     async fn meet_another_reader(&self) {
         self.reading.fetch_add(1, Ordering::SeqCst);
         for _ in 0..200 {

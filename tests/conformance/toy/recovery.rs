@@ -1,4 +1,4 @@
-//! What calls keep to be made again, in the plain store.
+//! Recovery inputs of calls, in the toy store.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use idem_runtime::store::{FencedWrite, RecoveryInput, RecoveryStore, Resolved};
 use super::{Inner, ToyStore};
 use crate::mutants::Bug;
 
-/// A value, and the operation that it is found by.
+/// A recovery input, and the operation under which it is found.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     kept: RecoveryInput,
@@ -127,7 +127,7 @@ impl RecoveryStore for ToyStore {
             true => Duration::ZERO,
             false => by,
         };
-        // Never the time that it was due.
+        // Never the previous due time.
         row.kept.due_at = now.after(by.max(Duration::from_micros(1)));
         let counts = recovering && !self.has(Bug::RecoveriesAreNotCounted);
         row.kept.recoveries += u32::from(counts || self.has(Bug::LooksAreCounted));
@@ -148,7 +148,7 @@ impl RecoveryStore for ToyStore {
     }
 }
 
-/// The row of a value that still is as it was read.
+/// Row of a recovery input, if it has not changed since it was read (compare-and-swap).
 fn as_read<'a>(inner: &'a mut Inner, kept: &RecoveryInput, however: bool) -> Option<&'a mut Row> {
     let row = inner.kept.get_mut(&kept.id)?;
     let now = &row.kept;

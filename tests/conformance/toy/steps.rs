@@ -1,4 +1,4 @@
-//! The finished steps of bodies, in the plain store.
+//! The finished steps of bodies, in the toy store.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use idem_runtime::store::{FencedWrite, SavedStep, StepStore};
 use super::ToyStore;
 use crate::mutants::Bug;
 
-/// How many steps a record has room for under [`Bug::StepsAreBounded`].
+/// Number of steps that a record has room for under [`Bug::StepsAreBounded`].
 const ROOM: usize = 64;
 
 #[async_trait]
@@ -39,7 +39,7 @@ impl StepStore for ToyStore {
             return Ok(FencedWrite::Fenced);
         }
         if self.has(Bug::StepIsSavedInHalves) {
-            // Two writes with a pause between them: whoever drops it there leaves a half.
+            // Two writes with a yield between them: a drop at the yield leaves half of the step.
             let half = Payload {
                 bytes: (*b"half").into(),
                 ..payload.clone()
@@ -79,7 +79,7 @@ impl StepStore for ToyStore {
 }
 
 impl ToyStore {
-    /// Whether there was none of the name.
+    /// Saves the step. Returns true if there was none with this name.
     fn write_step(&self, owner: &Owner, name: &str, payload: &Payload) -> bool {
         let mut inner = self.lock();
         let name = match self.has(Bug::StepNameIsTrimmed) {
