@@ -1,9 +1,9 @@
-//! The servers that a test of a store talks to, found by the variables that `cargo xtask test` sets.
+//! Servers for the tests of stores, found through the variables that `cargo xtask test` sets.
 //!
-//! A test that needs one is marked `#[ignore = "needs PostgreSQL: cargo xtask test runs it"]`, and fails where its
-//! variable is not set or what it names cannot be reached. Every caller is given a place of its own, so that tests run
-//! side by side: a database, or a prefix for its keys. Its name begins with `idem_test_`, and it stays where it is until
-//! the server goes, which a private one does after the tests.
+//! A test that needs a server is marked `#[ignore = "needs PostgreSQL: cargo xtask test runs it"]`. It fails if the
+//! variable is not set or the server cannot be reached. Every caller gets its own database, or its own prefix for keys,
+//! so that tests can run concurrently. The name of the database or prefix begins with `idem_test_`. The data stays
+//! until the server is removed; a private server is removed after the tests.
 
 use std::str::FromStr as _;
 use std::time::Duration;
@@ -17,46 +17,45 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, MySqlPool, PgPool};
 
-/// Where PostgreSQL is, for a user who may make databases.
+/// Variable with the URL of PostgreSQL, for a user who may create databases.
 pub const POSTGRES: &str = "IDEM_TEST_POSTGRES_URL";
-/// Where MySQL or MariaDB is, for a user who may make databases.
+/// Variable with the URL of MySQL or MariaDB, for a user who may create databases.
 pub const MYSQL: &str = "IDEM_TEST_MYSQL_URL";
-/// Where Redis or Valkey is.
+/// Variable with the URL of Redis or Valkey.
 pub const REDIS: &str = "IDEM_TEST_REDIS_URL";
-/// Where nodes of a Redis Cluster are, separated by commas.
+/// Variable with the URLs of nodes of a Redis Cluster, separated by commas.
 pub const REDIS_CLUSTER: &str = "IDEM_TEST_REDIS_CLUSTER_URLS";
 
-/// Where RabbitMQ is, for a user who may make queues.
+/// Variable with the URL of RabbitMQ, for a user who may create queues.
 pub const AMQP: &str = "IDEM_TEST_AMQP_URL";
-/// Where NATS with JetStream is.
+/// Variable with the URL of NATS with JetStream.
 pub const NATS: &str = "IDEM_TEST_NATS_URL";
 
-/// The most connections of a pool: fewer than the tasks of the busiest test, so that they queue as they would in a
-/// service.
+/// Maximum of connections in a pool: fewer than the tasks of the busiest test, so that they queue as in a service.
 const CONNECTIONS: u32 = 20;
 const CONNECTED_WITHIN: Duration = Duration::from_secs(30);
 
-/// A client of Redis, and what the caller's keys begin with.
+/// A client of Redis, and the prefix of the caller's keys.
 #[derive(Debug, Clone)]
 pub struct Keys<C> {
-    /// The client, or the cluster's.
+    /// Client of the server or of the cluster.
     pub client: C,
-    /// Nobody else's keys begin with it.
+    /// Unique prefix of the caller's keys.
     pub prefix: String,
 }
 
-/// What a variable says.
+/// Value of a variable.
 ///
 /// # Errors
 ///
-/// It is not set.
+/// The variable is not set.
 pub fn variable(name: &str) -> anyhow::Result<String> {
     std::env::var(name).with_context(|| {
         format!("{name}: `cargo xtask test` sets it, or set it to the URL of a server of yours")
     })
 }
 
-/// An empty database of the caller's own in PostgreSQL.
+/// Creates an empty database in PostgreSQL for the caller.
 ///
 /// # Errors
 ///
@@ -79,7 +78,7 @@ pub async fn postgres() -> anyhow::Result<PgPool> {
     within(POSTGRES, made).await
 }
 
-/// An empty database of the caller's own in MySQL or MariaDB.
+/// Creates an empty database in MySQL or MariaDB for the caller.
 ///
 /// # Errors
 ///
@@ -102,7 +101,7 @@ pub async fn mysql() -> anyhow::Result<MySqlPool> {
     within(MYSQL, made).await
 }
 
-/// A client of Redis, which has answered, and a prefix of the caller's own.
+/// Connects to Redis, and returns the client with a unique key prefix.
 ///
 /// # Errors
 ///
@@ -123,7 +122,7 @@ pub async fn redis() -> anyhow::Result<Keys<redis::Client>> {
     Ok(Keys { client, prefix })
 }
 
-/// A client of a Redis Cluster, which has answered, and a prefix of the caller's own.
+/// Connects to a Redis Cluster, and returns the client with a unique key prefix.
 ///
 /// # Errors
 ///
@@ -144,14 +143,14 @@ pub async fn redis_cluster() -> anyhow::Result<Keys<ClusterClient>> {
     Ok(Keys { client, prefix })
 }
 
-/// The operation that the process `caller` calls.
+/// Operation that the process `caller` calls.
 pub const OPERATION: &str = "tests.caller";
 
-/// The store at this address, migrated: `sqlite://` and the path of a file, or the URL of a server.
+/// Opens and migrates the store at this address: `sqlite://` and the path of a file, or the URL of a server.
 ///
 /// # Errors
 ///
-/// It is the address of no store, or the store cannot be opened or migrated.
+/// The address belongs to no store, or the store cannot be opened or migrated.
 pub async fn open(address: &str) -> anyhow::Result<Idem> {
     let (scheme, rest) = address
         .split_once("://")
@@ -173,7 +172,7 @@ pub async fn open(address: &str) -> anyhow::Result<Idem> {
     })
 }
 
-/// Names the variable, but not the URL in it, which may have a password.
+/// Names the variable in an error, but not the URL in it, which may contain a password.
 async fn within<T, E>(name: &str, made: impl Future<Output = Result<T, E>>) -> anyhow::Result<T>
 where
     E: std::error::Error + Send + Sync + 'static,
@@ -184,7 +183,7 @@ where
         .with_context(|| format!("the server that {name} names"))
 }
 
-/// A name that nobody else has, for a database, a queue or keys: a plain identifier in each SQL.
+/// A unique name for a database, a queue or keys: a plain identifier in each SQL dialect.
 pub fn unique_name() -> String {
     format!("idem_test_{:032x}", rand::random::<u128>())
 }

@@ -1,4 +1,4 @@
-//! A ledger in the database of the records: the witness of what was committed with them.
+//! A ledger in the database of the records, which shows the effects that were committed with them.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use sqlx::{
 const TABLE: &str =
     "CREATE TABLE ledger (charge VARCHAR(40) NOT NULL, receipt VARCHAR(40) NOT NULL)";
 
-/// The receipt of each effect, by key: nothing in the database keeps a key from having two.
+/// Receipts of the effects, by key: the database does not prevent a key from having two.
 pub type Ledger = BTreeMap<String, Vec<String>>;
 
 /// A store with a ledger in its database.
 pub trait Database: TransactionalStore + Sized {
-    /// Connections to it.
+    /// Pool of connections to the database.
     type Pool: Send + Sync;
 
-    /// The store at this address: `sqlite://` and the path of a file, or the URL of a server.
+    /// Opens the store at this address: `sqlite://` and the path of a file, or the URL of a server.
     fn connect(address: &str) -> impl Future<Output = anyhow::Result<(Self, Self::Pool)>> + Send;
 
-    /// Makes the tables of the records and the ledger.
+    /// Creates the tables of the records and the ledger.
     fn make_ledger(&self, pool: &Self::Pool) -> impl Future<Output = anyhow::Result<()>> + Send;
 
-    /// The effect.
+    /// Makes the effect.
     fn charge(
         connection: &mut Self::Connection,
         key: &str,
@@ -38,7 +38,7 @@ pub trait Database: TransactionalStore + Sized {
         statement: &str,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// What was committed.
+    /// Reads the committed effects.
     fn ledger(pool: &Self::Pool) -> impl Future<Output = anyhow::Result<Ledger>> + Send;
 }
 

@@ -1,4 +1,5 @@
-//! The tests of idem that need more than one crate. What several of them use is here; nothing is for anybody else.
+//! The tests of idem that need more than one crate. This crate contains the code that several of them share, and is not
+//! for any other use.
 
 pub mod backends;
 pub mod ledger;
@@ -8,7 +9,7 @@ pub mod ratio;
 pub mod slow_disk;
 pub mod statements;
 
-/// The README's Rust compiles: its quick start runs in a crate of its own, see `it/outside.rs`.
+/// Compiles the README's Rust code. Its quick start runs in a separate crate, see `it/outside.rs`.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

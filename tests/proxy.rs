@@ -1,5 +1,5 @@
-//! A TCP proxy between a client and its server, or a store and its, that loses what a network can lose: a request that never arrives, and a
-//! reply that never comes although the server has done what it was asked.
+//! A TCP proxy between a client or a store and its server. It loses messages as a network can: a request that never
+//! arrives, or a reply that never comes although the server has executed the request.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -12,15 +12,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// What happens next.
+/// The next loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Loss {
     /// Nothing is lost.
     None,
-    /// The next request is thrown away, and the connection cut.
+    /// The next request is discarded, and the connection cut.
     Request,
-    /// The next request arrives; its reply is thrown away, and the connection cut.
+    /// The next request arrives; its reply is discarded, and the connection cut.
     Reply,
 }
 
@@ -29,30 +29,30 @@ pub enum Loss {
 pub enum Fate {
     /// The client gets the reply after this time.
     Replied(Duration),
-    /// The request is forwarded. This long afterwards both connections are closed; a reply that comes earlier is thrown away.
+    /// The request is forwarded. Both connections are closed after this time; an earlier reply is discarded.
     Cut(Duration),
-    /// The reply is thrown away, and the connection closed: the client reads the end of the stream.
+    /// The reply is discarded, and the connection closed: the client reads the end of the stream.
     Closed,
-    /// The reply is thrown away, and the connection reset: the client's read fails.
+    /// The reply is discarded, and the connection reset: the client's read fails.
     Reset,
     /// All but the last [`TRUNCATED`] bytes of the reply are forwarded, and the connection closed.
     Truncated,
 }
 
-/// Bytes that a [truncated](Fate::Truncated) reply lacks. Longer replies lack bytes of their bodies alone.
+/// Bytes that a [truncated](Fate::Truncated) reply lacks. Longer replies lack only bytes of their bodies.
 pub const TRUNCATED: usize = 16;
 
 #[derive(Debug, Default)]
 struct Losses {
     next: AtomicU8,
-    /// How many of the kind that is lost next go by before.
+    /// Number of messages of the chosen kind that pass before one is lost.
     spared: AtomicUsize,
-    /// How many replies of a hundred are lost beside those.
+    /// Percentage of replies that are lost at random in addition.
     percent: AtomicU8,
     lost: AtomicU64,
 }
 
-/// Where connections lead, and how many there were.
+/// Target of the connections, and the number of connections.
 #[derive(Debug)]
 struct Lead {
     server: Mutex<SocketAddr>,
@@ -75,10 +75,10 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy on a free port of 127.0.0.1 for the server at this address.
+    /// Starts a proxy on a free port of 127.0.0.1 for the server at this address.
     ///
     /// # Errors
-    /// No port could be had.
+    /// There is no free port.
     pub async fn start(server: SocketAddr) -> std::io::Result<Self> {
         let losses = Arc::<Losses>::default();
         let shared = Arc::clone(&losses);
@@ -88,13 +88,13 @@ impl Proxy {
         .await
     }
 
-    /// A proxy that asks `plan` for the fate of each exchange. `plan` gets the first bytes of the request.
+    /// Starts a proxy that asks `plan` for the fate of each exchange. `plan` gets the first bytes of the request.
     ///
-    /// The protocol is one of requests and replies in turn, like HTTP/1.1 without pipelining: the first bytes that a client
+    /// The protocol alternates requests and replies, like HTTP/1.1 without pipelining: the first bytes that a client
     /// sends after a reply begin the next request.
     ///
     /// # Errors
-    /// No port could be had.
+    /// There is no free port.
     pub async fn with_plan(
         server: SocketAddr,
         plan: impl Fn(&[u8]) -> Fate + Send + Sync + 'static,
@@ -136,13 +136,13 @@ impl Proxy {
         })
     }
 
-    /// Where it listens.
+    /// Address on which the proxy listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Leads new connections to another server, as a DNS name or a virtual IP does after a failover. Those that are open
-    /// stay where they are.
+    /// Sends new connections to another server, as a DNS name or a virtual IP does after a failover. Open connections
+    /// keep their server.
     pub fn lead_to(&self, server: SocketAddr) {
         *self
             .lead
@@ -151,33 +151,33 @@ impl Proxy {
             .unwrap_or_else(PoisonError::into_inner) = server;
     }
 
-    /// How many connections were accepted.
+    /// Number of connections that were accepted.
     pub fn accepted(&self) -> u64 {
         self.lead.accepted.load(Ordering::SeqCst)
     }
 
-    /// Loses this once, on whichever connection says something next.
+    /// Loses this message once, on the connection that next sends one.
     pub fn lose(&self, loss: Loss) {
         self.lose_later(loss, 0);
     }
 
-    /// The same after this many of its kind have gone by.
+    /// Loses this message after the given number of its kind have passed.
     pub fn lose_later(&self, loss: Loss, spared: usize) {
         self.losses.spared.store(spared, Ordering::SeqCst);
         self.losses.next.store(loss as u8, Ordering::SeqCst);
     }
 
-    /// Loses so many replies of a hundred from now on, at random, each with its connection.
+    /// Loses this percentage of replies from now on, at random, each with its connection.
     pub fn lose_replies(&self, percent: u8) {
         self.losses.percent.store(percent, Ordering::SeqCst);
     }
 
-    /// How many replies were lost.
+    /// Number of replies that were lost.
     pub fn lost_replies(&self) -> u64 {
         self.losses.lost.load(Ordering::SeqCst)
     }
 
-    /// Whether what was to be lost has been.
+    /// Returns true if the requested loss has happened.
     pub fn has_lost(&self) -> bool {
         self.losses.next.load(Ordering::SeqCst) == Loss::None as u8
     }
@@ -195,7 +195,7 @@ async fn forward(client: TcpStream, server: SocketAddr, losses: Arc<Losses>) {
     };
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    // Whichever direction ends first takes the other one with it: dropping the halves closes both sockets.
+    // The direction that ends first closes the other one too: dropping the halves closes both sockets.
     tokio::select! {
         () = requests(from_client, to_server, &losses) => {}
         () = replies(from_server, to_client, &losses) => {}
@@ -236,7 +236,7 @@ async fn forward_exchanges(
     };
     let fate = exchange_until_lost(&mut client, &mut server, &*plan).await;
     if let Ok(Fate::Reset) = fate {
-        // The drop then sends RST. A failure means that the client has gone.
+        // The drop then sends RST. An error means that the client has disconnected.
         let _ = client.set_zero_linger();
     }
 }
@@ -244,7 +244,7 @@ async fn forward_exchanges(
 /// Forwards exchanges until one is lost, and returns its fate.
 ///
 /// # Errors
-/// One of the two closed or lost its connection.
+/// The client or the server closed or lost its connection.
 async fn exchange_until_lost(
     client: &mut TcpStream,
     server: &mut TcpStream,
@@ -257,7 +257,7 @@ async fn exchange_until_lost(
     let (mut from_server, mut to_server) = server.split();
     let mut request = vec![0; 64 * 1024];
     let mut reply = vec![0; 64 * 1024];
-    // The exchange under way, from the first bytes of its request to the first bytes of its reply.
+    // The current exchange, from the first bytes of its request to the first bytes of its reply.
     let mut pending: Option<Pending> = None;
     loop {
         tokio::select! {
@@ -290,14 +290,14 @@ async fn exchange_until_lost(
     }
 }
 
-/// An exchange whose reply has not begun.
+/// An exchange whose reply has not started.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     fate: Fate,
     since: Instant,
 }
 
-/// Waits until the connection is to be cut: forever, unless that is the fate of the exchange.
+/// Waits until the connection is to be cut: forever if the exchange is not to be cut.
 async fn cut(pending: Option<Pending>) -> Fate {
     match pending {
         Some(Pending {
@@ -314,7 +314,7 @@ async fn cut(pending: Option<Pending>) -> Fate {
 /// The bytes that were read.
 ///
 /// # Errors
-/// There are none: the stream has ended.
+/// The stream has ended, so there are no bytes.
 fn some_of(buffer: &[u8], read: usize) -> std::io::Result<&[u8]> {
     match read {
         0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
@@ -323,7 +323,7 @@ fn some_of(buffer: &[u8], read: usize) -> std::io::Result<&[u8]> {
 }
 
 impl Losses {
-    /// Whether this is to be lost; then it is no more.
+    /// Returns true, once, if this message is to be lost.
     fn take(&self, loss: Loss) -> bool {
         if self.next.load(Ordering::SeqCst) != loss as u8 {
             return false;

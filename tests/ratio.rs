@@ -3,14 +3,14 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// One contestant.
+/// A function under comparison.
 pub struct Contestant<'a> {
     name: &'a str,
     limits: Option<Limits>,
     run: Box<dyn FnMut() + 'a>,
 }
 
-/// What a contestant must keep to, and what it should.
+/// Hard limit and target of a contestant.
 #[derive(Clone, Copy)]
 pub struct Limits {
     unit: Unit,
@@ -34,7 +34,7 @@ impl Limits {
         }
     }
 
-    /// Limits of the time itself, which are worth what the machine is worth.
+    /// Limits of the time itself, which depend on the machine.
     pub const fn nanoseconds(bound: f64, aim: f64) -> Self {
         Self {
             unit: Unit::Nanoseconds,
@@ -66,17 +66,17 @@ pub struct Table<'a> {
     contestants: Vec<Contestant<'a>>,
 }
 
-/// How much to measure.
+/// Amount of measurement.
 #[derive(Clone, Copy)]
 pub enum Effort {
-    /// Everything once, to see that it runs: `cargo test` runs benchmarks, and says so by saying nothing.
+    /// Runs each function once, as a check: `cargo test` runs benchmarks without an argument.
     Check,
-    /// Rounds enough for medians that stay.
+    /// Runs enough rounds for stable medians.
     Measure,
 }
 
 impl Effort {
-    /// What the command line asks for: `cargo bench` passes `--bench`.
+    /// Reads the effort from the command line: `cargo bench` passes `--bench`.
     pub fn from_arguments() -> Self {
         let asked = |flag: &str| std::env::args().any(|argument| argument == flag);
         if asked("--bench") && !asked("--test") {
@@ -86,7 +86,7 @@ impl Effort {
         }
     }
 
-    /// How long one table takes, unless it has had fewer rounds than these.
+    /// Time limit for one table, once it has this minimum of rounds.
     const AT_MOST: Duration = Duration::from_secs(20);
     const FEWEST: usize = 25;
 
@@ -97,7 +97,7 @@ impl Effort {
         }
     }
 
-    /// How long one contestant runs in one round.
+    /// Time for which one contestant runs in one round.
     const fn slice(self) -> Duration {
         match self {
             Self::Check => Duration::ZERO,
@@ -106,7 +106,7 @@ impl Effort {
     }
 }
 
-/// Whether the command line asks for what bears this name: by a word that is in it, or by none at all.
+/// Returns true if the command line selects this name: it names a part of it, or nothing at all.
 pub fn is_asked_for(name: &str) -> bool {
     let name = name.to_lowercase();
     let mut words = std::env::args()
@@ -117,7 +117,7 @@ pub fn is_asked_for(name: &str) -> bool {
 }
 
 impl<'a> Table<'a> {
-    /// A table that compares with this.
+    /// A table with this function as its baseline.
     pub fn against<T>(title: &'a str, name: &'a str, run: impl FnMut() -> T + 'a) -> Self {
         let table = Self {
             title,
@@ -144,23 +144,23 @@ impl<'a> Table<'a> {
         self
     }
 
-    /// Measures and prints.
+    /// Measures, and prints the table.
     pub fn print(mut self, effort: Effort) {
         let calls: Vec<u32> = self
             .contestants
             .iter_mut()
             .map(|it| calibrate(&mut it.run, effort.slice()))
             .collect();
-        // By contestant, then by round: nanoseconds a call.
+        // By contestant, then by round: nanoseconds per call.
         let mut times = vec![vec![]; self.contestants.len()];
         let begun = Instant::now();
         for round in 0..effort.rounds() {
-            // What waits for a disk takes its time, and medians of fewer rounds serve as well.
+            // Contestants that wait for a disk are slow, and medians of fewer rounds are good enough.
             if round >= Effort::FEWEST && begun.elapsed() > Effort::AT_MOST {
                 break;
             }
             for turn in 0..self.contestants.len() {
-                // Nobody runs always after the same neighbour.
+                // The order rotates, so that no contestant always runs after the same one.
                 let who = (turn + round) % self.contestants.len();
                 times[who].push(time(&mut self.contestants[who].run, calls[who]));
             }
@@ -182,7 +182,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// How many calls fill the slice.
+/// Number of calls that fill the slice.
 fn calibrate(run: &mut impl FnMut(), slice: Duration) -> u32 {
     let mut calls = 1;
     loop {

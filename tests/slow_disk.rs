@@ -1,5 +1,5 @@
-//! A disk that takes its time, for benchmarks: what a machine with a fast disk, or one that only pretends to have
-//! written, measures of stores says little about others.
+//! A slow disk, for benchmarks. A machine with a fast disk, or with one that only pretends to have written, gives
+//! figures for stores that do not apply to other machines.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -11,13 +11,13 @@ use anyhow::{Context as _, ensure};
 
 const LOADED: &str = "LD_PRELOAD";
 
-/// Runs this process anew with a library in front of the C library that makes each flush of a file wait, where the
-/// command line says `--fsync=1ms`, or another number of milliseconds below 1000; its servers inherit that. Says what the
-/// disk is otherwise.
+/// Restarts this process with a slow disk if the command line says `--fsync=1ms`, or another number of milliseconds
+/// below 1000. A library in front of the C library then delays each flush of a file, and the process's servers inherit
+/// it. Without the argument, prints a note on the disk.
 ///
 /// # Errors
 ///
-/// The argument is none of these, the C compiler failed that Rust links with, or the process could not be run anew.
+/// The argument has another form, the C compiler that Rust links with failed, or the process could not be restarted.
 pub fn from_arguments(directory: &Path) -> anyhow::Result<()> {
     let mut arguments = std::env::args();
     let Some(asked) = arguments.find_map(|it| Some(it.strip_prefix("--fsync=")?.to_owned())) else {

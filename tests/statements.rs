@@ -1,4 +1,4 @@
-//! Hears which statements sqlx runs.
+//! Records the statements that sqlx runs.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,17 +11,17 @@ use tracing::{Dispatch, Event, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 
-/// Hears statements until it is dropped.
+/// Records statements until it is dropped.
 #[derive(Debug)]
 pub struct Statements {
     heard: Arc<Heard>,
-    /// Where it is those of a thread.
+    /// Present if it records the statements of one thread.
     _thread: Option<(DefaultGuard, Dispatch)>,
 }
 
 #[derive(Debug)]
 struct Heard {
-    /// What each of them contains.
+    /// Text that each recorded statement contains.
     part: &'static str,
     texts: Mutex<Vec<String>>,
     listens: AtomicBool,
@@ -46,10 +46,10 @@ impl Heard {
 }
 
 impl Statements {
-    /// Hears those of this process that contain this text, whichever thread they run on: SQLite has its own.
+    /// Records the statements of this process that contain this text, on every thread: SQLite has its own threads.
     ///
     /// # Panics
-    /// Where somebody in this process has listened to all threads before.
+    /// The process already has a subscriber for all threads.
     pub fn hear(part: &'static str) -> Self {
         let heard = Heard::new(part);
         tracing::subscriber::set_global_default(heard.listener())
@@ -60,11 +60,11 @@ impl Statements {
         }
     }
 
-    /// Hears those of this thread.
+    /// Records the statements of this thread.
     pub fn of_this_thread() -> Self {
         let heard = Heard::new("");
-        // With a single subscriber in the process, `tracing` would ask the thread that comes first, of another test
-        // perhaps, whether anybody is interested, and keep its answer for all threads.
+        // With a single subscriber in the process, `tracing` would ask the first thread, possibly that of another test,
+        // whether it is interested in an event, and would apply the answer to all threads.
         let second = Dispatch::new(tracing_subscriber::registry());
         let guard = tracing::subscriber::set_default(heard.listener());
         rebuild_interest_cache();
@@ -74,13 +74,13 @@ impl Statements {
         }
     }
 
-    /// The texts of those that were heard since the last time, in their order. Those of SQLite are told by its threads,
-    /// which end with their pool.
+    /// Texts of the statements that were recorded since the last call, in order. The threads of SQLite report its
+    /// statements, and end with their pool.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.heard.texts())
     }
 
-    /// The first words of the same.
+    /// First words of the statements that were recorded since the last call.
     pub fn take_verbs(&self) -> Vec<String> {
         let verb = |text: String| {
             let mut lines = text.lines().map(str::trim_start);
@@ -95,7 +95,7 @@ impl Statements {
 impl Drop for Statements {
     fn drop(&mut self) {
         self.heard.listens.store(false, Ordering::Relaxed);
-        // Nobody asks again before each event.
+        // `tracing` does not ask again before each event.
         rebuild_interest_cache();
     }
 }
@@ -110,7 +110,7 @@ impl<S: Subscriber> Layer<S> for Listener {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut told = Told::default();
         event.record(&mut told);
-        // sqlx tells of a statement of a few words in the summary alone, and puts others on lines of their own.
+        // sqlx reports a short statement only in the summary, and other statements on separate lines.
         let text = match told.statement.trim_matches('\n') {
             "" => told.summary,
             text => text.to_owned(),
