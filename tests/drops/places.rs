@@ -78,8 +78,8 @@ pub(crate) fn handle<S: Store>(store: S) -> Idem<S> {
 pub(crate) trait Sits: Clone + Send + Sync + 'static {
     fn seat(&self) -> &Seat;
 
-    /// Acquires all connections of the pool at the same time, queries each, and checks in another session that none of
-    /// them is in a transaction. Returns the number of connections.
+    /// Acquires all connections of the pool at the same time, queries each, and checks in another session that all of
+    /// them are outside of a transaction. Returns the number of connections.
     fn inspect(&self) -> Boxed<'static, Result<u64>> {
         (self.seat().inspect)()
     }
