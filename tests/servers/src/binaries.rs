@@ -1,15 +1,15 @@
-//! Where the servers' programs are, and the user each may run as.
+//! Paths of the servers' programs, and the user that each may run as.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
 
-/// A program of a server, and the Debian package that has it.
+/// A program of a server, and its Debian package.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Binary {
     name: &'static str,
-    /// What does the same where the first is missing.
+    /// Alternative program if the first is missing.
     instead: Option<&'static str>,
     package: &'static str,
 }
@@ -24,17 +24,17 @@ pub(crate) const REDIS_SERVER: Binary =
     Binary::new("redis-server", "redis-server").or("valkey-server");
 pub(crate) const REDIS_CLI: Binary = Binary::new("redis-cli", "redis-server").or("valkey-cli");
 pub(crate) const RABBITMQ_SERVER: Binary = Binary::new("rabbitmq-server", "rabbitmq-server");
-/// Which tells Erlang's nodes where the others listen.
+/// Port mapper of Erlang nodes.
 pub(crate) const EPMD: Binary = Binary::new("epmd", "rabbitmq-server");
 pub(crate) const NATS_SERVER: Binary = Binary::new("nats-server", "nats-server");
-/// Which drives the browser.
+/// Driver of the browser.
 pub(crate) const CHROMEDRIVER: Binary = Binary::new("chromedriver", "chromium-driver");
 pub(crate) const CHROMIUM: Binary = Binary::new("chromium", "chromium");
-/// Which the [guardian](crate::guardian) asks about a server's processes.
+/// Program with which the [guardian](crate::guardian) inspects a server's processes.
 pub(crate) const PS: Binary = Binary::new("ps", "procps");
-/// With which a test sets a process's clock apart.
+/// Program with which a test shifts the clock of a process.
 const FAKETIME: Binary = Binary::new("faketime", "faketime");
-/// With which tests send requests as others do.
+/// Third-party HTTP client of the tests.
 const CURL: Binary = Binary::new("curl", "curl");
 
 const ALL: [Binary; 16] = [
@@ -56,7 +56,7 @@ const ALL: [Binary; 16] = [
     CURL,
 ];
 
-/// The Debian packages, without repetition, of the programs that are not installed.
+/// Debian packages, without repetition, of the programs that are not installed.
 pub fn missing_packages() -> Vec<&'static str> {
     let mut missing: Vec<_> = ALL
         .iter()
@@ -83,10 +83,10 @@ impl Binary {
         }
     }
 
-    /// Its path: on `PATH`, or where Debian puts servers that an ordinary user does not start.
+    /// Path of the program: on `PATH`, or in the directories in which Debian installs server programs.
     pub(crate) fn find(self) -> anyhow::Result<PathBuf> {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        // What Debian has of RabbitMQ's on `PATH` is a wrapper that starts it as the machine's own service.
+        // Debian's RabbitMQ programs on `PATH` are wrappers that start RabbitMQ as the machine's service.
         let directories: Vec<_> = std::iter::once("/usr/lib/rabbitmq/bin".into())
             .chain(std::env::split_paths(&path))
             .chain(["/usr/sbin".into(), "/usr/local/sbin".into()])
@@ -107,7 +107,7 @@ impl Binary {
     }
 }
 
-/// Debian installs the versions of PostgreSQL side by side; the newest comes first.
+/// Directories of PostgreSQL's programs. Debian installs several versions; the newest comes first.
 fn postgres_directories() -> Vec<PathBuf> {
     let mut versions: Vec<_> = Path::new("/usr/lib/postgresql")
         .read_dir()
@@ -123,7 +123,7 @@ fn postgres_directories() -> Vec<PathBuf> {
     versions.into_iter().map(|(_, path)| path).collect()
 }
 
-/// The numbers of a user and of its group.
+/// Ids of a user and of its group.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct User {
     pub(crate) uid: u32,
@@ -131,7 +131,7 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// Whom a server runs as that refuses to be root: `name` if this process is root, else nobody but itself.
+    /// User of a server that refuses to run as root: `name` if this process is root, otherwise `None`.
     pub(crate) fn instead_of_root(name: &str) -> anyhow::Result<Option<Self>> {
         if id(&["-u"])? != 0 {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! A Redis Cluster: six servers that know each other.
+//! A Redis Cluster: six servers that form one cluster.
 
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -9,21 +9,21 @@ use anyhow::{Context as _, bail};
 use crate::binaries;
 use crate::server::{Options, Server};
 
-/// How long the nodes may take to agree.
+/// Time limit for the nodes to agree.
 const AGREED_WITHIN: Duration = Duration::from_secs(60);
 
-/// A Redis Cluster of three primaries with a replica each, on 127.0.0.1, for as long as this value lives.
+/// A Redis Cluster on 127.0.0.1, of three primaries with one replica each. It is stopped on drop.
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<Server>,
 }
 
 impl RedisCluster {
-    /// Starts the nodes and waits until each of them finds the cluster whole and each replica follows its primary.
+    /// Starts the nodes and waits until each node finds the cluster complete and each replica follows its primary.
     ///
     /// # Errors
     ///
-    /// Redis is not installed, or the nodes did not come up or did not agree.
+    /// Redis is not installed, or the nodes did not start or did not agree.
     pub fn start(options: &Options) -> anyhow::Result<Self> {
         let options = options
             .clone()
@@ -50,12 +50,12 @@ impl RedisCluster {
         Ok(cluster)
     }
 
-    /// The URL of each node.
+    /// URLs of the nodes.
     pub fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(Server::url).collect()
     }
 
-    /// The six servers. Which of them are primaries may change; `INFO replication` tells.
+    /// The six servers. The set of primaries may change; `INFO replication` reports it.
     pub fn nodes(&self) -> &[Server] {
         &self.nodes
     }

@@ -1,4 +1,4 @@
-//! The process between a test and its server, which outlives the test for as long as it takes to clean up.
+//! The process between a test and its server. It outlives the test until it has cleaned up.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -10,18 +10,19 @@ use anyhow::{Context as _, bail, ensure};
 
 use crate::binaries::{self, User};
 
-/// A shell that reads its orders from a pipe. However the test ends, the kernel closes the pipe's other end; then the
-/// shell stops the server, and the program that runs beside it if there is one, and removes the directory. No handler, no panic hook and no cooperation of the test is
-/// needed, so that `kill -9` of the test leaves nothing behind either.
+/// A shell that reads its orders from a pipe. At any end of the test, the kernel closes the pipe's other end. Then the
+/// shell stops the server and its companion program, if there is one, and removes the directory. That needs no handler,
+/// no panic hook and no cooperation of the test, so that `kill -9` of the test leaves nothing behind either.
 ///
-/// The shell is the server's parent and does not wait for it before it has killed it, so the server's process id cannot
-/// have become another process's. It is in a process group of its own, because Ctrl-C is sent to a whole group.
+/// The shell is the server's parent and reaps it only after killing it, so the server's process id cannot have become
+/// that of another process. The shell is in a separate process group, because Ctrl-C is sent to a whole group.
 ///
-/// `SIGHUP` is ignored because the kernel sends it to a group with a paused process in it when the test dies, `SIGPIPE`
-/// because the test may die before it reads an answer.
+/// `SIGHUP` is ignored because the kernel sends it to a group with a stopped process in it when the test dies.
+/// `SIGPIPE` is ignored because the test may die before it reads an answer.
 ///
-/// What a shell starts in the background ignores `SIGQUIT` until it has handlers of its own. A server that is still
-/// starting would miss its signal, so it is sent again until the server has ended, and `SIGKILL` after some time.
+/// A background process of a shell ignores `SIGQUIT` until it installs its own handlers. A server that is still
+/// starting would miss its signal. The shell therefore repeats the signal until the server has ended, and sends
+/// `SIGKILL` after some time.
 ///
 /// The arguments are the directory and the signal that stops the server.
 const SCRIPT: &str = r#"
@@ -57,25 +58,25 @@ done
 
 pub(crate) struct Guardian {
     shell: Child,
-    /// Closed first of all by [`Drop`].
+    /// Closed first, by [`Drop`].
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
     log: PathBuf,
-    /// How long the log was when the server was started.
+    /// Length of the log when the server was started.
     log_before: u64,
     pid: Option<u32>,
 }
 
 impl Guardian {
-    /// Watches over a directory, which is the guardian's from now on, as `user` if there is one. `stop` is the signal,
-    /// such as `KILL`, that ends the server together with the processes that it started.
+    /// Takes over a directory and watches it, as `user` if there is one. `stop` is the signal, such as `KILL`, that
+    /// ends the server and the processes that it started.
     pub(crate) fn new(directory: &Path, stop: &str, user: Option<User>) -> anyhow::Result<Self> {
         binaries::PS.find()?;
         let mut command = Command::new("sh");
         command.args(["-c", SCRIPT, "guardian"]);
         command.arg(directory).arg(stop);
         command.current_dir(directory).process_group(0);
-        // A MariaDB that starts removes the temporary tables of those that share the place.
+        // A starting MariaDB removes the temporary tables of all servers that share the directory.
         command.env("TMPDIR", directory);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(Stdio::null());
@@ -102,7 +103,7 @@ impl Guardian {
         Ok(())
     }
 
-    /// Starts a program that the server needs beside it, once. It stays while the server is killed and started again.
+    /// Starts a program that the server needs, once. It keeps running while the server is killed and restarted.
     pub(crate) fn start_companion(&mut self, command: &[impl AsRef<OsStr>]) -> anyhow::Result<()> {
         let (command, log) = (line(command)?, quoted(self.log.as_os_str())?);
         self.order(&format!(
@@ -111,13 +112,13 @@ impl Guardian {
         Ok(())
     }
 
-    /// Whether the companion has ended by itself.
+    /// Returns true if the companion has exited without a kill.
     pub(crate) fn has_companion_died(&mut self) -> anyhow::Result<bool> {
         let state = self.order("echo \"$(ps -o stat= -p $companion)\"")?;
         Ok(state.is_empty() || state.starts_with('Z'))
     }
 
-    /// Starts the server. The guardian must not have one already.
+    /// Starts the server. The guardian must not have a running one.
     pub(crate) fn start(&mut self, command: &[impl AsRef<OsStr>]) -> anyhow::Result<()> {
         self.log_before = self.log.metadata().map_or(0, |log| log.len());
         let (command, log) = (line(command)?, quoted(self.log.as_os_str())?);
@@ -128,15 +129,16 @@ impl Guardian {
         Ok(())
     }
 
-    /// The server's process id, until it is killed.
+    /// Process id of the server, until the server is killed.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.pid
     }
 
-    /// `SIGKILL`, if there is a server. It has ended when this returns.
+    /// Sends `SIGKILL` to the server, if there is one, and waits until it has ended.
     pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
         if self.pid.take().is_some() {
-            // The processes of a PostgreSQL end when they notice that the first one is gone, but not while paused.
+            // The processes of a PostgreSQL end when they notice that their parent is gone, but not while they are
+            // stopped.
             self.order(
                 "others=$(children); kill -KILL $pid; wait $pid; pid=; [ -z \"$others\" ] || kill -CONT $others; echo",
             )?;
@@ -144,7 +146,7 @@ impl Guardian {
         Ok(())
     }
 
-    /// `SIGSTOP` to the server and to the processes that it started, itself first lest it start another.
+    /// Sends `SIGSTOP` to the server and then to the processes that it started, so that it cannot start another.
     pub(crate) fn pause(&mut self) -> anyhow::Result<()> {
         ensure!(self.pid.is_some(), "there is no server to pause");
         let status = self.order("kill -STOP $pid && kill -STOP $pid $(children); echo $?")?;
@@ -152,7 +154,7 @@ impl Guardian {
         Ok(())
     }
 
-    /// `SIGCONT` to whatever [`pause`](Self::pause) stopped.
+    /// Sends `SIGCONT` to every process that [`pause`](Self::pause) stopped.
     pub(crate) fn resume(&mut self) -> anyhow::Result<()> {
         ensure!(self.pid.is_some(), "there is no server to resume");
         let status = self.order("kill -CONT $(children) $pid; echo $?")?;
@@ -160,7 +162,7 @@ impl Guardian {
         Ok(())
     }
 
-    /// Whether the server has ended by itself: it is a zombie, since nobody has waited for it.
+    /// Returns true if the server has exited without a kill: it is then a zombie, since its parent has not reaped it.
     pub(crate) fn has_died(&mut self) -> anyhow::Result<bool> {
         if self.pid.is_none() {
             return Ok(true);
@@ -169,7 +171,7 @@ impl Guardian {
         Ok(state.is_empty() || state.starts_with('Z'))
     }
 
-    /// Whether the server has said this since it was last started.
+    /// Returns true if the server's log contains this text since the last start.
     pub(crate) fn has_said(&self, text: &str) -> bool {
         let log = std::fs::read(&self.log).unwrap_or_default();
         let began = usize::try_from(self.log_before).unwrap_or(usize::MAX);
@@ -177,7 +179,7 @@ impl Guardian {
         String::from_utf8_lossy(said).contains(text)
     }
 
-    /// The end of what the server said, or the programs before it where there is none yet.
+    /// End of the server's log, or of the output of earlier programs if there is no log yet.
     pub(crate) fn log(&self) -> String {
         const SHOWN: usize = 4_000;
         let log = std::fs::read(&self.log).unwrap_or_default();
@@ -186,7 +188,7 @@ impl Guardian {
         String::from_utf8_lossy(end).into_owned()
     }
 
-    /// Sends a line of shell that answers with a line.
+    /// Sends a shell line that answers with a line.
     fn order(&mut self, order: &str) -> anyhow::Result<String> {
         let orders = self.orders.as_mut().context("the guardian was dismissed")?;
         let mut answer = String::new();
@@ -207,7 +209,7 @@ impl Drop for Guardian {
     }
 }
 
-/// The command, quoted for a shell.
+/// Quotes the command for a shell.
 fn line(command: &[impl AsRef<OsStr>]) -> anyhow::Result<String> {
     let words: Vec<_> = command
         .iter()

@@ -1,8 +1,9 @@
-//! Private database servers, brokers and browsers for the tests: started on free ports in temporary directories, and stopped by process id.
+//! Private database servers, brokers and browsers for the tests: started on free ports in temporary directories, and
+//! stopped by process id.
 //!
-//! A [`Server`] is one process on 127.0.0.1 with data of its own, a [`RedisCluster`] is six. They can be killed,
-//! started again on the same port with the same data, paused and resumed, from any thread. Nothing stays behind: not
-//! after a drop or a panic, and not after the test's own process was interrupted or killed, see [`Server`].
+//! A [`Server`] is one process on 127.0.0.1 with its own data, a [`RedisCluster`] is six. They can be killed, restarted
+//! on the same port with the same data, paused and resumed, from any thread. Nothing stays behind: neither after a drop
+//! or a panic, nor after the test's own process was interrupted or killed, see [`Server`].
 
 mod binaries;
 mod cluster;

@@ -1,4 +1,4 @@
-//! What a RabbitMQ needs to be alone on a machine where another one may run.
+//! Isolation of a RabbitMQ on a machine that may run another one.
 
 use std::ffi::OsString;
 use std::net::TcpStream;
@@ -14,9 +14,9 @@ use crate::server::free_port;
 
 const EPMD_WITHIN: Duration = Duration::from_secs(20);
 
-/// Writes the configuration, starts an `epmd`, and tells the variables that RabbitMQ is started with.
+/// Writes the configuration, starts an `epmd`, and returns the environment variables for RabbitMQ.
 ///
-/// Erlang would otherwise ask the machine's `epmd`, or leave one behind that outlives the node.
+/// Otherwise Erlang would use the machine's `epmd`, or start one that outlives the node.
 pub(crate) fn prepare(
     directory: &Path,
     port: u16,
@@ -35,7 +35,7 @@ pub(crate) fn prepare(
     let epmd = start_epmd(directory, guardian)?;
     let directory = directory.display();
     Ok([
-        // Where Erlang keeps the cookie by which nodes know each other.
+        // Directory of Erlang's cookie, with which nodes authenticate each other.
         format!("HOME={directory}"),
         format!("ERL_EPMD_PORT={epmd}"),
         "ERL_EPMD_ADDRESS=127.0.0.1".to_owned(),
@@ -49,7 +49,8 @@ pub(crate) fn prepare(
         "RABBITMQ_NODE_IP_ADDRESS=127.0.0.1".to_owned(),
         format!("RABBITMQ_NODE_PORT={port}"),
         format!("RABBITMQ_DIST_PORT={}", port + 10_000),
-        // Its script becomes the server then, instead of a parent that a `SIGKILL` would part from it.
+        // The script then becomes the server. Otherwise the script would be its parent, and a `SIGKILL` would kill only
+        // that.
         "RABBITMQ_ALLOW_INPUT=1".to_owned(),
         "RABBITMQ_SERVER_START_ARGS=-noinput -start_epmd false -kernel inet_dist_use_interface {127,0,0,1}"
             .to_owned(),
@@ -58,7 +59,7 @@ pub(crate) fn prepare(
     .into())
 }
 
-/// On a port of its own, as the guardian's child.
+/// Starts `epmd` on a free port, as the guardian's child.
 fn start_epmd(directory: &Path, guardian: &mut Guardian) -> anyhow::Result<u16> {
     let port = free_port()?;
     guardian.start_companion(&[

@@ -1,4 +1,4 @@
-//! One server process: how each kind is prepared, started and found ready.
+//! One server process: preparation, start and readiness of each kind.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -16,10 +16,10 @@ use crate::binaries::{self, User};
 use crate::guardian::Guardian;
 use crate::rabbit_mq;
 
-/// How long a server may take to come up, crash recovery included.
+/// Time limit for a server's start, including crash recovery.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
-/// How a server is set up.
+/// Options of a server.
 #[derive(Debug, Clone)]
 pub struct Options {
     durable: bool,
@@ -27,8 +27,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// As fast as it goes: a crash of the machine would lose data, and `kill -9` of the server may lose what Redis, or
-    /// an asynchronous commit, had not yet written.
+    /// As fast as possible: a crash of the machine would lose data, and `kill -9` of the server may lose data that
+    /// Redis, or an asynchronous commit, has not yet written.
     pub fn fast() -> Self {
         Self {
             durable: false,
@@ -36,8 +36,7 @@ impl Options {
         }
     }
 
-    /// What was acknowledged is on disk: PostgreSQL and InnoDB flush at each commit, Redis has
-    /// `appendfsync always`.
+    /// Acknowledged data is on disk: PostgreSQL and InnoDB flush at each commit, Redis has `appendfsync always`.
     pub fn durable() -> Self {
         Self {
             durable: true,
@@ -45,15 +44,15 @@ impl Options {
         }
     }
 
-    /// Adds a setting of the server's own configuration, such as `shared_preload_libraries`, `maxmemory-policy`, a line of
-    /// `rabbitmq.conf` or a flag of `nats-server`. It wins over the same one set by this library.
+    /// Adds a setting of the server's own configuration, such as `shared_preload_libraries`, `maxmemory-policy`, a line
+    /// of `rabbitmq.conf` or a flag of `nats-server`. It overrides the value that this library sets.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Adds a setting that the caller may have chosen otherwise.
+    /// Adds a default for a setting that the caller has not set.
     pub(crate) fn or_else(self, name: &str, value: &str) -> Self {
         if self.settings.iter().any(|(chosen, _)| chosen == name) {
             return self;
@@ -62,13 +61,12 @@ impl Options {
     }
 }
 
-/// A server of its own on 127.0.0.1, for as long as this value lives.
+/// A private server on 127.0.0.1, stopped on drop.
 ///
-/// It runs under a small shell that waits for the end of this process, be that a return, a panic, Ctrl-C or `kill -9`,
-/// and then stops exactly this server and removes its directory. [`Drop`] waits until that is done.
+/// The server runs under a small shell. The shell waits for the end of this process by a return, a panic, Ctrl-C or
+/// `kill -9`. It then stops exactly this server and removes its directory. [`Drop`] waits until that is done.
 ///
-/// A server that refuses to be root runs as the user that its package brings: `postgres`, `mysql` or
-/// `rabbitmq`.
+/// A server that refuses to run as root runs as the user of its package: `postgres`, `mysql` or `rabbitmq`.
 pub struct Server {
     kind: Kind,
     port: u16,
@@ -82,7 +80,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// It is not installed, or did not come up; the end of its log is part of the error.
+    /// PostgreSQL is not installed, or did not start; the end of its log is part of the error.
     pub fn postgres(options: &Options) -> anyhow::Result<Self> {
         Self::new(Kind::Postgres, options)
     }
@@ -91,7 +89,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// It is not installed, or did not come up; the end of its log is part of the error.
+    /// MariaDB is not installed, or did not start; the end of its log is part of the error.
     pub fn maria_db(options: &Options) -> anyhow::Result<Self> {
         Self::new(Kind::MariaDb, options)
     }
@@ -100,17 +98,17 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// It is not installed, or did not come up; the end of its log is part of the error.
+    /// Redis is not installed, or did not start; the end of its log is part of the error.
     pub fn redis(options: &Options) -> anyhow::Result<Self> {
         Self::new(Kind::Redis, options)
     }
 
-    /// Starts RabbitMQ without plugins, with an administrator `guest` whose password is `guest`. Its Erlang node has a name
-    /// and an `epmd` of its own, so that it meets no other.
+    /// Starts RabbitMQ without plugins, with an administrator `guest` whose password is `guest`. Its Erlang node has a
+    /// unique name and a separate `epmd`, so that it cannot reach any other node.
     ///
     /// # Errors
     ///
-    /// It is not installed, or did not come up; the end of its log is part of the error.
+    /// RabbitMQ is not installed, or did not start; the end of its log is part of the error.
     pub fn rabbit_mq(options: &Options) -> anyhow::Result<Self> {
         Self::new(Kind::RabbitMq, options)
     }
@@ -119,23 +117,24 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// It is not installed, or did not come up; the end of its log is part of the error.
+    /// NATS is not installed, or did not start; the end of its log is part of the error.
     pub fn nats(options: &Options) -> anyhow::Result<Self> {
         Self::new(Kind::Nats, options)
     }
 
-    /// Starts ChromeDriver, which drives Chromium by the WebDriver protocol. A session that is to end with it, however
-    /// that comes about, asks for Chromium's argument `--remote-debugging-pipe`; what Chromium keeps is in the directory.
+    /// Starts ChromeDriver, which controls Chromium with the WebDriver protocol. A session that must end with the
+    /// driver in all cases passes Chromium the argument `--remote-debugging-pipe`. Chromium's data is in the directory.
     ///
     /// # Errors
     ///
-    /// It or Chromium is not installed, or it did not come up; the end of its log is part of the error.
+    /// ChromeDriver or Chromium is not installed, or ChromeDriver did not start; the end of its log is part of the
+    /// error.
     pub fn chrome_driver(options: &Options) -> anyhow::Result<Self> {
         binaries::CHROMIUM.find()?;
         Self::new(Kind::ChromeDriver, options)
     }
 
-    /// Where clients find it, in the form that they know.
+    /// URL of the server, in the form that its clients expect.
     pub fn url(&self) -> String {
         let port = self.port;
         match self.kind {
@@ -148,36 +147,36 @@ impl Server {
         }
     }
 
-    /// The port on 127.0.0.1, the same after a restart.
+    /// Port on 127.0.0.1, unchanged by a restart.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The id of the server's process; none after [`kill`](Self::kill).
+    /// Id of the server's process; `None` after [`kill`](Self::kill).
     pub fn pid(&self) -> Option<u32> {
         self.guardian().pid()
     }
 
-    /// Where its data and its log are.
+    /// Directory of its data and its log.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Kills the server with `SIGKILL`. It has ended when this returns, and stays down until
-    /// [`restart`](Self::restart).
+    /// Kills the server with `SIGKILL`, and waits until it has ended. It stays down until [`restart`](Self::restart).
     ///
     /// # Errors
     ///
-    /// Its guardian has been killed.
+    /// The server's guardian has been killed.
     pub fn kill(&self) -> anyhow::Result<()> {
         self.guardian().kill()
     }
 
-    /// Starts it on the same port with the same data, after killing it if it still runs. It is ready when this returns.
+    /// Starts the server on the same port with the same data, after killing it if it still runs, and waits until it is
+    /// ready.
     ///
     /// # Errors
     ///
-    /// It did not come up; the end of its log is part of the error.
+    /// The server did not start; the end of its log is part of the error.
     pub fn restart(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + READY_WITHIN;
         let mut guardian = self.guardian();
@@ -186,7 +185,8 @@ impl Server {
             guardian.start(&self.command)?;
             match self.wait_until_ready(&mut guardian, deadline) {
                 Ok(()) => return Ok(()),
-                // The children of a PostgreSQL that was killed live for a moment, and it refuses to start beside them.
+                // The child processes of a killed PostgreSQL live for a moment, and a new server refuses to start
+                // during that time.
                 Err(error) if is_in_the_way(&error) && Instant::now() < deadline => {
                     sleep(Duration::from_millis(50));
                 }
@@ -199,7 +199,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// It has been killed, by this library or otherwise.
+    /// The server has been killed, by this library or otherwise.
     pub fn pause(&self) -> anyhow::Result<()> {
         self.guardian().pause()
     }
@@ -208,17 +208,17 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// It has been killed, by this library or otherwise.
+    /// The server has been killed, by this library or otherwise.
     pub fn resume(&self) -> anyhow::Result<()> {
         self.guardian().resume()
     }
 
-    /// Gives a text, SQL or the words of a Redis command, to the server's own client, through the socket in its
-    /// directory, and returns what it prints.
+    /// Sends a text, SQL or the words of a Redis command, through the server's own client program and the socket in its
+    /// directory, and returns the client's output.
     ///
     /// # Errors
     ///
-    /// The client could not connect, or the server refused; what the client says is the error. A broker has no such
+    /// The client could not connect, or the server refused; the client's output is the error. A broker has no such
     /// client, nor has ChromeDriver.
     pub fn query(&self, text: &str) -> anyhow::Result<String> {
         let mut client = self.kind.client(&self.directory, self.port)?;
@@ -234,7 +234,7 @@ impl Server {
     }
 
     fn new(kind: Kind, options: &Options) -> anyhow::Result<Self> {
-        // Two who start at once may find the same port free; whose server comes second chooses another.
+        // Two concurrent starts may find the same free port; the one whose server comes second chooses another.
         const ATTEMPTS: usize = 5;
         let mut attempt = 1;
         loop {
@@ -259,7 +259,7 @@ impl Server {
             std::os::unix::fs::chown(&directory, Some(uid), Some(gid))?;
         }
         let mut guardian = Guardian::new(&directory, kind.stop(), user)?;
-        // From here on the guardian removes it.
+        // From here on the guardian removes the directory.
         let _ = temporary.keep();
         let environment = kind
             .prepare(&directory, port, options, &mut guardian)
@@ -283,8 +283,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Asks through the socket in the server's own directory, or looks into its log: behind the port may be another's
-    /// server. Each kind opens its port before its socket.
+    /// Asks through the socket in the server's own directory, or reads its log: another server may have the port. Each
+    /// kind opens its port before its socket.
     fn wait_until_ready(&self, guardian: &mut Guardian, deadline: Instant) -> anyhow::Result<()> {
         loop {
             let refused = match self.kind.ready() {
@@ -321,7 +321,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// The server ended before it was ready; with its log.
+/// Error of a server that ended before it was ready, with its log.
 #[derive(Debug)]
 struct Died(String);
 
@@ -333,8 +333,8 @@ impl fmt::Display for Died {
 
 impl std::error::Error for Died {}
 
-/// Whether the server ended because of what the one before has left, which goes by itself. Anything else that it says
-/// will be the same the next time.
+/// Returns true if the server ended because of remains of the previous one that soon disappear. Any other error would
+/// be the same the next time.
 fn is_in_the_way(error: &anyhow::Error) -> bool {
     let says = |died: &Died| {
         ["still in use", "already in use", "already exists"]
@@ -354,11 +354,11 @@ enum Kind {
     ChromeDriver,
 }
 
-/// How a server shows that it is ready.
+/// Sign that a server is ready.
 enum Ready {
-    /// A question that only a server that is ready answers, and the answer.
+    /// A query that only a ready server answers, and the answer.
     Answers(&'static str, &'static str),
-    /// What it writes into its log then.
+    /// Text in its log.
     Says(&'static str),
 }
 
@@ -374,7 +374,8 @@ impl Kind {
         }
     }
 
-    /// The signal that ends it. PostgreSQL is many processes: at `SIGQUIT` the first one ends the others at once.
+    /// Signal that ends the server. PostgreSQL has many processes: at `SIGQUIT` the first one ends the others
+    /// immediately.
     fn stop(self) -> &'static str {
         match self {
             Self::Postgres => "QUIT",
@@ -384,7 +385,7 @@ impl Kind {
         }
     }
 
-    /// Makes what the server finds when it starts, and tells the variables that it is started with.
+    /// Creates the files that the server needs at its start, and returns its environment variables.
     fn prepare(
         self,
         directory: &Path,
@@ -471,7 +472,7 @@ impl Kind {
                 ],
             ),
             Self::ChromeDriver => (Vec::new(), vec![("port", port.to_string())]),
-            // Its settings are in a file.
+            // RabbitMQ's settings are in a file.
             Self::RabbitMq => return Vec::new(),
         };
         let own = options.settings.iter();
@@ -525,10 +526,11 @@ impl Kind {
     }
 }
 
-/// A port that nobody listens on, nor on the one 10,000 above, where the other nodes of a Redis Cluster or of Erlang are answered.
+/// A port on which no process listens, and with the port 10,000 above free as well, on which the nodes of a Redis
+/// Cluster or of Erlang listen.
 ///
-/// It is below those that systems give to outgoing connections (32768 on Linux, 49152 elsewhere). One of those could be
-/// taken while the server is down, even by a client that tries to reconnect, which is then connected with itself.
+/// It is below the ports that systems use for outgoing connections (32768 on Linux, 49152 elsewhere). One of those
+/// could be taken while the server is down, even by a client that tries to reconnect and is then connected to itself.
 pub(crate) fn free_port() -> anyhow::Result<u16> {
     let random = RandomState::new();
     for attempt in 0..1_000_u32 {

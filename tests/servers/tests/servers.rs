@@ -1,4 +1,4 @@
-//! The servers start, lose nothing that they should keep, and leave nothing behind, however the test ends.
+//! The servers start, keep the data that they should keep, and leave nothing behind after any end of the test.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -36,7 +36,7 @@ fn all(options: &Options) -> Vec<Server> {
         .collect()
 }
 
-/// The processes that have a directory, or what is in it, in their arguments or variables.
+/// Processes that have a directory, or a path in it, in their arguments or variables.
 fn users_of(directory: &Path) -> Vec<String> {
     let ps = Command::new("ps")
         .args(["axeww", "-o", "pid,args"])
@@ -90,7 +90,7 @@ fn a_browser_ends_with_its_driver() {
         "POST /session HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{wanted}"
     )
     .unwrap();
-    // It keeps the connection open.
+    // The driver keeps the connection open.
     driver
         .set_read_timeout(Some(Duration::from_secs(60)))
         .unwrap();
@@ -144,9 +144,10 @@ fn a_killed_parent_leaves_nothing_behind() {
     }
 }
 
-/// Starts a PostgreSQL of these programs, one of which writes its id into a file, and then kills whoever started it.
+/// Starts a PostgreSQL with these programs, one of which writes its id into a file, and then kills the process that
+/// started it.
 fn parent_killed_while(initdb: &str, postgres: &str) {
-    // Of whichever user the server is: it must read the programs, and write its directory.
+    // Accessible to every user: the server must read the programs, and write its directory.
     let place = tempfile::tempdir().unwrap();
     let path = place.path();
     let (programs, servers) = (path.join("programs"), path.join("servers"));
@@ -194,7 +195,8 @@ fn a_parent_killed_during_start_up_leaves_nothing_behind() {
         panic!("nothing of it gets ready: {server:?}");
     }
     let tell = "echo $$ >pid.new; mv pid.new pid";
-    // While the data is being made, which nothing cuts short, and while the server comes up and is deaf to `SIGQUIT`.
+    // While the data directory is created, which no signal interrupts, and while the server starts and ignores
+    // `SIGQUIT`.
     let wait = format!("{tell}; while ! [ -e ../../programs/go ]; do sleep 0.02; done");
     parent_killed_while(&wait, "exit 1");
     parent_killed_while("exit 0", &format!("{tell}; exec sleep 1000"));
@@ -221,7 +223,7 @@ fn a_restart_gives_up_at_what_will_not_go_by_itself() {
     assert_eq!(server.query("SELECT 7").unwrap(), "7");
 }
 
-/// Starts servers, one of them paused, says so, and waits for `SIGKILL`.
+/// Starts servers, pauses one of them, reports that, and waits for `SIGKILL`.
 fn be_killed() -> ! {
     let servers = all(&Options::fast());
     servers[0].pause().unwrap();
@@ -230,7 +232,7 @@ fn be_killed() -> ! {
         println!("\n{} serves {directory}", server.pid().unwrap());
     }
     std::io::stdout().flush().unwrap();
-    // Ends also if the other test dies first: then its end of this pipe is closed.
+    // Also ends if the other test dies first: then its end of this pipe is closed.
     let _ = std::io::stdin().read_line(&mut String::new());
     std::process::exit(1)
 }
