@@ -1,4 +1,4 @@
-//! What a call costs on the memory store, against the least that any implementation of it must do.
+//! Cost of a call on the memory store, compared with the minimum work of any implementation.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -14,8 +14,8 @@ use sha2::{Digest as _, Sha256};
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const LIMITS: Limits = Limits::nanoseconds(3000.0, 1000.0);
 
-/// How many keys a store is given before an empty one takes its place: no more than stays in the caches of a service
-/// that does something else as well.
+/// Number of keys for which a store is used before an empty one replaces it: a number that stays in the CPU caches of a
+/// service with other work.
 const KEYS: usize = 10_000;
 
 #[idempotent(key = key, ttl = "24h", name = "bench.operation", store = idem)]
@@ -29,7 +29,7 @@ async fn run(idem: &Idem<MemoryStore>, key: &str, request: &str) -> Result<u64, 
         .await
 }
 
-/// The memory store answers at once, so no executor is needed.
+/// Result of a call. The memory store is always ready, so no executor is needed.
 fn now(call: impl Future<Output = Result<u64, Error>>) -> u64 {
     match call.now_or_never() {
         Some(Ok(value)) => value,
@@ -37,7 +37,7 @@ fn now(call: impl Future<Output = Result<u64, Error>>) -> u64 {
     }
 }
 
-/// A key that the store has not seen.
+/// Generator of unused keys.
 struct Fresh<'a> {
     keys: &'a [String],
     used: usize,

@@ -1,4 +1,4 @@
-//! What a fingerprint costs beyond the hashing of its canonical bytes, and what other ways of hashing a value cost.
+//! Cost of a fingerprint beyond the hashing of its canonical bytes, and of other ways to hash a value.
 
 use std::hint::black_box;
 

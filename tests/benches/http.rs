@@ -1,5 +1,5 @@
-//! What a request costs through the layer on the memory store, against the same handler bare, and against what other
-//! crates make of the same work. No socket: what a server adds is the same for all of them.
+//! Cost of a request through the layer on the memory store, compared with the bare handler and with other crates that
+//! do the same work. There is no socket, since a server adds the same cost to all of them.
 #![expect(
     clippy::unwrap_used,
     reason = "a benchmark that cannot run has nothing to say"
@@ -33,7 +33,7 @@ use tower_service::Service as _;
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const BODY: &str = r#"{"customer":"cus_4fdAW5ftNQow1a","cents":5000,"currency":"EUR"}"#;
 
-/// A charge that costs nothing, and answers with what an API would.
+/// A charge without cost, with a response like that of an API.
 fn charges() -> Router {
     let handler = async |body: Bytes| {
         let headers = [
@@ -51,8 +51,8 @@ fn with_idem() -> Router {
     charges().layer(layer.build().unwrap())
 }
 
-/// `idempotent` brings a store and no layer in the newest version that this toolchain builds: this is the least that
-/// does the same work with it. It has no way to keep headers, and no lease, so what a handler leaves behind that dies is claimed until its ttl.
+/// The newest version of `idempotent` that this toolchain builds has a store and no layer: this is the minimal layer on
+/// it. That version cannot store headers and has no lease, so the claim of a crashed handler lasts until its ttl.
 fn with_idempotent() -> Router {
     type Store = Arc<idempotent::store::memory::MemoryStore>;
 
@@ -90,8 +90,8 @@ fn with_idempotent() -> Router {
     charges().layer(from_fn_with_state(store, guard))
 }
 
-/// `axum-idempotent` keeps responses in the caller's session, which must be there already. It claims nothing: two
-/// requests at once both run.
+/// `axum-idempotent` stores responses in the caller's session, which must already exist. It makes no claims: two
+/// concurrent requests both run.
 fn with_axum_idempotent() -> Router {
     let options = IdempotentOptions::new(3600).use_idempotency_key_header(None, true);
     let cookies = CookieOptions::build()
@@ -131,7 +131,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// With the cookie of a session.
+    /// Adds the cookie of a session.
     fn logged_in(mut self) -> Self {
         let request = Request::post("/log-in").body(Body::empty()).unwrap();
         let response = self.runtime.block_on(self.service.call(request)).unwrap();
@@ -161,13 +161,13 @@ impl<'a> Caller<'a> {
         })
     }
 
-    /// With a key that nobody has used.
+    /// Sends a request with an unused key.
     fn first(&mut self) {
         self.sent += 1;
         assert!(!self.send(self.sent), "it is new");
     }
 
-    /// With one that was used.
+    /// Sends a request with a used key.
     fn again(&mut self) -> bool {
         self.send(0)
     }

@@ -1,10 +1,10 @@
-//! What a call costs on each store that keeps its records outside of the process. Each row is a wave of calls at once,
-//! with keys of their own.
+//! Cost of a call on each store that keeps its records outside of the process. Each row is a wave of concurrent calls
+//! with distinct keys.
 //!
-//! A first call is measured against the very statements that it sends, sent by hand through the same pool; on Redis its
-//! two scripts. What these cost themselves shows beside it, in those that somebody would write who has the same columns
-//! and indexes, but takes the time from the process, gives out no number that a deleted record had, and asks for nothing
-//! in return. A replay is measured against the shortest read of a record by its primary key, on Redis `GET`.
+//! A first call is compared with the statements that it sends, sent by hand through the same pool; on Redis with its
+//! two scripts. A further row shows the cost of handwritten statements. They have the same columns and indexes, but
+//! they take the time from the process, may reuse the number of a deleted record, and return nothing. A replay is
+//! compared with the shortest read of a record by its primary key, on Redis `GET`.
 //!
 //! `cargo bench -p idem-tests --bench stores -- redis` measures the stores whose names contain a word, and
 //! `--fsync=1ms` does so on a disk whose flushes take a millisecond longer.
@@ -34,24 +34,24 @@ use sqlx::sqlite::SqlitePoolOptions;
 use sqlx::{Encode, Row as _, SqlitePool, Type};
 use tokio::runtime::Runtime;
 
-/// How many calls are under way at a time.
+/// Number of concurrent calls.
 const WAVES: [usize; 3] = [1, 16, 64];
-/// How many connections a pool has.
+/// Number of connections of a pool.
 const CONNECTIONS: u32 = 16;
 const FIRST_CALL: Limits = Limits::ratio(1.10, 1.05);
-/// A replay may cost so much more than the bare read.
+/// Limits of a replay's cost, relative to the bare read.
 const POSTGRES_REPLAY: Limits = Limits::ratio(1.40, 1.10);
 const SQLITE_REPLAY: Limits = Limits::ratio(1.30, 1.05);
 const MARIADB_REPLAY: Limits = Limits::ratio(2.30, 1.10);
-/// A script beside a command: alone, and with many at once.
+/// Limits of a script's cost, relative to a command: for one call, and for many concurrent calls.
 const REDIS_REPLAY: Limits = Limits::ratio(1.50, 1.10);
 const REDIS_REPLAYS: Limits = Limits::ratio(3.00, 1.10);
-/// What an empty result is stored as.
+/// Stored form of an empty result.
 const RESULT: &[u8] = b"34";
-/// The table of the stores.
+/// Table of the stores.
 const RECORDS: &str = "idem_records";
 
-/// Microseconds.
+/// Lease in microseconds.
 const LEASE: i64 = 30_000_000;
 const RETENTION: i64 = 24 * 3_600_000_000;
 
@@ -62,25 +62,25 @@ async fn annotated(idem: &Idem, key: &str, request: &str) -> Result<u64, Error> 
     Ok(request.len() as u64)
 }
 
-/// A store, and what somebody would write without it.
+/// A store, and handwritten statements for the same work.
 struct Bed {
     name: &'static str,
     idem: Idem,
-    /// Of one caller, and of many.
+    /// Limits for one caller, and for many.
     replay: [Limits; 2],
-    /// Claims this key and completes it, in the words of the store.
+    /// Claims this key and completes it, with the store's statements.
     own: Contestant,
-    /// Claims what was completed, in the words of the store.
+    /// Claims a completed key, with the store's statements.
     own_claim: Contestant,
-    /// Claims this key and completes it, as somebody would write it.
+    /// Claims this key and completes it, with handwritten statements.
     first_call: Contestant,
-    /// Reads what this key was completed with.
+    /// Reads the outcome of this key.
     read: Contestant,
-    /// The same two where less is promised, or by other means: how much of the rest is owed to that.
+    /// The handwritten call and read with a weaker guarantee or another method: they show its share of the cost.
     others: (Contestant, Contestant),
 }
 
-/// What it is, and its work on a key.
+/// Name of a contestant, and its work on a key.
 struct Contestant(&'static str, Box<dyn Fn(i64) -> Work>);
 
 fn main() {
@@ -142,7 +142,7 @@ fn measure(runtime: &Runtime, bed: &Bed, tasks: usize, effort: Effort) {
     for make in [own, by_hand, other] {
         runtime.block_on(make(done as i64));
     }
-    // One key a task: replays of one key in one process are one read.
+    // One key for each task: single-flight makes one read of concurrent replays of one key.
     let keys: Vec<_> = (0..tasks).map(|_| format!("done-{}", fresh())).collect();
     for key in &keys {
         runtime.block_on(call(key.clone()));
@@ -168,14 +168,14 @@ fn measure(runtime: &Runtime, bed: &Bed, tasks: usize, effort: Effort) {
         .print(effort);
 }
 
-/// 32 bytes in no order, as the ids of records are.
+/// 32 bytes without order, like the ids of records.
 fn id(number: i64) -> Vec<u8> {
     use sha2::Digest as _;
     sha2::Sha256::digest(number.to_le_bytes()).to_vec()
 }
 
-/// The work of a statement or two. They are written for each store, as somebody would who wants what the store gives:
-/// one row of the same columns and indexes a key, claimed by whoever inserts it, and completed by nobody else.
+/// Work of one or two statements. They are written for each store with the guarantees of the store: one row for each
+/// key, with the same columns and indexes. The inserter of a row claims it, and no other caller can complete it.
 macro_rules! work {
     ($pool:ident, |$number:ident| $($query:expr => $run:ident),+) => {{
         let pool = $pool.clone();
@@ -188,10 +188,10 @@ macro_rules! work {
     }};
 }
 
-/// The text of a statement, and in which order it names its parameters.
+/// Text of a statement, and the order of its parameters.
 type Worded = (&'static str, &'static [usize]);
 
-/// The last statements that this store sends for a first call.
+/// Last statements that this store sends for a first call.
 async fn last_of_a_call<const N: usize>(
     heard: &Statements,
     store: impl Store,
@@ -254,8 +254,8 @@ fn completion(number: i64, fencing_token: i64) -> [Parameter; 6] {
     ]
 }
 
-/// What a store sends for a first call and for a replay, by hand: a statement that reads first, where it does so, the
-/// claim, and the completion; and where the claim's row has the fencing token.
+/// The statements that a store sends for a first call and for a replay, by hand: a read if the store reads first, the
+/// claim, and the completion; and the column of the fencing token in the claim's row.
 macro_rules! own {
     ($pool:ident, $read:expr, $claim:expr, $complete:expr, |$row:ident| $fencing_token:expr) => {{
         let (read, claims, completes): (Option<Worded>, Worded, Worded) =
@@ -326,7 +326,7 @@ macro_rules! contestants {
     };
 }
 
-/// The row of this key.
+/// Inserts the row of this key.
 fn insert<'q, DB: sqlx::Database>(
     query: Query<'q, DB, DB::Arguments>,
     number: i64,
@@ -363,7 +363,7 @@ fn claim_id(number: i64) -> Vec<u8> {
     i128::from(number).to_le_bytes().to_vec()
 }
 
-/// Microseconds, by the clock of the process.
+/// Microseconds by the clock of the process.
 fn now() -> i64 {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap();
     now.as_micros().try_into().unwrap()
@@ -373,7 +373,7 @@ async fn on_sqlite(file: &Path, heard: &Statements) -> Bed {
     let pool = SqlitePoolOptions::new()
         .max_connections(5)
         .test_before_acquire(false)
-        // Writers by hand find the database locked by one another; the store's take turns.
+        // Handwritten writers block one another with the database's lock; those of the store queue.
         .connect_with(SqliteStore::connect_options(file).busy_timeout(Duration::from_secs(60)))
         .await
         .unwrap();
@@ -399,7 +399,7 @@ async fn on_sqlite(file: &Path, heard: &Statements) -> Bed {
         "UPDATE small SET state = 'completed', payload = ? WHERE id = ? AND token = ?",
         "SELECT state, payload FROM small WHERE id = ?"
     );
-    // Each thread of a pool tells of its statements when it ends.
+    // Each thread of a pool reports its statements when it ends.
     let listened_to = SqlitePool::connect_with(SqliteStore::connect_options(file))
         .await
         .unwrap();
@@ -460,7 +460,7 @@ async fn on_postgres(url: &str, heard: &Statements) -> Bed {
         None,
         (claim, &[1, 2, 3, 4, 5, 6, 7, 8, 9]),
         (complete, &[1, 2, 3, 4, 5, 6]),
-        // The last column, where the claim has made the record.
+        // The last column, if the claim has created the record.
         |row| row.get(row.len() - 1)
     );
     Bed {
@@ -510,7 +510,7 @@ async fn on_maria_db(url: &str, heard: &Statements) -> Bed {
         None,
         (claim, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 7, 8]),
         (complete, &[5, 6, 4, 1, 2, 3]),
-        // A word of the first line of the first column.
+        // A word in the first line of the first column.
         |row| {
             let head: String = row.get(0);
             head.split(' ').nth(6).unwrap().parse().unwrap()
@@ -528,15 +528,15 @@ async fn on_maria_db(url: &str, heard: &Statements) -> Bed {
     }
 }
 
-/// What a claim by hand must do in one step: tell what is there, or write that it is taken.
+/// A handwritten claim in one atomic script: it returns the existing value, or writes the claim.
 const CLAIM: &str = "local there = redis.call('GET', KEYS[1]) if there then return there end \
     redis.call('SET', KEYS[1], 'running ' .. ARGV[1] .. ' ' .. ARGV[2], 'PX', 86400000) return 'claimed'";
-/// And a completion: write, where nobody else has claimed meanwhile.
+/// A handwritten completion: it writes only if the claim is unchanged (compare-and-swap).
 const COMPLETE: &str = "local there = redis.call('GET', KEYS[1]) \
     if there ~= 'running ' .. ARGV[1] .. ' ' .. ARGV[2] then return 0 end \
     redis.call('SET', KEYS[1], 'completed ' .. ARGV[2] .. ARGV[3], 'PX', 86400000) return 1";
 
-/// A script of the store.
+/// Loads a script of the store.
 macro_rules! script {
     ($($file:literal),+) => {
         Arc::new(redis::Script::new(concat!(
@@ -545,7 +545,7 @@ macro_rules! script {
     };
 }
 
-/// What the store sends for a first call, and for a replay, by hand.
+/// Scripts that the store sends for a first call and for a replay, by hand.
 async fn own_scripts(
     connection: &ConnectionManager,
     store: &RedisStore,
@@ -573,7 +573,7 @@ async fn own_scripts(
             let (claim, complete) = (Arc::clone(&claim), Arc::clone(&complete));
             let mut connection = connection.clone();
             Box::pin(async move {
-                // Others have what they write under the id.
+                // Other contestants write different values under the id.
                 let key = key(number);
                 let claim_id = format!("{number:032x}");
                 let mut about = fingerprint(number);

@@ -1,12 +1,12 @@
-//! What a transactional call costs against its business insert alone in a transaction of its own, by hand and through the
-//! same connections. Each row is a wave of calls at once, with keys of their own.
+//! Cost of a transactional call, compared with its business insert in a separate transaction, by hand and through the
+//! same connections. Each row is a wave of concurrent calls with distinct keys.
 //!
 //! `cargo bench -p idem-tests --bench transactions -- postgres` measures the stores whose names contain a word, and
 //! `--fsync=1ms` does so on a disk whose flushes take a millisecond longer.
 //!
-//! The limits are what PostgreSQL itself was measured to take for the statements by hand: at worst those of a claim, the
-//! insert and a completion in one transaction, at best the insert and one of a record that is completed already, which
-//! could not tell a duplicate anything before the body ran.
+//! The limits are measurements of PostgreSQL with handwritten statements. The hard limit is a claim, the insert and a
+//! completion in one transaction. The target is the insert and one insert of a completed record, which could not detect
+//! a duplicate before the body ran.
 #![expect(
     clippy::unwrap_used,
     reason = "a benchmark that cannot run has nothing to say"
@@ -26,9 +26,9 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::SqlitePoolOptions;
 use tokio::runtime::Runtime;
 
-/// How many calls are under way at a time.
+/// Number of concurrent calls.
 const WAVES: [usize; 3] = [1, 16, 64];
-/// How many connections a pool has.
+/// Number of connections of a pool.
 const CONNECTIONS: u32 = 16;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -47,16 +47,16 @@ async fn charge<S: Database>(idem: &Idem<S>, key: &str, receipt: &str) -> Result
     Ok(34)
 }
 
-/// A store, and what somebody would write without it.
+/// A store, and handwritten statements for the same work.
 struct Bed {
     name: &'static str,
-    /// What was measured with so many tasks.
+    /// Limits for this number of tasks, if they were measured.
     limits: fn(usize) -> Option<Limits>,
     alone: Box<dyn Fn(String) -> Work>,
     call: Box<dyn Fn(String) -> Work>,
 }
 
-/// The business insert in its own transaction, and the call that does the same.
+/// Generates the business insert in its own transaction, and the call that does the same.
 macro_rules! bed {
     ($name:literal, $store:ident, $pool:ident, $limits:expr, $begin:expr) => {{
         let store = $store::new($pool.clone());
