@@ -1,4 +1,4 @@
-//! What a client got for each operation.
+//! The answers that a client got for each operation.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ enum Line {
 }
 
 impl Answers {
-    /// Sends every operation, so many at once.
+    /// Sends every operation, this many concurrently.
     pub(crate) async fn collect(
         callers: usize,
         send: impl AsyncFn(u64) -> Result<String, String>,
@@ -48,8 +48,8 @@ impl Answers {
         Self(answers.into_iter().collect())
     }
 
-    /// The answers in what a program printed: `{"operation": 1, "receipts": ["pi_..."]}` or
-    /// `{"operation": 2, "error": "..."}`, a line each.
+    /// Reads the answers from a program's output: `{"operation": 1, "receipts": ["pi_..."]}` or `{"operation": 2,
+    /// "error": "..."}`, one in each line.
     pub(crate) fn read(printed: &str) -> Self {
         let answers = printed
             .lines()
@@ -64,7 +64,7 @@ impl Answers {
         Self(answers.collect())
     }
 
-    /// The receipts of an operation, one for each time that it was sent, or the error that the client ended with.
+    /// Receipts of an operation, one for each time that it was sent, or the client's final error.
     pub(crate) fn of(&self, operation: u64) -> Result<&[String], &str> {
         match self.0.get(&operation) {
             Some(Ok(receipts)) => Ok(receipts),
@@ -74,7 +74,7 @@ impl Answers {
     }
 }
 
-/// The receipt in the body of a payment.
+/// Receipt in the body of a payment.
 pub(crate) fn receipt(body: &str) -> Result<String, String> {
     #[derive(Deserialize)]
     struct Payment {

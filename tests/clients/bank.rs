@@ -1,4 +1,4 @@
-//! The server: a route of payments that knows nothing of keys, behind the layer, and a ledger of what it did.
+//! The server: a payment route without any knowledge of keys, behind the layer, and a ledger of its effects.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -38,14 +38,14 @@ pub(crate) struct Bank {
     serving: JoinHandle<()>,
 }
 
-/// What a server did and answered.
+/// Effects and responses of a server.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Ledger {
-    /// The receipts of an operation: one for each time that its handler ran.
+    /// Receipts of an operation: one for each run of its handler.
     effects: BTreeMap<u64, Vec<String>>,
-    /// The successful bodies of an operation, the ones that were lost on the way included.
+    /// Successful bodies of an operation, including those that were lost in the network.
     bodies: BTreeMap<u64, HashSet<Bytes>>,
-    /// How often each status was answered, with the kind of the problem where it is one.
+    /// Number of responses with each status, with the kind of the problem if there is one.
     statuses: BTreeMap<String, u32>,
     replays: u32,
 }
@@ -79,7 +79,7 @@ impl Bank {
         self.address
     }
 
-    /// The ledger, when all handlers have ended.
+    /// Waits until all handlers have ended, and returns the ledger.
     pub(crate) async fn close(self) -> Ledger {
         self.drain.finished().await;
         self.serving.abort();
@@ -87,7 +87,7 @@ impl Bank {
     }
 }
 
-/// Makes a payment, with a receipt that no other run of it has, in the form that Stripe's SDK expects.
+/// Makes a payment with a unique receipt, in the form that Stripe's SDK expects.
 async fn pay(
     State(ledger): State<Arc<Mutex<Ledger>>>,
     headers: HeaderMap,
@@ -104,7 +104,7 @@ async fn pay(
         .entry(operation)
         .or_default()
         .push(receipt.clone());
-    // Retries come while it is under way.
+    // Gives retries time to arrive while the payment is in flight.
     tokio::time::sleep(Duration::from_millis(rand::random_range(0..=PAYMENT_MS))).await;
     let payment = json!({
         "id": receipt,
@@ -128,7 +128,7 @@ fn amount(headers: &HeaderMap, body: &[u8]) -> Option<u64> {
         .ok()
 }
 
-/// Notes what leaves the layer.
+/// Records the responses of the layer.
 async fn observe(
     State(ledger): State<Arc<Mutex<Ledger>>>,
     request: Request,
@@ -166,7 +166,7 @@ fn status(status: StatusCode, body: &[u8]) -> String {
 }
 
 impl Ledger {
-    /// Everything that is wrong with what the server did and the client got, a line for each operation.
+    /// Compares the server's effects with the client's answers. Returns every problem, one line for each operation.
     pub(crate) fn compare(&self, answers: &Answers) -> Vec<String> {
         (0..OPERATIONS)
             .filter_map(|operation| {

@@ -1,8 +1,8 @@
-//! Clients that others wrote, and the crate's own, over a network that loses requests and replies.
+//! Third-party clients, and the crate's own, over a network that loses requests and replies.
 //!
-//! Each test sends 500 operations with a key each to a server with an [`IdempotencyLayer`](idem_runtime::http::IdempotencyLayer).
-//! [`network`] loses four exchanges of ten. The client must answer every operation, the server must run every operation
-//! once, and all answers of an operation must be equal.
+//! Each test sends 500 operations with a key each to a server with an
+//! [`IdempotencyLayer`](idem_runtime::http::IdempotencyLayer). [`network`] loses four exchanges of ten. The client must
+//! answer every operation, the server must run every operation once, and all answers of an operation must be equal.
 //!
 //! The losses follow from a seed, which each test prints. `IDEM_TEST_SEED`, a decimal number, gives the seed.
 
@@ -27,21 +27,21 @@ use self::bank::Bank;
 use self::network::{ANY_LOSS, BEFORE_THE_REPLY, Kinds, Network};
 
 const OPERATIONS: u64 = 500;
-/// Operations that a client has under way at once.
+/// Number of concurrent operations of a client.
 const CALLERS: usize = 32;
-/// One operation in so many is sent once more after its answer, as by a user who clicks again.
+/// One operation in this many is sent once more after its answer, like a second click of a user.
 const SENT_AGAIN: u64 = 5;
-/// Retries of every client. More than [`network::MOST_LOST`], so that some are left for 409.
+/// Retries of every client. The number exceeds [`network::MOST_LOST`], so that some retries are left for 409.
 const RETRIES: u32 = 10;
-/// The bound of one test, in which a key that is blocked for a lease still comes to light.
+/// Time limit of one test: long enough for a test to see a key that is blocked for a lease.
 const BOUND: Duration = Duration::from_secs(120);
 
 const SEED: &str = "IDEM_TEST_SEED";
 
-/// What a client is told.
+/// Parameters of a client.
 #[derive(Debug, Clone)]
 struct Work {
-    /// Where the proxy listens.
+    /// Base URL of the proxy.
     base: String,
     /// The prefix of the keys: the key of an operation ends in `-` and its number.
     keys: String,
@@ -52,7 +52,7 @@ impl Work {
         format!("{}-{operation}", self.keys)
     }
 
-    /// How often the client sends an operation that is answered.
+    /// Number of times that the client sends an operation that is answered.
     fn sends(operation: u64) -> usize {
         1 + usize::from(operation.is_multiple_of(SENT_AGAIN))
     }
@@ -102,7 +102,7 @@ async fn every_operation_runs_once<S, C>(
     let began = Instant::now();
     let answers = tokio::time::timeout(BOUND, send(work)).await;
     let took = began.elapsed().as_secs_f64();
-    // Handlers run to their end although their clients have gone.
+    // Handlers run to their end even if their clients have disconnected.
     let statement = bank.close().await;
     println!("{name}: {took:.1} s; {network}; {statement}");
 
@@ -117,7 +117,7 @@ async fn every_operation_runs_once<S, C>(
     network.assert_lossy();
 }
 
-/// A test of a client on each store.
+/// Generates a test of a client on each store.
 macro_rules! on_each_store {
     ($client:ident, $losses:expr, $send:expr $(, ignore = $needs:literal)? $(, if $installed:path)?) => {
         mod $client {
@@ -148,7 +148,7 @@ on_each_store!(
     |work| programs::python("with_requests.py", work),
     ignore = "needs Python's clients: cargo xtask test runs it"
 );
-// The SDK does not repeat a request whose reply breaks off: it raises an error at once.
+// The SDK does not retry a request whose reply breaks off: it raises an error immediately.
 on_each_store!(
     stripe,
     BEFORE_THE_REPLY,

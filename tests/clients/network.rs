@@ -10,7 +10,7 @@ use idem_tests::proxy::{Fate, Proxy};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-/// Percentage of requests whose connection is cut at once.
+/// Percentage of requests whose connection is cut.
 const CUT: u32 = 10;
 /// Percentage of replies that are lost.
 const LOST: u32 = 30;
@@ -18,7 +18,7 @@ const LOST: u32 = 30;
 const CUT_WITHIN_MS: u64 = 12;
 /// The longest delay of a reply.
 const DELAY_MS: u64 = 5;
-/// Exchanges of one operation that are lost at most. Without a bound, some run of the tests would exhaust the retries.
+/// Maximum of lost exchanges of one operation. Without a bound, some run of the tests would exhaust the retries.
 pub(crate) const MOST_LOST: u32 = 7;
 
 /// The ways in which replies are lost.
@@ -28,8 +28,8 @@ pub(crate) const ANY_LOSS: Kinds = &[Fate::Closed, Fate::Reset, Fate::Truncated]
 /// Losses before the first byte of the reply.
 pub(crate) const BEFORE_THE_REPLY: Kinds = &[Fate::Closed, Fate::Reset];
 
-/// A lossy proxy. An operation's losses depend on the seed and its number alone, so a seed repeats them however the
-/// operations run beside each other.
+/// A lossy proxy. The losses of an operation depend only on the seed and its number, so a seed repeats them in any
+/// order of the operations.
 #[derive(Debug)]
 pub(crate) struct Network {
     proxy: Proxy,
@@ -81,10 +81,10 @@ impl Network {
         self.proxy.address()
     }
 
-    /// Panics if the network lost much less than it should: then the test would show little.
+    /// Panics if the network lost much less than it should, because the test would then prove little.
     pub(crate) fn assert_lossy(&self) {
         let tally = self.exchanges.lock().unwrap().tally;
-        // Half of what the percentages make of 500 exchanges, of which there are more.
+        // Half of what the percentages predict for 500 exchanges; there are more than 500.
         assert!(tally.cut >= 25, "{tally}");
         let expected = [
             (Fate::Closed, tally.closed),

@@ -1,4 +1,4 @@
-//! Clients that are programs of their own. Each is killed by its process id when its test ends early.
+//! Clients that are separate programs. Each is killed by its process id when its test ends early.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -38,7 +38,7 @@ pub(crate) async fn fetch(work: Work) -> Answers {
     all_by(command, &work).await
 }
 
-/// Says so where Node is not installed: its tests then show nothing.
+/// Returns true if Node is installed. Otherwise prints a note that its tests prove nothing.
 pub(crate) fn node_is_installed() -> bool {
     let version = std::process::Command::new(NODE).arg("--version").output();
     if let Err(error) = &version {
@@ -53,7 +53,7 @@ fn path_of(script: &str) -> PathBuf {
         .collect()
 }
 
-/// Sends all operations by one program, which ends when its standard input does.
+/// Sends all operations with one program, which ends when its standard input is closed.
 async fn all_by(mut command: Command, work: &Work) -> Answers {
     let mut program = command
         .arg(format!("{}{PATH}", work.base))
@@ -67,7 +67,7 @@ async fn all_by(mut command: Command, work: &Work) -> Answers {
         .spawn()
         .with_context(|| format!("{command:?} cannot be run"))
         .unwrap();
-    // However this process ends, the kernel closes the pipe.
+    // The kernel closes the pipe at any end of this process.
     let alive = program.stdin.take();
     let output = program.wait_with_output().await.unwrap();
     drop(alive);
@@ -76,10 +76,10 @@ async fn all_by(mut command: Command, work: &Work) -> Answers {
     Answers::read(&String::from_utf8(output.stdout).unwrap())
 }
 
-/// Sends each operation by a curl of its own.
+/// Sends each operation with a separate curl process.
 pub(crate) async fn curl(work: Work) -> Answers {
     let directory = tempfile::tempdir().unwrap();
-    // They mostly wait: curl pauses for whole seconds.
+    // They mostly wait: curl's back-off is in whole seconds.
     Answers::collect(2 * CALLERS, async |operation| {
         let reply = directory.path().join(operation.to_string());
         curl_once(&work, operation, &reply).await

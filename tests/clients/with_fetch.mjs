@@ -1,4 +1,4 @@
-// Node's fetch, in a loop such as services write around it. Prints what the Python scripts print.
+// Node's fetch, in a retry loop like that of a service. The output is in the format of the Python scripts.
 
 const [url, keys] = process.argv.slice(2);
 const [operations, sentAgain, callers, retries] = process.argv.slice(4).map(Number);

@@ -23,7 +23,7 @@ def make_send(url, retries):
     )
 
     def session():
-        # A session is for one thread.
+        # A session is not safe for several threads.
         if not hasattr(local, "session"):
             local.session = requests.Session()
             local.session.mount("http://", HTTPAdapter(max_retries=policy))
@@ -32,7 +32,7 @@ def make_send(url, retries):
     def send(operation, key):
         headers = {"Authorization": "Bearer ann", "Idempotency-Key": f'"{key}"'}
         payment = {"amount": operation, "currency": "eur"}
-        # Retry sees the head of a reply alone. A body that breaks off is its caller's, who sends the request again.
+        # Retry sees only the head of a reply. If the body breaks off, the caller sends the request again.
         for _ in range(retries):
             try:
                 response = session().post(url, json=payment, headers=headers, timeout=30)

@@ -6,7 +6,7 @@ import stripe
 
 from operations import send_all
 
-# The SDK's pauses begin with half a second and grow to five; these are for a test.
+# The SDK's back-off starts at half a second and grows to five; these values suit a test.
 stripe.HTTPClient.INITIAL_DELAY = 0.05
 stripe.HTTPClient.MAX_DELAY = 1
 
