@@ -15,7 +15,7 @@ use crate::suite::{self, Connect, Desk};
 const PAUSE: Duration = Duration::from_millis(200);
 const PARTITIONS: i32 = 4;
 
-/// How those who consume reach it.
+/// Connection settings of the consumers.
 struct Service {
     servers: String,
     consumers: usize,
@@ -41,7 +41,7 @@ impl Connect for Service {
 
 type Cluster = MockCluster<'static, DefaultProducerContext>;
 
-/// A cluster of the test's own, with the topics.
+/// Creates a dedicated cluster with the topics.
 fn cluster(consumers: usize) -> (Cluster, Service, Kafka) {
     let cluster = MockCluster::new(1).unwrap();
     let servers = cluster.bootstrap_servers();
@@ -67,7 +67,7 @@ async fn each_effect_happens_once() {
     .await;
 }
 
-/// A consumer handles one message at a time, so the duplicate is given to another one: here to the test itself.
+/// A consumer handles one message at a time, so another consumer gets the duplicate: here the test itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_duplicate_in_flight_comes_back() {
     let (_cluster, _, broker) = cluster(1);
@@ -97,7 +97,7 @@ async fn a_duplicate_in_flight_comes_back() {
     assert_eq!(bank.booked().await.unwrap(), (1, 1));
 }
 
-/// To acknowledge the next message says that all before it are done with, so one that nobody could settle comes first.
+/// Acknowledging a message acknowledges all earlier ones, so an unsettled message must come first.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_not_settled_comes_again_before_the_next() {
     let cluster = MockCluster::new(1).unwrap();

@@ -1,8 +1,8 @@
-//! The consumers of the examples, on real brokers that are made to deliver again.
+//! The consumers of the examples, on real brokers that are made to redeliver.
 //!
-//! [`suite`] is what every broker must show; a module each says how to reach the broker, and shows what is particular to
-//! it. RabbitMQ and NATS are those of the test run, Kafka is the mock cluster that librdkafka brings, which speaks the
-//! real protocol.
+//! [`suite`] has the tests that every broker must pass. One module for each broker connects to it, and tests its
+//! particular behaviour. RabbitMQ and NATS are servers of the test run. Kafka is the mock cluster of librdkafka, which
+//! speaks the real protocol.
 
 #![cfg(any(feature = "rabbitmq", feature = "nats", feature = "kafka"))]
 #![expect(
@@ -18,7 +18,7 @@ mod nats;
 mod rabbitmq;
 mod suite;
 
-/// A proxy before the server that a URL names, and the URL by which clients come through it.
+/// Starts a proxy in front of the server in a URL. Returns the proxy, and the URL for clients.
 #[cfg(any(feature = "rabbitmq", feature = "nats"))]
 async fn proxied(url: &str, default_port: u16) -> (idem_tests::proxy::Proxy, String) {
     let mut url = url::Url::parse(url).unwrap();

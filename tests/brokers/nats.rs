@@ -8,13 +8,13 @@ use idem_tests::proxy::{Loss, Proxy};
 
 use crate::suite::{self, Connect};
 
-/// What was handed to a consumer that was cut off is waited for this long.
+/// Time after which a message of a disconnected consumer is delivered again.
 const TIMING: Timing = Timing {
     pause: Duration::from_millis(200),
     ack_wait: Duration::from_secs(3),
 };
 
-/// How those who consume reach it.
+/// Connection settings of the consumers.
 struct Service {
     url: String,
     name: String,
@@ -28,7 +28,7 @@ impl Connect for Service {
     }
 }
 
-/// A stream of the test's own, for those who consume and for the test, with a proxy before the former.
+/// Creates a dedicated stream. Returns it for the consumers, behind a proxy, and for the test.
 async fn stream() -> (Service, Nats, Proxy) {
     let url = backends::variable(backends::NATS).unwrap();
     let name = unique_name();

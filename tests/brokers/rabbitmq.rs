@@ -11,7 +11,7 @@ use crate::suite::{self, Connect};
 
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How those who consume reach it.
+/// Connection settings of the consumers.
 struct Service {
     url: String,
     name: String,
@@ -25,7 +25,7 @@ impl Connect for Service {
     }
 }
 
-/// A queue of the test's own, for those who consume and for the test, with a proxy before the former.
+/// Creates a dedicated queue. Returns it for the consumers, behind a proxy, and for the test.
 async fn queue() -> (Service, RabbitMq, Proxy) {
     let url = backends::variable(backends::AMQP).unwrap();
     let name = unique_name();
@@ -55,7 +55,7 @@ async fn poison_is_buried_once() {
     suite::poison_is_buried_once(service, &broker).await;
 }
 
-/// A message that kills the process before anything counts its attempts.
+/// A message kills the process before its attempt is counted.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs RabbitMQ: cargo xtask test runs it"]
 async fn what_is_never_settled_ends_as_a_dead_letter() {

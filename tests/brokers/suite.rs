@@ -1,4 +1,4 @@
-//! What every broker must show.
+//! Tests that every broker must pass.
 
 use std::collections::HashMap;
 use std::process::Stdio;
@@ -17,21 +17,21 @@ use tokio::time::{Instant, sleep, timeout};
 
 const MESSAGES: usize = 1_000;
 
-/// Reaches a queue for those who consume; called again after a connection was lost.
+/// Connects consumers to a queue; called again after a connection was lost.
 pub(crate) trait Connect: Send + Sync + 'static {
     type Broker: Broker;
 
     fn connect(&self) -> impl Future<Output = anyhow::Result<Self::Broker>> + Send;
 
-    /// How many consume at a time.
+    /// Number of concurrent consumers.
     fn consumers(&self) -> usize {
         1
     }
 }
 
-/// 1,000 messages are sent one to four times. Besides, each is forced to come again once: half of them before their work
-/// is begun, half after it was done, as if the acknowledgement had been lost. Now and then `cut` cuts a connection of those who
-/// consume.
+/// 1,000 messages are sent one to four times each. In addition, each is redelivered once on purpose: half of them
+/// before their work starts, half after it is done, as if the acknowledgement had been lost. At times, `cut` cuts a
+/// connection of the consumers.
 pub(crate) async fn each_effect_happens_once(
     service: impl Connect,
     broker: &impl Broker,
@@ -46,7 +46,7 @@ pub(crate) async fn each_effect_happens_once(
         .iter()
         .enumerate()
         .flat_map(|(n, message)| std::iter::repeat_n(message, copies(n)));
-    // Copies of a message follow each other closely, so that many find the one before in flight.
+    // Copies of a message follow each other closely, so that many find the previous copy in flight.
     stream::iter(all)
         .map(|message| broker.send(message))
         .buffered(64)
@@ -71,8 +71,9 @@ pub(crate) async fn each_effect_happens_once(
     })
     .await;
     running.stop().await;
-    // What waited, or was cut off, when the last message came. What a broker still counts while the last acknowledgements
-    // are on their way never comes, so it is looked at again after a while.
+    // Some deliveries were waiting, or were cut off, when the last message arrived. A broker still counts messages
+    // whose acknowledgements are in flight, although it will not redeliver them. The counts are therefore read again
+    // after a while.
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let unsettled = broker.unsettled().await.unwrap() as usize;
@@ -90,7 +91,8 @@ pub(crate) async fn each_effect_happens_once(
     }
 
     assert_eq!(desk.bank.booked().await.unwrap(), (1_000, 1_000));
-    // Each message was delivered twice at least, and all that came after its work was done was replayed or had to wait.
+    // Each message was delivered at least twice, and every delivery after its work was done was replayed or had to
+    // wait.
     assert!(enough(&sight));
     assert!(desk.bank.tally.done.load(Relaxed) <= 1_000);
     assert!(desk.bank.tally.replayed.load(Relaxed) >= 1_000);
@@ -98,7 +100,7 @@ pub(crate) async fn each_effect_happens_once(
     assert_eq!(broker.dead_letters().await.unwrap(), []);
 }
 
-/// A duplicate that comes while the first delivery is at work goes back, comes again, and is replayed.
+/// A duplicate that arrives during the first delivery is returned to the broker, redelivered, and replayed.
 pub(crate) async fn a_duplicate_in_flight_comes_back(service: impl Connect, broker: &impl Broker) {
     let desk = Desk::open().await;
     let sight = Arc::new(Sight::default());
@@ -126,7 +128,7 @@ pub(crate) async fn a_duplicate_in_flight_comes_back(service: impl Connect, brok
     assert_eq!(broker.unsettled().await.unwrap(), 0);
 }
 
-/// What will never succeed ends among the dead letters, once for all its copies, and holds up nothing behind it.
+/// A message that can never succeed becomes one dead letter, for all its copies, and blocks no later message.
 pub(crate) async fn poison_is_buried_once(service: impl Connect, broker: &impl Broker) {
     let desk = Desk::open().await;
     let garbage = |id: Option<&str>| Message {
@@ -139,7 +141,7 @@ pub(crate) async fn poison_is_buried_once(service: impl Connect, broker: &impl B
         deposit("not printable \u{e9}", "ann"),
         garbage(Some("garbage")),
         garbage(None),
-        // The id of another message.
+        // This deposit reuses the id of another message.
         deposit("good", "bob"),
     ];
     let good = [deposit("good", "ann"), deposit("better", "ann")];
@@ -172,9 +174,8 @@ pub(crate) async fn poison_is_buried_once(service: impl Connect, broker: &impl B
     assert_eq!(broker.unsettled().await.unwrap(), 0);
 }
 
-/// A consumer is killed when it has written the row of a message and not committed it. Whoever the message is delivered
-/// to next books it, and it is booked once. `test` is the name of the test that calls this: it runs again as the process
-/// that is killed.
+/// A consumer is killed after it has written the row of a message and before it commits. The next consumer books the
+/// message, and it is booked once. `test` is the name of the calling test: it runs again as the process that is killed.
 pub(crate) async fn a_consumer_that_is_killed_leaves_nothing(
     test: &str,
     queue: &str,
@@ -203,7 +204,7 @@ pub(crate) async fn a_consumer_that_is_killed_leaves_nothing(
     timeout(Duration::from_secs(60), row_is_written)
         .await
         .unwrap();
-    // SIGKILL: no destructor, no clean-up, no last word.
+    // SIGKILL: no destructor and no clean-up runs.
     doomed.kill().await.unwrap();
     assert_eq!(desk.bank.booked().await.unwrap(), (0, 0));
 
@@ -222,10 +223,10 @@ pub(crate) async fn a_consumer_that_is_killed_leaves_nothing(
 /// Set for the process that is killed.
 const DOOMED_QUEUE: &str = "IDEM_TEST_DOOMED_QUEUE";
 const DOOMED_FOLDER: &str = "IDEM_TEST_DOOMED_FOLDER";
-/// What it says when it is time.
+/// Line that the process prints when the row is written.
 const ROW_IS_WRITTEN: &str = "the row is written";
 
-/// The queue of the process that is to be killed, where this is it.
+/// Queue of the process that is to be killed, if this is that process.
 pub(crate) fn doomed() -> Option<String> {
     std::env::var(DOOMED_QUEUE).ok()
 }
@@ -269,7 +270,7 @@ impl Desk {
     }
 }
 
-/// Those who consume, and connect again when they are cut off.
+/// Consumers that reconnect when they are cut off.
 struct Running {
     stop: watch::Sender<bool>,
     consumers: Vec<JoinHandle<()>>,
@@ -302,7 +303,7 @@ impl Running {
         Self { stop, consumers }
     }
 
-    /// Returns once nothing is under way.
+    /// Waits until no message is being handled, and stops.
     async fn stop(self) {
         self.stop.send_replace(true);
         for consumer in self.consumers {
@@ -311,10 +312,10 @@ impl Running {
     }
 }
 
-/// How often each message was delivered.
+/// Number of deliveries of each message.
 #[derive(Default)]
 pub(crate) struct Sight {
-    /// Whether each message is to come again once, in one of two ways.
+    /// True if each message is to be redelivered once, in one of two ways.
     forces: bool,
     seen: Mutex<HashMap<String, usize>>,
 }
@@ -361,7 +362,7 @@ enum Force {
     AfterWork,
 }
 
-/// A source whose messages come again.
+/// A source that redelivers its messages.
 struct Forcing<S> {
     source: S,
     sight: Arc<Sight>,
