@@ -1,5 +1,5 @@
-//! What spans and events say, and what they never say. A process of its own: subscribers and the callsites that other
-//! threads register at the same time would get in each other's way.
+//! The contents of spans and events, and the secrets that they never contain. This is a separate process: subscribers
+//! would interfere with the callsites that other threads register at the same time.
 
 #![expect(
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// What spans and events said at the default level, as text.
+/// Spans and events at the default level, as text.
 #[derive(Debug, Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -31,7 +31,7 @@ impl Log {
         self.0.lock().unwrap().push(line);
     }
 
-    /// Takes what was said so far.
+    /// Takes all lines so far.
     fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
@@ -86,7 +86,7 @@ impl Service {
             .await
     }
 
-    /// What was said since the last look: the outcomes of spans, and the levels of events.
+    /// Spans and events since the last call: the outcomes of spans, and the levels of events.
     #[track_caller]
     fn said(&mut self, expected: &[&str]) {
         let lines = self.log.take();
@@ -121,7 +121,7 @@ async fn each_call_is_a_span_with_its_outcome_and_without_anything_secret() {
     service.run(call("k", 2)).await.unwrap_err();
     service.said(&["outcome=key_reused"]);
 
-    // One that holds the key, one that is told so, one that waits.
+    // One call that holds the key, one that gets the in-flight error, and one that waits.
     let gate = store.hold_after(Op::Complete);
     let mut first = Box::pin(service.run(call("slow", 1)));
     assert!(first.as_mut().now_or_never().is_none());
@@ -151,7 +151,7 @@ async fn each_call_is_a_span_with_its_outcome_and_without_anything_secret() {
     service.run(refuse()).await.unwrap_err();
     service.said(&["outcome=interrupted"]);
 
-    // A result that is over the limit.
+    // A result above the size limit.
     let long = service.idem.run(call("long", 1), async || {
         Ok::<_, Error>("secret ".repeat(10))
     });
@@ -160,14 +160,14 @@ async fn each_call_is_a_span_with_its_outcome_and_without_anything_secret() {
     service.run(call("long", 1)).await.unwrap_err();
     service.said(&["outcome=unrecorded"]);
 
-    // A record that another type was stored in.
+    // A record that holds a result of another type.
     let other = service
         .idem
         .run(call("k", 1), async || Ok::<_, Error>(1_u64));
     other.await.unwrap_err();
     service.said(&["outcome=decode"]);
 
-    // Overtaken while it was paused, by a call that still runs.
+    // Taken over while it was paused, by a call that still runs.
     let rival = Idem::new(store.clone());
     let overtaken = service.idem.run(call("paused", 1), async || {
         tokio::time::advance(LEASE).await;
@@ -183,7 +183,7 @@ async fn each_call_is_a_span_with_its_outcome_and_without_anything_secret() {
     assert!(told.contains(&"outcome=lease_lost".to_owned()), "{told:?}");
     service.everything.extend(told);
 
-    // The store is out of reach: fatal for one call, an event for another that may run all the same.
+    // The store is unreachable: an error for one call, an event for another that may run without a store.
     store.outage();
     service.run(call("down", 1)).await.unwrap_err();
     service.said(&["outcome=store_error"]);
@@ -198,7 +198,7 @@ async fn each_call_is_a_span_with_its_outcome_and_without_anything_secret() {
     assert!(!all.contains("secret"), "{all}");
 }
 
-/// Calls go on without the cache, and of all of them one tells; so when it is back.
+/// Calls continue without the cache, and one of them all emits an event; the same holds when the cache is back.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_cache_tells_when_redis_goes_and_when_it_is_back() {
@@ -219,7 +219,7 @@ async fn a_cache_tells_when_redis_goes_and_when_it_is_back() {
     let mut number = 0;
     let mut calls_until = async |circuit_open: bool| {
         let deadline = std::time::Instant::now() + Duration::from_secs(30);
-        // Some more than it takes: they have nothing to tell.
+        // Some further calls after the change of state: they emit no event.
         let mut more = 5;
         while more > 0 {
             assert!(std::time::Instant::now() < deadline, "{:?}", log.take());
@@ -239,7 +239,7 @@ async fn a_cache_tells_when_redis_goes_and_when_it_is_back() {
         calls_until(true).await,
         ["message=the cache in redis fails, going on without it until it answers again"]
     );
-    // Past some pauses, after each of which a caller tries.
+    // Longer than some back-off intervals, after each of which a caller tries the cache.
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(1_100)).await;
         assert!(calls_until(true).await.is_empty());
