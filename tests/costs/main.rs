@@ -1,4 +1,4 @@
-//! What a call keeps in memory, and how often it asks for some. Counted by the thread, so tests may run side by side.
+//! Memory of a call, and its number of allocations. They are counted for each thread, so tests may run concurrently.
 
 #![expect(
     clippy::unwrap_used,
@@ -41,14 +41,15 @@ fn payment() -> Payment {
     }
 }
 
-/// How often the heap is asked for memory by the call of a fresh key: its key, claiming and settling (boxed, so that a
-/// running call does not keep their room), what the call shares with those that
-/// follow it, two boxed steps of the store, the encoded result, and the record in the store.
+/// Number of allocations in a call with a fresh key. They are: its key, claiming and settling (boxed, so that a running
+/// call does not hold their memory), the state shared with its followers, two boxed futures of the store, the encoded
+/// result, and the record in the store.
 const FIRST_CALL: u64 = 8;
-/// And by a replay: its key, claiming, what it shares, one boxed step of the store, and the copy of the record.
+/// Number of allocations in a replay: its key, claiming, the shared state, one boxed future of the store, and the copy
+/// of the record.
 const REPLAY: u64 = 5;
 
-/// Bytes that a running call may keep beside the function's own future: a kibibyte.
+/// Bytes that a running call may use in addition to the function's own future: one kibibyte.
 const RUNNING: i64 = 1024;
 
 #[test]
@@ -86,7 +87,7 @@ fn a_first_call_and_a_replay_allocate_a_few_times() {
     let first: Vec<u64> = keys.iter().map(|key| count(key)).collect();
     let replay: Vec<u64> = keys.iter().map(|key| count(key)).collect();
 
-    // A table that has to grow now and then is not what a call costs: the median is.
+    // The table grows at times, which is not part of the cost of a call: the median leaves that out.
     assert!(median(first.clone()) <= FIRST_CALL, "{:?}", median(first));
     assert!(replay.iter().all(|it| *it <= REPLAY), "{replay:?}");
 }
@@ -97,15 +98,15 @@ async fn hang(idem: &Idem<Grants>, key: &str, payment: Payment) -> Result<u64, E
     Ok(payment.amount)
 }
 
-/// The same without the attribute.
+/// Function without the attribute.
 async fn hang_alone(_idem: &Idem<Grants>, _key: &str, payment: Payment) -> Result<u64, Error> {
     pending::<()>().await;
     Ok(payment.amount)
 }
 
-/// What a running call keeps is what its future is larger by than the function's own would be, and what it holds on the
-/// heap while the body waits: the key, the call, and the timer that would begin to renew the lease. The request is the
-/// caller's. The tables of the handle are there already, and the record is the store's.
+/// A running call uses two kinds of memory. Its future is larger than the function's own, and while the body waits it
+/// holds the key, the call, and the timer of the first lease renewal on the heap. The request belongs to the caller,
+/// the tables of the handle already exist, and the record belongs to the store.
 #[test]
 fn a_running_call_keeps_less_than_a_kibibyte_beside_the_users_future() {
     let runtime = runtime();
@@ -145,7 +146,7 @@ fn median(mut counts: Vec<u64>) -> u64 {
     counts[counts.len() / 2]
 }
 
-/// A store that grants whatever is claimed and keeps nothing, so that all that is kept is the call's.
+/// A store that grants every claim and stores nothing, so that all memory in use belongs to the call.
 #[derive(Debug)]
 struct Grants;
 
