@@ -1,4 +1,4 @@
-// A disk that takes its time: loaded in front of the C library, every flush waits before it is passed on.
+// A slow disk: this library is loaded in front of the C library, and every flush waits before it is passed on.
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
