@@ -57,7 +57,7 @@ const PRECHECK_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Result of trying to lock a row.
 enum LockAttempt {
-    /// This connection has the lock. Contains the record, if it exists.
+    /// The lock is acquired. Contains the record, if it exists.
     Held(Option<Box<Record>>),
     Locked,
 }

@@ -27,7 +27,7 @@ const MAX_IN_FLIGHT: usize = 2;
 const MAX_SLOT_WAIT: Duration = Duration::from_millis(5);
 /// Largest number of requests in a batch.
 const MAX_BATCH: usize = 128;
-/// How many times to yield before flushing a batch, so that tasks that are ready can join it.
+/// Number of yields before a batch is flushed, so that ready tasks can join it.
 const YIELDS_BEFORE_FLUSH: usize = 4;
 
 /// Runs requests of one kind as a batch.

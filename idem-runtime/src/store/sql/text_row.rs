@@ -11,8 +11,15 @@ use crate::store::status::{Status, number};
 
 /// Reads the record from the columns of this format.
 ///
-/// The lines of the first column are the status, the time of reading, the id in hex digits, the length of the codec's
-/// tag in bytes or `-`, operation, key, and then the tag and the scope, which may contain line breaks.
+/// The lines of the first column are:
+///
+/// 1. the status,
+/// 2. the time of reading,
+/// 3. the id in hex digits,
+/// 4. the length of the codec's tag in bytes, or `-`,
+/// 5. the operation,
+/// 6. the key,
+/// 7. the tag and the scope, which may contain line breaks.
 pub(in crate::store) fn record<R: Readable>(row: &R) -> Result<Record, StoreError> {
     let mut lines = row.text(0).map_err(unreadable)?.splitn(7, '\n');
     let mut line = |column| lines.next().ok_or_else(|| corrupt(column));
