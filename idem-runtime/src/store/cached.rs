@@ -152,7 +152,7 @@ impl<S: Store> Cached<S> {
     ///
     /// - always: `+eval +evalsha +time +get +getrange +set +del +pexpire`
     /// - on a cluster: `+ping +cluster|slots +asking`
-    /// - where the URL names another database than 0: `+select`
+    /// - if the URL names another database than 0: `+select`
     ///
     /// ```no_run
     /// # async fn example<S: idem_runtime::Store>(store: S) -> redis::RedisResult<()> {

@@ -6,7 +6,7 @@
 -- outcome  codec and payload, as in the completion
 -- step:…   saved steps
 --
--- An erased record leaves the field `erased`, with the fencing token.
+-- An erased record leaves a status of two words: `erased` and the fencing token.
 --
 -- Redis runs a script atomically, with one clock, so nothing can change between its reads and its writes. It does not
 -- undo the writes of a script that fails: the first write of each script is the one that may be refused for lack of
