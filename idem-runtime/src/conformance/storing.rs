@@ -43,7 +43,7 @@ pub(super) async fn every_key_byte_is_kept(store: Subject) -> CaseResult {
     let name = format!("op-{}", unique());
     let all: String = (0x20..=0x7e_u8).map(char::from).collect();
     keeps(&store, identity(Scope::none(), &name, &all)).await?;
-    // Each character alone, and at both ends, where a column may trim or fold it.
+    // Each character as the whole text, and at both ends, where a column may trim or fold it.
     for byte in 0x20..=0x7e_u8 {
         let byte = char::from(byte);
         keeps(

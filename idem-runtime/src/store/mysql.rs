@@ -74,10 +74,11 @@ use statements::MySqlStatements;
 /// restart or a replica recovers from the binary log, `sync_binlog = 1` is needed as well, the default of MySQL but not
 /// of MariaDB. With weaker settings the last outcomes may be lost, and their calls run again.
 ///
-/// InnoDB alone shows a commit to others a moment before it is in its log. A crash of the server in that moment loses a
-/// commit that was never acknowledged to its caller, but a duplicate call may have received its outcome. The call then
-/// runs again, under `tx` as well. With the binary log, a commit is written before others see it. Where no outcome may
-/// ever be lost, turn it on (`log_bin`, the default of MySQL but not of MariaDB) with `sync_binlog = 1`.
+/// Without a binary log, InnoDB shows a commit to others a moment before it is in its own log. A crash of the server in
+/// that moment loses a commit that was never acknowledged to its caller, but a duplicate call may have received its
+/// outcome. The call then runs again, under `tx` as well. With the binary log, a commit is written before others see
+/// it. Where no outcome may ever be lost, turn it on (`log_bin`, the default of MySQL but not of MariaDB) with
+/// `sync_binlog = 1`.
 ///
 /// A replica that is promoted has only the data that had reached it. With asynchronous replication acknowledged records
 /// can be missing, and their calls run again. With Galera or Group Replication send all transitions to one node, or

@@ -128,12 +128,12 @@ pub(crate) trait Messages: Debug + Send + Sync {
     /// Finds claimable messages, without reading all that wait behind others.
     async fn due(&self, polling: &Polling) -> Result<Due, StoreError>;
 
-    /// Returns the next ordering key in the order of the index. The empty string stands before the first one.
+    /// Returns the next ordering key in the order of the index. The empty string precedes the first one.
     async fn next_key(&self, polling: &Polling, after: &str)
     -> Result<Option<NextKey>, StoreError>;
 
-    /// Claims up to `limit` messages of a topic, at most [`BATCH`]. None of them waits behind an earlier one of its
-    /// ordering key. Of the ordered messages, only the first [`WINDOW`] due ones are considered.
+    /// Claims up to `limit` messages of a topic, at most [`BATCH`]. No claimed message waits behind an earlier one of
+    /// its ordering key. Of the ordered messages, only the first [`WINDOW`] due ones are considered.
     async fn claim(
         &self,
         polling: &Polling,

@@ -67,7 +67,7 @@ async fn applied(pool: &PgPool, table: &Table) -> Result<usize, StoreError> {
 
 /// Ten processes may start concurrently, and all of them find the same version missing. The first gets the lock before
 /// it reads the versions. The others see its row when they get the lock: at this isolation level each statement sees
-/// what was committed before it, whatever the pool's default.
+/// what was committed before it, independently of the pool's default.
 async fn apply(
     pool: &PgPool,
     table: &Table,

@@ -176,7 +176,7 @@ impl<'q> Query<'q> {
     }
 
     /// Text of the statement with its values as literals. Text and bytes are written in hexadecimal, so no content can
-    /// end a literal, whatever the quoting rules of the session.
+    /// end a literal, under any quoting rules of the session.
     #[cfg(feature = "mysql")]
     pub(in crate::store) fn literal(&self) -> SqlStr {
         use std::fmt::Write as _;
