@@ -160,7 +160,7 @@ impl<S: TransactionalStore> Idem<S> {
     /// or in one that was begun by SQL text: sqlx does not know of such a transaction, and would end it with the call.
     ///
     /// An error of the store may have undone the caller's whole transaction: roll it back and begin a new one. On MySQL
-    /// and MariaDB, statements after a deadlock would each commit separately. Instead, they fail until the
+    /// and MariaDB, statements after a deadlock would each commit separately. They are therefore made to fail until the
     /// caller ends the transaction.
     ///
     /// # Cancel safety
@@ -341,14 +341,14 @@ impl<S: Store> Builder<S> {
         self
     }
 
-    /// Time limit for one request to the store. Default 3 s.
+    /// Time limit for one store call. Default 3 s.
     #[must_use]
     pub fn store_timeout(mut self, timeout: Duration) -> Self {
         self.policy.store_timeout = timeout;
         self
     }
 
-    /// Total time for retrying a request that the store fails. Default 6 s.
+    /// Total time for retries of a store call that fails. Default 6 s.
     #[must_use]
     pub fn store_patience(mut self, patience: Duration) -> Self {
         self.policy.store_patience = patience;
@@ -376,7 +376,8 @@ impl<S: Store> Builder<S> {
         self
     }
 
-    /// Adds a secret that signs stored digests (HMAC), because the plain hash of a guessable request can be guessed.
+    /// Adds a secret that signs stored digests (HMAC), because an unsigned hash of a guessable request reveals the
+    /// request.
     ///
     /// The first secret signs; later ones only verify, so that a secret can be rotated. To rotate, give every process
     /// the new secret after the old one, then before it. Remove the old one once the longest retention has passed. A

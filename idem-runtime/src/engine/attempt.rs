@@ -152,8 +152,8 @@ impl Attempt {
         }
     }
 
-    /// Reports if this process still considers its lease valid. Turns false when another call took over, or when the
-    /// store could not be reached for the length of the lease. The body is never cancelled because of it.
+    /// True if this process still considers its lease valid. Turns false when another call took over, or when the store
+    /// could not be reached for the length of the lease. The body is never cancelled because of it.
     pub fn is_live(&self) -> bool {
         self.live_until().is_some_and(|end| Instant::now() < end)
     }

@@ -35,7 +35,7 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(1);
 pub(super) enum Claimed {
     /// The body may run.
     Run(Attempt, Option<Leader>),
-    /// The call has an outcome already.
+    /// The record has an outcome already.
     Replay(SharedOutcome, Waited),
     /// `reconcile` must first say what became of the crashed attempt.
     Ask(Box<Record>),
@@ -65,7 +65,7 @@ pub(super) struct Claimer<'o> {
 
 /// Claims in a transaction. The transaction stays open if the claim is granted, and is rolled back otherwise.
 pub(super) trait TransactionClaim: Send {
-    /// [`Store::claim`](crate::Store::claim), or a takeover of the observed record.
+    /// Claims the record ([`Store::claim`](crate::Store::claim)), or takes over the observed record.
     fn claim<'a>(
         &'a mut self,
         observed: Option<&'a Observation>,
@@ -192,8 +192,7 @@ impl<'o> Claimer<'o> {
         claimed
     }
 
-    /// Informs the waiters that `reconcile` is being asked about a crashed attempt: one question is enough for all of
-    /// them.
+    /// Informs the waiters that `reconcile` is being asked about a crashed attempt: one question is enough for all.
     fn ask_for_all(&self, fingerprint: &Digest) {
         if let Some(leader) = &self.leader {
             let now = Instant::now();
@@ -272,8 +271,7 @@ impl<'o> Claimer<'o> {
         match claim {
             ClaimOutcome::Granted(granted) => {
                 if let Err(error) = self.call.in_time(granted.first_claimed_at) {
-                    // The claim is released when this claimer is dropped. Until then other calls get the same
-                    // refusal.
+                    // The claim is released when this claimer is dropped. Until then other calls get the same refusal.
                     self.sent.hesitate();
                     return Err(error);
                 }

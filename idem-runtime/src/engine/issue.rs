@@ -2,7 +2,7 @@
 //!
 //! A token is signed and not stored. An HMAC under the handle's secret covers operation, scope, 128 random bits, the
 //! time to live and the expiry. A forged token is therefore refused before the store is asked. A token that is never
-//! used leaves no record. The record of the operation says if a token was used, by the same atomic claim as for any
+//! used leaves no record. The record of the call shows whether a token was used, by the same atomic claim as for any
 //! other key.
 //!
 //! The expiry is a time of the **store's** clock, read from a claim that is made when the token is issued. That claim
@@ -43,7 +43,7 @@ const LEASE: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Issued {
     nonce: [u8; 16],
-    /// The latest time of the first use.
+    /// Latest time of the first use.
     pub(super) until: Timestamp,
     ttl: Duration,
 }
@@ -153,7 +153,7 @@ async fn now(engine: &Arc<Engine>, nonce: &[u8; 16]) -> Result<Timestamp, Error>
             Ok(ClaimOutcome::Granted(granted)) => Ok(granted),
             Ok(ClaimOutcome::Existing(_)) => Err(StoreError::new(
                 StoreErrorKind::Conflict,
-                "the record that the store's time is read off belongs to somebody else",
+                "the record for reading the store's time belongs to another call",
             )),
             Err(error) => Err(error),
         };

@@ -277,7 +277,7 @@ impl Recovery {
                             operation = operation.as_str(),
                             record = %input.id,
                             error = ?error.kind(),
-                            "a record cannot be recovered as it is, somebody has to look at it",
+                            "a record cannot be recovered as it is, an operator must examine it",
                         );
                         // Postponed, so that this record does not block the ones behind it.
                         let pause = self.settings.longest_pause;
@@ -292,7 +292,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// Decides if this process should retry the call now.
+    /// Decides whether this process should retry the call now.
     async fn inspect(
         &self,
         store: &dyn RecoveryStore,
@@ -320,7 +320,7 @@ impl Recovery {
                     operation = operation.as_str(),
                     record = %input.id,
                     recoveries = input.recoveries,
-                    "the call could not be recovered and is interrupted, somebody has to look at it",
+                    "the call could not be recovered and is interrupted, an operator must resolve it",
                 );
             } else {
                 bounded(limit, store.postpone(input, settings.interval, false)).await?;
@@ -415,7 +415,7 @@ async fn call(operation: Operation, handler: Handler, input: RecoveryInput, unde
         operation = operation.as_str(),
         record = %input.id,
         recovery,
-        "making a call again whose owner died",
+        "retrying a call whose owner crashed",
     );
     let mut run = RecoveryRun {
         operation,

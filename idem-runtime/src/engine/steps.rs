@@ -184,7 +184,7 @@ impl Attempt {
         }))
     }
 
-    /// Reserves the name for this run, and checks if an earlier attempt has finished the step.
+    /// Reserves the name for this run, and checks whether an earlier attempt has finished the step.
     async fn open_step(&self, name: &str, kind: &'static str) -> Result<StepStart, Error> {
         if !is_name(name) {
             return Err(InvalidCall::StepName.into());
@@ -367,7 +367,7 @@ impl Drop for Saving {
     fn drop(&mut self) {
         if let Some(finished) = self.0.take() {
             let runtime = finished.step.attempt.call().runtime.clone();
-            // No caller waits for this any more; the next attempt sees if saving succeeded.
+            // No caller waits for this any more; the next attempt sees whether saving succeeded.
             runtime.spawn(async move { finished.save().await });
         }
     }

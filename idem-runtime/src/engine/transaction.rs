@@ -377,7 +377,7 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
         })
     }
 
-    /// Rolls everything back. If the database cannot be reached, it rolls back when it loses the connection.
+    /// Rolls everything back. If this fails, the database rolls back once the connection is lost.
     async fn roll_back(self) {
         let limit = self.store_timeout();
         let step = self.store.rollback(self.transaction);
@@ -393,9 +393,9 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
     }
 }
 
-/// Finds out, on another connection, if an unacknowledged commit took effect. False if the record is not there, or if
-/// the store cannot answer. The caller then retries with the same key, and gets the result if the commit was still in
-/// progress and succeeds.
+/// Finds out, on another connection, whether an unacknowledged commit took effect. False if the record is not there, or
+/// if the store cannot answer. The caller then retries with the same key, and gets the result if the commit was still
+/// in progress and succeeds.
 async fn was_committed(attempt: &Attempt, owner: &Owner) -> bool {
     let engine = attempt.engine();
     let policy = &engine.policy;

@@ -74,7 +74,7 @@ pub enum ErrorKind {
     Terminal,
     /// Proves that nothing was done: the key is released, and the next call runs the body again.
     Transient,
-    /// Leaves open if anything was done: treated like a crash.
+    /// Leaves open whether anything was done: treated like a crash.
     Unknown,
 }
 

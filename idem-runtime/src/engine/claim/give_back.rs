@@ -104,7 +104,8 @@ impl Abandoned {
         if is_served {
             engine.give_back.arrived.notify_one();
         } else {
-            // Created outside of the task: a runtime that is stopping drops the task before its first poll.
+            // `Service` is created outside of the task, because a runtime that is stopping drops the task before its
+            // first poll.
             runtime.spawn(serve(Service {
                 engine,
                 is_over: false,

@@ -2,9 +2,9 @@
 //!
 //! A claim may be granted at any time after it was sent: its statement may still wait for a connection, for a lock or
 //! for a commit. A record claimed for a dropped caller stays `RUNNING` for a whole lease, although nothing ran. Under
-//! `refuse` it then stays until an operator resolves it. Checking once if the claim was granted is not enough, because
-//! the read can overtake the claim. A claim is therefore never cancelled: a task waits for its answer and releases the
-//! claim.
+//! `refuse` it then stays until an operator resolves it. Checking once whether the claim was granted is not enough,
+//! because the read can overtake the claim. A dropped caller's claim is therefore not cancelled: a task waits for its
+//! answer and releases the claim.
 
 use std::pin::Pin;
 use std::sync::Arc;

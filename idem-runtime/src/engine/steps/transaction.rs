@@ -58,7 +58,7 @@ impl Attempt {
     ///   an `Err` the step may run again under its name, for example if the database rolled it back in favour of
     ///   another transaction.
     /// - If another call took over while the step ran, the step's commit is refused, and the step is rolled back.
-    /// - If the commit was not acknowledged, the store is asked if it took effect.
+    /// - If the commit was not acknowledged, the store is asked whether it took effect.
     ///
     /// Effects outside of this database have no guarantee: use [`step`](Self::step) for them.
     ///
@@ -76,8 +76,8 @@ impl Attempt {
     /// - [`Error::InvalidCall`] if the handle is on another store, if the result cannot be encoded or is over the limit
     ///   (the step was rolled back), and in the cases listed at [`step`](Self::step);
     /// - [`Error::Store`] if earlier steps could not be read, no transaction could be opened, or the transaction could
-    ///   not be committed. Nothing has happened then, unless the store could not be asked if the commit took effect. In
-    ///   that case the next attempt finds out;
+    ///   not be committed. Nothing has happened then, unless the store could not be asked whether the commit took
+    ///   effect. In that case the next attempt finds out;
     /// - [`Error::Decode`] if the stored result does not fit `T`; nothing ran;
     /// - [`Error::LeaseLost`] if another call owns the record; the step was rolled back.
     ///
@@ -152,7 +152,7 @@ impl Attempt {
         self.call().steps.book().pages().used.remove(name);
     }
 
-    /// Checks if an unacknowledged commit saved the step; none if another call owns the record.
+    /// Checks whether an unacknowledged commit saved the step; none if another call owns the record.
     async fn find_step(&self, owner: &Owner, name: &str) -> Result<Option<bool>, StoreError> {
         let engine = self.engine();
         let lease = self.call().request.lease;
@@ -227,7 +227,7 @@ impl<S: TransactionalStore> Step<S> {
                     attempt.lose();
                     Err(Error::LeaseLost)
                 }
-                // The next attempt sees if the step was saved.
+                // The next attempt sees whether the step was saved.
                 Err(_) => Err(failed.into()),
             }
         })
@@ -257,7 +257,7 @@ impl<S: TransactionalStore> Step<S> {
         }
     }
 
-    /// Rolls back. If the database cannot be reached, it rolls back when it loses the connection.
+    /// Rolls back. If this fails, the database rolls back once the connection is lost.
     fn undo(self) -> Boxed<'static, ()> {
         Box::pin(async move {
             let limit = self.attempt.engine().policy.store_timeout;
