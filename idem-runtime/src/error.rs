@@ -10,7 +10,7 @@ use std::time::Duration;
 /// | --- | --- | --- |
 /// | [`InFlight`](Self::InFlight) | another call with this key is running | retry with the same key after `retry_after` |
 /// | [`KeyReused`](Self::KeyReused) | the key was first used with another request | fix the caller; a new request needs a new key |
-/// | [`Interrupted`](Self::Interrupted) | an earlier call crashed, and it is unknown if its effect happened | an operator (or `reconcile`) decides, then retry |
+/// | [`Interrupted`](Self::Interrupted) | an earlier call crashed, and it is unknown whether its effect happened | an operator (or `reconcile`) decides, then retry |
 /// | [`LeaseLost`](Self::LeaseLost) | this call's lease lapsed, and another call took over | retry with the same key to get the stored result |
 /// | [`Unrecorded`](Self::Unrecorded) | the work was done, but its result could not be stored | look the result up elsewhere; the body does not run again |
 /// | [`InvalidCall`](Self::InvalidCall) | operation name, ttl, lease or step is malformed | fix the service |
@@ -24,7 +24,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum Error {
     /// Another call with this key is running, and its lease is valid.
-    #[error("a call with this key is under way, ask again in {retry_after:?}")]
+    #[error("a call with this key is running, retry in {retry_after:?}")]
     InFlight {
         /// Time to wait before the retry.
         retry_after: Duration,
@@ -123,7 +123,7 @@ pub enum InvalidCall {
     #[error("a step's name has 1 to 255 bytes and no control characters")]
     StepName,
     /// Two steps of one run have the same name.
-    #[error("the step `{0}` was used before in this run, give each step a name of its own")]
+    #[error("the step name `{0}` was already used in this run, give each step its own name")]
     StepReused(String),
     /// The body has steps, and the store does not support them.
     #[error("this store keeps no steps, take one that does or put the body's effects into one")]
@@ -292,7 +292,7 @@ pub struct StoreError {
 pub enum StoreErrorKind {
     /// The store is unreachable: no connection, connection lost, pool exhausted.
     Unavailable,
-    /// There was no answer within the handle's time-out; it is unknown if the store acted.
+    /// There was no answer within the handle's time-out; it is unknown whether the store acted.
     Timeout,
     /// The store's own concurrency control gave up (busy, deadlock, serialization failure).
     Conflict,

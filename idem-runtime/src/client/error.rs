@@ -34,7 +34,7 @@ pub enum ClientError {
     #[error("the request names a job, and the middleware has no journal to keep its key in")]
     NoJournal,
     /// The key of the job could not be stored or found. Nothing was sent.
-    #[error("the key of the job could not be had from the journal")]
+    #[error("the key of the job could not be read from the journal or saved in it")]
     Journal(#[from] JournalError),
     /// The key of the job has been in the journal for as long as the server keeps its records, so the server may have
     /// forgotten it. Nothing was sent: find out what became of the job, then end it.

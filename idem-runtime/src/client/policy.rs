@@ -24,7 +24,7 @@ pub struct RetryPolicy {
 /// Some services return 409 while the first request with the key is still being processed, which is temporary. Others
 /// return it for a conflict with existing data (a name that is taken, a version that has changed), which is not. With
 /// every setting, `Retry-After` marks a 409 as temporary, and `retryable` in a body of `application/problem+json` (RFC
-/// 9457) says if it is.
+/// 9457) says whether it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Conflicts {

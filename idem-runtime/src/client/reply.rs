@@ -92,7 +92,7 @@ async fn read(response: Response, conflicts: Conflicts) -> Result<Reply, SendErr
     let status = response.status();
     let asked = retry_after(response.headers());
     let is_conflict = status == StatusCode::CONFLICT;
-    // A reply that says itself if it is temporary takes precedence over the meaning of its status.
+    // A reply that says itself whether it is temporary takes precedence over the meaning of its status.
     let said = conflicts.said(response.headers()).or(asked.map(|_| true));
     let may_tell = is_conflict && said.is_none() && is_problem(&response);
     let is_short = response

@@ -187,7 +187,7 @@ async fn run(
                         target: "idem",
                         topic = handled.topic,
                         message = handled.number,
-                        "the lease of a message was lost, somebody else may be handling it",
+                        "the lease of a message was lost, another relay may be handling it",
                     );
                 }
             }
@@ -225,7 +225,7 @@ async fn park(
             topic = handled.topic,
             message = handled.number,
             attempt = handled.attempt,
-            "a message was parked, a person has to look at it",
+            "a message was parked, an operator must requeue or discard it",
         );
     }
     parked && shared.settings.skip_parked
