@@ -99,7 +99,7 @@ async fn a_duplicate_in_flight_comes_back() {
 
 /// Acknowledging a message acknowledges all earlier ones, so an unsettled message must come first.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_not_settled_comes_again_before_the_next() {
+async fn an_unsettled_message_comes_again_before_the_next() {
     let cluster = MockCluster::new(1).unwrap();
     let broker = Kafka::new(&cluster.bootstrap_servers(), "deposits", PAUSE).unwrap();
     create_topics(&cluster, &broker, 1);

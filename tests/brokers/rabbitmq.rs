@@ -58,7 +58,7 @@ async fn poison_is_buried_once() {
 /// A message kills the process before its attempt is counted.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs RabbitMQ: cargo xtask test runs it"]
-async fn what_is_never_settled_ends_as_a_dead_letter() {
+async fn a_message_that_is_never_settled_ends_as_a_dead_letter() {
     let (_, broker, _proxy) = queue().await;
     let killer = suite::deposit("killer", "ann");
     broker.send(&killer).await.unwrap();

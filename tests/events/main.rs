@@ -201,7 +201,7 @@ async fn each_call_is_a_span_with_its_outcome_and_without_anything_secret() {
 /// Calls continue without the cache, and one of them all emits an event; the same holds when the cache is back.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn a_cache_tells_when_redis_goes_and_when_it_is_back() {
+async fn a_cache_reports_the_loss_and_the_return_of_redis() {
     let server = Server::redis(&Options::fast()).unwrap();
     let client = redis::Client::open(server.url()).unwrap();
     let config = ConnectionManagerConfig::new().set_max_delay(Duration::from_millis(50));

@@ -64,7 +64,7 @@ async fn a_replay_asks_the_store_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_waiting_call_read_is_kept() {
+async fn the_record_that_a_waiting_call_read_is_cached() {
     let (store, cached) = pair();
     let claim = ended(&store, "read", b"1").await;
     cached.get(&claim.id).await.unwrap().unwrap();
@@ -322,7 +322,7 @@ async fn small_results_are_weighed_with_all_that_comes_along() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_fit_is_replayed_from_the_store() {
+async fn a_record_too_large_for_the_cache_is_replayed_from_the_store() {
     let store = FaultStore::new(MemoryStore::new());
     for capacity in [0, 16 << 10] {
         let cached = Cached::with_capacity(store.clone(), capacity);

@@ -127,7 +127,7 @@ async fn a_token_does_its_work_once_and_replays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_not_issued_is_refused_before_the_store_is_asked() {
+async fn a_token_that_was_not_issued_is_refused_before_the_store_is_asked() {
     let service = Service::new();
     let token = service.issue(MINUTE).await;
     let asked = service.idem.store().total();
@@ -243,7 +243,7 @@ async fn a_token_that_was_never_used_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_record_that_a_token_was_timed_by_has_no_dead_owner() {
+async fn the_record_of_an_issued_token_is_purged_without_an_abandoned_owner() {
     let service = Service::new();
     for _ in 0..10 {
         service.issue(24 * HOUR).await;
@@ -400,7 +400,7 @@ async fn a_token_outlives_the_secret_that_signed_it_being_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_issued_is_an_error() {
+async fn invalid_arguments_of_issue_are_errors() {
     let service = Service::new();
     let idem = &service.idem;
     let zero = idem

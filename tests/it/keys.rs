@@ -34,7 +34,7 @@ fn a_generated_key_is_a_uuid_of_version_7_that_tells_its_time() {
 }
 
 #[test]
-fn a_generated_key_of_version_4_tells_nothing() {
+fn a_generated_key_of_version_4_is_random() {
     let id = Uuid::parse_str(Key::generate_v4().as_str()).unwrap();
     assert_eq!(id.get_version_num(), 4);
     assert_eq!(id.get_variant(), Variant::RFC4122);

@@ -142,7 +142,7 @@ async fn purge_all(store: &MemoryStore, limit: u32) -> Purged {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_that_never_keeps_anything_does_not_keep_the_purger_busy() {
+async fn a_record_with_zero_retention_does_not_keep_the_purger_busy() {
     let store = MemoryStore::new();
     for key in ["a", "b", "c"] {
         let running = ClaimRequest {

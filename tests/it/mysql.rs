@@ -179,7 +179,7 @@ async fn tables_of_other_names_and_databases_are_apart() {
 
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn what_is_wrong_with_the_server_is_told_with_its_remedy() {
+async fn errors_of_the_server_name_the_remedy() {
     for database in Database::each().await {
         database.store().await;
         let refused = |edit: fn(&mut url::Url)| {
@@ -424,7 +424,7 @@ async fn a_row_that_no_store_wrote_is_an_error_and_never_a_panic() {
 /// A paused owner must not find its fencing token on another owner's record, even if the clock moves back.
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn grants_go_on_after_records_were_deleted() {
+async fn fencing_tokens_increase_after_records_were_deleted() {
     for database in Database::each().await {
         let store = database.store().await;
         let pool = database.pool(1).await;

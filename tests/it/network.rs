@@ -126,7 +126,7 @@ fn claim_of(key: &str) -> ClaimRequest {
 }
 
 /// Makes a claim and a completion, each once with its request lost and once with its reply lost.
-async fn steps_find_themselves(line: Line) {
+async fn repeated_transitions_find_that_they_were_applied(line: Line) {
     let store = &line.store;
     // From now on the statements are prepared, so that the next request is the transition.
     for key in ["first", "second"] {
@@ -202,20 +202,20 @@ async fn calls_keep_their_promise(line: Line) {
 
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn steps_find_themselves_on_postgres() {
-    steps_find_themselves(Line::postgres().await).await;
+async fn repeated_transitions_find_that_they_were_applied_on_postgres() {
+    repeated_transitions_find_that_they_were_applied(Line::postgres().await).await;
 }
 
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn steps_find_themselves_on_maria_db() {
-    steps_find_themselves(Line::maria_db().await).await;
+async fn repeated_transitions_find_that_they_were_applied_on_maria_db() {
+    repeated_transitions_find_that_they_were_applied(Line::maria_db().await).await;
 }
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn steps_find_themselves_on_redis() {
-    steps_find_themselves(Line::redis().await).await;
+async fn repeated_transitions_find_that_they_were_applied_on_redis() {
+    repeated_transitions_find_that_they_were_applied(Line::redis().await).await;
 }
 
 #[tokio::test]

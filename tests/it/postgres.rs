@@ -178,7 +178,7 @@ async fn one_key_has_one_winner_at_any_isolation() {
 /// The claim must wait for the concurrent insert and then read again, because its own snapshot is older.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn a_claim_that_waited_for_another_one_finds_it() {
+async fn a_claim_that_waited_for_a_concurrent_insert_finds_its_record() {
     let database = Database::new().await;
     let store = database.store().await;
     let pool = database.pool(2).await;
@@ -307,7 +307,7 @@ async fn tables_of_a_later_release_are_left_alone() {
 
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn what_cannot_be_had_is_told_with_its_remedy() {
+async fn errors_of_opening_name_the_remedy() {
     let database = Database::new().await;
     let open = async |options: PgConnectOptions| {
         let url = options.to_url_lossy().to_string();
@@ -445,7 +445,7 @@ async fn a_large_outcome_comes_back_whole() {
 
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn grants_do_not_go_back_with_the_clock_or_a_deletion() {
+async fn fencing_tokens_do_not_decrease_with_the_clock_or_a_deletion() {
     let database = Database::new().await;
     let store = database.store().await;
     let pool = database.pool(1).await;
@@ -479,7 +479,7 @@ async fn grants_do_not_go_back_with_the_clock_or_a_deletion() {
 
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn a_connection_that_was_cut_fails_one_step_and_no_more() {
+async fn a_connection_that_was_cut_fails_one_transition_only() {
     let database = Database::new().await;
     let store = PostgresStore::new(database.pool(1).await);
     store.migrate().await.unwrap();
@@ -580,7 +580,7 @@ async fn purging_neither_stops_claims_nor_is_stopped_by_them() {
 
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn an_erased_record_may_be_claimed_and_a_stale_look_erases_nothing() {
+async fn an_erased_record_may_be_claimed_and_a_stale_observation_erases_nothing() {
     let database = Database::new().await;
     let store = database.store().await;
     let owner = own(&store, &claim("k")).await;

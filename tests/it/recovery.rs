@@ -514,7 +514,7 @@ cases! {
 
 /// The recovery skips a record that cannot be read.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_that_is_damaged_keeps_nobody_from_being_recovered() {
+async fn a_damaged_record_does_not_stop_the_recovery_of_others() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("idem.db");
     let service = Service::new(Arc::new(SqliteStore::open(&file).await.unwrap()));
@@ -533,7 +533,7 @@ async fn a_record_that_is_damaged_keeps_nobody_from_being_recovered() {
 }
 
 #[tokio::test]
-async fn a_store_that_keeps_nothing_says_so() {
+async fn a_store_without_recovery_inputs_is_an_error() {
     let idem = Idem::new(MemoryStore::new());
     let started = Recovery::new(&idem).start();
     assert!(matches!(
@@ -554,7 +554,7 @@ async fn a_store_that_keeps_nothing_says_so() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_kept_is_not_begun() {
+async fn a_call_whose_recovery_input_cannot_be_saved_does_not_begin() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("idem.db");
     let store = SqliteStore::open(&file).await.unwrap();

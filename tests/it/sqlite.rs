@@ -202,7 +202,7 @@ async fn a_pool_of_the_users_own_keeps_its_own_tables() {
 }
 
 #[tokio::test]
-async fn a_missing_table_is_told_with_its_remedy() {
+async fn the_error_for_a_missing_table_names_the_remedy() {
     let store = SqliteStore::new(pool(SqliteConnectOptions::new().in_memory(true)).await);
     let claim = claim("k");
     let error = store.claim(&claim).await.unwrap_err();
@@ -275,7 +275,7 @@ async fn a_read_only_file_replays_and_claims_nothing() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_opened_is_told_with_its_remedy() {
+async fn errors_of_opening_a_file_name_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let garbage = directory.path().join("notes.txt");
     std::fs::write(&garbage, "no database, just a text. ".repeat(500)).unwrap();
@@ -338,7 +338,7 @@ async fn a_row_that_no_store_wrote_is_an_error_and_never_a_panic() {
 }
 
 #[tokio::test]
-async fn a_full_disk_undoes_what_it_cannot_hold() {
+async fn a_write_that_a_full_disk_refuses_is_rolled_back() {
     let directory = tempfile::tempdir().unwrap();
     SqliteStore::open(file(&directory)).await.unwrap();
     let options = SqliteStore::connect_options(file(&directory)).pragma("max_page_count", "20");
@@ -448,7 +448,7 @@ async fn a_writer_that_goes_away_in_time_is_waited_for() {
 }
 
 #[tokio::test]
-async fn an_exhausted_pool_is_told_with_its_remedy() {
+async fn the_error_for_an_exhausted_pool_names_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
     SqliteStore::open(file(&directory)).await.unwrap();
     let pool = SqlitePoolOptions::new()
@@ -469,7 +469,7 @@ async fn an_exhausted_pool_is_told_with_its_remedy() {
 /// A paused owner must not find its fencing token on another owner's record, even if its own record was deleted and the
 /// clock moves back.
 #[tokio::test]
-async fn grants_go_on_after_rows_were_deleted_by_hand() {
+async fn fencing_tokens_increase_after_rows_were_deleted_by_hand() {
     let directory = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(file(&directory)).await.unwrap();
     let pool = pool(SqliteStore::connect_options(file(&directory))).await;

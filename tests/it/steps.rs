@@ -126,7 +126,7 @@ async fn rows_go_with_their_record<S: Tables>() {
 }
 
 /// A key that is used repeatedly and never purged does not accumulate rows.
-async fn the_next_life_writes_over_the_rows_of_the_last<S: Tables>() {
+async fn the_next_generation_overwrites_the_rows_of_the_last<S: Tables>() {
     let (store, pool) = S::here().await;
     for _ in 0..3 {
         let short = ClaimRequest {
@@ -186,6 +186,6 @@ macro_rules! on_each {
 
 on_each!(
     rows_go_with_their_record,
-    the_next_life_writes_over_the_rows_of_the_last,
+    the_next_generation_overwrites_the_rows_of_the_last,
     migrating_again_adds_a_missing_table
 );

@@ -62,7 +62,7 @@ async fn a_transaction_that_was_left_open_is_found_on_mariadb() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_that_nobody_owns_is_found() {
+async fn a_record_without_an_owner_is_found() {
     let (book, heard) = book();
     let idem: Idem = handle(MemoryStore::new()).erased();
     let key = loop {
@@ -125,7 +125,7 @@ fn a_committed_call_is_as_promised() {
 }
 
 #[test]
-fn what_is_broken_is_told_by_name() {
+fn broken_guarantees_are_reported_by_name() {
     let lost = judged(|_, ledger, records| {
         records.clear();
         ledger.remove("joined:w-1");

@@ -98,7 +98,7 @@ async fn until_tasks_are(before: usize) {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn what_one_process_read_is_replayed_in_all() {
+async fn a_record_that_one_process_read_is_replayed_in_all() {
     let service = Service::new();
     let claim = ended(&service.store, "shared", b"the \n result").await;
     let process = service.process();
@@ -182,7 +182,7 @@ async fn another_request_is_refused_from_redis() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn what_no_cache_writes_is_replaced_by_the_truth() {
+async fn unreadable_values_are_replaced_by_the_stored_record() {
     let service = Service::new();
     let cached = service.process();
     let claim = ended(&service.store, "garbage", b"true").await;
@@ -210,7 +210,7 @@ async fn what_no_cache_writes_is_replaced_by_the_truth() {
 /// The expiry of a record is stored in the record, so prolonging the expiry of the Redis key does not prolong it.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn a_key_that_lives_on_does_not_prolong_its_record() {
+async fn a_longer_expiry_of_a_redis_key_does_not_prolong_its_record() {
     let service = Service::new();
     let cached = service.process().max_age(Duration::from_millis(200));
     let claim = ended(&service.store, "prolonged", b"1").await;
@@ -347,7 +347,7 @@ async fn records_are_shared_on_a_cluster() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn a_value_of_another_kind_is_left_alone_and_disturbs_nothing() {
+async fn a_redis_value_of_another_type_is_left_unchanged_and_does_no_harm() {
     let service = Service::new();
     let cached = service.process();
     let strange = ended(&service.store, "strange", b"1").await;
@@ -394,7 +394,7 @@ async fn the_record_of_another_key_is_not_replayed() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn a_cache_counts_what_it_answers() {
+async fn a_cache_counts_its_answers() {
     let service = Service::new();
     let cached = service.process();
     let claim = ended(&service.store, "counted", b"1").await;
@@ -498,7 +498,7 @@ async fn an_erased_record_whose_mark_was_evicted_comes_back_for_seconds_only() {
 /// An erasure covers one fencing token: a later record under the key is cached immediately.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn what_was_done_after_an_erasure_is_kept() {
+async fn a_record_after_an_erasure_is_cached() {
     let service = Service::new();
     let process = service.process();
     let claim = ended(&service.store, "anew", b"1").await;

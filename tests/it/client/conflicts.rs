@@ -30,7 +30,7 @@ async fn tries(conflicts: Conflicts, status: u16, headers: &str, body: &str) -> 
 }
 
 #[tokio::test]
-async fn a_bare_conflict_is_what_the_policy_says() {
+async fn a_bare_conflict_follows_the_policy() {
     // Nothing in the draft's example distinguishes it from another conflict.
     let problem = "Content-Type: application/problem+json\r\nLink: <https://developer.example.com/idempotency>\r\n";
     let example = r#"{"title":"A request is outstanding for this Idempotency-Key","detail":"..."}"#;
@@ -53,7 +53,7 @@ async fn a_bare_conflict_is_what_the_policy_says() {
 }
 
 #[tokio::test]
-async fn what_a_conflict_says_itself_is_believed_by_each_reading() {
+async fn a_conflicts_own_retry_advice_counts_under_each_reading() {
     let problem = "Content-Type: application/problem+json\r\n";
     for (headers, body, expected) in [
         ("Retry-After: 0\r\n", "", 2),
@@ -68,7 +68,7 @@ async fn what_a_conflict_says_itself_is_believed_by_each_reading() {
 }
 
 #[tokio::test]
-async fn stripe_says_it_in_a_header_of_its_own() {
+async fn stripes_retry_header_is_obeyed() {
     let (yes, no) = (
         "Stripe-Should-Retry: true\r\n",
         "Stripe-Should-Retry: false\r\n",
@@ -99,7 +99,7 @@ async fn no_other_status_has_a_reading() {
 
 /// A conflict that never ends uses up the retries, and its response is the caller's answer.
 #[tokio::test]
-async fn a_conflict_that_does_not_pass_is_handed_over_at_last() {
+async fn a_permanent_conflict_is_returned_in_the_end() {
     let server = Server::script([say(409, "", "taken")]).await;
     let policy = RetryPolicy::new()
         .retries(3)

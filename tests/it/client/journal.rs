@@ -106,7 +106,7 @@ async fn other_jobs_have_other_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn fifty_who_begin_a_job_at_once_get_one_key() {
+async fn fifty_concurrent_beginnings_of_a_job_get_one_key() {
     let directory = TempDir::new().unwrap();
     let barrier = Arc::new(Barrier::new(50));
     let mut tasks = Vec::new();
@@ -228,7 +228,7 @@ fn make_old(path: &Path) {
 }
 
 #[tokio::test]
-async fn purging_forgets_what_is_old_and_what_the_dead_left_behind() {
+async fn purging_removes_old_keys_and_the_files_of_crashed_processes() {
     let directory = TempDir::new().unwrap();
     let journal = opened(&directory).await;
     journal.begin(&job(), Key::generate()).await.unwrap();
@@ -353,7 +353,7 @@ fn scripted(age: Option<Duration>) -> Arc<Scripted> {
 }
 
 #[tokio::test]
-async fn nothing_is_sent_before_the_key_is_kept() {
+async fn nothing_is_sent_before_the_key_is_saved() {
     let server = Server::script([say(503, "", ""), say(200, "", "")]).await;
     let fails = scripted(None);
     let answer = post(&server, fails.clone(), DAY).await;
@@ -387,7 +387,7 @@ async fn a_key_that_the_server_may_have_forgotten_is_not_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_grows_too_old_on_the_way_is_said_to() {
+async fn a_key_that_becomes_too_old_in_flight_is_reported() {
     let server = Server::script([Answer::Silence]).await;
     let almost = DAY - Duration::from_secs(10);
     let answer = post(&server, scripted(Some(almost)), DAY).await;

@@ -105,7 +105,7 @@ async fn a_header_that_is_there_is_kept_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn a_request_that_says_twice_what_its_key_is_is_not_sent() {
+async fn a_request_with_two_keys_is_not_sent() {
     let server = fails_first().await;
     let client = client(quick());
     let post = || client.post(server.url());

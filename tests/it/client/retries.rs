@@ -86,7 +86,7 @@ async fn whatever_breaks_on_the_way_is_repeated_as_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn statuses_that_pass_are_repeated_and_no_others() {
+async fn only_temporary_statuses_are_retried() {
     for (status, tries) in [
         (408, 2),
         (425, 2),
@@ -125,7 +125,7 @@ async fn statuses_that_pass_are_repeated_and_no_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conflict_is_repeated_where_it_says_that_it_passes() {
+async fn a_conflict_is_retried_if_it_says_that_it_is_temporary() {
     let json = "Content-Type: application/problem+json; charset=utf-8\r\n";
     let yes = r#"{"title":"in flight","retryable":true}"#;
     for (headers, body, tries) in [
@@ -218,7 +218,7 @@ async fn retry_after_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_were_told_the_same_second_come_back_one_by_one() {
+async fn clients_with_the_same_retry_after_come_back_one_by_one() {
     let policy = RetryPolicy::new().retries(1).backoff(secs(1), secs(1));
     let mut late = Vec::new();
     for _ in 0..20 {
@@ -260,7 +260,7 @@ async fn without_any_answer_the_caller_learns_the_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_at_the_other_end_is_tried_again() {
+async fn an_unreachable_server_is_tried_again() {
     let server = Server::script([Answer::Hang]).await;
     let url = server.url();
     drop(server);
@@ -333,7 +333,7 @@ async fn a_stream_is_sent_once_with_its_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_of_this_side_are_not_repeated() {
+async fn errors_of_the_client_itself_are_not_retried() {
     let server = Server::script([say(307, "Location: /again\r\n", "")]).await;
     let answer = post(&server, AT_ONCE).await;
     assert!(answer.unwrap_err().is_redirect());

@@ -48,7 +48,7 @@ async fn a_hundred_duplicates_that_wait_run_once_and_never_poll() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hundred_duplicates_that_do_not_wait_are_told_so() {
+async fn a_hundred_duplicates_that_do_not_wait_are_refused_as_in_flight() {
     let (idem, effects) = (service(), Effects::default());
     let duplicates = (0..100).map(|_| {
         idem.run(call("k", 1), async || {
@@ -78,7 +78,7 @@ async fn duplicates_of_a_finished_key_are_all_replayed_however_many_come_at_once
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_duplicate_with_another_request_is_told_at_once_while_the_first_runs() {
+async fn a_duplicate_with_another_request_fails_immediately_while_the_first_runs() {
     let (idem, effects) = (service(), Effects::default());
     let first = idem.run(call("k", 1), async || {
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -96,7 +96,7 @@ async fn a_duplicate_with_another_request_is_told_at_once_while_the_first_runs()
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_that_wait_go_on_one_by_one_when_each_run_fails() {
+async fn waiting_calls_run_one_by_one_when_each_run_fails() {
     let (idem, effects) = (service(), Effects::default());
     let calls = (0..10).map(|_| {
         idem.run(patient("k"), async || {
@@ -154,7 +154,7 @@ async fn across_services_those_that_wait_poll_by_reading_with_growing_pauses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn across_services_those_that_do_not_wait_cost_one_claim_for_all() {
+async fn in_another_service_duplicates_that_do_not_wait_share_one_claim() {
     let ([one, two], effects) = (services(), Effects::default());
     let first = one.run(call("k", 1), async || {
         let gate = two.store().hold_before(Op::Claim);
@@ -197,7 +197,7 @@ async fn a_leader_that_is_dropped_leaves_its_followers_to_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_hangs_with_a_leader_whose_claim_hangs() {
+async fn no_follower_hangs_with_a_leader_whose_claim_hangs() {
     let (idem, effects) = (service(), Effects::default());
     idem.store().hang_before(Op::Claim, 1);
     let mut leader = Box::pin(effects.run(&idem, call("k", 1)));
@@ -267,7 +267,7 @@ async fn on_many_threads_one_of_sixty_four_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_owner_is_not_held_up_by_those_who_wait() {
+async fn the_owner_is_not_delayed_by_waiting_calls() {
     let (idem, effects) = (service(), Effects::default());
     let gate = Notify::new();
     let owner = idem.run(call("k", 1), async || {

@@ -72,7 +72,7 @@ async fn a_panic_counts_as_a_crash() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refuse_stays_interrupted_until_a_person_completes_it() {
+async fn a_refused_call_stays_interrupted_until_an_operator_completes_it() {
     let (idem, effects) = (idem(), Effects::default());
     let refuse = || call("k", 1).on_crash(OnCrash::Refuse);
     die(&idem, &effects, refuse()).await;
@@ -217,7 +217,7 @@ async fn reconcile_unknown_is_interrupted_and_the_next_call_asks_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_question_serves_all_duplicates_of_a_process() {
+async fn one_reconciliation_serves_all_duplicates_of_a_process() {
     let (idem, effects) = (idem(), Effects::default());
     let reconcile = || call("k", 1).on_crash(OnCrash::Reconcile);
     die(&idem, &effects, reconcile()).await;
@@ -273,7 +273,7 @@ async fn dropping_a_call_whose_body_was_never_polled_gives_the_key_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_heartbeat_keeps_a_long_body_in_possession() {
+async fn heartbeats_renew_the_lease_of_a_long_body() {
     let (idem, effects) = (idem(), Effects::default());
     let long = idem.run(call("k", 1), async || {
         tokio::time::sleep(LEASE * 10).await;
@@ -364,7 +364,7 @@ async fn an_owner_that_was_overtaken_by_a_call_that_still_runs_has_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_under_refuse_may_finish_what_nobody_resolved() {
+async fn an_owner_under_refuse_may_complete_an_unresolved_record() {
     let (pair, effects) = (Pair::new(), Effects::default());
     let refuse = || call("k", 1).on_crash(OnCrash::Refuse);
     let result = pair
@@ -381,7 +381,7 @@ async fn an_owner_under_refuse_may_finish_what_nobody_resolved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_whose_record_was_resolved_by_hand_gets_what_the_person_said() {
+async fn an_owner_whose_record_was_resolved_by_hand_gets_the_operators_outcome() {
     let (pair, effects) = (Pair::new(), Effects::default());
     let refuse = || call("k", 1).on_crash(OnCrash::Refuse);
     let result = pair

@@ -102,7 +102,7 @@ async fn without_a_claim_nothing_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_hangs_is_a_timeout_and_what_it_granted_is_given_back() {
+async fn a_hanging_store_is_a_timeout_and_its_late_claim_is_released() {
     for on_crash in [OnCrash::Rerun, OnCrash::Refuse] {
         let ((idem, faults), effects) = (faulty(), Effects::default());
         faults.always(Op::Claim, Fault::HangAfter);
@@ -120,7 +120,7 @@ async fn a_store_that_hangs_is_a_timeout_and_what_it_granted_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_cancelled_while_it_claims_gives_back_what_it_was_granted() {
+async fn a_call_that_is_cancelled_while_it_claims_releases_its_claim() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
     faults.hang_after(Op::Claim, 1);
     let mut cancelled = Box::pin(effects.run(&idem, call("k", 1).on_crash(OnCrash::Refuse)));
@@ -154,7 +154,7 @@ async fn a_claim_that_takes_effect_after_its_caller_has_gone_is_given_back() {
 /// A claim request times out. The next request is granted, its call ends and releases the key, and only then is the
 /// first request granted.
 #[tokio::test(start_paused = true)]
-async fn a_try_that_is_granted_after_its_call_has_ended_is_given_back() {
+async fn a_late_claim_that_is_granted_after_its_call_ended_is_released() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
     let gate = faults.hold_before(Op::Claim);
     let failed = idem.run(call("k", 1), async || Err::<u32, _>(Failure::TimedOut));
@@ -169,7 +169,7 @@ async fn a_try_that_is_granted_after_its_call_has_ended_is_given_back() {
 
 /// The body runs under the second request. The late answer to the first must not release the record.
 #[tokio::test(start_paused = true)]
-async fn a_try_that_is_granted_while_the_body_runs_releases_nothing() {
+async fn a_late_claim_that_is_granted_while_the_body_runs_releases_nothing() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
     let gate = faults.hold_before(Op::Claim);
     let result = idem.run(call("k", 1), async || {
@@ -184,7 +184,7 @@ async fn a_try_that_is_granted_while_the_body_runs_releases_nothing() {
 
 /// A call waits for another process, and a claim request that it had given up is granted the key.
 #[tokio::test(start_paused = true)]
-async fn a_try_that_is_granted_while_its_call_waits_is_found() {
+async fn a_late_claim_that_is_granted_while_its_call_waits_is_found() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
     let other = healthy(&faults);
     let (leave, left) = tokio::sync::oneshot::channel::<()>();
@@ -392,7 +392,7 @@ async fn a_short_rest_of_the_lease_does_not_cost_an_answer_that_the_store_can_gi
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_goes_away_at_completion_loses_nothing() {
+async fn a_call_that_is_dropped_at_completion_keeps_its_result() {
     for cut in [FaultStore::hang_before, FaultStore::hang_after] {
         let ((idem, faults), effects) = (faulty(), Effects::default());
         cut(&faults, Op::Complete, 1);
@@ -425,7 +425,7 @@ async fn a_completion_that_came_too_late_gives_the_stored_result() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_fails_is_outlasted_and_costs_the_caller_nothing() {
+async fn a_failed_release_is_retried_without_delay_for_the_caller() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
     faults.fail_before(Op::Release, 3);
     let failed = idem.run(call("k", 1), async || Err::<u32, _>(Failure::TimedOut));
@@ -437,7 +437,7 @@ async fn a_release_that_fails_is_outlasted_and_costs_the_caller_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_heartbeat_that_fails_goes_on_trying() {
+async fn a_failed_heartbeat_is_retried() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
     let result = idem.run_with(call("k", 1), RunOptions::new(), async |attempt| {
         faults.fail_before(Op::Renew, 2);

@@ -111,7 +111,7 @@ async fn a_key_that_was_released_under_the_old_secret_is_claimed_under_the_new_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_purger_removes_what_has_expired_while_it_lives() {
+async fn the_purger_removes_expired_records_until_it_is_dropped() {
     let (idem, effects) = (idem(), Effects::default());
     let purger = idem.start_purger(Duration::from_secs(60)).unwrap();
     effects.run(&idem, call("k", 1)).await.unwrap();

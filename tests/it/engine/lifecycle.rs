@@ -59,7 +59,7 @@ async fn a_scope_that_the_key_carries_is_that_of_the_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_key_is_a_new_one_after_its_ttl() {
+async fn a_key_can_be_used_again_after_its_ttl() {
     let (idem, effects) = (idem(), Effects::default());
     effects.run(&idem, call("k", 1)).await.unwrap();
     tokio::time::advance(TTL - Duration::from_secs(1)).await;
@@ -247,7 +247,7 @@ async fn the_limit_on_the_stored_size_is_exact() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_knows_what_it_is_about() {
+async fn an_attempt_has_the_identity_of_its_call() {
     let idem = idem();
     let call = Call::new("op", "k", &1, TTL).scope("ann");
     idem.run_with(call, idem_runtime::RunOptions::new(), async |attempt| {

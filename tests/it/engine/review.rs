@@ -114,7 +114,7 @@ async fn an_attempt_that_gave_its_key_back_no_longer_believes_to_own_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_outlasts_any_number_of_others_that_fail() {
+async fn a_waiting_call_outlasts_any_number_of_failing_calls() {
     let store = Arc::new(MemoryStore::new());
     let one = Idem::new(store.clone());
     let two = Idem::new(FaultStore::new(store));
@@ -146,7 +146,7 @@ async fn a_call_that_waits_outlasts_any_number_of_others_that_fail() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_nothing_but_a_person_can_mend_is_not_looked_after() {
+async fn a_claim_with_a_permanent_error_is_not_retried_in_the_background() {
     let (idem, effects) = (
         Idem::new(FaultStore::new(MemoryStore::new())),
         Effects::default(),
@@ -162,7 +162,7 @@ async fn a_claim_that_nothing_but_a_person_can_mend_is_not_looked_after() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_never_says_what_its_source_says() {
+async fn an_error_never_repeats_the_text_of_its_source() {
     struct Unspeakable;
     impl serde::Serialize for Unspeakable {
         fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
@@ -193,7 +193,7 @@ async fn an_error_never_says_what_its_source_says() {
 
 /// Three services share a store that loses answers, and each call is cancelled at a different time.
 #[tokio::test(start_paused = true)]
-async fn in_a_storm_of_faults_and_cancellations_an_answer_once_given_stays() {
+async fn an_answer_stays_the_same_under_many_faults_and_cancellations() {
     for seed in 0..100_u32 {
         let store = Arc::new(MemoryStore::new());
         let services: Vec<_> = (0..3)

@@ -100,7 +100,7 @@ async fn checkout(ledger: &Ledger, attempt: Attempt) -> Result<Vec<String>, Fail
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_goes_on_behind_its_last_finished_step() {
+async fn a_body_resumes_after_its_last_finished_step() {
     let steps = ["reserve", "charge", "mail"];
     for finished in 0..=steps.len() {
         let ((idem, faults), ledger) = (faulty(), Ledger::default());
@@ -201,7 +201,7 @@ async fn a_renamed_step_is_a_new_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_stands_for_one_step_of_a_run() {
+async fn a_step_name_can_be_used_once_in_a_run() {
     let ((idem, _), ledger) = (faulty(), Ledger::default());
     let body = async |attempt: Attempt| {
         ledger.step(&attempt, "charge").await?;
@@ -212,7 +212,7 @@ async fn a_name_stands_for_one_step_of_a_run() {
         matches!(&reused, Error::InvalidCall(InvalidCall::StepReused(name)) if name == "charge")
     );
     assert_eq!(ledger.entries(), ["charge"], "the second did not run");
-    // The crash leaves nothing unknown. A later attempt gets the saved first step, and the same error.
+    // The error leaves nothing unknown. A later attempt gets the saved first step, and the same error.
     assert_eq!(record(&idem).await.state, State::Released);
     let reused = refusal(run(&idem, call("k", 1), body).await);
     assert!(matches!(
@@ -459,7 +459,7 @@ async fn steps_may_run_at_the_same_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_steps_of_one_name_at_the_same_time_one_runs() {
+async fn of_two_concurrent_steps_with_one_name_one_runs() {
     let ((idem, _), ledger) = (faulty(), Ledger::default());
     let failed = run(&idem, call("k", 1), async |attempt| {
         let (one, other) = tokio::join!(
@@ -508,7 +508,7 @@ async fn steps_that_cannot_be_read_keep_the_body_from_running_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_fit_the_type_any_more_is_not_run_again() {
+async fn a_step_with_a_result_of_another_type_is_not_run_again() {
     let ((idem, _), ledger) = (faulty(), Ledger::default());
     die_after(&idem, call("k", 1), &ledger, &["charge"]).await;
     let deployed = run(&idem, call("k", 1), async |attempt| {
@@ -523,7 +523,7 @@ async fn what_does_not_fit_the_type_any_more_is_not_run_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_life_of_the_key_begins_without_steps() {
+async fn a_new_generation_of_a_key_begins_without_steps() {
     let ((idem, _), ledger) = (faulty(), Ledger::default());
     let body = async |attempt: Attempt| {
         ledger.step(&attempt, "charge").await?;
@@ -559,7 +559,7 @@ async fn without_protection_steps_run_and_are_not_remembered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_keeps_no_steps_says_so_before_anything_runs() {
+async fn a_store_without_steps_is_an_error_before_the_body_runs() {
     let (idem, ledger) = (Idem::new(Plain(MemoryStore::new())), Ledger::default());
     let error = refusal(run(&idem, call("k", 1), async |it| checkout(&ledger, it).await).await);
     assert!(matches!(

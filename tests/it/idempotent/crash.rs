@@ -21,7 +21,7 @@ async fn rerunning(bank: &Bank) -> Result<u32, Error> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refuse_leaves_a_call_that_died_to_a_person() {
+async fn refuse_leaves_a_crashed_call_to_an_operator() {
     let bank = Bank::new();
     assert_eq!(refusing(&bank, "lives").await.unwrap(), 1);
     crash(refusing(&bank, "dies")).await;

@@ -150,7 +150,7 @@ async fn nested(bank: &Bank, key: &str) -> Result<u32, Error> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_default_name_that_others_may_have_is_refused_before_anything_happens() {
+async fn an_ambiguous_default_name_is_refused_before_any_effect() {
     let bank = Bank::new();
     for result in [
         Charges::create(&bank, "k").await,

@@ -77,7 +77,7 @@ macro_rules! assert_lease {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_owner_is_believed_for_its_lease() {
+async fn a_silent_owner_keeps_its_claim_for_its_lease() {
     assert_lease!(default_lease, LEASE);
     assert_lease!(short_lease, Duration::from_millis(1500));
     assert_lease!(computed_lease, LEASE * 2);
@@ -120,7 +120,7 @@ async fn with_computed_wait(bank: &Bank, wait: Duration) -> Result<u32, Error> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_duplicate_waits_as_long_as_it_is_told_to() {
+async fn a_duplicate_waits_as_long_as_its_wait_option_says() {
     let bank = Bank::new();
     let (first, second) = tokio::join!(without_wait(&bank), without_wait(&bank));
     assert_eq!(first.unwrap(), 1);

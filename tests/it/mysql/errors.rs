@@ -94,7 +94,7 @@ async fn text_that_is_not_utf8_is_corrupt() {
 }
 
 #[tokio::test]
-async fn a_service_that_is_no_mysql_is_told() {
+async fn a_service_other_than_mysql_is_reported() {
     // Looks like the start of a greeting that never ends.
     let imposter = Imposter::saying(b"SSH-2.0-OpenSSH_9.2p1\r\n").await;
     let url = format!("mysql://app:right@127.0.0.1:{}/app", imposter.port());

@@ -17,7 +17,7 @@ fn call(key: &str) -> Call {
 /// statement of the caller would commit on its own.
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn a_transaction_that_the_server_undid_commits_nothing_more() {
+async fn a_transaction_that_the_server_rolled_back_commits_nothing_more() {
     let options = Options::fast()
         .set("innodb_rollback_on_timeout", "ON")
         .set("innodb_lock_wait_timeout", "1");

@@ -10,18 +10,18 @@ use tokio::sync::Semaphore;
 use super::{Database, Log, Placed, TOPIC, placed, seen, until};
 
 super::on_every_database!(
-    a_message_whose_relay_died_is_handed_out_again_with_the_same_key,
+    a_message_whose_relay_crashed_is_delivered_again_with_the_same_key,
     a_message_that_kills_its_relay_each_time_is_parked,
     a_handler_that_is_slower_than_its_lease_keeps_its_message,
     a_relay_that_was_paused_past_its_lease_records_nothing,
-    a_message_whose_end_could_not_be_recorded_at_once_is_recorded_later,
+    an_outcome_that_cannot_be_recorded_immediately_is_recorded_later,
     shutting_down_finishes_what_was_begun_and_begins_nothing,
 );
 
 /// Short enough for a test to wait for its expiry, long enough for a busy machine to renew it.
 const LEASE: Duration = Duration::from_millis(1_500);
 
-async fn a_message_whose_relay_died_is_handed_out_again_with_the_same_key(database: Database) {
+async fn a_message_whose_relay_crashed_is_delivered_again_with_the_same_key(database: Database) {
     let order = placed(1);
     let key = database
         .enqueue(outbox::message(TOPIC, &order).ordered_by("ann"))
@@ -179,7 +179,7 @@ async fn a_relay_that_was_paused_past_its_lease_records_nothing(database: Databa
     }
 }
 
-async fn a_message_whose_end_could_not_be_recorded_at_once_is_recorded_later(database: Database) {
+async fn an_outcome_that_cannot_be_recorded_immediately_is_recorded_later(database: Database) {
     database.enqueue(outbox::message(TOPIC, &placed(1))).await;
     let handled = Log::new();
     let log = handled.clone();

@@ -15,9 +15,9 @@ super::on_every_database!(
     a_message_is_there_if_and_only_if_its_transaction_commits,
     a_handler_gets_what_was_enqueued,
     the_same_message_is_enqueued_once_under_its_own_key,
-    what_is_malformed_is_refused_and_spoils_no_transaction,
+    a_malformed_message_is_refused_and_spoils_no_transaction,
     a_delayed_message_waits,
-    what_is_enqueued_in_this_process_is_found_at_once,
+    a_message_enqueued_in_this_process_is_found_immediately,
 );
 
 async fn a_message_is_there_if_and_only_if_its_transaction_commits(database: Database) {
@@ -128,7 +128,7 @@ impl Serialize for Unencodable {
     }
 }
 
-async fn what_is_malformed_is_refused_and_spoils_no_transaction(database: Database) {
+async fn a_malformed_message_is_refused_and_spoils_no_transaction(database: Database) {
     let mut tx = database.begin().await;
     let order = placed(1);
     let long = "a".repeat(256);
@@ -204,7 +204,7 @@ async fn a_delayed_message_waits(database: Database) {
     relay.shutdown().await;
 }
 
-async fn what_is_enqueued_in_this_process_is_found_at_once(database: Database) {
+async fn a_message_enqueued_in_this_process_is_found_immediately(database: Database) {
     let handled = Log::new();
     let log = handled.clone();
     let relay = database

@@ -7,15 +7,15 @@ use idem_runtime::{Error, Key};
 use super::{Database, Log, Placed, TOPIC, placed, seen, until};
 
 super::on_every_database!(
-    a_message_that_failed_is_handed_out_again_with_the_same_key,
+    a_message_that_failed_is_delivered_again_with_the_same_key,
     a_poisonous_message_is_parked_after_the_bound_and_requeued_by_hand,
     a_parked_message_blocks_its_ordering_key_until_it_is_discarded,
-    where_parked_messages_are_skipped_later_ones_go_on,
-    a_payload_that_cannot_be_read_is_parked_at_once,
+    later_messages_continue_if_parked_ones_are_skipped,
+    an_unreadable_payload_is_parked_immediately,
     an_unknown_topic_is_left_for_a_relay_that_knows_it,
 );
 
-async fn a_message_that_failed_is_handed_out_again_with_the_same_key(database: Database) {
+async fn a_message_that_failed_is_delivered_again_with_the_same_key(database: Database) {
     let key = database.enqueue(outbox::message(TOPIC, &placed(1))).await;
     let handled = Log::new();
     let log = handled.clone();
@@ -164,7 +164,7 @@ async fn a_parked_message_blocks_its_ordering_key_until_it_is_discarded(database
     assert_eq!(database.rows().await, 0);
 }
 
-async fn where_parked_messages_are_skipped_later_ones_go_on(database: Database) {
+async fn later_messages_continue_if_parked_ones_are_skipped(database: Database) {
     enqueue_behind_poison(&database).await;
     let handled = Log::new();
     let log = handled.clone();
@@ -191,7 +191,7 @@ async fn where_parked_messages_are_skipped_later_ones_go_on(database: Database) 
     assert_eq!(database.outbox.backlog().await.unwrap().parked, 1);
 }
 
-async fn a_payload_that_cannot_be_read_is_parked_at_once(database: Database) {
+async fn an_unreadable_payload_is_parked_immediately(database: Database) {
     database
         .enqueue(outbox::message(TOPIC, "a secret, not an order"))
         .await;

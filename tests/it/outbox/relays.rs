@@ -100,7 +100,7 @@ async fn a_relay_that_is_shut_down_claims_no_further_message() {
 /// The relay's first attempt to record an outcome fails, and its second finds that another relay has the message: the
 /// relay does not count the message as delivered.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_somebody_took_over_is_lost_and_not_delivered() {
+async fn a_message_that_another_relay_took_over_is_lost_and_not_delivered() {
     let database = Database::sqlite().await;
     database.enqueue(outbox::message(TOPIC, &placed(1))).await;
     // The trigger counts the attempts, which FAIL does not roll back.
@@ -131,7 +131,7 @@ async fn a_message_that_somebody_took_over_is_lost_and_not_delivered() {
 
 /// No other relay took the message over, so an outcome whose acknowledgement was lost turns out to be recorded.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_whose_end_was_recorded_unheard_is_delivered() {
+async fn a_message_whose_outcome_lost_its_acknowledgement_is_delivered() {
     let database = Database::sqlite().await;
     database.enqueue(outbox::message(TOPIC, &placed(1))).await;
     // The row is deleted, and the statement returns an error.

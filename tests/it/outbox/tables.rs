@@ -12,7 +12,7 @@ super::on_every_database!(
     ten_migrate_at_once,
     an_outbox_has_a_table_of_its_own_name,
     delivered_messages_are_kept_as_long_as_asked,
-    the_index_serves_who_polls_past_what_is_not_due,
+    polls_skip_messages_that_are_not_due_by_the_index,
 );
 
 async fn ten_migrate_at_once(database: Database) {
@@ -94,7 +94,7 @@ async fn delivered_messages_are_kept_as_long_as_asked(database: Database) {
 }
 
 /// A poll must not read the backlog of a topic without a handler here, nor delayed messages.
-async fn the_index_serves_who_polls_past_what_is_not_due(database: Database) {
+async fn polls_skip_messages_that_are_not_due_by_the_index(database: Database) {
     let plan = match &database.pool {
         // EXPLAIN without another statement uses the connection's cached schema, which may be older than the
         // migrations.

@@ -74,7 +74,7 @@ async fn text_that_is_not_utf8_is_corrupt() {
 }
 
 #[tokio::test]
-async fn a_service_that_is_no_postgres_is_told() {
+async fn a_service_other_than_postgres_is_reported() {
     // Requests an authentication method that does not exist.
     let url = |imposter: &Imposter| {
         let port = imposter.port();

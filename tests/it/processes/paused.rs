@@ -37,7 +37,7 @@ async fn ours(
 }
 
 /// Another process took over and has an outcome: the paused owner gets the same one.
-async fn is_given_what_is_stored(place: Place) {
+async fn a_paused_owner_gets_the_stored_outcome(place: Place) {
     let (idem, key) = (place.open().await, unique_key());
     let mut owner = silent_owner(&place, &idem, &key).await;
     let value = ours(&idem, &key, async || Ok("ours".to_owned())).await;
@@ -95,7 +95,7 @@ async fn is_accepted(place: Place) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_owner_on_sqlite() {
-    is_given_what_is_stored(Place::sqlite()).await;
+    a_paused_owner_gets_the_stored_outcome(Place::sqlite()).await;
     loses_its_lease(Place::sqlite()).await;
     is_accepted(Place::sqlite()).await;
 }
@@ -103,7 +103,7 @@ async fn a_paused_owner_on_sqlite() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn a_paused_owner_on_postgres() {
-    is_given_what_is_stored(Place::postgres().await).await;
+    a_paused_owner_gets_the_stored_outcome(Place::postgres().await).await;
     loses_its_lease(Place::postgres().await).await;
     is_accepted(Place::postgres().await).await;
 }
@@ -111,7 +111,7 @@ async fn a_paused_owner_on_postgres() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
 async fn a_paused_owner_on_maria_db() {
-    is_given_what_is_stored(Place::mysql().await).await;
+    a_paused_owner_gets_the_stored_outcome(Place::mysql().await).await;
     loses_its_lease(Place::mysql().await).await;
     is_accepted(Place::mysql().await).await;
 }
@@ -119,7 +119,7 @@ async fn a_paused_owner_on_maria_db() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_paused_owner_on_redis() {
-    is_given_what_is_stored(Place::redis()).await;
+    a_paused_owner_gets_the_stored_outcome(Place::redis()).await;
     loses_its_lease(Place::redis()).await;
     is_accepted(Place::redis()).await;
 }

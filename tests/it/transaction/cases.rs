@@ -14,7 +14,7 @@ use super::{
 on_every_store! {
     effect_and_record_are_committed_together,
     a_replay_runs_nothing,
-    a_reused_key_is_told_and_changes_nothing,
+    a_reused_key_is_an_error_and_changes_nothing,
     an_error_rolls_back,
     a_terminal_error_is_kept_without_what_the_body_did,
     a_panic_rolls_back,
@@ -47,7 +47,7 @@ async fn a_replay_runs_nothing<P: Place>(shop: Arc<Shop<P>>) {
     shop.assert_ordered_once("a").await;
 }
 
-async fn a_reused_key_is_told_and_changes_nothing<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_reused_key_is_an_error_and_changes_nothing<P: Place>(shop: Arc<Shop<P>>) {
     order(&shop, "a", 5, Then::Succeed).await.unwrap();
     let error = idempotency(order(&shop, "a", 6, Then::Succeed).await);
     assert!(matches!(error, Error::KeyReused), "{error:?}");

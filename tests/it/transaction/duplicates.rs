@@ -17,25 +17,25 @@ const LONG: Duration = Duration::from_secs(60);
 on_every_store! {
     fifty_at_once_have_one_effect,
     fifty_at_once_through_handles_of_their_own_have_one_effect,
-    a_duplicate_is_told_at_once,
+    a_duplicate_gets_in_flight_immediately,
     a_duplicate_waits_for_the_commit,
-    a_duplicate_goes_on_where_the_first_is_rolled_back,
+    a_duplicate_runs_if_the_first_is_rolled_back,
     another_request_is_told_from_a_duplicate,
 }
 
 mod servers {
     use super::{
-        a_purge_beside_it_keeps_nobody_out, another_process_goes_on_where_the_first_is_rolled_back,
-        another_process_is_told_at_once, another_process_waits_for_the_commit,
-        calls_with_other_keys_run_beside_it,
+        a_concurrent_purge_does_not_block_claims, another_process_gets_in_flight_immediately,
+        another_process_runs_if_the_first_is_rolled_back, another_process_waits_for_the_commit,
+        calls_with_other_keys_run_concurrently,
     };
 
     super::on_every_server! {
-        another_process_is_told_at_once,
+        another_process_gets_in_flight_immediately,
         another_process_waits_for_the_commit,
-        another_process_goes_on_where_the_first_is_rolled_back,
-        calls_with_other_keys_run_beside_it,
-        a_purge_beside_it_keeps_nobody_out,
+        another_process_runs_if_the_first_is_rolled_back,
+        calls_with_other_keys_run_concurrently,
+        a_concurrent_purge_does_not_block_claims,
     }
 }
 
@@ -128,11 +128,11 @@ async fn goes_on_after_a_rollback<P: Place>(first: &Arc<Shop<P>>, second: &Arc<S
     first.assert_ordered_once("a").await;
 }
 
-async fn a_duplicate_is_told_at_once<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_duplicate_gets_in_flight_immediately<P: Place>(shop: Arc<Shop<P>>) {
     told_at_once(&shop, &shop).await;
 }
 
-async fn another_process_is_told_at_once<P: Place>(shop: Arc<Shop<P>>) {
+async fn another_process_gets_in_flight_immediately<P: Place>(shop: Arc<Shop<P>>) {
     told_at_once(&shop, &shop.elsewhere()).await;
 }
 
@@ -144,11 +144,11 @@ async fn another_process_waits_for_the_commit<P: Place>(shop: Arc<Shop<P>>) {
     waits_for_the_commit(&shop, &shop.elsewhere()).await;
 }
 
-async fn a_duplicate_goes_on_where_the_first_is_rolled_back<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_duplicate_runs_if_the_first_is_rolled_back<P: Place>(shop: Arc<Shop<P>>) {
     goes_on_after_a_rollback(&shop, &shop).await;
 }
 
-async fn another_process_goes_on_where_the_first_is_rolled_back<P: Place>(shop: Arc<Shop<P>>) {
+async fn another_process_runs_if_the_first_is_rolled_back<P: Place>(shop: Arc<Shop<P>>) {
     goes_on_after_a_rollback(&shop, &shop.elsewhere()).await;
 }
 
@@ -161,7 +161,7 @@ async fn another_request_is_told_from_a_duplicate<P: Place>(shop: Arc<Shop<P>>) 
 }
 
 /// A transaction that locks one record locks no other.
-async fn calls_with_other_keys_run_beside_it<P: Place>(shop: Arc<Shop<P>>) {
+async fn calls_with_other_keys_run_concurrently<P: Place>(shop: Arc<Shop<P>>) {
     let (gate, calls) = held(&shop, Then::Meet).await;
     for key in ["b", "c", "d", "e", "f", "g", "h", "i"] {
         order(&shop, key, 5, Then::Succeed).await.unwrap();
@@ -172,7 +172,7 @@ async fn calls_with_other_keys_run_beside_it<P: Place>(shop: Arc<Shop<P>>) {
 }
 
 /// A purge may have to wait for the transaction; claims must not have to wait for the purge.
-async fn a_purge_beside_it_keeps_nobody_out<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_concurrent_purge_does_not_block_claims<P: Place>(shop: Arc<Shop<P>>) {
     // A record with so short a retention is soon due in the purge.
     let short = Duration::from_millis(100);
     let expired = Call::new("shop.other", "expired", &(), short).lease(short);

@@ -27,7 +27,7 @@ on_every_store! {
     a_call_that_is_dropped_at_any_poll_leaves_the_transaction_whole,
     a_call_in_the_body_may_join,
     a_call_that_failed_may_be_made_again_in_the_same_transaction,
-    what_died_is_reported_although_the_transaction_is_open,
+    a_crashed_call_is_reported_although_the_transaction_is_open,
 }
 
 #[idempotent(key = key, ttl = "1h", name = OPERATION, store = idem, tx = tx, attempt = attempt,
@@ -393,7 +393,7 @@ async fn a_call_that_failed_may_be_made_again_in_the_same_transaction<P: Place>(
 }
 
 /// A write to the record would wait for the caller's own transaction.
-async fn what_died_is_reported_although_the_transaction_is_open<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_crashed_call_is_reported_although_the_transaction_is_open<P: Place>(shop: Arc<Shop<P>>) {
     die(&shop).await;
     let elsewhere = shop.elsewhere();
     let mut outer = shop.place.begin().await;

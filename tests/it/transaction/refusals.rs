@@ -11,7 +11,7 @@ use super::{Failure, OPERATION, Shop, on_every_store};
 on_every_store! {
     a_leased_call_in_the_body_is_refused,
     another_transaction_in_the_body_is_refused,
-    what_says_something_of_crashes_is_refused,
+    options_for_crashes_are_refused,
 }
 
 /// Makes an order without a transaction.
@@ -79,7 +79,7 @@ async fn another_transaction_in_the_body_is_refused<P: Place>(shop: Arc<Shop<P>>
     shop.assert_untouched("b").await;
 }
 
-async fn what_says_something_of_crashes_is_refused<P: Place>(shop: Arc<Shop<P>>) {
+async fn options_for_crashes_are_refused<P: Place>(shop: Arc<Shop<P>>) {
     let handlings: [(Call, RunOptions<'_, u64, Failure>); 5] = [
         (call("a").lease(Duration::from_secs(1)), RunOptions::new()),
         (

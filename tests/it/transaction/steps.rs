@@ -15,26 +15,28 @@ use super::{Failure, Gate, OPERATION, Shop, idempotency, on_every_server, on_eve
 
 on_every_store! {
     a_step_that_is_committed_is_not_run_again,
-    an_annotated_call_has_them_in_tasks,
+    an_annotated_call_can_use_transactional_steps_in_tasks,
     an_error_rolls_the_step_back_and_it_may_run_again,
     a_panic_rolls_the_step_back,
     a_step_that_is_dropped_is_rolled_back_and_known,
     a_step_of_a_lost_record_is_rolled_back,
     a_result_that_cannot_be_stored_rolls_the_step_back,
     another_handle_is_refused,
-    what_could_wait_for_the_step_is_refused,
-    a_transactional_call_has_none,
-    names_are_one_with_those_of_other_steps,
+    calls_that_could_wait_for_the_step_are_refused,
+    a_transactional_call_has_no_transactional_steps,
+    names_are_shared_with_steps_outside_of_transactions,
 }
 
 mod lost_meanwhile {
     use super::*;
 
     on_every_server! {
-        a_step_of_a_record_lost_meanwhile_is_rolled_back,
+        a_step_of_a_record_that_was_lost_during_it_is_rolled_back,
     }
 
-    async fn a_step_of_a_record_lost_meanwhile_is_rolled_back<P: Place>(shop: Arc<Shop<P>>) {
+    async fn a_step_of_a_record_that_was_lost_during_it_is_rolled_back<P: Place>(
+        shop: Arc<Shop<P>>,
+    ) {
         let answer = shop
             .run("a", async |attempt| {
                 let step = attempt.step_tx(&shop.idem, "order", async |tx| {
@@ -118,7 +120,7 @@ async fn checkout<P: Place>(shop: Arc<Shop<P>>, key: String) -> Result<u64, Fail
     attempt.step("mail", async || Ok(number + 1)).await
 }
 
-async fn an_annotated_call_has_them_in_tasks<P: Place>(shop: Arc<Shop<P>>) {
+async fn an_annotated_call_can_use_transactional_steps_in_tasks<P: Place>(shop: Arc<Shop<P>>) {
     for _ in 0..2 {
         let task = tokio::spawn(checkout(Arc::clone(&shop), "a".to_owned()));
         assert_eq!(task.await.unwrap().unwrap(), 8);
@@ -247,7 +249,7 @@ fn assert_inside<T: std::fmt::Debug>(answer: Result<T, Error>) {
     );
 }
 
-async fn what_could_wait_for_the_step_is_refused<P: Place>(shop: Arc<Shop<P>>) {
+async fn calls_that_could_wait_for_the_step_are_refused<P: Place>(shop: Arc<Shop<P>>) {
     let answer = shop.run("a", async |attempt| {
         let step = attempt.step_tx(&shop.idem, "order", async |tx| {
             P::order(tx, "a", 5).await?;
@@ -269,7 +271,7 @@ async fn what_could_wait_for_the_step_is_refused<P: Place>(shop: Arc<Shop<P>>) {
     assert_eq!(shop.orders("b").await, 0);
 }
 
-async fn a_transactional_call_has_none<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_transactional_call_has_no_transactional_steps<P: Place>(shop: Arc<Shop<P>>) {
     let call = Call::new(OPERATION, "a", &5, Duration::from_secs(600));
     let body = async |_: &mut Connection<P>, attempt: Attempt| shop.step(&attempt, "a").await;
     let answer = shop.idem.run_in_transaction(call, RunOptions::new(), body);
@@ -284,7 +286,7 @@ async fn a_transactional_call_has_none<P: Place>(shop: Arc<Shop<P>>) {
     shop.assert_untouched("a").await;
 }
 
-async fn names_are_one_with_those_of_other_steps<P: Place>(shop: Arc<Shop<P>>) {
+async fn names_are_shared_with_steps_outside_of_transactions<P: Place>(shop: Arc<Shop<P>>) {
     let answer = shop.run("a", async |attempt| {
         attempt
             .step("order", async || Ok::<u64, Failure>(7))

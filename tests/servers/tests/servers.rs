@@ -204,7 +204,7 @@ fn a_parent_killed_during_start_up_leaves_nothing_behind() {
 
 #[test]
 #[ignore = "needs the database servers: cargo xtask test runs it"]
-fn a_restart_gives_up_at_what_will_not_go_by_itself() {
+fn a_restart_gives_up_at_a_permanent_error() {
     let server = Server::postgres(&Options::durable()).unwrap();
     server.kill().unwrap();
     let configuration = server.directory().join("data/postgresql.conf");

@@ -18,7 +18,7 @@ use crate::redis::privileges::{Documented, as_caller, refused};
 /// A failover behind the address of the cache: the old primary keeps its connections open and refuses writes.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn a_cache_whose_server_was_demoted_keeps_again() {
+async fn a_cache_whose_server_was_demoted_stores_again() {
     let pair = Pair::start().await;
     let service = Service {
         connection: pair.manager().await,
