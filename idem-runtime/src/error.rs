@@ -35,7 +35,7 @@ pub enum Error {
     /// An earlier call with this key was interrupted, and its outcome is unknown.
     #[error("an earlier call with this key was interrupted and its outcome is unknown")]
     Interrupted,
-    /// This call's lease lapsed, another call took over, and there is no stored result yet.
+    /// The lease of this call lapsed, another call took over, and there is no stored result yet.
     #[error("the lease of this call was lost to another one")]
     LeaseLost,
     /// The work was done, but its result could not be stored, so it cannot be replayed.

@@ -1,6 +1,6 @@
 //! Transactional outbox: messages that are sent if and only if a transaction commits.
 //!
-//! A service that changes its database and then notifies others can crash in between: the change is made, but the
+//! A service that changes its database and then notifies others can crash between the two: the change is made, but the
 //! notification is lost. With an outbox the message is a row that is written in the **same transaction** as the change,
 //! so both exist or neither. A *relay*, started in one line, passes each message to your handler, and retries until the
 //! message is handled.
@@ -121,7 +121,7 @@ Choose a `ttl` longer than the longest time until delivery, including the time f
 //! without a lock. After an enqueue in the same process, it polls a few more times soon after.
 //!
 //! - **SQLite**: begin a transaction that writes with `BEGIN IMMEDIATE` (`pool.begin_with("BEGIN IMMEDIATE")`). A
-//!   transaction that reads first and then writes fails immediately if a relay wrote in between.
+//!   transaction that reads first and then writes fails immediately if a relay has written since its read.
 //! - **PostgreSQL**: relays claim with `FOR UPDATE SKIP LOCKED`. There is no `NOTIFY`, because committing one takes a
 //!   lock that all transactions of the database share.
 //! - **MySQL, MariaDB**: relays read without a lock and claim by compare-and-swap, so a relay never blocks a

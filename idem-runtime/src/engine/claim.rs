@@ -24,8 +24,8 @@ use crate::store::{
     ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, Resolution, Resolved,
 };
 
-/// Maximum number of times that a record may change under a call that did not wait. Then the call gives up. Each round
-/// needs another call to have changed the record in between, so this many rounds indicate a fault.
+/// Maximum number of times that a record may change under a call that did not wait. Then the call gives up. In each
+/// round another call must have changed the record, so this many rounds indicate a fault.
 const MAX_ROUNDS: u32 = 64;
 
 /// Upper limit of `retry_after` for a key in flight.
@@ -505,7 +505,7 @@ impl<'o> Claimer<'o> {
             let read = bounded(limit, self.call.engine.store.get(&self.call.request.id)).await;
             match read {
                 Ok(None) => return Ok(ClaimStage::Again),
-                // A claim that this very call had given up on has taken effect meanwhile: claiming again finds it.
+                // A claim that this call had given up on was granted after all: claiming again finds it.
                 Ok(Some(record))
                     if record.state == State::Running
                         && record.claim_id == Some(self.call.request.claim_id) =>

@@ -157,8 +157,8 @@ impl Work {
         }
     }
 
-    /// Retries until the store answers, for the rest of the lease and one lease more. A lapsed lease alone does not
-    /// make the store refuse its owner.
+    /// Retries until the store answers, for the rest of the lease and one lease more. The store accepts an owner whose
+    /// lease has lapsed, unless another call took over.
     ///
     /// A store may refuse the result permanently, for example because it is full. Once the caller no longer waits, such
     /// a store is asked to record only that the work was done. The result is then lost, but the work is not done twice.

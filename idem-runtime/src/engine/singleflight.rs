@@ -130,7 +130,7 @@ impl Progress {
     ) {
         let changed = self.changed.notified();
         tokio::pin!(changed);
-        // Registered before the phase is read, because a change in between would be missed otherwise.
+        // Registered before the phase is read, because a change before the registration would be missed.
         changed.as_mut().enable();
         let as_seen = as_seen(&self.lock().phase);
         if as_seen {

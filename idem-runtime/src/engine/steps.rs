@@ -98,8 +98,8 @@ impl Attempt {
     ///   next call runs the body after the lease has lapsed, under `refuse` and `reconcile` the record is interrupted.
     ///   If the body still returns `Ok`, or an error that `replay_err` names, that result is stored as usual.
     ///
-    /// A step whose effect is SQL in the database of the records can run as a [`step_tx`](Self::step_tx), which has
-    /// none of these gaps.
+    /// A step whose effect is SQL in the database of the records can run as a [`step_tx`](Self::step_tx), which closes
+    /// these gaps.
     ///
     /// # Names
     ///

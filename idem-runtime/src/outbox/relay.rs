@@ -50,7 +50,7 @@ pub(super) type HandlerFuture = Pin<Box<dyn Future<Output = Result<(), Failure>>
 /// Reason for which a message was not handled.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// This build cannot decode the message, so a retry is useless.
+    /// The message cannot be decoded by this build, so a retry is useless.
     Unreadable(DecodeError),
     Failed(Box<dyn std::error::Error + Send + Sync>),
 }

@@ -293,7 +293,7 @@ impl Exports {
     }
 
     /// True if this names a module below `store`; the items of `store` itself begin with a capital. The outbox's table
-    /// module does not count: it stands for all databases, as the trait stands for all stores.
+    /// module does not count: it represents all databases, as the trait represents all stores.
     fn is_backend(&self, name: Option<&String>) -> bool {
         name.is_some_and(|it| it.starts_with(char::is_lowercase) && it != "outbox")
     }
