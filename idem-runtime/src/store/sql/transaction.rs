@@ -201,9 +201,9 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
 /// Connection in a transaction, which is rolled back on drop.
 struct RollbackOnDrop<C: ConnectionHandle<DB>, DB: Cancellation> {
     connection: C,
-    /// Nesting depth that sqlx counts for the transaction. A savepoint of the body that was dropped half way may already
-    /// have taken the connection out of this transaction, to a lower depth. Another rollback would then apply to the
-    /// enclosing transaction.
+    /// Nesting depth that sqlx counts for the transaction. A savepoint of the body that was dropped half way may
+    /// already have taken the connection out of this transaction, to a lower depth. Another rollback would then apply
+    /// to the enclosing transaction.
     depth_at_begin: usize,
     is_ended: bool,
     database: PhantomData<DB>,
