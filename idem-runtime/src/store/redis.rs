@@ -1,4 +1,4 @@
-//! Records in Redis or Valkey, on one server or on a cluster.
+//! Store of records in Redis or Valkey, on one server or on a cluster.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,7 +32,7 @@ use scan::{Walk, WalkGuard};
 use scripts::{ScriptCall, span};
 use single::Epoch;
 
-/// Records in Redis 6.2 or later, or Valkey. Cloning is cheap and shares the connection.
+/// Store of records in Redis 6.2 or later, or Valkey. Cloning is cheap and shares the connection.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,8 +42,9 @@ use single::Epoch;
 /// # Ok(()) }
 /// ```
 ///
-/// Each record is a hash, at `idem:` and the id of the record in hex. Each step is one script on that one key and one
-/// round trip, a replay too, which writes nothing. Scripts are loaded when a server does not know them.
+/// Each record is a hash whose key is `idem:` and the id of the record in hex. Each transition is one script on that
+/// key and one round trip. This includes a replay, which writes nothing. A script is loaded when a server does not know
+/// it.
 ///
 /// # Privileges
 ///
@@ -54,7 +55,7 @@ use single::Epoch;
 /// - to list and to purge: `+scan`
 /// - for the warning about eviction: `+info`
 /// - to wait for replicas: `+wait`
-/// - where the URL names another database than 0: `+select`
+/// - if the URL names another database than 0: `+select`
 ///
 /// # Failover
 ///
@@ -67,53 +68,55 @@ use single::Epoch;
 ///
 /// # What Redis can lose
 ///
-/// A record that is lost is a key that was never used: **its call runs again**, also under `refuse`. Where only the
-/// last steps are lost, the record is as it was before them: a completed call is RUNNING again, so `rerun` runs it when
-/// its lease is over, and under `refuse` it is `Interrupted`. Redis loses what it acknowledged in three ways, none of
-/// which a client can see.
+/// To the store, a lost record is a key that was never used: **its call runs again**, even under `refuse`. If only the
+/// last transitions are lost, the record is in its state before them. A completed call is then RUNNING again: `rerun`
+/// runs it when its lease has lapsed, and under `refuse` it becomes `Interrupted`. Redis loses acknowledged writes in
+/// three ways, none of which a client can detect.
 ///
-/// - **Eviction.** At `maxmemory` any policy but `noeviction` removes records: `allkeys-*` any of them, `volatile-*`
-///   those that have an expiry, which are the running ones under `rerun` and all that ended. `noeviction` refuses the
-///   claim instead ([`StoreErrorKind::Full`]). [`open`](Self::open) warns of any other policy.
-/// - **A crash of the server.** `appendonly yes` with `appendfsync always` loses nothing that was acknowledged;
-///   `everysec` the last second or two of steps where the machine goes down; `no` what the operating system had not
-///   written, some 30 seconds on Linux. Without `appendonly` all since the last snapshot is lost, and with neither
-///   everything, at each restart.
-/// - **A failover.** Replication is asynchronous: whatever the replica that is promoted had not received is lost,
-///   whatever the fsync policy. [`wait_for_replicas`](Self::wait_for_replicas) makes that much less likely. It does not
-///   exclude it: a replica that lacks the step may still be the one that is promoted. Nor does a primary that was cut
-///   off know it; until it notices, it gives leases that the others do not know of. `min-replicas-to-write` and
-///   `min-replicas-max-lag` bound that time.
+/// - **Eviction.** At `maxmemory` any policy except `noeviction` removes records: `allkeys-*` any of them, `volatile-*`
+///   those with an expiry, which are the running ones under `rerun` and all ended ones. `noeviction` refuses the claim
+///   instead ([`StoreErrorKind::Full`]). [`open`](Self::open) warns of any other policy.
+/// - **A crash of the server.** `appendonly yes` with `appendfsync always` loses no acknowledged write. If the machine
+///   crashes, `everysec` loses the transitions of the last second or two, and `no` loses what the operating system had
+///   not written, some 30 seconds on Linux. Without `appendonly` all writes since the last snapshot are lost. With
+///   neither, all data is lost at each restart.
+/// - **A failover.** Replication is asynchronous: writes that the promoted replica had not received are lost, under
+///   every fsync policy. [`wait_for_replicas`](Self::wait_for_replicas) makes this much less likely, but does not
+///   exclude it: a replica that lacks the transition may still be promoted. A primary that was cut off does not know it
+///   either. Until it notices, it grants leases that the other servers do not know. `min-replicas-to-write` and
+///   `min-replicas-max-lag` limit that time.
 ///
-/// Where an effect must not happen twice, keep records in SQL.
+/// If an effect must not happen twice, store the records in SQL.
 ///
 /// # Expiry
 ///
-/// Redis removes what has expired by itself, a minute or two late, so that its fencing token is remembered; by the
-/// contract it is absent from the moment on. Records under `refuse` and `reconcile` have no expiry until they end.
-/// Purging also marks those whose owners are gone, and counts; it and listing go over **all keys of the database** with
-/// `SCAN`, those of others included. Purging reads one field of each record, 500 at once. Each page of a listing finds
-/// all records anew and reads them until it is full. Listing a million records takes seconds, and slows others down a
-/// little meanwhile. Keys that a cluster moves to another node while they are listed may be missed; those that it moves
-/// while they are purged are left for a later purge.
+/// Redis removes expired records a minute or two late, so that their fencing tokens are remembered. By the contract, a
+/// record is absent from the moment of its expiry. Records under `refuse` and `reconcile` have no expiry until they
+/// end.
+///
+/// Purging marks records whose owners are gone, and counts. Purging and listing scan **all keys of the database** with
+/// `SCAN`, including those of other applications. Purging reads one field of each record, 500 records at a time. Each
+/// page of a listing finds all records again and reads them until it is full. Listing a million records takes seconds,
+/// and slows other clients down a little during that time. Keys that a cluster moves to another node during a listing
+/// may be missed. Keys that it moves during a purge are left for a later purge.
 ///
 /// # Clock
 ///
-/// Time is the server's, inside the script. After a failover it is that of another machine, so keep their clocks
-/// together: leases and retentions move by the difference. Leases and retentions of more than 101 years are cut to
-/// that.
+/// The server's clock decides, read inside the script. After a failover it is the clock of another machine, so keep the
+/// clocks synchronised: leases and retentions shift by the difference. Leases and retentions of more than 101 years are
+/// shortened to that.
 #[derive(Clone)]
 pub struct RedisStore {
     link: Link,
     prefix: Arc<str>,
     timeout: Duration,
     replica_wait: Option<ReplicaWait>,
-    /// Where the next purge goes on.
+    /// Position at which the next purge continues.
     walk: Arc<Mutex<Walk>>,
 }
 
-/// A connection that a [`RedisStore`], or the cache `Cached::in_redis`, can use: a [`ConnectionManager`], or with
-/// feature `redis-cluster` a `redis::cluster_async::ClusterConnection`. Both make themselves anew when they are lost.
+/// Connection for a [`RedisStore`], or for the cache `Cached::in_redis`: a [`ConnectionManager`], or with feature
+/// `redis-cluster` a `redis::cluster_async::ClusterConnection`. Both reconnect when the connection is lost.
 #[derive(Clone)]
 pub struct RedisConnection(Link);
 
@@ -122,13 +125,13 @@ struct ReplicaWait {
     link: Link,
     replicas: u32,
     patience: Duration,
-    /// The epoch of the link for which the reads followed.
+    /// Epoch of the link at the last reconnection of the reads.
     followed_epoch: Arc<Mutex<Epoch>>,
 }
 
 impl ReplicaWait {
-    /// Makes the connection of the reads follow after a write, where the one of the writes had to be given up. A
-    /// replica refuses no read, so nothing else tells that one of them is still read.
+    /// Reconnects the reads after a write whose connection had to be given up. A replica refuses no read, so no other
+    /// event reveals that the reads still use one.
     fn reconnect_reads(&self, reads: &Link) {
         let epoch = self.link.epoch();
         let mut followed_epoch = self
@@ -141,37 +144,37 @@ impl ReplicaWait {
     }
 }
 
-/// What keys begin with where nobody chose another.
+/// Default prefix of keys.
 const DEFAULT_PREFIX: &str = "idem:";
-/// How long a command may take where nobody chose another time.
+/// Default time limit of a command.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How many records are read or purged at once.
+/// Number of records that are read or purged concurrently.
 const MAX_CONCURRENT: usize = 64;
-/// How often one purge looks at more keys, some 500, or purges up to [`MAX_CONCURRENT`] records: it is to end in a
-/// moment, and the next one goes on.
+/// Number of rounds of one purge. A round scans about 500 more keys, or purges up to [`MAX_CONCURRENT`] records. The
+/// limit makes a purge end soon; the next one continues.
 const PURGE_ROUNDS: usize = 40;
 
 impl RedisStore {
-    /// Connects to a server, as in `redis://user:password@host:6379/0`, and warns in the log where its eviction policy
-    /// may remove records. The connection is made anew whenever it is lost.
+    /// Connects to a server, as in `redis://user:password@host:6379/0`, and logs a warning if its eviction policy may
+    /// remove records. The connection is made again whenever it is lost.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Unavailable`] or [`Timeout`](StoreErrorKind::Timeout) where the server cannot be reached,
-    /// [`Denied`](StoreErrorKind::Denied) where it refuses the login, and [`Other`](StoreErrorKind::Other) where the
-    /// URL is wrong.
+    /// [`StoreErrorKind::Unavailable`] or [`Timeout`](StoreErrorKind::Timeout) if the server cannot be reached,
+    /// [`Denied`](StoreErrorKind::Denied) if it refuses the login, and [`Other`](StoreErrorKind::Other) if the URL is
+    /// invalid.
     ///
     /// # Cancel safety
-    /// Dropped, it has changed nothing.
+    /// If the future is dropped, nothing has changed.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         let store = Self::new(RedisConnection(Link::open(url, DEFAULT_TIMEOUT).await?));
         store.warn_of_eviction().await?;
         Ok(store)
     }
 
-    /// A store on a connection that the caller made. It does nothing until it is used.
+    /// Creates a store on the caller's connection. It does nothing until it is used.
     ///
-    /// The connection's own response time-out counts as well: a `ConnectionManager` gives up after half a second
-    /// unless it is told otherwise. Connections of a cluster must not read from replicas.
+    /// The connection's own response time-out applies as well: a `ConnectionManager` fails a command after half a
+    /// second by default. Connections of a cluster must not read from replicas.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -193,10 +196,10 @@ impl RedisStore {
         }
     }
 
-    /// The same store with keys that begin with this instead of `idem:`.
+    /// Uses keys with this prefix instead of `idem:`.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`] where the prefix is not 1 to 64 ASCII letters, digits and `_`, `-`, `:`, `.`, `/`.
+    /// [`StoreErrorKind::Schema`] if the prefix is not 1 to 64 ASCII letters, digits and `_`, `-`, `:`, `.`, `/`.
     pub fn with_prefix(mut self, prefix: &str) -> Result<Self, StoreError> {
         let valid = (1..=64).contains(&prefix.len())
             && prefix
@@ -213,21 +216,23 @@ impl RedisStore {
         Ok(self)
     }
 
-    /// The same store with another limit than two seconds on the time that each command takes, connecting anew
-    /// included. What takes longer is a [`StoreErrorKind::Timeout`].
+    /// Sets the time limit of each command, reconnecting included, instead of two seconds. A command that takes longer
+    /// fails with [`StoreErrorKind::Timeout`].
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The same store, whose steps are done only when so many replicas have them, see
-    /// [`WAIT`](https://redis.io/docs/latest/commands/wait/). Where too few answer within `patience`, the step fails
-    /// with [`StoreErrorKind::Unavailable`]: it may be done or not, and is repeated like any other.
+    /// Acknowledges a transition only after this many replicas have it, see
+    /// [`WAIT`](https://redis.io/docs/latest/commands/wait/). If too few replicas answer within `patience`, the
+    /// transition fails with [`StoreErrorKind::Unavailable`]. It may have been applied or not, and is repeated like any
+    /// other.
     ///
-    /// `WAIT` holds up whatever comes behind it on its connection, and knows of no other's writes, so the steps go over
-    /// `connection`, **which nothing else may use**. Reading goes over the store's own. Steps of one process then wait
-    /// for each other: some thousand a second where a replica answers within a millisecond.
+    /// `WAIT` blocks the later commands on its connection, and covers only the writes of that connection. The
+    /// transitions therefore use `connection`, **which must have no other user**. Reads use the store's own connection.
+    /// Transitions of one process then wait for each other: about a thousand a second if a replica answers within a
+    /// millisecond.
     ///
     /// The response time-out of `connection` must be longer than `patience`.
     #[must_use]
@@ -246,14 +251,14 @@ impl RedisStore {
         self
     }
 
-    /// Warns in the log, at level WARN and target `idem`, where the eviction policy of a server may remove records, and
-    /// tells whether it may. Where the user may not ask (`INFO`), it says so at level DEBUG and answers `false`.
+    /// Logs a warning, at level WARN and target `idem`, if the eviction policy of a server may remove records. Returns
+    /// true if it may. If the user has no permission for `INFO`, logs this at level DEBUG and returns `false`.
     ///
     /// # Errors
-    /// Those of any command, but for missing privileges.
+    /// Those of any command, except for missing privileges.
     ///
     /// # Cancel safety
-    /// Dropped, it has changed nothing.
+    /// If the future is dropped, nothing has changed.
     pub async fn warn_of_eviction(&self) -> Result<bool, StoreError> {
         let policies = match self.eviction_policies().await {
             Err(error) if error.kind() == StoreErrorKind::Denied => {
@@ -281,7 +286,7 @@ impl RedisStore {
         key.into_bytes()
     }
 
-    /// The id in a key of this store; none where the key is somebody else's.
+    /// Parses the id in a key of this store. Returns `None` for a foreign key.
     fn id_of_key(&self, key: &[u8]) -> Option<RecordId> {
         let digits = key.strip_prefix(self.prefix.as_bytes())?;
         cursor::parse(std::str::from_utf8(digits).ok()?)
@@ -291,7 +296,7 @@ impl RedisStore {
         self.link.run(call, self.timeout).await
     }
 
-    /// Runs a step that may write.
+    /// Runs a script that may write.
     async fn write(&self, call: &ScriptCall) -> Result<Value, StoreError> {
         let Some(replica_wait) = &self.replica_wait else {
             return self.read(call).await;
@@ -325,7 +330,7 @@ impl RedisStore {
         })
     }
 
-    /// Reads records, in the order of their ids, at once.
+    /// Reads records concurrently, in the order of their ids.
     async fn records(&self, ids: &[RecordId]) -> Result<Vec<Record>, StoreError> {
         let mut reading = JoinSet::new();
         for id in ids {
@@ -340,7 +345,7 @@ impl RedisStore {
         Ok(records)
     }
 
-    /// Purges these records at once, each by a step of its own that looks again.
+    /// Purges these records concurrently, each with a script that checks the record again.
     async fn purge_all(&self, ids: &[RecordId], purged: &mut Purged) -> Result<(), StoreError> {
         let mut purging = JoinSet::new();
         for id in ids {
@@ -350,7 +355,7 @@ impl RedisStore {
         }
         while let Some(done) = purging.join_next().await {
             let done = match done.map_err(task_failed)? {
-                // The next walk finds it again.
+                // The next walk finds the record again.
                 Err(error) if errors::failed_while_moving(&error) => continue,
                 done => done?,
             };
@@ -378,10 +383,10 @@ impl RedisStore {
     /// records. Connections are made anew whenever they are lost, and follow the cluster when it changes.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Those of [`open`](Self::open).
     ///
     /// # Cancel safety
-    /// Dropped, it has changed nothing.
+    /// If the future is dropped, nothing has changed.
     pub async fn open_cluster<'a>(
         urls: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, StoreError> {
@@ -494,7 +499,7 @@ impl Store for RedisStore {
         for ids in ids[begin..].chunks(MAX_CONCURRENT) {
             let read = self.records(ids).await?;
             records.extend(read.into_iter().filter(|record| filter.matches(record)));
-            // One more than asked for tells whether there is a next page.
+            // One more record than requested shows that there is a next page.
             if records.len() > limit {
                 break;
             }
@@ -508,12 +513,12 @@ impl Store for RedisStore {
         Ok(Page { records, next })
     }
 
-    /// Goes over a part of the keys, from where the last purge of this process stopped, and says that there is more
-    /// until it has come to the end.
+    /// Scans some of the keys, from the position at which the last purge of this process stopped. Returns `more` until
+    /// it has reached the end.
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
         let mut walk = WalkGuard::on(&self.walk);
         let mut purged = Purged::default();
-        // Keys behind the place where the last purge stopped have not been looked at for a while.
+        // The keys after the position at which the last purge stopped were not checked for a while.
         let mut is_whole = walk.is_new();
         for _ in 0..PURGE_ROUNDS {
             let done = (purged.removed + purged.interrupted) as usize;
@@ -529,7 +534,7 @@ impl Store for RedisStore {
                 continue;
             }
             let left = walk.due.len().saturating_sub(rest.min(MAX_CONCURRENT));
-            // Taken out first: one that cannot be purged would keep all others from it.
+            // Removed from the list first: a record that cannot be purged would block all others.
             let ids = walk.due.split_off(left);
             self.purge_all(&ids, &mut purged).await?;
         }
@@ -581,7 +586,7 @@ impl fmt::Debug for RedisStore {
 }
 
 impl RedisConnection {
-    /// Runs a script, and sends it along where the server does not know it yet or any more.
+    /// Runs a script. If the server does not know the script, sends its text.
     #[cfg(feature = "cache")]
     pub(super) async fn run(
         &self,
@@ -594,7 +599,7 @@ impl RedisConnection {
 
 impl fmt::Debug for RedisConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A connection holds its password.
+        // Hides the connection, which contains its password.
         f.debug_struct("RedisConnection").finish_non_exhaustive()
     }
 }

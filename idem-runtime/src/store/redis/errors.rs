@@ -1,22 +1,22 @@
-//! What an error of Redis means.
+//! Meaning of Redis' errors.
 
 use redis::{ErrorKind, RedisError};
 
 use crate::error::{StoreError, StoreErrorKind};
 
-/// The meaning of an error of the client, or of a single server.
+/// Converts an error of the client, or of a single server.
 pub(super) fn error(source: RedisError) -> StoreError {
     let (kind, message) = meaning(&source);
     let error = StoreError::new(kind, message).with_source(source);
     match kind {
-        // The link gives the connection up, and its address may lead to the new primary by then.
+        // The store gives the connection up, and its address may lead to the new primary by then.
         StoreErrorKind::ReadOnly => error.retryable(),
         _ => error,
     }
 }
 
-/// The meaning of an error of a cluster. Its client follows redirections, so one that is left over says that the slot
-/// moved more often than the client follows.
+/// Converts an error of a cluster. Its client follows redirections, so a redirection that is returned means that the
+/// slot moved more often than the client follows.
 #[cfg(feature = "redis-cluster")]
 pub(super) fn cluster_error(source: RedisError) -> StoreError {
     if is_moving(&source) {
@@ -29,15 +29,15 @@ pub(super) fn cluster_error(source: RedisError) -> StoreError {
     error(source)
 }
 
-/// Whether a cluster is moving the slot of the key.
+/// Returns true if a cluster is moving the slot of the key.
 pub(super) fn is_moving(error: &RedisError) -> bool {
     matches!(code_of(error), Some("MOVED" | "ASK" | "TRYAGAIN"))
 }
 
-/// Whether a step failed only because a cluster is moving the slot of its key.
+/// Returns true if a transition failed only because a cluster is moving the slot of its key.
 pub(super) fn failed_while_moving(error: &StoreError) -> bool {
     let source = std::error::Error::source(error).and_then(|it| it.downcast_ref());
-    // A single server answers with a redirection as well, but nothing moves there: the store has the wrong connection.
+    // A single server returns redirections as well, but nothing moves there: the store has the wrong connection.
     error.kind() == StoreErrorKind::Unavailable && source.is_some_and(is_moving)
 }
 
@@ -46,13 +46,13 @@ pub(super) fn is_of_a_replica(error: &RedisError) -> bool {
     matches!(code_of(error), Some("READONLY" | "MASTERDOWN")) || refuses_wait(error)
 }
 
-/// A replica refuses `WAIT` without a code of its own. A script that writes nothing gets as far as that.
+/// A replica refuses `WAIT` without a code of its own. A script that writes nothing reaches that command.
 fn refuses_wait(error: &RedisError) -> bool {
     let detail = error.detail();
     detail.is_some_and(|it| it.contains("WAIT cannot be used with replica"))
 }
 
-/// Something answered that is not what the scripts answer.
+/// Returns the error for an answer that the scripts never give.
 pub(super) fn unreadable() -> StoreError {
     StoreError::new(
         StoreErrorKind::Corrupt,
@@ -60,7 +60,7 @@ pub(super) fn unreadable() -> StoreError {
     )
 }
 
-/// A key of the store holds something else.
+/// Returns the error for a key of the store with foreign content.
 pub(super) fn corrupt(field: &str) -> StoreError {
     StoreError::new(
         StoreErrorKind::Corrupt,
@@ -95,7 +95,8 @@ fn meaning(error: &RedisError) -> (StoreErrorKind, &'static str) {
             Corrupt,
             "the server answered with something unreadable, see whether it is Redis or Valkey, 6.2 or later",
         ),
-        // A client that logs in by itself may say so in words alone, and so does Redis 7 of a command inside a script.
+        // A client that logs in on its own may report this only in words. So does Redis 7 for a command inside a
+        // script.
         _ if error.detail().is_some_and(|it| {
             it.contains("NOPERM") || it.contains("executing the script can't")
         }) =>
@@ -120,8 +121,8 @@ const REPLICA: (StoreErrorKind, &str) = (
     "the server is a replica and refuses writes, and a new connection is made; if this lasts, connect to the primary",
 );
 
-/// The code that the server's answer begins with. Before Redis 7 an error inside a script comes wrapped: its code
-/// stands in the text behind the place in the script.
+/// Code at the beginning of the server's answer. Before Redis 7 an error inside a script is wrapped: its code follows
+/// the position in the script.
 fn code_of(error: &RedisError) -> Option<&str> {
     match error.code()? {
         "ERR" => error

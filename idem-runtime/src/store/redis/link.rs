@@ -1,4 +1,4 @@
-//! Connections, and how a command goes over one.
+//! Connections, and the sending of commands over them.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use super::scripts::ScriptCall;
 use super::single::{Epoch, Single};
 use crate::error::{StoreError, StoreErrorKind};
 
-/// A connection to one server or to a cluster, which makes itself anew when it is lost. Clones share it.
+/// Connection to one server or to a cluster, which reconnects when it is lost. Clones share it.
 #[derive(Clone)]
 pub(super) enum Link {
     One(Single),
@@ -33,7 +33,7 @@ pub(super) enum Link {
     Cluster(ClusterConnection),
 }
 
-/// A server that has keys of its own.
+/// Server with its own keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Primary {
     Only,
@@ -45,7 +45,7 @@ pub(super) enum Primary {
 }
 
 impl Link {
-    /// A connection to the server of this URL.
+    /// Connects to the server of this URL.
     pub(super) async fn open(url: &str, timeout: Duration) -> Result<Self, StoreError> {
         let info = url.into_connection_info().map_err(errors::error)?;
         let settings = info.tcp_settings().clone().set_nodelay(true);
@@ -53,13 +53,13 @@ impl Link {
         #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
         let settings = settings.set_user_timeout(timeout.saturating_mul(2));
         let client = Client::open(info.set_tcp_settings(settings)).map_err(errors::error)?;
-        // The manager would try a refused login again and again, until the time is over.
+        // The manager would retry a refused login until the time limit.
         let once = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None);
         let first = client.get_multiplexed_async_connection_with_config(&once);
         bounded(timeout, first).await?.map_err(errors::error)?;
-        // Each command has its own limit, which does not end where the connection's does.
+        // Each command has its own time limit, and the connection outlives it.
         let config = ConnectionManagerConfig::new()
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None)
@@ -70,7 +70,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Connections to the cluster that the servers of these URLs are part of.
+    /// Connects to the cluster that the servers of these URLs are part of.
     #[cfg(feature = "redis-cluster")]
     pub(super) async fn open_cluster<'a>(
         urls: impl IntoIterator<Item = &'a str>,
@@ -94,7 +94,7 @@ impl Link {
     ) -> Result<T, StoreError> {
         match self {
             Self::One(single) => {
-                // Before the command is sent: what it meets is about the connection that was there by then.
+                // Read before the command is sent, because its answer is about the connection at that time.
                 let epoch = single.epoch();
                 bounded(timeout, answer).await?.map_err(|error| {
                     if errors::is_of_a_replica(&error) {
@@ -120,8 +120,8 @@ impl Link {
         }
     }
 
-    /// Gives the connection up, since another one to the same address was. Where it is too soon for that, the answer is
-    /// `false`, and the caller asks again.
+    /// Gives the connection up, because another one to the same address was. Returns `false` if it is too soon for
+    /// that; the caller then tries again later.
     pub(super) fn give_up(&self) -> bool {
         match self {
             Self::One(single) => single.give_up(single.epoch()),
@@ -138,7 +138,7 @@ impl Link {
         }
     }
 
-    /// Runs a script, and sends it along where the server does not know it yet or any more.
+    /// Runs a script. If the server does not know the script, sends its text.
     pub(super) async fn run(
         &self,
         call: &ScriptCall,
@@ -153,9 +153,10 @@ impl Link {
         .await
     }
 
-    /// Runs a script, then waits until so many replicas have what this connection wrote, and gives their number.
+    /// Runs a script, then waits until this many replicas have the writes of this connection. Returns the number of
+    /// replicas that have them.
     ///
-    /// Both go to one server over one connection: WAIT knows of no other's writes.
+    /// Both commands go to one server over one connection, because WAIT covers only the writes of its own connection.
     pub(super) async fn run_and_wait(
         &self,
         call: &ScriptCall,
@@ -212,7 +213,7 @@ impl Link {
         Ok((first, second))
     }
 
-    /// All servers that have keys of their own.
+    /// Returns all servers with their own keys.
     pub(super) async fn primaries(&self, timeout: Duration) -> Result<Vec<Primary>, StoreError> {
         match self {
             Self::One(_) => {
@@ -236,7 +237,7 @@ impl Link {
         }
     }
 
-    /// Sends commands that have no key to one of the [`primaries`](Self::primaries) at once.
+    /// Sends several commands without a key to one of the [`primaries`](Self::primaries) in one pipeline.
     pub(super) async fn ask<const N: usize>(
         &self,
         primary: &Primary,
@@ -274,11 +275,11 @@ impl Link {
         answers.try_into().map_err(|_| errors::unreadable())
     }
 
-    /// Sends commands that read one key each at once, in the order of the answers. An answer may be an error, such as
-    /// that of a key that a cluster is moving.
+    /// Sends commands that each read one key, all of them concurrently. Returns the answers in the order of the
+    /// commands. An answer may be an error, such as that of a key that a cluster is moving.
     ///
-    /// In a cluster each command goes to the node of its key. The client redirects a pipeline as a whole at the first
-    /// key that moved, and the other node then redirects it back for all the others.
+    /// In a cluster each command goes to the node of its key. As one pipeline, the client would redirect all commands
+    /// at the first key that moved, and the other node would redirect the others back.
     pub(super) async fn read_each(
         &self,
         commands: Vec<Cmd>,

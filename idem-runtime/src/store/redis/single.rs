@@ -1,4 +1,4 @@
-//! A connection to a single server, which is given up where that server turns out to be a replica.
+//! Connection to a single server, which is given up if that server turns out to be a replica.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,11 +7,11 @@ use redis::aio::ConnectionManager;
 use redis::cmd;
 use tokio::time::Instant;
 
-/// A connection to the server at one address. Clones share it.
+/// Connection to the server at one address. Clones share it.
 ///
-/// The manager connects again when the connection is lost, and only then. A failover behind the address (a DNS name, a
-/// virtual IP, a proxy) loses no connection: the old primary is demoted and keeps its clients, and would refuse their
-/// writes for as long as they live. So whoever meets such an answer calls [`give_up`](Self::give_up).
+/// The manager reconnects only when the connection is lost. A failover behind the address (a DNS name, a virtual IP, a
+/// proxy) loses no connection: the old primary is demoted and keeps its clients, and would refuse their writes as long
+/// as the connections live. A caller that gets such an answer therefore calls [`give_up`](Self::give_up).
 #[derive(Clone)]
 pub(super) struct Single {
     manager: ConnectionManager,
@@ -60,8 +60,8 @@ impl Single {
         self.lock().epoch
     }
 
-    /// Connects anew in the background, unless that was done since the epoch, is being done, or was done a moment ago.
-    /// Returns whether it does.
+    /// Reconnects in the background, unless this was done since the epoch, is being done, or was done a moment ago.
+    /// Returns true if it reconnects.
     ///
     /// The task runs to its end even if the caller goes away. Commands that are sent meanwhile may fail as on any lost
     /// connection.
