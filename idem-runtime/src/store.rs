@@ -163,12 +163,12 @@ pub trait Store: Debug + Send + Sync + 'static {
         false
     }
 
-    /// This store as a store of recovery inputs, if it supports them.
+    /// Returns this store as a store of recovery inputs, if it supports them.
     fn recovery(&self) -> Option<&dyn RecoveryStore> {
         None
     }
 
-    /// This store as a store of steps, if it supports them. A wrapper around a store returns the steps of the inner
+    /// Returns this store as a store of steps, if it supports them. A wrapper around a store returns that of the inner
     /// store.
     fn steps(&self) -> Option<&dyn StepStore> {
         None
@@ -188,7 +188,7 @@ pub struct ClaimRequest {
     pub claim_id: ClaimId,
     /// Lease duration: how long the claim stays valid without renewal.
     pub lease: Duration,
-    /// How long the record is kept after it ends.
+    /// Retention: time for which the record is kept after it ends.
     pub retention: Duration,
     /// Policy after a crash. Applies only if this is the first claim of the record.
     pub on_crash: OnCrash,
