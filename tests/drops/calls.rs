@@ -189,7 +189,7 @@ pub(crate) fn entries<H: Sits>() -> Vec<Entry<H>> {
     ]
 }
 
-/// Options whose reconciliation, after a drop, returns the receipt in the trace.
+/// Options with a reconciliation that answers from the trace.
 pub(crate) fn asking(trace: &Arc<Trace>) -> RunOptions<'static, String, Failure> {
     let trace = Arc::clone(trace);
     RunOptions::new().reconcile(move |_| {

@@ -198,7 +198,7 @@ async fn each_call_is_a_span_with_its_outcome_and_without_anything_secret() {
     assert!(!all.contains("secret"), "{all}");
 }
 
-/// Calls continue without the cache, and one of them all emits an event; the same holds when the cache is back.
+/// Calls continue without the cache. Only one of them emits an event, when the cache is lost and again when it is back.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_cache_reports_the_loss_and_the_return_of_redis() {

@@ -23,7 +23,7 @@ use crate::backend;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time limit for a relay to deliver the remaining messages, and for servers to serve again.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
-/// Number of released keys that are called once more; all other keys are called.
+/// Maximum of released keys that are called once more; every other open key is called.
 const RELEASED_CALLED: usize = 1_000;
 
 /// Kinds of faults that workers and the supervisor report: name, description, and true if an unreachable server excuses

@@ -36,7 +36,8 @@ async fn a_transaction_that_the_server_rolled_back_commits_nothing_more() {
     let ended = idem.run(call("k"), async || Ok::<_, Error>(1)).await;
     assert_eq!(ended.unwrap(), 1);
 
-    // Given a record that another session locks after the pre-check outside of the transaction has read it:
+    // Given a record that another session has locked, as if it had taken the lock after the pre-check outside of the
+    // transaction.
     let mut other = MySqlConnection::connect(&url).await.unwrap();
     sqlx::raw_sql(
         "UPDATE idem_records SET state = 'released', codec = NULL, payload = NULL, claim_id = NULL",
@@ -49,7 +50,7 @@ async fn a_transaction_that_the_server_rolled_back_commits_nothing_more() {
         .execute(&mut *holding)
         .await
         .unwrap();
-    // A pool of one has no second connection for the pre-check.
+    // A pool of one has no second connection for the pre-check, so the call does not see the lock in advance.
     let one = sqlx::mysql::MySqlPoolOptions::new()
         .max_connections(1)
         .connect(&url)
