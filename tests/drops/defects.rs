@@ -85,7 +85,7 @@ pub(crate) async fn a_dropped_begin_leaves_no_transaction_open<S: Database>() ->
 
 /// A call was dropped while its claim was in flight. The cleanup looked for the claim before it had committed, and the
 /// record had no owner for the rest of the lease.
-pub(crate) async fn a_dropped_claim_is_given_back<P: Place>(at_once: u32) -> Result<Case> {
+pub(crate) async fn a_dropped_claim_is_released<P: Place>(at_once: u32) -> Result<Case> {
     let mut case = Case::default();
     let place = P::open().await?;
     let seats = seats(&place, Temper::Warm).await?;

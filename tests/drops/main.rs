@@ -146,7 +146,7 @@ impl Trials {
         );
         for (name, at_once) in [("dropped_claim_1", 1), ("dropped_claim_16", 16)] {
             trials.push(self.case::<InDatabase<S>, _>("defects", name, move || {
-                defects::a_dropped_claim_is_given_back::<InDatabase<S>>(at_once)
+                defects::a_dropped_claim_is_released::<InDatabase<S>>(at_once)
             }));
         }
         trials.push(

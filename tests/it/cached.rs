@@ -128,7 +128,7 @@ async fn a_slow_answer_takes_from_the_time_that_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_erasure_elsewhere_is_heeded_within_the_maximum_age() {
+async fn an_erasure_elsewhere_takes_effect_within_the_maximum_age() {
     let store = FaultStore::new(MemoryStore::new());
     let cached = Cached::new(store.clone()).max_age(Duration::from_secs(5));
     let claim = ended(&store, "elsewhere", b"1").await;
@@ -143,7 +143,7 @@ async fn an_erasure_elsewhere_is_heeded_within_the_maximum_age() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn looking_at_a_record_heeds_an_erasure_elsewhere() {
+async fn reading_a_record_shows_an_erasure_elsewhere() {
     let (store, cached) = pair();
     let claim = ended(&store, "looked", b"1").await;
     let seen = found(&cached, &claim).await.observation();
@@ -154,7 +154,7 @@ async fn looking_at_a_record_heeds_an_erasure_elsewhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_erasure_through_the_cache_is_heeded_at_once() {
+async fn an_erasure_through_the_cache_takes_effect_immediately() {
     let (store, cached) = pair();
     let claim = ended(&store, "erased", b"1").await;
     let seen = found(&cached, &claim).await.observation();
@@ -233,7 +233,7 @@ async fn a_late_answer_does_not_replace_a_later_record() {
 
 /// The erasure was applied, but its caller was dropped or got an error.
 #[tokio::test(start_paused = true)]
-async fn an_erasure_that_was_never_acknowledged_is_heeded() {
+async fn an_erasure_without_acknowledgement_takes_effect() {
     let (store, cached) = pair();
     for lost in ["hangs", "fails"] {
         let claim = ended(&store, lost, b"1").await;

@@ -106,7 +106,7 @@ async fn the_case_table_holds() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn ten_migrate_one_database_at_once() {
+async fn ten_migrate_one_database_concurrently() {
     for database in Database::each().await {
         let mut migrating = JoinSet::new();
         for number in 0..10 {

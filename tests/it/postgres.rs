@@ -221,7 +221,7 @@ async fn until(mut holds: impl AsyncFnMut() -> bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn ten_migrate_at_once() {
+async fn ten_migrate_concurrently() {
     let database = Database::new().await;
     let mut migrating = JoinSet::new();
     for number in 0..10 {
@@ -290,7 +290,7 @@ async fn tables_of_other_names_and_schemas_share_a_database() {
 
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn tables_of_a_later_release_are_left_alone() {
+async fn tables_of_a_later_release_are_not_changed() {
     let database = Database::new().await;
     let store = database.store().await;
     let pool = database.pool(1).await;

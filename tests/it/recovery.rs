@@ -177,7 +177,7 @@ fn start(recovery: Recovery) -> RecoveryGuard {
     recovery.start().unwrap()
 }
 
-async fn work_whose_owner_died_is_ended_by_nobody_else(store: Arc<dyn Store>) {
+async fn work_whose_owner_crashed_is_completed_without_a_caller(store: Arc<dyn Store>) {
     let service = Service::new(store);
     service.dies(7).await;
     let recovering = start(service.recovery());
@@ -190,7 +190,7 @@ async fn work_whose_owner_died_is_ended_by_nobody_else(store: Arc<dyn Store>) {
     recovering.shutdown().await;
 }
 
-async fn an_owner_that_is_alive_is_left_alone(store: Arc<dyn Store>) {
+async fn a_live_owner_is_not_disturbed(store: Arc<dyn Store>) {
     let service = Service::new(store);
     let recovering = start(service.recovery());
     service.set(Mood::Slow);
@@ -200,7 +200,7 @@ async fn an_owner_that_is_alive_is_left_alone(store: Arc<dyn Store>) {
     recovering.shutdown().await;
 }
 
-async fn a_caller_that_was_told_decides_for_itself(store: Arc<dyn Store>) {
+async fn a_call_that_returned_an_error_is_not_recovered(store: Arc<dyn Store>) {
     let service = Service::new(store);
     service.set(Mood::Fails);
     service.run(Job::new(1)).await.unwrap_err();
@@ -215,7 +215,7 @@ async fn a_caller_that_was_told_decides_for_itself(store: Arc<dyn Store>) {
     recovering.shutdown().await;
 }
 
-async fn what_cannot_be_recovered_is_interrupted(store: Arc<dyn Store>) {
+async fn work_that_recovery_cannot_finish_is_interrupted(store: Arc<dyn Store>) {
     for mood in [Mood::Fails, Mood::Panics] {
         let service = Service::new(Arc::clone(&store));
         let number = mood as u64;
@@ -256,7 +256,7 @@ async fn several_recoveries_do_not_fight(store: Arc<dyn Store>) {
     }
 }
 
-async fn what_does_not_fit_its_handler_is_interrupted_in_the_end(store: Arc<dyn Store>) {
+async fn an_input_that_its_handler_cannot_decode_is_interrupted_in_the_end(store: Arc<dyn Store>) {
     let service = Service::new(store);
     service.dies(1).await;
     let recovery = Recovery::new(&service.idem)
@@ -270,7 +270,7 @@ async fn what_does_not_fit_its_handler_is_interrupted_in_the_end(store: Arc<dyn 
     recovering.shutdown().await;
 }
 
-async fn shutting_down_waits_for_what_is_under_way(store: Arc<dyn Store>) {
+async fn shutting_down_waits_for_calls_in_flight(store: Arc<dyn Store>) {
     let service = Service::new(store);
     service.dies(1).await;
     service.set(Mood::Slow);
@@ -283,7 +283,7 @@ async fn shutting_down_waits_for_what_is_under_way(store: Arc<dyn Store>) {
     assert_eq!((record.state, service.done()), (State::Completed, 1));
 }
 
-async fn what_is_erased_is_not_recovered(store: Arc<dyn Store>) {
+async fn an_erased_call_is_not_recovered(store: Arc<dyn Store>) {
     let service = Service::new(store);
     service.dies(1).await;
     tokio::time::sleep(LEASE + Duration::from_millis(100)).await;
@@ -406,7 +406,7 @@ async fn shutting_down_begins_nothing_more(store: Arc<dyn Store>) {
 }
 
 /// A delay of one generation of a record does not apply to the next generation.
-async fn a_record_that_begins_anew_is_due_by_its_own_lease(store: Arc<dyn Store>) {
+async fn a_new_generation_is_due_by_its_own_lease(store: Arc<dyn Store>) {
     let idem = Idem::new(store);
     let operation = Operation::new("jobs.run").unwrap();
     let kept = idem.store().recovery().unwrap();
@@ -498,18 +498,18 @@ macro_rules! cases {
 }
 
 cases! {
-    work_whose_owner_died_is_ended_by_nobody_else
-    an_owner_that_is_alive_is_left_alone
-    a_caller_that_was_told_decides_for_itself
-    what_cannot_be_recovered_is_interrupted
+    work_whose_owner_crashed_is_completed_without_a_caller
+    a_live_owner_is_not_disturbed
+    a_call_that_returned_an_error_is_not_recovered
+    work_that_recovery_cannot_finish_is_interrupted
     several_recoveries_do_not_fight
-    what_does_not_fit_its_handler_is_interrupted_in_the_end
-    shutting_down_waits_for_what_is_under_way
-    what_is_erased_is_not_recovered
+    an_input_that_its_handler_cannot_decode_is_interrupted_in_the_end
+    shutting_down_waits_for_calls_in_flight
+    an_erased_call_is_not_recovered
     refused_work_is_interrupted_and_reconciled_work_is_asked_about
     reconciled_work_that_was_cancelled_is_recovered
     shutting_down_begins_nothing_more
-    a_record_that_begins_anew_is_due_by_its_own_lease
+    a_new_generation_is_due_by_its_own_lease
 }
 
 /// The recovery skips a record that cannot be read.

@@ -60,7 +60,7 @@ async fn an_outcome_survives_closing_and_opening() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn opening_and_migrating_one_file_from_many_at_once() {
+async fn many_open_and_migrate_one_file_concurrently() {
     let directory = tempfile::tempdir().unwrap();
     let mut opening = JoinSet::new();
     for number in 0..20 {
@@ -213,7 +213,7 @@ async fn the_error_for_a_missing_table_names_the_remedy() {
 }
 
 #[tokio::test]
-async fn tables_of_a_later_release_are_left_alone() {
+async fn tables_of_a_later_release_are_not_changed() {
     let directory = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(file(&directory)).await.unwrap();
     let pool = pool(SqliteStore::connect_options(file(&directory))).await;

@@ -410,7 +410,7 @@ async fn a_cache_counts_its_answers() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn an_erasure_is_heeded_in_all_processes_at_once() {
+async fn an_erasure_takes_effect_in_all_processes_immediately() {
     let service = Service::new();
     let claim = ended(&service.store, "erased", b"1").await;
     let process = service.process();
@@ -457,7 +457,7 @@ async fn a_read_that_an_erasure_elsewhere_overtook_is_not_kept() {
 /// some seconds, not for the maximum age.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn an_erased_record_whose_mark_was_evicted_comes_back_for_seconds_only() {
+async fn an_erased_record_whose_tombstone_was_evicted_comes_back_for_seconds_only() {
     let service = Service::new();
     let claim = ended(&service.store, "evicted", b"1").await;
     let seen = observed(&service.store, &claim).await;
@@ -539,7 +539,7 @@ async fn a_newer_record_takes_the_place_of_an_older_one() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn a_cache_in_process_stands_in_front_of_the_one_in_redis() {
+async fn a_cache_in_process_works_in_front_of_the_one_in_redis() {
     let service = Service::new();
     let claim = ended(&service.store, "both", b"1").await;
     let cached = Cached::new(service.process());

@@ -244,7 +244,7 @@ async fn purging_removes_old_keys_and_the_files_of_crashed_processes() {
 
 /// The directory may have existed before and contain unrelated files, such as a TLS key.
 #[tokio::test]
-async fn purging_leaves_files_of_others_alone() {
+async fn purging_does_not_touch_unrelated_files() {
     let directory = TempDir::new().unwrap();
     let journal = opened(&directory).await;
     let keys = directory.path().join("keys");
@@ -290,7 +290,7 @@ async fn purging_leaves_files_of_others_alone() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn keys_are_for_their_owner_alone() {
+async fn only_their_owner_can_read_the_keys() {
     use std::os::unix::fs::PermissionsExt as _;
 
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;

@@ -69,7 +69,7 @@ async fn idempotent_methods_are_passed_through_once_and_without_a_key() {
 }
 
 #[tokio::test]
-async fn a_request_of_any_method_is_guarded_where_its_caller_gives_it_a_key() {
+async fn a_request_of_any_method_is_guarded_if_its_caller_gives_it_a_key() {
     let server = fails_first().await;
     let key = Key::new("mine").unwrap();
 

@@ -152,7 +152,7 @@ async fn a_conflict_is_retried_if_it_says_that_it_is_temporary() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conflict_of_unknown_length_is_looked_into_and_handed_over_whole() {
+async fn a_conflict_body_of_unknown_length_is_read_and_returned_whole() {
     let chunked = |body: &str| {
         Answer::Say(format!(
             "HTTP/1.1 409 X\r\nConnection: close\r\nContent-Type: application/problem+json\r\n\
@@ -231,7 +231,7 @@ async fn clients_with_the_same_retry_after_come_back_one_by_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_answer_is_handed_over_when_the_tries_are_over() {
+async fn the_last_response_is_returned_after_the_last_attempt() {
     let server = Server::script([say(500, "", "1"), say(502, "", "2"), say(503, "", "3")]).await;
     let response = post(&server, AT_ONCE.retries(2)).await.unwrap();
     assert_eq!(server.asked().len(), 3);
@@ -270,7 +270,7 @@ async fn an_unreachable_server_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_try_begins_after_the_time_is_over() {
+async fn no_attempt_begins_after_the_time_limit() {
     let policy = AT_ONCE.total(secs(25));
     let server = Server::script([say(503, "Retry-After: 10\r\n", "")]).await;
     let began = Instant::now();
@@ -386,7 +386,7 @@ async fn a_redirect_takes_the_key_and_the_body_along() {
 /// The work is done and its result is at another address. If that address fails, the request is sent again with its
 /// key.
 #[tokio::test]
-async fn a_result_that_is_elsewhere_is_fetched() {
+async fn a_result_at_another_address_is_fetched() {
     let other = say(303, "Location: /charges/1\r\n", "");
     let server = Server::script([other.clone(), say(503, "", ""), other, say(200, "", "paid")]);
     let server = server.await;

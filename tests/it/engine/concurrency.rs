@@ -68,7 +68,7 @@ async fn a_hundred_duplicates_that_do_not_wait_are_refused_as_in_flight() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn duplicates_of_a_finished_key_are_all_replayed_however_many_come_at_once() {
+async fn many_concurrent_duplicates_of_a_finished_key_are_all_replayed() {
     let (idem, effects) = (service(), Effects::default());
     effects.run(&idem, call("k", 1)).await.unwrap();
     let duplicates = (0..100).map(|_| effects.run(&idem, call("k", 1)));
@@ -133,7 +133,7 @@ async fn waiting_ends_at_its_own_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn across_services_those_that_wait_poll_by_reading_with_growing_pauses() {
+async fn in_another_service_waiting_duplicates_poll_with_growing_pauses() {
     let ([one, two], effects) = (services(), Effects::default());
     let first = one.run(call("k", 1), async || {
         tokio::time::sleep(Duration::from_secs(20)).await;
@@ -226,7 +226,7 @@ async fn a_follower_is_given_a_value_only_after_the_store_has_acknowledged_it() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn annotated_work_may_do_more_of_its_kind_inside() {
+async fn a_body_may_make_other_idempotent_calls() {
     let (idem, effects) = (service(), Effects::default());
     let outer = || {
         idem.run(call("outer", 1), async || {

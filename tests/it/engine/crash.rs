@@ -105,7 +105,7 @@ async fn a_refused_call_stays_interrupted_until_an_operator_completes_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_person_can_release_fail_or_erase_an_interrupted_record() {
+async fn an_operator_can_release_fail_or_erase_an_interrupted_record() {
     let refuse = || call("k", 1).on_crash(OnCrash::Refuse);
 
     let (idem, effects) = (idem(), Effects::default());
@@ -254,7 +254,7 @@ async fn reconcile_is_never_asked_about_another_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_a_call_whose_body_was_never_polled_gives_the_key_back() {
+async fn dropping_a_call_whose_body_was_never_polled_releases_the_key() {
     for on_crash in [OnCrash::Rerun, OnCrash::Refuse] {
         let (idem, effects) = (idem(), Effects::default());
         // The body is a future that is created and never polled, because its caller stops at that point.

@@ -47,7 +47,7 @@ async fn a_terminal_error_is_stored_and_replayed_under_every_mode() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn under_rerun_every_other_error_releases_the_key_at_once() {
+async fn under_rerun_every_other_error_releases_the_key_immediately() {
     for failure in [|| Failure::TimedOut, || Failure::Lost] {
         let (idem, effects) = (idem(), Effects::default());
         let result = fail(&idem, &effects, call("k", 1), failure()).await;

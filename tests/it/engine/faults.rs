@@ -234,7 +234,7 @@ async fn an_abandoned_claim_does_not_occupy_its_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_that_failed_for_want_of_the_store_ask_it_seldom() {
+async fn calls_that_failed_without_the_store_ask_it_seldom() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
     faults.outage();
     let mut calls = JoinSet::new();

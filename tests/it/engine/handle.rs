@@ -126,7 +126,7 @@ async fn the_purger_removes_expired_records_until_it_is_dropped() {
 }
 
 #[test]
-fn outside_of_a_runtime_a_call_says_so() {
+fn a_call_outside_of_a_runtime_is_an_error() {
     let idem = idem();
     let call = Effects::default();
     let mut run = Box::pin(call.run(&idem, super::call("k", 1)));

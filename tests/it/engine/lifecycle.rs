@@ -100,7 +100,7 @@ async fn a_fingerprint_as_key_filters_duplicates_until_the_ttl() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_can_learn_where_its_result_came_from() {
+async fn a_caller_can_read_the_provenance_of_its_result() {
     let (idem, effects) = (idem(), Effects::default());
     let (_, first) = with_provenance(effects.run(&idem, call("k", 1))).await;
     let first = first.unwrap();

@@ -357,7 +357,7 @@ async fn a_step_that_is_dropped_half_way_is_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_whose_caller_went_away_is_still_saved() {
+async fn the_result_of_a_dropped_step_is_still_saved() {
     let ((idem, faults), ledger) = (faulty(), Ledger::default());
     let gate = faults.hold_before(Op::SaveStep);
     let mut dying = Box::pin(run(&idem, call("k", 1), async |attempt| {

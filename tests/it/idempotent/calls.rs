@@ -87,7 +87,7 @@ async fn fan_out(bank: &Bank) -> Result<u32, Failure> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_may_make_many_calls_at_once() {
+async fn a_body_may_make_many_concurrent_calls() {
     let bank = Bank::new();
     for _ in 0..2 {
         assert_eq!(fan_out(&bank).await.unwrap(), 3);

@@ -38,7 +38,7 @@ async fn refuse_leaves_a_crashed_call_to_an_operator() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rerun_runs_again_once_the_lease_is_over() {
+async fn rerun_runs_again_once_the_lease_has_expired() {
     let bank = Bank::new();
     crash(rerunning(&bank)).await;
     tokio::time::advance(LEASE).await;

@@ -152,7 +152,7 @@ async fn closed(bank: &Bank) -> Result<u32, Failure> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_store_nothing_runs_unless_it_is_told_to() {
+async fn without_a_store_nothing_runs_unless_the_call_allows_it() {
     let bank = Bank::new();
     bank.store().outage();
     let refused = closed(&bank).await;

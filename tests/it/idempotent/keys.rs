@@ -132,7 +132,7 @@ async fn the_request_can_be_its_own_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_replaces_the_request_is_the_key_then() {
+async fn the_replacement_of_the_request_can_be_the_key() {
     let bank = Bank::new();
     let mail = async |to, text: &str| mail_once(&bank, to, text.to_owned()).await.unwrap();
     assert_eq!(mail("ann", "hello").await, 1);

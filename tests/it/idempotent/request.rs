@@ -62,7 +62,7 @@ async fn skipping_all(bank: &Bank, amount: u64, clock: fn() -> u64) -> Result<u3
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_skipped_does_not_count_and_needs_no_fingerprint() {
+async fn a_skipped_argument_does_not_count_and_needs_no_fingerprint() {
     let bank = Bank::new();
     let clock: fn() -> u64 = || 0;
     let other: fn() -> u64 = || 1;
@@ -127,7 +127,7 @@ async fn replaced(
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_replaces_the_request_alone_counts() {
+async fn only_the_replacement_of_the_request_counts() {
     let bank = Bank::new();
     let charge = |id, amount| Charge { id, amount };
     replaced(&bank, charge(1, 5), "Note", || 0).await.unwrap();

@@ -47,7 +47,7 @@ async fn fifty_duplicates_at_once_run_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_another_process_wrote_is_replayed_and_compared() {
+async fn a_record_of_another_process_is_replayed_and_compared() {
     let directory = tempfile::tempdir().unwrap();
     let first = Ledger::open(&directory).await;
     assert_eq!(first.write("k", 30).await.unwrap(), (1, 30));

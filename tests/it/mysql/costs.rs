@@ -108,7 +108,7 @@ async fn a_first_call_is_two_statements_and_a_replay_one() {
 /// Waiting requests are claimed, and completed, in one or two statements. MySQL claims one at a time.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn calls_at_once_share_statements() {
+async fn concurrent_calls_share_statements() {
     for database in Database::each().await {
         let pool = database.pool(1).await;
         let store = MySqlStore::new(pool.clone());

@@ -13,7 +13,7 @@ use super::{Database, Log, TOPIC, placed, until};
 
 super::on_every_database!(
     a_message_is_there_if_and_only_if_its_transaction_commits,
-    a_handler_gets_what_was_enqueued,
+    a_handler_gets_the_enqueued_value,
     the_same_message_is_enqueued_once_under_its_own_key,
     a_malformed_message_is_refused_and_spoils_no_transaction,
     a_delayed_message_waits,
@@ -38,7 +38,7 @@ async fn a_message_is_there_if_and_only_if_its_transaction_commits(database: Dat
     assert_eq!(database.outbox.backlog().await.unwrap().waiting, 1);
 }
 
-async fn a_handler_gets_what_was_enqueued(database: Database) {
+async fn a_handler_gets_the_enqueued_value(database: Database) {
     let order = placed(7);
     let message = outbox::message(TOPIC, &order)
         .ordered_by("customer ä")

@@ -12,11 +12,11 @@ use crate::replay::values::Any;
 use crate::replay::{handed_on, is_readable};
 
 super::on_every_database!(
-    what_a_handler_gets_is_the_value_that_was_enqueued,
+    any_enqueued_value_reaches_its_handler_unchanged,
     another_amount_beyond_64_bits_is_another_message,
 );
 
-async fn what_a_handler_gets_is_the_value_that_was_enqueued(database: Database) {
+async fn any_enqueued_value_reaches_its_handler_unchanged(database: Database) {
     let values = Arc::new(handed_on(100));
     let (mut enqueued, mut readable) = (0, 0);
     for (number, value) in values.iter().enumerate() {

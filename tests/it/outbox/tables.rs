@@ -9,13 +9,13 @@ use tokio::task::JoinSet;
 use super::{Database, Log, Placed, Pool, TOPIC, placed, until};
 
 super::on_every_database!(
-    ten_migrate_at_once,
+    ten_migrate_concurrently,
     an_outbox_has_a_table_of_its_own_name,
     delivered_messages_are_kept_as_long_as_asked,
     polls_skip_messages_that_are_not_due_by_the_index,
 );
 
-async fn ten_migrate_at_once(database: Database) {
+async fn ten_migrate_concurrently(database: Database) {
     let mut migrating = JoinSet::new();
     for _ in 0..10 {
         let outbox = database.outbox.clone().with_table("at_once").unwrap();

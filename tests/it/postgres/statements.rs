@@ -89,7 +89,7 @@ async fn a_first_call_is_two_statements_and_a_replay_one_that_logs_no_byte() {
 /// Waiting requests are claimed, and completed, in one or two statements.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn calls_at_once_share_statements() {
+async fn concurrent_calls_share_statements() {
     let options = Options::fast()
         .set("shared_preload_libraries", "pg_stat_statements")
         .set("pg_stat_statements.track_utility", "off");

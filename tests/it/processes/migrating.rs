@@ -34,7 +34,7 @@ async fn ten_migrate(place: &Place) {
 const APPLIED: &str = "SELECT version FROM idem_records_migrations ORDER BY version";
 
 #[tokio::test]
-async fn ten_processes_migrate_sqlite_at_once() {
+async fn ten_processes_migrate_sqlite_concurrently() {
     let place = Place::sqlite();
     ten_migrate(&place).await;
     let pool = sqlx::SqlitePool::connect(&place.address).await.unwrap();
@@ -44,7 +44,7 @@ async fn ten_processes_migrate_sqlite_at_once() {
 
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn ten_processes_migrate_postgres_at_once() {
+async fn ten_processes_migrate_postgres_concurrently() {
     let place = Place::postgres().await;
     ten_migrate(&place).await;
     let pool = sqlx::PgPool::connect(&place.address).await.unwrap();
@@ -54,7 +54,7 @@ async fn ten_processes_migrate_postgres_at_once() {
 
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn ten_processes_migrate_maria_db_at_once() {
+async fn ten_processes_migrate_maria_db_concurrently() {
     let place = Place::mysql().await;
     ten_migrate(&place).await;
     let pool = sqlx::MySqlPool::connect(&place.address).await.unwrap();

@@ -126,7 +126,10 @@ async fn a_pause_before_the_commit_changes_nothing<S: Database>(place: Place) {
 
 /// The server does not wait for the paused process. It rolls the transaction back, and the call that ran in the
 /// meantime is the only effect.
-async fn a_connection_closed_meanwhile_is_rolled_back<S: Database>(place: Place, closing: &str) {
+async fn a_connection_closed_during_a_pause_is_rolled_back<S: Database>(
+    place: Place,
+    closing: &str,
+) {
     let (shop, key) = (Shop::<S>::at(place).await, unique_key());
     let mut owner = shop.transacting(&key, closing).await;
     owner.pause().await;
@@ -152,7 +155,7 @@ async fn a_connection_closed_meanwhile_is_rolled_back<S: Database>(place: Place,
 }
 
 /// Killed before the commit, the step has not happened; killed after it, the step does not run again.
-async fn a_step_of_the_dead_happened_or_did_not<S: Database>(place: Place) {
+async fn a_step_of_a_killed_process_happened_or_did_not<S: Database>(place: Place) {
     let shop = Shop::<S>::at(place).await;
     let (before, after) = (unique_key(), unique_key());
     // Dropped, it is killed.
@@ -207,7 +210,7 @@ async fn a_paused_step_keeps_the_file<S: Database>(place: Place) {
 #[tokio::test(flavor = "multi_thread")]
 async fn on_sqlite() {
     a_pause_before_the_commit_changes_nothing::<SqliteStore>(Place::sqlite()).await;
-    a_step_of_the_dead_happened_or_did_not::<SqliteStore>(Place::sqlite()).await;
+    a_step_of_a_killed_process_happened_or_did_not::<SqliteStore>(Place::sqlite()).await;
     a_paused_step_keeps_the_file::<SqliteStore>(Place::sqlite()).await;
 }
 
@@ -217,8 +220,8 @@ async fn on_postgres() {
     a_pause_before_the_commit_changes_nothing::<PostgresStore>(Place::postgres().await).await;
     let closing = "SET idle_in_transaction_session_timeout = 300";
     let place = Place::postgres().await;
-    a_connection_closed_meanwhile_is_rolled_back::<PostgresStore>(place, closing).await;
-    a_step_of_the_dead_happened_or_did_not::<PostgresStore>(Place::postgres().await).await;
+    a_connection_closed_during_a_pause_is_rolled_back::<PostgresStore>(place, closing).await;
+    a_step_of_a_killed_process_happened_or_did_not::<PostgresStore>(Place::postgres().await).await;
     a_takeover_refuses_the_commit_of_a_step::<PostgresStore>(Place::postgres().await).await;
 }
 
@@ -228,7 +231,7 @@ async fn on_maria_db() {
     a_pause_before_the_commit_changes_nothing::<MySqlStore>(Place::mysql().await).await;
     let place = Place::mysql().await;
     let closing = "SET SESSION wait_timeout = 1";
-    a_connection_closed_meanwhile_is_rolled_back::<MySqlStore>(place, closing).await;
-    a_step_of_the_dead_happened_or_did_not::<MySqlStore>(Place::mysql().await).await;
+    a_connection_closed_during_a_pause_is_rolled_back::<MySqlStore>(place, closing).await;
+    a_step_of_a_killed_process_happened_or_did_not::<MySqlStore>(Place::mysql().await).await;
     a_takeover_refuses_the_commit_of_a_step::<MySqlStore>(Place::mysql().await).await;
 }

@@ -66,7 +66,7 @@ async fn a_replay_is_one_read_and_logs_no_byte() {
 
 /// Requests that wait for the write lock share one commit.
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_at_once_share_commits() {
+async fn concurrent_calls_share_commits() {
     let directory = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(file(&directory)).await.unwrap();
     let mut crowd = Crowd::gather(&store).await;

@@ -16,7 +16,7 @@ on_every_store! {
     a_replay_runs_nothing,
     a_reused_key_is_an_error_and_changes_nothing,
     an_error_rolls_back,
-    a_terminal_error_is_kept_without_what_the_body_did,
+    a_terminal_error_is_stored_without_the_effects_of_the_body,
     a_panic_rolls_back,
     a_dropped_call_rolls_back,
     a_body_that_swallows_an_error_of_the_database,
@@ -63,7 +63,7 @@ async fn an_error_rolls_back<P: Place>(shop: Arc<Shop<P>>) {
     shop.assert_ordered_once("a").await;
 }
 
-async fn a_terminal_error_is_kept_without_what_the_body_did<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_terminal_error_is_stored_without_the_effects_of_the_body<P: Place>(shop: Arc<Shop<P>>) {
     for then in [Then::Decline, Then::Succeed] {
         let error = order(&shop, "a", 5, then).await.unwrap_err();
         assert!(

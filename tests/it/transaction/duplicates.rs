@@ -15,12 +15,12 @@ use super::{
 const LONG: Duration = Duration::from_secs(60);
 
 on_every_store! {
-    fifty_at_once_have_one_effect,
-    fifty_at_once_through_handles_of_their_own_have_one_effect,
+    fifty_concurrent_calls_have_one_effect,
+    fifty_concurrent_calls_through_separate_handles_have_one_effect,
     a_duplicate_gets_in_flight_immediately,
     a_duplicate_waits_for_the_commit,
     a_duplicate_runs_if_the_first_is_rolled_back,
-    another_request_is_told_from_a_duplicate,
+    another_request_is_distinguished_from_a_duplicate,
 }
 
 mod servers {
@@ -39,11 +39,13 @@ mod servers {
     }
 }
 
-async fn fifty_at_once_have_one_effect<P: Place>(shop: Arc<Shop<P>>) {
+async fn fifty_concurrent_calls_have_one_effect<P: Place>(shop: Arc<Shop<P>>) {
     fifty(&shop, Arc::clone).await;
 }
 
-async fn fifty_at_once_through_handles_of_their_own_have_one_effect<P: Place>(shop: Arc<Shop<P>>) {
+async fn fifty_concurrent_calls_through_separate_handles_have_one_effect<P: Place>(
+    shop: Arc<Shop<P>>,
+) {
     fifty(&shop, |shop| shop.elsewhere()).await;
 }
 
@@ -152,7 +154,7 @@ async fn another_process_runs_if_the_first_is_rolled_back<P: Place>(shop: Arc<Sh
     goes_on_after_a_rollback(&shop, &shop.elsewhere()).await;
 }
 
-async fn another_request_is_told_from_a_duplicate<P: Place>(shop: Arc<Shop<P>>) {
+async fn another_request_is_distinguished_from_a_duplicate<P: Place>(shop: Arc<Shop<P>>) {
     let (gate, calls) = held(&shop, Then::Meet).await;
     let error = idempotency(order(&shop, "a", 6, Then::Succeed).await);
     assert!(matches!(error, Error::KeyReused), "{error:?}");

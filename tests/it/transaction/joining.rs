@@ -17,9 +17,9 @@ use super::{
 on_every_store! {
     the_callers_commit_is_the_commit,
     the_callers_rollback_takes_the_record_along,
-    an_error_takes_back_what_the_call_did_alone,
-    a_terminal_error_is_kept_with_the_callers_commit,
-    a_dropped_call_is_taken_back_before_the_connection_is_used_again,
+    an_error_rolls_back_only_the_call,
+    a_terminal_error_is_stored_with_the_callers_commit,
+    a_dropped_call_is_rolled_back_before_the_connection_is_used_again,
     a_duplicate_in_the_same_transaction_is_replayed,
     nobody_is_told_what_is_not_committed,
     a_connection_without_a_transaction_is_refused,
@@ -106,7 +106,7 @@ async fn the_callers_rollback_takes_the_record_along<P: Place>(shop: Arc<Shop<P>
     shop.assert_ordered_once("a").await;
 }
 
-async fn an_error_takes_back_what_the_call_did_alone<P: Place>(shop: Arc<Shop<P>>) {
+async fn an_error_rolls_back_only_the_call<P: Place>(shop: Arc<Shop<P>>) {
     let mut outer = shop.place.begin().await;
     P::order(P::connection(&mut outer), "before", 1)
         .await
@@ -123,7 +123,7 @@ async fn an_error_takes_back_what_the_call_did_alone<P: Place>(shop: Arc<Shop<P>
     );
 }
 
-async fn a_terminal_error_is_kept_with_the_callers_commit<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_terminal_error_is_stored_with_the_callers_commit<P: Place>(shop: Arc<Shop<P>>) {
     let mut outer = shop.place.begin().await;
     P::order(P::connection(&mut outer), "before", 1)
         .await
@@ -140,7 +140,7 @@ async fn a_terminal_error_is_kept_with_the_callers_commit<P: Place>(shop: Arc<Sh
     assert_eq!(shop.record("a").await.unwrap().state, State::Failed);
 }
 
-async fn a_dropped_call_is_taken_back_before_the_connection_is_used_again<P: Place>(
+async fn a_dropped_call_is_rolled_back_before_the_connection_is_used_again<P: Place>(
     shop: Arc<Shop<P>>,
 ) {
     let mut outer = shop.place.begin().await;
