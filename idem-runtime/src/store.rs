@@ -233,7 +233,7 @@ pub enum Resolution {
     Complete(Outcome),
     /// The operation did not take effect: the record becomes RELEASED, and the next claim runs the body.
     Release,
-    /// It is unknown whether the operation took effect: the record becomes INTERRUPTED. Claim id and fencing token
+    /// Nothing is known about the effect of the operation: the record becomes INTERRUPTED. Claim id and fencing token
     /// stay, so that its owner may still complete it.
     Interrupt,
     /// Deletes the record, in any state except RUNNING with a valid lease.
