@@ -1,11 +1,11 @@
-//! Idempotent HTTP: requests with an `Idempotency-Key` header, by the rules of
-//! [draft-ietf-httpapi-idempotency-key-header-07][draft], answered with problems (RFC 9457) where they are refused.
+//! Idempotent HTTP requests with an `Idempotency-Key` header, as in
+//! [draft-ietf-httpapi-idempotency-key-header-07][draft]. Refusals are problems (RFC 9457).
 //!
-//! - A handler that calls an `#[idempotent]` function takes an `IdempotencyKey` (feature `axum`).
-//! - [`IdempotencyLayer`] makes whole routes idempotent whose handlers know nothing of it, in any tower service with
-//!   `http` types.
+//! - The extractor `IdempotencyKey` (feature `axum`) is for handlers that call `#[idempotent]` functions.
+//! - The layer [`IdempotencyLayer`] makes whole routes idempotent without changes to their handlers, in any tower service
+//!   with `http` types.
 //!
-//! Neither can be had without saying whose a request is: see [`Principal`].
+//! Both require a [`Principal`], the authenticated caller that a key belongs to, or an explicit [`unscoped`].
 //!
 //! [draft]: https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07
 #![cfg_attr(
@@ -41,7 +41,7 @@ async fn handler(
     Ok(Json(place(&idem, &key, order).await?))
 }
 
-/// Whoever is authenticated: an extractor of the service's own.
+/// Authenticated user: an extractor that the service has.
 struct User { id: u64 }
 
 impl Principal for User {
@@ -75,7 +75,7 @@ use axum::routing::{get, post};
 use idem_runtime::http::{IdempotencyLayer, Principal, scoped_by_extension};
 use idem_runtime::{Idem, MemoryStore, ToScope};
 
-/// Whoever is authenticated: a middleware in front of the layer has put it into the request's extensions.
+/// Authenticated user: an outer middleware has put it into the request's extensions.
 #[derive(Clone)]
 struct User { id: u64 }
 
@@ -95,7 +95,7 @@ let page = layer.policy_page();
 let drain = layer.drain();
 let app: Router = Router::new()
     .route("/orders", post(async || "made"))
-    .layer(layer) // the layer that authenticates comes behind this line, and so in front of it
+    .layer(layer) // add the authentication layer after this line: later lines are outer layers
     .route("/idempotency", get(page));
 // axum::serve(listener, app).with_graceful_shutdown(...).await, then drain.finished().await
 # Ok(())
@@ -104,48 +104,49 @@ let app: Router = Router::new()
 "##
 )]
 //!
-//! POST and PATCH are guarded; other methods pass through, and so do requests without a key where it is
-//! [optional](LayerBuilder::key_optional). What is guarded goes this way:
+//! The layer guards POST and PATCH. Other methods pass through, and so do requests without a key if the key is
+//! [optional](LayerBuilder::key_optional). A guarded request is processed in these steps:
 //!
-//! 1. Its principal and its key are read. Without a principal it is refused with 403 and told nothing else; a service
-//!    that would rather answer 401 does so in its authentication, in front of the layer.
-//! 2. Its body is read, [up to a limit](LayerBuilder::max_request_bytes) and [in time](LayerBuilder::body_timeout), and
-//!    with the method, path (behind a nested router the client's own with feature `axum` alone), query and
-//!    `Content-Type` and `Content-Encoding` it becomes the fingerprint. JSON counts by what it says, anything else by its
-//!    bytes; so a `multipart/form-data` body must be repeated with the same boundary, and a compressed one as the same
-//!    bytes, unless a layer in front of this one has decompressed it. No other header counts, `Host`, `Accept` and
-//!    `If-Match` included, and neither do trailers of the request. So a service with a tenant per host puts the host
-//!    into the scope, see [`scoped_by`].
-//! 3. Its key is claimed, in a task of its own unless the claim is answered at once: from here on a client that goes
-//!    away stops nothing, and [`Drain`] waits for the request. Task-locals of the server are not there. A stored response
-//!    is given as it was, with [`Idempotent-Replayed`](IDEMPOTENT_REPLAYED).
-//! 4. The handler runs in that task, with the [`Attempt`](crate::Attempt) in the request's extensions.
-//! 5. A [final](finality) response is read up to [a limit](LayerBuilder::max_response_bytes) and stored: its status, its
-//!    body and [some headers](LayerBuilder::store_header). One that is too long, or breaks off, is given to its caller
-//!    alone, and its key is [`Unrecorded`](crate::Error::Unrecorded). Trailers reach the first caller and are not
-//!    stored: a replay has none, as behind a proxy that drops them (RFC 9110 §6.5.1).
+//! 1. **Principal and key.** A request without a principal is refused with 403, before anything else is checked. To
+//!    answer 401 instead, refuse the request in your authentication, outside the layer.
+//! 2. **Fingerprint.** The body is read, [up to a limit](LayerBuilder::max_request_bytes) and within [a
+//!    timeout](LayerBuilder::body_timeout). The fingerprint covers the method, the path, the query, `Content-Type`,
+//!    `Content-Encoding` and the body:
+//!    - JSON is compared by value, any other body byte by byte. A retry of `multipart/form-data` must have the same
+//!      boundary. A retry of a compressed body must have the same bytes, unless an outer layer decompresses it.
+//!    - Inside a nested router, the path is the client's only with feature `axum`.
+//!    - No other header counts, `Host`, `Accept` and `If-Match` included, and no trailer. A service with one tenant per
+//!      host must put the tenant into the scope, see [`scoped_by`].
+//! 3. **Claim.** The key is claimed, in a separate task unless the answer is available immediately. From here on, the
+//!    request continues even if its client disconnects, and [`Drain`] waits for it. Task-local values of the server are
+//!    not available. A stored response is returned with [`Idempotent-Replayed`](IDEMPOTENT_REPLAYED).
+//! 4. **Handler.** The handler runs in that task, with the [`Attempt`](crate::Attempt) in the request's extensions.
+//! 5. **Response.** A [final](finality) response is read, up to [a limit](LayerBuilder::max_response_bytes), and stored:
+//!    status, body and [some headers](LayerBuilder::store_header). If the response is too long or ends with an error,
+//!    only its first caller gets it, and its key becomes [`Unrecorded`](crate::Error::Unrecorded). Trailers reach the
+//!    first caller but are not stored. Proxies may drop them as well (RFC 9110 §6.5.1).
 //!
-//! After a crash, the handler's panic included, the next request runs the handler again once the lease is over, unless
-//! the layer was told to [`refuse`](LayerBuilder::refuse).
+//! After a crash or a panic of the handler, the next request runs the handler again as soon as the lease lapses, unless
+//! the layer [refuses](LayerBuilder::refuse) to.
 //!
 //! # Order of layers
 //!
-//! In front of this layer, where replays and refusals pass as well, belongs:
+//! An outer layer sees every response, replays and refusals included. These layers belong outside this one:
 //!
-//! - what authenticates, decompresses requests, compresses responses, or adds headers to all responses.
-//! - **CORS.** A browser's script may send a key only if the preflight allows the header, and read only the headers that
-//!   are exposed. With `CorsLayer` of tower-http: `.allow_headers([AUTHORIZATION, CONTENT_TYPE, IDEMPOTENCY_KEY])` and
+//! - Authentication, decompression of requests, compression of responses, and layers that add headers to all responses.
+//! - **CORS.** A script in a browser can send a key only if the preflight allows the header, and can read only exposed
+//!   headers. With `CorsLayer` of tower-http: `.allow_headers([AUTHORIZATION, CONTENT_TYPE, IDEMPOTENCY_KEY])` and
 //!   `.expose_headers([IDEMPOTENT_REPLAYED, RETRY_AFTER])`.
-//! - **what limits the time of requests.** The client whose time is over is told so, 408 for instance, and the handler
-//!   runs to its end. The retry gets 409 until then, and afterwards the replay. Behind this layer a time-out cuts the
-//!   handler off in the middle, and each retry runs it anew.
-//! - what catches panics, where a retry should wait for the lease as after any crash. Behind this layer the panic is a
-//!   response like any other: a 500 releases the key at once, and under `refuse` interrupts it.
+//! - **Request timeouts.** The client gets its timeout response, for example 408, while the handler runs to its end. A
+//!   retry gets 409 until then, and the stored response afterwards. Inside this layer, a timeout would cancel the
+//!   handler midway, and each retry would run it again.
+//! - **Catching panics**, if a retry should wait for the lease as after any crash. Inside this layer, a caught panic is a
+//!   response like any other: a 500 releases the key immediately, or interrupts it under `refuse`.
 //!
-//! Behind it belongs what only the handler needs. This layer is ready when the service behind it is, since nobody knows
-//! at that time whether a request will be replayed: where a limit of concurrency is built around the handler with
-//! `ServiceBuilder`, replays wait for a place as well. In a `Router` of axum each `.layer(...)` is always ready, and what
-//! is behind it waits when it is called; there replays wait for nothing.
+//! Layers that only the handler needs belong inside. This layer is ready when its inner service is, because a replay is
+//! not recognized before the request is read. If a concurrency limit wraps the handler in a `ServiceBuilder`, replays
+//! therefore wait for a free place too. In a `Router` of axum, each `.layer(...)` is always ready, and its inner services
+//! wait when they are called: there replays do not wait.
 #![cfg_attr(
     all(feature = "axum", feature = "memory"),
     doc = r##"
@@ -161,7 +162,7 @@ use axum::routing::post;
 # use idem_runtime::http::{IdempotencyLayer, unscoped};
 # use idem_runtime::{Idem, MemoryStore};
 
-/// As `TimeoutLayer` of tower-http does it.
+/// Does the same as `TimeoutLayer` of tower-http.
 async fn within_ten_seconds(request: Request, next: Next) -> Response {
     match tokio::time::timeout(Duration::from_secs(10), next.run(request)).await {
         Ok(response) => response,
@@ -175,7 +176,7 @@ async fn within_ten_seconds(request: Request, next: Next) -> Response {
 let app: Router = Router::new()
     .route("/orders", post(async || "made"))
     .layer(layer)
-    .layer(from_fn(within_ten_seconds)); // a later line is further in front
+    .layer(from_fn(within_ten_seconds)); // a later line is an outer layer
 # Ok(())
 # }
 ```
@@ -184,26 +185,30 @@ let app: Router = Router::new()
 //!
 //! # Load
 //!
-//! Handlers outlive their clients, and bodies are in memory before anybody knows what they are worth. So a layer bounds
-//! [the requests under way](LayerBuilder::max_running), [the bytes of their bodies](LayerBuilder::max_buffered_bytes) and
-//! [the time that a body may take](LayerBuilder::body_timeout), and one principal gets [a
-//! share](LayerBuilder::principal_share) of the first two. A body that is slow to arrive takes no place of a request
-//! under way, and only as many bytes as have arrived. By default a layer holds 256 MiB of requests at most, and 64 MiB
-//! of one principal's.
+//! Handlers outlive their clients, and request bodies are in memory before their keys are claimed. A layer therefore
+//! limits three things:
+//!
+//! - the [number of running requests](LayerBuilder::max_running)
+//! - the [bytes of their bodies](LayerBuilder::max_buffered_bytes)
+//! - the [time for a body to arrive](LayerBuilder::body_timeout)
+//!
+//! Each principal gets a [share](LayerBuilder::principal_share) of the first two. A body that is still arriving does not
+//! count as a running request, and only the bytes that have arrived count. By default, a layer holds at most 256 MiB of
+//! request bodies, of which at most 64 MiB belong to one principal.
 //!
 //! # gRPC
 //!
-//! The layer refuses gRPC and gRPC-Web calls that it would guard, those with a `Content-Type` of `application/grpc`: the
-//! outcome of such a call is in trailers, under HTTP 200 whatever became of it. A gRPC client shows nothing of an HTTP
-//! error but its status, so the refusal has its own form: HTTP 200, `grpc-status: 12` (`UNIMPLEMENTED`, which no client
-//! repeats) and a `grpc-message` that says what to do. Call an `#[idempotent]` function in the service's method instead,
-//! with the key from its metadata, and route gRPC past the layer.
+//! The layer refuses gRPC and gRPC-Web calls that it would guard: requests with a `Content-Type` of `application/grpc`.
+//! The outcome of a gRPC call is in its trailers, and its HTTP status is always 200. A gRPC client shows only the status
+//! of an HTTP error, so the refusal has gRPC's own form: HTTP 200, `grpc-status: 12` (`UNIMPLEMENTED`, which clients do
+//! not retry) and a `grpc-message` with the remedy. Route gRPC past the layer. In the service's method, call an
+//! `#[idempotent]` function with the key from the call's metadata.
 //!
-//! # Responses that are read while they are made
+//! # Streaming responses
 //!
-//! Final responses are held back until they are complete, so server-sent events would arrive too late, or never. A
-//! response that is not final passes as it is made. The way out is a policy that stores no such response; a retry runs
-//! its handler again:
+//! A final response is held back until it is complete, so server-sent events would arrive too late or never. Other
+//! responses are streamed. To stream a response, use a policy that does not store it. A retry then runs the handler
+//! again:
 #![cfg_attr(
     all(feature = "axum", feature = "memory"),
     doc = r##"
@@ -230,46 +235,25 @@ let layer = IdempotencyLayer::builder(&idem, "chats", ttl, unscoped())
 //!
 //! # Errors on the wire
 //!
-//! [`Problem`] is how every refusal looks, and [`ProblemKind`] which there are. With feature `axum` an
-//! [`Error`](crate::Error) is a response by itself, and `documented_at` says where its policy page is.
+//! Every refusal is a [`Problem`] of some [`ProblemKind`]. With feature `axum`, an [`Error`](crate::Error) is a response
+//! too, and `documented_at` sets the URL of its policy page.
 //!
-//! A service whose clients expect errors of another shape makes it of the [`Problem`] that each refusal carries in its
-//! extensions, in front of the layer or around the routes with an extractor. Clients generated for one shape may take
-//! any other for a success:
+//! A service whose clients expect another error format can convert refusals, because each response carries its
+//! [`Problem`] as an extension. Convert them outside the layer, or around the routes that use the extractor. Clients that
+//! were generated for one format may take any other for a success:
 #![cfg_attr(
     all(feature = "axum", feature = "memory"),
-    doc = r##"
-```
-use axum::Router;
-use axum::body::Body;
-use axum::http::HeaderValue;
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use axum::middleware::map_response;
-use axum::response::Response;
-use axum::routing::post;
-use idem_runtime::http::Problem;
+    doc = concat!(
+        // Hides the first line of the file, which describes the file.
+        "```\n# //",
+        include_str!("http/stripe_errors.rs"),
+        r##"
+# use axum::Router;
+# use axum::middleware::map_response;
+# use axum::routing::post;
 # use idem_runtime::http::{IdempotencyLayer, unscoped};
 # use idem_runtime::{Idem, MemoryStore};
-
-/// Refusals in the shape of Stripe's errors. The status, `Retry-After` and the extensions stay as they are.
-async fn stripe_errors(response: Response) -> Response {
-    let Some(problem) = response.extensions().get::<Problem>() else {
-        return response;
-    };
-    let error = serde_json::json!({
-        "error": {
-            "type": "idempotency_error",
-            "code": problem.kind().slug(),
-            "message": problem.to_string(),
-            "request_log_url": problem.instance(),
-        }
-    });
-    let (mut parts, _) = response.into_parts();
-    parts.headers.remove(CONTENT_LENGTH);
-    parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Response::from_parts(parts, Body::from(error.to_string()))
-}
-
+#
 # fn main() -> Result<(), Box<dyn std::error::Error>> {
 # let idem = Idem::new(MemoryStore::new());
 # let ttl = std::time::Duration::from_secs(3600);
@@ -289,22 +273,29 @@ let app: Router = Router::new()
 # }
 ```
 "##
+    )
 )]
 
+mod admission;
 mod body;
+mod config;
 mod drain;
 #[cfg(feature = "axum")]
 mod extract;
 mod finality;
+mod fingerprint;
 mod future;
 mod grpc;
+mod guarded;
 mod header;
 mod layer;
 mod policy_page;
 mod principal;
 mod problem;
+mod refusal;
 mod service;
 mod stored;
+mod syntax;
 
 pub use self::body::Body;
 pub use self::drain::Drain;
@@ -312,9 +303,10 @@ pub use self::drain::Drain;
 pub use self::extract::{IdempotencyKey, KeyRejection, Lenient, Strict, Syntax, documented_at};
 pub use self::finality::finality;
 pub use self::future::ResponseFuture;
-pub use self::header::{IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, KeySyntax};
+pub use self::header::{IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED};
 pub use self::layer::{IdempotencyLayer, InvalidLayer, LayerBuilder};
 pub use self::policy_page::PolicyPage;
 pub use self::principal::{Principal, Scoping, Unscoped, scoped_by, scoped_by_extension, unscoped};
 pub use self::problem::{Problem, ProblemKind};
 pub use self::service::Idempotency;
+pub use self::syntax::KeySyntax;

@@ -1,4 +1,4 @@
-//! The bodies that the layer hands on: what it has read already, and the rest of it.
+//! Bodies of requests and responses that the layer may have read in part.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -11,9 +11,9 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// A body that the layer may have read before: of a request for the service behind it, or of its response.
+    /// Body of a request to the inner service, or of its response.
     ///
-    /// Bytes that were read stand in one chunk in front of what was not.
+    /// If the layer has read a part, the body starts with that part in one chunk.
     pub struct Body<B: HttpBody> {
         head: Option<Bytes>,
         #[pin]
@@ -22,22 +22,22 @@ pin_project! {
 }
 
 pin_project! {
-    /// What comes behind the head.
+    /// Rest of a body after its head.
     #[project = EndProjection]
     enum End<B: HttpBody> {
-        /// Nothing but trailers.
+        /// Only trailers.
         Read { trailers: Option<HeaderMap> },
-        /// All of a body that nobody has looked at.
+        /// A body that was not read.
         Passed { #[pin] body: B },
-        /// The rest of one that was too long to be read.
+        /// Rest of a body that was too long.
         Rest { body: Pin<Box<B>> },
-        /// The error that reading it met.
+        /// Error from reading the body.
         Failed { error: Option<B::Error> },
     }
 }
 
 impl<B: HttpBody> Body<B> {
-    /// A body that goes through as it is.
+    /// Body that the layer does not read.
     pub(super) fn passed(body: B) -> Self {
         Self {
             head: None,
@@ -45,7 +45,7 @@ impl<B: HttpBody> Body<B> {
         }
     }
 
-    /// A body of these bytes.
+    /// Body that the layer has read.
     pub(super) fn read(bytes: Bytes, trailers: Option<HeaderMap>) -> Self {
         Self {
             head: (!bytes.is_empty()).then_some(bytes),
@@ -53,7 +53,7 @@ impl<B: HttpBody> Body<B> {
         }
     }
 
-    /// The error that reading it met.
+    /// Error from reading the body, if it failed.
     pub(super) fn into_error(self) -> Option<B::Error> {
         match self.end {
             End::Failed { error } => error,
@@ -107,11 +107,11 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
             End::Read { trailers: None } => SizeHint::with_exact(0),
             End::Passed { body } => body.size_hint(),
             End::Rest { body } => body.size_hint(),
-            // An exact length becomes a `Content-Length`, and HTTP/1.1 has trailers behind chunks alone.
+            // An exact length becomes a `Content-Length`, but HTTP/1.1 allows trailers only after chunks.
             End::Read { trailers: Some(_) } | End::Failed { .. } => SizeHint::default(),
         };
         let head = self.head.as_ref().map_or(0, Bytes::len) as u64;
-        // Both bounds are of what is left, so what was read is to be added.
+        // Both bounds are those of the rest, so the length of the head is added.
         if let Some(upper) = hint.upper() {
             hint.set_upper(upper + head);
         }
@@ -126,20 +126,20 @@ impl<B: HttpBody> fmt::Debug for Body<B> {
     }
 }
 
-/// How far a body could be read.
+/// Result of reading a body.
 pub(super) enum Collected<B: HttpBody, F> {
-    /// To its end.
+    /// The whole body.
     All(Bytes, Option<HeaderMap>),
-    /// To the limit, and it goes on.
+    /// The body exceeds the limit.
     Over(Body<B>),
-    /// To an error, which stands behind what was read. The error itself is lost where the body is dropped.
+    /// Reading failed. The body yields the bytes before the error, and then the error.
     Failed(Body<B>),
-    /// To a chunk that there was no room for.
+    /// There was no room for a chunk.
     NoRoom(F),
 }
 
-/// Reads a body, and no more of it than one chunk over the limit in bytes. Each chunk within the limit is kept only if
-/// there is room for so many bytes.
+/// Reads a body up to a limit in bytes, and at most one chunk beyond it. Calls `make_room` with the length of each chunk
+/// within the limit, and stops if it fails.
 pub(super) async fn collect<B: HttpBody<Data = Bytes>, F>(
     body: B,
     limit: usize,
@@ -177,7 +177,7 @@ pub(super) async fn collect<B: HttpBody<Data = Bytes>, F>(
     }
 }
 
-/// Chunks that become one. A body that comes in one, as most do, is not copied.
+/// Joins chunks. A body of one chunk, as most are, is not copied.
 #[derive(Default)]
 struct Chunks {
     first: Bytes,
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_exact_only_where_nothing_follows() {
+    fn length_is_exact_only_without_trailers() {
         assert_eq!(read(None).size_hint().exact(), Some(3));
         let with_trailers = read(Some(HeaderMap::new())).size_hint();
         assert_eq!((with_trailers.lower(), with_trailers.upper()), (3, None));

@@ -1,4 +1,4 @@
-//! The requests that are under way behind a layer: how many there are, what they hold, and when the last one is over.
+//! Counts the requests that run behind a layer, limits them, and waits for the last one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,19 +7,19 @@ use tokio::sync::Notify;
 
 use crate::key::Scope;
 
-/// Waits for the handlers that run behind a layer: a client that goes away does not stop them, and neither does a
-/// server that has closed its connections.
+/// Handle that waits for the handlers behind a layer. They continue after their client disconnects, and after the server
+/// has closed its connections.
 ///
 /// ```no_run
 /// # use idem_runtime::http::IdempotencyLayer;
 /// # async fn serve(layer: IdempotencyLayer, server: impl Future<Output = ()>) {
 /// let drain = layer.drain();
-/// server.await; // until it was told to stop, and its connections are closed
+/// server.await; // returns after its graceful shutdown
 /// drain.finished().await;
 /// # }
 /// ```
 ///
-/// Clones, and layers that were given the same one, are counted together.
+/// Clones share one count, and so do layers with the same `Drain`.
 #[derive(Debug, Clone, Default)]
 pub struct Drain(Arc<Inner>);
 
@@ -32,59 +32,59 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     all: Held,
-    /// Principals whose requests hold something. Callers without a scope share one namespace of keys, and have no entry.
+    /// Usage of each principal whose requests hold anything. Requests without a scope have no entry.
     principals: HashMap<Scope, Held>,
 }
 
-/// Places and bytes that requests hold.
+/// Places and bytes in use.
 #[derive(Debug, Clone, Copy, Default)]
 struct Held {
     running: usize,
-    /// Bytes of their bodies.
+    /// Bytes of request bodies.
     bytes: usize,
 }
 
-/// The most that requests may hold.
+/// Maximum usage.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// Requests under way.
+    /// Running requests.
     pub(super) running: usize,
-    /// Bytes of bodies.
+    /// Bytes of request bodies.
     pub(super) bytes: usize,
-    /// The percentage of both that one principal may hold.
+    /// Percentage of both for one principal.
     pub(super) share: u8,
-    /// The longest body, which always fits into a principal's share of the bytes.
+    /// Length of the longest body. It always fits into the share of a principal.
     pub(super) body: usize,
 }
 
-/// The limit that a request would exceed.
+/// Limit that a request would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Full {
-    /// The limit of all requests.
+    /// Limit of all requests.
     All,
-    /// The share of its principal.
+    /// Share of the request's principal.
     Principal,
 }
 
 impl Drain {
-    /// One for several layers.
+    /// Creates a handle for several layers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The number of guarded requests that are under way. A request whose body is still being read is not: it ends with
-    /// its connection.
+    /// Number of guarded requests that are running. A request whose body is still read does not count: it ends with its
+    /// connection.
     pub fn running(&self) -> usize {
         self.lock().all.running
     }
 
-    /// Returns once none is under way. It refuses no new ones: stop the server first.
+    /// Waits until no request is running. New requests are still accepted, so stop the server first.
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
     pub async fn finished(&self) {
         loop {
-            // Made before the count is read: it hears of everything from here on.
+            // Created before the count is read, so that every later notification arrives.
             let idle = self.0.idle.notified();
             if self.running() == 0 {
                 return;
@@ -93,9 +93,9 @@ impl Drain {
         }
     }
 
-    /// Admits a request, so that its body may be read, if there is a place for it. The admission holds nothing yet.
-    pub(super) fn admit(&self, scope: &Scope, limits: Limits) -> Result<Admission, Full> {
-        let admission = Admission {
+    /// Permits to read a request's body, unless a limit is reached. The permit holds no place yet.
+    pub(super) fn admit(&self, scope: &Scope, limits: Limits) -> Result<Permit, Full> {
+        let permit = Permit {
             drain: self.clone(),
             scope: scope.clone(),
             limits,
@@ -105,8 +105,8 @@ impl Drain {
             running: 1,
             bytes: 0,
         };
-        admission.check(&self.lock(), wanted)?;
-        Ok(admission)
+        permit.check(&self.lock(), wanted)?;
+        Ok(permit)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -114,22 +114,22 @@ impl Drain {
     }
 }
 
-/// A request's hold on places and bytes. Dropping it releases them.
+/// Places and bytes that one request holds. Dropping the permit releases them.
 #[derive(Debug)]
-pub(super) struct Admission {
+pub(super) struct Permit {
     drain: Drain,
     scope: Scope,
     limits: Limits,
     held: Held,
 }
 
-impl Admission {
-    /// Holds so many more bytes of the request's body.
+impl Permit {
+    /// Takes room for more bytes of the request's body.
     pub(super) fn hold(&mut self, bytes: usize) -> Result<(), Full> {
         self.take(Held { running: 0, bytes })
     }
 
-    /// Takes a place among the requests under way.
+    /// Takes a place among the running requests.
     pub(super) fn run(&mut self) -> Result<(), Full> {
         self.take(Held {
             running: 1,
@@ -142,7 +142,7 @@ impl Admission {
         self.check(&state, more)?;
         state.all.add(more);
         if !self.scope.is_none() {
-            // No `entry`, which would want a scope of its own each time.
+            // Not `entry`, which would clone the scope each time.
             match state.principals.get_mut(&self.scope) {
                 Some(held) => held.add(more),
                 None => {
@@ -175,7 +175,7 @@ impl Admission {
     }
 }
 
-impl Drop for Admission {
+impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = self.drain.lock();
         state.all.subtract(self.held);
@@ -195,7 +195,7 @@ impl Drop for Admission {
 
 impl Held {
     fn has_room(self, more: Self, running: usize, bytes: usize) -> bool {
-        // What is not asked for may be over its limit: layers that share a `Drain` have limits of their own.
+        // Usage that does not grow may be over its limit: layers with one `Drain` have different limits.
         (more.running == 0 || self.running + more.running <= running)
             && (more.bytes == 0 || self.bytes + more.bytes <= bytes)
     }
@@ -222,12 +222,12 @@ mod tests {
         body: 100,
     };
 
-    fn admit(drain: &Drain, scope: &str) -> Result<Admission, Full> {
+    fn admit(drain: &Drain, scope: &str) -> Result<Permit, Full> {
         drain.admit(&Scope::from_stored(scope), LIMITS)
     }
 
     #[test]
-    fn a_principal_has_its_share_and_no_more() {
+    fn a_principal_cannot_exceed_its_share() {
         let drain = Drain::new();
         let mut anns = Vec::new();
         for _ in 0..3 {
@@ -240,21 +240,21 @@ mod tests {
         assert_eq!(anns[0].hold(100), Ok(()));
         assert_eq!(anns[1].hold(100), Ok(()));
         assert_eq!(anns[2].hold(1), Err(Full::Principal));
-        // The others have theirs.
+        // Other principals still have their shares.
         let mut bob = admit(&drain, "bob").unwrap();
         assert_eq!((bob.hold(200), bob.run()), (Ok(()), Ok(())));
-        // What is given back can be taken again, by the same one too.
+        // A released place can be taken again, also by the same principal.
         anns.remove(0);
         assert_eq!((anns[1].hold(100), anns[1].run()), (Ok(()), Ok(())));
         assert_eq!(drain.running(), 3);
     }
 
     #[test]
-    fn all_together_have_a_limit_too() {
+    fn all_requests_together_have_a_limit() {
         let drain = Drain::new();
         let mut shared: Vec<_> = (0..8).map(|_| admit(&drain, "").unwrap()).collect();
-        for admission in &mut shared {
-            assert_eq!((admission.hold(100), admission.run()), (Ok(()), Ok(())));
+        for permit in &mut shared {
+            assert_eq!((permit.hold(100), permit.run()), (Ok(()), Ok(())));
         }
         assert_eq!(admit(&drain, "").unwrap_err(), Full::All);
         assert_eq!(admit(&drain, "ann").unwrap_err(), Full::All);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_enough_for_one_request() {
+    fn the_smallest_share_admits_one_request() {
         let drain = Drain::new();
         let limits = Limits { share: 1, ..LIMITS };
         let ann = Scope::from_stored("ann");
@@ -272,12 +272,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_what_was_given_back() {
+    fn dropped_permits_leave_no_usage() {
         let drain = Drain::new();
         for scope in ["ann", "bob", ""] {
-            let mut admission = admit(&drain, scope).unwrap();
-            admission.hold(7).unwrap();
-            admission.run().unwrap();
+            let mut permit = admit(&drain, scope).unwrap();
+            permit.hold(7).unwrap();
+            permit.run().unwrap();
         }
         let state = drain.lock();
         assert_eq!((state.all.running, state.all.bytes), (0, 0));

@@ -1,4 +1,4 @@
-//! What axum makes of it: the extractor, and errors as responses.
+//! Integration with axum: the extractor of keys, and errors as responses.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -13,32 +13,40 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 
-use super::header::{self, IDEMPOTENCY_KEY, KeySyntax};
+use super::header::{self, IDEMPOTENCY_KEY};
 use super::policy_page::PolicyPage;
 use super::principal::{Principal, Unscoped, scope_of};
-use super::problem::{PROBLEM_JSON, Problem, Refusal};
+use super::problem::{PROBLEM_JSON, Problem};
+use super::refusal::Refusal;
+use super::syntax::KeySyntax;
 use crate::error::{Error, InvalidKey};
 use crate::key::{Key, ToKey};
 
-/// The key of a request, scoped to the principal `P` that it comes from: for handlers that call idempotent functions.
+/// Extractor of a request's key, scoped to its principal `P`: for handlers that call idempotent functions.
 ///
-/// `P` is the service's own extractor of whoever is authenticated, so a request that it rejects is answered with its
-/// rejection. It has no default: [`Unscoped`] says that there is no principal. A key is read in [`Lenient`] syntax
-/// unless `X` is [`Strict`]. A request without a key is refused; as `Option<IdempotencyKey<P>>` it gives `None`, and `P`
-/// is not asked.
+/// - `P` is the service's own extractor of the authenticated caller. If it rejects the request, its rejection is the
+///   response. `P` has no default: write [`Unscoped`] if there is no principal.
+/// - `X` is the syntax of keys, [`Lenient`] or [`Strict`].
 ///
-/// It is a key wherever one is asked for, and dereferences to it. Its text alone, [`as_str`](Key::as_str), is nobody's:
-/// a key that is made of it, as by [`Key::derive`], needs the scope again, `scope = key.scope()`.
+/// A request without a key is refused. For optional keys use `Option<IdempotencyKey<P>>`: it is `None` for a request
+/// without a key, and `P` does not run.
 ///
-/// A server drops a handler whose client has gone away, and with it the function that it calls, wherever it stands: that
-/// is a crash to the function, so a retry is told that the key is in flight until the lease is over. Where the work must
-/// go on, call the function in a `tokio::spawn` of its own, or use the [layer](super::IdempotencyLayer), which does so.
+/// The extractor dereferences to the [`Key`], and is accepted as a key. Its text, [`as_str`](Key::as_str), has no scope:
+/// a key that is made from the text, for example with [`Key::derive`], needs `scope = key.scope()`.
 ///
-/// Under `on_crash = refuse` the record of such a call stays `Interrupted` and never expires, until an operator resolves
-/// it: any client may leave one behind for each key that it makes up, by going away in the middle. A function that is
-/// called from a handler and refuses to run again belongs into a `tokio::spawn`.
+/// # Disconnected clients
 ///
-/// To forget the principal does not compile, and neither does one that does not say whose a key is:
+/// A server drops the handler when its client disconnects. To the function that the handler calls, this is a crash: a
+/// retry gets `InFlight` until the lease lapses. If the work must continue, call the function in a `tokio::spawn`, or use
+/// the [layer](super::IdempotencyLayer), which runs each handler in a task.
+///
+/// Under `on_crash = refuse`, the record of a dropped call stays `Interrupted` and never expires until an operator
+/// resolves it. Clients could leave any number of such records by disconnecting. Always call such a function in a
+/// `tokio::spawn`.
+///
+/// # Compile-time checks
+///
+/// A key without a principal does not compile, and neither does a principal that has no scope:
 ///
 /// ```compile_fail,E0107
 /// # use idem_runtime::http::IdempotencyKey;
@@ -58,17 +66,17 @@ pub struct IdempotencyKey<P, X = Lenient> {
     syntax: PhantomData<fn() -> X>,
 }
 
-/// Keys in quotes and bare ones, [`KeySyntax::Lenient`].
+/// Accepts quoted and bare keys, [`KeySyntax::Lenient`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Lenient;
 
-/// Keys in quotes alone, [`KeySyntax::Strict`].
+/// Accepts only quoted keys, [`KeySyntax::Strict`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Strict;
 
-/// [`Lenient`] or [`Strict`].
+/// Syntax of keys as a type: [`Lenient`] or [`Strict`].
 pub trait Syntax {
-    /// The syntax that it stands for.
+    /// Syntax as a value.
     const SYNTAX: KeySyntax;
 }
 
@@ -80,22 +88,22 @@ impl Syntax for Strict {
     const SYNTAX: KeySyntax = KeySyntax::Strict;
 }
 
-/// Why there is no [`IdempotencyKey`].
+/// Rejection of an [`IdempotencyKey`].
 #[derive(Debug)]
 pub enum KeyRejection<R> {
-    /// Whoever sent the request was not recognised.
+    /// The principal's extractor rejected the request.
     Principal(R),
-    /// It has no key, or a malformed one.
+    /// The key is missing or malformed, or the principal has no valid scope.
     Key(Problem),
 }
 
 impl<P, X> IdempotencyKey<P, X> {
-    /// Whoever the request comes from.
+    /// Principal of the request.
     pub fn principal(&self) -> &P {
         &self.principal
     }
 
-    /// The key, which carries its scope, and whoever it comes from.
+    /// Splits into the key, which includes its scope, and the principal.
     pub fn into_parts(self) -> (Key, P) {
         (self.key, self.principal)
     }
@@ -194,18 +202,19 @@ impl IntoResponse for Problem {
     }
 }
 
-/// As the [`Problem`] that it is.
+/// Responds with the error's [`Problem`].
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         IntoResponse::into_response(Problem::from(self))
     }
 }
 
-/// Leads the `type` of problems to this page, absolute or not: those of [`IdempotencyKey`], and [`Error`]s that handlers
-/// answer with, know no layer that could tell them. Others, problems that have a page already, and those that were given
-/// another shape, pass as they are.
+/// Links the `type` of problems to this page, by an absolute or relative URL.
 ///
-/// It belongs on the routes themselves, behind whatever encodes bodies:
+/// It changes the rejections of [`IdempotencyKey`] and the [`Error`]s that handlers return, because no layer has set a
+/// page for them. It does not change other responses, problems that already have a page, and problems in another format.
+///
+/// Add it to the routes themselves, inside any layer that encodes bodies:
 ///
 /// ```
 /// # use axum::{Router, middleware::map_response, routing::post};

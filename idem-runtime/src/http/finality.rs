@@ -1,4 +1,4 @@
-//! Which responses are final, and so are stored and replayed.
+//! Decides which responses are final: those are stored and replayed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use super::problem::Problem;
 use crate::engine::ErrorKind;
 use crate::record::OnCrash;
 
-/// What a response means for its key, by default:
+/// Default policy: decides by the status whether a response is stored, or its key is released.
 ///
 /// | response | meaning |
 /// | --- | --- |
 /// | 2xx | [`Terminal`](ErrorKind::Terminal): stored and replayed |
-/// | 301, 302, 303 and other 3xx | terminal: the work is done, and its result is elsewhere (303 after a form, say) |
-/// | 307, 308 | [`Transient`](ErrorKind::Transient): the request is to be sent elsewhere, so nothing was done here |
-/// | 4xx | terminal: the same request is answered likewise |
-/// | 401, 407, 421, 425, 429, and any 4xx with `Retry-After` | transient: what refused it was not the request, and the same one may be accepted later |
-/// | 408, 423, 5xx | [`Unknown`](ErrorKind::Unknown): it may be accepted later, but it may have been carried out in part |
+/// | 301, 302, 303 and other 3xx | terminal: the work is done, and its result has another URL (303 after a form, for example) |
+/// | 307, 308 | [`Transient`](ErrorKind::Transient): the client must send the request to another URL, so nothing was done here |
+/// | 4xx | terminal: the same request would get the same response again |
+/// | 401, 407, 421, 425, 429, and any 4xx with `Retry-After` | transient: the reason is not the request itself, so the same request may be accepted later |
+/// | 408, 423, 5xx | [`Unknown`](ErrorKind::Unknown): a retry may be accepted, but the request may have been carried out in part |
 ///
 /// Transient and unknown responses release their key, so that a retry runs the handler again. Under
-/// [`refuse`](super::LayerBuilder::refuse) an unknown one leaves its key `Interrupted` instead.
+/// [`refuse`](super::LayerBuilder::refuse), an unknown response leaves its key `Interrupted` instead.
 ///
-/// A response that carries a [`Problem`] is always unknown, whatever its status and the layer's policy: the handler
-/// called an idempotent function that was refused, and may have had effects before that call.
+/// A response with a [`Problem`] is unknown under every policy. The handler called an idempotent function that was
+/// refused, and it may have had effects before that call.
 pub fn finality(response: &Parts) -> ErrorKind {
     match response.status {
         StatusCode::REQUEST_TIMEOUT | StatusCode::LOCKED => ErrorKind::Unknown,
@@ -47,7 +47,7 @@ pub fn finality(response: &Parts) -> ErrorKind {
     }
 }
 
-/// The policy of a layer.
+/// Policy of a layer.
 #[derive(Clone)]
 pub(super) struct Finality {
     of: Arc<dyn Fn(&Parts) -> ErrorKind + Send + Sync>,
@@ -65,17 +65,17 @@ impl Finality {
     pub(super) fn every_status() -> Self {
         Self {
             of: Arc::new(|_| ErrorKind::Terminal),
-            described: "Every response is stored, whatever its status.",
+            described: "Responses with every status are stored.",
         }
     }
 
-    /// What becomes of the key.
+    /// Applies the policy to a response.
     pub(super) fn of(&self, response: &Parts, on_crash: OnCrash) -> ErrorKind {
         let kind = match response.extensions.get::<Problem>() {
-            // An idempotent call of the handler was refused, so this does not answer the request. The problem says
-            // that the call did nothing, not that the handler did nothing before it.
+            // An idempotent call in the handler was refused, so the request has no outcome yet. The call did nothing,
+            // but the handler may have had effects before it.
             Some(_) => ErrorKind::Unknown,
-            // An upgraded connection cannot be replayed, whatever the policy says.
+            // An upgraded connection cannot be replayed under any policy.
             None if response.status.is_informational() => ErrorKind::Unknown,
             None => (self.of)(response),
         };
@@ -90,8 +90,8 @@ impl Default for Finality {
     fn default() -> Self {
         Self {
             of: Arc::new(finality),
-            described: "Responses with a status of 2xx, 3xx and 4xx are stored, except 307, 308, 401, 407, 408, 421, 423, \
-                        425 and 429, and any 4xx with Retry-After. After any other a retry is carried out again.",
+            described: "Responses with status 2xx, 3xx and 4xx are stored, except 307, 308, 401, 407, 408, 421, 423, 425 \
+                        and 429, and any 4xx with Retry-After. After any other response a retry is carried out again.",
         }
     }
 }
@@ -111,7 +111,7 @@ mod tests {
     use crate::error::{Error, FingerprintError, InvalidCall, InvalidKey};
 
     #[test]
-    fn a_problem_does_not_say_what_the_handler_did() {
+    fn a_problem_is_never_final() {
         for error in [
             Error::KeyReused,
             InvalidKey::Empty.into(),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_is_never_stored() {
+    fn an_upgrade_is_never_final() {
         let upgraded = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS);
         let (parts, ()) = upgraded.body(()).unwrap().into_parts();
         for finality in [Finality::default(), Finality::every_status()] {

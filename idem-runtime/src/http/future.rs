@@ -1,4 +1,4 @@
-//! The response that is being made.
+//! Response future of the service.
 
 use std::fmt;
 use std::future::Future;
@@ -12,58 +12,58 @@ use pin_project_lite::pin_project;
 use super::body::Body;
 
 pin_project! {
-    /// The future of [`Idempotency`](super::Idempotency).
-    pub struct ResponseFuture<F, R: HttpBody, E> {
+    /// Response future of [`Idempotency`](super::Idempotency).
+    pub struct ResponseFuture<F, ResBody: HttpBody, E> {
         #[pin]
-        way: Way<F, R, E>,
+        kind: Kind<F, ResBody, E>,
     }
 }
 
 pin_project! {
-    #[project = WayProjection]
-    enum Way<F, R: HttpBody, E> {
-        /// Straight through.
+    #[project = KindProjection]
+    enum Kind<F, ResBody: HttpBody, E> {
+        /// Future of the inner service.
         Passed { #[pin] inner: F },
-        /// By way of the engine.
-        Guarded { future: Boxed<R, E> },
+        /// Future of a guarded request.
+        Guarded { future: Boxed<ResBody, E> },
     }
 }
 
-type Boxed<R, E> = Pin<Box<dyn Future<Output = Result<Response<Body<R>>, E>> + Send>>;
+type Boxed<ResBody, E> = Pin<Box<dyn Future<Output = Result<Response<Body<ResBody>>, E>> + Send>>;
 
-impl<F, R: HttpBody, E> ResponseFuture<F, R, E> {
+impl<F, ResBody: HttpBody, E> ResponseFuture<F, ResBody, E> {
     pub(super) fn passed(inner: F) -> Self {
         Self {
-            way: Way::Passed { inner },
+            kind: Kind::Passed { inner },
         }
     }
 
-    pub(super) fn guarded(future: Boxed<R, E>) -> Self {
+    pub(super) fn guarded(future: Boxed<ResBody, E>) -> Self {
         Self {
-            way: Way::Guarded { future },
+            kind: Kind::Guarded { future },
         }
     }
 }
 
-impl<F, R, E> Future for ResponseFuture<F, R, E>
+impl<F, ResBody, E> Future for ResponseFuture<F, ResBody, E>
 where
-    F: Future<Output = Result<Response<R>, E>>,
-    R: HttpBody,
+    F: Future<Output = Result<Response<ResBody>, E>>,
+    ResBody: HttpBody,
 {
-    type Output = Result<Response<Body<R>>, E>;
+    type Output = Result<Response<Body<ResBody>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().way.project() {
-            WayProjection::Passed { inner } => {
+        match self.project().kind.project() {
+            KindProjection::Passed { inner } => {
                 let response = ready!(inner.poll(cx))?;
                 Poll::Ready(Ok(response.map(Body::passed)))
             }
-            WayProjection::Guarded { future } => future.as_mut().poll(cx),
+            KindProjection::Guarded { future } => future.as_mut().poll(cx),
         }
     }
 }
 
-impl<F, R: HttpBody, E> fmt::Debug for ResponseFuture<F, R, E> {
+impl<F, ResBody: HttpBody, E> fmt::Debug for ResponseFuture<F, ResBody, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }

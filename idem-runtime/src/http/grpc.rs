@@ -1,7 +1,7 @@
-//! gRPC calls, which the layer refuses in a form that their clients show.
+//! Refuses gRPC calls in the form that gRPC clients display.
 //!
-//! A gRPC response has its outcome in trailers, under HTTP 200 whatever became of the call. Neither is stored, so a replay
-//! would come without its outcome, and a call that failed would count as done.
+//! A gRPC response always has HTTP status 200, and its outcome is in trailers. The layer does not store trailers, so a
+//! replay would have no outcome, and a failed call would be stored as a success.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName};
@@ -9,10 +9,10 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::problem::{GRPC_UNSUPPORTED, Problem};
 
-/// `UNIMPLEMENTED`: the service does not support the operation. Clients do not retry it.
+/// gRPC status `UNIMPLEMENTED`: the service does not support the operation. Clients do not retry it.
 const UNIMPLEMENTED: HeaderValue = HeaderValue::from_static("12");
 
-/// The media type of a gRPC or gRPC-Web call, without its parameters; none of any other request.
+/// Media type of a gRPC or gRPC-Web call, without its parameters. None for any other request.
 pub(super) fn media_type(headers: &HeaderMap) -> Option<HeaderValue> {
     let value = headers.get(CONTENT_TYPE)?.as_bytes();
     let essence = value.split(|byte| *byte == b';').next()?.trim_ascii();
@@ -22,13 +22,13 @@ pub(super) fn media_type(headers: &HeaderMap) -> Option<HeaderValue> {
     is_grpc.then(|| HeaderValue::from_bytes(&essence).ok())?
 }
 
-/// A refusal as a response of trailers alone: gRPC clients take any other status than 200 for a failure of the
-/// transport, and do not look at what it says.
+/// Refusal as a trailers-only gRPC response. gRPC clients treat any status except 200 as a failure of the transport, and
+/// do not read the response.
 pub(super) fn refusal<B: From<Bytes>>(problem: Problem, media_type: HeaderValue) -> Response<B> {
     let mut response: Response<B> = problem.into_response();
     *response.status_mut() = StatusCode::OK;
     *response.body_mut() = B::from(Bytes::new());
-    // Whatever makes something else of a problem would take the response away from gRPC clients.
+    // An outer layer that rewrites problems would make the response unreadable for gRPC clients.
     response.extensions_mut().remove::<Problem>();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, media_type);
@@ -45,13 +45,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_message_needs_no_encoding() {
+    fn the_message_needs_no_percent_encoding() {
         let is_plain = |byte| matches!(byte, b' '..=b'~') && byte != b'%';
         assert!(GRPC_UNSUPPORTED.bytes().all(is_plain));
     }
 
     #[test]
-    fn grpc_is_told_by_its_media_type() {
+    fn grpc_is_recognized_by_its_media_type() {
         for (value, essence) in [
             ("application/grpc", Some("application/grpc")),
             (

@@ -1,30 +1,19 @@
-//! The `Idempotency-Key` request header: reading a key off it.
+//! Reads the key from the `Idempotency-Key` request header.
 
 use http::HeaderMap;
 use http::header::HeaderName;
 
-use super::problem::Refusal;
+use super::refusal::Refusal;
+use super::syntax::KeySyntax;
 use crate::key::Key;
 use crate::structured::{self, trim};
 
 pub use crate::structured::IDEMPOTENCY_KEY;
 
-/// The response header that says `true` where a stored response was given instead of running the handler.
+/// Response header that is `true` if the response is a stored one, and the handler did not run.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// How a key must be spelt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum KeySyntax {
-    /// As [`Strict`](Self::Strict), and bare as well: `Idempotency-Key: 8e03978e-40d5`, as most clients send it. A bare
-    /// key is visible ASCII without `"`, `,`, `;` and `\`, and means the same key as its quoted spelling.
-    #[default]
-    Lenient,
-    /// A string of structured fields alone, `Idempotency-Key: "8e03978e-40d5"`, as the draft has it (§2.1, RFC 9651
-    /// §3.3.3).
-    Strict,
-}
-
-/// The key of a request; none where it has no such header.
+/// Reads the key of a request. None if the request has no such header.
 pub(super) fn read(headers: &HeaderMap, syntax: KeySyntax) -> Result<Option<Key>, Refusal> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else {
@@ -44,7 +33,7 @@ pub(super) fn read(headers: &HeaderMap, syntax: KeySyntax) -> Result<Option<Key>
     };
     let text = text.ok_or(Refusal::MalformedKey(syntax))?;
     let key = Key::new(text).map_err(Refusal::InvalidKey)?;
-    // A refusal of its own: in lenient syntax this is a key, and may have been used as one before the syntax changed.
+    // Not `MalformedKey`: in lenient syntax this is a key, and may have been used before the syntax changed.
     if syntax == KeySyntax::Strict && !is_quoted {
         return Err(Refusal::UnquotedKey);
     }
@@ -69,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_of_structured_fields_is_a_key() {
+    fn accepts_strings_of_structured_fields() {
         for (value, text) in [
             (r#""k""#, "k"),
             (r#"  "k"  "#, "k"),
@@ -89,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_key_is_one_in_lenient_syntax_alone() {
+    fn accepts_bare_keys_only_in_lenient_syntax() {
         for value in [
             "k",
             "8e03978e-40d5-43e8-bc93-6894a57f9324",
@@ -106,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_malformed() {
+    fn rejects_malformed_keys() {
         let long = format!("\"{}\"", "k".repeat(256));
         for value in [
             &b""[..],

@@ -1,4 +1,4 @@
-//! Whose key a request's is. Two principals never see each other's records, so nothing here has a default.
+//! Principals: the callers that keys belong to. A default could let one principal see another's records, so there is none.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,9 +7,10 @@ use http::request::Parts;
 
 use crate::key::{Scope, ToScope};
 
-/// Whoever a request comes from, as the service authenticated them: the scope of their keys is theirs alone.
+/// Authenticated caller of a request. Each principal has its own scope of keys.
 ///
-/// With axum it is an extractor as well; for the layer a value in the request's extensions.
+/// The extractor `IdempotencyKey` (feature `axum`) needs a principal that is an axum extractor too. The layer needs one in
+/// the request's extensions.
 ///
 /// ```
 /// # use idem_runtime::ToScope;
@@ -24,21 +25,21 @@ use crate::key::{Scope, ToScope};
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say whose an idempotency key is",
-    label = "no `Principal`",
-    note = "one user's key must never give another user's response: implement `idem_runtime::http::Principal` for the type that your service authenticates its users as, or write `Unscoped` where all callers share one namespace of keys"
+    message = "`{Self}` does not identify the owner of an idempotency key",
+    label = "not a `Principal`",
+    note = "implement `idem_runtime::http::Principal` for the type of your authenticated users, so that one user's key never returns another user's response; or write `Unscoped` if all callers share one namespace of keys"
 )]
 pub trait Principal {
-    /// Whether all callers share one namespace of keys on purpose, as under [`Unscoped`]. Where they do not, a principal
-    /// whose scope is [`Scope::none`] is nobody, and its request is refused.
+    /// True if all callers share one namespace of keys on purpose, as with [`Unscoped`]. If it is false, a request whose
+    /// principal has the scope [`Scope::none`] is refused.
     const SHARED: bool = false;
 
-    /// What tells them apart from all others: a stable id, not a name that may be given away again.
+    /// Unique and permanent id of the principal. A name that another user can get later is not safe.
     fn scope(&self) -> impl ToScope;
 }
 
-/// No principal: all callers share one namespace of keys, and whoever guesses a key and repeats its request is given
-/// the response. For services with a single caller.
+/// Absence of a principal: all callers share one namespace of keys. A caller that guesses a key and repeats its request
+/// gets the stored response. For services with a single caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unscoped;
 
@@ -50,7 +51,7 @@ impl Principal for Unscoped {
     }
 }
 
-/// How a request tells the layer whose it is. Made by [`scoped_by`], [`scoped_by_extension`] and [`unscoped`].
+/// Function that finds the principal of a request. Made by [`scoped_by`], [`scoped_by_extension`] and [`unscoped`].
 #[derive(Clone)]
 pub struct Scoping {
     of: Of,
@@ -60,12 +61,12 @@ pub struct Scoping {
 
 type Of = Arc<dyn Fn(&Parts) -> Option<Scope> + Send + Sync>;
 
-/// The principal is what this finds in a request. A request in which it finds nothing is refused.
+/// Finds the principal by a function. A request for which it returns None is refused.
 ///
-/// What it reads must have been authenticated: anybody can send a header.
+/// The function must read authenticated data: any client can send any header.
 ///
-/// A service with a tenant per host puts the tenant into the scope, since the host is no part of what makes two requests
-/// the same. It takes the tenant that its routing or authentication has found, not the header as the client sent it:
+/// A service with one tenant per host must put the tenant into the scope, because the host is not part of the
+/// fingerprint. Use the tenant that routing or authentication has found, not the header that the client sent:
 ///
 /// ```
 /// # use idem_runtime::Scope;
@@ -82,13 +83,13 @@ pub fn scoped_by<S: ToScope>(
     find: impl Fn(&Parts) -> Option<S> + Send + Sync + 'static,
 ) -> Scoping {
     Scoping {
-        of: Arc::new(move |parts| admitted(&find(parts)?, false)),
+        of: Arc::new(move |parts| not_none(valid(&find(parts)?)?)),
         scoped: true,
     }
 }
 
-/// The principal is the request's extension of this type, which the service's authentication has put there before. A
-/// request without it is refused.
+/// Takes the principal from the request's extensions, where the service's authentication has put it. A request without
+/// that extension is refused.
 pub fn scoped_by_extension<P: Principal + Send + Sync + 'static>() -> Scoping {
     Scoping {
         of: Arc::new(|parts| scope_of(parts.extensions.get::<P>()?)),
@@ -96,7 +97,7 @@ pub fn scoped_by_extension<P: Principal + Send + Sync + 'static>() -> Scoping {
     }
 }
 
-/// There is none: all callers share one namespace of keys, see [`Unscoped`].
+/// Uses no principal: all callers share one namespace of keys, see [`Unscoped`].
 pub fn unscoped() -> Scoping {
     Scoping {
         of: Arc::new(|_| Some(Scope::none())),
@@ -105,37 +106,45 @@ pub fn unscoped() -> Scoping {
 }
 
 impl Scoping {
-    /// The scope of a request; none where it has no principal, or one that is no scope.
+    /// Scope of a request. None if it has no principal, or the principal has no valid scope.
     pub(super) fn scope(&self, parts: &Parts) -> Option<Scope> {
         (self.of)(parts)
     }
 }
 
-/// The scope of a principal; none where it is no scope, or nobody's.
+/// Scope of a principal. None if it is invalid, or if it is [`Scope::none`] and the namespace is not shared.
 pub(super) fn scope_of<P: Principal>(principal: &P) -> Option<Scope> {
-    admitted(&principal.scope(), P::SHARED)
+    let scope = valid(&principal.scope())?;
+    if P::SHARED {
+        return Some(scope);
+    }
+    not_none(scope)
 }
 
-fn admitted(scope: &impl ToScope, shared: bool) -> Option<Scope> {
+fn valid(scope: &impl ToScope) -> Option<Scope> {
     match scope.to_scope() {
-        // A principal without a scope would share it with everybody.
-        Ok(scope) if scope.is_none() && !shared => {
-            tracing::error!(
-                target: "idem",
-                "a principal has no scope, so its request is refused",
-            );
-            None
-        }
         Ok(scope) => Some(scope),
         Err(error) => {
             tracing::error!(
                 target: "idem",
                 error = %error,
-                "a principal is no scope, so its request is refused",
+                "the request was refused: the scope of its principal is invalid",
             );
             None
         }
     }
+}
+
+/// Refuses [`Scope::none`], which all principals without a scope would share.
+fn not_none(scope: Scope) -> Option<Scope> {
+    if scope.is_none() {
+        tracing::error!(
+            target: "idem",
+            "the request was refused: its principal has no scope",
+        );
+        return None;
+    }
+    Some(scope)
 }
 
 impl fmt::Debug for Scoping {

@@ -1,4 +1,4 @@
-//! What a request is told that is refused: the one place where an [`Error`] becomes an HTTP status.
+//! Problems (RFC 9457): responses to refused requests. Only here does an [`Error`] become an HTTP status.
 
 use std::borrow::Cow;
 use std::error::Error as _;
@@ -10,43 +10,42 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
-use super::drain::Full;
-use super::header::KeySyntax;
-use crate::error::{Error, FingerprintError, InvalidKey, StoreErrorKind};
+use crate::error::{Error, InvalidKey, StoreErrorKind};
 use crate::key::{Key, MAX_LEN};
 
-/// Where a problem is documented, unless it was told where its policy page is.
+/// Documentation of a problem without a policy page.
 const DOCUMENTATION: &str = "https://docs.rs/idem-runtime/latest/idem_runtime/http/index.html";
 
-/// The media type of problems.
+/// Media type of problems.
 pub(super) const PROBLEM_JSON: &str = "application/problem+json";
 
-/// Detail of the refusal of a gRPC call: printable ASCII without `%`, since a `grpc-message` has any other byte in
-/// percent-encoding.
+/// Detail of the refusal of a gRPC call. It is printable ASCII without `%`, so that it needs no percent-encoding as a
+/// `grpc-message`.
 pub(super) const GRPC_UNSUPPORTED: &str = "the idempotency layer does not support gRPC: call an idempotent function in \
      the service's method, and route its calls past the layer or send them without an idempotency-key where it is optional";
 
-/// Why a request was refused, as a client sees it: `application/problem+json` (RFC 9457).
+/// Reason for which a request was refused, as the client sees it: `application/problem+json` (RFC 9457).
 ///
 /// ```json
 /// {
 ///   "type": "/idempotency#key-reused",
 ///   "title": "The idempotency key was used for another request",
 ///   "status": 422,
-///   "detail": "this key was first used with a different request; give a new request a new key",
+///   "detail": "this key was first used with a different request; send a new request with a new key",
 ///   "instance": "urn:uuid:5e4f7b0c-5d0f-4b0e-9d3c-0c8f5a1e2b3d",
 ///   "retryable": false,
 ///   "safe_new_key": false
 /// }
 /// ```
 ///
-/// `type` names the section of the policy page about the [`ProblemKind`]; `instance` stands in the event that the
-/// service logs as well. `retryable`: the same request with the same key may succeed later without anybody mending
-/// anything, after `Retry-After` seconds where that header is there. `safe_new_key`: nothing was done for this request,
-/// neither now nor when it was sent before, so it may be sent anew with another key; where it is false, another key may
-/// do the work twice.
+/// - `type` is the URL of the policy page, with the section about the [`ProblemKind`].
+/// - `instance` identifies this occurrence. The event that the service logs has it too.
+/// - `retryable` is true if the same request with the same key may succeed later without any change. If the response has
+///   a `Retry-After` header, wait for that time.
+/// - `safe_new_key` is true if no attempt of this request has done anything, so that it may be sent with another key. If
+///   it is false, another key may do the work twice.
 ///
-/// There is no key, no scope and nothing of a stored response in it.
+/// A problem never contains a key, a scope or a part of a stored response.
 #[derive(Debug, Clone)]
 pub struct Problem {
     kind: ProblemKind,
@@ -55,13 +54,13 @@ pub struct Problem {
     retry_after: Option<Duration>,
     documentation: Option<Cow<'static, str>>,
     instance: String,
-    /// For the service's operators alone.
+    /// Text for the service's log. Clients do not get it.
     cause: Option<String>,
 }
 
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])+ $kind:ident = $slug:literal, $status:ident, $safe:literal, $title:literal;)+) => {
-        /// The kinds of [`Problem`]s.
+        /// Kind of a [`Problem`].
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum ProblemKind {
@@ -69,31 +68,32 @@ macro_rules! kinds {
         }
 
         impl ProblemKind {
-            /// All of them.
+            /// All kinds.
             pub const ALL: &'static [Self] = &[$(Self::$kind),+];
 
-            /// The fragment of the problem's `type`.
+            /// Fragment of the problem's `type`.
             pub const fn slug(self) -> &'static str {
                 match self { $(Self::$kind => $slug),+ }
             }
 
-            /// The problem's `title`.
+            /// `title` of the problem.
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$kind => $title),+ }
             }
 
-            /// The status of the response.
+            /// Status of the response.
             pub const fn status(self) -> StatusCode {
                 match self { $(Self::$kind => StatusCode::$status),+ }
             }
 
-            /// Whether nothing was done for the request, neither now nor when it was sent before, so that it may be sent
-            /// anew with another key.
+            /// Returns true if no attempt of the request has done anything, so that it may be sent with another key.
             ///
-            /// A request that is refused today and may have been accepted yesterday is not safe: the reply to
-            /// yesterday's may be what was lost. So neither is one that a setting of the layer decides on (the syntax,
-            /// the limits, whether a key is required), nor [`KeyReused`](Self::KeyReused): a retry may differ from its
-            /// request by no more than a boundary of `multipart/form-data`, or a later build may hash it in another way.
+            /// Another key is not safe if an earlier attempt may have been accepted, because its response may have been
+            /// lost. This excludes:
+            ///
+            /// - Refusals that depend on the layer's settings: syntax, limits, and keys that are required.
+            /// - [`KeyReused`](Self::KeyReused). A retry may differ only in the boundary of its `multipart/form-data`,
+            ///   or a later build may hash the request in another way.
             pub const fn is_safe_with_new_key(self) -> bool {
                 match self { $(Self::$kind => $safe),+ }
             }
@@ -102,71 +102,53 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The request has no `Idempotency-Key`, and needs one.
+    /// The request needs an `Idempotency-Key` and has none.
     MissingKey = "missing-key", BAD_REQUEST, false, "The request needs an Idempotency-Key";
-    /// There is more than one.
+    /// The request has more than one `Idempotency-Key`.
     RepeatedKey = "repeated-key", BAD_REQUEST, true, "The request has more than one Idempotency-Key";
-    /// It is no key in any syntax.
+    /// The header is not a key in any syntax.
     MalformedKey = "malformed-key", BAD_REQUEST, true, "The Idempotency-Key is malformed";
     /// The key has no quotes, and the syntax of this layer requires them.
     UnquotedKey = "unquoted-key", BAD_REQUEST, false, "The Idempotency-Key needs quotes";
     /// The service did not issue the key, or the key has expired, and only issued keys are accepted.
     KeyNotIssued = "key-not-issued", BAD_REQUEST, false, "The Idempotency-Key was not issued, or has expired";
-    /// The request does not say whose it is.
-    NoPrincipal = "no-principal", FORBIDDEN, false, "The request comes from nobody that is known";
-    /// Its body is longer than the layer reads.
+    /// The request has no principal.
+    NoPrincipal = "no-principal", FORBIDDEN, false, "The caller of the request is unknown";
+    /// The request's body is longer than the layer reads.
     BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, false, "The request's body is too large";
-    /// Its body ended early, or is no HTTP.
+    /// The request's body ended early, or is malformed.
     BodyUnreadable = "body-unreadable", BAD_REQUEST, false, "The request's body could not be read";
     /// The request's body did not arrive in time.
     BodyTimeout = "body-timeout", REQUEST_TIMEOUT, false, "The request's body took too long to arrive";
-    /// It has no canonical form.
+    /// The request has no canonical form.
     InvalidRequest = "invalid-request", BAD_REQUEST, false, "The request could not be fingerprinted";
     /// The request is a gRPC call. The response has HTTP status 200 and `grpc-status: 12` instead, see
     /// [the module](super#grpc).
     GrpcUnsupported = "grpc-unsupported", NOT_IMPLEMENTED, false, "gRPC calls are not made idempotent here";
-    /// Another request with its key is under way.
-    InFlight = "in-flight", CONFLICT, false, "A request with this key is under way";
-    /// Its key was used for another request.
+    /// Another request with the same key is running.
+    InFlight = "in-flight", CONFLICT, false, "A request with this key is still running";
+    /// The key was used for another request.
     KeyReused = "key-reused", UNPROCESSABLE_ENTITY, false, "The idempotency key was used for another request";
-    /// An earlier request with its key died, and nobody knows what it did.
-    Interrupted = "interrupted", CONFLICT, false, "Nobody knows what an earlier request with this key did";
-    /// Its own run was believed dead, and another one took over.
+    /// An earlier request with the same key crashed, and its effects are unknown.
+    Interrupted = "interrupted", CONFLICT, false, "The effects of an earlier request with this key are unknown";
+    /// The lease of this request lapsed, and another request took over.
     LeaseLost = "lease-lost", CONFLICT, false, "Another request with this key took over";
-    /// The work is done, and what came of it was not kept.
-    Unrecorded = "unrecorded", CONFLICT, false, "The work is done, but its response was not kept";
-    /// A record is there that this build cannot read.
+    /// The work is done, but its response was not stored.
+    Unrecorded = "unrecorded", CONFLICT, false, "The work is done, but its response was not stored";
+    /// The stored record is unreadable for this build.
     Undecodable = "undecodable", INTERNAL_SERVER_ERROR, false, "The stored response cannot be read";
-    /// The store cannot be reached, or cannot take the record.
+    /// The store is unreachable, or cannot save the record.
     StoreUnavailable = "store-unavailable", SERVICE_UNAVAILABLE, false, "The service cannot keep track of requests now";
-    /// The requests of its principal hold the principal's whole share of the layer's limits.
-    TooManyRequests = "too-many-requests", TOO_MANY_REQUESTS, false, "Too many requests of this caller are under way";
-    /// As many requests are under way as the layer lets run, or the process is ending.
-    Overloaded = "overloaded", SERVICE_UNAVAILABLE, false, "The service has too much to do";
-    /// The service is set up wrongly.
-    Misconfigured = "misconfigured", INTERNAL_SERVER_ERROR, false, "The service is set up wrongly";
-}
-
-/// Why the HTTP side refuses a request before the engine sees it.
-#[derive(Debug)]
-pub(super) enum Refusal {
-    MissingKey,
-    RepeatedKey,
-    MalformedKey(KeySyntax),
-    UnquotedKey,
-    InvalidKey(InvalidKey),
-    NoPrincipal,
-    BodyTooLarge(usize),
-    BodyUnreadable,
-    BodyTimeout(Duration),
-    NoFingerprint(FingerprintError),
-    Grpc,
-    Full(Full),
-    ShuttingDown,
+    /// Running requests of the same principal use its whole share of the layer's limits.
+    TooManyRequests = "too-many-requests", TOO_MANY_REQUESTS, false, "Too many requests of this caller are running";
+    /// The layer's limits are reached.
+    Overloaded = "overloaded", SERVICE_UNAVAILABLE, false, "The service is overloaded";
+    /// The service is misconfigured.
+    Misconfigured = "misconfigured", INTERNAL_SERVER_ERROR, false, "The service is misconfigured";
 }
 
 impl Problem {
-    fn new(kind: ProblemKind, detail: impl Into<Cow<'static, str>>) -> Self {
+    pub(super) fn new(kind: ProblemKind, detail: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind,
             detail: detail.into(),
@@ -178,8 +160,8 @@ impl Problem {
         }
     }
 
-    /// In words for those who write clients: the error's own text names functions of this crate.
-    fn of_key(error: InvalidKey) -> Self {
+    /// Describes an invalid key to a client's developer. The error's own text names functions of this crate.
+    pub(super) fn of_key(error: InvalidKey) -> Self {
         let (kind, detail): (_, Cow<'static, str>) = match error {
             InvalidKey::Empty => (
                 ProblemKind::MalformedKey,
@@ -188,27 +170,27 @@ impl Problem {
             InvalidKey::TooLong(len) => (
                 ProblemKind::MalformedKey,
                 format!(
-                    "the key has {len} characters, and {MAX_LEN} are allowed; send a shorter one, such as a UUID"
+                    "the key has {len} characters, but only {MAX_LEN} are allowed; send a shorter one, such as a UUID"
                 )
                 .into(),
             ),
             InvalidKey::NotPrintable(at) => (
                 ProblemKind::MalformedKey,
-                format!("byte {at} of the key is not printable ASCII; send a key that is, such as a UUID").into(),
+                format!("byte {at} of the key is not printable ASCII; send a key of printable ASCII, such as a UUID").into(),
             ),
             InvalidKey::NotIssued => (
                 ProblemKind::KeyNotIssued,
-                "the key was not issued by this service for this operation and caller; make sure that the request was \
-                 not carried out before, then send it with a key that was issued for it"
+                "the service did not issue this key for this operation and caller; make sure that the request was not \
+                 carried out before, then send it with a key that was issued for it"
                     .into(),
             ),
             InvalidKey::Expired => (
                 ProblemKind::KeyNotIssued,
-                "the time that the key was issued for is over; make sure that the request was not carried out before, \
-                 then send it with a new key that was issued for it"
+                "the issued key has expired; make sure that the request was not carried out before, then send it with a \
+                 new key that was issued for it"
                     .into(),
             ),
-            // Of the principal, whom the service names, as the layer has it. These tell lengths and positions alone.
+            // Errors of the principal's scope. Their texts contain only lengths and positions.
             InvalidKey::EmptyScope | InvalidKey::ScopeTooLong(_) | InvalidKey::ScopeControl(_) => {
                 (ProblemKind::NoPrincipal, error.to_string().into())
             }
@@ -216,45 +198,45 @@ impl Problem {
         Self::new(kind, detail)
     }
 
-    fn retryable_after(mut self, after: Duration) -> Self {
+    pub(super) fn retryable_after(mut self, after: Duration) -> Self {
         self.retryable = true;
         self.retry_after = Some(after);
         self
     }
 
-    /// What kind it is.
+    /// Kind of the problem.
     pub fn kind(&self) -> ProblemKind {
         self.kind
     }
 
-    /// Whether the same request with the same key may succeed later without anybody mending anything.
+    /// Returns true if the same request with the same key may succeed later without any change.
     pub fn is_retryable(&self) -> bool {
         self.retryable
     }
 
-    /// How long a client should wait before that; `Retry-After` says it in whole seconds.
+    /// Time to wait before a retry. The header `Retry-After` has it in whole seconds.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// The name of this occurrence, a URN, which stands in the service's event about it as well.
+    /// URN of this occurrence. The event that the service logs has it too.
     pub fn instance(&self) -> &str {
         &self.instance
     }
 
-    /// The same with the URL, absolute or not, of the page that `type` leads to.
+    /// Sets the URL, absolute or relative, of the page that `type` links to.
     #[must_use]
     pub fn documented_at(mut self, url: impl Into<Cow<'static, str>>) -> Self {
         self.documentation = Some(url.into());
         self
     }
 
-    /// The response, and an event that says why: an error where the service is to be mended, a warning where the store
-    /// is out of reach, else one for debugging.
+    /// Builds the response, and logs the reason: as an error for status 500, as a warning for 503, otherwise for
+    /// debugging.
     ///
-    /// The problem itself is an extension of the response.
+    /// The response has the problem as an extension.
     pub fn into_response<B: From<Bytes>>(self) -> Response<B> {
-        self.tell();
+        self.log();
         let mut response = Response::new(B::from(self.to_json()));
         *response.status_mut() = self.kind.status();
         let headers = response.headers_mut();
@@ -266,7 +248,7 @@ impl Problem {
         response
     }
 
-    /// Whether it was told where it is documented.
+    /// Returns true if the problem has a URL of its documentation.
     #[cfg(feature = "axum")]
     pub(super) fn is_documented(&self) -> bool {
         self.documentation.is_some()
@@ -293,12 +275,12 @@ impl Problem {
             retryable: self.retryable,
             safe_new_key: self.kind.is_safe_with_new_key(),
         };
-        // Texts, a number and truth values always become JSON.
+        // Strings, an integer and booleans cannot fail to serialize.
         serde_json::to_vec(&members).unwrap_or_default().into()
     }
 
-    fn tell(&self) {
-        macro_rules! tell {
+    fn log(&self) {
+        macro_rules! log {
             ($level:ident) => {
                 tracing::$level!(
                     target: "idem",
@@ -311,74 +293,9 @@ impl Problem {
             };
         }
         match self.kind.status() {
-            StatusCode::INTERNAL_SERVER_ERROR => tell!(error),
-            StatusCode::SERVICE_UNAVAILABLE => tell!(warn),
-            _ => tell!(debug),
-        }
-    }
-}
-
-impl From<Refusal> for Problem {
-    fn from(refusal: Refusal) -> Self {
-        let soon = Duration::from_secs(1);
-        match refusal {
-            Refusal::MissingKey => Self::new(
-                ProblemKind::MissingKey,
-                "send an `Idempotency-Key` header, made once for this request and repeated with every retry of it",
-            ),
-            Refusal::RepeatedKey => Self::new(
-                ProblemKind::RepeatedKey,
-                "send exactly one `Idempotency-Key` header",
-            ),
-            Refusal::MalformedKey(KeySyntax::Strict) => Self::new(
-                ProblemKind::MalformedKey,
-                "the `Idempotency-Key` header holds one string of structured fields, such as \"8e03978e-40d5\", in quotes (RFC 9651)",
-            ),
-            Refusal::MalformedKey(KeySyntax::Lenient) => Self::new(
-                ProblemKind::MalformedKey,
-                "the `Idempotency-Key` header holds one key in quotes (RFC 9651), or bare where it is visible ASCII without quotes, commas, semicolons and backslashes",
-            ),
-            Refusal::UnquotedKey => Self::new(
-                ProblemKind::UnquotedKey,
-                "put the key in quotes (RFC 9651): the same key in quotes is the same key",
-            ),
-            Refusal::InvalidKey(error) => Self::of_key(error),
-            Refusal::NoPrincipal => Self::new(
-                ProblemKind::NoPrincipal,
-                "an idempotency key belongs to whoever is authenticated, and nobody is",
-            ),
-            Refusal::BodyTooLarge(limit) => Self::new(
-                ProblemKind::BodyTooLarge,
-                format!("a request with an idempotency key has at most {limit} bytes of body"),
-            ),
-            Refusal::BodyUnreadable => Self::new(
-                ProblemKind::BodyUnreadable,
-                "the body ended before it was complete, so the request was not run",
-            ),
-            Refusal::BodyTimeout(limit) => Self::new(
-                ProblemKind::BodyTimeout,
-                format!(
-                    "the body did not arrive within {limit:?}, so the request was not run; send it again with the same key"
-                ),
-            )
-            .retryable_after(soon),
-            Refusal::NoFingerprint(error) => Self::from(&Error::Fingerprint(error)),
-            Refusal::Grpc => Self::new(ProblemKind::GrpcUnsupported, GRPC_UNSUPPORTED),
-            Refusal::Full(Full::Principal) => Self::new(
-                ProblemKind::TooManyRequests,
-                "wait for answers to the requests that are under way, then send the same request with the same key again",
-            )
-            .retryable_after(soon),
-            Refusal::Full(Full::All) => Self::new(
-                ProblemKind::Overloaded,
-                "as many requests are under way as may be",
-            )
-            .retryable_after(soon),
-            Refusal::ShuttingDown => Self::new(
-                ProblemKind::LeaseLost,
-                "the process ended while it worked on the request",
-            )
-            .retryable_after(soon),
+            StatusCode::INTERNAL_SERVER_ERROR => log!(error),
+            StatusCode::SERVICE_UNAVAILABLE => log!(warn),
+            _ => log!(debug),
         }
     }
 }
@@ -389,46 +306,46 @@ impl From<&Error> for Problem {
         match error {
             Error::InFlight { retry_after } => Self::new(
                 ProblemKind::InFlight,
-                "send the same request with the same key again later, for its response",
+                "send the same request with the same key again later to get its response",
             )
             .retryable_after(*retry_after),
             Error::KeyReused => Self::new(
                 ProblemKind::KeyReused,
-                "this key was first used with a different request; give a new request a new key",
+                "this key was first used with a different request; send a new request with a new key",
             ),
             Error::Interrupted => Self::new(
                 ProblemKind::Interrupted,
-                "ask the service's operators what became of it before you send it with another key",
+                "ask the service's operators for the outcome before you send the request with another key",
             ),
             Error::LeaseLost => Self::new(
                 ProblemKind::LeaseLost,
-                "send the same request with the same key again, for its response",
+                "send the same request with the same key again to get its response",
             )
             .retryable_after(soon),
             Error::Unrecorded => Self::new(
                 ProblemKind::Unrecorded,
-                "the request was carried out and will not be again; look its result up",
+                "the request was carried out and will not be repeated; look up its result",
             ),
             Error::InvalidCall(_)
             | Error::InvalidOutbox(_)
             | Error::NotInstalled
             | Error::NoRuntime => Self::new(
                 ProblemKind::Misconfigured,
-                "the service's log says what is to be mended",
+                "the service is misconfigured; its log has the details",
             ),
             Error::InvalidKey(error) => Self::of_key(*error),
-            // The text tells positions alone.
+            // The text contains only positions.
             Error::Fingerprint(error) => Self::new(ProblemKind::InvalidRequest, error.to_string()),
             Error::Decode(_) => Self::new(
                 ProblemKind::Undecodable,
-                "the request was carried out before and will not be again; its response is of no form that is known here",
+                "the request was carried out before and will not be repeated; its stored response has an unknown format",
             ),
             Error::Store(error) => {
                 let problem = Self::new(
                     ProblemKind::StoreUnavailable,
                     match error.kind() {
-                        StoreErrorKind::Full => "there is no room for another request",
-                        _ => "requests are not carried out while they cannot be kept track of",
+                        StoreErrorKind::Full => "the service has no room to record another request",
+                        _ => "the service does not carry out requests that it cannot record",
                     },
                 );
                 if error.is_retryable() {
@@ -442,7 +359,7 @@ impl From<&Error> for Problem {
 }
 
 impl From<Error> for Problem {
-    /// The error's own text goes to the log, where it is one for the service's operators.
+    /// Logs the text of an error that concerns the service's operators.
     fn from(error: Error) -> Self {
         let mut problem = Self::from(&error);
         if problem.kind.status().is_server_error() {
@@ -461,13 +378,13 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// At least one: `Retry-After: 0` would be an invitation to a busy loop.
+/// Whole seconds, rounded up to at least one: `Retry-After: 0` would invite clients to a busy loop.
 fn whole_seconds(duration: Duration) -> u64 {
     let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
     seconds.max(1)
 }
 
-/// A name for this occurrence.
+/// New URN of an occurrence.
 fn instance() -> String {
     format!("urn:uuid:{}", Key::generate_v4().as_str())
 }

@@ -1,8 +1,8 @@
-//! A response as it is stored: the form `http/1`, and which of its headers go along.
+//! Stored form of a response, `http/1`, and the list of headers that are stored.
 //!
-//! It reads like a message of HTTP/1, so that an operator can read it, and the body stands in it as it is: the status in
-//! three digits, a line `name: value` for each header, an empty line, the body; lines end in CR LF. No value of a header
-//! can hold one, so what is read is what was written.
+//! The form is readable for operators, like an HTTP/1 message: the status in three digits, a line `name: value` for each
+//! header, an empty line, and the body unchanged. Lines end in CR LF. A header value cannot contain CR LF, so every
+//! response is read back exactly.
 
 use std::collections::BTreeSet;
 
@@ -14,17 +14,19 @@ use crate::codec::EncodeError;
 use crate::error::DecodeError;
 use crate::record::Payload;
 
-/// The codec's tag.
+/// Tag of the codec.
 const TAG: &str = "http/1";
 
-/// The response headers that are stored, unless the layer says more: those that describe the body, those that say where
-/// to find what was made, and those that a 405 and a 415 must have (RFC 9110 §15.5.6, §15.5.16).
+/// Response headers that are stored by default:
 ///
-/// The headers that tell a browser what the body may do describe the body as well: without `Content-Security-Policy` a
-/// replayed page runs the script that the first one did not. They are the same for every client. Left to the layers in
-/// front, which add them to replays too: `Access-Control-*` and `Timing-Allow-Origin`, which answer one client's
-/// `Origin`; `Strict-Transport-Security`, `Report-To` and `NEL`, which describe the host; and `Clear-Site-Data`, which is
-/// an action on one client at one moment.
+/// - Headers that describe the body, or link to the created resource.
+/// - Headers that a 405 and a 415 must have (RFC 9110 §15.5.6, §15.5.16).
+/// - Headers that restrict what a browser does with the body. Without `Content-Security-Policy`, a replayed page would
+///   run scripts that the first response blocked. These headers are the same for every client.
+///
+/// Outer layers add the following headers, also to replays: `Access-Control-*` and `Timing-Allow-Origin`, which answer
+/// one client's `Origin`; `Strict-Transport-Security`, `Report-To` and `NEL`, which describe the host; and
+/// `Clear-Site-Data`, which is an action on one client at one moment.
 const STORED: [HeaderName; 37] = [
     header::ACCEPT,
     header::ACCEPT_ENCODING,
@@ -65,7 +67,7 @@ const STORED: [HeaderName; 37] = [
     header::X_XSS_PROTECTION,
 ];
 
-/// What never is: it belongs to one connection, one moment or one client.
+/// Response headers that are never stored, because they belong to one connection, one moment or one client.
 const NEVER: [HeaderName; 19] = [
     header::SET_COOKIE,
     header::DATE,
@@ -88,7 +90,7 @@ const NEVER: [HeaderName; 19] = [
     super::header::IDEMPOTENCY_KEY,
 ];
 
-/// The headers that are stored.
+/// Names of the headers that a layer stores.
 #[derive(Debug, Clone)]
 pub(super) struct Allowed(BTreeSet<String>);
 
@@ -99,22 +101,22 @@ impl Default for Allowed {
 }
 
 impl Allowed {
-    /// Whether this one may be stored at all.
+    /// Returns true if the header may be stored.
     pub(super) fn admits(name: &HeaderName) -> bool {
-        let limits_rates = ["ratelimit", "rate-limit", "x-ratelimit", "x-rate-limit"];
-        !NEVER.contains(name) && !limits_rates.iter().any(|it| name.as_str().starts_with(it))
+        let rate_limits = ["ratelimit", "rate-limit", "x-ratelimit", "x-rate-limit"];
+        !NEVER.contains(name) && !rate_limits.iter().any(|it| name.as_str().starts_with(it))
     }
 
     pub(super) fn insert(&mut self, name: &HeaderName) {
         self.0.insert(name.as_str().to_owned());
     }
 
-    /// Their names, sorted.
+    /// Names of the headers, sorted.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
 
-    /// A response as it is stored.
+    /// Encodes a response.
     pub(super) fn write(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(256 + body.len());
         bytes.extend_from_slice(status.as_str().as_bytes());
@@ -133,9 +135,9 @@ impl Allowed {
     }
 }
 
-/// What is to be stored, where there is room for it.
-pub(super) fn encode(written: Option<&[u8]>, limit: usize) -> Result<Payload, EncodeError> {
-    match written {
+/// Wraps an encoded response for the store. Fails if there is none, or it exceeds the limit.
+pub(super) fn encode(encoded: Option<&[u8]>, limit: usize) -> Result<Payload, EncodeError> {
+    match encoded {
         Some(bytes) if bytes.len() <= limit => Ok(Payload {
             codec: TAG.into(),
             bytes: bytes.into(),
@@ -144,11 +146,12 @@ pub(super) fn encode(written: Option<&[u8]>, limit: usize) -> Result<Payload, En
     }
 }
 
-/// What was stored.
+/// Decodes a stored response.
 pub(super) fn decode(payload: &Payload) -> Result<Response<Bytes>, DecodeError> {
     if payload.codec != TAG {
         return Err(DecodeError::new(format!(
-            "what is stored is no HTTP response, but `{}`: the operation has a name that a function uses as well",
+            "the stored value is not an HTTP response, but `{}`: a function uses the layer's operation name; give the layer \
+             another name",
             payload.codec.escape_default()
         )));
     }
@@ -198,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_what_was_written() {
+    fn reads_back_what_was_written() {
         let body = b"\r\n\r\nlocation: /forged\r\n\r\n\0\xff";
         let response = stored(
             201,
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_one_client_is_left_out() {
+    fn omits_headers_of_one_client() {
         let response = stored(
             200,
             &[("set-cookie", b"a=b"), ("date", b"now"), ("x-own", b"1")],
@@ -241,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_an_error() {
+    fn malformed_bytes_are_an_error() {
         for bytes in [
             &b""[..],
             b"200",

@@ -1,21 +1,24 @@
-//! Requests that are refused: in which form, and what a client may make of it.
+//! Refusals: their form, and whether a new key is safe.
 
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::middleware::map_response;
 use http_body::Body as _;
 use idem_runtime::conformance::faults::Op;
 use idem_runtime::fingerprint::Secret;
-use idem_runtime::http::{IdempotencyKey, KeySyntax, Problem, Unscoped, documented_at};
+use idem_runtime::http::{IdempotencyKey, KeySyntax, Unscoped, documented_at};
 use idem_runtime::{
     Error, FingerprintError, InvalidCall, InvalidKey, Key, OnCrash, Scope, idempotent,
 };
 use tokio::time::advance;
 
+use self::stripe_errors::stripe_errors;
 use super::*;
 
-/// That an inner call was refused says nothing of what the handler did before it.
+#[path = "../../../idem-runtime/src/http/stripe_errors.rs"]
+mod stripe_errors;
+
+/// If an inner call is refused, the handler may still have had effects before it.
 #[tokio::test]
 async fn under_refuse_a_problem_of_a_handler_is_not_run_again() {
     let errors: [fn() -> Error; 7] = [
@@ -50,10 +53,10 @@ async fn under_refuse_a_problem_of_a_handler_is_not_run_again() {
     }
 }
 
-/// A request that is refused today may be the retry of one that was carried out yesterday, before the layer was set up in
-/// another way: with a new key it would be carried out twice.
+/// A refused request may be the retry of one that was carried out before the layer's settings changed. With a new key, it
+/// would be carried out twice.
 #[tokio::test]
-async fn what_was_accepted_yesterday_is_not_safe_with_a_new_key() {
+async fn refusals_by_settings_are_not_safe_with_a_new_key() {
     type Setup = fn(LayerBuilder) -> LayerBuilder;
     let cases: [(Setup, Setup, client::Request, u16, &str); 3] = [
         (
@@ -91,9 +94,9 @@ async fn what_was_accepted_yesterday_is_not_safe_with_a_new_key() {
     }
 }
 
-/// What an HTTP library makes of a retry: the same form between another boundary.
+/// An HTTP library may send a retry of the same form with another boundary.
 #[tokio::test]
-async fn a_retry_that_was_written_anew_is_not_safe_with_a_new_key() {
+async fn a_retry_with_another_boundary_is_not_safe_with_a_new_key() {
     let effects = Effects::default();
     let server = server(&effects, |layer| layer).await;
     let form = |boundary: &str| {
@@ -124,7 +127,7 @@ impl Shop {
     }
 }
 
-/// The record of an issued key expires, and what is left to see is that its time is over.
+/// After the record of an issued key has expired, only the key's own expiry is known.
 #[tokio::test(start_paused = true)]
 async fn an_issued_key_that_has_expired_may_have_been_used() {
     async fn place(
@@ -178,9 +181,9 @@ async fn an_issued_key_that_has_expired_may_have_been_used() {
     assert_eq!(effects.count(), 1);
 }
 
-/// The draft's readers write other languages.
+/// Texts for clients do not use terms of Rust.
 #[tokio::test]
-async fn a_key_that_is_none_is_explained_to_clients() {
+async fn problems_explain_malformed_keys_to_clients() {
     let server = server(&Effects::default(), |layer| layer).await;
     let long = "k".repeat(256);
     let over = server.send(post_to("/charges").key(&long)).await;
@@ -195,7 +198,7 @@ async fn a_key_that_is_none_is_explained_to_clients() {
     }
 }
 
-/// The outcome of a gRPC call is in its trailers: a replay would have none, and a failed call would count as done.
+/// The outcome of a gRPC call is in its trailers: a replay would have no outcome, and a failed call would be stored.
 #[tokio::test]
 async fn grpc_is_refused_in_its_own_form() {
     let (idem, effects) = (idem(), Effects::default());
@@ -218,7 +221,7 @@ async fn grpc_is_refused_in_its_own_form() {
             assert!(message.contains("does not support gRPC"), "{message}");
         }
     }
-    // In HTTP/2 its head ends the stream: trailers alone.
+    // In HTTP/2, the head ends the stream, so the response is trailers-only.
     let request = Request::post("/charges").header("content-type", "application/grpc");
     let request = request.header("idempotency-key", "k").body(Body::empty());
     let response = router.clone().call(request.unwrap()).await.unwrap();
@@ -227,7 +230,7 @@ async fn grpc_is_refused_in_its_own_form() {
 }
 
 #[tokio::test]
-async fn grpc_without_a_key_passes_where_that_is_optional() {
+async fn grpc_without_a_key_passes_if_keys_are_optional() {
     let effects = Effects::default();
     let server = server(&effects, LayerBuilder::key_optional).await;
     let call = post_to("/charges").header("content-type", "application/grpc");
@@ -237,34 +240,15 @@ async fn grpc_without_a_key_passes_where_that_is_optional() {
     assert_eq!(effects.count(), 1);
 }
 
-/// Some clients take whatever is not in the shape of their own errors for a success.
+/// Some clients take any response that is not in their own error format for a success.
 #[tokio::test]
-async fn refusals_can_be_given_another_shape() {
-    async fn stripe_errors(response: Response) -> Response {
-        let Some(problem) = response.extensions().get::<Problem>() else {
-            return response;
-        };
-        let error = serde_json::json!({
-            "error": {
-                "type": "idempotency_error",
-                "code": problem.kind().slug(),
-                "message": problem.to_string(),
-                "occurrence": problem.instance(),
-            }
-        });
-        let (mut parts, _) = response.into_parts();
-        parts.headers.remove(CONTENT_LENGTH);
-        let json = HeaderValue::from_static("application/json");
-        parts.headers.insert(CONTENT_TYPE, json);
-        Response::from_parts(parts, Body::from(error.to_string()))
-    }
-
+async fn refusals_can_be_converted_to_another_format() {
     let effects = Effects::default();
     let layer = builder(&idem()).build().unwrap();
     let router = charges(&effects)
         .layer(layer)
         .layer(map_response(stripe_errors))
-        // What has another shape is no problem to be documented.
+        // A converted problem does not get the page's URL.
         .layer(map_response(documented_at("/idempotency")));
     let server = Server::start(router).await;
     let first = server.send(post_to("/charges").key("k").body("5")).await;

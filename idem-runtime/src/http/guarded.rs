@@ -1,0 +1,224 @@
+//! A guarded request, from its admission to its response.
+
+use std::any::Any;
+use std::convert::Infallible;
+use std::error::Error as StdError;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response};
+use http_body::Body as HttpBody;
+use tower_service::Service;
+use tracing::Instrument as _;
+
+use super::admission::AdmittedRequest;
+use super::body::{Body, Collected, collect};
+use super::config::Config;
+use super::header::IDEMPOTENT_REPLAYED;
+use super::refusal::Refusal;
+use super::stored;
+use crate::engine::ErrorKind;
+use crate::engine::typed::{self, ErrorCodec, Running, ValueCodec};
+use crate::error::Error;
+use crate::key::Key;
+use crate::record::OnCrash;
+
+/// One call of the inner service, made at most once for its key.
+pub(super) struct GuardedCall<S, ReqBody> {
+    /// Instance that was polled for readiness.
+    pub(super) inner: S,
+    pub(super) config: Arc<Config>,
+    pub(super) request: Request<ReqBody>,
+    /// The request's key, or the reason why it has none.
+    pub(super) key: Result<Option<Key>, Refusal>,
+}
+
+/// Result of the engine: a response that is stored, or what takes its place.
+type GuardedResult<ResBody, E> = Result<FinalResponse<ResBody>, NotStored<ResBody, E>>;
+
+/// Response that the engine stores, or has replayed.
+struct FinalResponse<ResBody: HttpBody> {
+    response: Response<Body<ResBody>>,
+    /// Stored form of the response. None if it is too long or is a replay.
+    encoded: Option<Vec<u8>>,
+}
+
+/// Result of a request for which no response is stored.
+enum NotStored<ResBody: HttpBody, E> {
+    /// The engine refused the call.
+    Refused(Error),
+    /// The handler's response is not final.
+    Response(Response<Body<ResBody>>, ErrorKind),
+    /// The inner service returned an error.
+    Service(E),
+}
+
+impl<ResBody: HttpBody, E> From<Error> for NotStored<ResBody, E> {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// Reason for which the handler's task returned nothing.
+enum TaskFailure {
+    /// The handler panicked. The panic is resumed in the caller, as it would be without the layer.
+    Panicked(Box<dyn Any + Send>),
+    /// The runtime was shut down.
+    Cancelled,
+}
+
+impl<S, ReqBody, ResBody> GuardedCall<S, ReqBody>
+where
+    S: Service<Request<Body<ReqBody>>, Response = Response<ResBody>> + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    ReqBody: HttpBody<Data = Bytes> + Send + 'static,
+    ReqBody::Error: Into<Box<dyn StdError + Send + Sync>> + Send,
+    ResBody: HttpBody<Data = Bytes> + Send + 'static,
+    ResBody::Error: Send,
+{
+    /// Admits the request, claims its key, and runs the handler if the claim is granted.
+    pub(super) async fn respond(self) -> Result<Response<Body<ResBody>>, S::Error> {
+        let Self {
+            inner,
+            config,
+            request,
+            key,
+        } = self;
+        let admitted = match AdmittedRequest::admit(&config, request, key).await {
+            Ok(admitted) => admitted,
+            Err(refusal) => return Ok(config.refuse(refusal)),
+        };
+        match Self::execute(inner, Arc::clone(&config), admitted).await {
+            Ok(Ok(stored)) => Ok(stored.response),
+            Ok(Err(NotStored::Response(response, _))) => Ok(response),
+            Ok(Err(NotStored::Service(error))) => Err(error),
+            Ok(Err(NotStored::Refused(error))) => Ok(config.problem(error)),
+            Err(TaskFailure::Panicked(panic)) => std::panic::resume_unwind(panic),
+            Err(TaskFailure::Cancelled) => Ok(config.refuse(Refusal::ShuttingDown)),
+        }
+    }
+
+    /// Claims the key, and runs the handler if the claim is granted.
+    ///
+    /// A server drops this future when its client disconnects. Everything that does not finish at its first poll
+    /// therefore runs in a separate task. That includes the claim: a claim that is cancelled on its way to the store could
+    /// leave the key claimed without an owner.
+    async fn execute(
+        inner: S,
+        config: Arc<Config>,
+        admitted: AdmittedRequest<ReqBody>,
+    ) -> Result<GuardedResult<ResBody, S::Error>, TaskFailure> {
+        let AdmittedRequest {
+            call,
+            request,
+            permit,
+        } = admitted;
+        let mut claiming = typed::enter(
+            typed::handle(&config.idem),
+            call,
+            ValueCodec::by(
+                |value: &FinalResponse<ResBody>, _, limit| {
+                    stored::encode(value.encoded.as_deref(), limit)
+                },
+                |payload| stored::decode(payload).map(FinalResponse::replayed),
+            ),
+            ErrorCodec::none(),
+        );
+        // A replay from memory is ready at the first poll and needs no task. Nothing can drop this future between that
+        // poll and the spawn.
+        let claimed = poll_fn(|cx| Poll::Ready(Pin::new(&mut claiming).poll(cx))).await;
+        let claimed = match claimed {
+            Poll::Ready(Err(outcome)) => return Ok(outcome),
+            Poll::Ready(Ok(running)) => Some(running),
+            Poll::Pending => None,
+        };
+        let task = async move {
+            let claimed = match claimed {
+                Some(running) => Ok(running),
+                None => claiming.await,
+            };
+            let outcome = match claimed {
+                Ok(running) => Self::run(inner, &config, running, request).await,
+                Err(outcome) => outcome,
+            };
+            drop(permit);
+            outcome
+        };
+        let task = tokio::spawn(task.in_current_span());
+        task.await.map_err(|error| match error.try_into_panic() {
+            Ok(panic) => TaskFailure::Panicked(panic),
+            Err(_) => TaskFailure::Cancelled,
+        })
+    }
+
+    /// Runs the handler, and settles its claim.
+    async fn run(
+        mut inner: S,
+        config: &Config,
+        mut running: Running<FinalResponse<ResBody>, NotStored<ResBody, S::Error>>,
+        mut request: Request<Body<ReqBody>>,
+    ) -> GuardedResult<ResBody, S::Error> {
+        request.extensions_mut().insert(running.attempt());
+        running.begin();
+        let handler = async {
+            let response = inner.call(request).await.map_err(NotStored::Service)?;
+            collect_final(config, response).await
+        };
+        let outcome = running.drive(handler).await;
+        let finish = running.finish(outcome, |error| match error {
+            NotStored::Response(_, kind) => *kind,
+            NotStored::Service(_) if config.on_crash == OnCrash::Rerun => ErrorKind::Transient,
+            NotStored::Service(_) | NotStored::Refused(_) => ErrorKind::Unknown,
+        });
+        finish.await
+    }
+}
+
+/// Reads the body of a final response, so that it can be stored. Any other response is not read.
+async fn collect_final<ResBody, E>(
+    config: &Config,
+    response: Response<ResBody>,
+) -> GuardedResult<ResBody, E>
+where
+    ResBody: HttpBody<Data = Bytes>,
+{
+    let (parts, body) = response.into_parts();
+    let kind = config.finality.of(&parts, config.on_crash);
+    if kind != ErrorKind::Terminal {
+        let response = Response::from_parts(parts, Body::passed(body));
+        return Err(NotStored::Response(response, kind));
+    }
+    let any_room = |_| Ok::<(), Infallible>(());
+    match collect(body, config.max_response_bytes, any_room).await {
+        Collected::All(bytes, trailers) => {
+            let encoded = config.allowed.write(parts.status, &parts.headers, &bytes);
+            Ok(FinalResponse {
+                response: Response::from_parts(parts, Body::read(bytes, trailers)),
+                encoded: Some(encoded),
+            })
+        }
+        // The status says that the work is done. The handler must not run again, although its response is not stored.
+        Collected::Over(body) | Collected::Failed(body) => Ok(FinalResponse {
+            response: Response::from_parts(parts, body),
+            encoded: None,
+        }),
+        Collected::NoRoom(never) => match never {},
+    }
+}
+
+impl<ResBody: HttpBody> FinalResponse<ResBody> {
+    fn replayed(stored: Response<Bytes>) -> Self {
+        let mut response = stored.map(Body::from);
+        response
+            .headers_mut()
+            .insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
+        Self {
+            response,
+            encoded: None,
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Reasons for which a request is refused before it reaches the engine.
+
+use std::time::Duration;
+
+use http::HeaderValue;
+
+use super::drain::Full;
+use super::problem::{GRPC_UNSUPPORTED, Problem, ProblemKind};
+use super::syntax::KeySyntax;
+use crate::error::{Error, FingerprintError, InvalidKey};
+
+#[derive(Debug)]
+pub(super) enum Refusal {
+    MissingKey,
+    RepeatedKey,
+    MalformedKey(KeySyntax),
+    UnquotedKey,
+    InvalidKey(InvalidKey),
+    NoPrincipal,
+    BodyTooLarge(usize),
+    BodyUnreadable,
+    BodyTimeout(Duration),
+    NoFingerprint(FingerprintError),
+    /// A gRPC call, with its media type.
+    Grpc(HeaderValue),
+    Full(Full),
+    ShuttingDown,
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let soon = Duration::from_secs(1);
+        match refusal {
+            Refusal::MissingKey => Self::new(
+                ProblemKind::MissingKey,
+                "send an `Idempotency-Key` header: make one key for this request and repeat it with every retry",
+            ),
+            Refusal::RepeatedKey => Self::new(
+                ProblemKind::RepeatedKey,
+                "send exactly one `Idempotency-Key` header",
+            ),
+            Refusal::MalformedKey(KeySyntax::Strict) => Self::new(
+                ProblemKind::MalformedKey,
+                "send the `Idempotency-Key` as one string in quotes, such as \"8e03978e-40d5\" (RFC 9651)",
+            ),
+            Refusal::MalformedKey(KeySyntax::Lenient) => Self::new(
+                ProblemKind::MalformedKey,
+                "send the `Idempotency-Key` as one string in quotes (RFC 9651), or without quotes if the key is visible ASCII without quotes, commas, semicolons and backslashes",
+            ),
+            Refusal::UnquotedKey => Self::new(
+                ProblemKind::UnquotedKey,
+                "put the key in quotes (RFC 9651): it is the same key with and without them",
+            ),
+            Refusal::InvalidKey(error) => Self::of_key(error),
+            Refusal::NoPrincipal => Self::new(
+                ProblemKind::NoPrincipal,
+                "the request is not authenticated, and an idempotency key belongs to an authenticated caller",
+            ),
+            Refusal::BodyTooLarge(limit) => Self::new(
+                ProblemKind::BodyTooLarge,
+                format!(
+                    "the body of a request with an idempotency key can have at most {limit} bytes"
+                ),
+            ),
+            Refusal::BodyUnreadable => Self::new(
+                ProblemKind::BodyUnreadable,
+                "the body ended before it was complete, so the request was not run",
+            ),
+            Refusal::BodyTimeout(limit) => Self::new(
+                ProblemKind::BodyTimeout,
+                format!(
+                    "the body did not arrive within {limit:?}, so the request was not run; send it again with the same key"
+                ),
+            )
+            .retryable_after(soon),
+            Refusal::NoFingerprint(error) => Self::from(&Error::Fingerprint(error)),
+            Refusal::Grpc(_) => Self::new(ProblemKind::GrpcUnsupported, GRPC_UNSUPPORTED),
+            Refusal::Full(Full::Principal) => Self::new(
+                ProblemKind::TooManyRequests,
+                "wait until your running requests are answered, then send this request again with the same key",
+            )
+            .retryable_after(soon),
+            Refusal::Full(Full::All) => Self::new(
+                ProblemKind::Overloaded,
+                "the service runs as many requests as it can; send this one again with the same key",
+            )
+            .retryable_after(soon),
+            Refusal::ShuttingDown => Self::new(
+                ProblemKind::LeaseLost,
+                "the process shut down while it ran the request; send it again with the same key",
+            )
+            .retryable_after(soon),
+        }
+    }
+}
