@@ -1,4 +1,4 @@
-//! The canonical form of a request, and the hash of it that tells whether two requests are the same.
+//! Canonical form of requests. Two requests are the same if the hashes of their canonical forms are equal.
 //!
 //! ```
 //! use idem_runtime::Fingerprint;
@@ -21,91 +21,114 @@
 //!
 //! # The canonical form
 //!
-//! The fingerprint of a value, version 1, is the SHA-256 of `["idem/1", value]`, an array of two, in deterministically
-//! encoded CBOR ([RFC 8949 §4.2.1](https://www.rfc-editor.org/rfc/rfc8949#section-4.2.1)): definite lengths, the
-//! shortest head, the shortest exact float, map keys in the bytewise order of their encodings. So every message begins
-//! with the bytes `82 66 69 64 65 6d 2f 31`. What follows is all there is to know for computing it in another language;
-//! `tests/vectors/fingerprint.json` in the repository has vectors to check with, and [`canonical`] gives the bytes of
-//! any value.
+//! The fingerprint of a value, version 1, is the SHA-256 of the array `["idem/1", value]` in deterministically encoded
+//! CBOR ([RFC 8949 §4.2.1](https://www.rfc-editor.org/rfc/rfc8949#section-4.2.1)). Lengths are definite, heads and floats
+//! as short as possible, and map keys in the bytewise order of their encodings. Every hashed message
+//! therefore begins with the bytes `82 66 69 64 65 6d 2f 31`. The following rules are complete: they suffice to compute
+//! fingerprints in another language. `tests/vectors/fingerprint.json` in the repository has test vectors, and
+//! [`canonical`] returns the bytes of any value.
 //!
 //! | value | form |
 //! | --- | --- |
 //! | integers of any width, `NonZero`, `Wrapping`, `Saturating` | an integer: major types 0 and 1, beyond 64 bits a bignum (tags 2 and 3) without leading zeros. The width makes no difference |
 //! | `bool` | `false`, `true` |
-//! | `str`, `String`, `char` | a text string, as it is: no Unicode normalisation |
+//! | `str`, `String`, `char` | a text string, without Unicode normalization |
 //! | `[u8]`, `Vec<u8>`, `[u8; N]`, `Bytes` | a byte string |
 //! | other slices, arrays, `Vec`, `VecDeque`, `LinkedList` | an array of the items (a `VecDeque<u8>` too) |
-//! | tuples up to 12 | an array; `()` is the empty one |
-//! | `HashMap`, `BTreeMap` | a map, sorted by the encoded keys; two keys of one encoding are an error |
-//! | `HashSet`, `BTreeSet` | an array of the elements, sorted by their encodings; two of one encoding are an error |
-//! | references, `Box`, `Rc`, `Arc`, `Cow` | what they point to |
+//! | tuples up to 12 | an array; `()` is the empty array |
+//! | `HashMap`, `BTreeMap` | a map, sorted by the encoded keys; two keys with the same encoding are an error |
+//! | `HashSet`, `BTreeSet` | an array of the elements, sorted by their encodings; two elements with the same encoding are an error |
+//! | references, `Box`, `Rc`, `Arc`, `Cow` | the form of the value behind them |
 //! | `None` | null; **absent** as a field |
-//! | `Some(x)` | `x`, in tag 0x6964 where the encoding of `x` begins with null (`f6`) or that very tag (`d9 69 64`). So `None`, `Some(None)` and `Some(Some(None))` are `f6`, `d9 69 64 f6` and `d9 69 64 d9 69 64 f6` |
+//! | `Some(x)` | `x`; in tag 0x6964 if the encoding of `x` begins with null (`f6`) or with that tag (`d9 69 64`). So `None`, `Some(None)` and `Some(Some(None))` are `f6`, `d9 69 64 f6` and `d9 69 64 d9 69 64 f6` |
 //! | `PhantomData` | null; absent as a field |
 //! | `Result` | as an enum with the variants `Ok` and `Err` |
-//! | `Duration` | the array `[seconds, nanoseconds]`; signed durations of other crates likewise, both numbers with the sign of the whole |
+//! | `Duration` | the array `[seconds, nanoseconds]`; in signed durations of other crates both numbers have the sign of the duration |
 //! | `SystemTime` | the text of the instant, see below |
-//! | IP and socket addresses | their text, such as `[::1]:80`; a `SocketAddrV6` whose flow is not zero: `[text, flow]` |
+//! | IP and socket addresses | their text, such as `[::1]:80`; the array `[text, flow]` for a `SocketAddrV6` whose flow is not zero |
 //!
-//! **Derived types.** A struct with named fields is a map from the names, as text, to the values; absent fields are left
-//! out. Absent are `None`, `PhantomData`, a newtype or pointer of something absent, and what `default` leaves out. A
-//! unit struct is the empty map. A struct of one unnamed field is that field, whatever it is; of more, or of none, the
-//! array of those not skipped (also where one unnamed field is skipped: the empty array). A unit variant is its name, as
-//! text. Any other variant is a map of one entry, from the name to the field of a variant of one unnamed field, the array
-//! of several, or the map of named ones. `#[fingerprint(name = "...")]` on a type wraps all of that in a map of one entry
-//! with that name, which is never absent. `#[fingerprint(rename = "...")]` changes a name. Raw identifiers go without
-//! their `r#`. Neither type names, nor the order of fields and variants, have a part in it.
+//! ## Derived types
 //!
-//! **Floats** have a form only under `#[fingerprint(float)]`, or by [`Encoder::float`]: the shortest of half, single and
-//! double precision that is exact; `-0.0` is `0.0`, infinities are allowed, NaN is an error. A float is no integer:
-//! `1.0` is `f9 3c 00`.
+//! | type | form |
+//! | --- | --- |
+//! | struct with named fields | a map from the names, as text, to the values; absent fields are omitted |
+//! | unit struct | the empty map |
+//! | struct with one unnamed field that is not skipped | the form of the field |
+//! | struct with another number of unnamed fields, or one skipped | an array of the fields that are not skipped |
+//! | unit variant | its name, as text |
+//! | variant with one unnamed field | a map with one entry, from the name to the form of the field |
+//! | variant with several unnamed fields | a map with one entry, from the name to the array of the fields |
+//! | variant with named fields | a map with one entry, from the name to the map of the fields |
 //!
-//! **Decimal numbers** are what JSON numbers and `rust_decimal` hold: `m × 10^e`, exactly, where `m` is an integer
-//! without trailing zeros in decimal; zero is the integer 0.
+//! - Absent values are `None`, `PhantomData`, a newtype or pointer of an absent value, and a field that `default` omits.
+//! - `#[fingerprint(name = "...")]` on a type wraps its form in a map with one entry of that name. The map is never
+//!   absent.
+//! - `#[fingerprint(rename = "...")]` changes a name. Raw identifiers lose their `r#`.
+//! - Type names, and the order of fields and variants, make no difference.
 //!
-//! 1. An integral value from -2^127 to 2^128 - 1 is that integer, so `1`, `1.0`, `10e-1` and the integer 1 are one.
-//! 2. Otherwise, with `m` from -2^127 to 2^127 - 1: tag 4, a decimal fraction, over the array `[e, m]`, `m` a bignum beyond
-//!    64 bits. `1.50` is `c4 82 20 0f`; 10^39 is `c4 82 18 27 01`.
-//! 3. Otherwise: tag 0x6965 over the array `[e, text]`, the decimal digits of `m`, behind a `-` where it is negative.
+//! ## Numbers
 //!
-//! An `e` outside of 64 signed bits is an error.
+//! **Floats** have a form only with `#[fingerprint(float)]`, or by [`Encoder::float`]: the shortest of half, single and
+//! double precision that is exact. `-0.0` is `0.0`, infinities are allowed, and NaN is an error. A float never equals an
+//! integer: `1.0` is `f9 3c 00`.
 //!
-//! **JSON**, as text by [`json`] or as a `serde_json::Value`: null, `true` and `false`, strings as text, numbers as
-//! decimal numbers, arrays, and objects as maps. A key twice in one object, half of a surrogate pair, and nesting deeper
-//! than 128 levels are errors. A `Value` may have rounded what its text said; then its form is that of what it holds. Null
-//! in an object is null, not absent.
+//! **Decimal numbers** are JSON numbers and `rust_decimal` values: exactly `m × 10^e`, where `m` is an integer without
+//! trailing decimal zeros. Zero is the integer 0.
 //!
-//! Values of any other kind that nest more than 128 collections and pointers deep are an error too.
+//! 1. An integer from -2^127 to 2^128 - 1 has the form of that integer: `1`, `1.0`, `10e-1` and the integer 1 are equal.
+//! 2. Otherwise, if `m` is from -2^127 to 2^127 - 1: tag 4, a decimal fraction, with the array `[e, m]`. Beyond 64 bits,
+//!    `m` is a bignum. `1.50` is `c4 82 20 0f`; 10^39 is `c4 82 18 27 01`.
+//! 3. Otherwise: tag 0x6965 with the array `[e, text]`. The text has the decimal digits of `m`, after a `-` if `m` is
+//!    negative.
 //!
-//! **Types of other crates**, each behind the feature named after the crate:
+//! An `e` beyond 64 signed bits is an error.
+//!
+//! ## JSON
+//!
+//! JSON is a text in [`json`], or a `serde_json::Value`: null, `true` and `false`, strings as text, numbers as decimal
+//! numbers, arrays, and objects as maps. Null in an object is null, not absent. Duplicate keys in an object, half of a
+//! surrogate pair, and more than 128 levels are errors. A `Value` may have rounded a number of its text; its form has the
+//! rounded number.
+//!
+//! Other values with more than 128 levels of collections and pointers are an error too.
+//!
+//! ## Types of other crates
+//!
+//! Each has the feature of its crate's name:
 //!
 //! | type | form |
 //! | --- | --- |
 //! | `bytes::{Bytes, BytesMut}` | a byte string |
 //! | `uuid::Uuid` | its 16 bytes |
-//! | `url::Url` | its text, as the crate normalises it |
+//! | `url::Url` | its text, as normalized by the crate |
 //! | `rust_decimal::Decimal` | a decimal number; its scale makes no difference |
 //! | `chrono::DateTime<_>`, `time::{OffsetDateTime, UtcDateTime}`, `jiff::Timestamp` | the text of the instant |
 //! | `jiff::Zoned` | `[text of the instant, name of the zone]`; a fixed offset is named `+05:30` |
 //! | dates, times of day, both without a zone | ISO 8601 text: `2026-01-31`, `12:00:00.25`, `2026-01-31T12:00:00.25` |
-//! | `chrono::TimeDelta`, `time::Duration`, `jiff::SignedDuration` | `[seconds, nanoseconds]`, both with the sign of the whole |
+//! | `chrono::TimeDelta`, `time::Duration`, `jiff::SignedDuration` | `[seconds, nanoseconds]`, both with the sign of the duration |
 //!
-//! The text of an **instant** is RFC 3339 in UTC with `Z`, and with the shortest fraction of a second, none where it is
-//! zero: `2026-01-31T12:00:00.25Z`. Years before 0 and after 9999 have a sign and at least six digits. A leap second is
-//! second 60. So the three crates agree, and the offset that an instant was given with makes no difference.
+//! The text of an **instant** is RFC 3339 in UTC with `Z`: `2026-01-31T12:00:00.25Z`. The fraction of a second is as short
+//! as possible, and omitted if it is zero. Years before 0 and after 9999 have a sign and at least six digits. A leap
+//! second is second 60. Equal instants of the three crates have equal texts, and the offset of an instant makes no
+//! difference.
 //!
-//! # What changes a fingerprint
+//! # Compatible changes
 //!
-//! Adding an `Option` field, or one under `#[fingerprint(default)]`, keeps the fingerprints of requests without it;
-//! widening an integer, reordering fields or variants, and wrapping in `Box`, `Arc` or a newtype keep all. Renaming a
-//! field or variant changes them (`rename` keeps the old name), as does turning a `Vec<u8>` into a `Vec<u16>`, and
-//! adding a second field to a newtype. A call whose record was made with another fingerprint is answered with
-//! [`KeyReused`](crate::Error::KeyReused), until the record expires.
+//! | change of a type | fingerprints |
+//! | --- | --- |
+//! | new field that is an `Option` or has `#[fingerprint(default)]` | same for requests without the field |
+//! | wider integer, another order of fields or variants, `Box`, `Arc` or a newtype around a value | same |
+//! | renamed field or variant | different, unless `rename` has the old name |
+//! | `Vec<u8>` becomes `Vec<u16>` | different |
+//! | second field in a newtype | different |
+//!
+//! If the fingerprint of a request changes, a retry with its key gets [`KeyReused`](crate::Error::KeyReused) until the
+//! record expires.
 //!
 //! # Guessable requests
 //!
-//! The hash of a request that can be guessed tells whoever reads the store when the guess was right. With a [`Secret`] the
-//! stored hash is an HMAC-SHA-256 of it.
+//! A reader of the store can guess a request and compare its hash with the stored one. With a [`Secret`], the stored hash
+//! is an HMAC-SHA-256 instead.
 
 mod check;
 mod encoder;
@@ -130,21 +153,21 @@ pub(crate) use self::secret::matches;
 use crate::error::FingerprintError;
 use crate::record::Digest;
 
-/// The version of the algorithm that this build writes.
+/// Version of the algorithm in this build.
 const VERSION: u8 = 1;
 
-/// A type with a canonical form, see [the module](self). Derived for structs and enums:
+/// Type with a [canonical form](self). Can be derived for structs and enums:
 ///
 /// | attribute | on | effect |
 /// | --- | --- | --- |
-/// | `skip` | a field | has no part in the fingerprint |
-/// | `rename = "..."` | a field, a variant | is written under this name |
-/// | `default` | a named field | left out while it equals its default, so that it can be added later |
+/// | `skip` | a field | omits the field from the fingerprint |
+/// | `rename = "..."` | a field, a variant | uses this name |
+/// | `default` | a named field | omits the field if it equals its default, so that it can be added later |
 /// | `float` | a field | accepts `f32`, `f64`, and `Option`, `Vec` and arrays of them |
-/// | `with = path` | a field | written by a `fn(&T, &mut Encoder)` |
-/// | `name = "..."` | a type | its form is wrapped in a map with this one name, so that it differs from others of its shape |
-/// | `bound = "..."` | a type | replaces the bounds on its type parameters, `T: Fingerprint` for each that is used |
-/// | `crate = path` | a type | where `idem_runtime` is |
+/// | `with = path` | a field | writes the field with a `fn(&T, &mut Encoder)` |
+/// | `name = "..."` | a type | wraps the form in a map with this name, so that it differs from types of the same shape |
+/// | `bound = "..."` | a type | replaces the bounds of its type parameters. Default: `T: Fingerprint` for each that is used |
+/// | `crate = path` | a type | path of `idem_runtime` |
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no canonical form to fingerprint",
     label = "no `Fingerprint`",
@@ -156,13 +179,13 @@ pub trait Fingerprint {
     /// Writes the canonical form of this value: exactly one item.
     fn fingerprint(&self, encoder: &mut Encoder);
 
-    /// Whether a field of this value is left out of the map that it stands in: `None`.
+    /// Returns true if a field with this value is omitted from its map, as `None` is.
     #[inline]
     fn is_absent(&self) -> bool {
         false
     }
 
-    /// Writes these bytes, which are canonical already, and the value behind them: a leaf checks for room once.
+    /// Writes bytes that are canonical already, and then the value. Leaf types do both with one check for room.
     #[doc(hidden)]
     #[inline]
     fn fingerprint_after(&self, prefix: &[u8], encoder: &mut Encoder) {
@@ -170,7 +193,7 @@ pub trait Fingerprint {
         self.fingerprint(encoder);
     }
 
-    /// Writes a slice of such values: an array, except that bytes are a byte string.
+    /// Writes a slice of these values: an array, or a byte string for bytes.
     #[doc(hidden)]
     #[inline]
     fn fingerprint_slice(items: &[Self], encoder: &mut Encoder)
@@ -186,27 +209,26 @@ pub trait Fingerprint {
     }
 }
 
-/// The digest of a value, unsigned: SHA-256 over its [canonical form](self).
+/// Hashes the [canonical form](self) of a value with SHA-256, without a [`Secret`].
 ///
 /// # Errors
-/// [`FingerprintError`] where it has no canonical form.
+/// [`FingerprintError`] if the value has no canonical form.
 #[inline]
 pub fn digest<T: Fingerprint + ?Sized>(value: &T) -> Result<Digest, FingerprintError> {
     encoder::digest(value)
 }
 
-/// The very bytes that [`digest`] hashes: for another language to compare with, and to see where two requests differ.
+/// Returns the bytes that [`digest`] hashes, for comparison with another language or with another request.
 ///
-/// Checks as well that a hand-written [`Fingerprint`] wrote one item and sorted its maps, which `digest` takes on
-/// trust.
+/// Also checks that a hand-written [`Fingerprint`] wrote one item and sorted its maps. `digest` does not check this.
 ///
 /// # Errors
-/// [`FingerprintError`] where the value has no canonical form.
+/// [`FingerprintError`] if the value has no canonical form.
 pub fn canonical<T: Fingerprint + ?Sized>(value: &T) -> Result<Vec<u8>, FingerprintError> {
     encoder::bytes(value)
 }
 
-/// A value whose canonical form a function writes.
+/// Makes a value whose canonical form a function writes.
 ///
 /// ```
 /// use idem_runtime::fingerprint::{digest, from_fn};
@@ -219,7 +241,7 @@ pub fn from_fn<F: Fn(&mut Encoder)>(write: F) -> FromFn<F> {
     FromFn(write)
 }
 
-/// See [`from_fn`].
+/// Value of [`from_fn`].
 #[derive(Clone, Copy)]
 pub struct FromFn<F>(F);
 

@@ -1,97 +1,132 @@
-//! Checks that what was written is one canonical item: a hand-written `Fingerprint` can announce more entries than it
-//! writes, or write them out of order.
+//! Checks the bytes that a hand-written `Fingerprint` wrote: they must be exactly one canonical item.
 
-use super::encoder::MAX_DEPTH;
 use crate::error::FingerprintError;
 
-/// Whether the bytes are exactly one well-formed item, every map of it sorted and without duplicates.
+/// Maximum depth to which values may nest.
+pub(super) const MAX_DEPTH: usize = 128;
+
+/// Major types of CBOR (RFC 8949 §3.1) that have content.
+mod major {
+    pub(super) const BYTES: u8 = 2;
+    pub(super) const TEXT: u8 = 3;
+    pub(super) const ARRAY: u8 = 4;
+    pub(super) const MAP: u8 = 5;
+    pub(super) const TAG: u8 = 6;
+}
+
+/// Checks that the bytes are exactly one well-formed item, in which every map is sorted and has no duplicate keys.
 pub(super) fn one_item(bytes: &[u8]) -> Result<(), FingerprintError> {
-    let rest = item(bytes, MAX_DEPTH)?;
+    let rest = skip_item(bytes, MAX_DEPTH)?;
     if rest.is_empty() {
         Ok(())
     } else {
         Err(FingerprintError::new(
-            "a hand-written `Fingerprint` wrote more than the one item that is its form",
+            "a hand-written `Fingerprint` wrote more than one item; write exactly one",
         ))
     }
 }
 
-/// An item or items that are still due.
-enum Due {
+/// Container whose content is not complete.
+enum Open<'a> {
+    /// Number of items to come: of an array, behind a tag, or of the outermost item itself.
     Items(u64),
-    /// Entries of a map, whose key before this is kept beside.
-    Entries(u64),
+    /// Number of entries to come, and the key of the entry before. That key is empty before the first entry.
+    Map(u64, &'a [u8]),
 }
 
-/// What follows the first item. What nests is kept on the heap, but for keys inside of keys.
-fn item(mut bytes: &[u8], depth: usize) -> Result<&[u8], FingerprintError> {
-    let depth = depth
-        .checked_sub(1)
-        .ok_or_else(|| FingerprintError::new("the keys of a map nest more than 128 levels deep"))?;
-    let short =
-        || FingerprintError::new("a hand-written `Fingerprint` wrote less than it had announced");
-    let unsorted = || {
-        FingerprintError::new(
-            "a hand-written `Fingerprint` wrote a map whose keys are not sorted by their encodings, \
-             or the same key twice; `Encoder::map_of` sorts",
-        )
-    };
-    let mut open = vec![Due::Items(1)];
-    // Of each open map: the key before.
-    let mut keys: Vec<&[u8]> = vec![];
-    while let Some(due) = open.last_mut() {
-        match due {
-            Due::Items(0) => {
-                open.pop();
-                continue;
+impl Open<'_> {
+    /// Counts one item or entry. Returns false if the container is complete.
+    fn take(&mut self) -> bool {
+        let (Self::Items(left) | Self::Map(left, _)) = self;
+        match left.checked_sub(1) {
+            Some(fewer) => {
+                *left = fewer;
+                true
             }
-            Due::Entries(0) => {
-                open.pop();
-                keys.pop();
-                continue;
-            }
-            Due::Items(left) => *left -= 1,
-            Due::Entries(left) => {
-                *left -= 1;
-                let rest = item(bytes, depth)?;
-                let key = &bytes[..bytes.len() - rest.len()];
-                if let Some(before) = keys.last_mut() {
-                    if !before.is_empty() && *before >= key {
-                        return Err(unsorted());
-                    }
-                    *before = key;
-                }
-                bytes = rest;
-            }
+            None => false,
         }
-        let (&first, rest) = bytes.split_first().ok_or_else(short)?;
-        let size = match first & 0x1f {
-            24..=27 => 1 << ((first & 0x1f) - 24),
-            _ => 0,
-        };
-        let (argument, rest) = rest.split_at_checked(size).ok_or_else(short)?;
-        let argument = argument
-            .iter()
-            .fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-        let argument = if size == 0 {
-            u64::from(first & 0x1f)
-        } else {
-            argument
-        };
+    }
+}
+
+/// Checks the first item and returns the bytes after it.
+///
+/// Containers are tracked on the heap. Only keys within keys recurse, up to `depth`.
+fn skip_item(mut bytes: &[u8], depth: usize) -> Result<&[u8], FingerprintError> {
+    let depth = depth.checked_sub(1).ok_or_else(too_deep)?;
+    let mut open = vec![Open::Items(1)];
+    while let Some(container) = open.last_mut() {
+        if !container.take() {
+            open.pop();
+            continue;
+        }
+        if let Open::Map(_, previous) = container {
+            bytes = skip_key(bytes, previous, depth)?;
+        }
+        let (major, argument, rest) = head(bytes)?;
         bytes = rest;
-        match first >> 5 {
-            2 | 3 => {
-                let len = usize::try_from(argument).map_err(|_| short())?;
-                bytes = bytes.split_at_checked(len).ok_or_else(short)?.1;
-            }
-            4 => open.push(Due::Items(argument)),
-            5 => {
-                open.push(Due::Entries(argument));
-                keys.push(&[]);
-            }
-            6 => open.push(Due::Items(1)),
+        match major {
+            major::BYTES | major::TEXT => bytes = skip_string(bytes, argument)?,
+            major::ARRAY => open.push(Open::Items(argument)),
+            major::MAP => open.push(Open::Map(argument, &[])),
+            major::TAG => open.push(Open::Items(1)),
             _ => {}
         }
     }
     Ok(bytes)
+}
+
+/// Checks the key of a map's entry, which must be greater than the previous key, and returns the bytes after it.
+fn skip_key<'a>(
+    bytes: &'a [u8],
+    previous: &mut &'a [u8],
+    depth: usize,
+) -> Result<&'a [u8], FingerprintError> {
+    let rest = skip_item(bytes, depth)?;
+    let key = &bytes[..bytes.len() - rest.len()];
+    if !previous.is_empty() && *previous >= key {
+        return Err(unsorted());
+    }
+    *previous = key;
+    Ok(rest)
+}
+
+fn skip_string(bytes: &[u8], len: u64) -> Result<&[u8], FingerprintError> {
+    let len = usize::try_from(len).map_err(|_| too_short())?;
+    let (_, rest) = bytes.split_at_checked(len).ok_or_else(too_short)?;
+    Ok(rest)
+}
+
+/// Reads the head of an item: its major type, its argument, and the bytes after the head.
+fn head(bytes: &[u8]) -> Result<(u8, u64, &[u8]), FingerprintError> {
+    let (&first, rest) = bytes.split_first().ok_or_else(too_short)?;
+    let (major, short_argument) = (first >> 5, first & 0x1f);
+    if !(24..=27).contains(&short_argument) {
+        return Ok((major, short_argument.into(), rest));
+    }
+    let size = 1 << (short_argument - 24);
+    let (argument, rest) = rest.split_at_checked(size).ok_or_else(too_short)?;
+    let argument = argument
+        .iter()
+        .fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    Ok((major, argument, rest))
+}
+
+#[cold]
+fn too_deep() -> FingerprintError {
+    FingerprintError::new("the keys of a map nest more than 128 levels deep")
+}
+
+#[cold]
+fn too_short() -> FingerprintError {
+    FingerprintError::new(
+        "a hand-written `Fingerprint` wrote less than it announced; write as many entries or items as announced",
+    )
+}
+
+#[cold]
+fn unsorted() -> FingerprintError {
+    FingerprintError::new(
+        "a hand-written `Fingerprint` wrote a map whose keys are not sorted by their encodings, or a duplicate key; \
+         use `Encoder::map_of`, which sorts",
+    )
 }

@@ -1,4 +1,4 @@
-//! Writes deterministic CBOR into one reusable buffer, and streams what is large straight to the hasher.
+//! Writes deterministic CBOR into one reusable buffer. Long strings go directly to the hasher.
 
 use std::cell::Cell;
 use std::fmt;
@@ -6,18 +6,17 @@ use std::mem;
 
 use sha2::{Digest as _, Sha256};
 
+use super::check::{self, MAX_DEPTH};
 use super::{Fingerprint, VERSION};
 use crate::error::FingerprintError;
 use crate::record::Digest;
 
-/// The head of every hashed item: an array of two, its first element the version.
+/// Start of every hashed item: the head of an array of two, and the version.
 const PREFIX: &[u8; 8] = b"\x82\x66idem/1";
-/// From this size on, in bytes, a string goes to the hasher without a copy.
+/// Minimum length, in bytes, of a string that goes to the hasher without a copy.
 const BULK: usize = 1024;
-/// A buffer that grew beyond this, in bytes, is not kept for the next request.
-const KEPT: usize = 64 * 1024;
-/// How deep a value may nest.
-pub(super) const MAX_DEPTH: usize = 128;
+/// Maximum size, in bytes, of a buffer that the next request reuses.
+const MAX_REUSED: usize = 64 * 1024;
 
 const UNSIGNED: u8 = 0x00;
 const NEGATIVE: u8 = 0x20;
@@ -28,43 +27,43 @@ const MAP: u8 = 0xa0;
 const FALSE: u8 = 0xf4;
 const TRUE: u8 = 0xf5;
 const NULL: u8 = 0xf6;
-/// Tag 0x6964, `Some` of what could be mistaken for something less.
+/// Tag 0x6964: `Some` of a value that has the same form as `None`, or as a `Some` with fewer levels.
 const PRESENT: [u8; 3] = [0xd9, 0x69, 0x64];
-/// Tag 4, a decimal fraction: exponent and mantissa.
+/// Tag 4: decimal fraction, as exponent and mantissa.
 const DECIMAL: [u8; 2] = [0xc4, 0x82];
-/// Tag 0x6965, a decimal number whose mantissa is too long for 128 bits: exponent and digits.
+/// Tag 0x6965: decimal number whose mantissa is too long for 128 bits, as exponent and digits.
 const LONG_DECIMAL: [u8; 4] = [0xd9, 0x69, 0x65, 0x82];
 
 /// Writes canonical forms.
 ///
-/// Each method writes one item, or the head of one: after [`map`](Self::map) and [`array`](Self::array) the caller
-/// writes as many entries or items as it announced. What goes wrong is kept and told at the end, by
-/// [`digest`](super::digest), so no step needs to be checked.
+/// Each method writes one item or the head of one: after [`map`](Self::map) and [`array`](Self::array), the caller writes
+/// as many entries or items as it announced. The first error is stored, and [`digest`](super::digest) returns it, so the
+/// methods are infallible.
 pub struct Encoder {
-    /// Written as far as `len`; what follows is room, kept initialised so that a leaf needs one check of its bounds.
+    /// Bytes written, up to `len`. The bytes after `len` are initialized too, so that a write needs one bounds check.
     buffer: Vec<u8>,
     len: usize,
-    /// How many bytes went to the hasher before the buffer.
+    /// Number of bytes that went to the hasher before the buffer's.
     streamed: usize,
     sink: Sink,
-    /// How many maps and sets wait for the buffer's end to be sorted.
+    /// Number of open maps and sets that are to be sorted.
     sorting: usize,
     spans: Vec<Span>,
     depth: usize,
     error: Option<FingerprintError>,
 }
 
-/// Where an item ends up.
+/// Destination of the bytes.
 enum Sink {
-    /// In the buffer alone.
+    /// The buffer.
     Buffer,
-    /// In a digest, and nothing is streamed so far.
+    /// A digest, of which no byte has been streamed.
     Digest,
-    /// In this hasher.
+    /// A hasher that has received bytes.
     Hasher(Box<Sha256>),
 }
 
-/// Where an entry of a map or set stands in the buffer.
+/// Position in the buffer of an entry of a map or set.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     start: usize,
@@ -72,14 +71,14 @@ struct Span {
     end: usize,
 }
 
-/// What is gathered before its order or its size is known.
+/// Kind of a collection whose order or size is not known in advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gather {
-    /// Entries, to be sorted by their keys.
+    /// Entries, which are sorted by their keys.
     Map,
-    /// Elements, to be sorted.
+    /// Elements, which are sorted.
     Set,
-    /// Items, in their own order.
+    /// Items, which keep their order.
     Array,
 }
 
@@ -87,7 +86,7 @@ thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// The digest of `["idem/1", value]`.
+/// Digest of `["idem/1", value]`.
 #[inline]
 pub(super) fn digest<T: Fingerprint + ?Sized>(value: &T) -> Result<Digest, FingerprintError> {
     let mut encoder = Encoder::new(
@@ -98,7 +97,7 @@ pub(super) fn digest<T: Fingerprint + ?Sized>(value: &T) -> Result<Digest, Finge
     encoder.finish()
 }
 
-/// The bytes of `["idem/1", value]`.
+/// Bytes of `["idem/1", value]`.
 pub(super) fn bytes<T: Fingerprint + ?Sized>(value: &T) -> Result<Vec<u8>, FingerprintError> {
     let mut encoder = Encoder::new(Sink::Buffer, Vec::new());
     encoder.raw(PREFIX);
@@ -107,7 +106,7 @@ pub(super) fn bytes<T: Fingerprint + ?Sized>(value: &T) -> Result<Vec<u8>, Finge
         return Err(error);
     }
     encoder.buffer.truncate(encoder.len);
-    super::check::one_item(&encoder.buffer)?;
+    check::one_item(&encoder.buffer)?;
     Ok(encoder.buffer)
 }
 
@@ -133,9 +132,9 @@ impl Encoder {
             Sink::Hasher(hasher) => hasher.chain_update(rest).finalize(),
             Sink::Buffer | Sink::Digest => Sha256::digest(rest),
         };
-        if self.buffer.len() <= KEPT {
-            // A thread that is ending has no use for the buffer.
-            let _ = BUFFER.try_with(|kept| kept.set(mem::take(&mut self.buffer)));
+        if self.buffer.len() <= MAX_REUSED {
+            // Fails only while the thread ends, and then nothing reuses the buffer.
+            let _ = BUFFER.try_with(|reused| reused.set(mem::take(&mut self.buffer)));
         }
         match self.error.take() {
             Some(error) => Err(error),
@@ -143,22 +142,22 @@ impl Encoder {
         }
     }
 
-    /// The head of a map of so many entries, each a key and a value.
+    /// Writes the head of a map with this number of entries, each a key and a value.
     ///
-    /// The caller writes the entries **sorted by the bytes of their encoded keys**: of two text keys the shorter comes
-    /// first, then the one whose bytes are lower. [`map_of`](Self::map_of) sorts.
+    /// The caller writes the entries **sorted by the bytes of their encoded keys**: a shorter text key comes before a
+    /// longer one, and keys of one length are in the order of their bytes. [`map_of`](Self::map_of) sorts.
     #[inline]
     pub fn map(&mut self, entries: usize) {
         self.head(&[], MAP, entries as u64);
     }
 
-    /// The head of an array of so many items.
+    /// Writes the head of an array with this number of items.
     #[inline]
     pub fn array(&mut self, items: usize) {
         self.head(&[], ARRAY, items as u64);
     }
 
-    /// A text.
+    /// Writes a text.
     #[inline]
     pub fn text(&mut self, text: &str) {
         self.text_after(&[], text);
@@ -169,7 +168,7 @@ impl Encoder {
         self.string(prefix, TEXT, text.as_bytes());
     }
 
-    /// A byte string.
+    /// Writes a byte string.
     #[inline]
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.bytes_after(&[], bytes);
@@ -180,19 +179,19 @@ impl Encoder {
         self.string(prefix, BYTES, bytes);
     }
 
-    /// A truth value.
+    /// Writes a boolean.
     #[inline]
     pub fn bool(&mut self, value: bool) {
         self.raw(&[if value { TRUE } else { FALSE }]);
     }
 
-    /// Nothing, as `None` has it.
+    /// Writes null, the form of `None`.
     #[inline]
     pub fn null(&mut self) {
         self.raw(&[NULL]);
     }
 
-    /// An integer.
+    /// Writes an integer.
     #[inline]
     pub fn u64(&mut self, value: u64) {
         self.u64_after(&[], value);
@@ -203,7 +202,7 @@ impl Encoder {
         self.head(prefix, UNSIGNED, value);
     }
 
-    /// An integer.
+    /// Writes an integer.
     #[inline]
     pub fn i64(&mut self, value: i64) {
         self.i64_after(&[], value);
@@ -211,17 +210,17 @@ impl Encoder {
 
     #[inline]
     pub(super) fn i64_after(&mut self, prefix: &[u8], value: i64) {
-        // A negative one is written as its distance from -1, which is its bits turned over.
+        // A negative integer is written as its distance from -1, which is its bitwise complement.
         let sign = value >> 63;
         self.head(prefix, NEGATIVE & sign as u8, (value ^ sign) as u64);
     }
 
-    /// An integer.
+    /// Writes an integer.
     pub fn u128(&mut self, value: u128) {
         self.wide(UNSIGNED, value);
     }
 
-    /// An integer.
+    /// Writes an integer.
     pub fn i128(&mut self, value: i128) {
         if value < 0 {
             self.wide(NEGATIVE, !value as u128);
@@ -230,8 +229,9 @@ impl Encoder {
         }
     }
 
-    /// A binary floating-point number, in the shortest form that holds it exactly. Infinities are numbers here, -0.0 is
-    /// 0.0, and NaN has no canonical form.
+    /// Writes a binary floating-point number, in the shortest form that holds it exactly.
+    ///
+    /// Infinities are allowed. -0.0 has the form of 0.0. NaN is an error, because it has no canonical form.
     pub fn float(&mut self, value: f64) {
         use super::number::{Shortest, shortest};
         match shortest(value) {
@@ -248,13 +248,13 @@ impl Encoder {
                 self.raw(&bits.to_be_bytes());
             }
             None => self.fail(FingerprintError::new(
-                "a float is not a number (NaN), which equals nothing, not even itself: refuse it before the call",
+                "a float is NaN, which is not equal to itself; refuse NaN before the call",
             )),
         }
     }
 
-    /// A decimal number, given as text: an optional sign, digits, optionally a point and more digits, optionally an
-    /// exponent. Numbers of one value have one form, so `1`, `1.0` and `10e-1` are the same, and the integer 1 as well.
+    /// Writes a decimal number from its text: an optional sign, digits, optionally a point and more digits, optionally an
+    /// exponent. Equal numbers have one form: `1`, `1.0`, `10e-1` and the integer 1 are the same.
     pub fn decimal(&mut self, text: &str) {
         match super::number::parse(text) {
             Ok(number) => self.number(number),
@@ -263,13 +263,12 @@ impl Encoder {
     }
 
     pub(super) fn number(&mut self, number: super::number::Decimal<'_>) {
-        use super::number::Decimal;
+        use super::number::{Decimal, Sign};
         match number {
-            Decimal::Integer {
-                negative: true,
-                magnitude,
-            } => self.wide(NEGATIVE, magnitude - 1),
-            Decimal::Integer { magnitude, .. } => self.wide(UNSIGNED, magnitude),
+            Decimal::Integer { sign, magnitude } => match sign {
+                Sign::Plus => self.wide(UNSIGNED, magnitude),
+                Sign::Minus => self.wide(NEGATIVE, magnitude - 1),
+            },
             Decimal::Fraction { exponent, mantissa } => {
                 self.raw(&DECIMAL);
                 self.i64(exponent);
@@ -283,7 +282,7 @@ impl Encoder {
         }
     }
 
-    /// A map of these entries, sorted by their encoded keys. Two keys of one encoding are an error.
+    /// Writes a map, and sorts its entries by their encoded keys. Two keys with the same encoding are an error.
     pub fn map_of<K, V, I>(&mut self, entries: I)
     where
         K: Fingerprint,
@@ -304,7 +303,7 @@ impl Encoder {
         });
     }
 
-    /// A set of these elements: an array of them, sorted by their encodings. Two elements of one encoding are an error.
+    /// Writes a set: an array of its elements, sorted by their encodings. Two elements with the same encoding are an error.
     pub fn set_of<T, I>(&mut self, elements: I)
     where
         T: Fingerprint,
@@ -322,13 +321,13 @@ impl Encoder {
         });
     }
 
-    /// Remembers that the value has no canonical form. The first error is the one that is told.
+    /// Stores the error of a value that has no canonical form. The first error is returned.
     #[cold]
     pub fn fail(&mut self, error: FingerprintError) {
         self.error.get_or_insert(error);
     }
 
-    /// Bytes that are canonical CBOR already.
+    /// Writes bytes that are canonical CBOR already.
     #[doc(hidden)]
     #[inline]
     pub fn raw(&mut self, bytes: &[u8]) {
@@ -336,7 +335,7 @@ impl Encoder {
         self.len += bytes.len();
     }
 
-    /// An entry of a map whose name is encoded already; nothing where the value is absent.
+    /// Writes an entry of a map whose name is encoded already. Writes nothing if the value is absent.
     #[doc(hidden)]
     #[inline]
     pub fn entry<T: Fingerprint + ?Sized, const N: usize>(&mut self, name: &[u8; N], value: &T) {
@@ -345,19 +344,19 @@ impl Encoder {
         }
     }
 
-    /// How many entries of a map the value takes: none or one.
+    /// Number of a map's entries for the value: zero if it is absent, otherwise one.
     #[doc(hidden)]
     #[inline]
     pub fn present<T: Fingerprint + ?Sized>(value: &T) -> usize {
         usize::from(!value.is_absent())
     }
 
-    /// `Some` of what `write` writes behind so many bytes of something else.
+    /// Writes `Some` of the item that `write` writes, which starts `prefix` bytes after the current position.
     #[inline]
     pub(super) fn some(&mut self, prefix: usize, write: impl FnOnce(&mut Self)) {
         let start = self.streamed + self.len + prefix;
         write(self);
-        // An item whose start went to the hasher holds a long string, so it is neither null nor `Some` of null.
+        // An item whose start went to the hasher contains a long string, so it is neither null nor `Some` of null.
         if let Some(start) = start.checked_sub(self.streamed)
             && let Some(&first) = self.buffer[..self.len].get(start)
             && (first == NULL || first == PRESENT[0])
@@ -378,12 +377,12 @@ impl Encoder {
         }
     }
 
-    /// Guards the stack against values that nest without end.
+    /// Limits the depth of values, so that they cannot overflow the stack.
     #[inline]
     pub(super) fn nested(&mut self, write: impl FnOnce(&mut Self)) {
         if self.depth == MAX_DEPTH {
             return self.fail(FingerprintError::new(
-                "the request nests more than 128 levels deep",
+                "the request nests more than 128 levels deep; flatten it",
             ));
         }
         self.depth += 1;
@@ -391,12 +390,11 @@ impl Encoder {
         self.depth -= 1;
     }
 
-    /// Writes a collection whose size `write` tells when it is done, and sorts what it has marked with
-    /// [`span`](Self::span).
+    /// Writes a collection whose size `write` returns, and sorts the items that it has marked with [`span`](Self::span).
     pub(super) fn gather(&mut self, what: Gather, write: impl FnOnce(&mut Self) -> usize) {
-        // Nothing of it may go to the hasher before its place and its head are known.
+        // No byte may go to the hasher before the head and the order of the items are known.
         self.sorting += 1;
-        // The spans of an outer collection, which is being written, stand before.
+        // The spans before `base` belong to outer collections, which are not complete.
         let base = self.spans.len();
         let head = self.len;
         let major = if what == Gather::Map { MAP } else { ARRAY };
@@ -413,7 +411,7 @@ impl Encoder {
         }
     }
 
-    /// Marks an item of a collection that is [gathered](Self::gather): it began at `start`, and ends here.
+    /// Marks an item of a collection in [`gather`](Self::gather), from `start` to the current position.
     pub(super) fn span(&mut self, start: usize, key_end: usize) {
         self.spans.push(Span {
             start,
@@ -440,7 +438,7 @@ impl Encoder {
                 Gather::Map | Gather::Array => "two keys of one map have the same canonical form",
             }));
         }
-        // In order behind the end, then back to where they belong.
+        // Copies the items in order to the end of the buffer, and from there over the unordered ones.
         self.room(end - start);
         for &Span { start, end, .. } in &self.spans[base..] {
             self.buffer.copy_within(start..end, self.len);
@@ -450,7 +448,7 @@ impl Encoder {
         self.len = end;
     }
 
-    /// Makes room for a head where one byte was left for it.
+    /// Writes a head of several bytes where one byte was reserved.
     fn long_head(&mut self, at: usize, major: u8, count: u64) {
         let end = self.len;
         self.head(&[], major, count);
@@ -463,7 +461,7 @@ impl Encoder {
         self.len = end + size - 1;
     }
 
-    /// At least so many initialised bytes behind what is written.
+    /// Initialized bytes after the written ones.
     #[inline]
     fn room(&mut self, bytes: usize) -> &mut [u8] {
         if self.buffer.len() - self.len < bytes {
@@ -479,7 +477,7 @@ impl Encoder {
         self.buffer.resize(size, 0);
     }
 
-    /// The head of an item, behind other bytes: its major type, and an argument in the shortest form.
+    /// Writes the prefix, and the head of an item: its major type, and its argument in the shortest form.
     #[inline]
     fn head(&mut self, prefix: &[u8], major: u8, argument: u64) {
         let (before, room) = self.room(prefix.len() + 9).split_at_mut(prefix.len());
@@ -507,7 +505,7 @@ impl Encoder {
         self.len += prefix.len() + size;
     }
 
-    /// An integer of any width: `argument` is its value, or its distance from -1 under [`NEGATIVE`].
+    /// Writes an integer of any width: `argument` is its value, or its distance from -1 with [`NEGATIVE`].
     pub(super) fn wide(&mut self, major: u8, argument: u128) {
         if let Ok(argument) = u64::try_from(argument) {
             return self.head(&[], major, argument);
@@ -560,7 +558,7 @@ impl Encoder {
     }
 }
 
-/// Copies without a call what is short, as most strings are: its two ends, which meet or overlap.
+/// Copies bytes. Short strings, as most are, are copied without a call: both ends, which meet or overlap.
 #[inline]
 fn copy(from: &[u8], to: &mut [u8]) {
     if from.len() > 64
@@ -573,7 +571,7 @@ fn copy(from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// Copies as many bytes from either end, where that covers everything.
+/// Copies `N` bytes from each end, if there are as many. Returns false if there are fewer.
 #[inline]
 fn ends<const N: usize>(from: &[u8], to: &mut [u8]) -> bool {
     if let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>())

@@ -1,19 +1,19 @@
-//! What `#[derive(Fingerprint)]` puts around a field that bears an attribute.
+//! Wrappers that `#[derive(Fingerprint)]` puts around fields with attributes.
 //!
-//! The functions ask for what the field must be, the types do not, so that a field which does not qualify is one error.
+//! Only the functions have trait bounds, not the types, so that a field of an unsuitable type is only one compiler error.
 
 use std::fmt;
 
 use super::{Encoder, Fingerprint};
 
-/// A field under `#[fingerprint(default)]`: absent while it equals its default.
+/// Field with `#[fingerprint(default)]`: absent if it equals its default.
 #[derive(Debug)]
 pub struct Defaulted<V> {
     absent: bool,
     value: V,
 }
 
-/// A field, and what writes it.
+/// Wraps a field, and the value that is written for it.
 #[inline]
 pub fn defaulted<T: Default + PartialEq, V: Fingerprint>(field: &T, value: V) -> Defaulted<V> {
     Defaulted {
@@ -35,14 +35,14 @@ impl<V: Fingerprint> Fingerprint for Defaulted<V> {
     }
 }
 
-/// A field that a function writes, and whether it is absent.
+/// Field that a function writes.
 pub struct Written<'a, T: ?Sized, F> {
     field: &'a T,
     absent: bool,
     write: F,
 }
 
-/// A field under `#[fingerprint(float)]`.
+/// Wraps a field with `#[fingerprint(float)]`.
 #[inline]
 pub fn float<T: Floats + ?Sized>(field: &T) -> Written<'_, T, fn(&T, &mut Encoder)> {
     Written {
@@ -52,7 +52,7 @@ pub fn float<T: Floats + ?Sized>(field: &T) -> Written<'_, T, fn(&T, &mut Encode
     }
 }
 
-/// A field under `#[fingerprint(with = path)]`, and the function that writes it.
+/// Wraps a field with `#[fingerprint(with = path)]`.
 #[inline]
 pub fn with<T: ?Sized, F: Fn(&T, &mut Encoder)>(field: &T, write: F) -> Written<'_, T, F> {
     Written {
@@ -81,17 +81,17 @@ impl<T: ?Sized, F> fmt::Debug for Written<'_, T, F> {
     }
 }
 
-/// What `#[fingerprint(float)]` takes.
+/// Type that `#[fingerprint(float)]` accepts.
 #[diagnostic::on_unimplemented(
     message = "`#[fingerprint(float)]` does not take a `{Self}`",
     label = "not a float",
     note = "it takes `f32`, `f64`, and `Option`, `Vec`, arrays and references of them; for anything else write `#[fingerprint(with = function)]`"
 )]
 pub trait Floats {
-    /// Writes the form.
+    /// Writes the canonical form.
     fn write(&self, encoder: &mut Encoder);
 
-    /// Whether this is `None`.
+    /// Returns true for `None`.
     fn is_none(&self) -> bool {
         false
     }

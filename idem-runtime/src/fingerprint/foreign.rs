@@ -1,4 +1,4 @@
-//! The canonical forms of other crates' types, each behind the feature of the crate's name.
+//! Canonical forms of other crates' types, each behind the feature of the crate's name.
 
 #[cfg(any(feature = "chrono", feature = "time", feature = "jiff"))]
 use super::instant::{Text, utc};
@@ -49,16 +49,22 @@ impl Fingerprint for bytes::BytesMut {
 #[diagnostic::do_not_recommend]
 impl Fingerprint for rust_decimal::Decimal {
     fn fingerprint(&self, encoder: &mut Encoder) {
+        use super::number::{Sign, decimal};
         let mantissa = self.mantissa();
-        encoder.number(super::number::decimal(
-            mantissa < 0,
+        let sign = if mantissa < 0 {
+            Sign::Minus
+        } else {
+            Sign::Plus
+        };
+        encoder.number(decimal(
+            sign,
             mantissa.unsigned_abs(),
             -i64::from(self.scale()),
         ));
     }
 }
 
-/// Seconds and the nanoseconds beyond them, both with the sign of the whole.
+/// Writes a duration as seconds and nanoseconds, both with the sign of the duration.
 #[cfg(any(feature = "chrono", feature = "time", feature = "jiff"))]
 fn duration(encoder: &mut Encoder, seconds: i64, nanos: i32) {
     encoder.array(2);
@@ -66,7 +72,7 @@ fn duration(encoder: &mut Encoder, seconds: i64, nanos: i32) {
     encoder.i64(nanos.into());
 }
 
-/// A date, a time of day, or both, that belong to no zone.
+/// Writes a date, a time of day, or both, without a time zone.
 #[cfg(any(feature = "chrono", feature = "time", feature = "jiff"))]
 fn civil(encoder: &mut Encoder, date: Option<(i64, u32, u32)>, time: Option<(u32, u32, u32, u32)>) {
     let mut text = Text::new();
@@ -222,7 +228,7 @@ mod jiff {
             match DateTimePrinter::new().time_zone_to_string(self.time_zone()) {
                 Ok(name) => encoder.text(&name),
                 Err(_) => encoder.fail(FingerprintError::new(
-                    "a time zone has neither a name nor a rule that could be written down",
+                    "a time zone has neither a name nor a fixed offset; use a named zone",
                 )),
             }
         }

@@ -1,9 +1,9 @@
-//! Points in time, dates and times of day as text: RFC 3339 with the shortest fraction, the same for every crate.
+//! Text of instants, dates and times of day for all crates: RFC 3339 with the shortest fraction.
 
 use super::Encoder;
 
-/// A point in time: seconds since 1970-01-01 UTC, and nanoseconds after them, where 1,000,000,000 and more mean a leap
-/// second.
+/// Writes an instant: seconds since 1970-01-01 UTC, and nanoseconds after them. In a leap second there are 1,000,000,000
+/// nanoseconds or more.
 pub(super) fn utc(encoder: &mut Encoder, seconds: i64, nanos: u32) {
     let (year, month, day) = civil(seconds.div_euclid(86_400));
     let second = seconds.rem_euclid(86_400) as u32;
@@ -15,9 +15,9 @@ pub(super) fn utc(encoder: &mut Encoder, seconds: i64, nanos: u32) {
     encoder.text(text.as_str());
 }
 
-/// The date of a day, counted from 1970-01-01, by the Gregorian calendar.
+/// Gregorian date of a day, which is counted from 1970-01-01.
 fn civil(days: i64) -> (i64, u32, u32) {
-    // Years that begin in March have their leap day at the end; an era is 400 of them.
+    // Here years begin in March, so that a leap day is the last day of its year. An era has 400 years.
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
     let day = days.rem_euclid(146_097);
@@ -30,7 +30,7 @@ fn civil(days: i64) -> (i64, u32, u32) {
     (year, month as u32, day as u32)
 }
 
-/// A short text on the stack: the longest, of a year of 12 digits, has 40 bytes.
+/// Short text on the stack. The longest one, with a year of 12 digits, has 40 bytes.
 pub(super) struct Text {
     bytes: [u8; 64],
     len: usize,
@@ -49,7 +49,7 @@ impl Text {
         self.len += 1;
     }
 
-    /// A number with so many digits at least.
+    /// Writes a number with at least `width` digits.
     fn number(&mut self, number: u64, width: usize) {
         let mut digits = [b'0'; 20];
         let (mut rest, mut at) = (number, digits.len());
@@ -63,7 +63,7 @@ impl Text {
         }
     }
 
-    /// `2026-01-31`; years before 0 and after 9999 with a sign and six digits.
+    /// Writes a date, `2026-01-31`. Years before 0 and after 9999 have a sign and at least six digits.
     pub(super) fn date(&mut self, year: i64, month: u32, day: u32) {
         if (0..=9999).contains(&year) {
             self.number(year.unsigned_abs(), 4);
@@ -77,13 +77,13 @@ impl Text {
         self.number(day.into(), 2);
     }
 
-    /// `23:59:59.25`, without a fraction where it is zero.
+    /// Writes a time of day, `23:59:59.25`. A fraction of zero is omitted.
     pub(super) fn time(&mut self, hour: u32, minute: u32, second: u32, nanos: u32) {
         self.number(hour.into(), 2);
         self.push(b':');
         self.number(minute.into(), 2);
         self.push(b':');
-        // A leap second is the same second once more, and shows as the one after.
+        // A leap second repeats the second before it, and is written as the next one.
         self.number((second + nanos / 1_000_000_000).into(), 2);
         let (mut fraction, mut width) = (nanos % 1_000_000_000, 9);
         if fraction > 0 {
@@ -96,7 +96,7 @@ impl Text {
     }
 
     pub(super) fn as_str(&self) -> &str {
-        // Nothing but ASCII was pushed.
+        // Only ASCII was pushed.
         str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
     }
 }
@@ -110,13 +110,13 @@ mod tests {
             utc(encoder, seconds, nanos);
         }))
         .unwrap();
-        // The array, its version, and a head of one or two bytes.
+        // Head of the array, version, and a head of one or two bytes.
         let head = 8 + if encoder[8] == 0x78 { 2 } else { 1 };
         String::from_utf8(encoder.split_off(head)).unwrap()
     }
 
     #[test]
-    fn points_in_time_have_one_text() {
+    fn instants_have_one_text() {
         for (seconds, nanos, expected) in [
             (0, 0, "1970-01-01T00:00:00Z"),
             (-1, 999_999_999, "1969-12-31T23:59:59.999999999Z"),

@@ -1,4 +1,4 @@
-//! JSON by the same rules as everything else: numbers by their exact decimal value, objects sorted.
+//! Canonical form of JSON: numbers by their exact decimal value, objects sorted.
 
 use serde_json::value::RawValue;
 
@@ -6,16 +6,21 @@ use super::encoder::Gather;
 use super::{Encoder, Fingerprint};
 use crate::error::FingerprintError;
 
-/// JSON text, by what it says: white space, the order of keys and the spelling of numbers and strings make no
-/// difference. The numbers keep their exact decimal value, so 1 = 1.0 = 1e0, and 2^53 differs from 2^53 + 1.
+/// Fingerprints JSON text by value. White space, the order of keys and the notation of numbers and strings make no
+/// difference. Numbers keep their exact decimal value: 1 = 1.0 = 1e0, and 2^53 differs from 2^53 + 1.
 ///
-/// Text that is malformed, has a key twice in one object, half of a surrogate pair, a number with an exponent beyond
-/// 64 bits, or nests more than 128 levels deep, has no canonical form: [`digest`](super::digest) says so.
+/// [`digest`](super::digest) returns an error for text without a canonical form:
+///
+/// - malformed text
+/// - duplicate keys in one object
+/// - half of a surrogate pair
+/// - a number with an exponent beyond 64 bits
+/// - more than 128 levels
 pub fn json(text: &[u8]) -> Json<'_> {
     Json(text)
 }
 
-/// See [`json`].
+/// Value of [`json`].
 #[derive(Clone, Copy)]
 pub struct Json<'a>(&'a [u8]);
 
@@ -28,12 +33,12 @@ impl std::fmt::Debug for Json<'_> {
 #[diagnostic::do_not_recommend]
 impl Fingerprint for Json<'_> {
     fn fingerprint(&self, encoder: &mut Encoder) {
-        // The parser says whether it is JSON, in one pass and without recursion. What follows can rely on that, and
-        // sees each number as it is spelt, which no visitor would.
+        // The parser validates the text in one pass, without recursion. The code below relies on that. It reads the
+        // text itself, because a serde visitor would not see the notation of a number.
         match serde_json::from_slice::<&RawValue>(self.0) {
             Ok(valid) => valid.fingerprint(encoder),
             Err(error) => encoder.fail(FingerprintError::new(format!(
-                "the text is no JSON from line {} column {} on",
+                "the text is not valid JSON at line {} column {}",
                 error.line(),
                 error.column(),
             ))),
@@ -88,7 +93,7 @@ impl Fingerprint for serde_json::Number {
     }
 }
 
-/// A text that is known to be JSON.
+/// Text that is valid JSON.
 struct Valid<'a> {
     text: &'a str,
     at: usize,
@@ -121,7 +126,7 @@ impl<'a> Valid<'a> {
     }
 
     fn collection(&mut self, what: Gather, encoder: &mut Encoder) -> Result<(), FingerprintError> {
-        // Stands where the collection is never entered, because it is too deep.
+        // Remains if the collection is too deep, because then `gather` does not call the function.
         let mut result = Err(ended());
         encoder.gather(what, |encoder| match self.members(what, encoder) {
             Ok(count) => {
@@ -185,7 +190,7 @@ impl<'a> Valid<'a> {
         if escaped {
             let text: String = serde_json::from_str(&self.text[start..self.at]).map_err(|_| {
                 FingerprintError::new(
-                    "a JSON string has half of a surrogate pair, which is no text",
+                    "a JSON string has half of a surrogate pair; send valid Unicode",
                 )
             })?;
             encoder.text(&text);
@@ -212,7 +217,7 @@ impl<'a> Valid<'a> {
         Ok(())
     }
 
-    /// Where the next token begins, after white space.
+    /// Skips white space, and returns the first byte of the next token.
     fn next_token(&mut self) -> Option<u8> {
         loop {
             match self.text.as_bytes().get(self.at) {

@@ -1,21 +1,21 @@
-//! Numbers of one value have one form: the shortest exact float, and the decimal without superfluous zeros.
+//! Canonical forms of numbers: the shortest exact float, and the decimal without superfluous zeros.
 
 use std::borrow::Cow;
 
 use crate::error::FingerprintError;
 
-/// The bits of the shortest binary float that holds a value.
+/// Bits of the shortest binary float that holds a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shortest {
-    /// Of 16 bits.
+    /// 16 bits.
     Half(u16),
-    /// Of 32 bits.
+    /// 32 bits.
     Single(u32),
-    /// Of 64 bits.
+    /// 64 bits.
     Double(u64),
 }
 
-/// The shortest float that holds a value exactly, zero without a sign; none for NaN.
+/// Shortest float that holds a value exactly. Zero has no sign. None for NaN.
 pub(super) fn shortest(value: f64) -> Option<Shortest> {
     if value.is_nan() {
         return None;
@@ -31,7 +31,7 @@ pub(super) fn shortest(value: f64) -> Option<Shortest> {
     Some(half(bits).map_or(Shortest::Single(bits), Shortest::Half))
 }
 
-/// The half-precision float of the same value as a single-precision one that is not zero, where there is one.
+/// Half-precision float that is equal to a single-precision one, if there is one. The value must not be zero.
 fn half(single: u32) -> Option<u16> {
     let sign = (single >> 16) as u16 & 0x8000;
     let mantissa = single & 0x007f_ffff;
@@ -40,7 +40,7 @@ fn half(single: u32) -> Option<u16> {
         128 => (mantissa == 0).then_some(sign | 0x7c00),
         -14..=15 => (mantissa & 0x1fff == 0)
             .then_some(sign | ((exponent + 15) as u16) << 10 | (mantissa >> 13) as u16),
-        // A subnormal half counts in units of 2^-24, and what is below one unit must be zero.
+        // A subnormal half has units of 2^-24. All bits below one unit must be zero.
         -24..=-15 => {
             let full = mantissa | 0x0080_0000;
             let shift = (-1 - exponent) as u32;
@@ -50,37 +50,35 @@ fn half(single: u32) -> Option<u16> {
     }
 }
 
-/// A decimal number in its one form.
+/// Sign of a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sign {
+    /// Zero or above.
+    Plus,
+    /// Below zero.
+    Minus,
+}
+
+/// Decimal number in its canonical form.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decimal<'a> {
-    /// An integer from -2^127 to 2^128 - 1.
-    Integer {
-        /// Whether it is below zero.
-        negative: bool,
-        /// Without its sign.
-        magnitude: u128,
-    },
-    /// `mantissa` x 10^`exponent`, the mantissa not divisible by ten.
-    Fraction {
-        /// The power of ten.
-        exponent: i64,
-        /// The digits, with their sign.
-        mantissa: i128,
-    },
-    /// The same with a mantissa that has no room in 128 bits.
+    /// Integer from -2^127 to 2^128 - 1.
+    Integer { sign: Sign, magnitude: u128 },
+    /// `mantissa` x 10^`exponent`. The mantissa is not divisible by ten.
+    Fraction { exponent: i64, mantissa: i128 },
+    /// `digits` x 10^`exponent`. The digits do not fit into 128 bits.
     Long {
-        /// The power of ten.
         exponent: i64,
-        /// The digits, with a minus where it is below zero.
+        /// Digits, with a minus sign if the number is below zero.
         digits: Cow<'a, str>,
     },
 }
 
-/// The decimal `magnitude` x 10^`exponent`.
-pub(super) fn decimal(negative: bool, mut magnitude: u128, mut exponent: i64) -> Decimal<'static> {
+/// Decimal number `magnitude` x 10^`exponent`, with a sign.
+pub(super) fn decimal(sign: Sign, mut magnitude: u128, mut exponent: i64) -> Decimal<'static> {
     if magnitude == 0 {
         return Decimal::Integer {
-            negative: false,
+            sign: Sign::Plus,
             magnitude,
         };
     }
@@ -90,28 +88,30 @@ pub(super) fn decimal(negative: bool, mut magnitude: u128, mut exponent: i64) ->
         };
         (magnitude, exponent) = (magnitude / 10, next);
     }
-    // The magnitudes that `i128` holds: one more below zero than above.
-    let signed = i128::MAX as u128 + u128::from(negative);
+    // `i128` holds one more magnitude below zero than above.
+    let signed = match sign {
+        Sign::Plus => i128::MAX as u128,
+        Sign::Minus => i128::MAX as u128 + 1,
+    };
     let integer = u32::try_from(exponent)
         .ok()
         .and_then(|exponent| 10_u128.checked_pow(exponent))
         .and_then(|power| magnitude.checked_mul(power))
-        .filter(|integer| !negative || *integer <= signed);
+        .filter(|integer| sign == Sign::Plus || *integer <= signed);
     if let Some(magnitude) = integer {
-        return Decimal::Integer {
-            negative,
-            magnitude,
-        };
+        return Decimal::Integer { sign, magnitude };
     }
     if magnitude <= signed {
-        let mantissa = if negative {
-            (magnitude as i128).wrapping_neg()
-        } else {
-            magnitude as i128
+        let mantissa = match sign {
+            Sign::Plus => magnitude as i128,
+            Sign::Minus => (magnitude as i128).wrapping_neg(),
         };
         return Decimal::Fraction { exponent, mantissa };
     }
-    let sign = if negative { "-" } else { "" };
+    let sign = match sign {
+        Sign::Plus => "",
+        Sign::Minus => "-",
+    };
     Decimal::Long {
         exponent,
         digits: format!("{sign}{magnitude}").into(),
@@ -120,69 +120,96 @@ pub(super) fn decimal(negative: bool, mut magnitude: u128, mut exponent: i64) ->
 
 /// Reads a decimal number: an optional sign, digits, optionally a point and digits, optionally an exponent.
 pub(super) fn parse(text: &str) -> Result<Decimal<'_>, FingerprintError> {
-    let malformed = || FingerprintError::new("a decimal number is malformed");
-    let (negative, unsigned) = sign(text);
-    let (number, power) = match unsigned.find(['e', 'E']) {
-        Some(at) => (&unsigned[..at], Some(&unsigned[at + 1..])),
-        None => (unsigned, None),
-    };
-    let (whole, fraction) = match number.split_once('.') {
-        Some((whole, fraction)) if is_digits(fraction) => (whole, fraction),
-        Some(_) => return Err(malformed()),
-        None => (number, ""),
-    };
-    let (power_negative, power) = power.map_or((false, "0"), sign);
-    if !is_digits(whole) || !is_digits(power) {
-        return Err(malformed());
-    }
-
-    let whole = whole.trim_start_matches('0');
-    let digits: Cow<'_, str> = match (whole, fraction.trim_end_matches('0')) {
-        (whole, "") => whole.into(),
-        ("", fraction) => fraction.trim_start_matches('0').into(),
-        (whole, fraction) => format!("{whole}{fraction}").into(),
-    };
-    let fraction = fraction.trim_end_matches('0');
+    let written = Written::split(text)
+        .ok_or_else(|| FingerprintError::new("a decimal number is malformed"))?;
+    let digits = written.digits();
     if digits.is_empty() {
-        return Ok(decimal(false, 0, 0));
+        return Ok(decimal(Sign::Plus, 0, 0));
     }
-    let zeros = digits.len() - digits.trim_end_matches('0').len();
-
-    // Wide enough for the lengths of any text beside an exponent that could still be brought back by them.
-    let out_of_range =
-        || FingerprintError::new("the exponent of a decimal number is beyond 64 bits");
-    let power = match power.trim_start_matches('0') {
-        "" => 0,
-        power if power.len() <= 30 => power.parse::<i128>().map_err(|_| out_of_range())?,
-        _ => return Err(out_of_range()),
-    };
-    let power = if power_negative { -power } else { power };
-    let exponent = power - fraction.len() as i128 + zeros as i128;
-    let exponent = i64::try_from(exponent).map_err(|_| out_of_range())?;
-
-    let significant = digits.len() - zeros;
+    let significant = digits.trim_end_matches('0').len();
+    let exponent = written.exponent(digits.len() - significant)?;
     // 2^128 has 39 digits; a longer text is not worth parsing.
     if significant <= 39
         && let Ok(magnitude) = digits[..significant].parse()
     {
-        return Ok(decimal(negative, magnitude, exponent));
+        return Ok(decimal(written.sign, magnitude, exponent));
     }
-    let digits: Cow<'_, str> = match (negative, digits) {
-        (false, Cow::Borrowed(digits)) => digits[..significant].into(),
-        (false, Cow::Owned(mut digits)) => {
+    let digits: Cow<'_, str> = match (written.sign, digits) {
+        (Sign::Plus, Cow::Borrowed(digits)) => digits[..significant].into(),
+        (Sign::Plus, Cow::Owned(mut digits)) => {
             digits.truncate(significant);
             digits.into()
         }
-        (true, digits) => format!("-{}", &digits[..significant]).into(),
+        (Sign::Minus, digits) => format!("-{}", &digits[..significant]).into(),
     };
     Ok(Decimal::Long { exponent, digits })
 }
 
-fn sign(text: &str) -> (bool, &str) {
+/// Parts of a decimal number as text.
+struct Written<'a> {
+    sign: Sign,
+    /// Digits before the point, without leading zeros.
+    whole: &'a str,
+    /// Digits after the point, without trailing zeros.
+    fraction: &'a str,
+    power_sign: Sign,
+    /// Digits of the exponent, without leading zeros.
+    power: &'a str,
+}
+
+impl<'a> Written<'a> {
+    /// Splits a number. None if it is malformed.
+    fn split(text: &'a str) -> Option<Self> {
+        let (sign, unsigned) = sign(text);
+        let (number, power) = match unsigned.find(['e', 'E']) {
+            Some(at) => (&unsigned[..at], &unsigned[at + 1..]),
+            None => (unsigned, "0"),
+        };
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+        let (power_sign, power) = self::sign(power);
+        let is_well_formed = [whole, fraction, power].into_iter().all(is_digits);
+        is_well_formed.then(|| Self {
+            sign,
+            whole: whole.trim_start_matches('0'),
+            fraction: fraction.trim_end_matches('0'),
+            power_sign,
+            power: power.trim_start_matches('0'),
+        })
+    }
+
+    /// Digits of the number without its point, without leading zeros. Empty for zero.
+    fn digits(&self) -> Cow<'a, str> {
+        match (self.whole, self.fraction) {
+            (whole, "") => whole.into(),
+            ("", fraction) => fraction.trim_start_matches('0').into(),
+            (whole, fraction) => format!("{whole}{fraction}").into(),
+        }
+    }
+
+    /// Power of ten for the digits without `zeros` zeros at their end.
+    fn exponent(&self, zeros: usize) -> Result<i64, FingerprintError> {
+        let out_of_range =
+            || FingerprintError::new("the exponent of a decimal number is beyond 64 bits");
+        // Wider than the result: the lengths of the texts can bring a larger exponent back into its range.
+        let power = match self.power {
+            "" => 0,
+            power if power.len() <= 30 => power.parse::<i128>().map_err(|_| out_of_range())?,
+            _ => return Err(out_of_range()),
+        };
+        let power = match self.power_sign {
+            Sign::Plus => power,
+            Sign::Minus => -power,
+        };
+        let exponent = power - self.fraction.len() as i128 + zeros as i128;
+        i64::try_from(exponent).map_err(|_| out_of_range())
+    }
+}
+
+fn sign(text: &str) -> (Sign, &str) {
     match text.as_bytes().first() {
-        Some(b'-') => (true, &text[1..]),
-        Some(b'+') => (false, &text[1..]),
-        _ => (false, text),
+        Some(b'-') => (Sign::Minus, &text[1..]),
+        Some(b'+') => (Sign::Plus, &text[1..]),
+        _ => (Sign::Plus, text),
     }
 }
 
@@ -194,11 +221,8 @@ fn is_digits(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn integer(negative: bool, magnitude: u128) -> Decimal<'static> {
-        Decimal::Integer {
-            negative,
-            magnitude,
-        }
+    fn integer(sign: Sign, magnitude: u128) -> Decimal<'static> {
+        Decimal::Integer { sign, magnitude }
     }
 
     #[test]
@@ -206,10 +230,10 @@ mod tests {
         for one in [
             "1", "1.0", "1e0", "10e-1", "0.1e1", "+1", "001.00", "1E+0", "0.01e2",
         ] {
-            assert_eq!(parse(one).unwrap(), integer(false, 1), "{one}");
+            assert_eq!(parse(one).unwrap(), integer(Sign::Plus, 1), "{one}");
         }
         for zero in ["0", "-0", "0.0", "-0e999999999999999999999999", "0e-5"] {
-            assert_eq!(parse(zero).unwrap(), integer(false, 0), "{zero}");
+            assert_eq!(parse(zero).unwrap(), integer(Sign::Plus, 0), "{zero}");
         }
         for text in ["1.5", "15e-1", "0.15e1", "1.50", "0.0000015e6"] {
             assert_eq!(
@@ -226,7 +250,7 @@ mod tests {
     #[test]
     fn integers_end_where_128_bits_do() {
         let top = u128::MAX.to_string();
-        assert_eq!(parse(&top).unwrap(), integer(false, u128::MAX));
+        assert_eq!(parse(&top).unwrap(), integer(Sign::Plus, u128::MAX));
         assert_eq!(
             parse("340282366920938463463374607431768211456").unwrap(),
             Decimal::Long {
@@ -235,7 +259,7 @@ mod tests {
             }
         );
         let bottom = i128::MIN.to_string();
-        assert_eq!(parse(&bottom).unwrap(), integer(true, 1 << 127));
+        assert_eq!(parse(&bottom).unwrap(), integer(Sign::Minus, 1 << 127));
         assert_eq!(
             parse("-170141183460469231731687303715884105729").unwrap(),
             Decimal::Long {
@@ -257,30 +281,30 @@ mod tests {
                 mantissa: 1
             }
         );
-        assert_eq!(parse("1e38").unwrap(), integer(false, 10_u128.pow(38)));
+        assert_eq!(parse("1e38").unwrap(), integer(Sign::Plus, 10_u128.pow(38)));
     }
 
     #[test]
-    fn both_ways_to_a_decimal_agree() {
-        for (negative, magnitude, exponent) in [
-            (false, 123_000, -2),
-            (true, 123_000, -5),
-            (true, 1 << 127, 0),
-            (true, (1 << 127) + 1, 0),
-            (false, u128::MAX, 3),
-            (false, u128::MAX, -3),
-            (false, 5, 40),
+    fn text_and_integer_give_the_same_decimal() {
+        for (sign, magnitude, exponent) in [
+            (Sign::Plus, 123_000, -2),
+            (Sign::Minus, 123_000, -5),
+            (Sign::Minus, 1 << 127, 0),
+            (Sign::Minus, (1 << 127) + 1, 0),
+            (Sign::Plus, u128::MAX, 3),
+            (Sign::Plus, u128::MAX, -3),
+            (Sign::Plus, 5, 40),
         ] {
-            let sign = if negative { "-" } else { "" };
+            let minus = if sign == Sign::Minus { "-" } else { "" };
             assert_eq!(
-                parse(&format!("{sign}{magnitude}e{exponent}")).unwrap(),
-                decimal(negative, magnitude, exponent)
+                parse(&format!("{minus}{magnitude}e{exponent}")).unwrap(),
+                decimal(sign, magnitude, exponent)
             );
         }
     }
 
     #[test]
-    fn a_megabyte_of_digits_is_one_pass() {
+    fn a_megabyte_of_digits_is_read_in_one_pass() {
         let nines = "9".repeat(1 << 20);
         let Decimal::Long { exponent, digits } = parse(&nines).unwrap() else {
             panic!("not long")
@@ -294,7 +318,7 @@ mod tests {
                 mantissa: 1
             }
         );
-        // An exponent beyond 64 bits that the digits bring back.
+        // The digits bring this exponent back into 64 bits.
         let shifted = format!("0.{}1e9223372036854775808", "0".repeat(9));
         assert_eq!(
             parse(&shifted).unwrap(),
@@ -306,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn malformed_numbers_are_refused() {
         for text in [
             "",
             "-",
@@ -330,8 +354,8 @@ mod tests {
     }
 
     #[test]
-    fn every_half_is_found_and_nothing_else() {
-        // By the definition of IEEE 754, independent of the code under test.
+    fn finds_every_half_and_no_other_value() {
+        // From the definition of IEEE 754, independent of the code under test.
         let mut halves = std::collections::HashMap::new();
         for bits in 1_u16..0x7c01 {
             let (exponent, mantissa) = (i32::from(bits >> 10), f64::from(bits & 0x3ff));

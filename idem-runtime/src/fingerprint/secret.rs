@@ -1,4 +1,4 @@
-//! Signs digests, since the hash of a payload that can be guessed tells who guessed right.
+//! Keyed digests: without the secret, a stored digest cannot be compared with a guessed request.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ use crate::error::{DecodeError, InvalidCall};
 use crate::key::hex;
 use crate::record::Digest;
 
-/// The shortest secret, in bytes.
-const SHORTEST: usize = 16;
+/// Minimum length of a secret, in bytes.
+const MIN_LEN: usize = 16;
 
-/// A secret that turns stored digests into HMACs, so that whoever reads the store cannot try out payloads.
+/// Secret that turns stored digests into HMACs, so that a reader of the store cannot guess requests.
 ///
-/// Every process that shares a store needs the same secret. To change it, give the handle the new one, and the old one
-/// as well until the records that it signed have expired: each digest says which secret signed it.
+/// All processes that share a store need the same secret. To rotate it, give the handle the new secret, and also the old
+/// one until its records have expired: each digest has the id of its secret.
 ///
 /// `Debug` shows the id of the secret, never the secret.
 #[derive(Clone)]
@@ -26,13 +26,13 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// The secret with these bytes: 16 at least, random ones.
+    /// Makes a secret from at least 16 random bytes.
     ///
     /// # Errors
-    /// [`InvalidCall::ShortSecret`] where there are fewer.
+    /// [`InvalidCall::ShortSecret`] if there are fewer.
     pub fn new(secret: impl AsRef<[u8]>) -> Result<Self, InvalidCall> {
         let secret = secret.as_ref();
-        if secret.len() < SHORTEST {
+        if secret.len() < MIN_LEN {
             return Err(InvalidCall::ShortSecret(secret.len()));
         }
         let mac = Hmac::<Sha256>::new_from_slice(secret)
@@ -45,25 +45,26 @@ impl Secret {
             .into();
         let mut id = [hash[0], hash[1], hash[2], hash[3]];
         if id == [0; 4] {
-            // Zero says that no secret was used.
+            // Zero means that no secret was used.
             id[3] = 1;
         }
         Ok(Self { mac, id })
     }
 
-    /// The signed form of a plain digest: the HMAC-SHA-256 of its hash.
+    /// Signs a digest: returns it with the HMAC-SHA-256 of its hash.
     pub fn sign_digest(&self, plain: &Digest) -> Digest {
         let hash = self.mac.clone().chain_update(plain.hash()).finalize();
         Digest::new(plain.version(), self.id, &hash.into_bytes().into())
     }
 
-    /// The HMAC-SHA-256 of a message, which begins with what it is for: no other use of the secret may give the same.
+    /// HMAC-SHA-256 of a message. Each message starts with its purpose, so that no two uses of the secret have the same
+    /// messages.
     pub(crate) fn sign(&self, message: &[u8]) -> [u8; 32] {
         let hash = self.mac.clone().chain_update(message).finalize();
         hash.into_bytes().into()
     }
 
-    /// Whether this is the HMAC of the message, in a time that does not tell how much of it is.
+    /// Compares the HMAC of a message with `tag` in constant time.
     pub(crate) fn signed(&self, message: &[u8], tag: &[u8; 32]) -> bool {
         let mac = self.mac.clone().chain_update(message);
         mac.verify_slice(tag).is_ok()
@@ -76,11 +77,10 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Whether a stored digest is that of the request whose plain digest is given.
+/// Compares a stored digest with the plain digest of a request.
 ///
 /// # Errors
-/// [`DecodeError`] where the stored digest is of a version, or signed with a secret, that is not known here: it cannot
-/// be compared, and taking it for a match or a mismatch would be a guess.
+/// [`DecodeError`] if the version of the stored digest or its secret is unknown here. Such a digest cannot be compared.
 pub(crate) fn matches(
     stored: &Digest,
     plain: &Digest,
@@ -88,7 +88,7 @@ pub(crate) fn matches(
 ) -> Result<bool, DecodeError> {
     if stored.version() != VERSION {
         return Err(DecodeError::new(format!(
-            "the record's fingerprint is of version {}, and this build knows version {VERSION} alone: deploy a build that knows both",
+            "the record's fingerprint has version {}, but this build knows only version {VERSION}; deploy a build that knows both",
             stored.version(),
         )));
     }
@@ -99,7 +99,7 @@ pub(crate) fn matches(
     let mut known = secrets.iter().filter(|secret| secret.id == id).peekable();
     if known.peek().is_none() {
         return Err(DecodeError::new(format!(
-            "the record's fingerprint is signed with the secret {}, which this handle does not have: give it that one as well",
+            "the record's fingerprint was made with the secret {}, which this handle does not have; add that secret to the handle",
             hex(&id),
         )));
     }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_digest_matches_its_own_request_alone() {
+    fn a_stored_digest_matches_only_its_own_request() {
         let (one, other) = (digest("one").unwrap(), digest("other").unwrap());
         for secrets in [vec![], vec![secret(1)]] {
             assert!(matches(&one, &one, &secrets).unwrap());
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_digest_is_found_by_its_secret_through_a_rotation() {
+    fn a_digest_matches_during_a_rotation_of_secrets() {
         let (old, new) = (secret(1), secret(2));
         let (one, other) = (digest("one").unwrap(), digest("other").unwrap());
         let signed = old.sign_digest(&one);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_is_no_match_and_no_mismatch() {
+    fn a_digest_that_cannot_be_compared_is_an_error() {
         let one = digest("one").unwrap();
         let signed = secret(1).sign_digest(&one);
         for secrets in [vec![], vec![secret(2)]] {
@@ -158,9 +158,9 @@ mod tests {
     }
 
     #[test]
-    fn the_seal_is_hmac_sha_256_and_a_secret_shows_nothing() {
-        // RFC 4231, test case 3: 20 bytes of 0xaa over 50 bytes of 0xdd is for raw data; here the data is a hash, so
-        // the expected value is computed from the definition of HMAC.
+    fn signs_with_hmac_sha_256_and_hides_the_secret() {
+        // The vectors of RFC 4231 have raw data, but here the data is a hash. The expected value is therefore computed
+        // from the definition of HMAC.
         use sha2::Digest as _;
         let (key, plain) = ([0xaa; 20], digest("one").unwrap());
         let pad = |with: u8| {

@@ -1,7 +1,7 @@
-//! The canonical forms of the standard library's types.
+//! Canonical forms of the standard library's types.
 //!
-//! The compiler is told not to recommend most of them, or it would list them all beside a missing one. Those that
-//! fields are made of most often are left, since it then names the type inside that has no form.
+//! Most implementations have `do_not_recommend`, because the compiler would otherwise list them for each type that has
+//! none. The implementations of common containers do not: the compiler then names the type inside that has no form.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, LinkedList, VecDeque};
@@ -388,7 +388,7 @@ impl Fingerprint for SystemTime {
         };
         match at {
             Some((seconds, nanos)) => instant::utc(encoder, seconds, nanos),
-            None => encoder.fail(FingerprintError::new("a point in time is out of range")),
+            None => encoder.fail(FingerprintError::new("an instant is out of range")),
         }
     }
 }
@@ -429,7 +429,7 @@ impl Fingerprint for SocketAddr {
 #[diagnostic::do_not_recommend]
 impl Fingerprint for SocketAddrV6 {
     fn fingerprint(&self, encoder: &mut Encoder) {
-        // Its text has no place for the flow.
+        // The text of the address does not include the flow.
         if self.flowinfo() != 0 {
             encoder.array(2);
             encoder.text(&self.to_string());

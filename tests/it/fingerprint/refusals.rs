@@ -1,4 +1,4 @@
-//! What has no canonical form is told, in words that help, and costs no more than it is long.
+//! Values without a canonical form: helpful errors, in time that is linear in their length.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -23,7 +23,7 @@ fn nan_is_not_a_number() {
     bytes(&Reading(vec![f64::INFINITY, f64::NEG_INFINITY]));
 }
 
-/// Equal to nothing as a key, and all of one form.
+/// Type whose unequal values all have the same form.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Loose(u8);
 
@@ -44,18 +44,18 @@ fn keys_and_elements_of_one_form_are_refused() {
 }
 
 #[test]
-fn the_first_error_is_the_one_that_is_told() {
+fn the_first_error_is_returned() {
     let both = (
         from_fn(|encoder| encoder.decimal("one")),
         Reading(vec![f64::NAN]),
     );
     refused(&both, "a decimal number is malformed");
-    // And an encoder that failed is not left behind for the next request.
+    // The next request does not see the error.
     same(&1_u64, &json(b"1"));
 }
 
 #[test]
-fn text_that_is_no_json_is_refused() {
+fn invalid_json_is_refused() {
     for text in [
         "",
         " ",
@@ -77,15 +77,15 @@ fn text_that_is_no_json_is_refused() {
         "\u{feff}1",
         "[1}",
     ] {
-        refused(&json(text.as_bytes()), "the text is no JSON");
+        refused(&json(text.as_bytes()), "the text is not valid JSON");
     }
-    refused(&json(b"\"\xff\""), "the text is no JSON");
+    refused(&json(b"\"\xff\""), "the text is not valid JSON");
     refused(&json(br#""\ud800""#), "half of a surrogate pair");
     refused(&json(b"1e9223372036854775808"), "beyond 64 bits");
 }
 
 #[test]
-fn json_strings_are_what_they_say() {
+fn json_strings_are_compared_by_value() {
     same(
         &json(r#" "a\u00fc\ud83d\ude00\n\"\\\/" "#.as_bytes()),
         &"aü😀\n\"\\/",
@@ -99,7 +99,7 @@ fn json_strings_are_what_they_say() {
 }
 
 #[test]
-fn nesting_ends_at_128_levels_and_not_in_a_stack_overflow() {
+fn more_than_128_levels_are_an_error_and_not_a_stack_overflow() {
     let nested = |levels| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
     bytes(&json(nested(128).as_bytes()));
     refused(&json(nested(129).as_bytes()), "128 levels");
@@ -139,7 +139,7 @@ fn nesting_ends_at_128_levels_and_not_in_a_stack_overflow() {
 }
 
 #[test]
-fn a_hostile_megabyte_is_one_pass() {
+fn a_hostile_megabyte_is_read_in_one_pass() {
     let nines = "9".repeat(1 << 20);
     assert!(bytes(&json(nines.as_bytes())).len() < nines.len() + 32);
     refused(&json(format!("1e{nines}").as_bytes()), "beyond 64 bits");
@@ -148,7 +148,7 @@ fn a_hostile_megabyte_is_one_pass() {
         &json(format!("-0.{}", "0".repeat(1 << 20)).as_bytes()),
         &0_u8,
     );
-    // As deep as it may be, and as wide as a megabyte is.
+    // Maximum depth, and the width of a megabyte.
     let wide = format!(
         "{}{}1{}",
         "[".repeat(128),
@@ -159,27 +159,27 @@ fn a_hostile_megabyte_is_one_pass() {
 }
 
 #[test]
-fn an_implementation_by_hand_that_breaks_the_rules_is_found_by_looking() {
+fn canonical_finds_invalid_implementations() {
     let found = |write: fn(&mut Encoder), because: &str| {
         let error = canonical(&from_fn(write)).expect_err("it breaks the rules");
         assert!(error.to_string().contains(because), "{error}");
     };
-    found(|_| {}, "less than it had announced");
-    found(|encoder| encoder.array(1), "less than it had announced");
+    found(|_| {}, "less than it announced");
+    found(|encoder| encoder.array(1), "less than it announced");
     found(
         |encoder| {
             encoder.map(2);
             encoder.text("a");
             encoder.null();
         },
-        "less than it had announced",
+        "less than it announced",
     );
     found(
         |encoder| {
             encoder.null();
             encoder.null();
         },
-        "more than the one item",
+        "more than one item",
     );
     for keys in [["b", "a"], ["aa", "b"], ["a", "a"]] {
         let unsorted = from_fn(move |encoder| {
@@ -198,9 +198,9 @@ fn an_implementation_by_hand_that_breaks_the_rules_is_found_by_looking() {
     );
     found(
         |encoder| (0..100_000).for_each(|_| encoder.array(1)),
-        "less than it had announced",
+        "less than it announced",
     );
-    // Sorted by encoding: the shorter name first, and a map as a key is a key as well.
+    // Sorted by encoding, so the shorter name is first. A map may be a key.
     let sorted = from_fn(|encoder| {
         encoder.map(2);
         encoder.text("b");
@@ -214,7 +214,7 @@ fn an_implementation_by_hand_that_breaks_the_rules_is_found_by_looking() {
 }
 
 #[test]
-fn long_strings_are_hashed_alike_wherever_they_stand() {
+fn long_strings_have_one_form_at_every_position() {
     #[derive(Fingerprint)]
     struct Upload {
         name: String,
@@ -233,14 +233,14 @@ fn long_strings_are_hashed_alike_wherever_they_stand() {
         bytes(&upload());
         bytes(&Some(Some(upload())));
         bytes(&(1_u8, upload(), None::<u8>, Some(upload()), Some(None::<u8>)));
-        // Inside a map they wait to be sorted.
+        // In a map, they are buffered until the map is sorted.
         bytes(&HashMap::from([(2_u8, upload()), (1, upload())]));
         bytes(&vec![upload(), upload()]);
     }
 }
 
 #[test]
-fn a_fingerprint_may_use_another() {
+fn a_fingerprint_may_contain_another() {
     let inner = from_fn(|encoder| match digest(&"inner") {
         Ok(digest) => encoder.bytes(&digest.hash()),
         Err(error) => encoder.fail(error),
