@@ -1,5 +1,5 @@
-//! How a result becomes bytes and comes back: an encoded value travels with the tag of the codec, and its version,
-//! that wrote it, so a later build knows whether it can read it.
+//! Codecs: encode results for the store, and decode them. The tag of an encoded value names its codec and version, so a
+//! later build knows whether it can read the value.
 
 mod exact;
 
@@ -14,16 +14,18 @@ use crate::error::DecodeError;
 use crate::record::Payload;
 use exact::{Notes, Reader};
 
-/// A value that can be stored and given back: anything that is `serde::Serialize` and `serde::de::DeserializeOwned`.
+/// Value that can be stored and replayed: any type that is `serde::Serialize` and `serde::de::DeserializeOwned`.
 ///
-/// A replay gives back the very value, bit for bit. What the [`Codec`] cannot carry is not stored: the result counts as
-/// [unrecorded](crate::Error::Unrecorded), with an error event that says why. Both codecs write `Some(None)` and
-/// `Some(())` as they write `None`; JSON has no NaN and no infinities; types that buffer what they read (internally
-/// tagged and untagged enums, flattened fields) cannot read all that codecs write, 128-bit integers for one. Where that
-/// depends on the type, the value is decoded once before it is stored, and compared.
+/// A replay returns exactly the stored value, bit for bit. A value that the [`Codec`] cannot represent exactly is not
+/// stored: the result is [unrecorded](crate::Error::Unrecorded), and an error event has the reason. Such values are:
 ///
-/// Two values that the type itself serializes alike cannot be told apart: skipped fields, or variants of an untagged enum
-/// that look the same. Such a type reads either value as one of the two.
+/// - `Some(None)` and `Some(())`, which both codecs write like `None`.
+/// - NaN and infinities in JSON.
+/// - Some values of types that buffer their input (internally tagged and untagged enums, flattened fields), for example
+///   128-bit integers. Because this depends on the type, the value is decoded once before it is stored, and compared.
+///
+/// Values that the type itself serializes identically cannot be distinguished: values that differ only in skipped fields,
+/// or in variants of an untagged enum with the same form. A replay may return either of them.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be stored and replayed",
     label = "cannot be stored and replayed",
@@ -34,11 +36,11 @@ pub trait StoredValue: Serialize + DeserializeOwned {}
 #[diagnostic::do_not_recommend]
 impl<T: Serialize + DeserializeOwned> StoredValue for T {}
 
-/// How results are written.
+/// Format of stored results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Codec {
-    /// JSON: readable in the store, tag `json/1`. Finite floats come back bit for bit; there are no others.
+    /// JSON: readable in the store, tag `json/1`. Finite floats are exact. NaN and infinities are not possible.
     #[default]
     Json,
     /// CBOR (RFC 8949): compact, and exact for bytes and non-finite floats; tag `cbor/1`. Feature `cbor`.
@@ -46,8 +48,8 @@ pub enum Codec {
     Cbor,
 }
 
-/// A buffer that grew beyond this, in bytes, is not kept for the next result.
-const KEPT: usize = 64 * 1024;
+/// Maximum size, in bytes, of a buffer that the next result reuses.
+const MAX_REUSED: usize = 64 * 1024;
 
 thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
@@ -56,12 +58,12 @@ thread_local! {
 const JSON: &str = "json/1";
 const CBOR: &str = "cbor/1";
 
-/// Why a value could not be stored.
+/// Error of encoding a value.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EncodeError {
-    #[error("the result is over the limit of {limit} bytes")]
+    #[error("the result exceeds the limit of {limit} bytes; return less, or raise the limit")]
     TooLarge { limit: usize },
-    #[error("the value would not come back as it is: {0}")]
+    #[error("the value cannot be stored exactly: {0}")]
     Inexact(&'static str),
     #[error("the result cannot be encoded")]
     Codec(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -74,15 +76,15 @@ const READ_OTHERWISE: &str = "its type does not read the encoded value as the sa
      write 128-bit integers, map keys and bytes in buffered types (tagged, untagged, flattened) as texts";
 
 impl Codec {
-    /// Encodes a value, giving up as soon as it is over the limit in bytes. A value that would not be decoded exactly is
-    /// an error.
+    /// Encodes a value, and stops as soon as it exceeds the limit in bytes. A value that would not be decoded exactly is an
+    /// error.
     pub(crate) fn encode<T: StoredValue>(
         self,
         value: &T,
         limit: usize,
     ) -> Result<Payload, EncodeError> {
         let (payload, doubtful) = self.encode_noting(value, Reader::Known, limit)?;
-        if doubtful && !self.comes_back(value, &payload)? {
+        if doubtful && !self.is_exact(value, &payload)? {
             return Err(EncodeError::Inexact(READ_OTHERWISE));
         }
         Ok(payload)
@@ -98,7 +100,7 @@ impl Codec {
             .map(|(payload, _)| payload)
     }
 
-    /// Encodes a value, and tells if its reader's type decides how it is read back.
+    /// Encodes a value. Returns true with it if the reader's type decides whether it is read back exactly.
     fn encode_noting<T: Serialize + ?Sized>(
         self,
         value: &T,
@@ -113,7 +115,7 @@ impl Codec {
             exceeded: false,
         };
         let notes = Notes::new(self, reader);
-        // The work is done by now: a panic in here must not make it look as if it had not been.
+        // The body has already run. A panic of `Serialize` must not look like a crash of the body.
         let written = catch_unwind(AssertUnwindSafe(|| self.write(value, &notes, &mut buffer)));
         match written {
             Ok(Ok(())) => {
@@ -121,9 +123,9 @@ impl Codec {
                     codec: self.tag().into(),
                     bytes: buffer.bytes.as_slice().into(),
                 };
-                if buffer.bytes.capacity() <= KEPT {
-                    // A thread that is ending has no use for the buffer.
-                    let _ = BUFFER.try_with(|kept| kept.set(buffer.bytes));
+                if buffer.bytes.capacity() <= MAX_REUSED {
+                    // Fails only while the thread ends, and then nothing reuses the buffer.
+                    let _ = BUFFER.try_with(|reused| reused.set(buffer.bytes));
                 }
                 Ok((payload, notes.is_doubtful()))
             }
@@ -136,8 +138,8 @@ impl Codec {
         }
     }
 
-    /// Decodes the payload and compares: true if both values make the same calls to a serializer.
-    fn comes_back<T: StoredValue>(self, value: &T, payload: &Payload) -> Result<bool, EncodeError> {
+    /// Decodes the payload and compares. Returns true if both values make the same calls to a serializer.
+    fn is_exact<T: StoredValue>(self, value: &T, payload: &Payload) -> Result<bool, EncodeError> {
         let compare = || match decode::<T>(payload) {
             Ok(decoded) => {
                 let digest = self.digest(value);
@@ -185,9 +187,9 @@ impl Codec {
 pub(crate) fn decode<T: DeserializeOwned>(payload: &Payload) -> Result<T, DecodeError> {
     match &*payload.codec {
         JSON => serde_json::from_slice(&payload.bytes).map_err(|error| {
-            // serde's own message may quote the stored value; where it went wrong is enough to find it.
+            // serde's own message may quote the stored value, which must not be logged. The position is enough.
             DecodeError::new(format!(
-                "the stored JSON does not fit the type that is expected now: {} error at byte {}",
+                "the stored JSON does not match the expected type: {} error at byte {}",
                 match error.classify() {
                     serde_json::error::Category::Data => "type",
                     _ => "syntax",
@@ -201,21 +203,21 @@ pub(crate) fn decode<T: DeserializeOwned>(payload: &Payload) -> Result<T, Decode
                 ciborium::de::Error::Syntax(at) => {
                     format!("the stored CBOR is malformed at byte {at}")
                 }
-                _ => "the stored CBOR does not fit the type that is expected now".to_owned(),
+                _ => "the stored CBOR does not match the expected type".to_owned(),
             })
         }),
         #[cfg(not(feature = "cbor"))]
         CBOR => Err(DecodeError::new(
-            "the stored value is CBOR, which this build reads with feature `cbor` only",
+            "the stored value is CBOR; enable the feature `cbor` to read it",
         )),
         tag => Err(DecodeError::new(format!(
-            "this build has no codec `{}`",
+            "this build does not have the codec `{}` of the stored value; deploy a build that has it",
             tag.escape_default()
         ))),
     }
 }
 
-/// A buffer that refuses to grow past its limit.
+/// Buffer that does not grow beyond its limit.
 struct Limited {
     bytes: Vec<u8>,
     limit: usize,

@@ -2,8 +2,8 @@
 //!
 //! It wraps the codec's own serializer, so detection needs no second pass. There are three results:
 //!
-//! - The codec carries the value, whatever type reads it.
-//! - The codec cannot carry the value: serializing fails.
+//! - The codec can represent the value for every type that reads it.
+//! - The codec cannot represent the value: serializing fails.
 //! - The type that reads the value decides (*doubtful*). Types that buffer their input (internally tagged and untagged
 //!   enums, flattened fields) lose 128-bit integers, map keys that are not strings, and more. The caller then decodes
 //!   the value once and compares.
@@ -15,22 +15,23 @@ mod parts;
 use std::cell::Cell;
 use std::fmt::Display;
 use std::hash::{DefaultHasher, Hasher as _};
+use std::num::FpCategory;
 
 use serde::ser::{self, Serialize, Serializer};
 
 use super::Codec;
 use parts::Compound;
 
-/// A value that is nested deeper may exceed the limit on recursion that the codecs have when they read: 128 levels of
-/// JSON, of which one level of serde's is up to two.
+/// Depth from which a value may exceed the codecs' recursion limit on reading: 128 levels of JSON. One level of serde is
+/// up to two levels of JSON.
 const DEEP: u16 = 60;
-/// ciborium reads texts that are longer, in bytes, for some types only.
+/// Length in bytes beyond which ciborium reads a text only for some types.
 const LONG: usize = 4096;
-/// The only `f32`, sign aside, whose shortest decimal text is another `f32` when it is read as `f64` first, as types
-/// that buffer do with JSON. All of them were tried.
+/// The only `f32`, apart from its sign, whose shortest decimal text becomes another `f32` if it is read as an `f64` first.
+/// Types that buffer JSON do that. All `f32`s were tried.
 const ROUNDED_TWICE: u32 = 0x15ae_43fd;
 
-/// The type that will read the value is known, so that a doubtful value can be decoded and compared, or it is unknown.
+/// Knowledge about the type that will read a value. A doubtful value can be decoded and compared only if the type is known.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reader {
     Known,
@@ -43,9 +44,9 @@ pub(super) struct Notes {
     reader: Reader,
     refused: Cell<Option<&'static str>>,
     doubtful: Cell<bool>,
-    /// Digest of the serializer calls so far; None where no digest was asked for.
+    /// Digest of the serializer calls so far; None if no digest is needed.
     digest: Cell<Option<u64>>,
-    /// The hash of the last text that was written as a key.
+    /// Hash of the last text that was written as a key.
     key: Cell<u64>,
 }
 
@@ -67,12 +68,12 @@ impl Notes {
         notes
     }
 
-    /// Reason for which this wrapper made serializing fail; None where the value's own `Serialize` failed.
+    /// Reason for which this wrapper made serializing fail; None if the value's own `Serialize` failed.
     pub(super) fn refused(&self) -> Option<&'static str> {
         self.refused.get()
     }
 
-    /// The type that reads the value decides if it is read back exactly.
+    /// Returns true if the type that reads the value decides whether it is read back exactly.
     pub(super) fn is_doubtful(&self) -> bool {
         self.doubtful.get()
     }
@@ -158,9 +159,9 @@ struct Place {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Value,
-    /// Directly within a `Some`, newtypes aside.
+    /// Directly within a `Some`, or only newtypes between them.
     Some,
-    /// A key of a map, newtypes aside.
+    /// Key of a map, or within newtypes of the key.
     Key,
 }
 
@@ -173,7 +174,7 @@ impl Place {
     }
 }
 
-/// A value, or a part of one, with the wrapper around whichever serializer it is given.
+/// Value, or a part of one, that is serialized through the wrapper.
 pub(super) struct Noted<'a, T: ?Sized> {
     value: &'a T,
     notes: &'a Notes,
@@ -216,7 +217,7 @@ impl<'n, S: Serializer> Exact<'n, S> {
         self.notes.record(kind, text.as_bytes());
     }
 
-    /// Refuses null directly inside of a `Some`: it would be read as the outer `None`.
+    /// Refuses null directly inside a `Some`: it would be read as the outer `None`.
     fn null(&self) -> Result<(), S::Error> {
         match self.place.role {
             Role::Some => Err(self.notes.refuse(
@@ -234,28 +235,31 @@ impl<'n, S: Serializer> Exact<'n, S> {
     fn unit(&self) -> Result<(), S::Error> {
         self.null()?;
         if !self.notes.is_json() {
-            // CBOR has one null for units and for `None`; a type that buffers it takes it for the latter.
+            // CBOR has one null for units and for `None`. A type that buffers reads it as `None`.
             self.notes.mark_doubtful();
         }
         Ok(())
     }
 
-    fn finite(&self, is_finite: bool, is_nan: bool) -> Result<(), S::Error> {
-        if self.notes.is_json() {
-            if !is_finite {
-                return Err(self.notes.refuse(
-                    "JSON has neither infinities nor NaN; use codec `Cbor`, an `Option` or a text",
-                ));
+    fn check_float(&self, category: FpCategory) -> Result<(), S::Error> {
+        let is_nan = category == FpCategory::Nan;
+        if !self.notes.is_json() {
+            if is_nan {
+                // Not all of its bits may survive conversions between the widths.
+                self.notes.mark_doubtful();
             }
-        } else if is_nan {
-            // Not all of its bits may survive conversions between the widths.
-            self.notes.mark_doubtful();
+            return Ok(());
+        }
+        if is_nan || category == FpCategory::Infinite {
+            return Err(self.notes.refuse(
+                "JSON has neither infinities nor NaN; use codec `Cbor`, an `Option` or a text",
+            ));
         }
         Ok(())
     }
 
     fn name(&self, name: &'static str) {
-        // serde_json and ciborium mark their own types by such names.
+        // serde_json and ciborium use such names for their own types.
         if name.starts_with(['$', '@']) {
             self.notes.mark_doubtful();
         }
@@ -301,6 +305,18 @@ macro_rules! integers {
     )*};
 }
 
+macro_rules! compounds {
+    ($($method:ident($($argument:ident: $type:ty),*) -> $compound:ident,
+        $kind:ident $(of $name:ident)?, $bytes:expr;)*) => {$(
+        #[inline]
+        fn $method(self, $($argument: $type),*) -> Result<Self::$compound, S::Error> {
+            $(self.name($name);)?
+            let to = self.to.$method($($argument),*);
+            Self::compound(self.notes, self.place, Kind::$kind, $bytes, to)
+        }
+    )*};
+}
+
 impl<'n, S: Serializer> Serializer for Exact<'n, S> {
     type Ok = S::Ok;
     type Error = S::Error;
@@ -330,7 +346,7 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
     }
 
     fn serialize_i128(self, v: i128) -> Result<S::Ok, S::Error> {
-        // Types that buffer know integers of 64 bits.
+        // Types that buffer support integers of at most 64 bits.
         self.notes.mark_doubtful();
         self.leaf(Kind::I128, &v.to_le_bytes());
         self.to.serialize_i128(v)
@@ -344,13 +360,13 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
 
     #[inline]
     fn serialize_f32(self, v: f32) -> Result<S::Ok, S::Error> {
-        self.finite(v.is_finite(), v.is_nan())?;
+        self.check_float(v.classify())?;
         if v.abs().to_bits() == ROUNDED_TWICE && self.notes.is_json() {
-            // A type that buffers would read another number, without an error.
+            // A type that buffers would read another number without an error.
             if self.notes.reader == Reader::Unknown {
-                return Err(self.notes.refuse(
-                    "this `f32` is another one when it is read as `f64` first; make it an `f64`",
-                ));
+                return Err(self
+                    .notes
+                    .refuse("this `f32` changes if it is read as `f64` first; use an `f64`"));
             }
             self.notes.mark_doubtful();
         }
@@ -360,7 +376,7 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
 
     #[inline]
     fn serialize_f64(self, v: f64) -> Result<S::Ok, S::Error> {
-        self.finite(v.is_finite(), v.is_nan())?;
+        self.check_float(v.classify())?;
         self.leaf(Kind::F64, &v.to_bits().to_le_bytes());
         self.to.serialize_f64(v)
     }
@@ -378,7 +394,7 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
     }
 
     fn serialize_bytes(self, v: &[u8]) -> Result<S::Ok, S::Error> {
-        // JSON writes them as an array, which not every type of bytes reads.
+        // JSON writes bytes as an array, which not every type of bytes can read.
         self.notes.mark_doubtful();
         self.leaf(Kind::Bytes, v);
         self.to.serialize_bytes(v)
@@ -448,83 +464,27 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
             .serialize_newtype_variant(name, index, variant, &value)
     }
 
-    #[inline]
-    fn serialize_seq(self, len: Option<usize>) -> Result<Self::SerializeSeq, S::Error> {
-        let to = self.to.serialize_seq(len);
-        Self::compound(self.notes, self.place, Kind::Seq, &[], to)
-    }
-
-    #[inline]
-    fn serialize_tuple(self, len: usize) -> Result<Self::SerializeTuple, S::Error> {
-        let to = self.to.serialize_tuple(len);
-        Self::compound(self.notes, self.place, Kind::Tuple, &[], to)
-    }
-
-    fn serialize_tuple_struct(
-        self,
-        name: &'static str,
-        len: usize,
-    ) -> Result<Self::SerializeTupleStruct, S::Error> {
-        self.name(name);
-        let to = self.to.serialize_tuple_struct(name, len);
-        Self::compound(self.notes, self.place, Kind::Tuple, name.as_bytes(), to)
-    }
-
-    fn serialize_tuple_variant(
-        self,
-        name: &'static str,
-        index: u32,
-        variant: &'static str,
-        len: usize,
-    ) -> Result<Self::SerializeTupleVariant, S::Error> {
-        self.name(name);
-        let to = self.to.serialize_tuple_variant(name, index, variant, len);
-        Self::compound(
-            self.notes,
-            self.place,
-            Kind::Variant,
-            variant.as_bytes(),
-            to,
-        )
+    compounds! {
+        serialize_seq(len: Option<usize>) -> SerializeSeq, Seq, &[];
+        serialize_tuple(len: usize) -> SerializeTuple, Tuple, &[];
+        serialize_tuple_struct(name: &'static str, len: usize) -> SerializeTupleStruct,
+            Tuple of name, name.as_bytes();
+        serialize_struct(name: &'static str, len: usize) -> SerializeStruct,
+            Struct of name, name.as_bytes();
+        serialize_tuple_variant(name: &'static str, index: u32, variant: &'static str, len: usize)
+            -> SerializeTupleVariant, Variant of name, variant.as_bytes();
+        serialize_struct_variant(name: &'static str, index: u32, variant: &'static str, len: usize)
+            -> SerializeStructVariant, Variant of name, variant.as_bytes();
     }
 
     #[inline]
     fn serialize_map(self, len: Option<usize>) -> Result<Self::SerializeMap, S::Error> {
         if len.is_none() {
-            // A struct with flattened fields, of which two may have one name.
+            // A struct with flattened fields, two of which may have the same name.
             self.notes.mark_doubtful();
         }
         let to = self.to.serialize_map(len);
         Self::compound(self.notes, self.place, Kind::Map, &[], to)
-    }
-
-    #[inline]
-    fn serialize_struct(
-        self,
-        name: &'static str,
-        len: usize,
-    ) -> Result<Self::SerializeStruct, S::Error> {
-        self.name(name);
-        let to = self.to.serialize_struct(name, len);
-        Self::compound(self.notes, self.place, Kind::Struct, name.as_bytes(), to)
-    }
-
-    fn serialize_struct_variant(
-        self,
-        name: &'static str,
-        index: u32,
-        variant: &'static str,
-        len: usize,
-    ) -> Result<Self::SerializeStructVariant, S::Error> {
-        self.name(name);
-        let to = self.to.serialize_struct_variant(name, index, variant, len);
-        Self::compound(
-            self.notes,
-            self.place,
-            Kind::Variant,
-            variant.as_bytes(),
-            to,
-        )
     }
 
     fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
@@ -537,14 +497,14 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
 
     fn is_human_readable(&self) -> bool {
         if !self.notes.is_json() {
-            // A type that asks writes its compact form. A type that buffers expects the readable one.
+            // Such a type writes its compact form here, but a type that buffers expects the readable form.
             self.notes.mark_doubtful();
         }
         self.to.is_human_readable()
     }
 }
 
-/// FNV-1a, 64 bits: a hash of keys, which are short.
+/// FNV-1a with 64 bits. The keys that it hashes are short.
 fn fnv(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

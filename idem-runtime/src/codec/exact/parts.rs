@@ -1,25 +1,26 @@
-//! The parts of a value on their way to its codec.
+//! Serializes the parts of a compound value through the wrapper.
 
 use serde::ser::{self, Serialize};
 
 use super::{Kind, Noted, Notes, Place, Role};
 
-/// The parts of a value: elements, entries or fields.
+/// Serializer of the parts of a compound value: elements, entries or fields.
 pub(super) struct Compound<'n, C> {
     to: C,
     notes: &'n Notes,
     place: Place,
-    /// The digest of what comes before the parts.
+    /// Digest of the calls before the parts.
     before: Option<u64>,
-    /// The digests of elements and entries. They are added up, because sets and maps give them in any order.
+    /// Sum of the digests of elements and entries. Sets and maps serialize them in any order.
     sum: u64,
-    /// Internally tagged enums write their tag first. A later key that is equal to it would be read in its place.
+    /// Hash of the first key. Internally tagged enums write their tag first. A later key that is equal to the tag would be
+    /// read in its place.
     first_key: Option<u64>,
     first_field: Option<&'static str>,
 }
 
 impl<'n, C> Compound<'n, C> {
-    /// Begins behind all calls that were recorded so far.
+    /// Begins after all calls that were recorded so far.
     pub(super) fn new(to: C, notes: &'n Notes, place: Place) -> Self {
         Self {
             to,
@@ -44,7 +45,7 @@ impl<'n, C> Compound<'n, C> {
         }
     }
 
-    /// Begins an element or an entry, whose position does not count.
+    /// Begins the digest of an element or an entry. Its position does not count.
     #[inline]
     fn begin(&self) {
         if self.before.is_some() {
@@ -68,6 +69,11 @@ impl<'n, C> Compound<'n, C> {
     }
 
     #[inline]
+    fn end_ordered(&self) {
+        self.notes.record(Kind::End, &[]);
+    }
+
+    #[inline]
     fn field(&mut self, name: &'static str) {
         match self.first_field {
             None => self.first_field = Some(name),
@@ -88,70 +94,66 @@ impl<'n, C> Compound<'n, C> {
     }
 }
 
-impl<C: ser::SerializeSeq> ser::SerializeSeq for Compound<'_, C> {
-    type Ok = C::Ok;
-    type Error = C::Error;
+macro_rules! parts_of {
+    ($of:ident, $before_end:ident { $($methods:tt)* }) => {
+        impl<C: ser::$of> ser::$of for Compound<'_, C> {
+            type Ok = C::Ok;
+            type Error = C::Error;
 
-    #[inline]
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), C::Error> {
-        self.begin();
-        let value = self.part(value, Role::Value);
-        self.to.serialize_element(&value)?;
-        self.add();
-        Ok(())
-    }
+            $($methods)*
 
-    #[inline]
-    fn end(self) -> Result<C::Ok, C::Error> {
-        self.end_unordered();
-        self.to.end()
+            #[inline]
+            fn end(self) -> Result<C::Ok, C::Error> {
+                self.$before_end();
+                self.to.end()
+            }
+        }
+    };
+}
+
+parts_of! {
+    SerializeSeq, end_unordered {
+        #[inline]
+        fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), C::Error> {
+            self.begin();
+            let value = self.part(value, Role::Value);
+            self.to.serialize_element(&value)?;
+            self.add();
+            Ok(())
+        }
     }
 }
 
-impl<C: ser::SerializeMap> ser::SerializeMap for Compound<'_, C> {
-    type Ok = C::Ok;
-    type Error = C::Error;
+parts_of! {
+    SerializeMap, end_unordered {
+        #[inline]
+        fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), C::Error> {
+            self.begin();
+            let noted = self.part(key, Role::Key);
+            self.to.serialize_key(&noted)?;
+            self.key();
+            Ok(())
+        }
 
-    #[inline]
-    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), C::Error> {
-        self.begin();
-        let noted = self.part(key, Role::Key);
-        self.to.serialize_key(&noted)?;
-        self.key();
-        Ok(())
-    }
-
-    #[inline]
-    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), C::Error> {
-        let value = self.part(value, Role::Value);
-        self.to.serialize_value(&value)?;
-        self.add();
-        Ok(())
-    }
-
-    #[inline]
-    fn end(self) -> Result<C::Ok, C::Error> {
-        self.end_unordered();
-        self.to.end()
+        #[inline]
+        fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), C::Error> {
+            let value = self.part(value, Role::Value);
+            self.to.serialize_value(&value)?;
+            self.add();
+            Ok(())
+        }
     }
 }
 
 macro_rules! in_order {
     ($($of:ident $method:ident;)*) => {$(
-        impl<C: ser::$of> ser::$of for Compound<'_, C> {
-            type Ok = C::Ok;
-            type Error = C::Error;
-
-            #[inline]
-            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), C::Error> {
-                let value = self.part(value, Role::Value);
-                self.to.$method(&value)
-            }
-
-            #[inline]
-            fn end(self) -> Result<C::Ok, C::Error> {
-                self.notes.record(Kind::End, &[]);
-                self.to.end()
+        parts_of! {
+            $of, end_ordered {
+                #[inline]
+                fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), C::Error> {
+                    let value = self.part(value, Role::Value);
+                    self.to.$method(&value)
+                }
             }
         }
     )*};
@@ -165,30 +167,23 @@ in_order! {
 
 macro_rules! by_name {
     ($($of:ident;)*) => {$(
-        impl<C: ser::$of> ser::$of for Compound<'_, C> {
-            type Ok = C::Ok;
-            type Error = C::Error;
+        parts_of! {
+            $of, end_ordered {
+                #[inline]
+                fn serialize_field<T: Serialize + ?Sized>(
+                    &mut self,
+                    key: &'static str,
+                    value: &T,
+                ) -> Result<(), C::Error> {
+                    self.field(key);
+                    let value = self.part(value, Role::Value);
+                    self.to.serialize_field(key, &value)
+                }
 
-            #[inline]
-            fn serialize_field<T: Serialize + ?Sized>(
-                &mut self,
-                key: &'static str,
-                value: &T,
-            ) -> Result<(), C::Error> {
-                self.field(key);
-                let value = self.part(value, Role::Value);
-                self.to.serialize_field(key, &value)
-            }
-
-            #[inline]
-            fn skip_field(&mut self, key: &'static str) -> Result<(), C::Error> {
-                self.to.skip_field(key)
-            }
-
-            #[inline]
-            fn end(self) -> Result<C::Ok, C::Error> {
-                self.notes.record(Kind::End, &[]);
-                self.to.end()
+                #[inline]
+                fn skip_field(&mut self, key: &'static str) -> Result<(), C::Error> {
+                    self.to.skip_field(key)
+                }
             }
         }
     )*};
