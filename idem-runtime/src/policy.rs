@@ -1,39 +1,40 @@
-//! What a handle does where a call does not say otherwise.
+//! Default options of a handle's calls.
 
 use std::time::Duration;
 
 use crate::codec::Codec;
 
-/// What a handle does where a call does not say otherwise.
+/// Default options of a handle's calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Policy {
-    /// How long a silent owner is believed; renewed at a third of it while the body runs. Default 30 s.
+    /// Lease duration: how long a claim stays valid without renewal. It is renewed every third of this time while the body
+    /// runs. Default: 30 s.
     pub lease: Duration,
-    /// How long a duplicate waits for the one that is running. Default 0: it gets `InFlight` at once.
+    /// Maximum time that a duplicate waits for the running call. Default: 0, so that it gets `InFlight` immediately.
     pub wait: Duration,
-    /// How long the store may take for one step before the call treats it as out of reach. Default 3 s.
+    /// Timeout of one store operation. After it, the call treats the store as unreachable. Default: 3 s.
     pub store_timeout: Duration,
-    /// How long a call goes on trying before it gives up a claim, or hands its caller a value that it could not
-    /// record (which it does only while its lease holds). Default 6 s.
+    /// Maximum time for retries of a store operation. After it, a call gives up its claim, or returns a value that it could
+    /// not record. It returns such a value only while its lease is valid. Default: 6 s.
     pub store_patience: Duration,
-    /// How results are written. Default JSON. What is stored is read by the codec that wrote it.
+    /// Codec of new results. A stored result is always read with the codec that wrote it. Default: JSON.
     pub codec: Codec,
-    /// The largest encoded result that is stored, in bytes; a larger one leaves the record
-    /// [`Unrecorded`](crate::State::Unrecorded). Default 1 MiB.
+    /// Maximum size of a stored result, in bytes. A larger result makes the record
+    /// [`Unrecorded`](crate::State::Unrecorded). Default: 1 MiB.
     pub max_result_bytes: usize,
-    /// What happens when the store cannot be reached for a claim. Default: the call fails.
+    /// Behavior if the store is unreachable for a claim. Default: the call fails.
     pub on_store_error: OnStoreError,
 }
 
-/// What happens when the store cannot be reached for a claim.
+/// Behavior if the store is unreachable for a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnStoreError {
-    /// No claim, no run: the call answers [`Error::Store`](crate::Error::Store).
+    /// Does not run the body. The call returns [`Error::Store`](crate::Error::Store).
     #[default]
     Fail,
-    /// The body runs without any protection, and a warning event says so. Not where a record of the key is there and
-    /// cannot be read ([`Corrupt`](crate::StoreErrorKind::Corrupt)): the key was used then.
+    /// Runs the body without protection against duplicates, and logs a warning. The call still fails if the key has a
+    /// record that cannot be read ([`Corrupt`](crate::StoreErrorKind::Corrupt)), because the key was used then.
     Run,
 }
 

@@ -1,12 +1,12 @@
-//! The header that carries a key, and the strings of structured fields (RFC 9651) that keys are written as: by one rule,
-//! for who sends them and who reads them.
+//! The `Idempotency-Key` header and its value, a string of structured fields (RFC 9651). The client and the server share
+//! this code.
 
 use http::HeaderName;
 
-/// The request header that carries the key, of draft-ietf-httpapi-idempotency-key-header-07.
+/// Request header with the key, from draft-ietf-httpapi-idempotency-key-header-07.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Printable ASCII as a string, RFC 9651 §4.1.6.
+/// Writes printable ASCII as a string (RFC 9651 §4.1.6).
 #[cfg(feature = "client")]
 pub(crate) fn write(text: &str) -> String {
     let mut string = String::with_capacity(text.len() + 2);
@@ -21,8 +21,8 @@ pub(crate) fn write(text: &str) -> String {
     string
 }
 
-/// The string of an item, RFC 9651 §4.2.3 and §4.2.5; none where it is anything else. Its parameters are checked for
-/// their form and ignored, since none is defined.
+/// Reads an item that is a string (RFC 9651 §4.2.3 and §4.2.5). None for any other item. Its parameters must be
+/// well-formed, and are ignored, because the draft defines none.
 pub(crate) fn read(value: &[u8]) -> Option<String> {
     let [b'"', ..] = value else {
         return None;
@@ -44,11 +44,11 @@ pub(crate) fn read(value: &[u8]) -> Option<String> {
         }
         at += 1;
     }
-    parameters(&value[at + 1..]).then_some(text)
+    are_parameters(&value[at + 1..]).then_some(text)
 }
 
-/// Whether these are parameters, RFC 9651 §4.2.3.2, of any type that a bare item has.
-fn parameters(mut rest: &[u8]) -> bool {
+/// Checks for well-formed parameters (RFC 9651 §4.2.3.2) with any bare items as values.
+fn are_parameters(mut rest: &[u8]) -> bool {
     while let [b';', more @ ..] = rest {
         rest = skip(more, |byte| byte == b' ');
         if !matches!(rest.first(), Some(b'a'..=b'z' | b'*')) {
@@ -59,17 +59,17 @@ fn parameters(mut rest: &[u8]) -> bool {
             |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'*'),
         );
         if let [b'=', value @ ..] = rest {
-            let Some(behind) = bare_item(value) else {
+            let Some(after) = skip_bare_item(value) else {
                 return false;
             };
-            rest = behind;
+            rest = after;
         }
     }
     rest.is_empty()
 }
 
-/// What stands behind a bare item. It is looked at no closer than its end demands: it is ignored.
-fn bare_item(value: &[u8]) -> Option<&[u8]> {
+/// Bytes after a bare item. The item is checked only as far as needed to find its end, because its value is ignored.
+fn skip_bare_item(value: &[u8]) -> Option<&[u8]> {
     match value {
         [b'"', ..] => {
             let mut escaped = false;
@@ -97,7 +97,7 @@ fn skip(bytes: &[u8], is: impl Fn(u8) -> bool) -> &[u8] {
     &bytes[end.unwrap_or(bytes.len())..]
 }
 
-/// Without the white space around it, which is no part of a field's value (RFC 9110 §5.5).
+/// Removes the white space around a field's value, which is not part of the value (RFC 9110 §5.5).
 pub(crate) fn trim(mut bytes: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = bytes {
         bytes = rest;
