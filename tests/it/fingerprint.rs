@@ -1,4 +1,4 @@
-//! The canonical form of requests: frozen vectors, collisions that must not be, properties, and what has no form.
+//! Canonical form of requests: frozen vectors, collisions that must not happen, properties, and refusals.
 
 mod collisions;
 mod properties;
@@ -9,7 +9,7 @@ use idem_runtime::Fingerprint;
 use idem_runtime::fingerprint::{canonical, digest};
 use sha2::{Digest as _, Sha256};
 
-/// The canonical bytes, after a check that the digest is their hash.
+/// Canonical bytes, after a check that the digest is their hash.
 #[track_caller]
 fn bytes(value: &(impl Fingerprint + ?Sized)) -> Vec<u8> {
     let bytes = canonical(value).expect("it has a canonical form");

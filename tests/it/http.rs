@@ -44,12 +44,12 @@ fn idem() -> Idem<Store> {
     Idem::new(FaultStore::new(MemoryStore::new()))
 }
 
-/// A layer for callers that are not told apart.
+/// Builder of a layer without principals.
 fn builder(idem: &Idem<Store>) -> LayerBuilder {
     IdempotencyLayer::builder(idem, "test.http", TTL, unscoped())
 }
 
-/// A server that runs until this is dropped.
+/// Server that runs until it is dropped.
 #[derive(Debug)]
 struct Server {
     client: Client,
@@ -75,7 +75,7 @@ impl Drop for Server {
     }
 }
 
-/// How often a handler ran.
+/// Counts the runs of a handler.
 #[derive(Debug, Clone, Default)]
 struct Effects(Arc<AtomicU32>);
 
@@ -89,7 +89,7 @@ impl Effects {
     }
 }
 
-/// A route that makes charges, with a number for each, and tells what it was sent.
+/// Route that makes numbered charges, and responds with the number and the request's body.
 fn charges(effects: &Effects) -> Router {
     let effects = effects.clone();
     let handler = move |body: Bytes| {
@@ -117,13 +117,13 @@ fn charges(effects: &Effects) -> Router {
         .route("/refunds", post(handler))
 }
 
-/// A server of charges behind a layer in front of a store that this test alone uses.
+/// Server of charges behind a layer, with a separate store for each test.
 async fn server(effects: &Effects, layer: impl FnOnce(LayerBuilder) -> LayerBuilder) -> Server {
     let layer = layer(builder(&idem())).build().unwrap();
     Server::start(charges(effects).layer(layer)).await
 }
 
-/// A charge without a socket, for tests with paused time: the status and the body.
+/// Sends a charge without a socket, for tests with paused time. Returns the status and the body.
 async fn call(router: &Router, key: &str, body: &str) -> (u16, String) {
     let request = Request::post("/charges")
         .header("idempotency-key", key)
@@ -135,7 +135,7 @@ async fn call(router: &Router, key: &str, body: &str) -> (u16, String) {
     (status, String::from_utf8(body.into()).unwrap())
 }
 
-/// Who is authenticated.
+/// Authenticated user.
 #[derive(Debug, Clone)]
 struct User(String);
 
@@ -145,7 +145,8 @@ impl Principal for User {
     }
 }
 
-/// The service's authentication: two users, each with a secret token. A bad token is refused, no token is nobody.
+/// Authentication of the service: two users, each with a secret token. A wrong token is refused. A request without a token
+/// has no principal.
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let user = match request
         .headers()
@@ -163,7 +164,7 @@ async fn authenticate(mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// A server of charges for users.
+/// Server of charges for authenticated users.
 async fn server_of_users(effects: &Effects) -> Server {
     let layer = IdempotencyLayer::builder(&idem(), "test.http", TTL, scoped_by_extension::<User>());
     let router = charges(effects).layer(layer.build().unwrap());

@@ -1,4 +1,4 @@
-//! A replay is the value: it equals the first caller's bit for bit, or what cannot be carried is not stored.
+//! A replay returns exactly the first caller's value, bit for bit. A value that cannot be exact is not stored.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -20,17 +20,17 @@ use tokio::sync::Notify;
 pub(crate) mod values;
 
 use values::{
-    Adjacent, Amount, Any, Bytes, F32, F64, Internal, New, ROUNDED_TWICE, StrictBytes, Two, Value,
-    values,
+    Adjacent, Amount, Any, Bytes, F32, F64, Internal, Lookalikes, New, ROUNDED_TWICE, StrictBytes,
+    Two, Value, values,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// An error whose values are stored.
+/// Error that is stored with its value.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum Failure<T> {
     Final(T),
-    /// The step is saved; the body is to run again.
+    /// Ends the attempt after the step was saved, so that the body runs again.
     Again,
     #[serde(skip)]
     Idem(String),
@@ -45,7 +45,7 @@ impl<T> From<Error> for Failure<T> {
     }
 }
 
-/// What became of a value.
+/// Outcome of a test of one value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Became {
     Replayed,
@@ -58,7 +58,7 @@ fn idem(store: Arc<dyn Store>, codec: Codec) -> Idem {
 
 const OPERATION: &str = "replays.value";
 
-/// A call that nobody has made, twice.
+/// Two equal calls with an unused key.
 fn calls() -> (Call, Call) {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let key = format!("key-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -66,7 +66,7 @@ fn calls() -> (Call, Call) {
     (call(), call())
 }
 
-/// Calls twice: the second call replays what the first one returned, or says that it is unrecorded.
+/// Calls twice. The second call replays the first result, or its result is unrecorded.
 async fn result<T: Value>(idem: &Idem, value: &T) -> Became {
     let (call, retry) = calls();
     let first = idem.run(call, async || Ok::<_, Failure<T>>(value.clone()));
@@ -149,14 +149,14 @@ fn runner(cases: u32) -> TestRunner {
     })
 }
 
-/// So many values of everything, by each codec and in each way. Most of them are replayed.
+/// Tests a number of random values with each codec and in each way. Most of them are replayed.
 fn all_values<F: Future<Output = Arc<dyn Store>>>(cases: u32, store: F) {
     let runtime = runtime();
     let store = runtime.block_on(store);
     for codec in [Codec::Json, Codec::Cbor] {
         let idem = idem(Arc::clone(&store), codec);
         let replayed = AtomicU64::new(0);
-        let checked = runner(cases).run(&values(true), |value| {
+        let checked = runner(cases).run(&values(Lookalikes::Included), |value| {
             if runtime.block_on(every_way(&idem, &value)) == Became::Replayed {
                 replayed.fetch_add(1, Ordering::Relaxed);
             }
@@ -236,7 +236,7 @@ async fn floats_replay_bit_for_bit() {
         assert_eq!(every_way(&json, &value).await, Became::Replayed);
         assert_eq!(every_way(&cbor, &value).await, Became::Replayed);
     }
-    // A type that buffers what it reads takes every float of JSON for an `f64` first.
+    // A type that buffers reads every float of JSON as an `f64` first.
     let buffered = Internal::Fields {
         value: F32(ROUNDED_TWICE),
     };
@@ -245,7 +245,7 @@ async fn floats_replay_bit_for_bit() {
 }
 
 #[tokio::test]
-async fn what_no_codec_tells_apart_from_none_is_unrecorded() {
+async fn values_that_look_like_none_are_unrecorded() {
     for codec in [Codec::Json, Codec::Cbor] {
         let idem = idem(Arc::new(MemoryStore::new()), codec);
         assert_eq!(every_way(&idem, &Some(())).await, Became::Unrecorded);
@@ -273,7 +273,7 @@ async fn what_no_codec_tells_apart_from_none_is_unrecorded() {
 }
 
 #[tokio::test]
-async fn what_depends_on_the_type_is_stored_where_the_type_reads_it() {
+async fn values_are_stored_if_their_type_reads_them_exactly() {
     let wide = u128::MAX - 1;
     let numbers: BTreeMap<u64, u8> = BTreeMap::from([(1, 2)]);
     for codec in [Codec::Json, Codec::Cbor] {
@@ -294,14 +294,14 @@ async fn what_depends_on_the_type_is_stored_where_the_type_reads_it() {
             Became::Replayed
         );
         assert_eq!(every_way(&idem, &numbers).await, Became::Replayed);
-        // A key that is the tag's.
+        // A key that is equal to the tag.
         let map = BTreeMap::from([("tag".to_owned(), "Nothing".to_owned())]);
         assert_eq!(every_way(&idem, &map).await, Became::Replayed);
         assert_eq!(
             every_way(&idem, &Internal::Map(map)).await,
             Became::Unrecorded
         );
-        // The order of a set is another one each time.
+        // The order of a set changes each time.
         let set: std::collections::HashSet<u128> = (0..100).collect();
         assert_eq!(every_way(&idem, &set).await, Became::Replayed);
         let map: HashMap<u128, Vec<u128>> = (0..50).map(|at| (at, vec![at, 1])).collect();
@@ -318,12 +318,12 @@ async fn what_depends_on_the_type_is_stored_where_the_type_reads_it() {
     assert_eq!(every_way(&cbor, &strict).await, Became::Replayed);
 }
 
-/// A list that is nested in itself.
+/// List of nested lists.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Nested(Vec<Self>);
 
 #[tokio::test]
-async fn what_is_nested_too_deep_to_be_read_is_unrecorded() {
+async fn values_nested_too_deeply_are_unrecorded() {
     let nested = |depth| (0..depth).fold(Nested(vec![]), |inner, _| Nested(vec![inner]));
     for codec in [Codec::Json, Codec::Cbor] {
         let idem = idem(Arc::new(MemoryStore::new()), codec);
@@ -333,11 +333,11 @@ async fn what_is_nested_too_deep_to_be_read_is_unrecorded() {
     }
 }
 
-/// Gives values to those who read them without having written them, and looks at what they get: the very value, or it
-/// was refused before anything was stored. Types that buffer fail to read some values, and say so.
+/// Passes random values to readers other than their writers. A reader gets exactly the value, or the value was refused
+/// before it was stored. Types that buffer fail to read some values, with an error.
 pub(crate) fn handed_on(cases: u32) -> Vec<Any> {
     let all = Mutex::new(Vec::new());
-    let drawn = runner(cases).run(&values(false), |value| {
+    let drawn = runner(cases).run(&values(Lookalikes::Excluded), |value| {
         all.lock().unwrap().push(value);
         Ok(())
     });
@@ -354,7 +354,7 @@ pub(crate) fn handed_on(cases: u32) -> Vec<Any> {
     values
 }
 
-/// What a reader of the type gets of a value, where it can read it. What cannot be encoded at all is refused.
+/// Returns true if a reader of the type can read the value. A value that cannot be encoded is refused.
 pub(crate) fn is_readable(value: &Any) -> bool {
     serde_json::to_string(value).is_ok_and(|text| serde_json::from_str::<Any>(&text).is_ok())
 }
@@ -382,7 +382,7 @@ async fn kept(store: Arc<dyn Store>, cases: u32) {
                 let kept = matches!(refused, Error::InvalidCall(InvalidCall::RecoveryInput(_)));
                 assert!(kept, "{refused:?}: {value:?}");
             }
-            // It is dropped, as by a crash.
+            // Dropped, as in a crash.
             () = begun.notified() => if is_readable(value) {
                 expected.push(number);
             },

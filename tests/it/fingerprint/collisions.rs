@@ -1,4 +1,4 @@
-//! Wrong answers that other ways of hashing a value give: here each pair differs, or agrees, as it must.
+//! Pairs of values that must differ, or must be equal, and that simpler hashing methods get wrong.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use serde_json::json as value;
 use super::{differ, same};
 
 #[test]
-fn neighbours_do_not_run_into_one_another() {
+fn adjacent_values_are_separated() {
     differ(&("ab", "c"), &("a", "bc"));
     differ(&["ab"].as_slice(), &["a", "b"].as_slice());
     differ(
@@ -19,7 +19,7 @@ fn neighbours_do_not_run_into_one_another() {
 }
 
 #[test]
-fn the_order_of_variants_and_fields_means_nothing_and_their_names_everything() {
+fn names_of_variants_and_fields_count_but_not_their_order() {
     mod before {
         #[derive(idem_runtime::Fingerprint)]
         pub(super) enum Method {
@@ -80,9 +80,9 @@ fn numbers_keep_every_digit() {
 }
 
 #[test]
-fn the_order_of_a_hash_map_means_nothing() {
+fn the_order_of_a_hash_map_does_not_count() {
     let entries = || (0..100_u32).map(|number| (number.to_string(), number));
-    // Each map has a seed of its own.
+    // Each map has its own seed.
     let one: HashMap<_, _> = entries().collect();
     let other: HashMap<_, _> = entries().rev().collect();
     assert_ne!(
@@ -94,7 +94,7 @@ fn the_order_of_a_hash_map_means_nothing() {
 }
 
 #[test]
-fn things_of_different_kinds_never_coincide() {
+fn values_of_different_kinds_never_collide() {
     differ(&0_u64, &"");
     differ(&97_u8, &"a");
     differ(&"1", &1_u64);
@@ -110,7 +110,7 @@ fn things_of_different_kinds_never_coincide() {
 }
 
 #[test]
-fn nothing_inside_something_is_not_nothing() {
+fn nested_nones_differ() {
     let nothing: Option<Option<Option<u64>>> = None;
     let all = [
         super::bytes(&nothing),
@@ -129,7 +129,7 @@ fn nothing_inside_something_is_not_nothing() {
 }
 
 #[test]
-fn an_absent_field_is_not_a_null_one() {
+fn an_absent_field_is_not_a_null_field() {
     #[derive(Fingerprint)]
     struct Before {
         amount: u64,
@@ -148,7 +148,7 @@ fn an_absent_field_is_not_a_null_one() {
         &with(Some(Some("a".into()))),
         &value!({"amount": 1, "note": "a"}),
     );
-    // What a hand-written JSON says is taken at its word.
+    // A null in JSON text is a null, not an absent field.
     differ(
         &json(br#"{"amount": 1}"#),
         &json(br#"{"amount": 1, "note": null}"#),
@@ -156,7 +156,7 @@ fn an_absent_field_is_not_a_null_one() {
 }
 
 #[test]
-fn types_of_one_shape_are_told_apart_where_they_are_named() {
+fn named_types_of_one_shape_differ() {
     #[derive(Fingerprint)]
     struct Plain(Option<u64>);
     #[derive(Fingerprint)]
@@ -168,7 +168,7 @@ fn types_of_one_shape_are_told_apart_where_they_are_named() {
     differ(&Charge(Some(1)), &Refund(Some(1)));
     differ(&Charge(Some(1)), &Plain(Some(1)));
     same(&Charge(Some(1)), &value!({"charge": 1}));
-    // A newtype is absent where its field is; one that is named never is.
+    // A newtype is absent if its field is. A named newtype is never absent.
     assert!(Plain(None).is_absent());
     assert!(!Charge(None).is_absent());
     same(&Charge(None), &value!({"charge": null}));

@@ -1,4 +1,4 @@
-//! Properties that hold for all values: equal ones have one form, unequal ones have two, and any CBOR library reads it.
+//! Properties of all values: equal values have one form, unequal values have two, and any CBOR library can read them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -37,7 +37,7 @@ enum Kind {
     Named { amount: u64, fee: Option<u64> },
 }
 
-/// The same request with other types, other orders, and other containers.
+/// Request with other types, orders and containers, and the same form as [`Request`].
 #[derive(Fingerprint)]
 struct Mirror<'a> {
     kind: &'a Kind,
@@ -82,7 +82,7 @@ fn requests() -> impl Strategy<Value = Request> {
     (
         any::<i64>(),
         ".{0,40}",
-        // Either side of the size that goes straight to the hasher.
+        // Lengths around the limit from which strings go directly to the hasher.
         prop_oneof![
             prop::collection::vec(any::<u8>(), 0..40),
             prop::collection::vec(any::<u8>(), 1000..1100),
@@ -125,7 +125,7 @@ fn values() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What ciborium reads, written by ciborium again.
+/// Reads the bytes with ciborium, and writes them with ciborium.
 fn rewritten(bytes: &[u8]) -> Vec<u8> {
     let value: Cbor = ciborium::from_reader(bytes).expect("it is CBOR");
     let mut written = vec![];
@@ -142,7 +142,7 @@ proptest! {
 
     #[test]
     fn unequal_requests_have_two(one in requests(), other in requests(), keep in any::<[bool; 8]>()) {
-        // Unrelated requests differ everywhere; those that share most of their fields are the hard case.
+        // Unrelated requests differ in every field. The hard cases share most of their fields.
         let mut other = other;
         let [id, name, body, tags, lines, note, priority, kind] = keep;
         if id { other.id = one.id; }
@@ -157,7 +157,7 @@ proptest! {
     }
 
     #[test]
-    fn integers_have_one_form_whatever_their_width(number in any::<i8>()) {
+    fn integers_of_all_widths_have_one_form(number in any::<i8>()) {
         let wide = bytes(&i128::from(number));
         prop_assert_eq!(&bytes(&number), &wide);
         prop_assert_eq!(&bytes(&i16::from(number)), &wide);
@@ -183,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn another_library_reads_the_form_and_writes_it_alike(request in requests(), value in values()) {
+    fn another_library_reads_and_writes_the_same_form(request in requests(), value in values()) {
         let request = bytes(&request);
         prop_assert_eq!(&rewritten(&request), &request);
         let value = bytes(&value);
@@ -191,7 +191,7 @@ proptest! {
     }
 
     #[test]
-    fn a_json_value_is_its_text(value in values()) {
+    fn a_json_value_has_the_form_of_its_text(value in values()) {
         let compact = serde_json::to_string(&value).expect("it can be written");
         let pretty = serde_json::to_string_pretty(&value).expect("it can be written");
         same(&value, &json(compact.as_bytes()));
@@ -206,7 +206,7 @@ proptest! {
                 prop_assert!(digest(&value).is_err());
             } else {
                 let mut expected = b"\x82\x66idem/1".to_vec();
-                // The one value of which there are two: -0.0 + 0.0 is 0.0.
+                // Makes 0.0 of -0.0, which has the same form.
                 ciborium::into_writer(&(float + 0.0), &mut expected).expect("it can be written");
                 prop_assert_eq!(bytes(&value), expected);
             }
@@ -226,7 +226,7 @@ proptest! {
         };
         let value = |text: String| bytes(&from_fn(move |encoder| encoder.decimal(&text)));
         let plain = value(text(&digits, &fraction, exponent));
-        // The point moved, and zeros at either end.
+        // The point is moved, and zeros are added at both ends.
         let all = format!("{digits}{fraction}");
         let places = fraction.len() as i64;
         prop_assert_eq!(&plain, &value(text(&all, "", exponent - places)));
@@ -235,7 +235,7 @@ proptest! {
         prop_assert_eq!(&plain, &value(longer));
         let shifted = text(&format!("{all}{zeros}"), "", exponent - places - shift as i64);
         prop_assert_eq!(&plain, &value(shifted));
-        // One more in the last place is another number.
+        // Adding one in the last place makes another number.
         let more = text(&format!("{all}1"), "", exponent - places - 1);
         prop_assert_ne!(&plain, &value(more));
     }

@@ -1,5 +1,5 @@
-//! The frozen vectors: what stands in `vectors/fingerprint.json` is what this build writes, and what an independent
-//! CBOR library makes of a description of the value. Records outlive builds, so a vector never changes.
+//! Frozen vectors: `vectors/fingerprint.json` has the bytes that this build writes, and that an independent CBOR library
+//! writes for a description of the value. Records outlive builds, so a vector never changes.
 
 mod cases;
 mod library;
@@ -19,14 +19,14 @@ use super::{hex, same};
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Vector {
-    /// What the value is.
+    /// Description of the value.
     value: String,
-    /// The value as JSON text, where JSON has it.
+    /// Value as JSON text, if JSON can represent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     json: Option<String>,
-    /// The canonical bytes of `["idem/1", value]`, in hex.
+    /// Canonical bytes of `["idem/1", value]`, in hex.
     canonical: String,
-    /// SHA-256 over them, in hex.
+    /// SHA-256 of the bytes, in hex.
     digest: String,
 }
 
@@ -46,7 +46,7 @@ fn case(value: &'static str, of: impl Fingerprint + 'static, cbor: impl Into<Cbo
     }
 }
 
-/// A case whose value JSON has as well, where it must have the same form.
+/// Case whose value has the same form as a JSON text.
 fn both(
     value: &'static str,
     json: &'static str,
@@ -59,7 +59,7 @@ fn both(
     }
 }
 
-/// A case of JSON text alone.
+/// Case of a JSON text without a Rust value.
 fn text(value: &'static str, json: &'static str, cbor: impl Into<Cbor>) -> Case {
     both(
         value,
@@ -89,7 +89,7 @@ fn long(exponent: i64, digits: &str) -> Cbor {
     Tag(0x6965, Array(vec![exponent.into(), digits.into()]).into())
 }
 
-/// An integer beyond 64 bits, in the preferred form.
+/// Integer beyond 64 bits, in the preferred form.
 fn big(tag: u64, argument: u128) -> Cbor {
     let bytes: Vec<u8> = argument
         .to_be_bytes()
@@ -105,7 +105,7 @@ fn encoded(value: &Cbor) -> Vec<u8> {
     bytes
 }
 
-/// Sorts the maps by their encoded keys, which the library leaves as they are.
+/// Sorts the maps by their encoded keys, because the library does not.
 fn sorted(value: Cbor) -> Cbor {
     match value {
         Cbor::Map(entries) => {
@@ -148,11 +148,15 @@ fn this_build_writes_the_frozen_vectors() {
         "new cases belong in the file:\n{}",
         serde_json::to_string_pretty(&missing).expect("it is JSON"),
     );
-    assert_eq!(frozen.len(), written.len(), "no two are called the same");
+    assert_eq!(
+        frozen.len(),
+        written.len(),
+        "the descriptions of cases are unique"
+    );
 }
 
 #[test]
-fn an_independent_library_makes_the_same_bytes_of_the_same_values() {
+fn an_independent_library_writes_the_same_bytes() {
     for case in cases() {
         let expected = sorted(Array(vec!["idem/1".into(), case.cbor]));
         let written = canonical(&*case.of).expect(case.value);
@@ -161,7 +165,7 @@ fn an_independent_library_makes_the_same_bytes_of_the_same_values() {
 }
 
 #[test]
-fn json_text_has_the_form_of_the_value_that_it_writes() {
+fn json_text_has_the_form_of_its_value() {
     let mut texts = 0;
     for case in cases() {
         if let Some(text) = case.json {
@@ -173,11 +177,11 @@ fn json_text_has_the_form_of_the_value_that_it_writes() {
 }
 
 #[test]
-fn a_json_value_has_the_form_of_its_text_where_it_holds_the_number() {
+fn a_json_value_has_the_form_of_its_text_if_its_numbers_are_exact() {
     for case in cases() {
         let Some(text) = case.json else { continue };
         let value: serde_json::Value = serde_json::from_str(text).expect(case.value);
-        // What went through a float is another number where the text had more digits than one holds.
+        // A float changes a number that has more digits than it can hold.
         let exact = value.to_string();
         let (of_value, of_exact) = (canonical(&value), canonical(&json(exact.as_bytes())));
         assert_eq!(of_value, of_exact, "{}", case.value);

@@ -1,4 +1,4 @@
-//! Bodies of requests that are slow, many or large, and whom they keep out; and trailers of both.
+//! Slow, numerous or large request bodies and their effect on other clients; trailers of requests and responses.
 
 use axum::extract::Request;
 use axum::http::HeaderMap;
@@ -13,13 +13,13 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// A body that sends these bytes, and then nothing more, nor its end.
+/// Body that sends these bytes, and then never ends.
 fn stalled(bytes: usize) -> Body {
     let sent = stream::once(async move { Ok::<_, std::io::Error>(vec![b'x'; bytes]) });
     Body::from_stream(sent.chain(stream::pending()))
 }
 
-/// Without a socket, for tests with paused time.
+/// Service without a socket, for tests with paused time.
 struct Service {
     idem: Idem<Store>,
     effects: Effects,
@@ -50,7 +50,7 @@ impl Service {
         async move { answer(router.call(request).await.unwrap()).await }.boxed()
     }
 
-    /// Requests whose bodies are being read.
+    /// Starts requests whose bodies do not end.
     async fn stall(&self, user: &str, count: usize, bytes: usize) -> Vec<BoxFuture<'_, Answer>> {
         let mut all = Vec::new();
         for number in 0..count {
@@ -84,7 +84,7 @@ async fn a_body_that_does_not_arrive_in_time_is_408() {
         let begun = Instant::now();
         let slow = service.send("ann", "k", stalled(3)).await;
         let problem = slow.problem(408, "body-timeout");
-        // What is sent again in time is accepted; with a new key what was sent before may be done twice.
+        // A retry in time is accepted. With a new key, the request could be carried out twice.
         assert_eq!(
             (&problem["retryable"], &problem["safe_new_key"]),
             (&true.into(), &false.into())
@@ -98,7 +98,7 @@ async fn a_body_that_does_not_arrive_in_time_is_408() {
     }
 }
 
-/// The time is that of the whole body: a byte now and then does not buy more.
+/// The timeout is for the whole body: single bytes do not extend it.
 #[tokio::test(start_paused = true)]
 async fn a_body_that_trickles_is_408() {
     let service = Service::of_users(|layer| layer);
@@ -112,9 +112,9 @@ async fn a_body_that_trickles_is_408() {
     assert_eq!(begun.elapsed().as_secs(), 30);
 }
 
-/// A body that is being read is no request under way, however many there are, and of whomever.
+/// A request whose body is still arriving does not count as running, neither in total nor for its principal.
 #[tokio::test(start_paused = true)]
-async fn slow_bodies_keep_nobody_out() {
+async fn slow_bodies_do_not_block_other_requests() {
     let service = Service::of_users(|layer| layer.max_running(4));
     let stalled = service.stall("ann", 1000, 1).await;
     for user in ["bob", "ann"] {
@@ -126,12 +126,12 @@ async fn slow_bodies_keep_nobody_out() {
     }
 }
 
-/// What a principal has sent of bodies that it does not finish counts, and is bounded.
+/// Bytes of unfinished bodies count towards the share of their principal.
 #[tokio::test(start_paused = true)]
 async fn one_principal_cannot_fill_the_memory() {
     let service =
         Service::of_users(|layer| layer.max_request_bytes(1000).max_buffered_bytes(10_000));
-    // A quarter of the bytes, and not more of them.
+    // The share is a quarter of the bytes.
     let stalled = service.stall("ann", 2, 900).await;
     let over = service.send("ann", "k", Body::from("x".repeat(900))).await;
     let problem = over.problem(429, "too-many-requests");
@@ -146,7 +146,7 @@ async fn one_principal_cannot_fill_the_memory() {
         let of_bob = service.send("bob", &key, Body::from("x".repeat(1000)));
         assert_eq!(of_bob.await.status, 201);
     }
-    // They are given back when the bodies are given up.
+    // They are released when the bodies time out.
     for slow in stalled {
         assert_eq!(slow.await.status, 408);
     }
@@ -154,9 +154,9 @@ async fn one_principal_cannot_fill_the_memory() {
     assert_eq!(again.status, 201);
 }
 
-/// Without principals there are no shares, but there is a limit.
+/// Without principals there are no shares, only the common limit.
 #[tokio::test(start_paused = true)]
-async fn all_bodies_together_are_bounded() {
+async fn all_bodies_together_are_limited() {
     let effects = Effects::default();
     let layer = builder(&idem())
         .max_request_bytes(1000)
@@ -176,14 +176,14 @@ async fn all_bodies_together_are_bounded() {
     over.problem(503, "overloaded");
     let fits = send("d", Body::from("x".repeat(500))).await;
     assert_eq!(fits.status, 201);
-    // A client that goes away gives its bytes back at once.
+    // A client that disconnects releases its bytes immediately.
     drop(stalls);
     assert_eq!(send("c", Body::from("x".repeat(600))).await.status, 201);
 }
 
-/// Nor can handlers of one principal take all the places.
+/// Handlers of one principal cannot take all places.
 #[tokio::test(start_paused = true)]
-async fn one_principal_has_its_share_of_what_runs() {
+async fn one_principal_cannot_take_all_places() {
     let gate: &'static Semaphore = Box::leak(Box::new(Semaphore::new(0)));
     let slow = move || async { gate.acquire().await.unwrap().forget() };
     let (idem, drain) = (idem(), Drain::new());
@@ -220,7 +220,7 @@ async fn one_principal_has_its_share_of_what_runs() {
 }
 
 #[tokio::test]
-async fn limits_that_let_nothing_through_are_refused() {
+async fn limits_of_zero_are_refused() {
     let idem = idem();
     assert_eq!(
         builder(&idem)
@@ -235,14 +235,14 @@ async fn limits_that_let_nothing_through_are_refused() {
             InvalidLayer::Share(share)
         );
     }
-    // A body of the longest length always fits.
+    // A body of the maximum length always fits.
     let effects = Effects::default();
     let server = server(&effects, |layer| layer.max_buffered_bytes(0)).await;
     let request = post_to("/charges").key("k").body("x".repeat(100_000));
     assert_eq!(server.send(request).await.status, 201);
 }
 
-/// RFC 9110 §6.5: what follows the body reaches the first caller, and a replay promises none.
+/// RFC 9110 §6.5: trailers reach the first caller. A replay has no trailers, and does not announce any.
 #[tokio::test]
 async fn trailers_reach_the_first_caller() {
     let handler = async || {

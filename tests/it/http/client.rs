@@ -1,4 +1,4 @@
-//! A client that sends exactly the bytes it is told to, and keeps nothing from the test.
+//! Client that sends exactly the given bytes, and returns everything that it receives.
 
 use std::net::SocketAddr;
 
@@ -6,11 +6,11 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// Where a server is.
+/// Client of one server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Client(pub(super) SocketAddr);
 
-/// A request that is being written.
+/// Request builder.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     line: String,
@@ -18,7 +18,7 @@ pub(super) struct Request {
     body: Vec<u8>,
 }
 
-/// A POST to this path, without a key and a body.
+/// POST to this path, without a key and a body.
 pub(super) fn post_to(path: &str) -> Request {
     Request::new("POST", path)
 }
@@ -51,12 +51,12 @@ impl Request {
         self.header("content-type", "application/json").body(body)
     }
 
-    /// As somebody who has this token.
+    /// Authenticates with this token.
     pub(super) fn token(self, token: &str) -> Self {
         self.header("authorization", format!("Bearer {token}"))
     }
 
-    /// What goes over the wire.
+    /// Bytes that are sent.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.line.clone().into_bytes();
         bytes.extend_from_slice(b"\r\nhost: test\r\nconnection: close\r\n");
@@ -89,7 +89,7 @@ impl Client {
     }
 }
 
-/// What a server said.
+/// Response of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -98,7 +98,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// All that comes until the server closes the connection.
+    /// Reads until the server closes the connection.
     pub(super) async fn read(mut stream: TcpStream) -> Self {
         let mut bytes = Vec::new();
         let read = stream.read_to_end(&mut bytes).await;
@@ -142,11 +142,11 @@ impl Answer {
         Some(answer)
     }
 
-    /// The value of a header that stands at most once.
+    /// Value of a header that occurs at most once.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.iter().filter(|(it, _)| it == name);
         let value = values.next();
-        assert!(values.next().is_none(), "{name} stands more than once");
+        assert!(values.next().is_none(), "{name} occurs more than once");
         value.map(|(_, value)| value.as_str())
     }
 
@@ -158,7 +158,7 @@ impl Answer {
         self.header("idempotent-replayed") == Some("true")
     }
 
-    /// The problem's members, after checking what all problems have in common.
+    /// Members of the problem, after the checks that apply to every problem.
     #[track_caller]
     pub(super) fn problem(&self, status: u16, slug: &str) -> Value {
         assert_eq!(

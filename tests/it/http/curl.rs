@@ -1,4 +1,4 @@
-//! The same rules, with curl as the client: what another implementation makes of them.
+//! Rules of the layer with curl as an independent client.
 
 use std::ffi::OsStr;
 
@@ -6,7 +6,7 @@ use tokio::process::Command;
 
 use super::*;
 
-/// Runs curl, and gives the status, whether it was replayed, and the body.
+/// Runs curl. Returns the status, true if the response was replayed, and the body.
 async fn curl<I: AsRef<OsStr>>(
     server: &Server,
     path: &str,
@@ -33,15 +33,15 @@ async fn curl<I: AsRef<OsStr>>(
         String::from_utf8_lossy(&output.stderr)
     );
     let output = String::from_utf8(output.stdout).unwrap();
-    let (body, told) = output.rsplit_once('\n').unwrap();
-    let (status, replayed) = told.split_once(' ').unwrap();
+    let (body, summary) = output.rsplit_once('\n').unwrap();
+    let (status, replayed) = summary.split_once(' ').unwrap();
     (status.parse().unwrap(), replayed == "true", body.to_owned())
 }
 
 const JSON: &str = "Content-Type: application/json";
 
 #[tokio::test]
-async fn curl_is_replayed_by_quoted_and_bare_keys() {
+async fn curl_gets_replays_for_quoted_and_bare_keys() {
     let effects = Effects::default();
     let server = server(&effects, |layer| layer).await;
     let quoted = [
@@ -78,7 +78,7 @@ async fn curl_is_replayed_by_quoted_and_bare_keys() {
 }
 
 #[tokio::test]
-async fn curl_is_told_what_is_wrong() {
+async fn curl_gets_problems() {
     let effects = Effects::default();
     let server = server(&effects, |layer| layer.max_request_bytes(1000)).await;
     let key = ["-H", "Idempotency-Key: k"];
@@ -131,7 +131,7 @@ async fn curl_is_told_what_is_wrong() {
     assert_eq!(effects.count(), 1);
 }
 
-/// The same body in chunks is the same request.
+/// A body in chunks has the same fingerprint.
 #[tokio::test]
 async fn curl_may_send_in_chunks() {
     let effects = Effects::default();

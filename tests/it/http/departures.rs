@@ -1,4 +1,4 @@
-//! Clients that go away before the handler runs, or while its response is stored.
+//! Clients that disconnect before the handler runs, or while its response is stored.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -34,7 +34,7 @@ impl Service {
         }
     }
 
-    /// Sends a request, and drops the response future as soon as this has come.
+    /// Sends a request, and drops the response future at this moment.
     async fn depart_at(&self, moment: impl Future<Output = ()>) {
         let request = Request::post("/charges").header("idempotency-key", "k");
         let request = request.body(Body::from("5")).unwrap();
@@ -50,7 +50,7 @@ impl Service {
         call(&self.router, "k", "5").await
     }
 
-    /// The claim goes on when the gate opens, and the retry finds what came of it.
+    /// Opens the gate, and checks that the retry gets the stored response of the first request.
     async fn is_run_and_replayed(&self, gate: Gate) {
         assert_eq!((self.drain.running(), self.effects.count()), (1, 0));
         gate.open();
@@ -62,8 +62,8 @@ impl Service {
     }
 }
 
-/// A claim that is cut off in the store would leave a key that nobody works on. So a request that was admitted is claimed
-/// and run, wherever in its claim the client goes away.
+/// A claim that is cancelled could leave the key claimed without an owner. An admitted request is therefore claimed and
+/// run, even if its client disconnects during the claim.
 #[tokio::test]
 async fn before_the_claim_is_sent_the_request_is_run() {
     let service = Service::new();
@@ -92,7 +92,7 @@ async fn while_the_response_is_stored_it_is_stored() {
     assert_eq!(service.effects.count(), 1);
 }
 
-/// A body that is never finished claims nothing and takes no place.
+/// A request whose body does not end claims nothing and takes no place.
 #[tokio::test]
 async fn while_the_body_is_read_nothing_is_claimed() {
     let service = Service::new();
@@ -111,8 +111,8 @@ async fn while_the_body_is_read_nothing_is_claimed() {
     assert_eq!(service.retry().await, (201, "charge 1: 5".to_owned()));
 }
 
-/// Connections that end up to 12 ms after their request was sent, which is about when its key is claimed. Afterwards each
-/// key is answered at once: the lease is far longer than this test may take.
+/// Closes connections up to 12 ms after their request was sent, which is about the time of the claim. Afterwards each key
+/// gets a response immediately. The lease is much longer than this test.
 async fn cut_requests_are_answered(idem: Idem) {
     const KEYS: usize = 300;
     const CONNECTIONS: usize = 24;
@@ -133,7 +133,7 @@ async fn cut_requests_are_answered(idem: Idem) {
     let cut = stream::iter(0..KEYS).for_each_concurrent(CONNECTIONS, async |key| {
         let mut connection = client.connect().await;
         connection.write_all(&of(key).bytes()).await.unwrap();
-        // Spread over the time of a claim, whatever it is.
+        // Spread over the duration of a claim.
         tokio::time::sleep(Duration::from_micros(40 * key as u64)).await;
     });
     cut.await;
@@ -181,9 +181,9 @@ async fn cut_requests_are_answered_on_mysql() {
     cut_requests_are_answered(Idem::new(store).erased()).await;
 }
 
-/// A client that waits for leave to send its body is refused without having sent it.
+/// A client that sends `Expect: 100-continue` is refused before it sends its body.
 #[tokio::test]
-async fn whoever_asks_first_need_not_send_a_body_that_is_refused() {
+async fn a_client_that_expects_100_need_not_send_a_refused_body() {
     let effects = Effects::default();
     let server = server(&effects, |layer| layer.max_request_bytes(3)).await;
     let head = |more: &str| {
@@ -206,9 +206,9 @@ async fn whoever_asks_first_need_not_send_a_body_that_is_refused() {
     assert_eq!(effects.count(), 0);
 }
 
-/// A value on several lines (obsolete folding, RFC 9112 §5.2) is no key, whatever is in it.
+/// A value on several lines (obsolete line folding, RFC 9112 §5.2) is not a key.
 #[tokio::test]
-async fn a_key_on_two_lines_is_none() {
+async fn a_key_on_two_lines_is_malformed() {
     let effects = Effects::default();
     let server = server(&effects, |layer| layer).await;
     for key in [

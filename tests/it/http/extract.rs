@@ -1,4 +1,4 @@
-//! The extractor, and handlers of three lines that call an annotated function.
+//! The extractor, in short handlers that call an annotated function.
 
 use axum::Json;
 use axum::extract::{FromRequestParts, State};
@@ -41,7 +41,7 @@ async fn place(
     shop.place(&key, order).await
 }
 
-/// The service's own extractor: it refuses whoever is not authenticated.
+/// Extractor of the service: rejects requests that are not authenticated.
 impl FromRequestParts<Shop> for User {
     type Rejection = StatusCode;
 
@@ -89,7 +89,7 @@ async fn a_handler_of_one_line_is_idempotent() {
 }
 
 #[tokio::test]
-async fn a_key_is_its_principals_own() {
+async fn a_key_belongs_to_its_principal() {
     let (server, shop) = shop().await;
     let ann = server.send(order("token-of-ann", 5).key("k")).await;
     let bob = server.send(order("token-of-bob", 5).key("k")).await;
@@ -98,16 +98,16 @@ async fn a_key_is_its_principals_own() {
         ("order 1 of 5 cents", "order 2 of 5 cents")
     );
 
-    let nobody = server
+    let anonymous = server
         .send(post_to("/orders").key("k").json(r#"{"cents": 5}"#))
         .await;
-    assert_eq!(nobody.status, 401);
+    assert_eq!(anonymous.status, 401);
     let forged = server.send(order("token-of-eve", 5).key("k")).await;
     assert_eq!((forged.status, forged.body.len()), (401, 0));
     assert_eq!(shop.effects.count(), 2);
 }
 
-/// A principal that is nobody would share its keys with everybody.
+/// A principal without a scope would share its keys with all others.
 #[tokio::test]
 async fn a_principal_without_a_scope_gets_nothing() {
     #[derive(Clone)]
@@ -134,8 +134,8 @@ async fn a_principal_without_a_scope_gets_nothing() {
         assert!(!key.scope().is_none());
     };
     let server = Server::start(Router::new().route("/", post(handler))).await;
-    let nobody = server.send(post_to("/").key("k")).await;
-    nobody.problem(403, "no-principal");
+    let anonymous = server.send(post_to("/").key("k")).await;
+    anonymous.problem(403, "no-principal");
     let ann = server.send(post_to("/").key("k").header("x-ann", "")).await;
     assert_eq!((ann.status, effects.count()), (200, 1));
 }
@@ -183,9 +183,9 @@ async fn a_key_may_be_strict_unscoped_or_optional() {
     assert_eq!(server.send(post_to("/optional").key("k")).await.status, 401);
 }
 
-/// The page is that of the service, wherever a problem comes from, unless the problem has one already.
+/// Every problem links to the service's page, except a problem that already has a page.
 #[tokio::test]
-async fn problems_lead_to_the_page_that_the_service_names() {
+async fn problems_link_to_the_page_of_the_service() {
     let scoping = scoped_by_extension::<User>();
     let layer = IdempotencyLayer::builder(&idem(), "test.http", TTL, scoping);
     let layer = layer.policy_url("/of-the-layer").build().unwrap();
@@ -202,7 +202,7 @@ async fn problems_lead_to_the_page_that_the_service_names() {
     let server = Server::start(router).await;
     let ann = |cents| order("token-of-ann", cents);
 
-    // Of the extractor, and of an error that the handler answers with; and what is no problem.
+    // Rejections of the extractor, errors that the handler returns, and responses that are not problems.
     let missing = server.send(ann(5)).await.problem(400, "missing-key");
     assert_eq!(missing["type"], "/idempotency#missing-key");
     let first = server.send(ann(5).key("k")).await;
@@ -216,7 +216,7 @@ async fn problems_lead_to_the_page_that_the_service_names() {
     assert_eq!(layered["type"], "/of-the-layer#missing-key");
 }
 
-/// Every error has a status and a problem, whose text has nothing of the error's source.
+/// Every error has a status and a problem. The problem's text does not contain the error's source.
 #[tokio::test]
 async fn every_error_is_a_problem() {
     use std::time::Duration;
@@ -315,7 +315,7 @@ async fn every_error_is_a_problem() {
         (Error::NoRuntime, 500, "misconfigured", false, false),
     ];
     for (error, status, slug, retryable, safe_new_key) in cases {
-        let told = format!("{error:?}");
+        let debug = format!("{error:?}");
         let response = error.into_response();
         let retry_after = response.headers().get("retry-after").cloned();
         if slug == "in-flight" {
@@ -336,10 +336,10 @@ async fn every_error_is_a_problem() {
             body: body.collect().await.unwrap().to_bytes().into(),
         };
         let problem = answer.problem(status, slug);
-        assert_eq!(problem["retryable"], retryable, "{told}");
-        assert_eq!(problem["safe_new_key"], safe_new_key, "{told}");
-        assert!(!answer.text().contains("secret"), "{told}");
-        // Clients are told nothing of Rust.
-        assert!(!answer.text().contains("::"), "{told}");
+        assert_eq!(problem["retryable"], retryable, "{debug}");
+        assert_eq!(problem["safe_new_key"], safe_new_key, "{debug}");
+        assert!(!answer.text().contains("secret"), "{debug}");
+        // The text for clients does not mention Rust.
+        assert!(!answer.text().contains("::"), "{debug}");
     }
 }

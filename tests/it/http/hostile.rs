@@ -1,10 +1,10 @@
-//! Input that nobody should send: clear errors, bounded memory, and the server goes on.
+//! Hostile input: clear errors, bounded memory, and a server that continues to work.
 
 use tokio::io::AsyncWriteExt as _;
 
 use super::*;
 
-/// The server still does its work.
+/// Checks that the server still works.
 async fn assert_alive(server: &Server, effects: &Effects) {
     let before = effects.count();
     let key = format!("alive-{before}");
@@ -26,7 +26,7 @@ async fn a_body_over_the_limit_is_413() {
     let problem = problem.problem(413, "body-too-large");
     assert!(problem["detail"].as_str().unwrap().contains("1000 bytes"));
 
-    // A length that is announced is not waited for.
+    // A body whose `Content-Length` is too large is refused before it arrives.
     let announced = "POST /charges HTTP/1.1\r\nhost: a\r\nconnection: close\r\nidempotency-key: m\r\n\
                      content-length: 99999999999\r\n\r\n";
     let answer = server.client.send_bytes(announced.as_bytes()).await;
@@ -35,7 +35,7 @@ async fn a_body_over_the_limit_is_413() {
     assert_alive(&server, &effects).await;
 }
 
-/// A body without an announced length is cut off where it is too long: this one would never end.
+/// A body without a `Content-Length` is cut off at the limit. This one would never end.
 #[tokio::test]
 async fn a_body_without_an_end_is_cut_off() {
     let effects = Effects::default();
@@ -82,7 +82,7 @@ async fn a_bomb_of_headers_is_refused() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_text_are_refused_in_keys_and_kept_in_bodies() {
+async fn bytes_that_are_not_text_are_refused_in_keys_and_stored_in_bodies() {
     let effects = Effects::default();
     let server = server(&effects, |layer| layer).await;
     for key in [
@@ -112,7 +112,7 @@ async fn bytes_that_are_no_text_are_refused_in_keys_and_kept_in_bodies() {
     assert_alive(&server, &effects).await;
 }
 
-/// A request whose body ends early is not carried out, and claims nothing.
+/// A request whose body ends early does not run and claims nothing.
 #[tokio::test]
 async fn a_truncated_body_is_not_run() {
     let effects = Effects::default();
@@ -134,13 +134,13 @@ async fn a_truncated_body_is_not_run() {
         stream.shutdown().await.unwrap();
         let mut bytes = Vec::new();
         let _ = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut bytes).await;
-        let told = String::from_utf8_lossy(&bytes);
+        let response = String::from_utf8_lossy(&bytes);
         assert!(
-            told.is_empty() || told.starts_with("HTTP/1.1 400"),
-            "{told}"
+            response.is_empty() || response.starts_with("HTTP/1.1 400"),
+            "{response}"
         );
     }
-    // What is no chunk can be answered.
+    // A malformed chunk gets a response.
     let garbage = format!("{head}transfer-encoding: chunked\r\n\r\nzz\r\n12345\r\n0\r\n\r\n");
     let answer = server.client.send_bytes(garbage.as_bytes()).await;
     let problem = answer.problem(400, "body-unreadable");
@@ -156,9 +156,9 @@ async fn a_truncated_body_is_not_run() {
     assert_alive(&server, &effects).await;
 }
 
-/// Each key is its own, whatever runs beside it; what is read at a time is bounded by what may be under way.
+/// Ten thousand concurrent requests with different keys do not affect each other.
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_keys_at_once() {
+async fn ten_thousand_concurrent_keys() {
     const KEYS: usize = 10_000;
     const CONNECTIONS: usize = 50;
     let effects = Effects::default();
@@ -169,7 +169,7 @@ async fn ten_thousand_keys_at_once() {
     let senders: Vec<_> = (0..CONNECTIONS)
         .map(|sender| {
             tokio::spawn(async move {
-                // All that a sender sends is on its way before the first answer is read.
+                // Each sender sends all its requests before it reads the first response.
                 let requests: String = (0..KEYS / CONNECTIONS)
                     .map(|number| {
                         let close = if number + 1 == KEYS / CONNECTIONS { "connection: close\r\n" } else { "" };
@@ -200,9 +200,9 @@ async fn ten_thousand_keys_at_once() {
     assert_alive(&server, &effects).await;
 }
 
-/// Clients that go away leave their handlers running, so there is a limit to how many may.
+/// Handlers continue after their clients disconnect, so their number is limited.
 #[tokio::test]
-async fn more_requests_than_may_be_under_way_are_503() {
+async fn requests_over_the_limit_are_503() {
     let gate: &'static tokio::sync::Semaphore = Box::leak(Box::new(tokio::sync::Semaphore::new(0)));
     let (begun, mut began) = tokio::sync::mpsc::unbounded_channel();
     let slow = move || {
@@ -224,7 +224,7 @@ async fn more_requests_than_may_be_under_way_are_503() {
         .send(post_to("/").key("c"))
         .await
         .problem(503, "overloaded");
-    // Whoever sent it before and lost the reply would do it twice with a new key.
+    // An earlier attempt may have been carried out, so a new key is not safe.
     assert_eq!(
         (&problem["retryable"], &problem["safe_new_key"]),
         (&true.into(), &false.into())

@@ -1,4 +1,4 @@
-//! What the layer does with handlers, their responses and clients that go away.
+//! The layer with handlers, their responses, and clients that disconnect.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -51,7 +51,7 @@ async fn a_replay_has_the_stored_headers_and_the_same_body() {
 }
 
 #[tokio::test]
-async fn a_layer_that_cannot_be_is_not_built() {
+async fn invalid_settings_are_refused() {
     let idem = idem();
     for name in [
         "set-cookie",
@@ -90,9 +90,9 @@ async fn a_layer_that_cannot_be_is_not_built() {
     }
 }
 
-/// Behind a nested router a handler sees less of the path than the client sent.
+/// In a nested router, a handler sees only a part of the path that the client sent.
 #[tokio::test]
-async fn a_key_is_bound_to_the_route_that_the_client_named() {
+async fn a_key_is_bound_to_the_path_that_the_client_sent() {
     let effects = Effects::default();
     let layer = builder(&idem()).build().unwrap();
     let inner = charges(&effects).layer(layer);
@@ -143,7 +143,7 @@ async fn a_handler_knows_its_attempt() {
     assert_eq!((number, key.len()), (1, 36));
 }
 
-/// A route whose handler says that it began, and goes on when it is let.
+/// Route whose handler signals its start, and waits for a permission to continue.
 struct Gated {
     gate: &'static Semaphore,
     began: mpsc::UnboundedReceiver<()>,
@@ -175,7 +175,7 @@ impl Gated {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_does_not_stop_its_handler() {
+async fn a_client_that_disconnects_does_not_stop_its_handler() {
     let mut gated = Gated::new();
     let layer = builder(&idem()).build().unwrap();
     let drain = layer.drain();
@@ -188,7 +188,7 @@ async fn a_client_that_goes_away_does_not_stop_its_handler() {
         .unwrap();
     gated.began.recv().await.unwrap();
     drop(stream);
-    // The server has noticed once it answers on a connection that came later, twice: it reads before it writes.
+    // The server has noticed the disconnect after it answers twice on a later connection: it reads before it writes.
     for _ in 0..2 {
         server
             .send(post_to("/").key("k"))
@@ -205,9 +205,9 @@ async fn a_client_that_goes_away_does_not_stop_its_handler() {
     assert_eq!(retry.text(), "effect 1");
 }
 
-/// The response future is dropped for certain here, where a server might take its time to notice.
+/// Drops the response future itself, because a server may notice a disconnect late.
 #[tokio::test]
-async fn a_response_that_nobody_awaits_is_made_all_the_same() {
+async fn a_dropped_response_future_does_not_stop_its_handler() {
     let mut gated = Gated::new();
     let drain = Drain::new();
     let layer = builder(&idem()).drain(drain.clone()).build().unwrap();
@@ -229,13 +229,13 @@ async fn a_response_that_nobody_awaits_is_made_all_the_same() {
     assert_eq!(replay.headers()["idempotent-replayed"], "true");
 }
 
-/// A server that stops closes its connections; what runs behind them is waited for.
+/// A server that stops closes its connections. The drain waits for the running handlers.
 #[tokio::test]
-async fn a_shutdown_drains_what_runs() {
+async fn a_shutdown_waits_for_running_handlers() {
     let mut gated = Gated::new();
     let layer = builder(&idem()).build().unwrap();
     let drain = layer.drain();
-    drain.finished().await; // nothing runs yet
+    drain.finished().await; // nothing is running yet
     let server = Server::start(gated.handler.layer(layer)).await;
     let mut stream = server.client.connect().await;
     stream
@@ -257,7 +257,7 @@ async fn a_shutdown_drains_what_runs() {
 }
 
 #[tokio::test]
-async fn a_duplicate_may_wait_for_the_one_under_way() {
+async fn a_duplicate_may_wait_for_the_running_request() {
     let mut gated = Gated::new();
     let layer = builder(&idem())
         .wait(Duration::from_secs(600))
@@ -276,7 +276,7 @@ async fn a_duplicate_may_wait_for_the_one_under_way() {
 }
 
 #[tokio::test]
-async fn fifty_duplicates_at_once_run_once() {
+async fn fifty_concurrent_duplicates_run_once() {
     let mut gated = Gated::new();
     let layer = builder(&idem())
         .wait(Duration::from_secs(600))
@@ -298,7 +298,7 @@ async fn fifty_duplicates_at_once_run_once() {
     assert_eq!((replays, gated.effects.count()), (49, 1));
 }
 
-/// A panic goes on where the handler was awaited; the key is as after a crash.
+/// A panic of the handler is resumed in the caller. To the key it is a crash.
 #[tokio::test(start_paused = true)]
 async fn a_panic_is_a_crash() {
     let effects = Effects::default();
@@ -349,7 +349,7 @@ async fn under_refuse_a_panic_is_not_run_again() {
     assert_eq!(effects.count(), 1);
 }
 
-/// A route whose response streams as many bytes as its path says, in chunks of 1,000, or breaks off after them.
+/// Route whose response streams the number of bytes in its path, in chunks of 1,000, and optionally ends with an error.
 fn streams(effects: &Effects) -> Router {
     let effects = effects.clone();
     let handler = move |Path((bytes, end)): Path<(usize, String)>| {
@@ -376,7 +376,7 @@ async fn a_streamed_response_is_stored_up_to_the_limit() {
     assert_eq!((first.body.len(), second.body.len()), (10_000, 10_000));
     assert!(second.is_replayed());
 
-    // One chunk more: its caller gets all of it, and nobody runs it again.
+    // One chunk more: the first caller gets the whole response, and a retry does not run the handler again.
     let long = server.send(post_to("/11000/whole").key("l")).await;
     assert_eq!((long.status, long.body.len()), (200, 11_000));
     let problem = server
@@ -390,7 +390,7 @@ async fn a_streamed_response_is_stored_up_to_the_limit() {
     assert_eq!(effects.count(), 2);
 }
 
-/// The handle's own limit holds for a response with its headers.
+/// The limit of the handle includes the response's headers.
 #[tokio::test]
 async fn a_response_over_the_limit_of_the_handle_is_unrecorded() {
     let effects = Effects::default();
@@ -410,7 +410,7 @@ async fn a_response_over_the_limit_of_the_handle_is_unrecorded() {
 }
 
 #[tokio::test]
-async fn a_response_that_breaks_off_is_unrecorded() {
+async fn a_response_that_ends_with_an_error_is_unrecorded() {
     let effects = Effects::default();
     let layer = builder(&idem()).build().unwrap();
     let server = Server::start(streams(&effects).layer(layer)).await;
@@ -432,9 +432,9 @@ async fn a_response_that_breaks_off_is_unrecorded() {
     assert_eq!(effects.count(), 1);
 }
 
-/// The store is out of reach at completion: the caller is given the response while the lease holds.
+/// If the store is unreachable at completion, the caller gets the response while the lease is valid.
 #[tokio::test]
-async fn a_response_is_given_although_it_cannot_be_recorded_yet() {
+async fn a_response_is_returned_before_it_can_be_recorded() {
     let store = FaultStore::new(MemoryStore::new());
     let idem = Idem::builder(store.clone())
         .store_patience(Duration::from_millis(20))
@@ -474,9 +474,9 @@ async fn a_response_is_given_although_it_cannot_be_recorded_yet() {
     assert_eq!(effects.count(), 1);
 }
 
-/// What an operator finds in the store reads like a message of HTTP.
+/// The stored form of a response looks like an HTTP message.
 #[tokio::test]
-async fn a_stored_response_can_be_read_by_people() {
+async fn a_stored_response_is_readable_for_operators() {
     let idem = idem();
     let layer = builder(&idem).build().unwrap();
     let server = Server::start(charges(&Effects::default()).layer(layer)).await;
@@ -492,7 +492,7 @@ async fn a_stored_response_can_be_read_by_people() {
     assert!(text.ends_with("\r\n\r\ncharge 1: 5"), "{text}");
 }
 
-/// Any service with `http` types will do: no axum here.
+/// The layer works with any service with `http` types, without axum.
 #[tokio::test]
 async fn a_plain_tower_service_is_guarded() {
     use http_body_util::Full;
@@ -547,7 +547,7 @@ async fn a_plain_tower_service_is_guarded() {
 }
 
 #[tokio::test]
-async fn sqlite_keeps_responses_over_a_restart() {
+async fn responses_survive_a_restart_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("http.sqlite");
     let effects = Effects::default();

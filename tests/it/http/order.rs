@@ -1,4 +1,4 @@
-//! The layer among others: what belongs in front of it, what passes through it, and on which handles it is built.
+//! The layer with outer and inner layers, streamed responses, and erased handles.
 
 use axum::extract::Request;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
@@ -9,7 +9,7 @@ use tokio::time::{advance, sleep, timeout};
 
 use super::*;
 
-/// As `TimeoutLayer` of tower-http does it: the future is dropped, and the client is told 408.
+/// Drops the future after ten seconds and responds with 408, as `TimeoutLayer` of tower-http does.
 async fn within_ten_seconds(request: Request, next: Next) -> Response {
     match timeout(Duration::from_secs(10), next.run(request)).await {
         Ok(response) => response,
@@ -17,7 +17,7 @@ async fn within_ten_seconds(request: Request, next: Next) -> Response {
     }
 }
 
-/// A handler that takes a minute; how often it began and ended.
+/// Handler that takes a minute, with the counts of its starts and ends.
 fn slow() -> (Router, Effects, Effects) {
     let (begun, ended) = (Effects::default(), Effects::default());
     let (begins, ends) = (begun.clone(), ended.clone());
@@ -34,7 +34,7 @@ fn slow() -> (Router, Effects, Effects) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_time_limit_in_front_leaves_the_handler_alone() {
+async fn an_outer_timeout_does_not_stop_the_handler() {
     let (handler, begun, ended) = slow();
     let layer = builder(&idem()).build().unwrap();
     let drain = layer.drain();
@@ -49,9 +49,9 @@ async fn a_time_limit_in_front_leaves_the_handler_alone() {
     assert_eq!((begun.count(), ended.count()), (1, 1));
 }
 
-/// The other order, which is not recommended: what a retry begins is cut off as well.
+/// The opposite order, which is not recommended: the timeout also stops the handler of each retry.
 #[tokio::test(start_paused = true)]
-async fn a_time_limit_behind_cuts_the_handler_off_each_time() {
+async fn an_inner_timeout_stops_the_handler_each_time() {
     let (handler, begun, ended) = slow();
     let layer = builder(&idem()).build().unwrap();
     let router = handler.layer(from_fn(within_ten_seconds)).layer(layer);
@@ -61,9 +61,9 @@ async fn a_time_limit_behind_cuts_the_handler_off_each_time() {
     assert_eq!((begun.count(), ended.count()), (3, 0));
 }
 
-/// The way out for responses that are read while they are made.
+/// Streaming responses need a policy that does not store them.
 #[tokio::test(start_paused = true)]
-async fn a_response_that_is_not_final_passes_while_it_is_made() {
+async fn a_response_that_is_not_final_is_streamed() {
     let events = || async {
         let event = stream::once(async { Ok::<_, std::io::Error>("data: 1\n\n") });
         let endless = Body::from_stream(event.chain(stream::pending()));
@@ -82,10 +82,13 @@ async fn a_response_that_is_not_final_passes_while_it_is_made() {
     let mut body = router.call(request).await.unwrap().into_body();
     let first = body.frame().await.unwrap().unwrap();
     assert_eq!(first.into_data().unwrap(), "data: 1\n\n");
-    assert!(body.frame().now_or_never().is_none(), "it goes on");
+    assert!(
+        body.frame().now_or_never().is_none(),
+        "the stream has not ended"
+    );
 }
 
-/// What tells a browser what a body may do is as much of the response as the body.
+/// Headers that restrict what a browser does with a body are stored with it.
 #[tokio::test]
 async fn a_replay_has_the_headers_that_protect_its_body() {
     const HEADERS: [(&str, &str); 16] = [
@@ -106,7 +109,7 @@ async fn a_replay_has_the_headers_that_protect_its_body() {
         ("x-robots-tag", "noindex"),
         ("x-xss-protection", "0"),
     ];
-    // Of the host, of one client's `Origin`, or of one moment.
+    // Headers of the host, of one client's `Origin`, or of one moment.
     const LEFT_OUT: [(&str, &str); 3] = [
         ("strict-transport-security", "max-age=1"),
         ("access-control-allow-origin", "https://one.example"),
@@ -135,9 +138,9 @@ async fn a_replay_has_the_headers_that_protect_its_body() {
     }
 }
 
-/// Each waiting duplicate of a handler that fails runs it again, one at a time, as `wait` says.
+/// If a handler fails, each waiting duplicate runs it again, one after the other, as documented at `wait`.
 #[tokio::test(start_paused = true)]
-async fn those_that_wait_for_a_failing_handler_run_it_in_turn() {
+async fn duplicates_of_a_failing_handler_run_one_after_the_other() {
     let effects = Effects::default();
     let seen = effects.clone();
     let failing = move || {
@@ -157,7 +160,7 @@ async fn those_that_wait_for_a_failing_handler_run_it_in_turn() {
     assert_eq!(effects.count(), 10);
 }
 
-/// A handle that has forgotten its store is one like any other.
+/// A layer accepts a handle whose store type is erased.
 #[tokio::test(start_paused = true)]
 async fn a_layer_is_built_on_an_erased_handle() {
     let effects = Effects::default();
@@ -168,7 +171,7 @@ async fn a_layer_is_built_on_an_erased_handle() {
     assert_eq!(call(&router, "k", "5").await.0, 201);
     advance(Duration::from_secs(1)).await;
     assert_eq!(call(&router, "k", "5").await.1, "charge 1: 5");
-    // Erasing once more changes nothing: it is the same store.
+    // A handle that is erased twice has the same store.
     let layer = IdempotencyLayer::builder(&erased.erased(), "test.http", TTL, unscoped());
     let router = charges(&effects).layer(layer.build().unwrap());
     assert_eq!(call(&router, "k", "5").await.1, "charge 1: 5");

@@ -1,4 +1,4 @@
-//! One user's key never gives another user's response.
+//! A key of one user never returns the response of another.
 
 use idem_runtime::http::scoped_by;
 use idem_runtime::store::{Filter, PageRequest};
@@ -6,7 +6,7 @@ use idem_runtime::store::{Filter, PageRequest};
 use super::*;
 
 #[tokio::test]
-async fn one_key_of_two_principals_is_two_operations() {
+async fn two_principals_with_one_key_have_two_records() {
     let effects = Effects::default();
     let server = server_of_users(&effects).await;
     let request = |token| post_to("/charges").key("k").token(token).body("5");
@@ -15,7 +15,7 @@ async fn one_key_of_two_principals_is_two_operations() {
     assert_eq!((ann.text(), bob.text()), ("charge 1: 5", "charge 2: 5"));
     assert!(!bob.is_replayed());
 
-    // Each gets their own.
+    // Each principal gets its own response.
     assert_eq!(
         server.send(request("token-of-ann")).await.text(),
         "charge 1: 5"
@@ -24,7 +24,7 @@ async fn one_key_of_two_principals_is_two_operations() {
         server.send(request("token-of-bob")).await.text(),
         "charge 2: 5"
     );
-    // What would be a reused key of the other one's is simply a key of their own.
+    // The key is not reused, because it is another principal's key.
     let of_ann = post_to("/charges").key("l").token("token-of-ann").body("1");
     let of_bob = post_to("/charges").key("l").token("token-of-bob").body("2");
     assert_eq!(server.send(of_ann).await.status, 201);
@@ -41,13 +41,13 @@ async fn a_missing_principal_gets_nothing() {
     for request in [
         post_to("/charges").key("k").body("5"),
         post_to("/charges").key("new").body("5"),
-        // Whoever is nobody is told nothing else, not even that a key is malformed.
+        // Without a principal, the response does not reveal that a key is malformed.
         post_to("/charges").key("\"malformed").body("5"),
         post_to("/charges").body("5"),
     ] {
         let answer = server.send(request).await;
         let problem = answer.problem(403, "no-principal");
-        // Ann may have lost the reply, and then her session.
+        // Ann may have lost the response, and then her session.
         assert_eq!(problem["safe_new_key"], false);
         assert!(!answer.text().contains("charge 1") && !answer.is_replayed());
         assert_eq!(answer.header("location"), None);
@@ -74,9 +74,9 @@ async fn a_forged_principal_gets_nothing() {
     assert_eq!(effects.count(), 1);
 }
 
-/// Scopes are kept apart from keys and from each other, whatever characters are in them.
+/// No characters in scopes and keys can make two of them collide.
 #[tokio::test]
-async fn a_principal_cannot_spell_another_ones_scope() {
+async fn a_principal_cannot_forge_the_scope_of_another() {
     let effects = Effects::default();
     let scoping = scoped_by(|parts| {
         let user = parts.headers.get("x-user")?.to_str().ok()?;
@@ -96,7 +96,7 @@ async fn a_principal_cannot_spell_another_ones_scope() {
     }
     assert_eq!(effects.count(), users.len() as u32);
 
-    // A principal that is no scope is none.
+    // A principal with an invalid scope is refused.
     let long = "u".repeat(256);
     for user in ["", long.as_str(), "a\tb"] {
         let answer = server

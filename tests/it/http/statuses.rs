@@ -1,4 +1,4 @@
-//! Which responses are final, under each way to go on after a crash.
+//! Final and other responses, under each `on_crash` setting.
 
 use axum::extract::Path;
 use axum::routing::post;
@@ -7,13 +7,13 @@ use idem_runtime::{Error, ErrorKind};
 
 use super::*;
 
-/// A route that answers with the status in its path, and the number of the run.
+/// Route that responds with the status in its path, and the number of the run.
 fn statuses(effects: &Effects) -> Router {
     let effects = effects.clone();
     let handler = move |Path((status, headers)): Path<(u16, String)>| {
         let number = effects.happen().to_string();
         async move {
-            // No content, but the number of the run elsewhere.
+            // A response without content has the number of the run in a header.
             let text = if status == 204 { String::new() } else { number };
             let mut response = (StatusCode::from_u16(status).unwrap(), text).into_response();
             if headers == "retry-after" {
@@ -32,7 +32,7 @@ async fn start(effects: &Effects, layer: impl FnOnce(LayerBuilder) -> LayerBuild
     Server::start(statuses(effects).layer(layer)).await
 }
 
-/// Sends the same request twice, and gives both answers.
+/// Sends the same request twice, and returns both responses.
 async fn twice(server: &Server, path: &str) -> [Answer; 2] {
     let request = post_to(path).key(&path.replace('/', "-"));
     [
@@ -59,9 +59,9 @@ async fn final_statuses_are_replayed() {
     }
 }
 
-/// RFC 9110 §15.5.6: a 405 says which methods are allowed, and so does its replay.
+/// RFC 9110 §15.5.6: a 405 has the allowed methods, and so does its replay.
 #[tokio::test]
-async fn a_replayed_405_says_what_is_allowed() {
+async fn a_replayed_405_has_the_allowed_methods() {
     let server = server(&Effects::default(), |layer| layer).await;
     let [first, second] = [(); 2].map(|()| {
         let request = client::Request::new("PATCH", "/refunds").key("k");
@@ -75,7 +75,7 @@ async fn a_replayed_405_says_what_is_allowed() {
 }
 
 #[tokio::test]
-async fn passing_statuses_release_their_key() {
+async fn transient_statuses_release_their_key() {
     let effects = Effects::default();
     let server = start(&effects, |layer| layer).await;
     for (number, status) in (1..).step_by(2).zip(RELEASED) {
@@ -90,20 +90,23 @@ async fn passing_statuses_release_their_key() {
 }
 
 #[tokio::test]
-async fn an_error_that_says_when_to_come_back_is_not_final() {
+async fn an_error_with_retry_after_is_not_final() {
     let effects = Effects::default();
     let server = start(&effects, |layer| layer).await;
     let [first, second] = twice(&server, "/409/retry-after").await;
     assert_eq!((first.status, second.status), (409, 409));
     assert_eq!((first.text(), second.text()), ("1", "2"));
     let [_, second] = twice(&server, "/202/retry-after").await;
-    assert!(second.is_replayed(), "the work goes on");
+    assert!(
+        second.is_replayed(),
+        "a 202 is final although the work is not done"
+    );
     assert_eq!(second.header("retry-after"), None);
 }
 
-/// As Stripe's API v1 does it.
+/// Version 1 of Stripe's API stores every response.
 #[tokio::test]
-async fn everything_is_stored_on_demand() {
+async fn every_status_is_stored_on_demand() {
     let server = start(&Effects::default(), LayerBuilder::store_every_status).await;
     for status in RELEASED {
         let [first, second] = twice(&server, &format!("/{status}/none")).await;
@@ -113,7 +116,7 @@ async fn everything_is_stored_on_demand() {
 }
 
 #[tokio::test]
-async fn a_policy_of_ones_own_may_ask_the_default() {
+async fn a_custom_policy_can_use_the_default() {
     let server = start(&Effects::default(), |layer| {
         layer.finality(|response| match response.status.as_u16() {
             404 => ErrorKind::Transient,
@@ -126,7 +129,7 @@ async fn a_policy_of_ones_own_may_ask_the_default() {
     assert!(!missing.is_replayed() && gone.is_replayed());
 }
 
-/// Under `refuse` nobody knows what a failure left behind, so it is not tried again.
+/// Under `refuse`, the effects of a failure are unknown, so the request is not run again.
 #[tokio::test]
 async fn under_refuse_a_failure_interrupts_its_key() {
     let effects = Effects::default();
@@ -154,7 +157,7 @@ async fn under_refuse_a_failure_interrupts_its_key() {
     assert!(declined.is_replayed());
 }
 
-/// A handler's own idempotent calls may be refused; that is no answer to the request that made them.
+/// A refused idempotent call in the handler does not decide the outcome of the request.
 #[tokio::test]
 async fn a_problem_of_a_handler_is_never_stored() {
     let effects = Effects::default();

@@ -1,4 +1,4 @@
-//! The rules of draft-ietf-httpapi-idempotency-key-header-07, by its sections, and of the RFCs that it builds on.
+//! Rules of draft-ietf-httpapi-idempotency-key-header-07, by section, and of the RFCs that it uses.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use super::client::Request;
 use super::*;
 
-/// §2: the header makes requests idempotent whose methods are not.
+/// §2: the header makes POST and PATCH requests idempotent.
 #[tokio::test]
 async fn section_2_post_and_patch_are_guarded() {
     for method in ["POST", "PATCH"] {
@@ -29,7 +29,7 @@ async fn section_2_post_and_patch_are_guarded() {
     }
 }
 
-/// §1 and RFC 9110 §9.2: safe and idempotent methods need no key, and one that they carry has no meaning.
+/// §1 and RFC 9110 §9.2: safe and idempotent methods need no key, and a key on them has no effect.
 #[tokio::test]
 async fn section_1_safe_and_idempotent_methods_pass_through() {
     let effects = Effects::default();
@@ -63,7 +63,7 @@ async fn section_2_1_a_key_is_a_string_of_structured_fields() {
         let problem = answer.problem(400, "malformed-key");
         assert_eq!(problem["safe_new_key"], true, "{malformed}");
     }
-    // What would be a key in lenient syntax may have been one before the syntax changed.
+    // A bare key may have been used in lenient syntax before the setting changed.
     for bare in ["k", "42", "?1", ":aw==:", "'k'"] {
         let answer = server.send(post_to("/charges").key(bare)).await;
         let problem = answer.problem(400, "unquoted-key");
@@ -72,7 +72,7 @@ async fn section_2_1_a_key_is_a_string_of_structured_fields() {
     assert_eq!(effects.count(), 1);
 }
 
-/// §2.1, leniently: most clients send keys bare. A bare key and its quoted spelling are one key.
+/// §2.1 in lenient syntax: most clients send bare keys. A bare key equals the same key in quotes.
 #[tokio::test]
 async fn section_2_1_a_bare_key_is_the_quoted_one_in_lenient_syntax() {
     let effects = Effects::default();
@@ -96,7 +96,7 @@ async fn section_2_1_a_bare_key_is_the_quoted_one_in_lenient_syntax() {
     assert_eq!(effects.count(), 1);
 }
 
-/// RFC 9110 §5.3: a field of one item must not be sent twice; whoever joins the lines makes a list of them (§2.1).
+/// RFC 9110 §5.3: a field with one item must not be sent twice. A proxy may join the lines to a list (§2.1).
 #[tokio::test]
 async fn section_2_1_a_repeated_key_is_refused() {
     let effects = Effects::default();
@@ -142,7 +142,7 @@ async fn section_2_2_a_key_is_for_one_request() {
             .body("5"),
     ] {
         let problem = server.send(other).await.problem(422, "key-reused");
-        // Nobody can tell a new request from a retry that was written in another way.
+        // A new request cannot be distinguished from a retry in another form.
         assert_eq!(
             (&problem["retryable"], &problem["safe_new_key"]),
             (&false.into(), &false.into())
@@ -152,7 +152,7 @@ async fn section_2_2_a_key_is_for_one_request() {
     assert_eq!(effects.count(), 1);
 }
 
-/// §2.3: the resource defines when a key expires, and publishes it. By the store's clock, so with paused time.
+/// §2.3: the resource defines the expiry of keys, and publishes it. Uses the store's clock, which is paused.
 #[tokio::test(start_paused = true)]
 async fn section_2_3_a_key_expires() {
     let effects = Effects::default();
@@ -170,7 +170,7 @@ async fn section_2_3_a_key_expires() {
     assert_eq!(anew.1, "charge 2: 6");
 }
 
-/// §2.3: the policy by which keys expire is published, and so is the rest of it.
+/// §2.3: the policy for the expiry of keys is published with the rest of the policy.
 #[tokio::test]
 async fn section_2_3_the_policy_is_published() {
     let layer = builder(&idem()).policy_url("/idempotency").build().unwrap();
@@ -195,10 +195,10 @@ async fn section_2_3_the_policy_is_published() {
     }
     assert!(
         !page.text().contains("test.http"),
-        "the operation is nobody's business"
+        "the page must not name the operation"
     );
 
-    // Where a problem's type leads to stands something about it.
+    // The type of a problem links to its section.
     let problem = server
         .send(post_to("/charges"))
         .await
@@ -208,9 +208,9 @@ async fn section_2_3_the_policy_is_published() {
     assert!(page.text().contains(&format!("id=\"{section}\"")));
 }
 
-/// §2.4: the fingerprint is of the payload. JSON that was serialised anew is the same payload.
+/// §2.4: the fingerprint covers the payload. JSON that was serialized again is the same payload.
 #[tokio::test]
-async fn section_2_4_json_is_compared_by_what_it_says() {
+async fn section_2_4_json_is_compared_by_value() {
     let effects = Effects::default();
     let server = server(&effects, |layer| layer).await;
     let first = server
@@ -247,9 +247,9 @@ async fn section_2_4_json_is_compared_by_what_it_says() {
     assert_eq!(effects.count(), 1);
 }
 
-/// §2.4: what a body means depends on its type's parameters (a version, a profile) and on how it was encoded.
+/// §2.4: the meaning of a body depends on the parameters of its type (a version, a profile) and on its encoding.
 #[tokio::test]
-async fn section_2_4_what_a_body_means_is_compared_too() {
+async fn section_2_4_type_and_encoding_are_compared() {
     let effects = Effects::default();
     let server = server(&effects, |layer| layer).await;
     let typed = |kind: &str| {
@@ -296,9 +296,9 @@ async fn section_2_4_what_a_body_means_is_compared_too() {
     assert_eq!(effects.count(), 3);
 }
 
-/// §2.4: what calls itself JSON and is none has its bytes; whether it is acceptable is for the handler to say.
+/// §2.4: invalid JSON is compared byte by byte. The handler decides whether to accept it.
 #[tokio::test]
-async fn section_2_4_what_is_no_json_is_compared_by_its_bytes() {
+async fn section_2_4_invalid_json_is_compared_byte_by_byte() {
     let effects = Effects::default();
     let server = server(&effects, |layer| layer).await;
     for (key, body) in [
@@ -324,9 +324,9 @@ async fn section_2_4_what_is_no_json_is_compared_by_its_bytes() {
     assert_eq!(effects.count(), 4);
 }
 
-/// §2.6: a duplicate of a request that is done is given its result, be it a success or an error.
+/// §2.6: a duplicate of a completed request gets its result, a success or an error.
 #[tokio::test]
-async fn section_2_6_a_duplicate_is_given_the_same_result() {
+async fn section_2_6_a_duplicate_gets_the_same_result() {
     let effects = Effects::default();
     let seen = effects.clone();
     let declined = move || {
@@ -351,7 +351,7 @@ async fn section_2_6_a_duplicate_is_given_the_same_result() {
     assert_eq!(effects.count(), 1);
 }
 
-/// §2.6 and §2.7: a concurrent duplicate gets 409, and is told when to come back (RFC 9110 §10.2.3).
+/// §2.6 and §2.7: a concurrent duplicate gets 409 with `Retry-After` (RFC 9110 §10.2.3).
 #[tokio::test]
 async fn section_2_7_in_flight_is_409_with_retry_after() {
     let effects = Effects::default();
@@ -380,7 +380,7 @@ async fn section_2_7_in_flight_is_409_with_retry_after() {
     );
     let seconds: u64 = early.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=30).contains(&seconds), "{seconds}");
-    // Another request with the key of the one that is under way is told that, and not to come back.
+    // Another request with the key of the running one gets 422, without `Retry-After`.
     server
         .send(post_to("/").key("k").body("other"))
         .await
@@ -393,7 +393,7 @@ async fn section_2_7_in_flight_is_409_with_retry_after() {
     assert_eq!(effects.count(), 1);
 }
 
-/// §2.7: a key that is missing where the operation requires one is 400, with a link to the documentation.
+/// §2.7: a missing key is 400 if the operation requires one, with a link to the documentation.
 #[tokio::test]
 async fn section_2_7_a_missing_key_is_400() {
     let effects = Effects::default();
@@ -411,7 +411,7 @@ async fn section_2_7_a_missing_key_is_400() {
     assert_eq!(effects.count(), 0);
 }
 
-/// §2.7, where the operation does not require it.
+/// §2.7: a missing key is accepted if the operation does not require one.
 #[tokio::test]
 async fn section_2_7_an_optional_key_may_be_missing() {
     let effects = Effects::default();
@@ -434,9 +434,9 @@ async fn section_2_7_an_optional_key_may_be_missing() {
     assert_eq!(effects.count(), 3);
 }
 
-/// §2.7: a reused key is 422, with a link to the documentation, and nothing of the first request.
+/// §2.7: a reused key is 422, with a link to the documentation, and reveals nothing of the first request.
 #[tokio::test]
-async fn section_2_7_a_reused_key_is_422_and_tells_nothing() {
+async fn section_2_7_a_reused_key_is_422_and_reveals_nothing() {
     let effects = Effects::default();
     let server = server(&effects, |layer| layer).await;
     let secret = "card 4242-4242-4242-4242";
@@ -454,7 +454,7 @@ async fn section_2_7_a_reused_key_is_422_and_tells_nothing() {
     assert!(answer.header("location").is_none() && answer.header("set-cookie").is_none());
 }
 
-/// Without the store nothing is run: 503, RFC 9110 §15.6.4.
+/// RFC 9110 §15.6.4: without the store, nothing runs, and the response is 503.
 #[tokio::test]
 async fn a_store_that_is_down_is_503() {
     let store = FaultStore::new(MemoryStore::new());
@@ -485,9 +485,9 @@ async fn a_store_that_is_down_is_503() {
     );
 }
 
-/// RFC 9457 §3.1: each occurrence has an `instance` of its own.
+/// RFC 9457 §3.1: each occurrence has a unique `instance`.
 #[tokio::test]
-async fn problems_name_their_occurrence() {
+async fn problems_have_a_unique_instance() {
     let server = server(&Effects::default(), |layer| layer).await;
     let one = server
         .send(post_to("/charges"))

@@ -1,4 +1,4 @@
-//! Values of everything that serde carries.
+//! Random values of all kinds that serde supports.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 macro_rules! by_bits {
     ($($name:ident($float:ident);)*) => {$(
-        /// Equal by its bits.
+        /// Float that is compared by its bits.
         #[derive(Clone, Copy, Serialize, Deserialize)]
         #[serde(transparent)]
         pub(crate) struct $name(pub(crate) $float);
@@ -49,7 +49,7 @@ by_bits! {
     F64(f64);
 }
 
-/// Bytes, written as such.
+/// Bytes that are serialized as bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
@@ -65,7 +65,7 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// Bytes that are read as bytes only, never as a sequence of numbers.
+/// Bytes that are deserialized only from bytes, not from a sequence of numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StrictBytes(pub(crate) Vec<u8>);
 
@@ -117,7 +117,7 @@ impl<'de> Visitor<'de> for BytesVisitor {
     }
 }
 
-/// A text that is read through `deserialize_str`, as many types with a text form are.
+/// Text that is read with `deserialize_str`, as many types with a text form are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StrOnly(pub(crate) String);
 
@@ -162,7 +162,7 @@ pub(crate) enum Name {
     Second,
 }
 
-/// Variants that look alike to JSON beyond 64 bits.
+/// Variants that JSON cannot distinguish beyond 64 bits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Amount {
@@ -194,7 +194,7 @@ pub(crate) enum Internal<T> {
         value: T,
     },
     Inner(Fields<T>),
-    /// One of its keys may be the tag's.
+    /// Map, in which one key may be equal to the tag.
     Map(BTreeMap<String, T>),
     Numbered(BTreeMap<u64, T>),
     Unit(()),
@@ -225,7 +225,7 @@ pub(crate) struct Flat<T> {
     rest: BTreeMap<String, T>,
 }
 
-/// A value of everything that serde carries.
+/// Value of any kind that serde supports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Any {
     Bool(bool),
@@ -281,7 +281,7 @@ pub(crate) enum Any {
     Fields(Box<Fields<Self>>),
 }
 
-/// The one `f32` that is another one when its text is read as `f64` first.
+/// The only `f32` that changes if its text is read as `f64` first.
 pub(crate) const ROUNDED_TWICE: f32 = f32::from_bits(0x15ae_43fd);
 
 fn f64s() -> impl Strategy<Value = F64> {
@@ -321,7 +321,7 @@ fn u128s() -> impl Strategy<Value = u128> {
 fn texts() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => any::<String>(),
-        // The names that the types above use themselves.
+        // Names that the types above use themselves.
         2 => prop_oneof!["tag", "value", "content"],
         1 => (4_090..4_100_usize).prop_map(|length| "ä".repeat(length)),
     ]
@@ -408,11 +408,18 @@ fn leaves() -> impl Strategy<Value = Any> {
     prop_oneof![4 => numbers, 2 => texts_and_bytes, 1 => units, 2 => options, 3 => maps]
 }
 
-/// Values of everything, nested. Without variants that look alike where nobody knows the type that will read them.
-pub(crate) fn values(with_lookalikes: bool) -> BoxedStrategy<Any> {
-    let leaves = match with_lookalikes {
-        true => prop_oneof![20 => leaves(), 1 => amounts()].boxed(),
-        false => leaves().boxed(),
+/// Variants that look alike. Their values are read back exactly only if the writer knows the reader's type.
+#[derive(Clone, Copy)]
+pub(crate) enum Lookalikes {
+    Included,
+    Excluded,
+}
+
+/// Nested random values.
+pub(crate) fn values(lookalikes: Lookalikes) -> BoxedStrategy<Any> {
+    let leaves = match lookalikes {
+        Lookalikes::Included => prop_oneof![20 => leaves(), 1 => amounts()].boxed(),
+        Lookalikes::Excluded => leaves().boxed(),
     };
     leaves
         .prop_recursive(4, 24, 3, |inner| {
@@ -484,7 +491,7 @@ fn fields(inner: impl Strategy<Value = Any>) -> impl Strategy<Value = Fields<Any
     })
 }
 
-/// What a value has to be for these tests.
+/// Bounds of a value in these tests.
 pub(crate) trait Value:
     Serialize + DeserializeOwned + PartialEq + Clone + fmt::Debug + Send + Sync + 'static
 {

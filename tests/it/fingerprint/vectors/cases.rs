@@ -1,4 +1,4 @@
-//! The values of the frozen vectors, each beside an independent description of its form.
+//! Values of the frozen vectors, each with an independent description of its form.
 
 use super::library::library;
 use super::*;

@@ -1,4 +1,4 @@
-//! The values whose types come from other crates and from the standard library.
+//! Values of types from the standard library and other crates.
 
 use super::*;
 
