@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use idem_runtime::{Call, OnCrash, Reconciled, RunOptions, idempotent};
 
+use crate::Handle;
 use crate::http::{EXTRACTOR, LAYER, REFUSING_LAYER};
-use crate::places::{Handle, Sits};
+use crate::places::Sits;
 use crate::poll::Boxed;
 use crate::trace::{Failure, Trace};
 

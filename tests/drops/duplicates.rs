@@ -6,8 +6,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use idem_runtime::{Call, OnCrash, RunOptions, Scope, State};
 
+use crate::Handle;
 use crate::calls::TTL;
-use crate::places::{Handle, Sits};
+use crate::places::Sits;
 use crate::poll::{Moment, drop_at};
 use crate::sweep::{Dropped, GETS_THROUGH_WITHIN, Scenario, Seats, scenario};
 use crate::trace::{Failure, Trace};

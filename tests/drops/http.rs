@@ -22,7 +22,7 @@ use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tower_service::Service as _;
 
-use crate::places::Handle;
+use crate::Handle;
 use crate::trace::{Failure, Trace, Traces};
 
 const TTL: Duration = Duration::from_secs(3600);

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
-use idem_runtime::{MySqlStore, PostgresStore, SqliteStore};
+use idem_runtime::{Idem, MySqlStore, PostgresStore, SqliteStore, Store};
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::Runtime;
 
@@ -34,6 +34,9 @@ mod trace;
 mod traffic;
 mod transactions;
 mod wire;
+
+/// Handle on a store of any type.
+type Handle = Idem<Arc<dyn Store>>;
 
 fn main() -> Result<ExitCode> {
     let mut arguments = Arguments::from_args();

@@ -10,12 +10,10 @@ use redis::aio::{ConnectionLike, ConnectionManager};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 
+use crate::Handle;
 use crate::http::Web;
 use crate::poll::Boxed;
 use crate::trace::Traces;
-
-/// A handle on a type-erased store.
-pub(crate) type Handle = Idem<Arc<dyn Store>>;
 
 /// Number of connections in each pool under test.
 pub(crate) const CONNECTIONS: u32 = 4;

@@ -118,7 +118,7 @@ async fn find<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
 
 async fn list<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
     let under_test = seats.under_test.seat().clone();
-    let all = async |idem: &crate::places::Handle| {
+    let all = async |idem: &crate::Handle| {
         let filter = Filter::default();
         let mut page = PageRequest {
             limit: 100,

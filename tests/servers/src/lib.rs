@@ -8,6 +8,7 @@
 mod binaries;
 mod cluster;
 mod guardian;
+mod port;
 mod rabbit_mq;
 mod server;
 

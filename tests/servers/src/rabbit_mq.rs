@@ -10,7 +10,7 @@ use anyhow::bail;
 
 use crate::binaries;
 use crate::guardian::Guardian;
-use crate::server::free_port;
+use crate::port::free_port;
 
 const EPMD_WITHIN: Duration = Duration::from_secs(20);
 

@@ -2,8 +2,6 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::hash::{BuildHasher as _, RandomState};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,6 +12,7 @@ use anyhow::{Context as _, bail};
 
 use crate::binaries::{self, User};
 use crate::guardian::Guardian;
+use crate::port::free_port;
 use crate::rabbit_mq;
 
 /// Time limit for a server's start, including crash recovery.
@@ -524,21 +523,4 @@ impl Kind {
             Self::ChromeDriver => Ready::Says("ChromeDriver was started successfully"),
         }
     }
-}
-
-/// A port on which no process listens, and with the port 10,000 above free as well, on which the nodes of a Redis
-/// Cluster or of Erlang listen.
-///
-/// It is below the ports that systems use for outgoing connections (32768 on Linux, 49152 elsewhere). One of those
-/// could be taken while the server is down, even by a client that tries to reconnect and is then connected to itself.
-pub(crate) fn free_port() -> anyhow::Result<u16> {
-    let random = RandomState::new();
-    for attempt in 0..1_000_u32 {
-        let port = 12_000 + u16::try_from(random.hash_one(attempt) % 10_000)?;
-        let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if is_free(port) && is_free(port + 10_000) {
-            return Ok(port);
-        }
-    }
-    bail!("there is no free port on 127.0.0.1 between 12000 and 22000")
 }

@@ -6,13 +6,11 @@
 //! connection nothing can run without the caller, so statements there are sent as text: sqlx counts their answer when
 //! they are sent, and reads it before the next statement.
 
-use std::fmt;
-
 use futures_util::TryStreamExt as _;
 use sqlx::mysql::{MySqlArguments, MySqlConnection, MySqlQueryResult, MySqlRow};
 use sqlx::{Connection as _, Either, Execute, Executor, MySql, MySqlPool};
 
-use super::errors::{TX_IN_PROGRESS, number};
+use super::errors::{RolledBack, TX_IN_PROGRESS, number};
 use crate::store::sql::{Query, catch_panic, run_to_completion};
 
 /// Answer to a statement.
@@ -101,18 +99,6 @@ async fn bar_if_rolled_back(connection: &mut MySqlConnection) -> Result<bool, sq
         }
     }
 }
-
-/// The server has rolled the caller's transaction back.
-#[derive(Debug)]
-pub(super) struct RolledBack;
-
-impl fmt::Display for RolledBack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the server rolled the whole transaction back")
-    }
-}
-
-impl std::error::Error for RolledBack {}
 
 async fn answer_of<'q>(
     connection: &mut MySqlConnection,

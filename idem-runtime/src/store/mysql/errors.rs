@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use sqlx::mysql::MySqlDatabaseError;
 
-use super::connections::RolledBack;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::sql;
+
+/// Error of a statement for which the server has rolled back the caller's transaction.
+#[derive(Debug, thiserror::Error)]
+#[error("the server rolled the whole transaction back")]
+pub(super) struct RolledBack;
 
 /// Maximum number of tries of a statement that the server rolls back in favour of another.
 const TRIES: u32 = 8;
