@@ -1,18 +1,16 @@
-//! Rules for imports between the runtime's modules, and for names in generated code.
-//!
-//! Paths are read from the tokens, so `use`, expressions, types and the contents of macros count equally. Comments,
-//! strings and `#[cfg(test)]` do not count.
+//! Allowed imports between the modules of the runtime, and allowed paths in generated code.
 
 use std::collections::BTreeMap;
 
-use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use proc_macro2::{TokenStream, TokenTree};
 
+use crate::paths::{Names, Path, is_path_separator, test_modules, tokens};
 use crate::{File, check, repository};
 
 const RUNTIME: &str = "idem-runtime/src/";
 const MACROS: &str = "idem-macros/src/";
 
-/// Allowed imports of each module, including everything below it.
+/// Modules that each module, with everything below it, may import.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("structured", &[]),
@@ -68,10 +66,33 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Crates that only one module may name: any other module would otherwise depend on a backend.
-const OWNED: &[(&str, &str)] = &[("sqlx", "store")];
-
-type Path = Vec<String>;
+/// Foreign crates that belong to these modules. Any other module that named one would depend on a backend, a framework
+/// or a format.
+const OWNED: &[(&str, &[&str])] = &[
+    ("axum", &["http"]),
+    ("bytes", &["fingerprint", "http"]),
+    ("chrono", &["fingerprint"]),
+    ("ciborium", &["codec"]),
+    ("futures_util", &["store"]),
+    ("hmac", &["fingerprint"]),
+    ("http", &["client", "http", "structured"]),
+    ("http_body", &["client", "http"]),
+    ("http_body_util", &["http"]),
+    ("httpdate", &["client"]),
+    ("idem_macros", &["fingerprint"]),
+    ("jiff", &["fingerprint"]),
+    ("quick_cache", &["store::cached"]),
+    ("redis", &["store"]),
+    ("reqwest", &["client"]),
+    ("reqwest_middleware", &["client"]),
+    ("rust_decimal", &["fingerprint"]),
+    ("sqlx", &["store"]),
+    ("sqlx_core", &["store"]),
+    ("tower_layer", &["http"]),
+    ("tower_service", &["http"]),
+    ("url", &["fingerprint"]),
+    ("uuid", &["fingerprint", "key"]),
+];
 
 #[test]
 fn modules_import_in_one_direction() {
@@ -83,22 +104,23 @@ fn modules_import_in_one_direction() {
             .find(|it| it.path.ends_with("/lib.rs"))
             .unwrap(),
     );
-    let tests = test_modules(&files);
+    let is_for_tests = test_modules(files.iter().map(|it| (module_of(&it.path), *it)));
     let checked = files
-        .into_iter()
-        .filter(|it| !tests.contains(&module_of(&it.path)));
-    check(checked, |file| departures(file, &exports));
+        .iter()
+        .copied()
+        .filter(|it| !is_for_tests(&module_of(&it.path)));
+    check(checked, |file| violations(file, &exports));
 }
 
 #[test]
-fn a_module_that_looks_the_other_way_is_found() {
+fn a_forbidden_import_is_found() {
     let lib = File::new(
         "idem-runtime/src/lib.rs",
         "pub use crate::error::Error; pub use crate::store::{Store, memory::MemoryStore as Memory};",
     );
     let exports = Exports::of(&lib);
     let wrong = |path: &str, text: &str| {
-        departures(
+        violations(
             &File::new(&format!("idem-runtime/src/{path}"), text),
             &exports,
         )
@@ -137,7 +159,18 @@ fn a_module_that_looks_the_other_way_is_found() {
         1
     );
     assert_eq!(wrong("engine/claim.rs", "use sqlx::Row;"), 1);
+    assert_eq!(wrong("engine/claim.rs", "fn f() { ::sqlx::query(q) }"), 1);
+    assert_eq!(wrong("engine/claim.rs", "use ::axum::body::Body;"), 1);
     assert_eq!(wrong("outbox/poll_loop.rs", "use sqlx::Row;"), 1);
+    assert_eq!(wrong("outbox/poll_loop.rs", "use redis::Client;"), 1);
+    assert_eq!(wrong("codec.rs", "use reqwest_middleware::Next;"), 1);
+    assert_eq!(wrong("store/sql.rs", "use axum::Json;"), 1);
+    assert_eq!(wrong("store/sql.rs", "use quick_cache::sync::Cache;"), 1);
+    assert_eq!(
+        wrong("store/cached_more.rs", "use quick_cache::Weighter;"),
+        1
+    );
+    assert_eq!(wrong("http/stored.rs", "use ciborium::Value;"), 1);
     assert_eq!(
         wrong(
             "outbox/poll_loop.rs",
@@ -174,6 +207,12 @@ fn a_module_that_looks_the_other_way_is_found() {
         wrong("store/memory.rs", "use super::sql; use sqlx::Row;"),
         0
     );
+    assert_eq!(wrong("store/cached.rs", "use quick_cache::Weighter;"), 0);
+    assert_eq!(
+        wrong("store/cached/fill.rs", "use quick_cache::Weighter;"),
+        0
+    );
+    assert_eq!(wrong("engine/claim.rs", "use super::axum::Body;"), 0);
     assert_eq!(
         wrong("engine.rs", "#[cfg(test)] mod tests { use crate::Memory; }"),
         0
@@ -198,26 +237,23 @@ fn runtime(files: &[File]) -> impl Iterator<Item = &File> {
         .filter(|it| it.path.starts_with(RUNTIME) && it.is_rust())
 }
 
-fn departures(file: &File, exports: &Exports) -> Vec<String> {
+fn violations(file: &File, exports: &Exports) -> Vec<String> {
     let module = module_of(&file.path);
     let Some(top) = module.first() else {
-        // The root names everything.
+        // The root may name everything.
         return vec![];
     };
     let Some((_, allowed)) = MAY_IMPORT.iter().find(|(name, _)| name == top) else {
         return vec![format!(
-            "`{top}` is new: say in this test what it may import"
+            "`{top}` is new: add its allowed imports to this test"
         )];
     };
     let mut wrong = Vec::new();
-    let mut names = Names::default();
-    names.read(&module, tokens(file));
+    let names = Names::of(&module, file);
     for path in &names.own {
         let written = path.join("::");
         let Some(path) = exports.resolve(path) else {
-            wrong.push(format!(
-                "`crate::{written}` is nothing that the crate exports"
-            ));
+            wrong.push(format!("the crate does not export `crate::{written}`"));
             continue;
         };
         let target = &path[0];
@@ -227,43 +263,23 @@ fn departures(file: &File, exports: &Exports) -> Vec<String> {
             wrong.push(format!("`{top}` names a backend, `crate::{written}`"));
         }
     }
-    for (name, owner) in OWNED {
-        if top != owner && names.foreign.iter().any(|it| it == name) {
+    let full_name = module.join("::");
+    for (name, owners) in OWNED {
+        let is_owner = owners.iter().any(|owner| {
+            let rest = full_name.strip_prefix(owner);
+            rest.is_some_and(|it| it.is_empty() || it.starts_with("::"))
+        });
+        if !is_owner && names.foreign.iter().any(|it| it == name) {
             wrong.push(format!(
-                "`{top}` names `{name}`, which is for `{owner}` alone"
+                "`{full_name}` names the crate `{name}`, which belongs to `{}`",
+                owners.join("` and `")
             ));
         }
     }
     wrong
 }
 
-/// The modules that are declared as test-only.
-fn test_modules(files: &[&File]) -> Vec<Path> {
-    let mut modules = Vec::new();
-    for file in files {
-        let tokens: Vec<_> = tokens(file).into_iter().collect();
-        for (at, _) in tokens.iter().enumerate() {
-            if let [
-                TokenTree::Ident(word),
-                TokenTree::Ident(name),
-                TokenTree::Punct(end),
-                ..,
-            ] = &tokens[at..]
-                && word == "mod"
-                && end.as_char() == ';'
-                && at >= 2
-                && is_test_only(&tokens[at - 2..at])
-            {
-                let mut module = module_of(&file.path);
-                module.push(name.to_string());
-                modules.push(module);
-            }
-        }
-    }
-    modules
-}
-
-/// Exports of the crate's root, by name, with their full paths.
+/// Exports of the crate's root: each name with its full path.
 struct Exports {
     names: BTreeMap<String, Path>,
     modules: Vec<String>,
@@ -271,10 +287,8 @@ struct Exports {
 
 impl Exports {
     fn of(lib: &File) -> Self {
-        let mut names = Names::default();
-        names.read(&vec![], tokens(lib));
         Self {
-            names: names.aliases.into_iter().collect(),
+            names: Names::of(&vec![], lib).aliases.into_iter().collect(),
             modules: MAY_IMPORT
                 .iter()
                 .map(|(name, _)| (*name).to_owned())
@@ -292,107 +306,10 @@ impl Exports {
         Some(resolved)
     }
 
-    /// True if this names a module below `store`; the items of `store` itself begin with a capital. The outbox's table
-    /// module does not count: it represents all databases, as the trait represents all stores.
+    /// Returns true for the name of a backend's module below `store`. Names of items begin with a capital letter, and
+    /// the module of the outbox's table serves all databases.
     fn is_backend(&self, name: Option<&String>) -> bool {
         name.is_some_and(|it| it.starts_with(char::is_lowercase) && it != "outbox")
-    }
-}
-
-/// The paths in a piece of code.
-#[derive(Default)]
-struct Names {
-    /// Paths into the crate itself, starting at its root.
-    own: Vec<Path>,
-    /// The last names of those paths, or their new names after renaming, with the paths.
-    aliases: Vec<(String, Path)>,
-    /// The first names of other paths.
-    foreign: Vec<String>,
-}
-
-impl Names {
-    fn read(&mut self, module: &Path, tokens: TokenStream) {
-        let tokens: Vec<_> = tokens.into_iter().collect();
-        let mut at = 0;
-        while at < tokens.len() {
-            if is_test_only(&tokens[at..]) {
-                at = after_item(&tokens, at + 2);
-                continue;
-            }
-            match &tokens[at..] {
-                [
-                    TokenTree::Ident(word),
-                    TokenTree::Ident(name),
-                    TokenTree::Group(body),
-                    ..,
-                ] if word == "mod" => {
-                    let mut inner = module.clone();
-                    inner.push(name.to_string());
-                    self.read(&inner, body.stream());
-                    at += 3;
-                }
-                [TokenTree::Ident(first), rest @ ..] if is_path_separator(rest) => {
-                    let begins_path = at < 2 || !is_path_separator(&tokens[at - 2..at]);
-                    let base = match first.to_string().as_str() {
-                        _ if !begins_path => None,
-                        "crate" => Some(vec![]),
-                        "self" => Some(module.clone()),
-                        "super" => Some(parent(module)),
-                        other => {
-                            self.foreign.push(other.to_owned());
-                            None
-                        }
-                    };
-                    if let Some(base) = base {
-                        self.tree(base, &tokens[at + 3..]);
-                    }
-                    // A group may follow the separator; its contents belong to the path.
-                    at += 3;
-                    if matches!(tokens.get(at), Some(TokenTree::Group(_))) {
-                        at += 1;
-                    }
-                }
-                [TokenTree::Group(group), ..] => {
-                    self.read(module, group.stream());
-                    at += 1;
-                }
-                _ => at += 1,
-            }
-        }
-    }
-
-    /// Parses the rest of a path, or of a tree of paths, in the module `base`.
-    fn tree(&mut self, mut base: Path, tokens: &[TokenTree]) {
-        match tokens {
-            [TokenTree::Ident(name), rest @ ..] => {
-                let name = name.to_string();
-                match name.as_str() {
-                    "super" => base = parent(&base),
-                    "self" => {}
-                    _ => base.push(name.clone()),
-                }
-                if is_path_separator(rest) {
-                    return self.tree(base, &rest[2..]);
-                }
-                let alias = match rest {
-                    [TokenTree::Ident(word), TokenTree::Ident(alias), ..] if word == "as" => {
-                        alias.to_string()
-                    }
-                    _ => name,
-                };
-                self.aliases.push((alias, base.clone()));
-                self.own.push(base);
-            }
-            [TokenTree::Group(group), ..] if group.delimiter() == Delimiter::Brace => {
-                let tokens: Vec<_> = group.stream().into_iter().collect();
-                for branch in tokens.split(|it| is_punct(it, ',')) {
-                    if !branch.is_empty() {
-                        self.tree(base.clone(), branch);
-                    }
-                }
-            }
-            _ => self.own.push(base),
-        }
     }
 }
 
@@ -407,45 +324,8 @@ fn module_of(path: &str) -> Path {
     }
 }
 
-fn parent(module: &Path) -> Path {
-    module[..module.len().saturating_sub(1)].to_vec()
-}
-
-fn tokens(file: &File) -> TokenStream {
-    file.text
-        .parse()
-        .unwrap_or_else(|error| panic!("{} does not parse: {error}", file.path))
-}
-
-fn is_punct(token: &TokenTree, mark: char) -> bool {
-    matches!(token, TokenTree::Punct(it) if it.as_char() == mark)
-}
-
-fn is_path_separator(tokens: &[TokenTree]) -> bool {
-    matches!(tokens, [a, b, ..] if is_punct(a, ':') && is_punct(b, ':'))
-}
-
-/// True if these tokens begin with an attribute that makes an item test-only.
-fn is_test_only(tokens: &[TokenTree]) -> bool {
-    matches!(tokens, [mark, TokenTree::Group(attribute), ..]
-        if is_punct(mark, '#') && attribute.to_string().replace(' ', "").starts_with("[cfg(test)"))
-}
-
-/// Returns the end of the item that begins here.
-fn after_item(tokens: &[TokenTree], begin: usize) -> usize {
-    let ends = |token: &TokenTree| {
-        is_punct(token, ';')
-            || matches!(token, TokenTree::Group(it) if it.delimiter() == Delimiter::Brace)
-    };
-    let is_use = matches!(tokens.get(begin), Some(TokenTree::Ident(word)) if word == "use");
-    tokens[begin..]
-        .iter()
-        .position(|it| if is_use { is_punct(it, ';') } else { ends(it) })
-        .map_or(tokens.len(), |at| begin + at + 1)
-}
-
 #[test]
-fn generated_code_names_nothing_but_private() {
+fn generated_code_names_only_private() {
     let files = repository();
     let macros = files
         .iter()
@@ -470,14 +350,14 @@ fn generated_code_names_nothing_but_private() {
     assert_eq!(wrong("fn f() { parse_quote!(::idem_runtime) }"), 0);
 }
 
-/// Finds names of the runtime outside of `__private` in generated code.
+/// Paths of the runtime outside `__private` in code that this file generates.
 fn exposed(file: &File) -> Vec<String> {
     let mut wrong = Vec::new();
     quoted(tokens(file), &mut wrong);
     wrong
 }
 
-/// Names of the runtime crate in generated code: its own, and the placeholders for a crate that the user has renamed.
+/// Names of the runtime in generated code: the crate itself, and the variables that hold its path if it was renamed.
 const RUNTIME_NAMES: [&str; 4] = ["idem_runtime", "krate", "crate_path", "runtime"];
 
 fn quoted(tokens: TokenStream, wrong: &mut Vec<String>) {
@@ -492,7 +372,7 @@ fn quoted(tokens: TokenStream, wrong: &mut Vec<String>) {
                 match tokens.get(at + 3) {
                     Some(TokenTree::Ident(next)) if next == "__private" => {}
                     next => wrong.push(format!(
-                        "generated code names `{}` outside of `__private`",
+                        "generated code names `{}` outside `__private`",
                         next.map_or_else(String::new, ToString::to_string)
                     )),
                 }

@@ -1,14 +1,17 @@
-//! Checks that the compiler does not make: imports between modules, manifests, and file conventions. Every check is a
-//! function from a text to a list of errors. It runs over the repository, and over a text that it must refuse.
+//! Rules that the compiler does not check: imports between modules and files, manifests, and the form of files.
+//!
+//! Every check is a function from a text to its violations. It runs on the repository, and on texts that it must refuse.
 
 #![expect(
     clippy::unwrap_used,
     reason = "a test that cannot read the repository fails"
 )]
 
+mod cycles;
 mod imports;
 mod manifests;
 mod pages;
+mod paths;
 mod texts;
 
 use std::fs;
