@@ -6,6 +6,7 @@ mod drops;
 mod failover;
 pub(crate) mod moving;
 pub(crate) mod privileges;
+mod silence;
 mod values;
 
 use std::time::{Duration, Instant};

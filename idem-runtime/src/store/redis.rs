@@ -19,18 +19,21 @@ use crate::store::{
     Resolved, SavedStep, StepStore, Store, cursor,
 };
 
+#[cfg(feature = "redis-cluster")]
+mod cluster;
 mod decode;
 mod encode;
 mod errors;
 mod link;
+mod renewal;
 mod scan;
 pub(super) mod scripts;
 mod single;
 
 use link::Link;
+use renewal::Epoch;
 use scan::{Walk, WalkGuard};
 use scripts::{ScriptCall, span};
-use single::Epoch;
 
 /// Store of records in Redis 6.2 or later, or Valkey. Cloning is cheap and shares the connection.
 ///
@@ -59,7 +62,13 @@ use single::Epoch;
 ///
 /// # Failover
 ///
-/// On a cluster the connection follows the cluster. A connection to a single address (a DNS name, a virtual IP, a
+/// On a cluster the connection follows the cluster. Where no node has answered any call for some seconds, the store makes
+/// a new connection to the cluster and uses it from then on: the driver's own may be stuck for good after a node was lost.
+/// It tries again every few seconds for as long as nothing answers. A store on a `ClusterConnection` that the caller made
+/// cannot do so, see [`RedisConnection::open_cluster`]. Name several nodes of the cluster, since a new connection begins at
+/// one of them.
+///
+/// A connection to a single address (a DNS name, a virtual IP, a
 /// proxy) cannot tell that the address leads to another server by now: an old primary that is demoted keeps its
 /// connections and refuses what they write. At the first such answer the store ends that connection and makes a new
 /// one, at most once a second, and less often while the address still leads to a replica. Until it leads to the new
@@ -380,7 +389,7 @@ impl RedisStore {
 #[cfg(feature = "redis-cluster")]
 impl RedisStore {
     /// Connects to the cluster that these servers are part of, and warns in the log where an eviction policy may remove
-    /// records. Connections are made anew whenever they are lost, and follow the cluster when it changes.
+    /// records. Connections are made anew whenever they are lost or do not answer, and follow the cluster when it changes.
     ///
     /// # Errors
     /// Those of [`open`](Self::open).
@@ -390,8 +399,7 @@ impl RedisStore {
     pub async fn open_cluster<'a>(
         urls: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, StoreError> {
-        let link = Link::open_cluster(urls, DEFAULT_TIMEOUT).await?;
-        let store = Self::new(RedisConnection(link));
+        let store = Self::new(RedisConnection::open_cluster(urls).await?);
         store.warn_of_eviction().await?;
         Ok(store)
     }
@@ -597,6 +605,25 @@ impl RedisConnection {
     }
 }
 
+#[cfg(feature = "redis-cluster")]
+impl RedisConnection {
+    /// Connects to the cluster that these servers are part of, as [`RedisStore::open_cluster`] does: for a cache, or for
+    /// [`wait_for_replicas`](RedisStore::wait_for_replicas).
+    ///
+    /// Each command takes at most two seconds.
+    ///
+    /// # Errors
+    /// As [`RedisStore::open`].
+    ///
+    /// # Cancel safety
+    /// Dropped, it has changed nothing.
+    pub async fn open_cluster<'a>(
+        urls: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, StoreError> {
+        Link::open_cluster(urls, DEFAULT_TIMEOUT).await.map(Self)
+    }
+}
+
 impl fmt::Debug for RedisConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Hides the connection, which contains its password.
@@ -613,7 +640,7 @@ impl From<ConnectionManager> for RedisConnection {
 #[cfg(feature = "redis-cluster")]
 impl From<ClusterConnection> for RedisConnection {
     fn from(connection: ClusterConnection) -> Self {
-        Self(Link::Cluster(connection))
+        Self(Link::from(connection))
     }
 }
 

@@ -41,6 +41,15 @@ pub(super) fn failed_while_moving(error: &StoreError) -> bool {
     error.kind() == StoreErrorKind::Unavailable && source.is_some_and(is_moving)
 }
 
+/// Whether no server answered: the connection failed, or took too long.
+#[cfg(feature = "redis-cluster")]
+pub(super) fn is_of_the_connection(error: &RedisError) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Io | ErrorKind::ClusterConnectionNotFound
+    )
+}
+
 /// Whether the server that answered is a replica: its connection leads to the wrong server, and always will.
 pub(super) fn is_of_a_replica(error: &RedisError) -> bool {
     matches!(code_of(error), Some("READONLY" | "MASTERDOWN")) || refuses_wait(error)

@@ -20,9 +20,12 @@ use redis::{
 #[cfg(feature = "redis-cluster")]
 use tokio::task::JoinSet;
 
+#[cfg(feature = "redis-cluster")]
+use super::cluster::Cluster;
 use super::errors;
+use super::renewal::Epoch;
 use super::scripts::ScriptCall;
-use super::single::{Epoch, Single};
+use super::single::Single;
 use crate::error::{StoreError, StoreErrorKind};
 
 /// Connection to one server or to a cluster, which reconnects when it is lost. Clones share it.
@@ -30,7 +33,7 @@ use crate::error::{StoreError, StoreErrorKind};
 pub(super) enum Link {
     One(Single),
     #[cfg(feature = "redis-cluster")]
-    Cluster(ClusterConnection),
+    Cluster(Cluster),
 }
 
 /// Server with its own keys.
@@ -83,10 +86,12 @@ impl Link {
             .build()
             .map_err(errors::error)?;
         let connection = bounded(timeout, client.get_async_connection()).await?;
-        connection.map(Self::Cluster).map_err(errors::cluster_error)
+        let connection = connection.map_err(errors::cluster_error)?;
+        Ok(Self::Cluster(Cluster::new(connection, Some(client))))
     }
 
-    /// Waits for an answer, and gives the connection up where the answer says that its server is a replica.
+    /// Waits for an answer, and gives the connection up where the answer says that its server is a replica, or where a
+    /// cluster has not answered for a while.
     async fn answer<T>(
         &self,
         timeout: Duration,
@@ -103,15 +108,29 @@ impl Link {
                     errors::error(error)
                 })
             }
-            // Its client asks anew which node is the primary.
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(_) => bounded(timeout, answer)
-                .await?
-                .map_err(errors::cluster_error),
+            Self::Cluster(cluster) => {
+                let call = cluster.call();
+                match bounded(timeout, answer).await {
+                    Ok(Err(error)) if errors::is_of_the_connection(&error) => {
+                        call.has_failed();
+                        Err(errors::cluster_error(error))
+                    }
+                    Ok(answer) => {
+                        call.is_answered();
+                        answer.map_err(errors::cluster_error)
+                    }
+                    Err(error) => {
+                        call.has_failed();
+                        Err(error)
+                    }
+                }
+            }
         }
     }
 
-    /// The epoch of the connection, which changes when it was given up.
+    /// The epoch of the connection, which changes when it was given up. That of a cluster never does: its client asks anew
+    /// which node is the primary, so that a connection has nothing to follow, and each notices its own silence.
     pub(super) fn epoch(&self) -> Epoch {
         match self {
             Self::One(single) => single.epoch(),
@@ -134,7 +153,7 @@ impl Link {
         match self {
             Self::One(single) => command.query_async(&mut single.connection()).await,
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(connection) => command.query_async(&mut connection.clone()).await,
+            Self::Cluster(cluster) => command.query_async(&mut cluster.connection()).await,
         }
     }
 
@@ -198,11 +217,11 @@ impl Link {
                     .await?
             }
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(connection) => {
+            Self::Cluster(cluster) => {
                 let route = Route::with_key(key, SlotAddr::Master);
                 let route = SingleNodeRoutingInfo::SpecificNode(route);
-                connection
-                    .clone()
+                cluster
+                    .connection()
                     .route_pipeline(pipeline, 0, 2, route)
                     .await?
             }
@@ -221,8 +240,8 @@ impl Link {
                 Ok(vec![Primary::Only])
             }
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(connection) => {
-                let mut connection = connection.clone();
+            Self::Cluster(cluster) => {
+                let mut connection = cluster.connection();
                 let everywhere = (MultipleNodeRoutingInfo::AllMasters, None);
                 let answer =
                     connection.route_command(cmd("PING"), RoutingInfo::MultiNode(everywhere));
@@ -251,17 +270,17 @@ impl Link {
         let answers = self.answer(timeout, async {
             let answers = match (self, primary) {
                 #[cfg(feature = "redis-cluster")]
-                (Self::Cluster(connection), Primary::At { host, port }) => {
+                (Self::Cluster(cluster), Primary::At { host, port }) => {
                     let address = SingleNodeRoutingInfo::ByAddress {
                         host: host.clone(),
                         port: *port,
                     };
-                    let mut connection = connection.clone();
+                    let mut connection = cluster.connection();
                     connection.route_pipeline(pipeline, 0, N, address).await?
                 }
                 #[cfg(feature = "redis-cluster")]
-                (Self::Cluster(connection), Primary::Only) => {
-                    let mut connection = connection.clone();
+                (Self::Cluster(cluster), Primary::Only) => {
+                    let mut connection = cluster.connection();
                     connection.req_packed_commands(&pipeline, 0, N).await?
                 }
                 (Self::One(single), _) => {
@@ -297,11 +316,11 @@ impl Link {
                 self.answer(timeout, answers).await
             }
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(connection) => {
+            Self::Cluster(cluster) => {
                 let mut answers = vec![Value::Nil; commands.len()];
                 let mut reading = JoinSet::new();
                 for (number, command) in commands.into_iter().enumerate() {
-                    let mut connection = connection.clone();
+                    let mut connection = cluster.connection();
                     reading
                         .spawn(async move { (number, command.query_async(&mut connection).await) });
                 }
@@ -326,6 +345,14 @@ impl Link {
 impl From<ConnectionManager> for Link {
     fn from(manager: ConnectionManager) -> Self {
         Self::One(Single::new(manager))
+    }
+}
+
+/// A connection that the caller made is never replaced: nothing tells how to make another one.
+#[cfg(feature = "redis-cluster")]
+impl From<ClusterConnection> for Link {
+    fn from(connection: ClusterConnection) -> Self {
+        Self::Cluster(Cluster::new(connection, None))
     }
 }
 
