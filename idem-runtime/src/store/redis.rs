@@ -62,14 +62,13 @@ use scripts::{ScriptCall, span};
 ///
 /// # Failover
 ///
-/// On a cluster the connection follows the cluster. Where no node has answered any call for some seconds, the store makes
-/// a new connection to the cluster and uses it from then on: the driver's own may be stuck for good after a node was lost.
-/// It tries again every few seconds for as long as nothing answers. A store on a `ClusterConnection` that the caller made
-/// cannot do so, see [`RedisConnection::open_cluster`]. Name several nodes of the cluster, since a new connection begins at
-/// one of them.
+/// The driver's connection to a cluster follows the cluster, but may be stuck for good after a node was lost. The store
+/// therefore makes a new connection where no node answered for about four seconds, or where calls kept failing for ten.
+/// It tries again every few seconds while calls fail. A store on a `ClusterConnection` that the caller made cannot do so,
+/// see [`RedisConnection::open_cluster`]. Name several nodes of the cluster, since a new connection begins at one of them.
 ///
-/// A connection to a single address (a DNS name, a virtual IP, a
-/// proxy) cannot tell that the address leads to another server by now: an old primary that is demoted keeps its
+/// A connection to a single address (a DNS name, a virtual IP, a proxy) cannot tell that the address leads to another
+/// server by now: an old primary that is demoted keeps its
 /// connections and refuses what they write. At the first such answer the store ends that connection and makes a new
 /// one, at most once a second, and less often while the address still leads to a replica. Until it leads to the new
 /// primary, writes fail with [`StoreErrorKind::ReadOnly`], which [is retryable](StoreError::is_retryable) here, and

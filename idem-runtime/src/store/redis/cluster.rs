@@ -23,12 +23,17 @@ struct Shared {
 struct Current {
     connection: ClusterConnection,
     epoch: Epoch,
-    silence: Mutex<Silence>,
+    failures: Mutex<Failures>,
 }
 
 /// How long no call may have been answered before a call that is not answered either makes a new connection. A script
 /// that holds up a server for less than this never does.
 const SILENT_FOR: Duration = Duration::from_secs(2);
+/// How long calls may have failed, while others were answered, before one more makes a new connection: the old one may
+/// have lost a single node.
+const FAILING_FOR: Duration = Duration::from_secs(10);
+/// Time without a failed call after which the failures of [`FAILING_FOR`] are counted anew.
+const FAILURES_APART: Duration = Duration::from_secs(5);
 /// How long a call whose caller left must have waited to count as one that was not answered.
 const LEFT_AFTER: Duration = Duration::from_millis(500);
 /// Time limit of a new connection. The client waits for a node that does not answer twice, two seconds each, and for
@@ -82,7 +87,7 @@ impl Cluster {
         if starts {
             tracing::warn!(
                 target: "idem",
-                "the Redis Cluster does not answer any more, making a new connection in case the old one is stuck",
+                "the Redis Cluster, or a node of it, does not answer: making a new connection in case the old one is stuck",
             );
         }
     }
@@ -93,7 +98,7 @@ impl Current {
         Self {
             connection,
             epoch,
-            silence: Mutex::default(),
+            failures: Mutex::default(),
         }
     }
 }
@@ -130,40 +135,50 @@ impl Drop for ClusterCall<'_> {
     fn drop(&mut self) {
         let counts = match self.end {
             End::Answered => {
-                lock(&self.current.silence).ends(Instant::now());
+                lock(&self.current.failures).answered(Instant::now());
                 return;
             }
             End::Failed => true,
             End::Left => self.begun_at.elapsed() >= LEFT_AFTER,
         };
-        if counts && lock(&self.current.silence).is_long_at(self.begun_at) {
+        if counts && lock(&self.current.failures).one_more(self.begun_at, Instant::now()) {
             self.cluster.renew(self.current.epoch);
         }
     }
 }
 
-/// The time since which no call was answered.
+/// The calls over one connection that failed.
 #[derive(Default)]
-struct Silence {
+struct Failures {
     answered_at: Option<Instant>,
-    /// When the first call since then began that was not answered.
-    since: Option<Instant>,
+    /// When the first call since the last answer began that was not answered.
+    silent_since: Option<Instant>,
+    /// When the first and the last of a series of calls failed, whether or not others were answered in between.
+    series: Option<(Instant, Instant)>,
 }
 
-impl Silence {
-    fn ends(&mut self, now: Instant) {
+impl Failures {
+    fn answered(&mut self, now: Instant) {
         self.answered_at = Some(now);
-        self.since = None;
+        self.silent_since = None;
     }
 
-    /// Notes a call that was not answered, and tells whether it began so long after the first such call that the
-    /// connection has to be replaced. Calls that waited together for one slow script began together.
-    fn is_long_at(&mut self, begun_at: Instant) -> bool {
-        // A call may have begun before another one was answered.
+    /// Notes a call that was not answered, and tells whether the connection has to be replaced.
+    fn one_more(&mut self, begun_at: Instant, now: Instant) -> bool {
+        // A call may have begun before another one was answered. Calls that waited together for one slow script began
+        // together.
         let silent_from = self.answered_at.map_or(begun_at, |it| it.max(begun_at));
-        let since = self.since.map_or(silent_from, |it| it.min(silent_from));
-        self.since = Some(since);
-        begun_at.saturating_duration_since(since) >= SILENT_FOR
+        let silent_since = self
+            .silent_since
+            .map_or(silent_from, |it| it.min(silent_from));
+        self.silent_since = Some(silent_since);
+        let first = match self.series {
+            Some((first, last)) if now.duration_since(last) <= FAILURES_APART => first,
+            _ => now,
+        };
+        self.series = Some((first, now));
+        begun_at.saturating_duration_since(silent_since) >= SILENT_FOR
+            || now.duration_since(first) >= FAILING_FOR
     }
 }
 
@@ -178,48 +193,58 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(2);
 
-    /// Calls one after the other that are not answered, and tells the end of the first that asks for a connection.
-    fn until_long(silence: &mut Silence, mut now: Instant) -> Instant {
-        while !silence.is_long_at(now) {
-            now += TIMEOUT;
-        }
-        now + TIMEOUT
-    }
-
     #[tokio::test(start_paused = true)]
-    async fn a_slow_script_is_no_silence() {
-        let mut silence = Silence::default();
+    async fn a_slow_script_replaces_nothing() {
+        let mut failures = Failures::default();
         let now = Instant::now();
         // All that came while the script ran, and gave up in the middle of it.
         for after in (0..1900).map(Duration::from_millis) {
-            assert!(!silence.is_long_at(now + after));
+            assert!(!failures.one_more(now + after, now + after + TIMEOUT));
         }
-        silence.ends(now + SILENT_FOR);
+        failures.answered(now + SILENT_FOR);
         for after in (0..1900).map(Duration::from_millis) {
-            assert!(!silence.is_long_at(now + SILENT_FOR + after));
+            let begun_at = now + SILENT_FOR + after;
+            assert!(!failures.one_more(begun_at, begun_at + TIMEOUT));
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn calls_that_nobody_answers_are_a_silence_after_some_seconds() {
-        let mut silence = Silence::default();
+    async fn a_connection_over_which_nothing_is_answered_is_replaced_after_some_seconds() {
+        let mut failures = Failures::default();
         let now = Instant::now();
-        assert_eq!(until_long(&mut silence, now), now + Duration::from_secs(4));
+        assert!(!failures.one_more(now, now + TIMEOUT));
+        assert!(failures.one_more(now + TIMEOUT, now + 2 * TIMEOUT));
         // For as long as that lasts, each call says so, and the renewals have their own pauses.
-        assert!(silence.is_long_at(now + Duration::from_secs(5)));
-        silence.ends(now + Duration::from_secs(6));
-        assert!(!silence.is_long_at(now + Duration::from_secs(7)));
+        assert!(failures.one_more(now + 2 * TIMEOUT, now + 3 * TIMEOUT));
+        failures.answered(now + 3 * TIMEOUT);
+        assert!(!failures.one_more(now + 3 * TIMEOUT, now + 4 * TIMEOUT));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_server_that_answers_is_no_silence() {
-        let mut silence = Silence::default();
+    async fn a_connection_that_lost_one_node_is_replaced_after_ten_seconds() {
+        let mut failures = Failures::default();
+        let begun_at = Instant::now();
+        let mut now = begun_at;
+        loop {
+            // Another node answers all the time.
+            failures.answered(now + TIMEOUT / 2);
+            let is_long = failures.one_more(now, now + TIMEOUT);
+            now += TIMEOUT;
+            if is_long {
+                break;
+            }
+        }
+        assert_eq!(now, begun_at + TIMEOUT + FAILING_FOR);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_that_are_far_apart_replace_nothing() {
+        let mut failures = Failures::default();
         let mut now = Instant::now();
         for _ in 0..100 {
-            // A call to a server that is gone began before another server answered, and fails after that.
-            silence.ends(now + TIMEOUT / 2);
-            assert!(!silence.is_long_at(now));
-            now += TIMEOUT;
+            failures.answered(now);
+            assert!(!failures.one_more(now, now + TIMEOUT));
+            now += FAILURES_APART + Duration::from_millis(1);
         }
     }
 }

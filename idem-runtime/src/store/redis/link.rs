@@ -11,7 +11,6 @@ use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{
     MultipleNodeRoutingInfo, Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr,
 };
-#[cfg(feature = "redis-cluster")]
 use redis::io::tcp::TcpSettings;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, RedisError, RedisResult,
@@ -51,10 +50,7 @@ impl Link {
     /// Connects to the server of this URL.
     pub(super) async fn open(url: &str, timeout: Duration) -> Result<Self, StoreError> {
         let info = url.into_connection_info().map_err(errors::error)?;
-        let settings = info.tcp_settings().clone().set_nodelay(true);
-        // A peer that vanished without a word is noticed by the packets that it does not acknowledge.
-        #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-        let settings = settings.set_user_timeout(timeout.saturating_mul(2));
+        let settings = tcp_settings(info.tcp_settings().clone(), timeout);
         let client = Client::open(info.set_tcp_settings(settings)).map_err(errors::error)?;
         // The manager would retry a refused login until the time limit.
         let once = AsyncConnectionConfig::new()
@@ -82,7 +78,7 @@ impl Link {
         let client = ClusterClient::builder(urls)
             .connection_timeout(timeout)
             .response_timeout(timeout)
-            .tcp_settings(TcpSettings::default().set_nodelay(true))
+            .tcp_settings(tcp_settings(TcpSettings::default(), timeout))
             .build()
             .map_err(errors::error)?;
         let connection = bounded(timeout, client.get_async_connection()).await?;
@@ -364,6 +360,16 @@ fn primary_at(address: &Value) -> Option<Primary> {
         host: host.to_owned(),
         port: port.parse().ok()?,
     })
+}
+
+/// A peer that vanished without a word is noticed by the packets that it does not acknowledge.
+fn tcp_settings(settings: TcpSettings, timeout: Duration) -> TcpSettings {
+    let settings = settings.set_nodelay(true);
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    let settings = settings.set_user_timeout(timeout.saturating_mul(2));
+    #[cfg(not(any(target_os = "android", target_os = "fuchsia", target_os = "linux")))]
+    let _ = timeout;
+    settings
 }
 
 async fn bounded<T>(timeout: Duration, answer: impl Future<Output = T>) -> Result<T, StoreError> {
