@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use idem_runtime::record::Token;
-use idem_runtime::store::{Claim, ClaimRequest};
+use idem_runtime::record::ClaimId;
+use idem_runtime::store::{ClaimOutcome, ClaimRequest};
 use idem_runtime::{RedisConnection, RedisStore, Store, StoreErrorKind};
 use idem_servers::{Options, RedisCluster, Server};
 use tokio::runtime::{Builder, Runtime};
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 
 fn fresh() -> ClaimRequest {
     ClaimRequest {
-        token: Token::random(),
+        claim_id: ClaimId::random(),
         ..claim(&format!("{:032x}", rand::random::<u128>()))
     }
 }
@@ -51,7 +51,7 @@ async fn until_granted(store: &RedisStore) -> usize {
     let mut unanswered = 0;
     loop {
         match store.claim(&fresh()).await {
-            Ok(Claim::Granted(_)) => return unanswered,
+            Ok(ClaimOutcome::Granted(_)) => return unanswered,
             Ok(other) => panic!("{other:?} for a fresh key"),
             Err(error) => {
                 assert!(error.is_retryable(), "{error:?}");

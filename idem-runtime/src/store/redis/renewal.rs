@@ -52,11 +52,15 @@ impl Renewals {
         if !self.lock().begins(epoch, Instant::now()) {
             return false;
         }
-        let mut running = Running {
+        let running = Running {
             renewals: self.clone(),
             is_renewed: false,
         };
-        runtime.spawn(async move { running.is_renewed = renew.await });
+        runtime.spawn(async move {
+            // The task holds the guard as a whole, and not a copy of its field.
+            let mut running = running;
+            running.is_renewed = renew.await;
+        });
         true
     }
 
