@@ -7,6 +7,7 @@ use idem_runtime::outbox::{Outbox, RelayGuard};
 use idem_runtime::{Error, Idem, outbox};
 use rand::RngExt;
 use tokio::sync::Mutex;
+use tokio::time::error::Elapsed;
 
 use super::calls::{self, Book, ChargeError};
 use super::database::OnePool;
@@ -23,6 +24,15 @@ const STATEMENT: Duration = Duration::from_secs(10);
 /// Number of messages that the purger and the application's own purge remove in one batch.
 const PURGED: u32 = 100;
 const ORDERINGS: usize = 4;
+
+/// Runs the application's own statements and waits for them at most [`STATEMENT`]. They run to completion in any case: a
+/// statement of the application that is dropped halfway can leave its connection out of step with the server.
+async fn in_time<T: Send + 'static>(
+    statements: impl Future<Output = T> + Send + 'static,
+) -> Result<T, Elapsed> {
+    let ended = tokio::time::timeout(STATEMENT, tokio::spawn(statements)).await?;
+    Ok(ended.expect("the statements of the application do not panic"))
+}
 
 /// Resources that the callers of a worker share.
 pub(super) trait Work: Send + Sync + 'static {
@@ -199,13 +209,14 @@ impl<S: OnePool> Shop<S> {
         let begun_at = wall_clock();
         let key = self.plain.some_key();
         let id = self.plain.book.next_id();
-        let before = async {
-            let mut outer = S::begin_own(&self.pool).await?;
-            let row = format!("outer:{id}.before");
-            S::charge(S::connection(&mut outer), &row, &self.plain.book.name).await?;
+        let (pool, name) = (self.pool.clone(), self.plain.book.name.clone());
+        let row = format!("outer:{id}.before");
+        let before = in_time(async move {
+            let mut outer = S::begin_own(&pool).await?;
+            S::charge(S::connection(&mut outer), &row, &name).await?;
             Ok::<_, sqlx::Error>(outer)
-        };
-        let mut outer = match tokio::time::timeout(STATEMENT, before).await {
+        });
+        let mut outer = match before.await {
             Ok(Ok(outer)) => outer,
             failed => {
                 let what = format!("{key}: before the call, {:?}", failed.map(Result::err));
@@ -223,18 +234,18 @@ impl<S: OnePool> Shop<S> {
             ))
         );
         let commits = !is_lost && rand::rng().random_bool(0.85);
-        let behind = async {
+        let (row, name) = (format!("outer:{id}.after"), self.plain.book.name.clone());
+        let behind = in_time(async move {
             if is_lost {
                 return S::rollback_own(outer).await;
             }
-            let row = format!("outer:{id}.after");
-            S::charge(S::connection(&mut outer), &row, &self.plain.book.name).await?;
+            S::charge(S::connection(&mut outer), &row, &name).await?;
             match commits {
                 true => S::commit_own(outer).await,
                 false => S::rollback_own(outer).await,
             }
-        };
-        match tokio::time::timeout(STATEMENT, behind).await {
+        });
+        match behind.await {
             Ok(Ok(())) => {
                 let what = if commits { "committed" } else { "rolled-back" };
                 let voice = &self.plain.book.voice;
@@ -268,9 +279,9 @@ impl<S: OnePool> Shop<S> {
         } else {
             Leave::Never
         };
-        let enqueue = async {
-            let mut outer = S::begin_own(&self.pool).await?;
-            let row = format!("outbox:{message}");
+        let (pool, row) = (self.pool.clone(), format!("outbox:{message}"));
+        let enqueue = in_time(async move {
+            let mut outer = S::begin_own(&pool).await?;
             S::charge(S::connection(&mut outer), &row, &ordering).await?;
             let enqueued = outbox::message(relaying::TOPIC, &payload).ordered_by(&ordering);
             let enqueued = until_left(leave, S::enqueue(&mut outer, enqueued)).await.0;
@@ -283,8 +294,8 @@ impl<S: OnePool> Shop<S> {
                 Some(Ok(())) | None => S::rollback_own(outer).await?,
             }
             Ok::<_, ChargeError>(())
-        };
-        let enqueued = tokio::time::timeout(STATEMENT, enqueue).await;
+        });
+        let enqueued = enqueue.await;
         if !matches!(enqueued, Ok(Ok(()))) {
             let what = format!("{message}: {enqueued:?} with {leave:?}");
             self.suspect("statement", begun_at, &what);

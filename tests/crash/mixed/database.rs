@@ -30,7 +30,7 @@ pub(super) type Payload = (String, u64);
 /// A store that shares one pool with its application.
 pub(super) trait OnePool: Database<Pool: Clone + 'static> {
     /// A transaction of the application.
-    type Outer: Send;
+    type Outer: Send + 'static;
     /// A connection from the pool.
     type Lent: DerefMut<Target = Self::Connection> + Send + 'static;
 
