@@ -121,12 +121,12 @@ enum End {
 
 impl ClusterCall<'_> {
     /// A server answered, if only with an error.
-    pub(super) fn is_answered(mut self) {
+    pub(super) fn answered(mut self) {
         self.end = End::Answered;
     }
 
     /// No server answered in time, or the connection failed.
-    pub(super) fn has_failed(mut self) {
+    pub(super) fn failed(mut self) {
         self.end = End::Failed;
     }
 }

@@ -109,15 +109,15 @@ impl Link {
                 let call = cluster.call();
                 match bounded(timeout, answer).await {
                     Ok(Err(error)) if errors::is_of_the_connection(&error) => {
-                        call.has_failed();
+                        call.failed();
                         Err(errors::cluster_error(error))
                     }
                     Ok(answer) => {
-                        call.is_answered();
+                        call.answered();
                         answer.map_err(errors::cluster_error)
                     }
                     Err(error) => {
-                        call.has_failed();
+                        call.failed();
                         Err(error)
                     }
                 }
