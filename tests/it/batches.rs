@@ -168,7 +168,7 @@ impl Crowd {
                     assert_eq!(record.identity, member.claim.identity);
                 }
                 (Expects::OneOf(_), ClaimOutcome::Granted(_)) => {
-                    winners.push(member.claim.claim_id)
+                    winners.push(member.claim.claim_id);
                 }
                 (Expects::OneOf(_), ClaimOutcome::Existing(record)) => {
                     assert_eq!(record.state, State::Running, "{key}");
