@@ -63,16 +63,17 @@ use scripts::{ScriptCall, span};
 /// # Failover
 ///
 /// The driver's connection to a cluster follows the cluster, but may be stuck for good after a node was lost. The store
-/// therefore makes a new connection where no node answered for about four seconds, or where calls kept failing for ten.
-/// It tries again every few seconds while calls fail. A store on a `ClusterConnection` that the caller made cannot do so,
-/// see [`RedisConnection::open_cluster`]. Name several nodes of the cluster, since a new connection begins at one of them.
+/// therefore creates a new connection if no node answered for about four seconds, or if calls kept failing for ten. It
+/// tries again every few seconds while calls fail. A store on a `ClusterConnection` that the caller made cannot do so,
+/// see [`RedisConnection::open_cluster`]. Name several nodes of the cluster, because a new connection begins at one of
+/// them.
 ///
-/// A connection to a single address (a DNS name, a virtual IP, a proxy) cannot tell that the address leads to another
-/// server by now: an old primary that is demoted keeps its
-/// connections and refuses what they write. At the first such answer the store ends that connection and makes a new
-/// one, at most once a second, and less often while the address still leads to a replica. Until it leads to the new
-/// primary, writes fail with [`StoreErrorKind::ReadOnly`], which [is retryable](StoreError::is_retryable) here, and
-/// calls wait for it as for any failure that passes.
+/// A connection to a single address (a DNS name, a virtual IP, a proxy) cannot detect that the address now leads to
+/// another server: an old primary that is demoted keeps its connections and refuses their writes. At the first such
+/// answer the store closes that connection and opens a new one. It does so at most once a second, and less often while
+/// the address still leads to a replica. Until the address leads to the new primary, writes fail with
+/// [`StoreErrorKind::ReadOnly`], which [is retryable](StoreError::is_retryable) here, and calls retry as after any
+/// transient failure.
 ///
 /// # What Redis can lose
 ///
@@ -387,8 +388,9 @@ impl RedisStore {
 
 #[cfg(feature = "redis-cluster")]
 impl RedisStore {
-    /// Connects to the cluster that these servers are part of, and warns in the log where an eviction policy may remove
-    /// records. Connections are made anew whenever they are lost or do not answer, and follow the cluster when it changes.
+    /// Connects to the cluster that these servers are part of, and logs a warning if an eviction policy may remove
+    /// records. Connections are made again whenever they are lost or do not answer, and follow the cluster when it
+    /// changes.
     ///
     /// # Errors
     /// Those of [`open`](Self::open).
@@ -606,16 +608,16 @@ impl RedisConnection {
 
 #[cfg(feature = "redis-cluster")]
 impl RedisConnection {
-    /// Connects to the cluster that these servers are part of, as [`RedisStore::open_cluster`] does: for a cache, or for
+    /// Connects to the cluster that these servers are part of, like [`RedisStore::open_cluster`]: for a cache, or for
     /// [`wait_for_replicas`](RedisStore::wait_for_replicas).
     ///
     /// Each command takes at most two seconds.
     ///
     /// # Errors
-    /// As [`RedisStore::open`].
+    /// Those of [`RedisStore::open`].
     ///
     /// # Cancel safety
-    /// Dropped, it has changed nothing.
+    /// If the future is dropped, nothing has changed.
     pub async fn open_cluster<'a>(
         urls: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, StoreError> {

@@ -1,4 +1,4 @@
-//! Connections to a cluster, which are replaced where the cluster does not answer any more.
+//! Connections to a cluster, which are replaced if the cluster no longer answers.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,12 +9,12 @@ use tokio::time::Instant;
 
 use super::renewal::{Epoch, Renewals};
 
-/// The connections to a cluster. Clones share them.
+/// Connections to a cluster. Clones share them.
 #[derive(Clone)]
 pub(super) struct Cluster(Arc<Shared>);
 
 struct Shared {
-    /// Makes new connections. A connection that the caller made has none, and is never replaced.
+    /// Client that makes new connections. A connection that the caller made has none, and is never replaced.
     client: Option<ClusterClient>,
     current: Mutex<Arc<Current>>,
     renewals: Renewals,
@@ -26,18 +26,18 @@ struct Current {
     failures: Mutex<Failures>,
 }
 
-/// How long no call may have been answered before a call that is not answered either makes a new connection. A script
-/// that holds up a server for less than this never does.
+/// Time without any answer after which one more unanswered call makes a new connection. A script that blocks a server
+/// for less than this never does.
 const SILENT_FOR: Duration = Duration::from_secs(2);
-/// How long calls may have failed, while others were answered, before one more makes a new connection: the old one may
-/// have lost a single node.
+/// Time of failing calls, while others are answered, after which one more failure makes a new connection: the old one
+/// may have lost a single node.
 const FAILING_FOR: Duration = Duration::from_secs(10);
-/// Time without a failed call after which the failures of [`FAILING_FOR`] are counted anew.
+/// Time without a failed call after which the failures of [`FAILING_FOR`] are counted from zero.
 const FAILURES_APART: Duration = Duration::from_secs(5);
-/// How long a call whose caller left must have waited to count as one that was not answered.
+/// Minimum wait of a call that its caller cancels to count as unanswered.
 const LEFT_AFTER: Duration = Duration::from_millis(500);
-/// Time limit of a new connection. The client waits for a node that does not answer twice, two seconds each, and for
-/// the slots in between.
+/// Time limit of a new connection. The client waits two seconds for a node that does not answer, twice, and for the
+/// slots between the two.
 const WITHIN: Duration = Duration::from_secs(10);
 
 impl Cluster {
@@ -55,7 +55,7 @@ impl Cluster {
         self.current().connection.clone()
     }
 
-    /// A call that begins now. Dropped, it was not answered.
+    /// Begins a call. If the call is dropped, it counts as unanswered.
     pub(super) fn call(&self) -> ClusterCall<'_> {
         ClusterCall {
             cluster: self,
@@ -69,7 +69,7 @@ impl Cluster {
         Arc::clone(&lock(&self.0.current))
     }
 
-    /// Replaces the connection. What is in flight on the old one ends there: each call has a clone, and the last one
+    /// Replaces the connection. Calls in flight on the old one end there: each call has a clone, and the last clone
     /// closes it.
     fn renew(&self, epoch: Epoch) {
         let Some(client) = self.0.client.clone() else {
@@ -103,10 +103,10 @@ impl Current {
     }
 }
 
-/// A call under way.
+/// Call in flight.
 pub(super) struct ClusterCall<'a> {
     cluster: &'a Cluster,
-    /// The connection that was there before the command was sent: what the call meets is about that one.
+    /// Connection at the time before the command was sent. The result of the call is about that connection.
     current: Arc<Current>,
     begun_at: Instant,
     end: End,
@@ -115,17 +115,17 @@ pub(super) struct ClusterCall<'a> {
 enum End {
     Answered,
     Failed,
-    /// The caller left.
+    /// The caller cancelled the call.
     Left,
 }
 
 impl ClusterCall<'_> {
-    /// A server answered, if only with an error.
+    /// Records that a server answered, even with an error.
     pub(super) fn answered(mut self) {
         self.end = End::Answered;
     }
 
-    /// No server answered in time, or the connection failed.
+    /// Records that no server answered in time, or that the connection failed.
     pub(super) fn failed(mut self) {
         self.end = End::Failed;
     }
@@ -147,13 +147,13 @@ impl Drop for ClusterCall<'_> {
     }
 }
 
-/// The calls over one connection that failed.
+/// Failed calls over one connection.
 #[derive(Default)]
 struct Failures {
     answered_at: Option<Instant>,
-    /// When the first call since the last answer began that was not answered.
+    /// Start of the first unanswered call since the last answer.
     silent_since: Option<Instant>,
-    /// When the first and the last of a series of calls failed, whether or not others were answered in between.
+    /// Times of the first and the last failed call in a series, even if others were answered between them.
     series: Option<(Instant, Instant)>,
 }
 
@@ -163,9 +163,9 @@ impl Failures {
         self.silent_since = None;
     }
 
-    /// Notes a call that was not answered, and tells whether the connection has to be replaced.
+    /// Records an unanswered call. Returns true if the connection has to be replaced.
     fn one_more(&mut self, begun_at: Instant, now: Instant) -> bool {
-        // A call may have begun before another one was answered. Calls that waited together for one slow script began
+        // A call may have begun before another one was answered. Calls that waited for the same slow script began
         // together.
         let silent_from = self.answered_at.map_or(begun_at, |it| it.max(begun_at));
         let silent_since = self
@@ -183,7 +183,7 @@ impl Failures {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change is made as a whole.
+    // Each change is made as a whole, so the data is valid even after a panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -197,7 +197,7 @@ mod tests {
     async fn a_slow_script_replaces_nothing() {
         let mut failures = Failures::default();
         let now = Instant::now();
-        // All that came while the script ran, and gave up in the middle of it.
+        // All calls that arrive while the script runs, and time out in the middle of it.
         for after in (0..1900).map(Duration::from_millis) {
             assert!(!failures.one_more(now + after, now + after + TIMEOUT));
         }
@@ -214,7 +214,7 @@ mod tests {
         let now = Instant::now();
         assert!(!failures.one_more(now, now + TIMEOUT));
         assert!(failures.one_more(now + TIMEOUT, now + 2 * TIMEOUT));
-        // For as long as that lasts, each call says so, and the renewals have their own pauses.
+        // Each further call reports this as long as it lasts, and the renewals have their own pauses.
         assert!(failures.one_more(now + 2 * TIMEOUT, now + 3 * TIMEOUT));
         failures.answered(now + 3 * TIMEOUT);
         assert!(!failures.one_more(now + 3 * TIMEOUT, now + 4 * TIMEOUT));
@@ -226,7 +226,7 @@ mod tests {
         let begun_at = Instant::now();
         let mut now = begun_at;
         loop {
-            // Another node answers all the time.
+            // Another node answers throughout.
             failures.answered(now + TIMEOUT / 2);
             let is_long = failures.one_more(now, now + TIMEOUT);
             now += TIMEOUT;

@@ -41,7 +41,7 @@ pub(super) fn failed_while_moving(error: &StoreError) -> bool {
     error.kind() == StoreErrorKind::Unavailable && source.is_some_and(is_moving)
 }
 
-/// Whether no server answered: the connection failed, or took too long.
+/// Returns true if no server answered: the connection failed, or took too long.
 #[cfg(feature = "redis-cluster")]
 pub(super) fn is_of_the_connection(error: &RedisError) -> bool {
     matches!(
@@ -50,7 +50,7 @@ pub(super) fn is_of_the_connection(error: &RedisError) -> bool {
     )
 }
 
-/// Whether the server that answered is a replica: its connection leads to the wrong server, and always will.
+/// Returns true if a replica answered: the connection leads to the wrong server, and always will.
 pub(super) fn is_of_a_replica(error: &RedisError) -> bool {
     matches!(code_of(error), Some("READONLY" | "MASTERDOWN")) || refuses_wait(error)
 }

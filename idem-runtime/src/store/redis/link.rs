@@ -86,8 +86,8 @@ impl Link {
         Ok(Self::Cluster(Cluster::new(connection, Some(client))))
     }
 
-    /// Waits for an answer, and gives the connection up where the answer says that its server is a replica, or where a
-    /// cluster has not answered for a while.
+    /// Waits for an answer. Gives the connection up if the answer shows that its server is a replica, or if a cluster
+    /// has not answered for a while.
     async fn answer<T>(
         &self,
         timeout: Duration,
@@ -125,8 +125,9 @@ impl Link {
         }
     }
 
-    /// The epoch of the connection, which changes when it was given up. That of a cluster never does: its client asks anew
-    /// which node is the primary, so that a connection has nothing to follow, and each notices its own silence.
+    /// Epoch of the connection, which changes when the connection is given up. The epoch of a cluster never changes:
+    /// its client detects the new primary, so a connection has nothing to follow, and each connection notices its own
+    /// silence.
     pub(super) fn epoch(&self) -> Epoch {
         match self {
             Self::One(single) => single.epoch(),
@@ -344,7 +345,7 @@ impl From<ConnectionManager> for Link {
     }
 }
 
-/// A connection that the caller made is never replaced: nothing tells how to make another one.
+/// A connection that the caller made is never replaced: the store does not know how to make another one.
 #[cfg(feature = "redis-cluster")]
 impl From<ClusterConnection> for Link {
     fn from(connection: ClusterConnection) -> Self {
@@ -362,7 +363,7 @@ fn primary_at(address: &Value) -> Option<Primary> {
     })
 }
 
-/// A peer that vanished without a word is noticed by the packets that it does not acknowledge.
+/// Detects a peer that vanished silently by the packets that it does not acknowledge.
 fn tcp_settings(settings: TcpSettings, timeout: Duration) -> TcpSettings {
     let settings = settings.set_nodelay(true);
     #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]

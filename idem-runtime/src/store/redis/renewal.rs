@@ -1,4 +1,4 @@
-//! When a connection is replaced: one renewal at a time, with growing pauses, in a task of its own.
+//! Replacement of a connection: one renewal at a time, with growing pauses, in its own task.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-/// The number of times that the connection was given up: an answer is about the connection of its own epoch.
+/// Number of times that the connection was given up: an answer is about the connection of its own epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Epoch(u64);
 
@@ -16,14 +16,14 @@ impl Epoch {
     }
 }
 
-/// Pause between two renewals: the address may lead to a replica for a while, or for good, the cluster may be down, and
-/// each renewal costs connections or cuts off what is in flight.
+/// First pause between two renewals. The address may lead to a replica for a while, or for good, or the cluster may be
+/// down, and each renewal costs connections or cuts off calls in flight.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
-/// Time without a renewal after which the pauses begin anew.
+/// Time without a renewal after which the pauses start from the first one again.
 const CALM: Duration = Duration::from_secs(60);
 
-/// The renewals of one connection. Clones share them.
+/// Renewals of one connection. Clones share them.
 #[derive(Clone)]
 pub(super) struct Renewals(Arc<Mutex<Renewal>>);
 
@@ -37,15 +37,15 @@ impl Renewals {
     }
 
     /// Runs `renew` in the background, unless the connection was renewed since the epoch, is being renewed, or was
-    /// renewed a moment ago. Returns whether it runs. `renew` tells whether the connection is another one now.
+    /// renewed a moment ago. Returns true if it runs. `renew` returns true if the connection is a new one.
     ///
-    /// The task runs to its end even if the caller goes away.
+    /// The task runs to its end even if the caller is cancelled.
     pub(super) fn start(
         &self,
         epoch: Epoch,
         renew: impl Future<Output = bool> + Send + 'static,
     ) -> bool {
-        // A call may be dropped where there is no runtime.
+        // A call may be dropped outside of a runtime.
         let Ok(runtime) = Handle::try_current() else {
             return false;
         };
@@ -57,7 +57,7 @@ impl Renewals {
             is_renewed: false,
         };
         runtime.spawn(async move {
-            // The task holds the guard as a whole, and not a copy of its field.
+            // The task owns the whole guard, not a copy of its field.
             let mut running = running;
             running.is_renewed = renew.await;
         });
@@ -65,13 +65,13 @@ impl Renewals {
     }
 
     fn lock(&self) -> MutexGuard<'_, Renewal> {
-        // Each change is made as a whole.
+        // Each change is made as a whole, so the data is valid even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A renewal under way. Dropping it ends the renewal, so that one whose task panics, or whose runtime shuts down, does
-/// not keep all others from beginning.
+/// Renewal in progress. Dropping it ends the renewal, so that a task that panics, or whose runtime shuts down, does not
+/// block all later renewals.
 struct Running {
     renewals: Renewals,
     is_renewed: bool,
@@ -85,7 +85,7 @@ impl Drop for Running {
 
 struct Renewal {
     epoch: Epoch,
-    /// One renewal at a time, however many answers ask for it.
+    /// True while a renewal runs. There is one renewal at a time, however many answers request it.
     running: bool,
     next: Option<Instant>,
     pause: Duration,
@@ -136,7 +136,7 @@ mod tests {
         assert!(renewal.begins(Epoch(0), now));
         assert!((0..1000).all(|_| !renewal.begins(Epoch(0), now)));
         renewal.ends(true, now);
-        // Answers of the connection that was given up, which come late.
+        // Late answers of the connection that was given up.
         let later = now + LONGEST_PAUSE;
         assert!((0..1000).all(|_| !renewal.begins(Epoch(0), later)));
         assert!(renewal.begins(Epoch(1), later));

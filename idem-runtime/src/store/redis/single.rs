@@ -40,7 +40,7 @@ impl Single {
     /// Reconnects in the background, unless this was done since the epoch, is being done, or was done a moment ago.
     /// Returns true if it reconnects.
     ///
-    /// Commands that are sent meanwhile may fail as on any lost connection.
+    /// Commands that are sent during the reconnection may fail, as on any lost connection.
     pub(super) fn give_up(&self, epoch: Epoch) -> bool {
         let manager = self.connection();
         let starts = self.renewals.start(epoch, async {
@@ -57,8 +57,8 @@ impl Single {
     }
 }
 
-/// `QUIT` ends the connection on the server's side, whoever made the manager. ACLs cannot forbid it. The manager
-/// notices with the next command, which may fail, and connects again.
+/// Reconnects. `QUIT` closes the connection on the server's side, with any kind of manager. ACLs cannot forbid it. The
+/// manager notices at the next command, which may fail, and connects again.
 async fn reconnect(mut manager: ConnectionManager) {
     for command in ["QUIT", "PING"] {
         let command = cmd(command);
