@@ -8,8 +8,8 @@ pub use std::time::Duration;
 pub use crate::codec::StoredValue;
 pub use crate::engine::transaction::{Driver, InTransaction, Transactions, transactions};
 pub use crate::engine::typed::{
-    Ask, Asking, CallError, ErrorCodec, ErrorKind, Handle, Reconciled, Returns, Running,
-    ValueCodec, default_handle, handle,
+    CallError, Entered, ErrorCodec, ErrorKind, Handle, ReconcileRequest, Reconciled, Returns,
+    Running, ValueCodec, default_handle, handle,
 };
 pub use crate::engine::{Attempt, Call};
 pub use crate::error::{Error, InvalidCall};
@@ -87,22 +87,22 @@ pub fn enter<R: Returns>(
     typed::enter(handle, call, values, errors)
 }
 
-/// `typed::enter_asking`.
-pub fn enter_asking<R: Returns>(
+/// `typed::enter_reconciling`.
+pub fn enter_reconciling<R: Returns>(
     handle: Handle,
     call: Call,
     values: ValueCodec<R::Ok>,
     errors: ErrorCodec<R::Err>,
-) -> impl Future<Output = OrAnswer<R, Asking<R::Ok, R::Err>>> {
-    typed::enter_asking(handle, call, values, errors)
+) -> impl Future<Output = OrAnswer<R, Entered<R::Ok, R::Err>>> {
+    typed::enter_reconciling(handle, call, values, errors)
 }
 
-/// [`Ask::answer`].
+/// [`ReconcileRequest::answer`].
 pub fn answer<R: Returns>(
-    ask: Ask<R::Ok, R::Err>,
+    request: ReconcileRequest<R::Ok, R::Err>,
     answer: Result<Reconciled<R::Ok>, R::Err>,
-) -> impl Future<Output = OrAnswer<R, Asking<R::Ok, R::Err>>> {
-    ask.answer(answer)
+) -> impl Future<Output = OrAnswer<R, Entered<R::Ok, R::Err>>> {
+    request.answer(answer)
 }
 
 /// [`Running::drive`].

@@ -20,7 +20,7 @@ struct Stage {
 
 impl Stage {
     const ENTER: Self = Self::new("enter", 0);
-    const ENTER_ASKING: Self = Self::new("enter_asking", 0);
+    const ENTER_RECONCILING: Self = Self::new("enter_reconciling", 0);
     const ANSWER: Self = Self::new("answer", 0);
     const ENTER_TRANSACTION: Self = Self::new("enter_transaction", 1);
     const JOIN_TRANSACTION: Self = Self::new("join_transaction", 2);
@@ -157,23 +157,24 @@ impl Idempotent {
     /// Statements that claim the record, and evaluate `question` as often as the runtime asks, or return.
     fn claim_or_ask(&self, arguments: &TokenStream, question: &TokenStream) -> TokenStream {
         let p = &self.private(Span::call_site());
-        let [running, answer, asking, ask] = ["running", "answer", "asking", "ask"].map(local);
+        let [running, answer, entered, request] =
+            ["running", "answer", "entered", "request"].map(local);
         let attempt = self.attempt.as_ref().map(|attempt| {
             quote! {
                 #[allow(unused_variables)]
-                let #attempt = #ask.attempt();
+                let #attempt = #request.attempt();
             }
         });
         let borrows = self.borrows();
-        let enter = self.awaited(Stage::ENTER_ASKING, arguments);
-        let go_on = self.awaited(Stage::ANSWER, &quote!(#ask, { #borrows #question }));
+        let enter = self.awaited(Stage::ENTER_RECONCILING, arguments);
+        let go_on = self.awaited(Stage::ANSWER, &quote!(#request, { #borrows #question }));
         let returned = self.stage(Stage::RETURNED, &answer.to_token_stream());
         quote! {
-            let mut #asking = #enter;
+            let mut #entered = #enter;
             let mut #running = loop {
-                #asking = match #asking {
-                    #p::Result::Ok(#p::Asking::Run(#running)) => break #running,
-                    #p::Result::Ok(#p::Asking::Ask(#ask)) => {
+                #entered = match #entered {
+                    #p::Result::Ok(#p::Entered::Run(#running)) => break #running,
+                    #p::Result::Ok(#p::Entered::Reconcile(#request)) => {
                         #attempt
                         #go_on
                     }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::give_back::GiveBack;
 pub(super) use self::send::MAX_ORPHANS;
-use self::send::{Ask, Sent};
+use self::send::{ClaimMessage, Sent};
 
 use super::Attempt;
 use super::call::Prepared;
@@ -38,7 +38,7 @@ pub(super) enum Claimed {
     /// The record has an outcome already.
     Replay(SharedOutcome, Waited),
     /// `reconcile` must first say what became of the crashed attempt.
-    Ask(Box<Record>),
+    NeedsReconcile(Box<Record>),
 }
 
 /// True if the call waited for another one.
@@ -55,7 +55,7 @@ pub(super) struct Claimer<'o> {
     polls: Backoff,
     waited: bool,
     /// True if the call can run `reconcile` for a crashed attempt.
-    can_ask: bool,
+    can_reconcile: bool,
     /// None while the call waits for a leader, or relies on the store without single-flight.
     leader: Option<Leader>,
     sent: Sent,
@@ -93,7 +93,7 @@ enum ClaimStage {
 }
 
 impl<'o> Claimer<'o> {
-    pub(super) fn new(call: Arc<Prepared>, can_ask: bool) -> Self {
+    pub(super) fn new(call: Arc<Prepared>, can_reconcile: bool) -> Self {
         let now = Instant::now();
         Self {
             deadline: later(now, call.wait),
@@ -101,7 +101,7 @@ impl<'o> Claimer<'o> {
             call,
             polls: Backoff::of_polls(),
             waited: false,
-            can_ask,
+            can_reconcile,
             leader: None,
             sent: Sent::default(),
             transaction: None,
@@ -113,9 +113,9 @@ impl<'o> Claimer<'o> {
         call: Arc<Prepared>,
         transaction: &'o mut (dyn TransactionClaim + 'o),
     ) -> Self {
-        let mut claimant = Self::new(call, false);
-        claimant.transaction = Some(transaction);
-        claimant
+        let mut claimer = Self::new(call, false);
+        claimer.transaction = Some(transaction);
+        claimer
     }
 
     /// Claims the record, waits for it, or returns its outcome.
@@ -173,7 +173,7 @@ impl<'o> Claimer<'o> {
         match &claimed {
             // The attempt has taken the leadership along.
             Ok(Claimed::Run(..)) => {}
-            Ok(Claimed::Ask(dead)) => self.ask_for_all(&dead.fingerprint),
+            Ok(Claimed::NeedsReconcile(dead)) => self.ask_for_all(&dead.fingerprint),
             Ok(Claimed::Replay(ended, _)) => {
                 let joins = self.joins();
                 if let Some(leader) = self.leader.take() {
@@ -210,8 +210,8 @@ impl<'o> Claimer<'o> {
             return Box::pin(self.open(None, &call.request)).await;
         }
         let now = self.now.take();
-        match self.sent.send(&self.call, &Ask::Call, now).await {
-            Ok((claim, sent_at)) => self.look(claim, sent_at).await,
+        match self.sent.send(&self.call, &ClaimMessage::Call, now).await {
+            Ok((claim, sent_at)) => self.act_on(claim, sent_at).await,
             Err(error) => self.without_store(error),
         }
     }
@@ -267,7 +267,7 @@ impl<'o> Claimer<'o> {
     }
 
     /// Interprets the store's answer for this call.
-    async fn look(&mut self, claim: ClaimOutcome, sent_at: Instant) -> Result<ClaimStage, Error> {
+    async fn act_on(&mut self, claim: ClaimOutcome, sent_at: Instant) -> Result<ClaimStage, Error> {
         match claim {
             ClaimOutcome::Granted(granted) => {
                 if let Err(error) = self.call.in_time(granted.first_claimed_at) {
@@ -335,8 +335,8 @@ impl<'o> Claimer<'o> {
                 self.claim_as_stored(Some(&record.observation()), &record)
                     .await
             }
-            (State::Running | State::Interrupted, OnCrash::Reconcile) if self.can_ask => {
-                Ok(ClaimStage::Claimed(Claimed::Ask(record)))
+            (State::Running | State::Interrupted, OnCrash::Reconcile) if self.can_reconcile => {
+                Ok(ClaimStage::Claimed(Claimed::NeedsReconcile(record)))
             }
             // Interrupting the record would wait for the caller's own transaction, which may have locked it. The next
             // call outside of a transaction interrupts it.
@@ -375,13 +375,13 @@ impl<'o> Claimer<'o> {
                 _ => Ok(ClaimStage::Again),
             };
         }
-        let ask = Ask::Other(Box::new((observed.copied(), request)));
-        let (claim, sent_at) = match self.sent.send(&self.call, &ask, None).await {
+        let message = ClaimMessage::Other(Box::new((observed.copied(), request)));
+        let (claim, sent_at) = match self.sent.send(&self.call, &message, None).await {
             Ok(answer) => answer,
             Err(error) => return self.without_store(error),
         };
         match claim {
-            ClaimOutcome::Granted(_) => self.look(claim, sent_at).await,
+            ClaimOutcome::Granted(_) => self.act_on(claim, sent_at).await,
             // Another call won the race. Reading the record is left to the next round, because two calls could
             // otherwise chase each other here without a limit.
             ClaimOutcome::Existing(_) => Ok(ClaimStage::Again),
@@ -422,10 +422,10 @@ impl<'o> Claimer<'o> {
         };
         match answer {
             ClaimInTransaction::Granted(granted) => {
-                self.look(ClaimOutcome::Granted(granted), sent_at).await
+                self.act_on(ClaimOutcome::Granted(granted), sent_at).await
             }
             ClaimInTransaction::Existing(record) => {
-                self.look(ClaimOutcome::Existing(record), sent_at).await
+                self.act_on(ClaimOutcome::Existing(record), sent_at).await
             }
             ClaimInTransaction::Locked { fingerprint } => Ok(ClaimStage::Locked(fingerprint)),
         }

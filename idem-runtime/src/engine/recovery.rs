@@ -224,8 +224,8 @@ impl Recovery {
                     tasks: &mut calls,
                     under_way: &under_way,
                 };
-                let looked = self.look(operation, calls, &stopped).await;
-                if let Err(error) = looked {
+                let polled = self.poll(operation, calls, &stopped).await;
+                if let Err(error) = polled {
                     tracing::warn!(
                         target: "idem",
                         operation = operation.as_str(),
@@ -239,7 +239,7 @@ impl Recovery {
     }
 
     /// Handles all due recovery inputs of one operation.
-    async fn look(
+    async fn poll(
         &self,
         operation: &Operation,
         mut calls: Calls<'_>,

@@ -6,7 +6,7 @@ use std::pin::Pin;
 
 use super::transaction::InTransaction;
 use super::typed::{
-    Asking, ErrorCodec, ErrorKind, Handle, Reconciled, ValueCodec, enter, enter_asking,
+    Entered, ErrorCodec, ErrorKind, Handle, Reconciled, ValueCodec, enter, enter_reconciling,
 };
 use super::{Attempt, Call};
 use crate::codec::StoredValue;
@@ -123,13 +123,13 @@ where
         Some(mut reconcile) => {
             Box::pin(async move {
                 let call = call.on_crash(OnCrash::Reconcile);
-                let mut asking = enter_asking(handle, call, values, errors).await;
+                let mut entered = enter_reconciling(handle, call, values, errors).await;
                 loop {
-                    asking = match asking {
-                        Ok(Asking::Run(running)) => break Ok(running),
-                        Ok(Asking::Ask(ask)) => {
-                            let answer = reconcile(ask.attempt()).await;
-                            ask.answer(answer).await
+                    entered = match entered {
+                        Ok(Entered::Run(running)) => break Ok(running),
+                        Ok(Entered::Reconcile(request)) => {
+                            let answer = reconcile(request.attempt()).await;
+                            request.answer(answer).await
                         }
                         Err(answer) => break Err(answer),
                     };

@@ -26,12 +26,12 @@ type Leaders = HashMap<RecordId, Arc<Prepared>, BuildHasherDefault<IdHasher>>;
 /// Progress of a call, as seen by the calls that wait for it.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    state: Mutex<State>,
+    state: Mutex<ProgressState>,
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ProgressState {
     phase: Phase,
     /// True once a waiter has observed the phase; before that there is no waiter to wake.
     has_waiters: bool,
@@ -162,7 +162,7 @@ impl Progress {
         self.lock().live_until = None;
     }
 
-    fn update(&self, change: impl FnOnce(&mut State)) {
+    fn update(&self, change: impl FnOnce(&mut ProgressState)) {
         let has_waiters = {
             let mut state = self.lock();
             change(&mut state);
@@ -173,7 +173,7 @@ impl Progress {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ProgressState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

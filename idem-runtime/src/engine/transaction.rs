@@ -174,16 +174,16 @@ fn hold<'c, S: TransactionalStore, F: TransactionSource<'c, S> + 'c>(
     Box::pin(async move {
         let limit = call.engine.policy.store_timeout;
         let mut attempting = TransactionClaimer::new(Arc::clone(&store), source);
-        let mut claimant = Claimer::in_transaction(call, &mut attempting);
-        let claimed = claimant.claim().await;
-        drop(claimant);
+        let mut claimer = Claimer::in_transaction(call, &mut attempting);
+        let claimed = claimer.claim().await;
+        drop(claimer);
         let (attempt, leader) = match claimed {
             Ok(Claimed::Run(attempt, leader)) => (attempt, leader),
             Ok(Claimed::Replay(ended, waited)) => {
                 attempting.give_up(limit).await;
                 return Err(Instead::Replay(ended, waited));
             }
-            Ok(Claimed::Ask(_)) => {
+            Ok(Claimed::NeedsReconcile(_)) => {
                 attempting.give_up(limit).await;
                 // `reconcile` would act outside of the transaction.
                 return Err(Error::Interrupted.into());

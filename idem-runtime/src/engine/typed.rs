@@ -225,16 +225,16 @@ pub struct Running<T, E> {
 }
 
 /// A body that may run, or an earlier attempt to reconcile first.
-pub enum Asking<T, E> {
+pub enum Entered<T, E> {
     /// The body may run.
     Run(Running<T, E>),
     /// `reconcile` must first say what became of an earlier attempt.
-    Ask(Ask<T, E>),
+    Reconcile(ReconcileRequest<T, E>),
 }
 
 /// A crashed earlier attempt, about which `reconcile` is asked.
-pub struct Ask<T, E> {
-    claimant: Claimer<'static>,
+pub struct ReconcileRequest<T, E> {
+    claimer: Claimer<'static>,
     dead: Box<Record>,
     entry: Entry<T, E>,
 }
@@ -258,27 +258,27 @@ pub(crate) fn enter<T, E>(
     let begun = Entry::begin(handle, call, Codecs { values, errors }, false);
     // Boxed, so that the future of a long-running body does not reserve the memory that only claiming needs.
     Box::pin(async move {
-        let (mut claimant, entry) = begun?;
-        match claimant.claim().instrument(entry.span.clone()).await {
+        let (mut claimer, entry) = begun?;
+        match claimer.claim().instrument(entry.span.clone()).await {
             Ok(Claimed::Run(attempt, leader)) => Ok(entry.run(attempt, leader)),
             Ok(Claimed::Replay(ended, waited)) => Err(entry.replay(&ended, waited)),
             // Unreachable for a call that cannot ask.
-            Ok(Claimed::Ask(_)) => Err(entry.refuse(Error::Interrupted)),
+            Ok(Claimed::NeedsReconcile(_)) => Err(entry.refuse(Error::Interrupted)),
             Err(error) => Err(entry.refuse(error)),
         }
     })
 }
 
 /// Claims the record of a call with `on_crash = reconcile(...)`.
-pub(crate) async fn enter_asking<T, E>(
+pub(crate) async fn enter_reconciling<T, E>(
     handle: Handle,
     call: Call,
     values: ValueCodec<T>,
     errors: ErrorCodec<E>,
-) -> Result<Asking<T, E>, Result<T, E>> {
-    let (mut claimant, entry) = Entry::begin(handle, call, Codecs { values, errors }, true)?;
-    let claimed = claimant.claim().instrument(entry.span.clone()).await;
-    entry.go_on(claimed, claimant)
+) -> Result<Entered<T, E>, Result<T, E>> {
+    let (mut claimer, entry) = Entry::begin(handle, call, Codecs { values, errors }, true)?;
+    let claimed = claimer.claim().instrument(entry.span.clone()).await;
+    entry.go_on(claimed, claimer)
 }
 
 impl<T, E> Entry<T, E> {
@@ -287,10 +287,10 @@ impl<T, E> Entry<T, E> {
         handle: Handle,
         call: Call,
         codecs: Codecs<T, E>,
-        can_ask: bool,
+        can_reconcile: bool,
     ) -> Result<(Claimer<'static>, Self), Result<T, E>> {
         let (call, entry) = Self::prepare(handle, call, codecs, Joins(false))?;
-        Ok((Claimer::new(call, can_ask), entry))
+        Ok((Claimer::new(call, can_reconcile), entry))
     }
 
     /// Validates and freezes a call, with a span.
@@ -334,13 +334,13 @@ impl<T, E> Entry<T, E> {
     fn go_on(
         self,
         claimed: Result<Claimed, Error>,
-        claimant: Claimer<'static>,
-    ) -> Result<Asking<T, E>, Result<T, E>> {
+        claimer: Claimer<'static>,
+    ) -> Result<Entered<T, E>, Result<T, E>> {
         match claimed {
-            Ok(Claimed::Run(attempt, leader)) => Ok(Asking::Run(self.run(attempt, leader))),
+            Ok(Claimed::Run(attempt, leader)) => Ok(Entered::Run(self.run(attempt, leader))),
             Ok(Claimed::Replay(ended, waited)) => Err(self.replay(&ended, waited)),
-            Ok(Claimed::Ask(dead)) => Ok(Asking::Ask(Ask {
-                claimant,
+            Ok(Claimed::NeedsReconcile(dead)) => Ok(Entered::Reconcile(ReconcileRequest {
+                claimer,
                 dead,
                 entry: self,
             })),
@@ -386,10 +386,10 @@ fn record_refusal(span: &Span, error: &Error) {
     );
 }
 
-impl<T, E> Ask<T, E> {
+impl<T, E> ReconcileRequest<T, E> {
     /// The crashed attempt.
     pub fn attempt(&self) -> Attempt {
-        Attempt::abandoned(Arc::clone(self.claimant.call()), &self.dead)
+        Attempt::abandoned(Arc::clone(self.claimer.call()), &self.dead)
     }
 
     /// Continues with the answer of `reconcile`. An `Err` of `reconcile` is returned to the caller, and nothing is
@@ -400,7 +400,7 @@ impl<T, E> Ask<T, E> {
     pub async fn answer(
         mut self,
         answer: Result<Reconciled<T>, E>,
-    ) -> Result<Asking<T, E>, Result<T, E>> {
+    ) -> Result<Entered<T, E>, Result<T, E>> {
         let span = self.entry.span.clone();
         let claimed = match answer {
             Ok(answer) => Box::pin(self.act(answer)).instrument(span).await,
@@ -409,14 +409,14 @@ impl<T, E> Ask<T, E> {
                 return Err(Err(error));
             }
         };
-        self.entry.go_on(claimed, self.claimant)
+        self.entry.go_on(claimed, self.claimer)
     }
 
     async fn act(&mut self, answer: Reconciled<T>) -> Result<Claimed, Error> {
         let resolution = match answer {
-            Reconciled::NotDone => return self.claimant.take_over(&self.dead).await,
+            Reconciled::NotDone => return self.claimer.take_over(&self.dead).await,
             Reconciled::Done(value) => {
-                let policy = &self.claimant.call().engine.policy;
+                let policy = &self.claimer.call().engine.policy;
                 Resolution::Complete(outcome(
                     (self.entry.codecs.values.encode)(
                         &value,
@@ -430,13 +430,13 @@ impl<T, E> Ask<T, E> {
             Reconciled::Unknown => Resolution::Interrupt,
         };
         let observed = self.dead.observation();
-        if self.claimant.resolve(&observed, &resolution).await?
+        if self.claimer.resolve(&observed, &resolution).await?
             && resolution == Resolution::Interrupt
         {
             return Err(Error::Interrupted);
         }
         // Claims once more, so that even the call that stored the result replays it: all callers get the same value.
-        self.claimant.claim().await
+        self.claimer.claim().await
     }
 }
 
@@ -609,7 +609,7 @@ macro_rules! opaque_debug {
     )*};
 }
 
-opaque_debug!(ValueCodec<T>, ErrorCodec<E>, Running<T, E>, Asking<T, E>, Ask<T, E>);
+opaque_debug!(ValueCodec<T>, ErrorCodec<E>, Running<T, E>, Entered<T, E>, ReconcileRequest<T, E>);
 
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::poll_loop::with_timeout;
-use super::relay::{Counters, Failure, Shared};
+use super::relay::{Counters, Failure, RelayShared};
 use crate::error::StoreError;
 use crate::record::ClaimId;
 use crate::store::outbox::{MessageLease, StoredMessage};
@@ -38,7 +38,7 @@ const MAX_ERROR: usize = 1_000;
 /// Handles a message, and then its successors in the order of its ordering key. Querying the next message of one key is
 /// cheaper than searching all messages that wait behind others. Returns true if there may be messages that only a new
 /// poll finds.
-pub(super) async fn deliver_in_order(shared: Arc<Shared>, mut claim: ClaimedMessage) -> bool {
+pub(super) async fn deliver_in_order(shared: Arc<RelayShared>, mut claim: ClaimedMessage) -> bool {
     let mut run = 0;
     loop {
         let ordering_key = claim.message.ordering_key.clone();
@@ -76,7 +76,7 @@ pub(super) async fn deliver_in_order(shared: Arc<Shared>, mut claim: ClaimedMess
 }
 
 /// Handles a message and records the result. Returns true if the next message of its ordering key may follow.
-async fn handle(shared: &Shared, claim: ClaimedMessage) -> bool {
+async fn handle(shared: &RelayShared, claim: ClaimedMessage) -> bool {
     let message_lease = claim.message_lease();
     let ClaimedMessage {
         message,
@@ -142,7 +142,7 @@ struct HandledMessage {
 /// Runs the handler as a separate task, so that a handler that blocks its thread does not prevent the renewal of its
 /// own lease.
 async fn run(
-    shared: &Shared,
+    shared: &RelayShared,
     message_lease: MessageLease,
     handled: &mut HandledMessage,
     message: StoredMessage,
@@ -195,7 +195,11 @@ async fn run(
     }
 }
 
-async fn deliver(shared: &Shared, message_lease: MessageLease, handled: &HandledMessage) -> bool {
+async fn deliver(
+    shared: &RelayShared,
+    message_lease: MessageLease,
+    handled: &HandledMessage,
+) -> bool {
     let keep = shared.settings.keep_delivered;
     let delivered = settle(shared, handled, || {
         shared.messages.deliver(message_lease, keep)
@@ -209,7 +213,7 @@ async fn deliver(shared: &Shared, message_lease: MessageLease, handled: &Handled
 
 /// Parks the message. Returns true if later messages of its ordering key may follow.
 async fn park(
-    shared: &Shared,
+    shared: &RelayShared,
     message_lease: MessageLease,
     handled: &HandledMessage,
     error: &str,
@@ -233,7 +237,11 @@ async fn park(
 
 /// Runs a transition that ends a claim. Retries if the database fails, for as long as the message may still belong to
 /// this relay. False if another relay has the message, or will get it.
-async fn settle<F>(shared: &Shared, handled: &HandledMessage, transition: impl Fn() -> F) -> bool
+async fn settle<F>(
+    shared: &RelayShared,
+    handled: &HandledMessage,
+    transition: impl Fn() -> F,
+) -> bool
 where
     F: Future<Output = Result<bool, StoreError>>,
 {
@@ -267,7 +275,7 @@ where
 
 /// Finds out who ended the claim: true if this relay did. Another relay that took over has increased the number of
 /// attempts, which it could not do while the lease was valid.
-async fn was_taken(shared: &Shared, handled: &HandledMessage) -> Result<bool, StoreError> {
+async fn was_taken(shared: &RelayShared, handled: &HandledMessage) -> Result<bool, StoreError> {
     Ok(
         match with_timeout(shared.messages.attempt(handled.number)).await? {
             Some(attempt) => attempt == handled.attempt,

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::ENQUEUED;
 use super::deliver::{ClaimedMessage, deliver_in_order};
-use super::relay::Shared;
+use super::relay::RelayShared;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::ClaimId;
 use crate::store::outbox::{BATCH, Due};
@@ -26,7 +26,7 @@ const PURGE_BATCH: u32 = 1_000;
 /// Number of ordering keys that one poll visits, if too many messages wait behind others.
 const KEYS: usize = 64;
 
-pub(super) async fn run(shared: Arc<Shared>) {
+pub(super) async fn run(shared: Arc<RelayShared>) {
     let mut stop = shared.stop.subscribe();
     let mut enqueued = ENQUEUED.subscribe();
     let mut work = JoinSet::new();
@@ -41,17 +41,17 @@ pub(super) async fn run(shared: Arc<Shared>) {
     while !*stop.borrow() {
         let free = shared.settings.concurrency - work.len();
         let mut claimed = 0;
-        let looked = match free {
+        let polled = match free {
             0 => Ok(PollResult::Full),
             _ => {
                 let take = |claim: ClaimedMessage| {
                     claimed += 1;
                     work.spawn(deliver_in_order(Arc::clone(&shared), claim));
                 };
-                look(&shared, &mut seen, free, take).await
+                poll_once(&shared, &mut seen, free, take).await
             }
         };
-        let wait = match looked {
+        let wait = match polled {
             Ok(PollResult::Full) => None,
             Ok(PollResult::Contended) => Some(SOON),
             Ok(PollResult::Exhausted) => {
@@ -127,8 +127,8 @@ struct Seen {
 }
 
 /// Takes up to `free` messages, and none once the relay is asked to stop.
-async fn look(
-    shared: &Shared,
+async fn poll_once(
+    shared: &RelayShared,
     seen: &mut Seen,
     mut free: usize,
     mut take: impl FnMut(ClaimedMessage),
@@ -204,7 +204,7 @@ async fn look(
 /// Takes the first message of each ordering key after the last visited key, and returns their number. Visits at most
 /// [`KEYS`] keys; the next poll continues after them.
 async fn look_by_key(
-    shared: &Shared,
+    shared: &RelayShared,
     last_key: &mut String,
     free: usize,
     mut take: impl FnMut(ClaimedMessage),
@@ -244,7 +244,7 @@ async fn look_by_key(
     Ok(taken)
 }
 
-async fn purge(shared: &Shared) {
+async fn purge(shared: &RelayShared) {
     loop {
         match with_timeout(shared.messages.purge(PURGE_BATCH)).await {
             Ok(purged) if purged < u64::from(PURGE_BATCH) => return,

@@ -198,7 +198,7 @@ impl Relay {
             return Err(InvalidOutbox::ZeroConcurrency.into());
         }
         let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RelayShared {
             polling: self.messages.polling(&topics, self.settings.skip_parked),
             messages: self.messages,
             handlers: self.handlers,
@@ -224,7 +224,7 @@ impl fmt::Debug for Relay {
 }
 
 /// State shared by the tasks of a relay.
-pub(super) struct Shared {
+pub(super) struct RelayShared {
     pub(super) messages: Arc<dyn Messages>,
     pub(super) polling: Polling,
     pub(super) handlers: BTreeMap<String, Handler>,
@@ -253,7 +253,7 @@ impl Counters {
 #[must_use = "the relay stops when this is dropped"]
 pub struct RelayGuard {
     task: JoinHandle<()>,
-    shared: Arc<Shared>,
+    shared: Arc<RelayShared>,
     detached: bool,
 }
 

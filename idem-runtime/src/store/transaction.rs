@@ -44,13 +44,13 @@ pub trait TransactionalStore: Store {
 
     /// Reads the record before a transaction is opened, for stores where opening one waits for others. `None` means:
     /// try to claim.
-    fn look(
+    fn precheck(
         &self,
         claim: &ClaimRequest,
     ) -> impl Future<Output = Result<Option<ClaimInTransaction>, StoreError>> + Send;
 
     /// [`Store::claim`] in a transaction, or [`Store::take_over`] if there is an observation. In a [joined](Self::join)
-    /// transaction, there was no [pre-check](Self::look).
+    /// transaction, there was no [pre-check](Self::precheck).
     fn claim_in(
         &self,
         transaction: &mut Self::Transaction<'_>,

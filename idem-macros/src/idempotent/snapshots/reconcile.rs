@@ -27,7 +27,7 @@ async fn charge(&self, charge: Charge) -> AppResult<Receipt> {
             ::idem_runtime::__private::Duration::from_secs(604800u64),
         )
         .on_crash(::idem_runtime::__private::OnCrash::Reconcile);
-    let mut __idem_asking = ::idem_runtime::__private::enter_asking::<
+    let mut __idem_entered = ::idem_runtime::__private::enter_reconciling::<
         AppResult<Receipt>,
     >(
             __idem_handle,
@@ -41,18 +41,18 @@ async fn charge(&self, charge: Charge) -> AppResult<Receipt> {
         )
         .await;
     let mut __idem_running = loop {
-        __idem_asking = match __idem_asking {
+        __idem_entered = match __idem_entered {
             ::idem_runtime::__private::Result::Ok(
-                ::idem_runtime::__private::Asking::Run(__idem_running),
+                ::idem_runtime::__private::Entered::Run(__idem_running),
             ) => break __idem_running,
             ::idem_runtime::__private::Result::Ok(
-                ::idem_runtime::__private::Asking::Ask(__idem_ask),
+                ::idem_runtime::__private::Entered::Reconcile(__idem_request),
             ) => {
                 #[allow(unused_variables)]
-                let attempt = __idem_ask.attempt();
+                let attempt = __idem_request.attempt();
                 ::idem_runtime::__private::answer::<
                     AppResult<Receipt>,
-                >(__idem_ask, { self.bank.lookup(&charge.id, &attempt).await })
+                >(__idem_request, { self.bank.lookup(&charge.id, &attempt).await })
                     .await
             }
             ::idem_runtime::__private::Result::Err(__idem_answer) => {

@@ -30,22 +30,22 @@ pub(in crate::engine) const MAX_ORPHANS: usize = 1024;
 const ANSWER_SOON: Duration = Duration::from_millis(250);
 
 /// Future of a store call that claims.
-type Asking = Pin<Box<dyn Future<Output = Result<ClaimOutcome, StoreError>> + Send>>;
+type PendingClaim = Pin<Box<dyn Future<Output = Result<ClaimOutcome, StoreError>> + Send>>;
 
 /// Answer to a claim, and the time at which the claim was sent.
 pub(super) type Answer = Result<(ClaimOutcome, Instant), StoreError>;
 
 /// Content of a claim.
-pub(super) enum Ask {
+pub(super) enum ClaimMessage {
     /// The call's own request.
     Call,
     /// A takeover of the observed record, or a claim with another digest than the call's own.
     Other(Box<(Option<Observation>, ClaimRequest)>),
 }
 
-impl Ask {
+impl ClaimMessage {
     /// Creates the store call. It owns everything it needs, because it may outlive its caller.
-    fn send(&self, call: &Arc<Prepared>) -> Asking {
+    fn send(&self, call: &Arc<Prepared>) -> PendingClaim {
         let call = Arc::clone(call);
         match self {
             Self::Call => Box::pin(async move { call.engine.store.claim(&call.request).await }),
@@ -74,7 +74,7 @@ enum Decision {
 #[derive(Default)]
 pub(super) struct Sent {
     /// The store call that the caller waits for.
-    under_way: Option<Asking>,
+    under_way: Option<PendingClaim>,
     /// Store calls that took too long and were followed by a retry. Each has a task, which waits for the decision.
     unanswered: Vec<oneshot::Sender<Decision>>,
     /// A claim may have been granted, and no body runs under it.
@@ -86,11 +86,11 @@ impl Sent {
     pub(super) async fn send(
         &mut self,
         call: &Arc<Prepared>,
-        ask: &Ask,
+        message: &ClaimMessage,
         mut now: Option<Instant>,
     ) -> Answer {
         let policy = &call.engine.policy;
-        if let Ask::Call = ask
+        if let ClaimMessage::Call = message
             && call.engine.store.answers_at_once()
         {
             // The store answers within one poll, so nothing can be dropped between question and answer, and the future
@@ -104,9 +104,9 @@ impl Sent {
         let mut retries = None;
         loop {
             let sent_at = now.take().unwrap_or_else(Instant::now);
-            let asking = self.under_way.insert(ask.send(call));
-            let answer = within(policy.store_timeout, asking).await;
-            let asking = self.under_way.take();
+            let pending = self.under_way.insert(message.send(call));
+            let answer = within(policy.store_timeout, pending).await;
+            let pending = self.under_way.take();
             let error = match answer {
                 Some(Ok(claim)) => {
                     if let ClaimOutcome::Granted(granted) = &claim {
@@ -120,10 +120,10 @@ impl Sent {
                     error
                 }
                 None => {
-                    if let Some(asking) = asking {
+                    if let Some(pending) = pending {
                         let (decide, decision) = oneshot::channel();
                         self.unanswered.push(decide);
-                        outlive(call, asking, Some(decision), None);
+                        outlive(call, pending, Some(decision), None);
                     }
                     timed_out(policy.store_timeout)
                 }
@@ -167,8 +167,8 @@ impl Sent {
     /// Releases every claim that may have been granted. The tasks of unanswered claims release theirs, because their
     /// decision never arrives.
     pub(super) fn abandon(&mut self, call: &Arc<Prepared>, leader: Option<Leader>) {
-        if let Some(asking) = self.under_way.take() {
-            outlive(call, asking, None, leader);
+        if let Some(pending) = self.under_way.take() {
+            outlive(call, pending, None, leader);
         } else if self.in_doubt {
             Abandoned::in_doubt(call, leader).give_back();
         }
@@ -178,7 +178,7 @@ impl Sent {
 /// Spawns a task that waits for the answer to a claim. The task releases a granted claim unless the call uses it.
 fn outlive(
     call: &Arc<Prepared>,
-    mut asking: Asking,
+    mut pending: PendingClaim,
     decision: Option<oneshot::Receiver<Decision>>,
     mut leader: Option<Leader>,
 ) {
@@ -191,7 +191,7 @@ fn outlive(
     let runtime = call.runtime.clone();
     runtime.spawn(async move {
         let _permit = permit;
-        let mut answer = within(ANSWER_SOON, &mut asking).await;
+        let mut answer = within(ANSWER_SOON, &mut pending).await;
         if answer.is_none() {
             leader = None;
         }
@@ -204,7 +204,7 @@ fn outlive(
                 // The answer may be lost, or the claim may still be waiting at the server.
                 Abandoned::in_doubt(&call, None).give_back();
             }
-            answer = within(call.request.lease, &mut asking).await;
+            answer = within(call.request.lease, &mut pending).await;
         }
         match (answer, decision) {
             (Some(Ok(ClaimOutcome::Granted(granted))), decision)

@@ -150,7 +150,7 @@ impl<'c, S: TransactionalStore, F: TransactionSource<'c, S>> TransactionClaimer<
         request: &ClaimRequest,
     ) -> Result<ClaimInTransaction, StoreError> {
         if !F::JOINS
-            && let Some(found) = self.store.look(request).await?
+            && let Some(found) = self.store.precheck(request).await?
         {
             return Ok(found);
         }

@@ -88,7 +88,10 @@ impl TransactionalStore for MySqlStore {
     /// is therefore tried first, by a statement that commits on its own. The commit releases the lock immediately. If
     /// there is no row, it also releases the lock on the gap, for which transactions with other keys would wait. If two
     /// callers arrive at the same moment, before either has inserted, the second waits for the first.
-    async fn look(&self, claim: &ClaimRequest) -> Result<Option<ClaimInTransaction>, StoreError> {
+    async fn precheck(
+        &self,
+        claim: &ClaimRequest,
+    ) -> Result<Option<ClaimInTransaction>, StoreError> {
         let query = self.statements.lock.query();
         let query = query.bytes(&claim.id.as_bytes()[..]);
         match LockAttempt::of(connections::run(&self.pool, &query).await)? {
@@ -121,7 +124,7 @@ impl TransactionalStore for MySqlStore {
                 return Ok(existing(record.into()));
             }
             // The pre-check takes a connection, and all of the pool may be in transactions that wait for one more.
-            if let Ok(outcome) = tokio::time::timeout(PRECHECK_TIMEOUT, self.look(claim)).await
+            if let Ok(outcome) = tokio::time::timeout(PRECHECK_TIMEOUT, self.precheck(claim)).await
                 && let Some(outcome) = outcome?
             {
                 return Ok(outcome);

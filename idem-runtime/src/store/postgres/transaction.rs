@@ -27,7 +27,7 @@ impl TransactionalStore for PostgresStore {
             .map_err(error)
     }
 
-    async fn look(&self, _: &ClaimRequest) -> Result<Option<ClaimInTransaction>, StoreError> {
+    async fn precheck(&self, _: &ClaimRequest) -> Result<Option<ClaimInTransaction>, StoreError> {
         Ok(None)
     }
 

@@ -34,7 +34,10 @@ impl TransactionalStore for SqliteStore {
     }
 
     /// A plain read, so that a replay does not queue behind writers.
-    async fn look(&self, claim: &ClaimRequest) -> Result<Option<ClaimInTransaction>, StoreError> {
+    async fn precheck(
+        &self,
+        claim: &ClaimRequest,
+    ) -> Result<Option<ClaimInTransaction>, StoreError> {
         let record = self.get(&claim.id).await?;
         let ended = record.filter(|record| record.state.is_ended());
         Ok(ended.map(|record| ClaimInTransaction::Existing(Box::new(record))))
