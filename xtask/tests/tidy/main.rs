@@ -84,7 +84,15 @@ fn repository() -> Vec<File> {
 /// True if a file or folder belongs to cargo, git or an editor.
 fn is_foreign(path: &Path) -> bool {
     let name = path.file_name().unwrap().to_string_lossy();
-    let hidden = name.starts_with('.') && ![".cargo", ".ci", ".gitignore"].contains(&&*name);
+    let ours = [
+        ".cargo",
+        ".ci",
+        ".editorconfig",
+        ".gitattributes",
+        ".github",
+        ".gitignore",
+    ];
+    let hidden = name.starts_with('.') && !ours.contains(&&*name);
     hidden || name == "target" || path.join("CACHEDIR.TAG").exists()
 }
 
