@@ -13,3 +13,12 @@ pub mod statements;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The Rust in the crates' own READMEs compiles, too.
+#[cfg(doctest)]
+#[doc = include_str!("../idem-runtime/README.md")]
+struct RuntimeReadme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../idem-macros/README.md")]
+struct MacrosReadme;
