@@ -38,6 +38,8 @@ fn a_member_that_goes_its_own_way_is_found() {
         departures(&File::new("a/Cargo.toml", "[package]\nname = 'a'")).len(),
         4
     );
+    let private = "[package]\nname = 'a'\npublish = false";
+    assert_eq!(departures(&File::new("a/Cargo.toml", private)).len(), 3);
     assert_eq!(departures(&File::new("a/Cargo.toml", "[package")).len(), 1);
 }
 
@@ -50,8 +52,12 @@ fn departures(file: &File) -> Vec<String> {
     if !manifest.get("lints").is_some_and(inherited) {
         wrong.push("does not inherit the lints of the workspace".to_owned());
     }
-    for field in ["edition", "rust-version", "license"] {
-        if !manifest["package"].get(field).is_some_and(inherited) {
+    let package = &manifest["package"];
+    let is_published = package.get("publish").and_then(Value::as_bool) != Some(false);
+    // The oldest Rust is a promise to users. What is not published follows the newest.
+    let promised = is_published.then_some("rust-version");
+    for field in ["edition", "license"].into_iter().chain(promised) {
+        if !package.get(field).is_some_and(inherited) {
             wrong.push(format!("does not inherit `{field}`"));
         }
     }
