@@ -32,4 +32,3 @@ mod replay;
 mod sqlite;
 mod steps;
 mod transaction;
-mod ui;
