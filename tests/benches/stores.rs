@@ -6,7 +6,7 @@
 //! they take the time from the process, may reuse the number of a deleted record, and return nothing. A replay is
 //! compared with the shortest read of a record by its primary key, on Redis `GET`.
 //!
-//! `cargo bench -p idem-tests --bench stores -- redis` measures the stores whose names contain a word, and
+//! `cargo bench -p idem-benches --bench stores -- redis` measures the stores whose names contain a word, and
 //! `--fsync=1ms` does so on a disk whose flushes take a millisecond longer.
 #![expect(
     clippy::unwrap_used,

@@ -1,7 +1,7 @@
 //! Cost of a transactional call, compared with its business insert in a separate transaction, by hand and through the
 //! same connections. Each row is a wave of concurrent calls with distinct keys.
 //!
-//! `cargo bench -p idem-tests --bench transactions -- postgres` measures the stores whose names contain a word, and
+//! `cargo bench -p idem-benches --bench transactions -- postgres` measures the stores whose names contain a word, and
 //! `--fsync=1ms` does so on a disk whose flushes take a millisecond longer.
 //!
 //! The limits are measurements of PostgreSQL with handwritten statements. The hard limit is a claim, the insert and a

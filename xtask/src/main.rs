@@ -277,7 +277,7 @@ fn lint(run: &mut Run) -> anyhow::Result<()> {
 fn bench(run: &mut Run) -> anyhow::Result<()> {
     let cargo = run.cargo();
     run.step("benchmarks", |sh| {
-        Ok(cmd!(sh, "{cargo} bench -p idem-tests").run()?)
+        Ok(cmd!(sh, "{cargo} bench -p idem-benches").run()?)
     })
 }
 
