@@ -1,28 +1,32 @@
-//! Commands for contributors: `cargo xtask test`, `servers`, `lint`, `bench`, `ci`.
+//! The few commands a contributor types: `cargo xtask test`, `servers`, `lint`, `bench`, `ci`.
 
 mod clients;
 mod packages;
+mod parts;
 mod run;
 mod servers;
+mod test;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use lexopt::prelude::{Long, Short, Value};
+use lexopt::prelude::{Long, Short, Value, ValueExt as _};
 use serde_json::Value as Json;
 use xshell::cmd;
 
 use crate::run::Run;
-use crate::servers::Servers;
+use crate::test::{Fixtures, test};
 
 const USAGE: &str = "\
 Usage: cargo xtask <command>
 
-  test [--embedded]   every test: unit, integration, documentation and compile-time ones, the conformance table on
-                      every store, each example run to its end, its page clicked in a headless Chromium, and short rounds
-                      of killing processes and dropping calls. Starts private servers first, see below. --embedded starts none, and lists
-                      what needs one as ignored
+  test [--embedded] [NAME...]
+                      Runs every test, or only those of the named parts, stores and areas. Starts the private servers that
+                      these tests need, see `servers`. --embedded starts none, and tests that need a server are ignored.
+                      A run of every test has three lanes of parts, which run concurrently; the output of each part is in
+                      test-logs in the target directory. Ends with a table of the time of each part
+  test --list         Lists the names: parts such as `ui` and `docs`, stores such as `postgres`, areas such as `http`
   servers [-- COMMAND...]
                       starts a private PostgreSQL, MariaDB, Redis, Redis Cluster, RabbitMQ and NATS, and COMMAND with
                       variables that tell where they are; without a COMMAND prints the variables, and runs until Ctrl-C.
@@ -39,7 +43,8 @@ Usage: cargo xtask <command>
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Command {
-    Test { embedded: bool },
+    Test { embedded: bool, names: Vec<String> },
+    List,
     Servers { command: Vec<OsString> },
     Lint,
     Bench,
@@ -60,15 +65,20 @@ fn main() -> ExitCode {
 fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
     let mut args = lexopt::Parser::from_args(args);
     let mut command = None;
-    let mut embedded = false;
+    let (mut embedded, mut list) = (false, false);
+    let mut names = Vec::new();
     let mut rest = Vec::new();
     while let Some(arg) = args.next()? {
         match arg {
             Long("help") | Short('h') => return Ok(Command::Help),
             Long("embedded") => embedded = true,
+            Long("list") => list = true,
             Value(name) if command.is_none() => {
                 command = Some(match name.to_str() {
-                    Some("test") => Command::Test { embedded: false },
+                    Some("test") => Command::Test {
+                        embedded: false,
+                        names: Vec::new(),
+                    },
                     Some("servers") => Command::Servers {
                         command: Vec::new(),
                     },
@@ -79,6 +89,9 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
                     _ => bail!("there is no command {name:?}\n\n{USAGE}"),
                 });
             }
+            Value(name) if matches!(command, Some(Command::Test { .. })) => {
+                names.push(name.string()?);
+            }
             Value(word) if matches!(command, Some(Command::Servers { .. })) => {
                 rest.push(word);
                 rest.extend(args.raw_args()?);
@@ -87,8 +100,12 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
         }
     }
     match command.with_context(|| format!("name a command\n\n{USAGE}"))? {
-        Command::Test { .. } => Ok(Command::Test { embedded }),
-        _ if embedded => bail!("`--embedded` belongs to `test`\n\n{USAGE}"),
+        Command::Test { .. } if list => Ok(Command::List),
+        Command::Test { .. } => {
+            parts::chosen(&names)?;
+            Ok(Command::Test { embedded, names })
+        }
+        _ if embedded || list => bail!("`--embedded` and `--list` belong to `test`\n\n{USAGE}"),
         Command::Servers { .. } => Ok(Command::Servers { command: rest }),
         other => Ok(other),
     }
@@ -98,84 +115,24 @@ fn execute(command: Command) -> anyhow::Result<()> {
     let mut run = Run::new()?;
     match command {
         Command::Help => print!("{USAGE}"),
-        Command::Test { embedded } => test(&mut run, embedded)?,
+        Command::Test { embedded, names } => test(&mut run, embedded, &names)?,
+        Command::List => print!("{}", parts::list()),
         Command::Servers { command } => return servers(&mut run, &command),
         Command::Lint => lint(&mut run)?,
         Command::Bench => bench(&mut run)?,
         Command::Ci => {
             lint(&mut run)?;
-            test(&mut run, false)?;
+            test(&mut run, false, &[])?;
         }
     }
     run.total();
     Ok(())
 }
 
-/// Runs all tests. Everything is built once, with one set of features and profiles. If cargo is given a single package,
-/// or runs a program, it selects other features and rebuilds. The paths of the programs are therefore taken from the
-/// output of the tests' own build.
-fn test(run: &mut Run, embedded: bool) -> anyhow::Result<()> {
-    let cargo = run.cargo();
-    let _fixtures = match embedded {
-        true => None,
-        false => Some(Fixtures::of(run)?),
-    };
-    let programs = run.step("build", |sh| {
-        let built = cmd!(
-            sh,
-            "{cargo} test --workspace --all-features --no-run --message-format=json-render-diagnostics"
-        )
-        .read()?;
-        programs(&built)
-    })?;
-    let ignored = if embedded {
-        None
-    } else {
-        Some("--include-ignored")
-    };
-    run.step("tests", |sh| {
-        Ok(cmd!(
-            sh,
-            "{cargo} test --workspace --all-features --lib --bins --tests -- {ignored...}"
-        )
-        .run()?)
-    })?;
-    // A separate step, because examples marked `ignore` are not meant to be compiled, and `--include-ignored` would
-    // compile them.
-    run.step("documentation's tests", |sh| {
-        Ok(cmd!(sh, "{cargo} test --workspace --all-features --doc").run()?)
-    })?;
-    crash_round(run, &programs, embedded)
-}
-
-/// The machine's resources that the tests need: the servers and the clients.
-struct Fixtures {
-    servers: Servers,
-    python: String,
-}
-
-impl Fixtures {
-    /// Installs and starts them, and sets the variables by which later steps find them.
-    fn of(run: &mut Run) -> anyhow::Result<Self> {
-        let all = Self {
-            python: run.step("clients", clients::python)?,
-            servers: run.step("servers", Servers::start)?,
-        };
-        for (name, value) in all.variables() {
-            run.set_var(name, value);
-        }
-        Ok(all)
-    }
-
-    fn variables(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let python = (clients::PYTHON, self.python.as_str());
-        self.servers.variables().chain([python])
-    }
-}
-
-/// Runs the command while the servers run, or waits for Ctrl-C. The servers end with this process.
+/// Runs the command beside the servers, or waits for Ctrl-C. Either way they end with this process.
 fn servers(run: &mut Run, command: &[OsString]) -> anyhow::Result<()> {
-    let fixtures = Fixtures::of(run)?;
+    let (_, needs) = parts::chosen::<&str>(&[])?;
+    let fixtures = Fixtures::of(run, &needs)?;
     if let [program, arguments @ ..] = command {
         return Ok(cmd!(run.shell(), "{program} {arguments...}")
             .quiet()
@@ -188,41 +145,6 @@ fn servers(run: &mut Run, command: &[OsString]) -> anyhow::Result<()> {
     loop {
         std::thread::park();
     }
-}
-
-/// Crash test: kills charging processes and their servers, in three modes. The modes are claims with leases, claims in
-/// transactions, and a mix of all kinds of calls with dropped callers and a shared pool. `cargo run -p idem-tests --bin
-/// crash -- --help` lists the options for longer runs.
-fn crash_round(run: &mut Run, programs: &[Program], embedded: bool) -> anyhow::Result<()> {
-    let crash = programs
-        .iter()
-        .find(|it| it.is_of("idem-tests") && it.name == "crash")
-        .context("idem-tests has no program `crash`")?;
-    run.step("crash", |sh| {
-        let path = &crash.path;
-        let stores = if embedded { "sqlite" } else { "all" };
-        cmd!(
-            sh,
-            "{path} --store {stores} --kills 250 --server-kills 15 --seconds 240"
-        )
-        .run()?;
-        cmd!(
-            sh,
-            "{path} --mode tx --store {stores} --kills 150 --server-kills 8 --seconds 240"
-        )
-        .run()?;
-        let servers = ["postgres", "mariadb", "redis", "redis-cluster"];
-        let stores = ["sqlite", "memory"]
-            .into_iter()
-            .chain(servers.into_iter().filter(|_| !embedded))
-            .flat_map(|store| ["--store", store]);
-        cmd!(
-            sh,
-            "{path} --mode mixed {stores...} --kills 8 --server-kills 1 --stops 1 --drops 500 --seconds 120"
-        )
-        .run()?;
-        Ok(())
-    })
 }
 
 fn lint(run: &mut Run) -> anyhow::Result<()> {
@@ -244,13 +166,8 @@ fn lint(run: &mut Run) -> anyhow::Result<()> {
         )
         .run()?)
     })?;
-    let metadata = cmd!(
-        run.shell(),
-        "{cargo} metadata --format-version 1 --no-deps --offline"
-    )
-    .quiet()
-    .read()?;
-    // Features with code that is compiled only in combination.
+    let metadata = run.metadata()?;
+    // What has code of its own only beside another.
     let pairs = [
         "outbox,sqlite",
         "outbox,postgres",
@@ -281,55 +198,7 @@ fn bench(run: &mut Run) -> anyhow::Result<()> {
     })
 }
 
-/// A program that cargo built.
-struct Program {
-    package: String,
-    name: String,
-    path: String,
-}
-
-impl Program {
-    /// True if the program belongs to this package of the workspace.
-    fn is_of(&self, package: &str) -> bool {
-        // For example `path+file:///…/examples#idem-examples@0.1.0`.
-        self.package
-            .split(['#', '@', '/'])
-            .any(|part| part == package)
-    }
-}
-
-/// Extracts the programs, sorted by name, from cargo's build messages.
-fn programs(messages: &str) -> anyhow::Result<Vec<Program>> {
-    let mut programs = Vec::new();
-    for line in messages.lines() {
-        let message: Json = serde_json::from_str(line)
-            .with_context(|| format!("cargo said something that is not JSON: {line}"))?;
-        let target = &message["target"];
-        // A program's unit tests are built from the same target.
-        let is_program = message["reason"] == "compiler-artifact"
-            && target["kind"][0] == "bin"
-            && message["profile"]["test"] == false;
-        if let (true, Some(package), Some(name), Some(path)) = (
-            is_program,
-            message["package_id"].as_str(),
-            target["name"].as_str(),
-            message["executable"].as_str(),
-        ) {
-            programs.push(Program {
-                package: package.to_owned(),
-                name: name.to_owned(),
-                path: path.to_owned(),
-            });
-        }
-    }
-    programs.sort_by(|a, b| a.name.cmp(&b.name));
-    if programs.is_empty() {
-        bail!("cargo built no program");
-    }
-    Ok(programs)
-}
-
-/// The features of a package, except `default`.
+/// The features of a package, but `default`.
 fn features(metadata: &str, package: &str) -> anyhow::Result<Vec<String>> {
     let metadata: Json = serde_json::from_str(metadata).context("cargo's metadata")?;
     metadata["packages"]
@@ -353,9 +222,17 @@ mod tests {
 
     #[test]
     fn commands_are_found_by_name() {
-        let test = |embedded| Ok(Command::Test { embedded });
-        assert_eq!(parsed(&["test"]), test(false));
-        assert_eq!(parsed(&["test", "--embedded"]), test(true));
+        let test = |embedded, names: &[&str]| {
+            let names = names.iter().map(|it| (*it).to_owned()).collect();
+            Ok(Command::Test { embedded, names })
+        };
+        assert_eq!(parsed(&["test"]), test(false, &[]));
+        assert_eq!(parsed(&["test", "--embedded"]), test(true, &[]));
+        assert_eq!(
+            parsed(&["test", "redis", "--embedded", "ui"]),
+            test(true, &["redis", "ui"])
+        );
+        assert_eq!(parsed(&["test", "--list"]), Ok(Command::List));
         let servers = |command: &[&str]| {
             let command = command.iter().map(OsString::from).collect();
             Ok(Command::Servers { command })
@@ -375,43 +252,18 @@ mod tests {
             &["tset"][..],
             &[],
             &["test", "--embeded"],
+            &["test", "reddis"],
             &["lint", "--embedded"],
+            &["lint", "--list"],
             &["lint", "test"],
             &["lint", "--", "test"],
             &["servers", "--embedded"],
         ] {
             assert!(parsed(args).is_err(), "{args:?}");
         }
-        assert!(parsed(&["tset"]).unwrap_err().contains("tset"));
-    }
-
-    #[test]
-    fn programs_are_found_among_what_was_built() {
-        let bin = |name: &str, test: bool| {
-            serde_json::json!({
-                "reason": "compiler-artifact",
-                "package_id": "path+file:///x/examples#idem-examples@0.1.0",
-                "target": { "kind": ["bin"], "name": name },
-                "profile": { "test": test },
-                "executable": format!("target/{name}"),
-            })
-            .to_string()
-        };
-        let finished = r#"{"reason":"build-finished","success":true}"#;
-        let messages = [
-            bin("b", false),
-            bin("b", true),
-            bin("a", false),
-            finished.to_owned(),
-        ];
-        let built = programs(&messages.join("\n")).unwrap();
-        let found: Vec<_> = built
-            .iter()
-            .map(|it| (it.name.as_str(), it.path.as_str()))
-            .collect();
-        assert_eq!(found, [("a", "target/a"), ("b", "target/b")]);
-        assert!(built[0].is_of("idem-examples") && !built[0].is_of("idem-tests"));
-        assert!(programs(finished).is_err());
+        for args in [&["tset"][..], &["test", "tset"]] {
+            assert!(parsed(args).unwrap_err().contains("tset"));
+        }
     }
 
     #[test]

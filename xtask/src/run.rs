@@ -1,36 +1,57 @@
-//! Steps with a headline each, and a summary of their durations.
+//! Steps with a headline each, and a table of what they took at the end.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use xshell::Shell;
+use anyhow::{Context as _, bail};
+use xshell::{Shell, cmd};
 
-/// Runs steps in sequence, in the root of the repository.
+/// Runs steps from the root of the repository.
 pub(crate) struct Run {
     shell: Shell,
+    root: PathBuf,
     cargo: OsString,
-    steps: Vec<(String, Duration)>,
+    variables: Vec<(String, String)>,
+    steps: Vec<Step>,
+}
+
+/// A step that has ended.
+struct Step {
+    name: String,
+    took: Duration,
+    /// Processor time of its processes, where the system tells it.
+    cpu: Option<Duration>,
+    passed: bool,
+}
+
+/// A step that is commands, which all run whatever the others say.
+pub(crate) struct Job {
+    pub(crate) name: String,
+    pub(crate) commands: Vec<Command>,
 }
 
 impl Run {
     pub(crate) fn new() -> anyhow::Result<Self> {
         let shell = Shell::new()?;
         let own = std::env::var_os("CARGO_MANIFEST_DIR").context("run this as `cargo xtask`")?;
-        shell.change_dir(
-            Path::new(&own)
-                .parent()
-                .context("xtask lies in the repository")?,
-        );
+        let root = Path::new(&own)
+            .parent()
+            .context("xtask lies in the repository")?;
+        shell.change_dir(root);
         Ok(Self {
+            root: root.to_owned(),
             shell,
             cargo: std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()),
+            variables: Vec::new(),
             steps: Vec::new(),
         })
     }
 
-    /// The cargo that runs this program, so that all steps use one toolchain.
+    /// The cargo that runs this, so that all steps use one toolchain.
     pub(crate) fn cargo(&self) -> OsString {
         self.cargo.clone()
     }
@@ -39,39 +60,264 @@ impl Run {
         &self.shell
     }
 
-    /// Runs a step under its headline. An error names the step.
+    /// A step under its headline; its failure names it.
     pub(crate) fn step<T>(
         &mut self,
         name: &str,
         work: impl FnOnce(&Shell) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        // Most output of the steps goes to standard error, so headlines are printed there too, to keep their order.
+        // The steps' own output goes to either stream; on the same one as most of it, headlines stand in order.
         eprintln!("\n==== {name}");
-        let began = Instant::now();
+        let (began, cpu) = (Instant::now(), children_cpu());
         let done = work(&self.shell).with_context(|| format!("step `{name}` failed"))?;
-        self.steps.push((name.to_owned(), began.elapsed()));
+        self.steps.push(Step {
+            name: name.to_owned(),
+            took: began.elapsed(),
+            cpu: children_cpu()
+                .zip(cpu)
+                .map(|(after, before)| after - before),
+            passed: true,
+        });
         Ok(done)
     }
 
-    /// Sets a variable for all later steps.
-    pub(crate) fn set_var(&self, name: &str, value: &str) {
-        self.shell.set_var(name, value);
+    /// Cargo's description of the packages of the workspace.
+    pub(crate) fn metadata(&self) -> anyhow::Result<String> {
+        let cargo = &self.cargo;
+        let metadata = cmd!(
+            self.shell,
+            "{cargo} metadata --format-version 1 --no-deps --offline"
+        );
+        Ok(metadata.quiet().read()?)
     }
 
-    /// Prints the durations of the steps.
+    /// Sets a variable for the steps and commands from here on.
+    pub(crate) fn set_var(&mut self, name: &str, value: &str) {
+        self.shell.set_var(name, value);
+        self.variables.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// A program that starts in this folder of the repository.
+    pub(crate) fn command(&self, program: impl Into<OsString>, folder: &Path) -> Command {
+        let mut command = Command::new(program.into());
+        command.current_dir(self.root.join(folder));
+        for (name, value) in &self.variables {
+            command.env(name, value);
+        }
+        command
+    }
+
+    /// The target directory. Absolute, because a test runs in the directory of its package.
+    pub(crate) fn target(&self) -> PathBuf {
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
+        self.root.join(target)
+    }
+
+    /// Runs the jobs of each lane one by one, and the lanes concurrently. With several lanes the output of a job is
+    /// printed when the job has ended.
+    ///
+    /// # Errors
+    /// Some jobs failed. All have run.
+    pub(crate) fn lanes(&mut self, lanes: Vec<Vec<Job>>) -> anyhow::Result<()> {
+        let logs = match lanes.len() {
+            0 | 1 => None,
+            _ => {
+                let folder = self.target().join("test-logs");
+                fs::create_dir_all(&folder)?;
+                Some(folder)
+            }
+        };
+        let lane = |jobs: Vec<Job>| {
+            let jobs = jobs.into_iter().map(|job| job.run(logs.as_deref()));
+            jobs.collect::<anyhow::Result<Vec<_>>>()
+        };
+        let steps = std::thread::scope(|scope| {
+            let lanes: Vec<_> = lanes
+                .into_iter()
+                .map(|jobs| scope.spawn(|| lane(jobs)))
+                .collect();
+            let mut steps = Vec::new();
+            for lane in lanes {
+                match lane.join() {
+                    Ok(done) => steps.extend(done?),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            anyhow::Ok(steps)
+        })?;
+        let failed: Vec<_> = steps.iter().filter(|it| !it.passed).collect();
+        let failed: Vec<_> = failed.iter().map(|it| it.name.clone()).collect();
+        self.steps.extend(steps);
+        if !failed.is_empty() {
+            self.total();
+            bail!("failed: {}", failed.join(", "));
+        }
+        Ok(())
+    }
+
+    /// Prints what the steps took. Those of several lanes overlap.
     pub(crate) fn total(&self) {
         if self.steps.is_empty() {
             return;
         }
-        eprintln!("\n==== passed");
-        for (name, took) in &self.steps {
-            eprintln!("{:>8.1} s  {name}", took.as_secs_f64());
+        let passed = self.steps.iter().all(|it| it.passed);
+        eprintln!("\n==== {}", if passed { "passed" } else { "failed" });
+        eprintln!("{:>10} {:>12}", "time", "processor");
+        for step in &self.steps {
+            let mark = if step.passed { "" } else { " FAILED" };
+            print_row(step.took, step.cpu, &format!("{}{mark}", step.name));
         }
-        let total: Duration = self.steps.iter().map(|(_, took)| *took).sum();
-        eprintln!(
-            "{:>8.1} s  all {} steps",
-            total.as_secs_f64(),
-            self.steps.len()
+        let all = format!("all {} steps, one by one", self.steps.len());
+        let cpu = self.steps.iter().map(|it| it.cpu).sum();
+        print_row(self.steps.iter().map(|it| it.took).sum(), cpu, &all);
+    }
+}
+
+impl Job {
+    fn run(self, logs: Option<&Path>) -> anyhow::Result<Step> {
+        let name = self.name;
+        let log = logs.map(|it| it.join(format!("{}.log", name.replace(' ', "-"))));
+        let mut step = Step {
+            name: name.clone(),
+            took: Duration::ZERO,
+            cpu: Some(Duration::ZERO),
+            passed: true,
+        };
+        match &log {
+            Some(log) => {
+                eprintln!("---- {name} begins, see {}", log.display());
+                File::create(log)?;
+            }
+            None => eprintln!("\n==== {name}"),
+        }
+        let began = Instant::now();
+        for mut command in self.commands {
+            if let Some(log) = &log {
+                let file = File::options().append(true).open(log)?;
+                command.stdout(file.try_clone()?).stderr(file);
+            }
+            let mut child = command
+                .spawn()
+                .with_context(|| format!("{name}: {command:?} cannot be started"))?;
+            step.cpu = step.cpu.zip(cpu_at_end(&child)).map(|(a, b)| a + b);
+            step.passed &= child.wait()?.success();
+        }
+        step.took = began.elapsed();
+        if let Some(log) = &log {
+            let output = fs::read(log)?;
+            let end = if step.passed { "passed" } else { "FAILED" };
+            let mut out = std::io::stderr().lock();
+            writeln!(out, "\n==== {name}: {end}")?;
+            out.write_all(&output)?;
+        }
+        Ok(step)
+    }
+}
+
+fn print_row(took: Duration, cpu: Option<Duration>, name: &str) {
+    let cpu = cpu.map_or("?".to_owned(), |it| format!("{:.1} s", it.as_secs_f64()));
+    eprintln!("{:>8.1} s {cpu:>12}  {name}", took.as_secs_f64());
+}
+
+/// Waits for the end of a process, and returns the processor time of it and of those that it waited for. `None` at once
+/// where the system does not tell.
+fn cpu_at_end(child: &Child) -> Option<Duration> {
+    loop {
+        let stat = Stat::of(&child.id().to_string())?;
+        // A process that has ended is kept until its end is asked for.
+        if stat.state == "Z" {
+            return Some(stat.own + stat.children);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The processor time of the processes that this one has started and that have ended.
+fn children_cpu() -> Option<Duration> {
+    Some(Stat::of("self")?.children)
+}
+
+/// What Linux says of a process, see `proc_pid_stat(5)`.
+struct Stat {
+    state: String,
+    own: Duration,
+    children: Duration,
+}
+
+impl Stat {
+    fn of(process: &str) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        // The name, which may have spaces in it, ends with the last parenthesis.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let fields: Vec<_> = fields.split_whitespace().collect();
+        // In hundredths of a second, by users and by the system.
+        let time = |first: usize| {
+            let both = fields.get(first..first + 2)?.iter();
+            let ticks = both.map(|it| it.parse::<u64>().ok()).sum::<Option<u64>>()?;
+            Some(Duration::from_millis(10 * ticks))
+        };
+        Some(Self {
+            state: (*fields.first()?).to_owned(),
+            own: time(11)?,
+            children: time(13)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(name: &str, script: &str) -> Job {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Job {
+            name: name.to_owned(),
+            commands: vec![command],
+        }
+    }
+
+    #[test]
+    fn a_job_that_fails_does_not_hide_the_others() {
+        let mut run = Run {
+            shell: Shell::new().expect("there is a directory"),
+            root: std::env::temp_dir().join(format!("idem-xtask-{}", std::process::id())),
+            cargo: "cargo".into(),
+            variables: Vec::new(),
+            steps: Vec::new(),
+        };
+        let lanes = vec![
+            vec![job("a", "echo out; echo err >&2; exit 1"), job("b", "true")],
+            vec![job("c", "true"), job("d e", "exit 2")],
+        ];
+        let error = run.lanes(lanes).expect_err("two of them fail");
+        assert_eq!(error.to_string(), "failed: a, d e");
+        let steps: Vec<_> = run.steps.iter().map(|it| (&*it.name, it.passed)).collect();
+        assert_eq!(
+            steps,
+            [("a", false), ("b", true), ("c", true), ("d e", false)]
         );
+        let log = run.target().join("test-logs/a.log");
+        assert_eq!(fs::read_to_string(log).expect("its log"), "out\nerr\n");
+        run.lanes(vec![vec![job("f", "true")]]).expect("it passes");
+        let _ = fs::remove_dir_all(&run.root);
+    }
+
+    #[test]
+    fn processor_time_is_that_of_a_process_and_its_children() {
+        let spin = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+        let script = format!("sh -c '{spin}'; {spin}");
+        let mut child = Command::new("sh")
+            .args(["-c", &script])
+            .spawn()
+            .expect("there is a shell");
+        let cpu = cpu_at_end(&child);
+        assert!(child.wait().expect("it ends").success());
+        if cfg!(target_os = "linux") {
+            assert!(
+                cpu.is_some_and(|it| it > Duration::from_millis(20)),
+                "{cpu:?}"
+            );
+        }
     }
 }

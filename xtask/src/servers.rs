@@ -1,13 +1,14 @@
-//! The servers that the tests of the stores need: private ones, or the ones that the caller names.
+//! The servers that the tests of the stores need: private ones, or those that the caller names.
 
 use idem_servers::{Options, RedisCluster, Server};
 use xshell::Shell;
 
 use crate::packages;
+use crate::parts::Need;
 
 type Start = fn() -> anyhow::Result<Server>;
 
-/// Running servers, and the variables by which the tests find them. Dropping this stops the servers.
+/// Running servers, and the variables by which the tests find them. Dropping this stops them.
 pub(crate) struct Servers {
     variables: Vec<(&'static str, String)>,
     _servers: Vec<Server>,
@@ -15,35 +16,57 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// Starts the servers whose variable the caller has not set.
-    pub(crate) fn start(sh: &Shell) -> anyhow::Result<Self> {
-        let is_wanted = |name: &str| match std::env::var_os(name) {
+    /// No servers.
+    pub(crate) fn none() -> Self {
+        Self {
+            variables: Vec::new(),
+            _servers: Vec::new(),
+            _cluster: None,
+        }
+    }
+
+    /// Starts those that are needed and whose variable the caller has not set.
+    pub(crate) fn start(sh: &Shell, needs: &[Need]) -> anyhow::Result<Self> {
+        let is_wanted = |need: Need, name: &str| match std::env::var_os(name) {
+            _ if !needs.contains(&need) => false,
             Some(_) => {
                 eprintln!("{name} is set: nothing is started for it");
                 false
             }
             None => true,
         };
-        let all: [(&str, Start); 5] = [
-            ("IDEM_TEST_POSTGRES_URL", || {
+        let all: [(Need, &str, Start); 5] = [
+            (Need::Postgres, "IDEM_TEST_POSTGRES_URL", || {
                 // For tests that count statements.
                 let options = Options::fast().set("shared_preload_libraries", "pg_stat_statements");
                 Server::postgres(&options)
             }),
-            ("IDEM_TEST_MYSQL_URL", || Server::maria_db(&Options::fast())),
-            ("IDEM_TEST_REDIS_URL", || Server::redis(&Options::fast())),
-            ("IDEM_TEST_AMQP_URL", || Server::rabbit_mq(&Options::fast())),
-            ("IDEM_TEST_NATS_URL", || Server::nats(&Options::fast())),
+            (Need::MySql, "IDEM_TEST_MYSQL_URL", || {
+                Server::maria_db(&Options::fast())
+            }),
+            (Need::Redis, "IDEM_TEST_REDIS_URL", || {
+                Server::redis(&Options::fast())
+            }),
+            (Need::RabbitMq, "IDEM_TEST_AMQP_URL", || {
+                Server::rabbit_mq(&Options::fast())
+            }),
+            (Need::Nats, "IDEM_TEST_NATS_URL", || {
+                Server::nats(&Options::fast())
+            }),
         ];
         let wanted: Vec<_> = all
             .into_iter()
-            .filter(|(name, _)| is_wanted(name))
+            .filter(|(need, name, _)| is_wanted(*need, name))
+            .map(|(_, name, start)| (name, start))
             .collect();
-        let cluster = is_wanted("IDEM_TEST_REDIS_CLUSTER_URLS");
-        // The tests of the servers themselves need all packages.
-        packages::install(sh, idem_servers::missing_packages)?;
+        let cluster = is_wanted(Need::RedisCluster, "IDEM_TEST_REDIS_CLUSTER_URLS");
+        packages::install(sh, || {
+            let mut missing = idem_servers::missing_packages();
+            missing.retain(|it| is_asked_for(it, needs));
+            missing
+        })?;
 
-        // Starting takes long, so all servers start concurrently.
+        // They take longer to start than to ask for, so all start at once.
         let (servers, cluster) = std::thread::scope(|scope| {
             let servers: Vec<_> = wanted
                 .into_iter()
@@ -82,4 +105,11 @@ impl Servers {
             .iter()
             .map(|(name, value)| (*name, value.as_str()))
     }
+}
+
+/// Whether a Debian package is among what is needed, or has programs that any test may use.
+fn is_asked_for(package: &str, needs: &[Need]) -> bool {
+    const COMMON: [&str; 3] = ["procps", "faketime", "curl"];
+    let is_of = |need: &Need| need.packages().is_none_or(|them| them.contains(&package));
+    COMMON.contains(&package) || needs.iter().any(is_of)
 }
