@@ -164,13 +164,14 @@ const ROUNDS: &[Round] = &[
     Round {
         name: "mixed",
         arguments: "--mode mixed --kills 8 --server-kills 1 --stops 1 --drops 500 --seconds 120",
-        stores: &["sqlite", "memory", "postgres", "mariadb", "redis"],
-    },
-    // Without stops and kills of its servers, behind which the driver of a cluster may stay silent.
-    Round {
-        name: "mixed",
-        arguments: "--mode mixed --kills 8 --server-kills 0 --stops 0 --drops 500 --seconds 120",
-        stores: &["redis-cluster"],
+        stores: &[
+            "sqlite",
+            "memory",
+            "postgres",
+            "mariadb",
+            "redis",
+            "redis-cluster",
+        ],
     },
 ];
 

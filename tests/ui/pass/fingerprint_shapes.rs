@@ -178,7 +178,13 @@ fn main() {
         raw.unwrap(),
         b"\x82\x66idem/1\xa2\x64type\x61a\x65match\x01"
     );
-    let _ = (Unit, Empty {}, EmptyTuple(), Newtype(1), Pair(1, Opaque, String::new()));
+    let _ = (
+        Unit,
+        Empty {},
+        EmptyTuple(),
+        Newtype(1),
+        Pair(1, Opaque, String::new()),
+    );
     let _ = Unsized::<str> {
         length: 1,
         tail: "a".into(),

@@ -61,7 +61,11 @@ where
 }
 
 #[idempotent(key = key, ttl = "24h")]
-async fn lifetimes<'a, 'b: 'a>(key: &'b str, text: &'a str, more: Cow<'_, str>) -> Result<String, Error> {
+async fn lifetimes<'a, 'b: 'a>(
+    key: &'b str,
+    text: &'a str,
+    more: Cow<'_, str>,
+) -> Result<String, Error> {
     Ok(format!("{key}{text}{more}"))
 }
 
@@ -76,7 +80,11 @@ async fn impl_trait(
 }
 
 #[idempotent(key = key, ttl = "24h")]
-async fn mut_arguments(mut key: String, mut amount: u64, list: &mut Vec<u64>) -> Result<String, Error> {
+async fn mut_arguments(
+    mut key: String,
+    mut amount: u64,
+    list: &mut Vec<u64>,
+) -> Result<String, Error> {
     amount += 1;
     list.push(amount);
     key.push('!');
@@ -188,7 +196,9 @@ async fn countdown(key: &str, from: u64) -> Result<u64, Error> {
 }
 
 #[idempotent(key = key, ttl = "24h")]
-async fn unboxed_result(key: &str) -> Result<Box<dyn_free::Value>, Box<dyn std::error::Error + Send + Sync>> {
+async fn unboxed_result(
+    key: &str,
+) -> Result<Box<dyn_free::Value>, Box<dyn std::error::Error + Send + Sync>> {
     let number: u64 = key.parse()?;
     Ok(Box::new(number))
 }
@@ -199,7 +209,17 @@ mod dyn_free {
 
 #[idempotent(key = key, ttl = "24h")]
 #[expect(clippy::too_many_arguments, reason = "as if there were no macro")]
-async fn many(key: &str, a: u8, b: u8, c: u8, d: u8, e: u8, f: u8, g: u8, h: u8) -> Result<u8, Error> {
+async fn many(
+    key: &str,
+    a: u8,
+    b: u8,
+    c: u8,
+    d: u8,
+    e: u8,
+    f: u8,
+    g: u8,
+    h: u8,
+) -> Result<u8, Error> {
     let _ = key;
     Ok(a + b + c + d + e + f + g + h)
 }
