@@ -210,7 +210,10 @@ async fn an_unreadable_payload_is_parked_immediately(database: Database) {
     let parked = database.outbox.parked(None, 10).await.unwrap();
     assert_eq!(parked[0].attempts(), 1);
     let error = parked[0].last_error();
-    assert!(error.contains("does not fit the type"), "{error}");
+    assert!(
+        error.contains("does not match the expected type"),
+        "{error}"
+    );
     assert!(!error.contains("secret"), "{error}");
 }
 
