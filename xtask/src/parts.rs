@@ -11,7 +11,8 @@ pub(crate) struct Part {
     pub(crate) work: Work,
     pub(crate) needs: &'static [Need],
     /// In a whole run the parts of a lane run one by one, beside those of the other lanes: most of them wait more than
-    /// they compute.
+    /// they compute. The first lane takes longest. At its end, when the others have ended, it runs what waits for brokers
+    /// with time limits of their own.
     pub(crate) lane: usize,
 }
 
@@ -133,7 +134,7 @@ pub(crate) const PARTS: &[Part] = &[
         about: "consumers of RabbitMQ, NATS and Kafka",
         work: target(&["brokers"]),
         needs: &[RabbitMq, Nats],
-        lane: 1,
+        lane: 0,
     },
     Part {
         name: "servers",
@@ -147,7 +148,7 @@ pub(crate) const PARTS: &[Part] = &[
         about: "each example run to its end, and its page in a headless Chromium",
         work: package("idem-examples"),
         needs: &[Programs],
-        lane: 1,
+        lane: 0,
     },
     Part {
         name: "docs",
