@@ -85,7 +85,7 @@ impl ClaimId {
 
 impl fmt::Debug for ClaimId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Token({}..)", hex(&self.0[..4]))
+        write!(f, "ClaimId({}..)", hex(&self.0[..4]))
     }
 }
 
