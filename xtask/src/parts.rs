@@ -70,7 +70,7 @@ pub(crate) const PARTS: &[Part] = &[
         name: "units",
         about: "unit tests of every package",
         work: Work::Units,
-        needs: &[Programs],
+        needs: &[Postgres, MySql, Programs],
         lane: 0,
     },
     Part {

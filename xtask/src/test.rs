@@ -1,5 +1,6 @@
 //! `cargo xtask test`: the whole run, or some of its parts.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -29,6 +30,9 @@ pub(crate) fn test(run: &mut Run, embedded: bool, names: &[String]) -> anyhow::R
         false => chosen
             .iter()
             .flat_map(|(part, _)| selection(part, &targets))
+            // Several parts may have the same target, and cargo refuses a repeated `--lib`.
+            .collect::<BTreeSet<_>>()
+            .into_iter()
             .collect(),
     };
     let cargo = run.cargo();
@@ -57,15 +61,15 @@ pub(crate) fn test(run: &mut Run, embedded: bool, names: &[String]) -> anyhow::R
 fn selection(part: &Part, targets: &[Target]) -> Vec<String> {
     match part.work {
         // Cargo builds the programs of a package with its tests; this is the smallest of them.
-        Work::Crash => vec!["--test".to_owned(), "costs".to_owned()],
+        Work::Crash => vec!["--test=costs".to_owned()],
         // Cargo cannot build these without running them.
         Work::Documentation => Vec::new(),
         Work::Units | Work::Targets { .. } => targets
             .iter()
             .filter(|it| part.work.has(it))
-            .flat_map(|it| match &*it.kind {
-                "bin" | "test" => vec![format!("--{}", it.kind), it.name.clone()],
-                _ => vec!["--lib".to_owned()],
+            .map(|it| match &*it.kind {
+                "bin" | "test" => format!("--{}={}", it.kind, it.name),
+                _ => "--lib".to_owned(),
             })
             .collect(),
     }
