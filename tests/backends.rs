@@ -158,16 +158,16 @@ pub async fn open(address: &str) -> anyhow::Result<Idem> {
     Ok(match scheme {
         "sqlite" => Idem::new(SqliteStore::open(rest).await?).erased(),
         "postgres" => {
-            let store = PostgresStore::open(address).await?;
+            let store = PostgresStore::connect(address).await?;
             store.migrate().await?;
             Idem::new(store).erased()
         }
         "mysql" => {
-            let store = MySqlStore::open(address).await?;
+            let store = MySqlStore::connect(address).await?;
             store.migrate().await?;
             Idem::new(store).erased()
         }
-        "redis" => Idem::new(RedisStore::open(address).await?).erased(),
+        "redis" => Idem::new(RedisStore::connect(address).await?).erased(),
         _ => bail!("there is no store for {address}"),
     })
 }

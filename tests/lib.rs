@@ -22,3 +22,11 @@ struct RuntimeReadme;
 #[cfg(doctest)]
 #[doc = include_str!("../idem-macros/README.md")]
 struct MacrosReadme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../idem-store/README.md")]
+struct StoreReadme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../idem-client/README.md")]
+struct ClientReadme;

@@ -108,11 +108,11 @@ impl<S: Subscriber> Layer<S> for Listener {
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let mut told = Told::default();
-        event.record(&mut told);
+        let mut logged = Statement::default();
+        event.record(&mut logged);
         // sqlx reports a short statement only in the summary, and other statements on separate lines.
-        let text = match told.statement.trim_matches('\n') {
-            "" => told.summary,
+        let text = match logged.statement.trim_matches('\n') {
+            "" => logged.summary,
             text => text.to_owned(),
         };
         if text.contains(self.0.part) {
@@ -122,12 +122,12 @@ impl<S: Subscriber> Layer<S> for Listener {
 }
 
 #[derive(Default)]
-struct Told {
+struct Statement {
     summary: String,
     statement: String,
 }
 
-impl Visit for Told {
+impl Visit for Statement {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
             "summary" => value.clone_into(&mut self.summary),

@@ -45,7 +45,7 @@ use tokio::time::timeout;
 /// included, in the same way on every broker.
 pub const ATTEMPTS: u32 = 3;
 /// Time limit for the broker's answer to an acknowledgement or a dead letter.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 // ----------------------------------------------------------------------------------------------- the broker interface
 
@@ -70,7 +70,7 @@ pub trait Delivery: Send + Sync + 'static {
     fn later(&self) -> impl Future<Output = anyhow::Result<()>> + Send;
 
     /// Returns the delivery to the broker for immediate redelivery, because no work has begun.
-    fn give_back(&self) -> impl Future<Output = anyhow::Result<()>> + Send;
+    fn requeue(&self) -> impl Future<Output = anyhow::Result<()>> + Send;
 
     /// Sends a copy to the dead letters, and waits until the broker has stored it.
     fn bury(&self, reason: &str) -> impl Future<Output = anyhow::Result<()>> + Send;
@@ -82,7 +82,7 @@ pub trait Source: Send {
     type Delivery: Delivery;
 
     /// Maximum number of deliveries in progress; [`next`](Self::next) is not called for more.
-    fn at_once(&self) -> u32;
+    fn max_in_flight(&self) -> u32;
 
     /// Waits for the next delivery. Dropping the future loses no delivery.
     fn next(&mut self) -> impl Future<Output = anyhow::Result<Self::Delivery>> + Send;
@@ -103,7 +103,7 @@ pub trait Broker: Send + Sync + 'static {
     fn dead_letters(&self) -> impl Future<Output = anyhow::Result<Vec<Message>>> + Send;
 
     /// Waits until the broker has received each acknowledgement, if acknowledgements are sent in the background.
-    fn until_told(&self) -> impl Future<Output = anyhow::Result<()>> + Send {
+    fn flush_acks(&self) -> impl Future<Output = anyhow::Result<()>> + Send {
         async { Ok(()) }
     }
 
@@ -132,7 +132,7 @@ pub enum DepositError {
     #[error("{0} attempts have failed")]
     GaveUp(u32),
     /// Temporary: the account's service is unreachable.
-    #[error("the account cannot be reached")]
+    #[error("the service of the account is unreachable")]
     #[serde(skip)]
     OutOfReach,
     /// The ledger failed.
@@ -196,7 +196,7 @@ impl Bank {
             .test_before_acquire(false)
             .connect_with(options)
             .await
-            .with_context(|| format!("{} cannot be opened", file.display()))?;
+            .with_context(|| format!("cannot open {}", file.display()))?;
         let store = SqliteStore::new(db.clone());
         store.migrate().await?;
         sqlx::raw_sql(
@@ -370,32 +370,32 @@ pub async fn consume(
     mut source: impl Source,
     mut stop: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
-    let at_once = source.at_once();
-    let slots = Arc::new(Semaphore::new(at_once as usize));
+    let limit = source.max_in_flight();
+    let slots = Arc::new(Semaphore::new(limit as usize));
     let ended = loop {
         let slot = Arc::clone(&slots).acquire_owned().await?;
         let delivery = tokio::select! {
             biased;
-            _ = stop.wait_for(|told| *told) => break Ok(()),
+            _ = stop.wait_for(|is_set| *is_set) => break Ok(()),
             next = source.next() => match next {
                 Ok(delivery) => delivery,
                 Err(error) => break Err(error),
             },
         };
         if *stop.borrow() {
-            break delivery.give_back().await;
+            break delivery.requeue().await;
         }
         // Each delivery has its own task, because a cut connection must not cancel work in progress. The work then
         // completes, its acknowledgement fails, and the next delivery replays the result.
         let bank = Arc::clone(bank);
         tokio::spawn(async move {
             if let Err(error) = receive(&bank, &Bounded(delivery)).await {
-                eprintln!("a delivery was not settled and will come again: {error:#}");
+                eprintln!("a delivery was not settled and will be redelivered: {error:#}");
             }
             drop(slot);
         });
     };
-    let _ = slots.acquire_many(at_once).await?;
+    let _ = slots.acquire_many(limit).await?;
     ended
 }
 
@@ -432,7 +432,7 @@ pub async fn receive(bank: &Bank, delivery: &impl Delivery) -> anyhow::Result<()
                 &bank.tally.dead
             }
             Err(error) => {
-                eprintln!("a dead letter has to wait: {error}");
+                eprintln!("a dead letter was not written and will be retried: {error}");
                 delivery.later().await?;
                 &bank.tally.later
             }
@@ -452,24 +452,24 @@ impl<D: Delivery> Delivery for Bounded<D> {
     }
 
     async fn ack(&self) -> anyhow::Result<()> {
-        timeout(ANSWERS_WITHIN, self.0.ack()).await?
+        timeout(ANSWER_LIMIT, self.0.ack()).await?
     }
 
     async fn later(&self) -> anyhow::Result<()> {
-        timeout(ANSWERS_WITHIN, self.0.later()).await?
+        timeout(ANSWER_LIMIT, self.0.later()).await?
     }
 
-    async fn give_back(&self) -> anyhow::Result<()> {
-        timeout(ANSWERS_WITHIN, self.0.give_back()).await?
+    async fn requeue(&self) -> anyhow::Result<()> {
+        timeout(ANSWER_LIMIT, self.0.requeue()).await?
     }
 
     async fn bury(&self, reason: &str) -> anyhow::Result<()> {
-        timeout(ANSWERS_WITHIN, self.0.bury(reason)).await?
+        timeout(ANSWER_LIMIT, self.0.bury(reason)).await?
     }
 }
 
 fn parse(message: &Message) -> anyhow::Result<(&str, Deposit)> {
     let id = message.id.as_deref().context("the message has no id")?;
-    let deposit = serde_json::from_slice(&message.body).context("the message is no deposit")?;
+    let deposit = serde_json::from_slice(&message.body).context("the message is not a deposit")?;
     Ok((id, deposit))
 }

@@ -117,11 +117,17 @@ impl Payments {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;
-        let stdout = process.stdout.take().context("its stdout is a pipe")?;
+        let stdout = process
+            .stdout
+            .take()
+            .context("the program has no piped output")?;
         let mut lines = BufReader::new(stdout).lines();
         let line = timeout(PATIENCE, lines.next_line()).await??;
-        let line = line.context("it says where it is")?;
-        let url = line.split_whitespace().next().context("an address")?;
+        let line = line.context("the program printed no address")?;
+        let url = line
+            .split_whitespace()
+            .next()
+            .context("the line has no address")?;
         let url = url.to_owned();
         // Reads the rest of its output, so that a full pipe does not block it.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
@@ -134,7 +140,7 @@ impl Payments {
 
     /// Stops the program with the signal of Ctrl-C, and checks that it leaves no files.
     async fn stop(mut self) -> anyhow::Result<()> {
-        let pid = self.process.id().context("it has not ended")?;
+        let pid = self.process.id().context("the program has already ended")?;
         let sent = Command::new("kill")
             .args(["-INT", &pid.to_string()])
             .status();
@@ -173,7 +179,7 @@ impl Page {
             driver,
             _chrome: chrome,
         };
-        page.look().await?;
+        page.refresh().await?;
         Ok(page)
     }
 
@@ -182,7 +188,7 @@ impl Page {
     }
 
     async fn text(&self, id: &str) -> anyhow::Result<String> {
-        self.look().await?;
+        self.refresh().await?;
         self.read(&format!("document.getElementById('{id}').textContent"))
             .await
     }
@@ -194,14 +200,14 @@ impl Page {
 
     /// Returns the orders in the ledger, the newest first.
     async fn ledger(&self) -> anyhow::Result<Vec<String>> {
-        self.look().await?;
+        self.refresh().await?;
         self.read("[...document.querySelectorAll('#ledger tbody .key')].map((it) => it.title)")
             .await
     }
 
     /// Returns state, attempt and replays of a key's record.
     async fn record(&self, key: &str) -> anyhow::Result<[String; 3]> {
-        self.look().await?;
+        self.refresh().await?;
         self.read(&format!(
             "[1, 2, 4].map((it) => document.querySelector('#records tr[data-id=\"{key}\"]').cells[it].textContent)"
         ))
@@ -209,7 +215,7 @@ impl Page {
     }
 
     async fn last_answer(&self, of: usize) -> anyhow::Result<Answer> {
-        self.answers(of).await?.pop().context("an answer")
+        self.answers(of).await?.pop().context("there is no answer")
     }
 
     /// Waits for this many answers, and returns them, the oldest first.
@@ -221,22 +227,22 @@ impl Page {
             if answers.len() == count && answers.iter().all(|it| !it.status().is_empty()) {
                 return Ok(answers);
             }
-            ensure!(Instant::now() < deadline, "not all have come: {answers:?}");
+            ensure!(
+                Instant::now() < deadline,
+                "some answers are missing: {answers:?}"
+            );
             sleep(Duration::from_millis(50)).await;
         }
     }
 
     /// Waits until the page shows the current state. The first new view may have been read before this call; the second
     /// one was not.
-    async fn look(&self) -> anyhow::Result<()> {
+    async fn refresh(&self) -> anyhow::Result<()> {
         let looks = "Number(document.body.dataset.looks ?? 0)";
         let before: u64 = self.read(looks).await?;
         let deadline = Instant::now() + PATIENCE;
         while self.read::<u64>(looks).await? < before + 2 {
-            ensure!(
-                Instant::now() < deadline,
-                "the page shows nothing new any more"
-            );
+            ensure!(Instant::now() < deadline, "the page is no longer updated");
             sleep(Duration::from_millis(50)).await;
         }
         Ok(())
@@ -258,28 +264,28 @@ impl Page {
 struct Answer(HashMap<String, String>);
 
 impl Answer {
-    fn told(&self, what: &str) -> &str {
+    fn field(&self, what: &str) -> &str {
         self.0.get(what).map_or("", String::as_str)
     }
 
     /// Returns the HTTP status or `lost`; empty while there is no answer.
     fn status(&self) -> &str {
-        self.told("status")
+        self.field("status")
     }
 
     fn how(&self) -> &str {
-        self.told("how")
+        self.field("how")
     }
 
     fn attempt(&self) -> &str {
-        self.told("attempt")
+        self.field("attempt")
     }
 
     fn receipt(&self) -> &str {
-        self.told("receipt")
+        self.field("receipt")
     }
 
     fn text(&self) -> &str {
-        self.told("text")
+        self.field("text")
     }
 }

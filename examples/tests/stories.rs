@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
 /// An example whose feature is disabled has no program.
-const STORIES: [(&str, Option<&str>); 11] = [
+const STORIES: [(&str, Option<&str>); 12] = [
     ("checkout", option_env!("CARGO_BIN_EXE_checkout")),
     ("custom_store", option_env!("CARGO_BIN_EXE_custom_store")),
     ("nightly_mail", option_env!("CARGO_BIN_EXE_nightly_mail")),
@@ -20,27 +20,28 @@ const STORIES: [(&str, Option<&str>); 11] = [
         "queue_rabbitmq",
         option_env!("CARGO_BIN_EXE_queue_rabbitmq"),
     ),
+    ("routes", option_env!("CARGO_BIN_EXE_routes")),
     ("webhook", option_env!("CARGO_BIN_EXE_webhook")),
 ];
 
 #[test]
 fn checkout() {
-    assert!(tell("checkout").contains("Each order was reserved, charged and mailed once."));
+    assert!(output_of("checkout").contains("Each order was reserved, charged and mailed once."));
 }
 
 #[test]
 fn custom_store() {
-    assert!(tell("custom_store").contains("rules are kept."));
+    assert!(output_of("custom_store").contains("rules are kept."));
 }
 
 #[test]
 fn nightly_mail() {
-    assert!(tell("nightly_mail").contains("Each mail once a night"));
+    assert!(output_of("nightly_mail").contains("Each mail once a night"));
 }
 
 #[test]
 fn patterns() {
-    let said = tell("patterns");
+    let said = output_of("patterns");
     let page = include_str!("../../docs/patterns.md");
     let linked: BTreeSet<&str> = page
         .lines()
@@ -58,46 +59,51 @@ fn patterns() {
 
 #[test]
 fn outbox() {
-    assert!(tell("outbox").contains("for 9 parcels of 9 orders"));
+    assert!(output_of("outbox").contains("for 9 parcels of 9 orders"));
 }
 
 #[test]
 fn orders() {
-    assert!(tell("orders").contains("Every order once: of 10 pieces in stock 1 is left."));
+    assert!(output_of("orders").contains("Every order once: of 10 pieces in stock 1 is left."));
+}
+
+#[test]
+fn routes() {
+    assert!(output_of("routes").contains("2 orders for 5 requests."));
 }
 
 #[test]
 fn payments() {
-    assert!(tell("payments").contains("moved money 6 times, for 6 rows"));
+    assert!(output_of("payments").contains("moved money 6 times, for 6 rows"));
 }
 
 #[cfg(feature = "kafka")]
 #[test]
 fn queue_kafka() {
-    assert!(tell("queue_kafka").contains("3 dead letters, 0 messages left"));
+    assert!(output_of("queue_kafka").contains("3 dead letters, 0 messages left"));
 }
 
 #[cfg(feature = "nats")]
 #[test]
 #[ignore = "needs NATS: cargo xtask test runs it"]
 fn queue_nats() {
-    assert!(tell("queue_nats").contains("3 dead letters, 0 messages left"));
+    assert!(output_of("queue_nats").contains("3 dead letters, 0 messages left"));
 }
 
 #[cfg(feature = "rabbitmq")]
 #[test]
 #[ignore = "needs RabbitMQ: cargo xtask test runs it"]
 fn queue_rabbitmq() {
-    assert!(tell("queue_rabbitmq").contains("3 dead letters, 0 messages left"));
+    assert!(output_of("queue_rabbitmq").contains("3 dead letters, 0 messages left"));
 }
 
 #[test]
 fn webhook() {
-    assert!(tell("webhook").contains("One parcel for each of the orders"));
+    assert!(output_of("webhook").contains("One parcel for each of the orders"));
 }
 
 #[test]
-fn no_story_is_left_out() {
+fn every_example_is_run() {
     let folder = format!("{}/src/bin", std::env::var("CARGO_MANIFEST_DIR").unwrap());
     let files: BTreeSet<String> = std::fs::read_dir(folder)
         .unwrap()
@@ -111,9 +117,9 @@ fn no_story_is_left_out() {
 }
 
 /// Runs an example and returns what it printed.
-fn tell(name: &str) -> String {
+fn output_of(name: &str) -> String {
     let (_, program) = STORIES.iter().find(|(it, _)| *it == name).unwrap();
-    let program = program.expect("its feature is on");
+    let program = program.expect("the feature of the example is enabled");
     let output = Command::new(program).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(

@@ -7,7 +7,10 @@ use quote::{ToTokens, quote};
 
 /// Compile errors found so far.
 #[derive(Default)]
-pub(crate) struct Errors(Option<syn::Error>);
+pub(crate) struct Errors {
+    all: Option<syn::Error>,
+    count: usize,
+}
 
 impl Errors {
     /// Adds an error at these tokens.
@@ -22,20 +25,28 @@ impl Errors {
 
     /// Adds an error.
     pub(crate) fn push(&mut self, error: syn::Error) {
-        match &mut self.0 {
+        self.count += 1;
+        match &mut self.all {
             Some(errors) => errors.combine(error),
             none => *none = Some(error),
         }
     }
 
+    /// Runs a check. Returns whether it added an error.
+    pub(crate) fn by(&mut self, check: impl FnOnce(&mut Self)) -> bool {
+        let before = self.count;
+        check(self);
+        self.count > before
+    }
+
     /// Returns whether no error was added.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_none()
+        self.all.is_none()
     }
 
     /// Expands to the errors, followed by `item`.
     pub(crate) fn followed_by(self, item: impl ToTokens) -> TokenStream {
-        let errors = self.0.map(|error| error.to_compile_error());
+        let errors = self.all.map(|error| error.to_compile_error());
         quote!(#errors #item)
     }
 }

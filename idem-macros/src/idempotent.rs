@@ -5,10 +5,12 @@
 //! 3. `model` turns options and function into what is to be generated. It cannot fail.
 //! 4. `expand` generates the new function.
 //!
-//! All errors are reported together. They are followed by the function without the attribute, so that the compiler
-//! does not report errors that follow from a missing function.
+//! All errors are reported together. They are followed by the function, so that the compiler does not report errors that
+//! follow from a missing function. Options that are right are in it even if others are wrong. If the function itself
+//! cannot be idempotent, it is as it was written.
 
 mod check;
+mod constant;
 mod duration;
 mod expand;
 mod function;
@@ -16,6 +18,7 @@ mod model;
 mod options;
 mod params;
 mod parse;
+mod question;
 #[cfg(test)]
 mod snapshots;
 mod tokens;
@@ -28,10 +31,10 @@ use self::model::Idempotent;
 use self::options::Options;
 use crate::errors::Errors;
 
-/// Expands to the idempotent function, or to the errors and the function as it was written.
+/// Expands to the errors and the function.
 pub(crate) fn expand(options: TokenStream, item: &TokenStream) -> TokenStream {
     let mut errors = Errors::default();
-    let options = Options::parse(options, &mut errors);
+    let mut options = Options::parse(options, &mut errors);
     let function = match Function::parse(item.clone(), &mut errors) {
         Ok(function) => function,
         // The options cannot be checked without a function.
@@ -40,12 +43,10 @@ pub(crate) fn expand(options: TokenStream, item: &TokenStream) -> TokenStream {
             return errors.followed_by(item);
         }
     };
-    let plain = function.without_macro(&options);
     let async_trait = function.async_trait();
-    let model = check::check(&options, &function, async_trait.as_ref(), &mut errors)
-        .and_then(|checked| Idempotent::new(options, function, async_trait, checked));
-    match model {
-        Some(model) => model.expand(),
-        None => errors.followed_by(plain),
-    }
+    let checked = check::check(&mut options, &function, async_trait.as_ref(), &mut errors);
+    errors.followed_by(match checked {
+        Some(checked) => Idempotent::new(options, function, async_trait, checked).expand(),
+        None => function.without_macro(&options),
+    })
 }

@@ -3,7 +3,9 @@
 mod canonical;
 mod errors;
 mod fingerprint;
+mod floats;
 mod idempotent;
+mod manifest;
 mod suggest;
 
 /// Makes an async function idempotent: one owner at a time per key, and a stored result for every retry.

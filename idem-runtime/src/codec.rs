@@ -29,7 +29,8 @@ use exact::{Notes, Reader};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be stored and replayed",
     label = "cannot be stored and replayed",
-    note = "what an idempotent function returns is stored, so that a retry gets it back: derive `serde::Serialize` and `serde::Deserialize` for `{Self}`, or for the types in it that are yours, and let it own its data"
+    note = "what an idempotent function or a step returns is stored, so that a retry gets it back: derive `serde::Serialize` and `serde::Deserialize` for `{Self}`, or for the types in it that are yours, and let it own its data",
+    note = "of a response, such as `axum::Json<T>`, return the `T`, and make the response in the handler that calls the function"
 )]
 pub trait StoredValue: Serialize + DeserializeOwned {}
 
@@ -37,6 +38,12 @@ pub trait StoredValue: Serialize + DeserializeOwned {}
 impl<T: Serialize + DeserializeOwned> StoredValue for T {}
 
 /// Format of stored results.
+///
+/// ```
+/// use idem_runtime::{Codec, Idem, MemoryStore};
+///
+/// let idem = Idem::builder(MemoryStore::new()).codec(Codec::Json).build();
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Codec {

@@ -148,6 +148,8 @@ pub use idem_macros::Fingerprint;
 
 pub use self::encoder::Encoder;
 pub use self::json::{Json, json};
+#[cfg(feature = "http")]
+pub(crate) use self::json::{JsonWithout, Omitted};
 pub use self::secret::Secret;
 pub(crate) use self::secret::matches;
 use crate::error::FingerprintError;
@@ -168,12 +170,29 @@ const VERSION: u8 = 1;
 /// | `name = "..."` | a type | wraps the form in a map with this name, so that it differs from types of the same shape |
 /// | `bound = "..."` | a type | replaces the bounds of its type parameters. Default: `T: Fingerprint` for each that is used |
 /// | `crate = path` | a type | path of `idem_runtime` |
+///
+/// ```
+/// use idem_runtime::Fingerprint;
+/// use idem_runtime::fingerprint::digest;
+///
+/// #[derive(Fingerprint)]
+/// struct Charge {
+///     cents: u64,
+///     #[fingerprint(skip)]
+///     trace: u64,
+/// }
+///
+/// // A retry with another trace is the same request. Another amount is not.
+/// assert_eq!(digest(&Charge { cents: 500, trace: 1 })?, digest(&Charge { cents: 500, trace: 2 })?);
+/// assert_ne!(digest(&Charge { cents: 500, trace: 1 })?, digest(&Charge { cents: 900, trace: 1 })?);
+/// # Ok::<(), idem_runtime::FingerprintError>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no canonical form to fingerprint",
-    label = "no `Fingerprint`",
-    note = "if `{Self}` is yours, add `#[derive(Fingerprint)]` to it",
-    note = "if it has no part in what the request is, leave it out: `#[fingerprint(skip)]` on a field, `skip(...)` in `#[idempotent]`",
-    note = "else say how it is written: `#[fingerprint(with = function)]` on a field, `fingerprint = ...` in `#[idempotent]`; a field of floats takes `#[fingerprint(float)]`"
+    label = "not `Fingerprint`",
+    note = "calls with one key are compared by the fingerprint of their request: if `{Self}`, or a type in it, is yours, add `#[derive(Fingerprint)]` to that type",
+    note = "if it is no part of the request, leave it out: `skip(...)` in `#[idempotent]`, `#[fingerprint(skip)]` on a field",
+    note = "otherwise say how to write it: `fingerprint = ...` in `#[idempotent]`, `#[fingerprint(with = function)]` on a field, `#[fingerprint(float)]` on a field of floats"
 )]
 pub trait Fingerprint {
     /// Writes the canonical form of this value: exactly one item.

@@ -28,7 +28,8 @@ struct Order { cents: u64 }
 #[derive(Serialize, Deserialize)]
 struct Receipt { cents: u64 }
 
-#[idempotent(key = key, ttl = "24h", name = "orders.place", store = idem)]
+// `detached`: a client that disconnects does not stop the work.
+#[idempotent(key = key, ttl = "24h", name = "orders.place", store = idem, detached)]
 async fn place(idem: &Idem<MemoryStore>, key: &Key, order: Order) -> Result<Receipt, Error> {
     Ok(Receipt { cents: order.cents })
 }
@@ -104,8 +105,8 @@ let app: Router = Router::new()
 "##
 )]
 //!
-//! The layer guards POST and PATCH. Other methods pass through, and so do requests without a key if the key is
-//! [optional](LayerBuilder::key_optional). A guarded request is processed in these steps:
+//! The layer guards POST and PATCH, or [other methods](LayerBuilder::methods). The rest passes through, and so do
+//! requests without a key if the key is [optional](LayerBuilder::key_optional). A guarded request is processed in these steps:
 //!
 //! 1. **Principal and key.** A request without a principal is refused with 403, before anything else is checked. To
 //!    answer 401 instead, refuse the request in your authentication, outside the layer.
@@ -115,6 +116,7 @@ let app: Router = Router::new()
 //!    - JSON is compared by value, any other body byte by byte. A retry of `multipart/form-data` must have the same
 //!      boundary. A retry of a compressed body must have the same bytes, unless an outer layer decompresses it.
 //!    - Inside a nested router, the path is the client's only with feature `axum`.
+//!    - Members of JSON and query parameters that a retry may change can be [left out](LayerBuilder::ignore_member).
 //!    - No other header counts, `Host`, `Accept` and `If-Match` included, and no trailer. A service with one tenant per
 //!      host must put the tenant into the scope, see [`scoped_by`].
 //! 3. **Claim.** The key is claimed, in a separate task unless the answer is available immediately. From here on, the
@@ -122,7 +124,8 @@ let app: Router = Router::new()
 //!    not available. A stored response is returned with [`Idempotent-Replayed`](IDEMPOTENT_REPLAYED).
 //! 4. **Handler.** The handler runs in that task, with the [`Attempt`](crate::Attempt) in the request's extensions.
 //! 5. **Response.** A [final](finality) response is read, up to [a limit](LayerBuilder::max_response_bytes), and stored:
-//!    status, body and [some headers](LayerBuilder::store_header). If the response is too long or ends with an error,
+//!    status, body and [some headers](LayerBuilder::store_header), for the layer's ttl, or that of
+//!    [its request](LayerBuilder::request_ttl) or [its own](LayerBuilder::response_ttl). If the response is too long or ends with an error,
 //!    only its first caller gets it, and its key becomes [`Unrecorded`](crate::Error::Unrecorded). Trailers reach the
 //!    first caller but are not stored. Proxies may drop them as well (RFC 9110 §6.5.1).
 //!
@@ -238,9 +241,9 @@ let layer = IdempotencyLayer::builder(&idem, "chats", ttl, unscoped())
 //! Every refusal is a [`Problem`] of some [`ProblemKind`]. With feature `axum`, an [`Error`](crate::Error) is a response
 //! too, and `documented_at` sets the URL of its policy page.
 //!
-//! A service whose clients expect another error format can convert refusals, because each response carries its
-//! [`Problem`] as an extension. Convert them outside the layer, or around the routes that use the extractor. Clients that
-//! were generated for one format may take any other for a success:
+//! A service whose clients expect another error format sets a function from the [`Problem`] to the response:
+//! [`LayerBuilder::problem_response`], and for handlers that use the extractor the middleware `problem_response`. Clients
+//! that were generated for one format may take any other for a success:
 #![cfg_attr(
     all(feature = "axum", feature = "memory"),
     doc = concat!(
@@ -249,26 +252,33 @@ let layer = IdempotencyLayer::builder(&idem, "chats", ttl, unscoped())
         include_str!("http/stripe_errors.rs"),
         r##"
 # use axum::Router;
+# use axum::body::Body;
 # use axum::middleware::map_response;
 # use axum::routing::post;
-# use idem_runtime::http::{IdempotencyLayer, unscoped};
+# use idem_runtime::http::{IdempotencyKey, IdempotencyLayer, Unscoped, problem_response, unscoped};
 # use idem_runtime::{Idem, MemoryStore};
+# async fn handler(_: IdempotencyKey<Unscoped>) {}
 #
 # fn main() -> Result<(), Box<dyn std::error::Error>> {
 # let idem = Idem::new(MemoryStore::new());
 # let ttl = std::time::Duration::from_secs(3600);
-# let layer = IdempotencyLayer::builder(&idem, "orders", ttl, unscoped()).build()?;
+let layer = IdempotencyLayer::builder(&idem, "orders", ttl, unscoped())
+    .problem_response(stripe_error)
+    .build()?;
 let app: Router = Router::new()
-    .route("/orders", post(async || "made"))
-    .layer(layer)
-    .layer(map_response(stripe_errors));
+    .route("/orders", post(async || "made").layer(layer))
+    .route("/refunds", post(handler).layer(map_response(problem_response(stripe_error))));
 # use axum::http::{Request, StatusCode};
 # use tower_service::Service as _;
-# let mut app = app;
-# let refused = async move { app.call(Request::post("/orders").body(Body::empty()).unwrap()).await.unwrap() };
-# let refused = tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(refused);
-# assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
-# assert_eq!(refused.headers()[CONTENT_TYPE], "application/json");
+# for path in ["/orders", "/refunds"] {
+#     let mut app = app.clone();
+#     let refused = async move { app.call(Request::post(path).body(Body::empty()).unwrap()).await.unwrap() };
+#     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+#     let refused = runtime.block_on(refused);
+#     assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+#     assert_eq!(refused.headers()["content-type"], "application/json");
+#     assert_eq!(refused.headers()["stripe-should-retry"], "false");
+# }
 # Ok(())
 # }
 ```
@@ -287,12 +297,16 @@ mod fingerprint;
 mod future;
 mod grpc;
 mod guarded;
+#[cfg(feature = "axum")]
+mod handlers;
 mod header;
+mod ignored;
 mod layer;
 mod policy_page;
 mod principal;
 mod problem;
 mod refusal;
+mod retention;
 mod service;
 mod stored;
 mod syntax;
@@ -300,10 +314,12 @@ mod syntax;
 pub use self::body::Body;
 pub use self::drain::Drain;
 #[cfg(feature = "axum")]
-pub use self::extract::{IdempotencyKey, KeyRejection, Lenient, Strict, Syntax, documented_at};
+pub use self::extract::{IdempotencyKey, KeyRejection, Lenient, Strict, Syntax};
 pub use self::finality::finality;
 pub use self::future::ResponseFuture;
-pub use self::header::{IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED};
+#[cfg(feature = "axum")]
+pub use self::handlers::{detached, documented_at, mark_replays, problem_response};
+pub use self::header::{IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, InvalidKeyHeader};
 pub use self::layer::{IdempotencyLayer, InvalidLayer, LayerBuilder};
 pub use self::policy_page::PolicyPage;
 pub use self::principal::{Principal, Scoping, Unscoped, scoped_by, scoped_by_extension, unscoped};

@@ -9,7 +9,7 @@
     feature = "sqlite",
     doc = r#"
 ```
-use idem_runtime::outbox::{self, Message, Outbox};
+use idem_runtime::outbox::{self, Message, Outbox, Relay};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]
@@ -30,15 +30,14 @@ let placed = OrderPlaced { order: 1, customer: "ann".into() };
 outbox::enqueue(&mut *tx, "order.placed", &placed).await?;
 tx.commit().await?;
 
-let relay = outbox
-    .relay()
+let relay = Relay::new(&outbox)
     .on("order.placed", move |message: Message<OrderPlaced>| {
         let sent = sent.clone();
         async move { sent.send(message.payload.order) }
     })
     .start()?;
 assert_eq!(handled.recv().await, Some(1));
-relay.shutdown().await; // finishes what it has begun
+relay.stop().await; // finishes what it has begun
 # Ok(())
 # }
 ```
@@ -133,96 +132,28 @@ Choose a `ttl` longer than the longest time until delivery, including the time f
 //! `attempt`. Warnings report failures, parking and lost leases. No span or event contains a key, a payload or the text
 //! of a handler's error. That text is stored in the table.
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::{Arc, LazyLock};
-use std::time::Duration;
+use std::sync::Arc;
 
 use serde::Serialize;
-use tokio::sync::watch;
 
-use crate::codec::{Codec, EncodeError};
-use crate::error::{Error, InvalidOutbox, StoreError};
-use crate::fingerprint;
-use crate::key::{Key, MAX_LEN, ToKey};
-use crate::store::outbox::{Enqueued, Envelope, Inserts, Messages, TableName};
+use crate::error::{Error, StoreError};
+use crate::key::Key;
+use crate::store::outbox::{Inserts, Messages, TableName};
 
 mod deliver;
+mod enqueue;
 mod message;
-mod poll_loop;
 mod relay;
+mod search;
+mod shared;
+mod wake;
 
+pub use self::enqueue::{MAX_PAYLOAD_BYTES, NewMessage, enqueue, message};
 pub use self::message::{Backlog, Message, Parked};
 pub use self::relay::{Relay, RelayGuard, RelayStats};
 pub use crate::store::outbox::{Connection, Database};
 
-/// Default limit on payloads in bytes: 1 MiB.
-pub const MAX_PAYLOAD_BYTES: usize = 1024 * 1024;
-const MAX_HEADER_BYTES: usize = 64 * 1024;
-
-/// Enqueues a message in the transaction that is open on this connection: the message is sent if and only if the
-/// transaction commits. Without a transaction it is sent immediately. Returns the message's key.
-///
-/// The message goes into the table `idem_outbox`; use [`Outbox::enqueue`] for another table. Use
-/// [`message`](fn@message) to set an ordering key, a delay or your own key.
-///
-/// ```no_run
-/// # #[derive(serde::Serialize)] struct OrderPlaced;
-/// # async fn example(pool: sqlx::SqlitePool, placed: OrderPlaced) -> Result<(), Box<dyn std::error::Error>> {
-/// use idem_runtime::outbox;
-///
-/// let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
-/// outbox::enqueue(&mut *tx, "order.placed", &placed).await?;
-/// tx.commit().await?;
-/// # Ok(()) }
-/// ```
-///
-/// # Errors
-/// As [`NewMessage::enqueue`].
-///
-/// # Cancel safety
-/// As [`NewMessage::enqueue`].
-pub async fn enqueue<C: Connection + ?Sized, T: Serialize + Sync + ?Sized>(
-    connection: &mut C,
-    topic: &str,
-    payload: &T,
-) -> Result<Key, Error> {
-    message(topic, payload).enqueue(connection).await
-}
-
-/// Builds a message for the table `idem_outbox`, to be given options and then [enqueued](NewMessage::enqueue).
-///
-/// ```no_run
-/// # #[derive(serde::Serialize)] struct OrderPlaced;
-/// # async fn example(tx: &mut sqlx::SqliteConnection, placed: OrderPlaced) -> Result<(), Box<dyn std::error::Error>> {
-/// use idem_runtime::outbox;
-///
-/// outbox::message("order.placed", &placed)
-///     .ordered_by("customer-17")
-///     .header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-///     .enqueue(tx)
-///     .await?;
-/// # Ok(()) }
-/// ```
-pub fn message<'a, T: Serialize + Sync + ?Sized>(
-    topic: &'a str,
-    payload: &'a T,
-) -> NewMessage<'a, T> {
-    static INSERTS: LazyLock<Inserts> = LazyLock::new(|| Inserts::new(TableName::default()));
-    NewMessage {
-        inserts: &INSERTS,
-        topic,
-        payload,
-        ordering_key: None,
-        key: Ok(None),
-        delay: Duration::ZERO,
-        headers: BTreeMap::new(),
-        max_payload_bytes: MAX_PAYLOAD_BYTES,
-    }
-}
-
-/// A table of messages. Creates relays, and gives operators access to parked messages. Cloning is cheap and shares the
-/// connections.
+/// A table of messages. Gives operators access to parked messages. Cloning is cheap and shares the connections.
 #[derive(Debug, Clone)]
 pub struct Outbox {
     database: Database,
@@ -317,16 +248,7 @@ impl Outbox {
         topic: &'a str,
         payload: &'a T,
     ) -> NewMessage<'a, T> {
-        NewMessage {
-            inserts: &self.inserts,
-            max_payload_bytes: self.max_payload_bytes,
-            ..message(topic, payload)
-        }
-    }
-
-    /// Creates a relay for this outbox, to be given [handlers](Relay::on) and started.
-    pub fn relay(&self) -> Relay {
-        Relay::new(Arc::clone(&self.messages))
+        NewMessage::new(&self.inserts, self.max_payload_bytes, topic, payload)
     }
 
     /// Lists up to `limit` parked messages in the order of enqueuing: those after `after`, or from the first one.
@@ -356,7 +278,7 @@ impl Outbox {
     /// Dropping the future leaves the message requeued or not.
     pub async fn requeue(&self, key: &Key) -> Result<bool, StoreError> {
         let requeued = self.messages.requeue(key.as_str()).await?;
-        wake();
+        wake::wake();
         Ok(requeued)
     }
 
@@ -369,7 +291,7 @@ impl Outbox {
     /// Dropping the future leaves the message deleted or not.
     pub async fn discard(&self, key: &Key) -> Result<bool, StoreError> {
         let discarded = self.messages.discard(key.as_str()).await?;
-        wake();
+        wake::wake();
         Ok(discarded)
     }
 
@@ -382,207 +304,5 @@ impl Outbox {
     /// Reads only.
     pub async fn backlog(&self) -> Result<Backlog, StoreError> {
         Ok(self.messages.count().await?.into())
-    }
-}
-
-/// A message that is about to be enqueued.
-#[must_use = "it is not enqueued yet"]
-pub struct NewMessage<'a, T: ?Sized> {
-    inserts: &'a Inserts,
-    topic: &'a str,
-    payload: &'a T,
-    ordering_key: Option<&'a str>,
-    key: Result<Option<Key>, Error>,
-    delay: Duration,
-    headers: BTreeMap<&'a str, &'a str>,
-    max_payload_bytes: usize,
-}
-
-impl<'a, T: Serialize + Sync + ?Sized> NewMessage<'a, T> {
-    /// Sets the ordering key: the message is delivered only after all earlier ones with the same ordering key, of any
-    /// topic. Typically names a customer or an account. 1 to 255 bytes.
-    pub fn ordered_by(mut self, ordering_key: &'a str) -> Self {
-        self.ordering_key = Some(ordering_key);
-        self
-    }
-
-    /// Sets the message's own key, instead of a random one. Enqueuing the same message again with the same key has no
-    /// effect while the message is in the table. It is in the table until it is delivered, or longer if the relay
-    /// [keeps it](Relay::keep_delivered). A different message with that key is [`Error::KeyReused`]. A key in a scope
-    /// is replaced by one that is derived from both.
-    pub fn key(mut self, key: &(impl ToKey + ?Sized)) -> Self {
-        self.key = key.to_key().map(Some).map_err(Error::from);
-        self
-    }
-
-    /// Delays the message by at least this time. Later messages of its ordering key wait as well.
-    pub fn delay(mut self, delay: Duration) -> Self {
-        self.delay = delay;
-        self
-    }
-
-    /// Adds a header that is sent with the payload, such as a trace context. A second value of a name replaces the
-    /// first.
-    pub fn header(mut self, name: &'a str, value: &'a str) -> Self {
-        self.headers.insert(name, value);
-        self
-    }
-
-    /// Enqueues the message in the transaction that is open on this connection, and returns its key.
-    ///
-    /// The handler gets exactly the enqueued value. A value that JSON cannot represent (NaN, an infinity, `Some(None)`)
-    /// is an error. The type that will decode the payload is not known here. A type that buffers (internally tagged and
-    /// untagged enums, flattened fields) decodes neither 128-bit integers nor map keys that are not strings, so the
-    /// message is parked. An untagged variant of a float accepts integers beyond 64 bits. Encode such values as
-    /// strings.
-    ///
-    /// # Errors
-    /// - [`Error::InvalidOutbox`] if topic, ordering key or headers are malformed, or if the payload cannot be encoded
-    ///   or is over the limit;
-    /// - [`Error::InvalidKey`] if the key is malformed;
-    /// - [`Error::KeyReused`] if another message has the key;
-    /// - [`Error::Store`] if the database fails. PostgreSQL then aborts the whole transaction.
-    ///
-    /// # Cancel safety
-    /// After dropping the future, the transaction may contain the message or not: roll it back.
-    pub async fn enqueue<C: Connection + ?Sized>(self, connection: &mut C) -> Result<Key, Error> {
-        if !is_name(self.topic) {
-            return Err(InvalidOutbox::Topic.into());
-        }
-        if self.ordering_key.is_some_and(|key| !is_name(key)) {
-            return Err(InvalidOutbox::OrderingKey.into());
-        }
-        let key = match self.key? {
-            None => random_key()?,
-            Some(key) if key.scope().is_none() => key,
-            Some(key) => Key::derive([key.scope().as_str(), key.as_str()]),
-        };
-        let payload = encode(self.payload, self.max_payload_bytes)?;
-        let headers = match self.headers.is_empty() {
-            true => None,
-            false => Some(encode_headers(&self.headers)?),
-        };
-        let envelope = Envelope {
-            key: key.as_str(),
-            topic: self.topic,
-            ordering_key: self.ordering_key,
-            payload: &payload,
-            headers: headers.as_deref(),
-            delay: self.delay,
-        };
-        let enqueued = self
-            .inserts
-            .enqueue(connection, &envelope, is_same_json)
-            .await?;
-        wake();
-        match enqueued {
-            Enqueued::New | Enqueued::Again => Ok(key),
-            Enqueued::Differs => Err(Error::KeyReused),
-        }
-    }
-}
-
-/// Omits the payload, which is the user's, and the keys.
-impl<T: ?Sized> fmt::Debug for NewMessage<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NewMessage")
-            .field("topic", &self.topic)
-            .field("delay", &self.delay)
-            .finish_non_exhaustive()
-    }
-}
-
-/// True if this can be a topic or an ordering key. Surrounding white space is refused, because some databases ignore
-/// trailing spaces in comparisons.
-fn is_name(text: &str) -> bool {
-    (1..=MAX_LEN).contains(&text.len())
-        && !text.chars().any(char::is_control)
-        && text.trim() == text
-}
-
-fn encode<T: Serialize + ?Sized>(payload: &T, limit: usize) -> Result<String, InvalidOutbox> {
-    let payload = Codec::Json
-        .encode_unread(payload, limit)
-        .map_err(|error| match error {
-            EncodeError::TooLarge { limit } => InvalidOutbox::TooLarge { limit },
-            EncodeError::Codec(source) => InvalidOutbox::Payload(source),
-            error @ (EncodeError::Inexact(_) | EncodeError::Panicked) => {
-                InvalidOutbox::Payload(error.into())
-            }
-        })?;
-    let text = std::str::from_utf8(&payload.bytes);
-    Ok(text
-        .map_err(|error| InvalidOutbox::Payload(error.into()))?
-        .to_owned())
-}
-
-fn encode_headers(headers: &BTreeMap<&str, &str>) -> Result<String, InvalidOutbox> {
-    let named = |name: &&str| (1..=MAX_LEN).contains(&name.len());
-    if !headers.keys().all(named) {
-        return Err(InvalidOutbox::Headers);
-    }
-    encode(headers, MAX_HEADER_BYTES).map_err(|_| InvalidOutbox::Headers)
-}
-
-/// Compares JSON texts regardless of the order of map entries, which may differ each time. Numbers are compared as
-/// written, also beyond 64 bits.
-fn is_same_json(one: &str, other: &str) -> bool {
-    let digest = |text: &str| fingerprint::digest(&fingerprint::json(text.as_bytes())).ok();
-    one == other || digest(one).is_some_and(|one| Some(one) == digest(other))
-}
-
-/// A random UUID (version 4, RFC 9562).
-fn random_key() -> Result<Key, Error> {
-    let mut bytes: [u8; 16] = rand::random();
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex = crate::key::hex(&bytes);
-    let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &hex[part]);
-    Ok(Key::new(format!("{a}-{b}-{c}-{d}-{e}"))?)
-}
-
-/// Wakes the relays of this process: a message is, or will soon be, in the table.
-fn wake() {
-    ENQUEUED.send_replace(());
-}
-
-static ENQUEUED: LazyLock<watch::Sender<()>> = LazyLock::new(watch::Sender::default);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn random_keys_are_uuids_of_version_4() {
-        let key = random_key().unwrap();
-        let parts: Vec<_> = key.as_str().split('-').collect();
-        let lengths: Vec<_> = parts.iter().map(|part| part.len()).collect();
-        assert_eq!(lengths, [8, 4, 4, 4, 12]);
-        assert!(parts[2].starts_with('4'), "{parts:?}");
-        assert!(parts[3].starts_with(['8', '9', 'a', 'b']), "{parts:?}");
-        assert_ne!(random_key().unwrap(), key);
-    }
-
-    #[test]
-    fn names_have_neither_control_characters_nor_blanks_around_them() {
-        for name in ["a", "order.placed", "customer 17", "ä", &"a".repeat(255)] {
-            assert!(is_name(name), "{name:?}");
-        }
-        for name in ["", " a", "a ", "a\n", "a\0b", &"a".repeat(256)] {
-            assert!(!is_name(name), "{name:?}");
-        }
-    }
-
-    #[test]
-    fn the_order_of_members_makes_no_other_payload() {
-        assert!(is_same_json(r#"{"a":1,"b":2}"#, r#"{"b":2,"a":1}"#));
-        assert!(!is_same_json(r#"{"a":1}"#, r#"{"a":2}"#));
-        let large = "1000000000000000000000";
-        assert!(is_same_json(
-            &format!("[{large}, 1]"),
-            &format!("[{large},1]")
-        ));
-        assert!(!is_same_json(large, "1000000000000000000001"));
-        assert!(!is_same_json("no JSON", "neither"));
     }
 }

@@ -5,6 +5,15 @@ use std::time::Duration;
 use crate::codec::Codec;
 
 /// Default options of a handle's calls.
+///
+/// ```
+/// use std::time::Duration;
+/// use idem_runtime::{Idem, MemoryStore};
+///
+/// let idem = Idem::new(MemoryStore::new());
+/// assert_eq!(idem.policy().lease, Duration::from_secs(30));
+/// assert_eq!(idem.policy().wait, Duration::ZERO);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Policy {

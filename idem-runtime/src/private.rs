@@ -1,40 +1,33 @@
 //! Items that expanded macros use. Not a public API: all of it may change in any release.
 
-pub use std::convert::From;
+use std::future::IntoFuture;
+use std::ops::Deref;
+
+pub use std::convert::{From, Infallible};
 pub use std::option::Option;
 pub use std::result::Result;
 pub use std::time::Duration;
 
 pub use crate::codec::StoredValue;
-pub use crate::engine::transaction::{Driver, InTransaction, Transactions, transactions};
+pub use crate::engine::transaction::{Driver, InTransaction, Transactions};
 pub use crate::engine::typed::{
-    CallError, Entered, ErrorCodec, ErrorKind, Handle, ReconcileRequest, Reconciled, Returns,
-    Running, ValueCodec, default_handle, handle,
+    CallError, EngineRef, Entered, ErrorCodec, ErrorKind, ReconcileRequest, Reconciled, Returns,
+    Running, ValueCodec, default_handle,
 };
-pub use crate::engine::{Attempt, Call};
+pub use crate::engine::{Attempt, Call, OperationName};
 pub use crate::error::{Error, InvalidCall};
 pub use crate::fingerprint::fields::{defaulted, float, with};
 pub use crate::fingerprint::{Encoder, Fingerprint, from_fn};
 pub use crate::record::OnCrash;
 
-use crate::engine::{transaction, typed};
-use crate::store::{Connects, TransactionalStore};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+
+use crate::engine::{Idem, transaction, typed};
+use crate::key::{ToKey, ToScope};
+use crate::store::{Connects, Store, TransactionalStore};
 
 /// Placeholder for a parameter that is configured out, which leaves it out of the fingerprint.
 pub const ABSENT: &Option<bool> = &None;
-
-/// A value that identifies a request, or a part of one.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` has no canonical form to fingerprint",
-    label = "no `Fingerprint`",
-    note = "requests that bear the same key are compared by the fingerprint of their arguments",
-    note = "if `{Self}` is yours, or a type in it, add `#[derive(Fingerprint)]` to that",
-    note = "if this argument has no part in what the request is, leave it out with `skip(...)`; else say with `fingerprint = ...` what stands for the request"
-)]
-pub trait Argument: Fingerprint {}
-
-#[diagnostic::do_not_recommend]
-impl<T: Fingerprint + ?Sized> Argument for T {}
 
 /// A value that `recover_with` saves.
 #[diagnostic::on_unimplemented(
@@ -42,20 +35,179 @@ impl<T: Fingerprint + ?Sized> Argument for T {}
     label = "no `serde::Serialize`",
     note = "what `recover_with` names is stored with the record, so that the call can be retried after a crash: derive `serde::Serialize` for it, and `serde::Deserialize` for the handler that is given it"
 )]
-pub trait RecoveryInput: serde::Serialize {}
+pub trait RecoveryInput: Serialize {}
 
 #[diagnostic::do_not_recommend]
-impl<T: serde::Serialize + ?Sized> RecoveryInput for T {}
+impl<T: Serialize + ?Sized> RecoveryInput for T {}
 
 /// Checks that the value can be saved as the recovery input.
 #[inline]
-pub const fn recovery_input<T: RecoveryInput + ?Sized>(input: &T) -> &T {
+pub const fn usable_as_recovery_input<T: RecoveryInput + ?Sized>(input: &T) -> &T {
     input
 }
 
 /// Checks that the argument has a canonical form.
 #[inline]
-pub const fn argument<T: Argument + ?Sized>(argument: &T) -> &T {
+pub const fn usable_as_request<T: Fingerprint + ?Sized>(argument: &T) -> &T {
+    argument
+}
+
+/// A handle, or a value that dereferences to one.
+#[diagnostic::on_unimplemented(
+    message = "`store` takes an `Idem` handle, not `{Self}`",
+    label = "not an `Idem` handle",
+    note = "make the handle once, when the process starts, with `Idem::new(store)`, for instance on `PostgresStore::new(pool)`, and pass it on; a static is a `LazyLock<Idem<_>>`; `Idem::install` serves calls without `store`",
+    note = "take a handle out of an `Option`, `OnceLock` or lock first"
+)]
+pub trait AsHandle {
+    /// Store of the handle.
+    type Store: Store + ?Sized;
+    /// The handle.
+    fn handle(&self) -> &Idem<Self::Store>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<S: Store + ?Sized> AsHandle for Idem<S> {
+    type Store = S;
+
+    fn handle(&self) -> &Self {
+        self
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<H: Deref<Target: AsHandle> + ?Sized> AsHandle for H {
+    type Store = <H::Target as AsHandle>::Store;
+
+    fn handle(&self) -> &Idem<Self::Store> {
+        (**self).handle()
+    }
+}
+
+/// Engine of a handle.
+pub fn engine_of_handle<H: AsHandle + ?Sized>(handle: &H) -> EngineRef {
+    typed::handle(handle.handle())
+}
+
+/// A handle on a store with transactions, or a value that dereferences to one.
+///
+/// It has two implementations that fit every handle, so the compiler does not know the store of a handle that fits
+/// neither, and reports no errors that follow.
+#[diagnostic::on_unimplemented(
+    message = "`tx` needs an `Idem` handle on a SQL store, not `{Self}`",
+    label = "not a handle on a store with transactions",
+    note = "`Idem<SqliteStore>`, `Idem<PostgresStore>` and `Idem<MySqlStore>` have transactions; `Idem` alone hides its store, so name the store in the type",
+    note = "on any other store remove `tx`, and choose with `on_crash` what a crash means"
+)]
+pub trait AsTransactions {
+    /// Store of the handle.
+    type Store: TransactionalStore;
+    /// The handle.
+    fn handle(&self) -> &Idem<Self::Store>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<S: TransactionalStore> AsTransactions for Idem<S> {
+    type Store = S;
+
+    fn handle(&self) -> &Self {
+        self
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<H: Deref<Target: AsTransactions> + ?Sized> AsTransactions for H {
+    type Store = <H::Target as AsTransactions>::Store;
+
+    fn handle(&self) -> &Idem<Self::Store> {
+        (**self).handle()
+    }
+}
+
+/// Transactions on the store of a handle.
+pub fn transactions_of_handle<H: AsTransactions + ?Sized>(handle: &H) -> Transactions<H::Store> {
+    transaction::transactions(handle.handle())
+}
+
+/// A duration of an option.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a duration",
+    label = "not a `Duration`",
+    note = "write text with a unit, such as `\"24h\"`, or an expression that is a `std::time::Duration`",
+    note = "text is read when the program is compiled: a constant or a variable is a `Duration`, such as `Duration::from_secs(60)`"
+)]
+pub trait IsDuration {
+    /// The duration.
+    fn duration(self) -> Duration;
+}
+
+#[diagnostic::do_not_recommend]
+impl IsDuration for Duration {
+    fn duration(self) -> Duration {
+        self
+    }
+}
+
+/// Names that the pattern of an argument binds are references in the options.
+#[diagnostic::do_not_recommend]
+impl IsDuration for &Duration {
+    fn duration(self) -> Duration {
+        *self
+    }
+}
+
+/// Checks that the value is a duration.
+#[inline]
+pub fn usable_as_duration<D: IsDuration>(duration: D) -> Duration {
+    duration.duration()
+}
+
+/// Checks that the value is a key.
+#[inline]
+pub const fn usable_as_key<K: ToKey + ?Sized>(key: &K) -> &K {
+    key
+}
+
+/// Checks that the value is a scope.
+#[inline]
+pub const fn usable_as_scope<S: ToScope + ?Sized>(scope: &S) -> &S {
+    scope
+}
+
+/// A future that `reconcile` evaluates, of a function that returns a `Result<T, E>`.
+#[diagnostic::on_unimplemented(
+    message = "`reconcile` takes a future of `Result<Reconciled<{T}>, {E}>`, not `{Self}`",
+    label = "not such a future",
+    note = "write the call without `.await`, as in `reconcile(self.bank.find(&id))`, or a block, as in `reconcile(async {{ ... }})`",
+    note = "it answers `Reconciled::Done(value)`, `Reconciled::NotDone` or `Reconciled::Unknown`"
+)]
+pub trait Question<T, E>: IntoFuture<Output = Result<Reconciled<T>, E>> {}
+
+#[diagnostic::do_not_recommend]
+impl<T, E, F: IntoFuture<Output = Result<Reconciled<T>, E>>> Question<T, E> for F {}
+
+/// Checks that the question is a future.
+#[inline]
+pub fn question<R: Returns, Q: Question<R::Ok, R::Err>>(
+    question: Q,
+) -> impl Future<Output = Result<Reconciled<R::Ok>, R::Err>> {
+    question.into_future()
+}
+
+/// A value that the question of `reconcile` takes.
+#[diagnostic::on_unimplemented(
+    message = "`reconcile` may be asked again, and the body needs the argument too, so it cannot take this `{Self}` by value",
+    label = "taken by value",
+    note = "borrow the argument, as in `reconcile(self.bank.find(&order))`, or clone it"
+)]
+pub trait Reusable: Copy {}
+
+#[diagnostic::do_not_recommend]
+impl<T: Copy> Reusable for T {}
+
+/// Checks that the question can take the value each time that it is asked.
+#[inline]
+pub const fn usable_again<T: Reusable>(argument: &T) -> &T {
     argument
 }
 
@@ -63,12 +215,47 @@ pub const fn argument<T: Argument + ?Sized>(argument: &T) -> &T {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be stored and replayed, as `replay_err` asks",
     label = "cannot be stored and replayed",
-    note = "an error that `replay_err` names is stored, so that a retry gets it back: derive `serde::Serialize` and `serde::Deserialize` for `{Self}`, or leave out `replay_err`, and such an error is not replayed"
+    note = "an error that matches `replay_err` is stored, so that a retry gets it back: derive `serde::Serialize` and `serde::Deserialize` for an enum of your own",
+    note = "put `#[serde(skip)]` on variants that hold `idem_runtime::Error`, or an error of another crate that serde does not know: `replay_err` need not match them"
 )]
 pub trait StoredError: StoredValue {}
 
 #[diagnostic::do_not_recommend]
 impl<E: StoredValue> StoredError for E {}
+
+/// Proof that serde writes an error of the runtime. Nothing has it.
+#[diagnostic::on_unimplemented(
+    message = "`idem_runtime::Error` is not stored, so serde does not write it",
+    label = "not written by serde",
+    note = "an error of a call is about that call, and not replayed to another: put `#[serde(skip)]` on the variant that holds it"
+)]
+pub trait StoresError {}
+
+const NOT_STORED: &str = "an error of a call is not stored";
+
+/// The error.
+#[derive(Debug)]
+pub struct ErrorOfACall<'a>(std::marker::PhantomData<&'a ()>);
+
+#[doc(hidden)]
+impl Serialize for Error
+where
+    for<'a> ErrorOfACall<'a>: StoresError,
+{
+    fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        Err(ser::Error::custom(NOT_STORED))
+    }
+}
+
+#[doc(hidden)]
+impl<'de> Deserialize<'de> for Error
+where
+    for<'a> ErrorOfACall<'a>: StoresError,
+{
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Err(de::Error::custom(NOT_STORED))
+    }
+}
 
 /// The next stage, or the function's return value if there is no next stage.
 type OrAnswer<R, Step> = Result<Step, Result<<R as Returns>::Ok, <R as Returns>::Err>>;
@@ -79,22 +266,22 @@ type OrAnswer<R, Step> = Result<Step, Result<<R as Returns>::Ok, <R as Returns>:
 
 /// `typed::enter`.
 pub fn enter<R: Returns>(
-    handle: Handle,
+    engine: EngineRef,
     call: Call,
     values: ValueCodec<R::Ok>,
     errors: ErrorCodec<R::Err>,
 ) -> impl Future<Output = OrAnswer<R, Running<R::Ok, R::Err>>> {
-    typed::enter(handle, call, values, errors)
+    typed::enter(engine, call, values, errors)
 }
 
 /// `typed::enter_reconciling`.
 pub fn enter_reconciling<R: Returns>(
-    handle: Handle,
+    engine: EngineRef,
     call: Call,
     values: ValueCodec<R::Ok>,
     errors: ErrorCodec<R::Err>,
 ) -> impl Future<Output = OrAnswer<R, Entered<R::Ok, R::Err>>> {
-    typed::enter_reconciling(handle, call, values, errors)
+    typed::enter_reconciling(engine, call, values, errors)
 }
 
 /// [`ReconcileRequest::answer`].
@@ -117,9 +304,23 @@ pub fn drive<'a, R: Returns>(
 pub fn finish<R: Returns>(
     running: Running<R::Ok, R::Err>,
     result: R,
-    judge: impl FnOnce(&R::Err) -> ErrorKind,
+    classify: impl FnOnce(&R::Err) -> ErrorKind,
 ) -> impl Future<Output = Result<R::Ok, R::Err>> {
-    running.finish(result.into_result(), judge)
+    running.finish(result.into_result(), classify)
+}
+
+/// [`Running::finish_detached`].
+pub fn finish_detached<R: Returns>(
+    running: Running<R::Ok, R::Err>,
+    body: impl Future<Output = R> + Send + 'static,
+    classify: impl FnOnce(&R::Err) -> ErrorKind + Send + 'static,
+) -> impl Future<Output = Result<R::Ok, R::Err>>
+where
+    R::Ok: Send + 'static,
+    R::Err: Send + 'static,
+{
+    let body = async move { body.await.into_result() };
+    running.finish_detached(body, classify)
 }
 
 /// `transaction::enter`.
@@ -142,7 +343,7 @@ pub fn join_transaction<'c, R: Returns, S, C>(
 ) -> impl Future<Output = OrAnswer<R, InTransaction<'c, S, R::Ok, R::Err>>>
 where
     S: TransactionalStore,
-    C: Connects<S::Connection>,
+    C: Connects<S>,
 {
     transaction::join(transactions, connection, call, values, errors)
 }
@@ -159,14 +360,19 @@ pub fn drive_transaction<'a, R: Returns>(
 pub fn finish_transaction<R: Returns, S: TransactionalStore>(
     running: InTransaction<'_, S, R::Ok, R::Err>,
     result: R,
-    judge: impl FnOnce(&R::Err) -> ErrorKind,
+    classify: impl FnOnce(&R::Err) -> ErrorKind,
 ) -> impl Future<Output = Result<R::Ok, R::Err>> {
-    running.finish(result.into_result(), judge)
+    running.finish(result.into_result(), classify)
 }
 
 /// Converts a `Result` into the function's return type.
 pub fn returned<R: Returns>(result: Result<R::Ok, R::Err>) -> R {
     R::from_result(result)
+}
+
+/// Text of an operation's name, whose types are those of the function.
+pub fn operation_name<T: ?Sized, E: ?Sized, N: OperationName<T, E>>(name: N) -> &'static str {
+    name.name()
 }
 
 /// Codec of values.
@@ -182,6 +388,25 @@ pub const fn call_errors<E: CallError>() -> ErrorCodec<E> {
 /// Codec of the errors that `replay_err` stores.
 pub const fn stored_errors<E: StoredError>() -> ValueCodec<E> {
     ValueCodec::stored()
+}
+
+/// Proof that a function is free. Nothing has it.
+#[diagnostic::on_unimplemented(
+    message = "a function in an `impl`, a trait or another function needs a `name`",
+    label = "not found among the functions of its module",
+    note = "the default name is the path of a free function, and two types in one module may both have a function of this name: write, for instance, `name = \"charges.create\"`, and keep the name when you rename or move the function"
+)]
+pub trait FreeFunction {}
+
+/// The annotated function.
+#[derive(Debug)]
+pub struct ThisFunction<'a>(std::marker::PhantomData<&'a ()>);
+
+/// Stands for a function that is not found in its module. The compiler reports each use of it.
+pub const fn not_free()
+where
+    for<'a> ThisFunction<'a>: FreeFunction,
+{
 }
 
 /// Checks a call's default name, `module_path!()::function`, given a function nested in the annotated one.

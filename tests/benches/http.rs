@@ -154,10 +154,10 @@ impl<'a> Caller<'a> {
             let response = self.service.call(request).await.unwrap();
             assert_eq!(response.status(), StatusCode::CREATED);
             let replayed = response.headers().contains_key("idempotent-replayed");
-            let told = response.headers().contains_key("idempotency-replayed");
+            let has_header = response.headers().contains_key("idempotency-replayed");
             let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
             assert_eq!(body, BODY);
-            replayed || told
+            replayed || has_header
         })
     }
 

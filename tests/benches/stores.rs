@@ -606,7 +606,7 @@ async fn own_scripts(
 async fn on_redis(url: &str) -> Bed {
     let client = redis::Client::open(url).unwrap();
     let connection = client.get_connection_manager().await.unwrap();
-    let store = RedisStore::open(url).await.unwrap();
+    let store = RedisStore::connect(url).await.unwrap();
     let run = |scripts: &[&'static str]| -> Box<dyn Fn(i64) -> Work> {
         let scripts: Vec<_> = scripts
             .iter()

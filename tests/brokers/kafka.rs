@@ -10,7 +10,7 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
-use crate::suite::{self, Connect, Desk};
+use crate::suite::{self, Connect, TestBank};
 
 const PAUSE: Duration = Duration::from_millis(200);
 const PARTITIONS: i32 = 4;
@@ -69,9 +69,9 @@ async fn each_effect_happens_once() {
 
 /// A consumer handles one message at a time, so another consumer gets the duplicate: here the test itself.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_duplicate_in_flight_comes_back() {
+async fn a_duplicate_in_flight_is_redelivered() {
     let (_cluster, _, broker) = cluster(1);
-    let Desk { bank, .. } = &Desk::open().await;
+    let TestBank { bank, .. } = &TestBank::open().await;
     bank.hold(Some("slow"));
     let message = suite::deposit("twice", "slow");
     broker.send(&message).await.unwrap();
@@ -99,7 +99,7 @@ async fn a_duplicate_in_flight_comes_back() {
 
 /// Acknowledging a message acknowledges all earlier ones, so an unsettled message must come first.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unsettled_message_comes_again_before_the_next() {
+async fn an_unsettled_message_is_redelivered_before_the_next() {
     let cluster = MockCluster::new(1).unwrap();
     let broker = Kafka::new(&cluster.bootstrap_servers(), "deposits", PAUSE).unwrap();
     create_topics(&cluster, &broker, 1);
@@ -119,7 +119,7 @@ async fn an_unsettled_message_comes_again_before_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn poison_is_buried_once() {
+async fn a_poison_message_is_buried_once() {
     let (_cluster, service, broker) = cluster(1);
-    suite::poison_is_buried_once(service, &broker).await;
+    suite::a_poison_message_is_buried_once(service, &broker).await;
 }

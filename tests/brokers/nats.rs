@@ -46,27 +46,27 @@ async fn each_effect_happens_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs NATS: cargo xtask test runs it"]
-async fn a_duplicate_in_flight_comes_back() {
+async fn a_duplicate_in_flight_is_redelivered() {
     let (service, broker, _proxy) = stream().await;
-    suite::a_duplicate_in_flight_comes_back(service, &broker).await;
+    suite::a_duplicate_in_flight_is_redelivered(service, &broker).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs NATS: cargo xtask test runs it"]
-async fn poison_is_buried_once() {
+async fn a_poison_message_is_buried_once() {
     let (service, broker, _proxy) = stream().await;
-    suite::poison_is_buried_once(service, &broker).await;
+    suite::a_poison_message_is_buried_once(service, &broker).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs NATS: cargo xtask test runs it"]
-async fn a_consumer_that_is_killed_leaves_nothing() {
+async fn a_killed_consumer_leaves_no_row() {
     if let Some(name) = suite::doomed() {
         let url = backends::variable(backends::NATS).unwrap();
         return suite::consume_until_killed(Service { url, name }).await;
     }
     let (service, broker, _proxy) = stream().await;
     let queue = service.name.clone();
-    let test = "nats::a_consumer_that_is_killed_leaves_nothing";
-    suite::a_consumer_that_is_killed_leaves_nothing(test, &queue, service, &broker).await;
+    let test = "nats::a_killed_consumer_leaves_no_row";
+    suite::a_killed_consumer_leaves_no_row(test, &queue, service, &broker).await;
 }

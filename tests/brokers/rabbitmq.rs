@@ -43,16 +43,16 @@ async fn each_effect_happens_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs RabbitMQ: cargo xtask test runs it"]
-async fn a_duplicate_in_flight_comes_back() {
+async fn a_duplicate_in_flight_is_redelivered() {
     let (service, broker, _proxy) = queue().await;
-    suite::a_duplicate_in_flight_comes_back(service, &broker).await;
+    suite::a_duplicate_in_flight_is_redelivered(service, &broker).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs RabbitMQ: cargo xtask test runs it"]
-async fn poison_is_buried_once() {
+async fn a_poison_message_is_buried_once() {
     let (service, broker, _proxy) = queue().await;
-    suite::poison_is_buried_once(service, &broker).await;
+    suite::a_poison_message_is_buried_once(service, &broker).await;
 }
 
 /// A message kills the process before its attempt is counted.
@@ -69,7 +69,7 @@ async fn a_message_that_is_never_settled_ends_as_a_dead_letter() {
             tokio::select! {
                 delivery = deliveries.next() => {
                     times += 1;
-                    delivery.unwrap().give_back().await.unwrap();
+                    delivery.unwrap().requeue().await.unwrap();
                 }
                 () = tokio::time::sleep(Duration::from_millis(100)) => {
                     let letters = broker.dead_letters().await.unwrap();
@@ -86,13 +86,13 @@ async fn a_message_that_is_never_settled_ends_as_a_dead_letter() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs RabbitMQ: cargo xtask test runs it"]
-async fn a_consumer_that_is_killed_leaves_nothing() {
+async fn a_killed_consumer_leaves_no_row() {
     if let Some(name) = suite::doomed() {
         let url = backends::variable(backends::AMQP).unwrap();
         return suite::consume_until_killed(Service { url, name }).await;
     }
     let (service, broker, _proxy) = queue().await;
     let queue = service.name.clone();
-    let test = "rabbitmq::a_consumer_that_is_killed_leaves_nothing";
-    suite::a_consumer_that_is_killed_leaves_nothing(test, &queue, service, &broker).await;
+    let test = "rabbitmq::a_killed_consumer_leaves_no_row";
+    suite::a_killed_consumer_leaves_no_row(test, &queue, service, &broker).await;
 }

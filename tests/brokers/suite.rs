@@ -38,7 +38,7 @@ pub(crate) async fn each_effect_happens_once(
     cut: impl Fn(),
 ) {
     let copies = |n: usize| 1 + n % 4;
-    let desk = Desk::open().await;
+    let test_bank = TestBank::open().await;
     let messages: Vec<Message> = (0..MESSAGES)
         .map(|n| deposit(&format!("m-{n}"), &format!("account-{}", n % 10)))
         .collect();
@@ -53,21 +53,21 @@ pub(crate) async fn each_effect_happens_once(
         .for_each(|sent| async { sent.unwrap() })
         .await;
 
-    let sight = Arc::new(Sight::forcing());
+    let counts = Arc::new(DeliveryCounts::forcing());
     let service = Arc::new(service);
-    let enough = |sight: &Sight| {
+    let enough = |counts: &DeliveryCounts| {
         messages.iter().enumerate().all(|(n, message)| {
-            let seen = sight.of(message);
+            let seen = counts.of(message);
             seen > copies(n)
         })
     };
     let mut cuts = [500, 1_200, 2_000].into_iter().peekable();
-    let running = Running::start(&desk.bank, &service, &sight);
-    eventually("each message has come", async || {
-        if cuts.next_if(|at| sight.total() > *at).is_some() {
+    let running = Consumers::start(&test_bank.bank, &service, &counts);
+    eventually("each message has arrived", async || {
+        if cuts.next_if(|at| counts.total() > *at).is_some() {
             cut();
         }
-        enough(&sight)
+        enough(&counts)
     })
     .await;
     running.stop().await;
@@ -80,57 +80,63 @@ pub(crate) async fn each_effect_happens_once(
         if unsettled == 0 {
             break;
         }
-        assert!(Instant::now() < deadline, "{unsettled} are never settled");
-        let expected = sight.total() + unsettled;
-        let running = Running::start(&desk.bank, &service, &sight);
+        assert!(
+            Instant::now() < deadline,
+            "{unsettled} messages are never settled"
+        );
+        let expected = counts.total() + unsettled;
+        let running = Consumers::start(&test_bank.bank, &service, &counts);
         let a_while = Instant::now() + Duration::from_secs(5);
-        while sight.total() < expected && Instant::now() < a_while {
+        while counts.total() < expected && Instant::now() < a_while {
             sleep(Duration::from_millis(10)).await;
         }
         running.stop().await;
     }
 
-    assert_eq!(desk.bank.booked().await.unwrap(), (1_000, 1_000));
+    assert_eq!(test_bank.bank.booked().await.unwrap(), (1_000, 1_000));
     // Each message was delivered at least twice, and every delivery after its work was done was replayed or had to
     // wait.
-    assert!(enough(&sight));
-    assert!(desk.bank.tally.done.load(Relaxed) <= 1_000);
-    assert!(desk.bank.tally.replayed.load(Relaxed) >= 1_000);
-    assert_eq!(desk.bank.tally.dead.load(Relaxed), 0);
+    assert!(enough(&counts));
+    assert!(test_bank.bank.tally.done.load(Relaxed) <= 1_000);
+    assert!(test_bank.bank.tally.replayed.load(Relaxed) >= 1_000);
+    assert_eq!(test_bank.bank.tally.dead.load(Relaxed), 0);
     assert_eq!(broker.dead_letters().await.unwrap(), []);
 }
 
 /// A duplicate that arrives during the first delivery is returned to the broker, redelivered, and replayed.
-pub(crate) async fn a_duplicate_in_flight_comes_back(service: impl Connect, broker: &impl Broker) {
-    let desk = Desk::open().await;
-    let sight = Arc::new(Sight::default());
-    let running = Running::start(&desk.bank, &Arc::new(service), &sight);
-    desk.bank.hold(Some("slow"));
+pub(crate) async fn a_duplicate_in_flight_is_redelivered(
+    service: impl Connect,
+    broker: &impl Broker,
+) {
+    let test_bank = TestBank::open().await;
+    let counts = Arc::new(DeliveryCounts::default());
+    let running = Consumers::start(&test_bank.bank, &Arc::new(service), &counts);
+    test_bank.bank.hold(Some("slow"));
 
     broker.send(&deposit("twice", "slow")).await.unwrap();
-    desk.bank.until_one_waits().await;
+    test_bank.bank.until_one_waits().await;
     broker.send(&deposit("twice", "slow")).await.unwrap();
-    let tally = &desk.bank.tally;
-    eventually("the duplicate goes back", async || {
+    let tally = &test_bank.bank.tally;
+    eventually("the duplicate is returned", async || {
         tally.later.load(Relaxed) >= 1
     })
     .await;
-    assert_eq!(desk.bank.booked().await.unwrap(), (0, 0));
+    assert_eq!(test_bank.bank.booked().await.unwrap(), (0, 0));
     assert_eq!(tally.done.load(Relaxed), 0);
 
-    desk.bank.hold(None);
-    eventually("both are acknowledged", async || {
+    test_bank.bank.hold(None);
+    eventually("both deliveries are acknowledged", async || {
         (tally.done.load(Relaxed), tally.replayed.load(Relaxed)) == (1, 1)
     })
     .await;
     running.stop().await;
-    assert_eq!(desk.bank.booked().await.unwrap(), (1, 1));
+    assert_eq!(test_bank.bank.booked().await.unwrap(), (1, 1));
     assert_eq!(broker.unsettled().await.unwrap(), 0);
 }
 
 /// A message that can never succeed becomes one dead letter, for all its copies, and blocks no later message.
-pub(crate) async fn poison_is_buried_once(service: impl Connect, broker: &impl Broker) {
-    let desk = Desk::open().await;
+pub(crate) async fn a_poison_message_is_buried_once(service: impl Connect, broker: &impl Broker) {
+    let test_bank = TestBank::open().await;
     let garbage = |id: Option<&str>| Message {
         id: id.map(str::to_owned),
         body: b"\xff{".to_vec(),
@@ -146,11 +152,11 @@ pub(crate) async fn poison_is_buried_once(service: impl Connect, broker: &impl B
     ];
     let good = [deposit("good", "ann"), deposit("better", "ann")];
 
-    let sight = Arc::new(Sight::default());
-    let running = Running::start(&desk.bank, &Arc::new(service), &sight);
-    let tally = &desk.bank.tally;
+    let counts = Arc::new(DeliveryCounts::default());
+    let running = Consumers::start(&test_bank.bank, &Arc::new(service), &counts);
+    let tally = &test_bank.bank.tally;
     broker.send(&good[0]).await.unwrap();
-    eventually("the first is booked", async || {
+    eventually("the first deposit is booked", async || {
         tally.done.load(Relaxed) == 1
     })
     .await;
@@ -158,7 +164,7 @@ pub(crate) async fn poison_is_buried_once(service: impl Connect, broker: &impl B
         broker.send(message).await.unwrap();
     }
     broker.send(&good[1]).await.unwrap();
-    eventually("all are settled", async || {
+    eventually("all messages are settled", async || {
         (tally.done.load(Relaxed), tally.dead.load(Relaxed)) == (2, 12)
     })
     .await;
@@ -170,23 +176,23 @@ pub(crate) async fn poison_is_buried_once(service: impl Connect, broker: &impl B
     letters.sort_by(by_id);
     expected.sort_by(by_id);
     assert_eq!(letters, expected);
-    assert_eq!(desk.bank.booked().await.unwrap(), (2, 2));
+    assert_eq!(test_bank.bank.booked().await.unwrap(), (2, 2));
     assert_eq!(broker.unsettled().await.unwrap(), 0);
 }
 
 /// A consumer is killed after it has written the row of a message and before it commits. The next consumer books the
 /// message, and it is booked once. `test` is the name of the calling test: it runs again as the process that is killed.
-pub(crate) async fn a_consumer_that_is_killed_leaves_nothing(
+pub(crate) async fn a_killed_consumer_leaves_no_row(
     test: &str,
     queue: &str,
     service: impl Connect,
     broker: &impl Broker,
 ) {
-    let desk = Desk::open().await;
+    let test_bank = TestBank::open().await;
     let mut doomed = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--include-ignored", "--nocapture"])
         .env(DOOMED_QUEUE, queue)
-        .env(DOOMED_FOLDER, desk.folder.path())
+        .env(DOOMED_FOLDER, test_bank.folder.path())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
@@ -206,16 +212,16 @@ pub(crate) async fn a_consumer_that_is_killed_leaves_nothing(
         .unwrap();
     // SIGKILL: no destructor and no clean-up runs.
     doomed.kill().await.unwrap();
-    assert_eq!(desk.bank.booked().await.unwrap(), (0, 0));
+    assert_eq!(test_bank.bank.booked().await.unwrap(), (0, 0));
 
-    let running = Running::start(&desk.bank, &Arc::new(service), &Arc::default());
-    let tally = &desk.bank.tally;
-    eventually("it is delivered to another one", async || {
+    let running = Consumers::start(&test_bank.bank, &Arc::new(service), &Arc::default());
+    let tally = &test_bank.bank.tally;
+    eventually("another consumer handles the message", async || {
         tally.done.load(Relaxed) == 1
     })
     .await;
     running.stop().await;
-    assert_eq!(desk.bank.booked().await.unwrap(), (1, 1));
+    assert_eq!(test_bank.bank.booked().await.unwrap(), (1, 1));
     assert_eq!(tally.dead.load(Relaxed), 0);
     assert_eq!(broker.unsettled().await.unwrap(), 0);
 }
@@ -237,7 +243,7 @@ pub(crate) async fn consume_until_killed(service: impl Connect) {
     let bank = Bank::open(folder.as_ref(), "deposits").await.unwrap();
     let bank = Arc::new(bank);
     bank.hold(Some("slow"));
-    let _running = Running::start(&bank, &Arc::new(service), &Arc::default());
+    let _running = Consumers::start(&bank, &Arc::new(service), &Arc::default());
     bank.until_one_waits().await;
     println!("{ROW_IS_WRITTEN}");
     std::future::pending::<()>().await;
@@ -255,12 +261,12 @@ pub(crate) fn deposit(id: &str, account: &str) -> Message {
 }
 
 /// A bank, and the folder with its files.
-pub(crate) struct Desk {
+pub(crate) struct TestBank {
     pub(crate) bank: Arc<Bank>,
     folder: TempDir,
 }
 
-impl Desk {
+impl TestBank {
     pub(crate) async fn open() -> Self {
         let folder = tempfile::tempdir().unwrap();
         Self {
@@ -271,30 +277,30 @@ impl Desk {
 }
 
 /// Consumers that reconnect when they are cut off.
-struct Running {
+struct Consumers {
     stop: watch::Sender<bool>,
     consumers: Vec<JoinHandle<()>>,
 }
 
-impl Running {
-    fn start(bank: &Arc<Bank>, service: &Arc<impl Connect>, sight: &Arc<Sight>) -> Self {
-        let (stop, told) = watch::channel(false);
+impl Consumers {
+    fn start(bank: &Arc<Bank>, service: &Arc<impl Connect>, counts: &Arc<DeliveryCounts>) -> Self {
+        let (stop, stopped) = watch::channel(false);
         let consumers = (0..service.consumers())
             .map(|_| {
-                let (bank, service, sight) = (bank.clone(), service.clone(), sight.clone());
-                let told = told.clone();
+                let (bank, service, counts) = (bank.clone(), service.clone(), counts.clone());
+                let stopped = stopped.clone();
                 tokio::spawn(async move {
-                    while !*told.borrow() {
+                    while !*stopped.borrow() {
                         let consumed = async {
                             let broker = service.connect().await?;
                             let source = Forcing {
                                 source: broker.deliveries().await?,
-                                sight: Arc::clone(&sight),
+                                counts: Arc::clone(&counts),
                             };
-                            consume(&bank, source, told.clone()).await
+                            consume(&bank, source, stopped.clone()).await
                         };
                         if let Err(error) = consumed.await {
-                            eprintln!("consuming again: {error:#}");
+                            eprintln!("a consumer reconnects: {error:#}");
                         }
                     }
                 })
@@ -314,13 +320,13 @@ impl Running {
 
 /// Number of deliveries of each message.
 #[derive(Default)]
-pub(crate) struct Sight {
+pub(crate) struct DeliveryCounts {
     /// True if each message is to be redelivered once, in one of two ways.
     forces: bool,
     seen: Mutex<HashMap<String, usize>>,
 }
 
-impl Sight {
+impl DeliveryCounts {
     fn forcing() -> Self {
         Self {
             forces: true,
@@ -362,25 +368,25 @@ enum Force {
     AfterWork,
 }
 
-/// A source that redelivers its messages.
+/// A source that forces redeliveries.
 struct Forcing<S> {
     source: S,
-    sight: Arc<Sight>,
+    counts: Arc<DeliveryCounts>,
 }
 
 impl<S: Source> Source for Forcing<S> {
     type Delivery = Forced<S::Delivery>;
 
-    fn at_once(&self) -> u32 {
-        self.source.at_once()
+    fn max_in_flight(&self) -> u32 {
+        self.source.max_in_flight()
     }
 
     async fn next(&mut self) -> anyhow::Result<Self::Delivery> {
         loop {
             let delivery = self.source.next().await?;
-            let force = self.sight.force(delivery.message());
+            let force = self.counts.force(delivery.message());
             if let Force::BeforeWork = force {
-                delivery.give_back().await?;
+                delivery.requeue().await?;
                 continue;
             }
             let loses_ack = matches!(force, Force::AfterWork);
@@ -404,7 +410,7 @@ impl<D: Delivery> Delivery for Forced<D> {
 
     async fn ack(&self) -> anyhow::Result<()> {
         match self.loses_ack {
-            true => self.delivery.give_back().await,
+            true => self.delivery.requeue().await,
             false => self.delivery.ack().await,
         }
     }
@@ -413,8 +419,8 @@ impl<D: Delivery> Delivery for Forced<D> {
         self.delivery.later().await
     }
 
-    async fn give_back(&self) -> anyhow::Result<()> {
-        self.delivery.give_back().await
+    async fn requeue(&self) -> anyhow::Result<()> {
+        self.delivery.requeue().await
     }
 
     async fn bury(&self, reason: &str) -> anyhow::Result<()> {

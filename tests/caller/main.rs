@@ -1,17 +1,17 @@
-//! A process of its own for the tests, which pause it, set its clock apart, or start ten of it at once. It does one
-//! thing with a store and says on a line of its own what came of it.
+//! A program that uses a store in a separate process, so that tests can pause it, change its clock, or run ten copies
+//! concurrently. It performs one command, and prints the result on a line.
 //!
-//! - `caller migrate ADDRESS` says `ready`, waits for a line, opens the store, migrates it, and says `migrated`.
-//! - `caller call ADDRESS KEY LEASE RETENTION VALUE`, with durations in milliseconds, calls. Its body says `running`,
-//!   waits for a line, and results in VALUE. Then it says `executed`, `replayed` or `waited` and the value it was given,
-//!   or what kind of error it was.
-//! - `caller transact ADDRESS KEY TIMEOUT SQL VALUE` makes that call in a transaction, with TIMEOUT in milliseconds for all
-//!   that may take time, and with VALUE as the receipt in the ledger that is in the database. SQL comes first, where it is
-//!   not empty.
-//! - `caller step ADDRESS KEY LEASE VALUE` calls with a lease, and charges likewise in a step in a transaction. When that is
-//!   committed it says `saved`, and waits for a line.
-//! - `caller clock` says how many seconds its clock shows since 1970.
-//! - `caller purge ADDRESS` purges until nothing is left to do, and says `purged` and how many records.
+//! - `caller migrate ADDRESS` prints `ready`, waits for a line, opens and migrates the store, and prints `migrated`.
+//! - `caller call ADDRESS KEY LEASE RETENTION VALUE` makes a call, with durations in milliseconds. The body prints
+//!   `running`, waits for a line, and returns VALUE. Then the program prints `executed`, `replayed` or `waited` with
+//!   the returned value, or the kind of the error.
+//! - `caller transact ADDRESS KEY TIMEOUT SQL VALUE` makes such a call in a transaction. The body first executes SQL
+//!   unless it is empty, and charges: it inserts VALUE as a receipt into the ledger of the database. TIMEOUT, in
+//!   milliseconds, is the store's timeout and patience.
+//! - `caller step ADDRESS KEY LEASE VALUE` makes a call with a lease, whose body charges in a `step_tx`. After the step
+//!   is committed, the body prints `saved` and waits for a line.
+//! - `caller clock` prints the seconds since 1970 by its clock.
+//! - `caller purge ADDRESS` purges until no expired record is left, and prints `purged` with the number of records.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -26,13 +26,13 @@ use idem_tests::backends;
 use idem_tests::ledger::Database;
 use lexopt::{Parser, ValueExt as _};
 
-/// Of calls that are not told one.
+/// Retention of calls whose command names none.
 const RETENTION: Duration = Duration::from_secs(600);
 
 #[tokio::main]
 async fn main() -> ExitCode {
     match run().await {
-        // A thread may still wait for a line, and nothing of it is needed any more.
+        // Exits without waiting for a thread that may still read a line.
         Ok(()) => std::process::exit(0),
         Err(error) => {
             eprintln!("caller: {error:#}");
@@ -77,7 +77,7 @@ async fn run() -> anyhow::Result<()> {
                 }
                 _ => transact::<MySqlStore>(&address, &key, timeout, &sql, &value).await,
             };
-            tell(answer?);
+            report(answer?);
         }
         "step" => {
             let address = word()?;
@@ -89,7 +89,7 @@ async fn run() -> anyhow::Result<()> {
                 Some("postgres") => step::<PostgresStore>(&address, &key, lease, &value).await,
                 _ => step::<MySqlStore>(&address, &key, lease, &value).await,
             };
-            tell(answer?);
+            report(answer?);
         }
         "purge" => {
             let idem = backends::open(&word()?).await?;
@@ -103,7 +103,9 @@ async fn run() -> anyhow::Result<()> {
             }
             say(&format!("purged {removed}"));
         }
-        other => bail!("{other} is not migrate, call, transact, step, clock or purge"),
+        other => {
+            bail!("unknown command {other:?}: use migrate, call, transact, step, clock or purge")
+        }
     }
     Ok(())
 }
@@ -119,15 +121,15 @@ async fn call(
     let call = Call::new(backends::OPERATION, key, "request", retention).lease(lease);
     let answer = with_provenance(idem.run(call, async || {
         say("running");
-        // Without the line, whoever started this process is gone, and nobody asks any more.
+        // At the end of the input, the test has ended and needs no answer.
         line().await.map_err(|_| Error::LeaseLost)?;
         Ok::<_, Error>(value)
     }));
-    tell(answer.await);
+    report(answer.await);
     Ok(())
 }
 
-/// What a call answered, and where it came from.
+/// Result of a call, with its provenance.
 type Answer = (Result<String, Error>, Option<Provenance>);
 
 async fn transact<S: Database>(
@@ -184,20 +186,20 @@ async fn step<S: Database>(
     Ok(with_provenance(charge).await)
 }
 
-/// Nobody asks for more than what the statement was refused for.
+/// Prints the error of a statement. Tests read no more than that, so the returned error has no details.
 fn refused(error: &sqlx::Error) -> Error {
     eprintln!("caller: {error}");
     Error::Interrupted
 }
 
-fn tell(answer: Answer) {
+fn report(answer: Answer) {
     say(&match answer {
         (Ok(value), Some(provenance)) => match provenance.source {
             Source::Executed => format!("executed {value}"),
             Source::Replayed => format!("replayed {value}"),
             Source::Waited => format!("waited {value}"),
         },
-        (Ok(value), None) => format!("given {value}"),
+        (Ok(value), None) => format!("ok {value}"),
         (Err(Error::InFlight { .. }), _) => "in-flight".to_owned(),
         (Err(Error::LeaseLost), _) => "lease-lost".to_owned(),
         (Err(Error::Store(error)), _) if error.is_retryable() => "store".to_owned(),
@@ -210,19 +212,19 @@ fn milliseconds(word: &str) -> anyhow::Result<Duration> {
 }
 
 fn say(line: &str) {
-    // Whoever started this process may be gone.
+    // The test may have ended and closed the pipe.
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// The next line, read on a thread, so that heartbeats go on meanwhile.
+/// Reads the next line on a separate thread, so that heartbeats continue.
 async fn line() -> anyhow::Result<String> {
     tokio::task::spawn_blocking(|| {
         let mut line = String::new();
         match std::io::stdin().read_line(&mut line)? {
-            0 => bail!("nobody says anything any more"),
+            0 => bail!("the input has ended"),
             _ => Ok(line),
         }
     })
     .await
-    .context("reading")?
+    .context("cannot read a line")?
 }

@@ -69,7 +69,7 @@ impl Answers {
         match self.0.get(&operation) {
             Some(Ok(receipts)) => Ok(receipts),
             Some(Err(error)) => Err(error),
-            None => Err("the client said nothing of it"),
+            None => Err("the client printed no answer"),
         }
     }
 }

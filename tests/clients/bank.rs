@@ -1,4 +1,4 @@
-//! The server: a payment route without any knowledge of keys, behind the layer, and a ledger of its effects.
+//! The server: a payment route that knows nothing about keys, behind the layer, and a ledger of its effects.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -180,23 +180,23 @@ impl Ledger {
         let runs = self.effects.get(&operation).map_or(0, Vec::len);
         let receipts = match answers.of(operation) {
             Ok(receipts) => receipts,
-            Err(error) => return Some(format!("not answered, run {runs} times: {error}")),
+            Err(error) => return Some(format!("no answer after {runs} runs: {error}")),
         };
         let sends = Work::sends(operation);
         if receipts.len() != sends {
             return Some(format!("{} answers to {sends} requests", receipts.len()));
         }
         if runs != 1 {
-            return Some(format!("run {runs} times"));
+            return Some(format!("{runs} runs"));
         }
         let receipt = &self.effects[&operation][0];
         if receipts.iter().any(|it| it != receipt) {
             return Some(format!(
-                "the receipt is {receipt}, the answers {receipts:?}"
+                "the receipt is {receipt}, but the answers are {receipts:?}"
             ));
         }
         let bodies = self.bodies.get(&operation).map_or(0, HashSet::len);
-        (bodies != 1).then(|| format!("{bodies} answers that differ"))
+        (bodies != 1).then(|| format!("{bodies} different answers"))
     }
 }
 

@@ -31,10 +31,10 @@ const OPERATIONS: u64 = 500;
 const CALLERS: usize = 32;
 /// One operation in this many is sent once more after its answer, like a second click of a user.
 const SENT_AGAIN: u64 = 5;
-/// Retries of every client. The number exceeds [`network::MOST_LOST`], so that some retries are left for 409.
+/// Retries of every client. The number exceeds [`network::MAX_LOST`], so that some retries are left for 409.
 const RETRIES: u32 = 10;
 /// Time limit of one test: long enough for a test to see a key that is blocked for a lease.
-const BOUND: Duration = Duration::from_secs(120);
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 const SEED: &str = "IDEM_TEST_SEED";
 
@@ -100,13 +100,13 @@ async fn every_operation_runs_once<S, C>(
     };
 
     let began = Instant::now();
-    let answers = tokio::time::timeout(BOUND, send(work)).await;
+    let answers = tokio::time::timeout(TIME_LIMIT, send(work)).await;
     let took = began.elapsed().as_secs_f64();
     // Handlers run to their end even if their clients have disconnected.
     let statement = bank.close().await;
     println!("{name}: {took:.1} s; {network}; {statement}");
 
-    let answers = answers.unwrap_or_else(|_| panic!("{name} takes longer than {BOUND:?}"));
+    let answers = answers.unwrap_or_else(|_| panic!("{name} takes longer than {TIME_LIMIT:?}"));
     let wrong = statement.compare(&answers);
     assert!(
         wrong.is_empty(),

@@ -19,7 +19,7 @@ const CUT_WITHIN_MS: u64 = 12;
 /// The longest delay of a reply.
 const DELAY_MS: u64 = 5;
 /// Maximum of lost exchanges of one operation. Without a bound, some run of the tests would exhaust the retries.
-pub(crate) const MOST_LOST: u32 = 7;
+pub(crate) const MAX_LOST: u32 = 7;
 
 /// The ways in which replies are lost.
 pub(crate) type Kinds = &'static [Fate];
@@ -111,7 +111,7 @@ impl Exchanges {
             lost: 0,
         });
         let fate = match operation.rng.random_range(0..100) {
-            _ if operation.lost == MOST_LOST => Fate::Replied(Duration::ZERO),
+            _ if operation.lost == MAX_LOST => Fate::Replied(Duration::ZERO),
             roll if roll < CUT => {
                 let after = operation.rng.random_range(0..=CUT_WITHIN_MS);
                 Fate::Cut(Duration::from_millis(after))

@@ -1,4 +1,4 @@
-"""Sends operations with a function, several at once, and prints what came of each: a JSON object a line."""
+"""Sends operations concurrently with a function, and prints the result of each: a JSON object per line."""
 
 import json
 import os

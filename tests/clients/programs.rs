@@ -42,7 +42,7 @@ pub(crate) async fn fetch(work: Work) -> Answers {
 pub(crate) fn node_is_installed() -> bool {
     let version = std::process::Command::new(NODE).arg("--version").output();
     if let Err(error) = &version {
-        println!("skipped: `{NODE}` cannot be run ({error}); Debian has it in the package nodejs");
+        println!("skipped: cannot run `{NODE}` ({error}); Debian has it in the package nodejs");
     }
     version.is_ok()
 }
@@ -65,7 +65,7 @@ async fn all_by(mut command: Command, work: &Work) -> Answers {
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .with_context(|| format!("{command:?} cannot be run"))
+        .with_context(|| format!("cannot run {command:?}"))
         .unwrap();
     // The kernel closes the pipe at any end of this process.
     let alive = program.stdin.take();
@@ -79,7 +79,7 @@ async fn all_by(mut command: Command, work: &Work) -> Answers {
 /// Sends each operation with a separate curl process.
 pub(crate) async fn curl(work: Work) -> Answers {
     let directory = tempfile::tempdir().unwrap();
-    // They mostly wait: curl's back-off is in whole seconds.
+    // The processes mostly wait, because curl's back-off is in whole seconds.
     Answers::collect(2 * CALLERS, async |operation| {
         let reply = directory.path().join(operation.to_string());
         curl_once(&work, operation, &reply).await

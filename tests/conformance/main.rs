@@ -10,6 +10,7 @@ use std::sync::Arc;
 use libtest_mimic::Arguments;
 use tokio::runtime::Runtime;
 
+mod bug;
 mod mutants;
 mod suites;
 mod toy;

@@ -15,7 +15,7 @@ use idem_runtime::store::{
 };
 use idem_runtime::{RecordId, Store, StoreError};
 
-use crate::mutants::Bug;
+use crate::bug::Bug;
 
 mod recovery;
 mod steps;
@@ -238,6 +238,9 @@ impl ToyStore {
             }
             if !self.has(Bug::RepeatedClaimKeepsOldLease) {
                 record.lease_until = record.read_at.after(self.span(claim.lease));
+            }
+            if !self.has(Bug::RepeatedClaimKeepsOldRetention) {
+                record.retention = self.span(claim.retention);
             }
             return ClaimOutcome::Granted(granted(record));
         }
@@ -666,6 +669,9 @@ impl ToyStore {
                 let name = record.identity.operation.as_str();
                 let prefix = filter.operation.take();
                 return prefix.is_none_or(|it| name.starts_with(&it)) && filter.matches(record);
+            }
+            Some(Bug::ListStuckForgetsInterrupted) if filter.stuck => {
+                return record.is_lapsed() && filter.matches(record);
             }
             Some(Bug::ListLapsedTakesEnded) if filter.lapsed => {
                 filter.lapsed = false;

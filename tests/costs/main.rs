@@ -108,7 +108,7 @@ async fn hang_alone(_idem: &Idem<Grants>, _key: &str, payment: Payment) -> Resul
 /// holds the key, the call, and the timer of the first lease renewal on the heap. The request belongs to the caller,
 /// the tables of the handle already exist, and the record belongs to the store.
 #[test]
-fn a_running_call_keeps_less_than_a_kibibyte_beside_the_users_future() {
+fn a_running_call_uses_less_than_a_kibibyte_beside_the_users_future() {
     let runtime = runtime();
     let _entered = runtime.enter();
     let idem = Idem::new(Grants);

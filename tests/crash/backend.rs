@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use anyhow::bail;
-use idem_runtime::store::{Filter, PageRequest};
+use idem_runtime::store::{Filter, Page, PageRequest};
 use idem_runtime::{Idem, Record, Store};
 use idem_servers::{Options, RedisCluster, Server};
 
@@ -62,15 +62,12 @@ pub(crate) fn named(word: &str, mode: Mode) -> anyhow::Result<Vec<Name>> {
     match found {
         Some(name) if name.has(mode) => Ok(vec![name]),
         Some(name) => bail!(
-            "there is no mode `{}` for {name}, take another mode or another store",
+            "{name} has no mode `{}`: choose another mode or store",
             mode.as_str()
         ),
         None => {
             let names: Vec<_> = Name::ALL.iter().map(Name::to_string).collect();
-            bail!(
-                "there is no store {word:?}, take one of {}, all",
-                names.join(", ")
-            )
+            bail!("unknown store {word:?}: use {} or all", names.join(", "))
         }
     }
 }
@@ -141,13 +138,21 @@ impl Place {
 
 /// All records of a store.
 pub(crate) async fn records<S: Store + ?Sized>(idem: &Idem<S>) -> anyhow::Result<Vec<Record>> {
+    let read = async |page: &PageRequest| Ok(idem.store().list(&Filter::default(), page).await?);
+    all_pages(read).await
+}
+
+/// Reads page after page with `read`, and returns all records.
+pub(crate) async fn all_pages(
+    read: impl AsyncFn(&PageRequest) -> anyhow::Result<Page>,
+) -> anyhow::Result<Vec<Record>> {
     let mut records = Vec::new();
     let mut page = PageRequest {
         limit: 1000,
         after: None,
     };
     loop {
-        let found = idem.store().list(&Filter::default(), &page).await?;
+        let found = read(&page).await?;
         records.extend(found.records);
         page.after = found.next;
         if page.after.is_none() {

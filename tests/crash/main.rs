@@ -15,8 +15,8 @@
 //!
 //! With `--mode tx` the workers charge in transactions (`tx = tx`) of the database that holds the records: SQLite,
 //! PostgreSQL or MariaDB. The ledger is a table next to the records. Some charges fail after their effect, and some are
-//! dropped half way. Then nothing at all may be lost or double: there is one ledger row for every key whose caller got
-//! a receipt, at most one for every other key, a completed record for each row, and no other record. The long run is
+//! dropped half way. Then nothing may be lost or double: there is one ledger row for every key whose caller got a
+//! receipt, at most one for every other key, a completed record for each row, and no other record. The long run is
 //! `--mode tx --store all --kills 1000 --server-kills 60 --seconds 900`.
 //!
 //! With `--mode mixed` calls of all modes share a pool of four connections, and callers drop their calls; see
@@ -47,16 +47,16 @@ const USAGE: &str = "\
 Usage: crash [--mode MODE] [--store NAME]... [--kills N] [--server-kills N] [--stops N] [--drops N] [--workers N]
              [--seconds N]
 
-  --mode MODE        leased: at least once and at most once, side by side; tx: exactly once; or mixed: all kinds of
-                     calls, an outbox and a purger on one pool of 4 connections, with callers that leave (leased)
-  --store NAME       sqlite, postgres, mariadb, redis (which has no tx), with mixed also redis-cluster and memory, or
-                     all; may be repeated (sqlite)
-  --kills N          how many worker processes to kill, for each store; memory has none (200)
-  --server-kills N   how many times to kill the server meanwhile; SQLite has none (0; mixed: one in 50 kills)
-  --stops N          mixed: how many times to stop and continue the server meanwhile (one in 50 kills)
-  --drops N          mixed: how many calls are to be dropped half way, at least (2000)
-  --workers N        how many work at a time (4; mixed: 3)
-  --seconds N        when to stop killing at the latest, for each store (240; mixed: 3600)
+  --mode MODE        leased: at least once and at most once; tx: exactly once; or mixed: all kinds of calls, an outbox
+                     and a purger on one pool of 4 connections, with callers that drop their calls (leased)
+  --store NAME       sqlite, postgres, mariadb, redis (not with tx), redis-cluster and memory (only with mixed), or all;
+                     may be repeated (sqlite)
+  --kills N          worker processes to kill, for each store except memory (200)
+  --server-kills N   times to kill the server, if the store has one (0; mixed: one in 50 kills)
+  --stops N          mixed: times to stop and continue the server (one in 50 kills)
+  --drops N          mixed: lowest number of calls to drop half way (2000)
+  --workers N        concurrent workers (4; mixed: 3)
+  --seconds N        longest time of killing, for each store (240; mixed: 3600)
 
 The long round of mixed is `--mode mixed --store all --kills 1000 --drops 100000`.
 ";
@@ -81,7 +81,7 @@ impl Mode {
             "leased" => Ok(Self::Leased),
             "tx" => Ok(Self::Transactional),
             "mixed" => Ok(Self::Mixed),
-            _ => bail!("there is no mode {word:?}, take one of leased, tx, mixed"),
+            _ => bail!("unknown mode {word:?}: use leased, tx or mixed"),
         }
     }
 
@@ -180,12 +180,12 @@ fn parse() -> anyhow::Result<Option<Role>> {
         limit: Duration::from_secs(seconds.unwrap_or(if mixed { 3600 } else { 240 })),
     };
     if plan.workers == 0 {
-        bail!("--workers takes at least 1");
+        bail!("`--workers` must be at least 1");
     }
     Ok(Some(Role::Supervisor(plan)))
 }
 
-/// Tests one store after the other; a failure of one does not keep the others from running.
+/// Tests the stores in order. If a store fails, the others are tested nevertheless.
 async fn all(plan: &Plan) -> anyhow::Result<()> {
     let mut failed = Vec::new();
     for store in &plan.stores {
@@ -201,7 +201,7 @@ async fn all(plan: &Plan) -> anyhow::Result<()> {
     if failed.is_empty() {
         return Ok(());
     }
-    bail!("not as promised: {}", failed.join(", "))
+    bail!("broken guarantees on: {}", failed.join(", "))
 }
 
 async fn supervise(store: backend::Name, plan: &Plan) -> anyhow::Result<()> {

@@ -17,12 +17,12 @@ mod callers;
 mod calls;
 mod checks;
 mod database;
+mod dropping;
 mod faults;
-mod heard;
-mod leaving;
 #[cfg(test)]
 mod proofs;
 mod relaying;
+mod reports;
 mod verdict;
 mod worker;
 
@@ -32,13 +32,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use idem_runtime::{Idem, MemoryStore, MySqlStore, PostgresStore, Scope, SqliteStore, State};
+use idem_runtime::{Idem, MemoryStore, MySqlStore, PostgresStore, SqliteStore, State};
 use rand::RngExt;
 use tokio::sync::mpsc;
 
 use self::database::OnePool;
 use self::faults::{Locker, Outages};
-use self::heard::{Heard, Suspect, Voice, lock};
+use self::reports::{Reports, Suspect, Voice, lock};
 use crate::backend::{Name, Place};
 use crate::process::Worker;
 use crate::worker::wall_clock;
@@ -74,7 +74,7 @@ struct Crew<'a> {
     /// Handle on a store that only this process has.
     memory: Option<Idem>,
     begun_at: u64,
-    heard: Arc<Mutex<Heard>>,
+    reports: Arc<Mutex<Reports>>,
     members: Vec<(usize, Member)>,
     hired: usize,
     pauses: u64,
@@ -84,11 +84,16 @@ impl Crew<'_> {
     fn hire(&mut self) -> anyhow::Result<(usize, Member)> {
         self.hired += 1;
         let id = self.hired;
-        let voice = Voice::Here(id, Arc::clone(&self.heard));
+        let voice = Voice::Here(id, Arc::clone(&self.reports));
         let member = match &self.memory {
             Some(idem) => {
-                let (orders, told) = mpsc::unbounded_channel();
-                tokio::spawn(worker::work_here(idem.clone(), self.begun_at, voice, told));
+                let (orders, commands) = mpsc::unbounded_channel();
+                tokio::spawn(worker::work_here(
+                    idem.clone(),
+                    self.begun_at,
+                    voice,
+                    commands,
+                ));
                 Member::Here(orders)
             }
             None => {
@@ -132,7 +137,7 @@ impl Crew<'_> {
         self.order(&format!("pause {}", self.pauses)).await;
         let deadline = Instant::now() + CHECKED_WITHIN;
         loop {
-            let checked = lock(&self.heard).checked.clone();
+            let checked = lock(&self.reports).checked.clone();
             let mut silent = Vec::new();
             let mut died = Vec::new();
             for (id, member) in &mut self.members {
@@ -160,7 +165,7 @@ impl Crew<'_> {
     }
 
     fn suspect(&self, kind: &str, begun_at: u64, what: String) {
-        lock(&self.heard).suspects.push(Suspect {
+        lock(&self.reports).suspects.push(Suspect {
             kind: kind.to_owned(),
             what,
             begun_at,
@@ -170,7 +175,7 @@ impl Crew<'_> {
 
     /// Reads, in another session, the outcomes that were acknowledged since the last time.
     async fn look_up(&self, idem: &Idem) -> u64 {
-        let mut fresh = std::mem::take(&mut lock(&self.heard).fresh);
+        let mut fresh = std::mem::take(&mut lock(&self.reports).fresh);
         let older = fresh.len().saturating_sub(LOOKED_UP);
         fresh.drain(..older);
         let looked_up = fresh.len() as u64;
@@ -206,7 +211,7 @@ async fn find(
     let operation = format!("mixed.{mode}");
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        match idem.records().find(&operation, key, &Scope::none()).await {
+        match idem.records().find(&operation, key).await {
             Ok(found) => return Ok(found.map(|record| (record.state, verdict::receipt(&record)))),
             Err(_) if Instant::now() < deadline => {
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -223,8 +228,8 @@ async fn open(address: &str) -> anyhow::Result<Idem> {
             worker::handle(SqliteStore::open(&address["sqlite://".len()..]).await?).erased()
         }
         Some("memory") => worker::handle(MemoryStore::new()).erased(),
-        Some("postgres") => worker::handle(PostgresStore::open(address).await?).erased(),
-        Some("mysql") => worker::handle(MySqlStore::open(address).await?).erased(),
+        Some("postgres") => worker::handle(PostgresStore::connect(address).await?).erased(),
+        Some("mysql") => worker::handle(MySqlStore::connect(address).await?).erased(),
         _ => worker::handle(worker::open_redis(address).await?).erased(),
     })
 }
@@ -234,7 +239,7 @@ async fn open_at_last(address: &str) -> anyhow::Result<Idem> {
     let opened = worker::until_it_answers(|| open(address));
     tokio::time::timeout(CHECKED_WITHIN, opened)
         .await
-        .context("the server was started and does not answer")
+        .context("the started server does not answer")
 }
 
 /// Creates the tables.
@@ -265,7 +270,7 @@ pub(crate) async fn supervise(store: Name, plan: &Plan) -> anyhow::Result<()> {
         address: &place.address,
         memory: memory.clone(),
         begun_at: wall_clock(),
-        heard: Arc::default(),
+        reports: Arc::default(),
         members: Vec::new(),
         hired: 0,
         pauses: 0,
@@ -281,13 +286,13 @@ pub(crate) async fn supervise(store: Name, plan: &Plan) -> anyhow::Result<()> {
         round(&mut crew, &place, &goals, &outages, &mut done).await?;
         crew.pause().await;
         done.looked_up += crew.look_up(&idem).await;
-        let reached = goals.reached(&done, lock(&crew.heard).drops) >= 1.0;
+        let reached = goals.reached(&done, lock(&crew.reports).drops) >= 1.0;
         if reached || started.elapsed() > plan.limit {
             break;
         }
         crew.order("go").await;
     }
-    let (heard, pauses, begun_at) = (Arc::clone(&crew.heard), crew.pauses, crew.begun_at);
+    let (reports, pauses, begun_at) = (Arc::clone(&crew.reports), crew.pauses, crew.begun_at);
     crew.dismiss().await?;
 
     // An acknowledged outcome survives a crash of the server.
@@ -299,7 +304,7 @@ pub(crate) async fn supervise(store: Name, plan: &Plan) -> anyhow::Result<()> {
         Some(_) => idem,
         None => open_at_last(&place.address).await?,
     };
-    let verdict = verdict::judge(&place.address, &idem, &heard, &outages, begun_at).await?;
+    let verdict = verdict::judge(&place.address, &idem, &reports, &outages, begun_at).await?;
     println!(
         "{store} mixed: {} kills, {} kills of the server, {} stops, {} locks in {:.0?}; {} outcomes looked up in \
          {} pauses",
@@ -312,7 +317,7 @@ pub(crate) async fn supervise(store: Name, plan: &Plan) -> anyhow::Result<()> {
         pauses,
     );
     println!("{store} mixed: {verdict}");
-    let reached = goals.reached(&done, lock(&heard).drops);
+    let reached = goals.reached(&done, lock(&reports).drops);
     verdict.verdict()?;
     if reached < 1.0 {
         bail!(
@@ -375,7 +380,7 @@ async fn round(
 ) -> anyhow::Result<()> {
     let over = Instant::now() + WORKING;
     let locker = Locker::start(&place.address, crew.begun_at, &done.locks);
-    let worked = goals.worked(done, lock(&crew.heard).drops);
+    let worked = goals.worked(done, lock(&crew.reports).drops);
     let had = f64::from(done.server_kills + done.stops);
     let all = f64::from(goals.server_kills + goals.stops);
     let outage = async {

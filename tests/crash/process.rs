@@ -34,8 +34,11 @@ impl Worker {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .context("a worker could not be started")?;
-        let stdout = process.stdout.take().context("its output is piped")?;
+            .context("cannot start a worker")?;
+        let stdout = process
+            .stdout
+            .take()
+            .context("the worker has no piped output")?;
         let listener = tokio::spawn(async move {
             let mut lines = BufReader::new(stdout).split(b'\n');
             while let Ok(Some(line)) = lines.next_segment().await {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use idem_runtime::{Error, Scope, State};
+use idem_runtime::{Error, State};
 use sqlx::Row;
 
 use crate::Counts;
@@ -115,21 +115,21 @@ pub(crate) async fn judge(
         let record = service
             .idem()
             .records()
-            .find(&format!("crash.{name}"), key, &Scope::none())
+            .find(&format!("crash.{name}"), key)
             .await?;
         let state = record.map(|record| record.state);
-        let told = answers.receipts.get(&(name.clone(), key.clone()));
-        mode.answered += u64::from(told.is_some());
+        let receipts = answers.receipts.get(&(name.clone(), key.clone()));
+        mode.answered += u64::from(receipts.is_some());
         match (&last, state) {
             (Ok(receipt), Some(State::Completed)) => {
                 mode.completed += 1;
-                let differs = told.is_some_and(|told| told.iter().any(|it| it != receipt));
+                let differs = receipts.is_some_and(|them| them.iter().any(|it| it != receipt));
                 mode.lost_outcomes += u64::from(differs);
             }
             (Err(ChargeError::Idempotency(Error::Interrupted)), Some(State::Interrupted)) => {
                 mode.interrupted += 1;
                 // A caller got a receipt, so the outcome was known.
-                mode.lost_outcomes += u64::from(told.is_some());
+                mode.lost_outcomes += u64::from(receipts.is_some());
             }
             _ => {
                 eprintln!("stuck: {name} {key}: {last:?}, {state:?}");

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Errors of a charge.
 #[derive(Debug, thiserror::Error)]
 enum ChargeError {
-    #[error("it failed behind its effect")]
+    #[error("the charge failed after its effect")]
     Failed,
     #[error(transparent)]
     Ledger(#[from] sqlx::Error),
@@ -102,7 +102,7 @@ async fn work_on<S: Database>(orders: Orders) -> anyhow::Result<()> {
                     }
                 }
             };
-            say("tx", &key, &told(&answer));
+            say("tx", &key, &line_of(&answer));
             if answer.is_err() {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
@@ -111,7 +111,7 @@ async fn work_on<S: Database>(orders: Orders) -> anyhow::Result<()> {
     .await
 }
 
-fn told(answer: &Result<String, ChargeError>) -> String {
+fn line_of(answer: &Result<String, ChargeError>) -> String {
     match answer {
         Ok(receipt) => format!("ok {receipt}"),
         Err(ChargeError::Failed) => "error failed".to_owned(),
@@ -135,7 +135,7 @@ pub(crate) struct Report {
     double_effects: usize,
     lost_outcomes: usize,
     /// Rows without a completed record that holds their receipt, records without a row, and records in any other state.
-    apart: usize,
+    disagreements: usize,
     stuck: usize,
     calls: Counts,
     unexpected: Vec<String>,
@@ -160,19 +160,19 @@ async fn judge_on<S: Database>(
     let idem = Idem::new(store);
     let ledger = S::ledger(&pool).await?;
     let records = states(&idem).await?;
-    let mut told: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut acknowledged: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for ((_, key), receipts) in answers.receipts {
-        told.entry(key).or_default().extend(receipts);
+        acknowledged.entry(key).or_default().extend(receipts);
     }
     let keys: BTreeSet<&String> = ledger
         .keys()
         .chain(records.keys())
-        .chain(told.keys())
+        .chain(acknowledged.keys())
         .collect();
     let mut report = Report {
         store: name,
         keys: keys.len(),
-        answered: told.len(),
+        answered: acknowledged.len(),
         rows: ledger.values().map(Vec::len).sum(),
         completed: records
             .values()
@@ -180,7 +180,7 @@ async fn judge_on<S: Database>(
             .count(),
         double_effects: 0,
         lost_outcomes: 0,
-        apart: 0,
+        disagreements: 0,
         stuck: 0,
         calls: answers.calls,
         unexpected: answers.unexpected,
@@ -188,22 +188,22 @@ async fn judge_on<S: Database>(
     for key in &keys {
         let effects = ledger.get(*key).map_or(&[][..], Vec::as_slice);
         report.double_effects += usize::from(effects.len() > 1);
-        let receipts = told.get(*key).map_or(&[][..], Vec::as_slice);
+        let receipts = acknowledged.get(*key).map_or(&[][..], Vec::as_slice);
         // Every receipt that a caller got is in the ledger.
         let lost = receipts.iter().any(|it| !effects.contains(it));
         if lost {
-            eprintln!("lost: {key}: told {receipts:?}, in the ledger {effects:?}");
+            eprintln!("lost: {key}: acknowledged {receipts:?}, in the ledger {effects:?}");
         }
         report.lost_outcomes += usize::from(lost);
         let state = records.get(*key).copied();
         let expected = (!effects.is_empty()).then_some(State::Completed);
-        report.apart += usize::from(state != expected);
+        report.disagreements += usize::from(state != expected);
     }
     for key in &keys {
         match (ledger.get(*key), call_to_its_end(&idem, key).await) {
             (None, Ok(_)) => {}
             (Some(effects), Ok(receipt)) => {
-                report.apart += usize::from(!effects.contains(&receipt));
+                report.disagreements += usize::from(!effects.contains(&receipt));
             }
             (_, Err(error)) => {
                 eprintln!("stuck: {key}: {error:?}");
@@ -226,7 +226,7 @@ async fn states<S: Database>(idem: &Idem<S>) -> anyhow::Result<BTreeMap<String, 
     let records = backend::records(idem).await?.into_iter().map(|record| {
         ensure!(
             record.identity.operation.as_str() == OPERATION,
-            "a record of something else"
+            "a record of another operation"
         );
         Ok((record.identity.key.as_str().to_owned(), record.state))
     });
@@ -260,8 +260,8 @@ impl Report {
         ensure!(self.lost_outcomes == 0, "lost outcomes");
         ensure!(self.double_effects == 0, "double effects");
         ensure!(
-            self.apart == 0 && self.rows == self.completed,
-            "records and ledger are apart"
+            self.disagreements == 0 && self.rows == self.completed,
+            "records and ledger disagree"
         );
         ensure!(self.stuck == 0, "stuck keys");
         Ok(())
@@ -277,7 +277,7 @@ impl fmt::Display for Report {
         write!(
             f,
             "{} tx: {} calls ({} answered, {} out of reach) on {} keys, {} keys answered, {} ledger rows, \
-             {} completed records, {} apart, {} double effects, {} lost outcomes, {} stuck keys",
+             {} completed records, {} disagreements, {} double effects, {} lost outcomes, {} stuck keys",
             self.store,
             self.calls.values().sum::<u64>(),
             self.calls("tx ok"),
@@ -286,7 +286,7 @@ impl fmt::Display for Report {
             self.answered,
             self.rows,
             self.completed,
-            self.apart,
+            self.disagreements,
             self.double_effects,
             self.lost_outcomes,
             self.stuck,

@@ -14,11 +14,11 @@ use tokio::task::JoinSet;
 use idem_tests::backends;
 
 /// Time after which all workers move on to the next key, in milliseconds.
-const KEY_LIFE: u64 = 60;
+const KEY_PERIOD: u64 = 60;
 /// Number of keys in use concurrently, under each mode.
-const KEYS_AT_ONCE: u64 = 4;
+const CONCURRENT_KEYS: u64 = 4;
 /// Number of concurrent calls of a worker.
-const CALLS_AT_ONCE: usize = 3;
+const CONCURRENT_CALLS: usize = 3;
 
 #[derive(Debug)]
 pub(crate) struct Orders {
@@ -33,9 +33,9 @@ pub(crate) struct Orders {
 /// Errors of the gateway and the ledger.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChargeError {
-    #[error("the gateway did not answer, and did nothing")]
+    #[error("the gateway did not answer, and charged nothing")]
     TimedOut,
-    #[error("the ledger could not be written")]
+    #[error("cannot write to the ledger")]
     Ledger(#[from] sqlx::Error),
     #[error(transparent)]
     Idempotency(#[from] Error),
@@ -151,7 +151,7 @@ pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
             } else {
                 ("refuse", with_provenance(service.refuse(&key)).await)
             };
-            say(mode, &key, &told(&answer, provenance));
+            say(mode, &key, &line_of(&answer, provenance));
             if matches!(answer, Err(ChargeError::Idempotency(_))) {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
@@ -169,19 +169,19 @@ where
     F: Future<Output = ()> + Send,
 {
     let mut calls: JoinSet<()> = JoinSet::new();
-    for _ in 0..CALLS_AT_ONCE {
+    for _ in 0..CONCURRENT_CALLS {
         let call = call.clone();
         calls.spawn(async move {
             loop {
                 let age = wall_clock().saturating_sub(begun_at);
-                let number = age / KEY_LIFE + rand::rng().random_range(0..KEYS_AT_ONCE);
+                let number = age / KEY_PERIOD + rand::rng().random_range(0..CONCURRENT_KEYS);
                 call(format!("key-{number}")).await;
             }
         });
     }
     // The calls loop forever, so only a panic ends one.
     calls.join_next().await.transpose()?;
-    bail!("a worker's calls ended by themselves")
+    bail!("the calls of a worker ended, but none panicked")
 }
 
 /// Writes a line with a single write, so that a kill cuts it off or leaves it whole.
@@ -191,7 +191,7 @@ pub(crate) fn say(mode: &str, key: &str, answer: &str) {
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }
 
-fn told(answer: &Result<String, ChargeError>, provenance: Option<Provenance>) -> String {
+fn line_of(answer: &Result<String, ChargeError>, provenance: Option<Provenance>) -> String {
     let executed = provenance.is_some_and(|it| it.source == Source::Executed);
     match answer {
         Ok(receipt) if executed => format!("own {receipt}"),

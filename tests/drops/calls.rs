@@ -7,7 +7,7 @@ use idem_runtime::{Call, OnCrash, Reconciled, RunOptions, idempotent};
 
 use crate::Handle;
 use crate::http::{EXTRACTOR, LAYER, REFUSING_LAYER};
-use crate::places::Sits;
+use crate::places::AnyFixture;
 use crate::poll::Boxed;
 use crate::trace::{Failure, Trace};
 
@@ -49,7 +49,7 @@ impl<H> Clone for Entry<H> {
     }
 }
 
-impl<H: Sits> Entry<H> {
+impl<H: AnyFixture> Entry<H> {
     pub(crate) fn new<F>(
         name: &'static str,
         operation: &'static str,
@@ -63,27 +63,29 @@ impl<H: Sits> Entry<H> {
             name,
             operation: Some(operation),
             mode,
-            make: Arc::new(move |sits, trace| Box::pin(make(sits.clone(), Arc::clone(trace)))),
+            make: Arc::new(move |fixture, trace| {
+                Box::pin(make(fixture.clone(), Arc::clone(trace)))
+            }),
         }
     }
 
     /// Future of one call. Its handler finds the trace.
-    pub(crate) fn call(&self, sits: &H, trace: &Arc<Trace>) -> Made {
-        sits.seat().traces.insert(trace);
-        (self.make)(sits, trace)
+    pub(crate) fn call(&self, fixture: &H, trace: &Arc<Trace>) -> Made {
+        fixture.base().traces.insert(trace);
+        (self.make)(fixture, trace)
     }
 }
 
 /// Entry points that every store has.
-pub(crate) fn entries<H: Sits>() -> Vec<Entry<H>> {
-    let idem = |sits: &H| sits.seat().idem.clone();
+pub(crate) fn entries<H: AnyFixture>() -> Vec<Entry<H>> {
+    let idem = |fixture: &H| fixture.base().idem.clone();
     vec![
         Entry::new(
             "idempotent_rerun",
             RERUN,
             Mode::Rerun,
-            move |sits: H, trace| {
-                let idem = idem(&sits);
+            move |fixture: H, trace| {
+                let idem = idem(&fixture);
                 async move { rerun(&idem, &trace).await }
             },
         ),
@@ -91,8 +93,8 @@ pub(crate) fn entries<H: Sits>() -> Vec<Entry<H>> {
             "idempotent_refuse",
             REFUSE,
             Mode::Refuse,
-            move |sits: H, trace| {
-                let idem = idem(&sits);
+            move |fixture: H, trace| {
+                let idem = idem(&fixture);
                 async move { refuse(&idem, &trace).await }
             },
         ),
@@ -100,8 +102,8 @@ pub(crate) fn entries<H: Sits>() -> Vec<Entry<H>> {
             "idempotent_reconcile",
             RECONCILE,
             Mode::Reconcile,
-            move |sits: H, trace| {
-                let idem = idem(&sits);
+            move |fixture: H, trace| {
+                let idem = idem(&fixture);
                 async move { reconcile(&idem, &trace).await }
             },
         ),
@@ -109,9 +111,9 @@ pub(crate) fn entries<H: Sits>() -> Vec<Entry<H>> {
             "run",
             "drops.run",
             Mode::Rerun,
-            |sits: H, trace| async move {
+            |fixture: H, trace| async move {
                 let call = Call::new("drops.run", &trace.key, "request", TTL);
-                let idem = &sits.seat().idem;
+                let idem = &fixture.base().idem;
                 idem.run(call, async || Ok(trace.body().await)).await
             },
         ),
@@ -119,10 +121,10 @@ pub(crate) fn entries<H: Sits>() -> Vec<Entry<H>> {
             "run_with_refuse",
             "drops.run_with",
             Mode::Refuse,
-            |sits: H, trace| async move {
+            |fixture: H, trace| async move {
                 let call = Call::new("drops.run_with", &trace.key, "request", TTL);
                 let call = call.on_crash(OnCrash::Refuse);
-                let idem = &sits.seat().idem;
+                let idem = &fixture.base().idem;
                 let handling = RunOptions::new().retry_err(|_: &Failure| false);
                 idem.run_with(call, handling, async |_| Ok(trace.body().await))
                     .await
@@ -132,10 +134,10 @@ pub(crate) fn entries<H: Sits>() -> Vec<Entry<H>> {
             "step",
             "drops.step",
             Mode::Reconcile,
-            |sits: H, trace| async move {
+            |fixture: H, trace| async move {
                 let call = Call::new("drops.step", &trace.key, "request", TTL);
                 let handling = asking(&trace);
-                let idem = &sits.seat().idem;
+                let idem = &fixture.base().idem;
                 idem.run_with(call, handling, async |attempt| {
                     let receipt = trace.begin();
                     for name in ["one", "two"] {
@@ -155,28 +157,57 @@ pub(crate) fn entries<H: Sits>() -> Vec<Entry<H>> {
             },
         ),
         Entry::new(
+            "idempotent_detached",
+            DETACHED,
+            Mode::ToItsEnd,
+            move |fixture: H, trace| {
+                let idem = idem(&fixture);
+                async move { detached(&idem, trace).await }
+            },
+        ),
+        Entry::new(
+            "run_detached",
+            "drops.run_detached",
+            Mode::ToItsEnd,
+            |fixture: H, trace| async move {
+                let call = Call::new("drops.run_detached", &trace.key, "request", TTL);
+                let call = call.on_crash(OnCrash::Refuse);
+                let idem = &fixture.base().idem;
+                let body = async move |_| Ok(trace.body().await);
+                idem.run_detached(call, RunOptions::new(), body).await
+            },
+        ),
+        Entry::new(
             "layer",
             LAYER,
             Mode::ToItsEnd,
-            |sits: H, trace| async move { sits.seat().web.call("/layer", &trace).await },
+            |fixture: H, trace| async move { fixture.base().web.call("/layer", &trace).await },
         ),
         Entry::new(
             "layer_refuse",
             REFUSING_LAYER,
             Mode::ToItsEnd,
-            |sits: H, trace| async move { sits.seat().web.call("/refusing_layer", &trace).await },
+            |fixture: H, trace| async move { fixture.base().web.call("/refusing_layer", &trace).await },
         ),
         Entry::new(
             "extractor",
             EXTRACTOR,
             Mode::Refuse,
-            |sits: H, trace| async move { sits.seat().web.call("/extractor", &trace).await },
+            |fixture: H, trace| async move { fixture.base().web.call("/extractor", &trace).await },
+        ),
+        Entry::new(
+            "detached_extractor",
+            EXTRACTOR,
+            Mode::ToItsEnd,
+            |fixture: H, trace| async move {
+                fixture.base().web.call("/detached_extractor", &trace).await
+            },
         ),
         Entry::new(
             "client",
             LAYER,
             Mode::ToItsEnd,
-            |sits: H, trace| async move { sits.seat().web.send(&trace, false).await },
+            |fixture: H, trace| async move { fixture.base().web.send(&trace, false).await },
         ),
         Entry {
             operation: None,
@@ -184,7 +215,7 @@ pub(crate) fn entries<H: Sits>() -> Vec<Entry<H>> {
                 "client_journal",
                 LAYER,
                 Mode::ToItsEnd,
-                |sits: H, trace| async move { sits.seat().web.send(&trace, true).await },
+                |fixture: H, trace| async move { fixture.base().web.send(&trace, true).await },
             )
         },
     ]
@@ -207,6 +238,7 @@ fn remembered(trace: &Trace) -> Reconciled<String> {
 
 const RERUN: &str = "drops.rerun";
 pub(crate) const REFUSE: &str = "drops.refuse";
+const DETACHED: &str = "drops.detached";
 const RECONCILE: &str = "drops.reconcile";
 
 #[idempotent(key = &trace.key, ttl = "1h", name = RERUN, store = idem, skip(trace))]
@@ -216,6 +248,13 @@ async fn rerun(idem: &Handle, trace: &Trace) -> Result<String, Failure> {
 
 #[idempotent(key = &trace.key, ttl = "1h", name = REFUSE, store = idem, on_crash = refuse, skip(trace))]
 pub(crate) async fn refuse(idem: &Handle, trace: &Trace) -> Result<String, Failure> {
+    Ok(trace.body().await)
+}
+
+#[idempotent(
+    key = &trace.key, ttl = "1h", name = DETACHED, store = idem, skip(trace), on_crash = refuse, detached,
+)]
+async fn detached(idem: &Handle, trace: Arc<Trace>) -> Result<String, Failure> {
     Ok(trace.body().await)
 }
 

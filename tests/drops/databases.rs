@@ -18,17 +18,17 @@ use sqlx::{
 };
 use tempfile::TempDir;
 
-use crate::places::{CONNECTIONS, Place, Seat, Sits, Temper, handle};
+use crate::places::{AnyFixture, CONNECTIONS, ConnectionState, Fixture, Place, handle};
 use crate::poll::{Boxed, message};
 use crate::trace::Traces;
 
 const TABLE: &str = "CREATE TABLE charges (id VARCHAR(80) NOT NULL, receipt VARCHAR(80) NOT NULL)";
 
 /// Time limit for an answer of a healthy connection on a loaded machine.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Time for which a session may still be in a transaction whose client is gone.
-const ENDS_WITHIN: Duration = Duration::from_secs(3);
+/// Time after which no session may be in a transaction of a client that has gone.
+const END_LIMIT: Duration = Duration::from_secs(3);
 
 /// Protocol with which a body sends its statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,19 +92,19 @@ pub(crate) trait Database: TransactionalStore + Sized {
         key: &str,
     ) -> impl Future<Output = Result<Key, Error>> + Send;
 
-    /// Acquires all connections at the same time and queries each, see [`Sits::inspect`].
+    /// Acquires all connections at the same time and queries each, see [`AnyFixture::inspect`].
     fn inspect(pool: Self::Pool, witness: Self::Pool) -> impl Future<Output = Result<u64>> + Send;
 }
 
-/// A seat in a database.
-pub(crate) struct Desk<S: Database> {
-    seat: Seat,
+/// A fixture whose records are in a database, with the pool of that database.
+pub(crate) struct DatabaseFixture<S: Database> {
+    base: Fixture,
     pub(crate) idem: Idem<S>,
     pub(crate) pool: S::Pool,
     pub(crate) outbox: Outbox,
 }
 
-impl<S: Database> Desk<S> {
+impl<S: Database> DatabaseFixture<S> {
     pub(crate) fn new<F>(
         pool: &S::Pool,
         traces: &Arc<Traces>,
@@ -115,7 +115,7 @@ impl<S: Database> Desk<S> {
     {
         let store: Arc<dyn Store> = Arc::new(S::on(pool));
         Self {
-            seat: Seat::new(store, traces, inspect),
+            base: Fixture::new(store, traces, inspect),
             idem: handle(S::on(pool)),
             outbox: S::outbox(pool),
             pool: pool.clone(),
@@ -123,10 +123,10 @@ impl<S: Database> Desk<S> {
     }
 }
 
-impl<S: Database> Clone for Desk<S> {
+impl<S: Database> Clone for DatabaseFixture<S> {
     fn clone(&self) -> Self {
         Self {
-            seat: self.seat.clone(),
+            base: self.base.clone(),
             idem: self.idem.clone(),
             pool: self.pool.clone(),
             outbox: self.outbox.clone(),
@@ -134,14 +134,14 @@ impl<S: Database> Clone for Desk<S> {
     }
 }
 
-impl<S: Database> Sits for Desk<S> {
-    fn seat(&self) -> &Seat {
-        &self.seat
+impl<S: Database> AnyFixture for DatabaseFixture<S> {
+    fn base(&self) -> &Fixture {
+        &self.base
     }
 
     /// A pool that has permanently lost a connection cannot be closed; its inspection has reported that.
     fn close(&self) -> Boxed<'static, ()> {
-        let closing = tokio::time::timeout(ANSWERS_WITHIN, S::close(self.pool.clone()));
+        let closing = tokio::time::timeout(ANSWER_LIMIT, S::close(self.pool.clone()));
         Box::pin(async move { drop(closing.await) })
     }
 }
@@ -155,8 +155,12 @@ pub(crate) struct InDatabase<S: Database> {
 impl<S: Database> Place for InDatabase<S> {
     const NAME: &'static str = S::NAME;
     const NEEDS: Option<&'static str> = S::NEEDS;
-    const TEMPERS: &'static [Temper] = &[Temper::Warm, Temper::Uncached, Temper::Cold];
-    type Seat = Desk<S>;
+    const CONNECTION_STATES: &'static [ConnectionState] = &[
+        ConnectionState::Warm,
+        ConnectionState::Uncached,
+        ConnectionState::Cold,
+    ];
+    type Fixture = DatabaseFixture<S>;
 
     async fn open() -> Result<Self> {
         let options = S::make().await?;
@@ -165,21 +169,25 @@ impl<S: Database> Place for InDatabase<S> {
         Ok(Self { options, witness })
     }
 
-    async fn seat(&self, temper: Temper, traces: &Arc<Traces>) -> Result<Desk<S>> {
-        let pool = S::pool(&self.options, temper != Temper::Uncached);
+    async fn fixture(
+        &self,
+        connection_state: ConnectionState,
+        traces: &Arc<Traces>,
+    ) -> Result<DatabaseFixture<S>> {
+        let pool = S::pool(&self.options, connection_state != ConnectionState::Uncached);
         let (asked, witness) = (pool.clone(), self.witness.clone());
         let inspect = move || S::inspect(asked.clone(), witness.clone());
-        if temper != Temper::Cold {
+        if connection_state != ConnectionState::Cold {
             inspect().await?;
         }
-        Ok(Desk::new(&pool, traces, inspect))
+        Ok(DatabaseFixture::new(&pool, traces, inspect))
     }
 }
 
 /// Makes a query that takes no time, and turns each failure into an error, including a panic of the driver.
 async fn asked<T>(question: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T> {
     let question = std::panic::AssertUnwindSafe(question).catch_unwind();
-    let answer = tokio::time::timeout(ANSWERS_WITHIN, question);
+    let answer = tokio::time::timeout(ANSWER_LIMIT, question);
     match answer.await {
         Ok(Ok(answer)) => answer.context("a connection of the pool cannot answer"),
         Ok(Err(panic)) => bail!("a connection of the pool panicked: {}", message(&*panic)),
@@ -194,11 +202,11 @@ where
 {
     let began = Instant::now();
     loop {
-        let count = asked(count()).await.context("the witness")?;
+        let count = asked(count()).await.context("the witness cannot count")?;
         if count == 0 {
             return Ok(());
         }
-        ensure!(began.elapsed() < ENDS_WITHIN, "{count} {what}");
+        ensure!(began.elapsed() < END_LIMIT, "{count} {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -296,7 +304,9 @@ macro_rules! database {
             let mut lent = Vec::new();
             for n in 0..CONNECTIONS {
                 let acquired = asked(pool.acquire()).await;
-                lent.push(acquired.with_context(|| format!("only {n} connections can be had"))?);
+                lent.push(
+                    acquired.with_context(|| format!("only {n} connections can be acquired"))?,
+                );
             }
             let mut sessions = Vec::new();
             for (n, connection) in (0_i64..).zip(&mut lent) {
@@ -346,7 +356,7 @@ impl Database for SqliteStore {
         };
         SqlitePoolOptions::new()
             .max_connections(CONNECTIONS)
-            .acquire_timeout(ANSWERS_WITHIN)
+            .acquire_timeout(ANSWER_LIMIT)
             .connect_lazy_with(options)
     }
 }
@@ -385,7 +395,7 @@ impl Database for PostgresStore {
         };
         PgPoolOptions::new()
             .max_connections(CONNECTIONS)
-            .acquire_timeout(ANSWERS_WITHIN)
+            .acquire_timeout(ANSWER_LIMIT)
             .connect_lazy_with(options)
     }
 }
@@ -424,7 +434,7 @@ impl Database for MySqlStore {
         };
         MySqlPoolOptions::new()
             .max_connections(CONNECTIONS)
-            .acquire_timeout(ANSWERS_WITHIN)
+            .acquire_timeout(ANSWER_LIMIT)
             .connect_lazy_with(options)
     }
 }
@@ -438,7 +448,9 @@ async fn none_writes_on_sqlite(
     for connection in lent {
         for statement in ["BEGIN", "ROLLBACK"] {
             let done = sqlx::raw_sql(statement).execute(&mut **connection);
-            asked(done).await.context("is it in a transaction?")?;
+            asked(done)
+                .await
+                .context("a connection refuses BEGIN, it may be in a transaction")?;
         }
     }
     let write = async {

@@ -9,11 +9,11 @@ use sqlx::ConnectOptions as _;
 use sqlx::mysql::MySqlPoolOptions;
 
 use crate::calls::{self, Entry, Mode};
-use crate::databases::{Database, Desk, InDatabase};
-use crate::places::{CONNECTIONS, LEASE, Place, Sits, Temper};
+use crate::databases::{Database, DatabaseFixture, InDatabase};
+use crate::places::{AnyFixture, CONNECTIONS, ConnectionState, LEASE, Place};
 use crate::poll::{Moment, drop_at};
 use crate::report::Case;
-use crate::sweep::{GETS_THROUGH_WITHIN, Scenario, Seats, check, no_effects, note};
+use crate::sweep::{CALL_LIMIT, Fixtures, Scenario, check, no_effects, note};
 use crate::trace::{Failure, Trace, Traces};
 use crate::transactions::{self, Joining};
 use crate::wire::Wire;
@@ -21,17 +21,20 @@ use crate::wire::Wire;
 /// Number of drops in each case.
 const DROPS: u32 = 400;
 
-async fn seats<P: Place>(place: &P, temper: Temper) -> Result<Seats<P::Seat>> {
+async fn fixtures<P: Place>(
+    place: &P,
+    connection_state: ConnectionState,
+) -> Result<Fixtures<P::Fixture>> {
     let traces = Arc::new(Traces::default());
-    Ok(Seats {
-        under_test: place.seat(temper, &traces).await?,
-        witness: place.seat(Temper::Warm, &traces).await?,
+    Ok(Fixtures {
+        under_test: place.fixture(connection_state, &traces).await?,
+        witness: place.fixture(ConnectionState::Warm, &traces).await?,
     })
 }
 
-async fn close<H: Sits>(seats: Seats<H>) {
-    seats.under_test.close().await;
-    seats.witness.close().await;
+async fn close<H: AnyFixture>(fixtures: Fixtures<H>) {
+    fixtures.under_test.close().await;
+    fixtures.witness.close().await;
 }
 
 /// A call was dropped while its `BEGIN` was in flight. The pool then lent a connection with an open transaction, on
@@ -39,36 +42,36 @@ async fn close<H: Sits>(seats: Seats<H>) {
 pub(crate) async fn a_dropped_begin_leaves_no_transaction_open<S: Database>() -> Result<Case> {
     let mut case = Case::default();
     let place = InDatabase::<S>::open().await?;
-    let mut seats = seats(&place, Temper::Warm).await?;
+    let mut fixtures = fixtures(&place, ConnectionState::Warm).await?;
     let entry = entry_in_transaction::<S>()?;
     for n in 0..DROPS {
         if case.is_hopeless() {
             break;
         }
         // The first polls acquire a connection and begin a transaction on it.
-        let call = entry.call(&seats.under_test, &Trace::new());
+        let call = entry.call(&fixtures.under_test, &Trace::new());
         count(&mut case, drop_at(call, Moment::Sent(1 + n % 4)).await);
-        match seats.under_test.inspect().await {
+        match fixtures.under_test.inspect().await {
             Ok(connections) => case.counts.connections += connections,
             Err(error) => {
                 case.problem(format!("drop {n}: {error:#}"));
                 // The transaction would stay open on these connections.
                 let traces = Arc::new(Traces::default());
-                seats.under_test = place.seat(Temper::Warm, &traces).await?;
+                fixtures.under_test = place.fixture(ConnectionState::Warm, &traces).await?;
             }
         }
     }
     // A write that is acknowledged now is committed.
-    let refusing = entry_refused::<Desk<S>>()?;
+    let refusing = entry_refused::<DatabaseFixture<S>>()?;
     for _ in 0..20 {
         let trace = Trace::new();
-        let answer = refusing.call(&seats.under_test, &trace).await;
+        let answer = refusing.call(&fixtures.under_test, &trace).await;
         let checked = match answer {
             Ok(_) => {
                 check(
                     refusing.clone(),
                     no_effects,
-                    seats.clone(),
+                    fixtures.clone(),
                     trace,
                     true,
                     true,
@@ -79,22 +82,22 @@ pub(crate) async fn a_dropped_begin_leaves_no_transaction_open<S: Database>() ->
         };
         note(&mut case, Ok(checked));
     }
-    close(seats).await;
+    close(fixtures).await;
     Ok(case)
 }
 
 /// A call was dropped while its claim was in flight. The cleanup looked for the claim before it had committed, and the
 /// record had no owner for the rest of the lease.
-pub(crate) async fn a_dropped_claim_is_released<P: Place>(at_once: u32) -> Result<Case> {
+pub(crate) async fn a_dropped_claim_is_released<P: Place>(concurrent: u32) -> Result<Case> {
     let mut case = Case::default();
     let place = P::open().await?;
-    let seats = seats(&place, Temper::Warm).await?;
-    let entry = entry_refused::<P::Seat>()?;
+    let fixtures = fixtures(&place, ConnectionState::Warm).await?;
+    let entry = entry_refused::<P::Fixture>()?;
     let mut untouched = Vec::new();
-    for round in 0..DROPS / at_once {
-        let dropped = (0..at_once).map(|n| {
+    for round in 0..DROPS / concurrent {
+        let dropped = (0..concurrent).map(|n| {
             let trace = Trace::new();
-            let call = entry.call(&seats.under_test, &trace);
+            let call = entry.call(&fixtures.under_test, &trace);
             let polls = 1 + (round + n) % 4;
             async move {
                 let polled = drop_at(call, Moment::Sent(polls)).await;
@@ -108,12 +111,15 @@ pub(crate) async fn a_dropped_claim_is_released<P: Place>(at_once: u32) -> Resul
             }
         }
     }
-    ensure!(!untouched.is_empty(), "every body had begun");
+    ensure!(
+        !untouched.is_empty(),
+        "every body had begun before its drop"
+    );
     // In separate tasks, so that the last one does not wait for the others.
     let mut checks = tokio::task::JoinSet::new();
     for (n, trace) in untouched.into_iter().enumerate() {
-        let (entry, seats) = (entry.clone(), seats.clone());
-        checks.spawn(check(entry, no_effects, seats, trace, false, n % 2 == 1));
+        let (entry, fixtures) = (entry.clone(), fixtures.clone());
+        checks.spawn(check(entry, no_effects, fixtures, trace, false, n % 2 == 1));
         if checks.len() >= 16
             && let Some(checked) = checks.join_next().await
         {
@@ -123,7 +129,7 @@ pub(crate) async fn a_dropped_claim_is_released<P: Place>(at_once: u32) -> Resul
     while let Some(checked) = checks.join_next().await {
         note(&mut case, checked);
     }
-    close(seats).await;
+    close(fixtures).await;
     Ok(case)
 }
 
@@ -133,32 +139,32 @@ pub(crate) async fn a_dropped_savepoint_leaves_the_callers_transaction_whole<S: 
 -> Result<Case> {
     let mut case = Case::default();
     let place = InDatabase::<S>::open().await?;
-    let joining: Scenario<Desk<S>> = transactions::joining(Joining::Run);
-    for temper in [Temper::Warm, Temper::Uncached] {
-        let mut seats = seats(&place, temper).await?;
+    let joining: Scenario<DatabaseFixture<S>> = transactions::joining(Joining::Run);
+    for connection_state in [ConnectionState::Warm, ConnectionState::Uncached] {
+        let mut fixtures = fixtures(&place, connection_state).await?;
         for n in 0..DROPS / 2 {
             if case.is_hopeless() {
                 break;
             }
-            match joining(seats.clone(), Moment::Sent(1 + n % 4)).await {
+            match joining(fixtures.clone(), Moment::Sent(1 + n % 4)).await {
                 Ok(dropped) => {
                     case.counts.drops += u64::from(!dropped.completed);
                     case.counts.polls += u64::from(dropped.polls);
                     note(&mut case, Ok(dropped.check.await));
                 }
                 Err(error) => {
-                    case.problem(format!("drop {n}, {temper:?}: {error:#}"));
+                    case.problem(format!("drop {n}, {connection_state:?}: {error:#}"));
                     // The affected connection may be lost permanently.
                     let traces = Arc::new(Traces::default());
-                    seats.under_test = place.seat(temper, &traces).await?;
+                    fixtures.under_test = place.fixture(connection_state, &traces).await?;
                 }
             }
         }
-        match seats.under_test.inspect().await {
+        match fixtures.under_test.inspect().await {
             Ok(connections) => case.counts.connections += connections,
-            Err(error) => case.problem(format!("{temper:?}: {error:#}")),
+            Err(error) => case.problem(format!("{connection_state:?}: {error:#}")),
         }
-        close(seats).await;
+        close(fixtures).await;
     }
     Ok(case)
 }
@@ -170,25 +176,25 @@ pub(crate) async fn dropped_calls_leave_every_connection_to_the_pool<S: Database
     let mut case = Case::default();
     let place = InDatabase::<S>::open().await?;
     let entry = entry_in_transaction::<S>()?;
-    for temper in [Temper::Cold, Temper::Uncached] {
-        let seats = seats(&place, temper).await?;
+    for connection_state in [ConnectionState::Cold, ConnectionState::Uncached] {
+        let fixtures = fixtures(&place, connection_state).await?;
         for n in 0..DROPS {
             let moment = match n % 2 {
                 0 => Moment::Sent(1 + n / 2 % 20),
                 _ => Moment::Answered(1 + n / 2 % 20),
             };
-            let call = entry.call(&seats.under_test, &Trace::new());
+            let call = entry.call(&fixtures.under_test, &Trace::new());
             count(&mut case, drop_at(call, moment).await);
             if case.is_hopeless() {
                 break;
             }
         }
-        match seats.under_test.inspect().await {
+        match fixtures.under_test.inspect().await {
             Ok(connections) => case.counts.connections += connections,
-            Err(error) => case.problem(format!("{temper:?}: {error:#}")),
+            Err(error) => case.problem(format!("{connection_state:?}: {error:#}")),
         }
         // A pool that has lost a connection cannot be closed.
-        seats.witness.close().await;
+        fixtures.witness.close().await;
     }
     Ok(case)
 }
@@ -197,14 +203,14 @@ pub(crate) async fn dropped_calls_leave_every_connection_to_the_pool<S: Database
 pub(crate) async fn a_panic_of_the_driver_is_an_error() -> Result<Case> {
     let mut case = Case::default();
     let options = MySqlStore::make().await?;
-    let witness = MySqlStore::pool(&options, true);
+    let witness = <MySqlStore as Database>::pool(&options, true);
     MySqlStore::prepare(&witness).await?;
     let url = options.to_url_lossy();
-    let port = url.port().context("the server's port")?;
-    let server = format!("{}:{port}", url.host_str().context("the server's host")?);
+    let port = url.port().context("the URL has no port")?;
+    let server = format!("{}:{port}", url.host_str().context("the URL has no host")?);
     let wire = Wire::start(server).await?;
     let options = options.host("127.0.0.1").port(wire.address.port());
-    let mut entries = calls::entries::<Desk<MySqlStore>>();
+    let mut entries = calls::entries::<DatabaseFixture<MySqlStore>>();
     entries.retain(|it| matches!(it.name, "run" | "run_with_refuse" | "step"));
     entries.extend(transactions::entries());
     entries.push(transactions::step());
@@ -218,16 +224,16 @@ pub(crate) async fn a_panic_of_the_driver_is_an_error() -> Result<Case> {
             .await?;
         let (traces, asked, witness) = (Arc::default(), pool.clone(), witness.clone());
         let inspect = move || MySqlStore::inspect(asked.clone(), witness.clone());
-        let desk = Desk::<MySqlStore>::new(&pool, &traces, inspect);
+        let fixture = DatabaseFixture::<MySqlStore>::new(&pool, &traces, inspect);
         for _ in 0..CONNECTIONS {
-            entry.call(&desk, &Trace::new()).await?;
+            entry.call(&fixture, &Trace::new()).await?;
         }
         // A connection is pinged once more when it returns to the pool.
         while pool.num_idle() < pool.size() as usize {
             tokio::task::yield_now().await;
         }
         wire.cut_next();
-        let called = drop_at(entry.call(&desk, &Trace::new()), Moment::Sent(u32::MAX)).await;
+        let called = drop_at(entry.call(&fixture, &Trace::new()), Moment::Sent(u32::MAX)).await;
         ensure!(wire.has_cut(), "{what}: no answer was cut short");
         case.counts.connections += 1;
         match called {
@@ -240,14 +246,14 @@ pub(crate) async fn a_panic_of_the_driver_is_an_error() -> Result<Case> {
         }
         // A connection whose driver panicked is not lent again.
         for _ in 0..CONNECTIONS {
-            let next = drop_at(entry.call(&desk, &Trace::new()), Moment::Sent(u32::MAX));
+            let next = drop_at(entry.call(&fixture, &Trace::new()), Moment::Sent(u32::MAX));
             match next.await {
                 Ok(polled) if matches!(polled.output, Some(Ok(_))) => {}
                 Ok(polled) => case.problem(format!("{what}, next: {:?}", polled.output)),
                 Err(error) => case.problem(format!("{what}, next: {error:#}")),
             }
         }
-        match desk.inspect().await {
+        match fixture.inspect().await {
             Ok(connections) => case.counts.connections += connections,
             Err(error) => case.problem(format!("{what}: {error:#}")),
         }
@@ -274,15 +280,15 @@ fn count<T>(case: &mut Case, polled: Result<crate::poll::Polled<Result<T, Failur
     }
 }
 
-fn entry_in_transaction<S: Database>() -> Result<Entry<Desk<S>>> {
+fn entry_in_transaction<S: Database>() -> Result<Entry<DatabaseFixture<S>>> {
     let entries = transactions::entries::<S>();
     let found = entries.into_iter().find(|it| it.mode == Mode::Transaction);
-    found.context("an entry with `tx`")
+    found.context("no entry uses `tx`")
 }
 
-fn entry_refused<H: Sits>() -> Result<Entry<H>> {
-    debug_assert!(GETS_THROUGH_WITHIN < LEASE, "a stray claim shows");
+fn entry_refused<H: AnyFixture>() -> Result<Entry<H>> {
+    debug_assert!(CALL_LIMIT < LEASE, "a stray claim would lapse unnoticed");
     let entries = calls::entries::<H>();
     let found = entries.into_iter().find(|it| it.mode == Mode::Refuse);
-    found.context("an entry with `refuse`")
+    found.context("no entry uses `refuse`")
 }

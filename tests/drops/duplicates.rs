@@ -4,35 +4,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use idem_runtime::{Call, OnCrash, RunOptions, Scope, State};
+use idem_runtime::{Call, OnCrash, RunOptions, State};
 
 use crate::Handle;
 use crate::calls::TTL;
-use crate::places::Sits;
+use crate::places::AnyFixture;
 use crate::poll::{Moment, drop_at};
-use crate::sweep::{Dropped, GETS_THROUGH_WITHIN, Scenario, Seats, scenario};
+use crate::sweep::{CALL_LIMIT, Dropped, Fixtures, Scenario, scenario};
 use crate::trace::{Failure, Trace};
 
 const OPERATION: &str = "drops.duplicate";
 
 /// Scenarios of this module, by name.
-pub(crate) fn scenarios<H: Sits>() -> Vec<(&'static str, Scenario<H>)> {
+pub(crate) fn scenarios<H: AnyFixture>() -> Vec<(&'static str, Scenario<H>)> {
     vec![("duplicate", scenario(duplicate))]
 }
 
 /// Makes a call that waits for the current owner of its key.
 async fn call(idem: Handle, trace: Arc<Trace>) -> Result<String, Failure> {
     let call = Call::new(OPERATION, &trace.key, "request", TTL);
-    let call = call.on_crash(OnCrash::Refuse).wait(GETS_THROUGH_WITHIN);
+    let call = call.on_crash(OnCrash::Refuse).wait(CALL_LIMIT);
     let body = async |_| Ok(trace.body().await);
     idem.run_with(call, RunOptions::new(), body).await
 }
 
 /// Makes two calls and drops one of them. The rounds vary in which call claims the key and which waits. The other call
 /// succeeds, and at most one body runs.
-async fn duplicate<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
+async fn duplicate<H: AnyFixture>(fixtures: Fixtures<H>, moment: Moment) -> Result<Dropped> {
     let trace = Trace::new();
-    let idem = seats.under_test.seat().idem.clone();
+    let idem = fixtures.under_test.base().idem.clone();
     let stays = tokio::spawn(call(idem.clone(), Arc::clone(&trace)));
     let polled = drop_at(call(idem, Arc::clone(&trace)), moment).await?;
     let completed = polled.output.is_some();
@@ -40,24 +40,25 @@ async fn duplicate<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> 
         answer.context("a call that was not dropped failed")?;
     }
     let check = async move {
-        let answer = tokio::time::timeout(GETS_THROUGH_WITHIN + Duration::from_secs(5), stays);
-        let answer = answer
-            .await
-            .context("the call that stayed was not answered")?;
-        let expected = match answer.context("the call that stayed panicked")? {
+        let answer = tokio::time::timeout(CALL_LIMIT + Duration::from_secs(5), stays);
+        let answer = answer.await.context("the other call was not answered")?;
+        let expected = match answer.context("the other call panicked")? {
             Ok(receipt) => {
-                ensure!(trace.gave(&receipt), "another's receipt: {receipt}");
+                ensure!(
+                    trace.gave(&receipt),
+                    "the receipt of another run: {receipt}"
+                );
                 State::Completed
             }
             Err(failure) if failure.is_interrupted() && trace.counts() == (1, 0) => {
                 State::Interrupted
             }
-            Err(failure) => bail!("the call that stayed was answered {failure:?}"),
+            Err(failure) => bail!("the other call failed: {failure:?}"),
         };
         let (runs, _) = trace.counts();
         ensure!(runs == 1, "{runs} bodies ran");
-        let records = seats.witness.seat().idem.records();
-        let found = records.find(OPERATION, &trace.key, &Scope::none()).await?;
+        let records = fixtures.witness.base().idem.records();
+        let found = records.find(OPERATION, &trace.key).await?;
         let state = found.map(|it| it.state);
         ensure!(
             state == Some(expected),

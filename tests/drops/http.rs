@@ -9,11 +9,12 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use http_body_util::BodyExt as _;
 use idem_runtime::client::{DirectoryJournal, IdempotencyMiddleware, Job, RetryPolicy};
-use idem_runtime::http::{IdempotencyKey, IdempotencyLayer, Unscoped, unscoped};
+use idem_runtime::http::{IdempotencyKey, IdempotencyLayer, Unscoped, detached, unscoped};
 use idem_runtime::{Key, idempotent};
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
 use tempfile::TempDir;
@@ -63,7 +64,7 @@ impl Web {
             traces: Arc::clone(traces),
         };
         let layer = |operation| IdempotencyLayer::builder(idem, operation, TTL, unscoped());
-        let layers = "the layers are set up rightly";
+        let layers = "the layers are valid";
         let router = Router::new()
             .route("/layer", post(run))
             .layer(layer(LAYER).build().expect(layers))
@@ -73,6 +74,11 @@ impl Web {
                     .layer(layer(REFUSING_LAYER).refuse().build().expect(layers)),
             )
             .route("/extractor", post(extract))
+            .merge(
+                Router::new()
+                    .route("/detached_extractor", post(extract))
+                    .layer(from_fn(detached(idem))),
+            )
             .with_state(shared);
         Self {
             router,
@@ -96,7 +102,7 @@ impl Web {
         read(status.as_u16(), &bytes.to_bytes())
     }
 
-    /// Starts the server and the client in advance, so that a call does not have to.
+    /// Starts the server and the client before the first call, so that no call starts them.
     pub(crate) async fn start(&self, journal: &Journal) -> Result<()> {
         let router = &self.router;
         let start = async || {
@@ -126,7 +132,7 @@ impl Web {
     /// Sends a request over a socket, with its own key or with a key of the journal.
     pub(crate) async fn send(&self, trace: &Trace, journaled: bool) -> Result<String, Failure> {
         let (Some(server), Some(client)) = (self.server.get(), self.client.get()) else {
-            return Err(Failure::NoResponse("nothing was started".to_owned()));
+            return Err(Failure::NoResponse("the server was not started".to_owned()));
         };
         let request = client
             .post(format!("http://{}/layer", server.address))
@@ -170,7 +176,7 @@ fn read(status: u16, bytes: &[u8]) -> Result<String, Failure> {
     }
 }
 
-/// Handler without any knowledge of keys.
+/// Handler that knows nothing about keys.
 async fn run(State(shared): State<Shared>, key: String) -> Result<String, StatusCode> {
     let trace = shared.traces.get(&key).ok_or(StatusCode::NOT_FOUND)?;
     Ok(trace.body().await)

@@ -14,8 +14,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::Runtime;
 
 use self::calls::Mode;
-use self::databases::{Database, Desk, InDatabase};
-use self::places::{Memory, Place, Redis, RedisCluster, Seat, Sits};
+use self::databases::{Database, DatabaseFixture, InDatabase};
+use self::places::{AnyFixture, Fixture, Memory, Place, Redis, RedisCluster};
 use self::report::Case;
 use self::sweep::Scenario;
 use self::traffic::Effective;
@@ -90,7 +90,7 @@ impl Trials {
         trial.with_ignored_flag(P::NEEDS.is_some_and(|it| std::env::var_os(it).is_none()))
     }
 
-    fn sweep<P: Place>(&self, name: &'static str, scenario: Scenario<P::Seat>) -> Trial {
+    fn sweep<P: Place>(&self, name: &'static str, scenario: Scenario<P::Fixture>) -> Trial {
         self.case::<P, _>("every_poll", name, move || async move {
             sweep::sweep::<P>(name, &scenario).await
         })
@@ -99,12 +99,12 @@ impl Trials {
     /// Cases of every store.
     fn common<P: Place>(&self) -> Vec<Trial> {
         let mut trials = Vec::new();
-        for entry in calls::entries::<P::Seat>() {
+        for entry in calls::entries::<P::Fixture>() {
             let name = entry.name;
             let scenario = sweep::of_entry(entry, sweep::no_effects);
             trials.push(self.sweep::<P>(name, scenario));
         }
-        let mut scenarios = services::scenarios::<P::Seat>();
+        let mut scenarios = services::scenarios::<P::Fixture>();
         scenarios.extend(duplicates::scenarios());
         for (name, scenario) in scenarios {
             trials.push(self.sweep::<P>(name, scenario));
@@ -113,7 +113,7 @@ impl Trials {
     }
 
     /// Cases of a store without transactions.
-    fn leased<P: Place<Seat = Seat>>(&self) -> Vec<Trial> {
+    fn leased<P: Place<Fixture = Fixture>>(&self) -> Vec<Trial> {
         let mut trials = self.common::<P>();
         trials.push(self.case::<P, _>("traffic", "leased", || {
             traffic::traffic::<P>(leased_entries())
@@ -134,7 +134,7 @@ impl Trials {
         }
         trials.push(
             self.case::<InDatabase<S>, _>("traffic", "leased_and_tx", || {
-                let mut entries: Vec<Effective<Desk<S>>> = leased_entries();
+                let mut entries: Vec<Effective<DatabaseFixture<S>>> = leased_entries();
                 for entry in transactions::entries() {
                     entries.push((entry, sweep::charges));
                 }
@@ -147,9 +147,9 @@ impl Trials {
                 defects::a_dropped_begin_leaves_no_transaction_open::<S>()
             }),
         );
-        for (name, at_once) in [("dropped_claim_1", 1), ("dropped_claim_16", 16)] {
+        for (name, concurrent) in [("dropped_claim_1", 1), ("dropped_claim_16", 16)] {
             trials.push(self.case::<InDatabase<S>, _>("defects", name, move || {
-                defects::a_dropped_claim_is_released::<InDatabase<S>>(at_once)
+                defects::a_dropped_claim_is_released::<InDatabase<S>>(concurrent)
             }));
         }
         trials.push(
@@ -167,7 +167,7 @@ impl Trials {
 }
 
 /// Leased calls that are dropped at random moments: those whose bodies run in the caller's own future.
-fn leased_entries<H: Sits>() -> Vec<Effective<H>> {
+fn leased_entries<H: AnyFixture>() -> Vec<Effective<H>> {
     let entries = calls::entries::<H>().into_iter();
     let own = entries.filter(|it| it.mode != Mode::ToItsEnd);
     own.map(|entry| (entry, sweep::no_effects as _)).collect()

@@ -26,7 +26,7 @@ pub(crate) const LEASE: Duration = Duration::from_secs(120);
 
 /// State of the connections at the time of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Temper {
+pub(crate) enum ConnectionState {
     /// Open, with most statements prepared.
     Warm,
     /// Open, but each statement is prepared each time it is sent.
@@ -37,14 +37,14 @@ pub(crate) enum Temper {
 
 /// A handle, and access to its connections for the checks.
 #[derive(Clone)]
-pub(crate) struct Seat {
+pub(crate) struct Fixture {
     pub(crate) idem: Handle,
     pub(crate) traces: Arc<Traces>,
     pub(crate) web: Arc<Web>,
     inspect: Arc<dyn Fn() -> Boxed<'static, Result<u64>> + Send + Sync>,
 }
 
-impl Seat {
+impl Fixture {
     pub(crate) fn new<F>(
         store: Arc<dyn Store>,
         traces: &Arc<Traces>,
@@ -72,14 +72,14 @@ pub(crate) fn handle<S: Store>(store: S) -> Idem<S> {
         .build()
 }
 
-/// A seat, on its own or with a database around it.
-pub(crate) trait Sits: Clone + Send + Sync + 'static {
-    fn seat(&self) -> &Seat;
+/// Any fixture, with or without a database.
+pub(crate) trait AnyFixture: Clone + Send + Sync + 'static {
+    fn base(&self) -> &Fixture;
 
     /// Acquires all connections of the pool at the same time, queries each, and checks in another session that all of
     /// them are outside of a transaction. Returns the number of connections.
     fn inspect(&self) -> Boxed<'static, Result<u64>> {
-        (self.seat().inspect)()
+        (self.base().inspect)()
     }
 
     /// Closes the connections.
@@ -88,8 +88,8 @@ pub(crate) trait Sits: Clone + Send + Sync + 'static {
     }
 }
 
-impl Sits for Seat {
-    fn seat(&self) -> &Seat {
+impl AnyFixture for Fixture {
+    fn base(&self) -> &Fixture {
         self
     }
 }
@@ -99,17 +99,17 @@ pub(crate) trait Place: Sized + Send + Sync + 'static {
     const NAME: &'static str;
     /// Variable of [`idem_tests::backends`] with the address of its server.
     const NEEDS: Option<&'static str>;
-    const TEMPERS: &'static [Temper];
-    type Seat: Sits;
+    const CONNECTION_STATES: &'static [ConnectionState];
+    type Fixture: AnyFixture;
 
     fn open() -> impl Future<Output = Result<Self>> + Send;
 
-    /// Opens new connections of this temper.
-    fn seat(
+    /// Opens new connections in this state.
+    fn fixture(
         &self,
-        temper: Temper,
+        connection_state: ConnectionState,
         traces: &Arc<Traces>,
-    ) -> impl Future<Output = Result<Self::Seat>> + Send;
+    ) -> impl Future<Output = Result<Self::Fixture>> + Send;
 }
 
 pub(crate) struct Memory(Arc<MemoryStore>);
@@ -117,16 +117,16 @@ pub(crate) struct Memory(Arc<MemoryStore>);
 impl Place for Memory {
     const NAME: &'static str = "memory";
     const NEEDS: Option<&'static str> = None;
-    const TEMPERS: &'static [Temper] = &[Temper::Warm];
-    type Seat = Seat;
+    const CONNECTION_STATES: &'static [ConnectionState] = &[ConnectionState::Warm];
+    type Fixture = Fixture;
 
     async fn open() -> Result<Self> {
         Ok(Self(Arc::new(MemoryStore::new())))
     }
 
-    async fn seat(&self, _: Temper, traces: &Arc<Traces>) -> Result<Seat> {
+    async fn fixture(&self, _: ConnectionState, traces: &Arc<Traces>) -> Result<Fixture> {
         let store: Arc<dyn Store> = self.0.clone();
-        Ok(Seat::new(store, traces, async || Ok(0)))
+        Ok(Fixture::new(store, traces, async || Ok(0)))
     }
 }
 
@@ -135,22 +135,29 @@ pub(crate) struct Redis(Keys<redis::Client>);
 impl Place for Redis {
     const NAME: &'static str = "redis";
     const NEEDS: Option<&'static str> = Some(REDIS);
-    const TEMPERS: &'static [Temper] = &[Temper::Warm, Temper::Cold];
-    type Seat = Seat;
+    const CONNECTION_STATES: &'static [ConnectionState] =
+        &[ConnectionState::Warm, ConnectionState::Cold];
+    type Fixture = Fixture;
 
     async fn open() -> Result<Self> {
         Ok(Self(backends::redis().await?))
     }
 
-    async fn seat(&self, temper: Temper, traces: &Arc<Traces>) -> Result<Seat> {
+    async fn fixture(
+        &self,
+        connection_state: ConnectionState,
+        traces: &Arc<Traces>,
+    ) -> Result<Fixture> {
         let client = self.0.client.clone();
         let config = redis::aio::ConnectionManagerConfig::new();
-        let connection = match temper {
-            Temper::Cold => ConnectionManager::new_lazy_with_config(client, config)?,
-            Temper::Warm | Temper::Uncached => client.get_connection_manager().await?,
+        let connection = match connection_state {
+            ConnectionState::Cold => ConnectionManager::new_lazy_with_config(client, config)?,
+            ConnectionState::Warm | ConnectionState::Uncached => {
+                client.get_connection_manager().await?
+            }
         };
         let store = RedisStore::new(connection.clone()).with_prefix(&self.0.prefix)?;
-        Ok(Seat::new(Arc::new(store), traces, move || {
+        Ok(Fixture::new(Arc::new(store), traces, move || {
             echo(connection.clone())
         }))
     }
@@ -161,17 +168,17 @@ pub(crate) struct RedisCluster(Keys<ClusterClient>);
 impl Place for RedisCluster {
     const NAME: &'static str = "redis_cluster";
     const NEEDS: Option<&'static str> = Some(REDIS_CLUSTER);
-    const TEMPERS: &'static [Temper] = &[Temper::Warm];
-    type Seat = Seat;
+    const CONNECTION_STATES: &'static [ConnectionState] = &[ConnectionState::Warm];
+    type Fixture = Fixture;
 
     async fn open() -> Result<Self> {
         Ok(Self(backends::redis_cluster().await?))
     }
 
-    async fn seat(&self, _: Temper, traces: &Arc<Traces>) -> Result<Seat> {
+    async fn fixture(&self, _: ConnectionState, traces: &Arc<Traces>) -> Result<Fixture> {
         let connection: ClusterConnection = self.0.client.get_async_connection().await?;
         let store = RedisStore::new(connection.clone()).with_prefix(&self.0.prefix)?;
-        Ok(Seat::new(Arc::new(store), traces, move || {
+        Ok(Fixture::new(Arc::new(store), traces, move || {
             echo(connection.clone())
         }))
     }

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-/// A future that is sent to other threads.
+/// A boxed future that can be sent to other threads.
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Time limit for a single round trip. No healthy one comes near it on a loaded machine.
+/// Time limit for a single round trip, far above that of a loaded machine.
 pub(crate) const HANGS_AFTER: Duration = Duration::from_secs(30);
 
 /// Moment at which a future is dropped. It is polled only when it is woken, so each poll makes progress.
@@ -45,7 +45,7 @@ impl fmt::Display for Moment {
 /// Result of a future that was to be dropped.
 #[derive(Debug)]
 pub(crate) struct Polled<T> {
-    /// Its output, if it completed before that moment.
+    /// Output of the future, if it completed before that moment.
     pub(crate) output: Option<T>,
     pub(crate) polls: u32,
 }
@@ -70,11 +70,11 @@ pub(crate) async fn drop_at<F: Future>(future: F, moment: Moment) -> Result<Poll
         }
     });
     let Ok(polled) = tokio::time::timeout(HANGS_AFTER, polling).await else {
-        bail!("it hung after {polls} polls");
+        bail!("the future hung after {polls} polls");
     };
     match polled {
         Ok(output) => Ok(Polled { output, polls }),
-        Err(panic) => bail!("it panicked in poll {polls}: {panic}"),
+        Err(panic) => bail!("the future panicked in poll {polls}: {panic}"),
     }
 }
 

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use idem_runtime::outbox::Message;
+use idem_runtime::outbox::{Message, Relay};
 use idem_runtime::store::{Filter, PageRequest, Resolved};
-use idem_runtime::{Call, Error, Record, Recovery, RunOptions, Scope, State};
+use idem_runtime::{Call, Error, Record, Recovery, RunOptions, State, TypedOperation};
 
 use crate::calls::{REFUSE, TTL, refuse};
-use crate::databases::{Database, Desk};
-use crate::places::{Seat, Sits};
+use crate::databases::{Database, DatabaseFixture};
+use crate::places::{AnyFixture, Fixture};
 use crate::poll::{Moment, drop_at};
-use crate::sweep::{Dropped, GETS_THROUGH_WITHIN, Scenario, Seats, scenario};
+use crate::sweep::{CALL_LIMIT, Dropped, Fixtures, Scenario, scenario};
 use crate::trace::{Failure, Trace};
 
 /// Manual resolution of a record.
@@ -25,7 +25,7 @@ enum ByHand {
 }
 
 /// Scenarios that every store has, by name.
-pub(crate) fn scenarios<H: Sits>() -> Vec<(&'static str, Scenario<H>)> {
+pub(crate) fn scenarios<H: AnyFixture>() -> Vec<(&'static str, Scenario<H>)> {
     vec![
         ("records_find", scenario(find)),
         ("records_list", scenario(list)),
@@ -38,68 +38,64 @@ pub(crate) fn scenarios<H: Sits>() -> Vec<(&'static str, Scenario<H>)> {
 }
 
 /// Scenario of a store with recovery inputs.
-pub(crate) fn recovering<H: Sits>() -> (&'static str, Scenario<H>) {
+pub(crate) fn recovering<H: AnyFixture>() -> (&'static str, Scenario<H>) {
     ("recovery", scenario(recover))
 }
 
 /// Scenarios of a database, by name.
-pub(crate) fn of_database<S: Database>() -> Vec<(&'static str, Scenario<Desk<S>>)> {
+pub(crate) fn of_database<S: Database>() -> Vec<(&'static str, Scenario<DatabaseFixture<S>>)> {
     vec![
         ("migrate", scenario(migrate::<S>)),
         ("outbox_relay", scenario(relay::<S>)),
     ]
 }
 
-async fn record(seat: &Seat, operation: &str, key: &str) -> Result<Option<Record>> {
-    Ok(seat
-        .idem
-        .records()
-        .find(operation, key, &Scope::none())
-        .await?)
+async fn record(fixture: &Fixture, operation: &str, key: &str) -> Result<Option<Record>> {
+    Ok(fixture.idem.records().find(operation, key).await?)
 }
 
 /// Polls until there is a value. Returns the value, and the number of polls.
-async fn until<T, F>(what: &str, mut look: impl FnMut() -> F) -> Result<(T, u64)>
+async fn until<T, F>(what: &str, mut check: impl FnMut() -> F) -> Result<(T, u64)>
 where
     F: Future<Output = Result<Option<T>>>,
 {
     let began = Instant::now();
-    for looks in 1.. {
-        if let Some(found) = look().await? {
-            return Ok((found, looks));
+    for polls in 1.. {
+        if let Some(found) = check().await? {
+            return Ok((found, polls));
         }
-        if began.elapsed() > GETS_THROUGH_WITHIN {
+        if began.elapsed() > CALL_LIMIT {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    bail!("still not {what}")
+    bail!("not in time: {what}")
 }
 
 /// Creates a record that a call left INTERRUPTED.
-async fn interrupted(seat: &Seat) -> Result<(Arc<Trace>, Record)> {
+async fn interrupted(fixture: &Fixture) -> Result<(Arc<Trace>, Record)> {
     let trace = Trace::hanging();
     tokio::select! {
-        answer = refuse(&seat.idem, &trace) => bail!("its body hangs: {answer:?}"),
+        answer = refuse(&fixture.idem, &trace) => bail!("its body hangs: {answer:?}"),
         () = trace.has_begun() => {}
     }
     let found = until("interrupted", async || {
-        let found = record(seat, REFUSE, &trace.key).await?;
+        let found = record(fixture, REFUSE, &trace.key).await?;
         Ok(found.filter(|it| it.state == State::Interrupted))
     });
     let (found, _) = found.await?;
     Ok((trace, found))
 }
 
-async fn find<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
-    let witness = seats.witness.seat().clone();
+async fn find<H: AnyFixture>(fixtures: Fixtures<H>, moment: Moment) -> Result<Dropped> {
+    let witness = fixtures.witness.base().clone();
     let (trace, _) = interrupted(&witness).await?;
-    let under_test = seats.under_test.seat().clone();
+    let under_test = fixtures.under_test.base().clone();
     let found = record(&under_test, REFUSE, &trace.key);
     let polled = drop_at(found, moment).await?;
     let completed = polled.output.is_some();
     if let Some(found) = polled.output {
-        ensure!(found?.is_some(), "the record is not found");
+        ensure!(found?.is_some(), "the record is missing");
     }
     let check = async move {
         let found = record(&under_test, REFUSE, &trace.key).await?;
@@ -116,8 +112,8 @@ async fn find<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
     })
 }
 
-async fn list<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
-    let under_test = seats.under_test.seat().clone();
+async fn list<H: AnyFixture>(fixtures: Fixtures<H>, moment: Moment) -> Result<Dropped> {
+    let under_test = fixtures.under_test.base().clone();
     let all = async |idem: &crate::Handle| {
         let filter = Filter::default();
         let mut page = PageRequest {
@@ -134,11 +130,11 @@ async fn list<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
             }
         }
     };
-    interrupted(seats.witness.seat()).await?;
+    interrupted(fixtures.witness.base()).await?;
     let polled = drop_at(all(&under_test.idem), moment).await?;
     let check = async move {
         let found = all(&under_test.idem).await?;
-        ensure!(found > 0, "nothing is listed");
+        ensure!(found > 0, "no record is listed");
         Ok(found)
     };
     Ok(Dropped {
@@ -148,20 +144,26 @@ async fn list<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
     })
 }
 
-fn by_hand<H: Sits>(how: ByHand) -> Scenario<H> {
-    scenario(move |seats: Seats<H>, moment| resolve(seats, moment, how))
+fn by_hand<H: AnyFixture>(how: ByHand) -> Scenario<H> {
+    scenario(move |fixtures: Fixtures<H>, moment| resolve(fixtures, moment, how))
 }
 
-async fn resolve<H: Sits>(seats: Seats<H>, moment: Moment, how: ByHand) -> Result<Dropped> {
-    let witness = seats.witness.seat().clone();
-    let under_test = seats.under_test.seat().clone();
+const BY_HAND: TypedOperation<String, String> = TypedOperation::new(REFUSE);
+
+async fn resolve<H: AnyFixture>(
+    fixtures: Fixtures<H>,
+    moment: Moment,
+    how: ByHand,
+) -> Result<Dropped> {
+    let witness = fixtures.witness.base().clone();
+    let under_test = fixtures.under_test.base().clone();
     let (trace, found) = interrupted(&witness).await?;
     let value = trace.key.clone();
-    let make = async |seat: &Seat, record: &Record| {
-        let (records, observed) = (seat.idem.records(), record.observation());
+    let make = async |fixture: &Fixture, record: &Record| {
+        let (records, observed) = (fixture.idem.records(), record.observation());
         match how {
-            ByHand::Complete => records.complete(&observed, &value).await,
-            ByHand::Fail => records.fail(&observed, "by hand").await,
+            ByHand::Complete => records.complete(BY_HAND, &observed, &value).await,
+            ByHand::Fail => records.fail(BY_HAND, &observed, &value).await,
             ByHand::Release => records.release(&observed).await,
             ByHand::Erase => records.erase(&observed).await,
         }
@@ -192,7 +194,7 @@ async fn resolve<H: Sits>(seats: Seats<H>, moment: Moment, how: ByHand) -> Resul
             }
             ensure!(
                 !completed,
-                "a resolution that was acknowledged left {state:?}"
+                "a resolution was acknowledged, but the record is {state:?}"
             );
             ensure!(
                 state == Some(State::Interrupted),
@@ -203,16 +205,16 @@ async fn resolve<H: Sits>(seats: Seats<H>, moment: Moment, how: ByHand) -> Resul
                 let records = witness.idem.records();
                 let value = key.clone();
                 match how {
-                    ByHand::Complete => records.complete(&observed, &value).await?,
-                    ByHand::Fail => records.fail(&observed, "by hand").await?,
+                    ByHand::Complete => records.complete(BY_HAND, &observed, &value).await?,
+                    ByHand::Fail => records.fail(BY_HAND, &observed, &value).await?,
                     ByHand::Release => records.release(&observed).await?,
                     ByHand::Erase => records.erase(&observed).await?,
                 };
             }
             Ok(None)
         });
-        let ((), looks) = ended.await?;
-        Ok(looks)
+        let ((), polls) = ended.await?;
+        Ok(polls)
     };
     Ok(Dropped {
         completed,
@@ -222,10 +224,10 @@ async fn resolve<H: Sits>(seats: Seats<H>, moment: Moment, how: ByHand) -> Resul
 }
 
 /// Drops a purge of expired records.
-async fn purge<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
+async fn purge<H: AnyFixture>(fixtures: Fixtures<H>, moment: Moment) -> Result<Dropped> {
     const OPERATION: &str = "drops.purge";
-    let witness = seats.witness.seat().clone();
-    let under_test = seats.under_test.seat().clone();
+    let witness = fixtures.witness.base().clone();
+    let under_test = fixtures.under_test.base().clone();
     for _ in 0..3 {
         let trace = Trace::new();
         let call = Call::new(OPERATION, &trace.key, "request", Duration::from_millis(1));
@@ -271,10 +273,10 @@ async fn ticking(mut done: impl FnMut() -> bool) {
 }
 
 /// Drops a recovery of a call whose owner crashed, and runs another recovery to its end.
-async fn recover<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
+async fn recover<H: AnyFixture>(fixtures: Fixtures<H>, moment: Moment) -> Result<Dropped> {
     const LEASE: Duration = Duration::from_millis(20);
-    let witness = seats.witness.seat().clone();
-    let under_test = seats.under_test.seat().clone();
+    let witness = fixtures.witness.base().clone();
+    let under_test = fixtures.under_test.base().clone();
     let died = Trace::hanging();
     let operation = format!("drops.recovery.{}", died.key);
     let call = move |key: &str| {
@@ -295,10 +297,10 @@ async fn recover<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
     });
     lapsed.await?;
     let trace = Trace::new();
-    let start = |seat: &Seat| {
-        let (idem, trace, call) = (seat.idem.clone(), Arc::clone(&trace), call.clone());
+    let start = |fixture: &Fixture| {
+        let (idem, trace, call) = (fixture.idem.clone(), Arc::clone(&trace), call.clone());
         let pause = Duration::from_millis(10);
-        let recovery = Recovery::new(&seat.idem)
+        let recovery = Recovery::new(&fixture.idem)
             .poll_interval(Duration::from_millis(1))
             .backoff(pause, pause)
             .max_attempts(1000);
@@ -314,7 +316,7 @@ async fn recover<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
     let recovering = async {
         let recovery = start(&under_test)?;
         ticking(|| trace.counts().1 > 0).await;
-        recovery.shutdown().await;
+        recovery.stop().await;
         Ok::<_, Error>(())
     };
     let polled = drop_at(recovering, moment).await?;
@@ -328,9 +330,9 @@ async fn recover<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
             let found = record(&witness, &operation, &key).await?;
             Ok(found.filter(|it| it.state == State::Completed))
         });
-        let (_, looks) = ended.await?;
-        second.shutdown().await;
-        Ok(looks)
+        let (_, polls) = ended.await?;
+        second.stop().await;
+        Ok(polls)
     };
     Ok(Dropped {
         completed,
@@ -339,23 +341,26 @@ async fn recover<H: Sits>(seats: Seats<H>, moment: Moment) -> Result<Dropped> {
     })
 }
 
-async fn migrate<S: Database>(seats: Seats<Desk<S>>, moment: Moment) -> Result<Dropped> {
-    let desk = seats.under_test.clone();
+async fn migrate<S: Database>(
+    fixtures: Fixtures<DatabaseFixture<S>>,
+    moment: Moment,
+) -> Result<Dropped> {
+    let fixture = fixtures.under_test.clone();
     let both = async {
-        desk.idem.store().migrate_again().await?;
-        desk.outbox.migrate().await
+        fixture.idem.store().migrate_again().await?;
+        fixture.outbox.migrate().await
     };
     let polled = drop_at(both, moment).await?;
     let completed = polled.output.is_some();
     polled.output.transpose()?;
-    let desk = seats.under_test;
+    let fixture = fixtures.under_test;
     let check = async move {
         let again = async {
-            desk.idem.store().migrate_again().await?;
-            desk.outbox.migrate().await
+            fixture.idem.store().migrate_again().await?;
+            fixture.outbox.migrate().await
         };
-        let again = tokio::time::timeout(GETS_THROUGH_WITHIN, again).await;
-        again.context("migrating again hangs")??;
+        let again = tokio::time::timeout(CALL_LIMIT, again).await;
+        again.context("the second migration hangs")??;
         Ok(0)
     };
     Ok(Dropped {
@@ -366,8 +371,11 @@ async fn migrate<S: Database>(seats: Seats<Desk<S>>, moment: Moment) -> Result<D
 }
 
 /// Drops a relay with messages, and runs another relay to its end.
-async fn relay<S: Database>(seats: Seats<Desk<S>>, moment: Moment) -> Result<Dropped> {
-    let witness = seats.witness.clone();
+async fn relay<S: Database>(
+    fixtures: Fixtures<DatabaseFixture<S>>,
+    moment: Moment,
+) -> Result<Dropped> {
+    let witness = fixtures.witness.clone();
     let delivered = Trace::new();
     let topic = format!("topic.{}", delivered.key);
     let mut outer = S::begin_outer(&witness.pool).await?;
@@ -376,7 +384,7 @@ async fn relay<S: Database>(seats: Seats<Desk<S>>, moment: Moment) -> Result<Dro
         S::enqueue(S::connection(&mut outer), &witness.outbox, &topic, &key).await?;
     }
     S::commit_outer(outer).await?;
-    let start = |desk: &Desk<S>| {
+    let start = |fixture: &DatabaseFixture<S>| {
         let delivered = Arc::clone(&delivered);
         let handler = move |message: Message<String>| {
             let delivered = Arc::clone(&delivered);
@@ -387,7 +395,7 @@ async fn relay<S: Database>(seats: Seats<Desk<S>>, moment: Moment) -> Result<Dro
                 Ok::<_, std::io::Error>(())
             }
         };
-        let relay = desk.outbox.relay().on(topic.clone(), handler);
+        let relay = Relay::new(&fixture.outbox).on(topic.clone(), handler);
         relay
             .lease(Duration::from_millis(500))
             .poll_interval(Duration::from_millis(2))
@@ -398,9 +406,9 @@ async fn relay<S: Database>(seats: Seats<Desk<S>>, moment: Moment) -> Result<Dro
         move || (0..3).all(|n| delivered.gave(&format!("{}-{n}", delivered.key)))
     };
     let relaying = async {
-        let relay = start(&seats.under_test)?;
+        let relay = start(&fixtures.under_test)?;
         ticking(&all).await;
-        relay.shutdown().await;
+        relay.stop().await;
         Ok::<_, Error>(())
     };
     let polled = drop_at(relaying, moment).await?;
@@ -416,8 +424,8 @@ async fn relay<S: Database>(seats: Seats<Desk<S>>, moment: Moment) -> Result<Dro
             Ok((left == 0).then_some(()))
         });
         gone.await?;
-        ensure!(all(), "a message is gone that no handler was given");
-        second.shutdown().await;
+        ensure!(all(), "a message was removed, but no handler got it");
+        second.stop().await;
         Ok(3)
     };
     Ok(Dropped {

@@ -8,16 +8,16 @@ use idem_runtime::{Record, State};
 use tokio::task::JoinSet;
 
 use crate::calls::{Entry, Mode};
-use crate::databases::{Database, Desk};
+use crate::databases::{Database, DatabaseFixture};
 use crate::http::Journal;
-use crate::places::{CONNECTIONS, Place, Seat, Sits, Temper};
+use crate::places::{AnyFixture, CONNECTIONS, ConnectionState, Fixture, Place};
 use crate::poll::{Boxed, Moment, drop_at};
 use crate::report::Case;
 use crate::trace::{Trace, Traces};
 
 /// Time limit for a call after a drop: one store time-out, and a margin for a loaded machine. The lease is far longer,
 /// so a claim without an owner fails the case.
-pub(crate) const GETS_THROUGH_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Upper bound of the number of polls of a call.
 const MOST_POLLS: u32 = 300;
@@ -25,9 +25,10 @@ const MOST_POLLS: u32 = 300;
 /// Longest wait for the check of one drop before the next drop starts concurrently.
 const WAITS: Duration = Duration::from_millis(200);
 
-/// The seat whose connections are under test, and a seat with separate connections that sees the committed data.
+/// The fixture whose connections are under test, and a witness: a fixture with separate connections, which sees only
+/// committed data.
 #[derive(Clone)]
-pub(crate) struct Seats<H> {
+pub(crate) struct Fixtures<H> {
     pub(crate) under_test: H,
     pub(crate) witness: H,
 }
@@ -42,16 +43,16 @@ pub(crate) struct Dropped {
 
 /// Makes one call up to this moment, and drops it there.
 pub(crate) type Scenario<H> =
-    Arc<dyn Fn(Seats<H>, Moment) -> Boxed<'static, Result<Dropped>> + Send + Sync>;
+    Arc<dyn Fn(Fixtures<H>, Moment) -> Boxed<'static, Result<Dropped>> + Send + Sync>;
 
 /// Creates a scenario from this closure.
 pub(crate) fn scenario<H, F>(
-    make: impl Fn(Seats<H>, Moment) -> F + Send + Sync + 'static,
+    make: impl Fn(Fixtures<H>, Moment) -> F + Send + Sync + 'static,
 ) -> Scenario<H>
 where
     F: Future<Output = Result<Dropped>> + Send + 'static,
 {
-    Arc::new(move |seats, moment| Box::pin(make(seats, moment)))
+    Arc::new(move |fixtures, moment| Box::pin(make(fixtures, moment)))
 }
 
 /// Effects of a key that another session sees. `None` if the effects are not in a database.
@@ -62,29 +63,32 @@ pub(crate) fn no_effects<H>(_: &H, _: String) -> Boxed<'static, Result<Option<Ve
 }
 
 pub(crate) fn charges<S: Database>(
-    desk: &Desk<S>,
+    fixture: &DatabaseFixture<S>,
     key: String,
 ) -> Boxed<'static, Result<Option<Vec<String>>>> {
-    let pool = desk.pool.clone();
+    let pool = fixture.pool.clone();
     Box::pin(async move { Ok(Some(S::charges(&pool, &key).await?)) })
 }
 
 /// Scenario of an entry: call, drop, call again.
-pub(crate) fn of_entry<H: Sits>(entry: Entry<H>, effects: Effects<H>) -> Scenario<H> {
-    scenario(move |seats: Seats<H>, moment| {
+pub(crate) fn of_entry<H: AnyFixture>(entry: Entry<H>, effects: Effects<H>) -> Scenario<H> {
+    scenario(move |fixtures: Fixtures<H>, moment| {
         let entry = entry.clone();
         async move {
             let trace = Trace::new();
-            let call = entry.call(&seats.under_test, &trace);
+            let call = entry.call(&fixtures.under_test, &trace);
             let polled = drop_at(call, moment).await?;
             let completed = polled.output.is_some();
             if let Some(answer) = polled.output {
                 let receipt = answer.context("a call that was not dropped failed")?;
-                ensure!(trace.gave(&receipt), "another's receipt: {receipt}");
+                ensure!(
+                    trace.gave(&receipt),
+                    "the receipt of another run: {receipt}"
+                );
             }
             // This process and another one make the next call in turn.
             let elsewhere = moment.polls() % 2 == 1;
-            let check = check(entry, effects, seats, trace, completed, elsewhere);
+            let check = check(entry, effects, fixtures, trace, completed, elsewhere);
             Ok(Dropped {
                 completed,
                 polls: polled.polls,
@@ -95,21 +99,21 @@ pub(crate) fn of_entry<H: Sits>(entry: Entry<H>, effects: Effects<H>) -> Scenari
 }
 
 /// Calls again with the key of a dropped call, and compares the results with the documentation of its mode.
-pub(crate) async fn check<H: Sits>(
+pub(crate) async fn check<H: AnyFixture>(
     entry: Entry<H>,
     effects: Effects<H>,
-    seats: Seats<H>,
+    fixtures: Fixtures<H>,
     trace: Arc<Trace>,
     completed: bool,
     elsewhere: bool,
 ) -> Result<u64> {
     let (begun, ended) = trace.counts();
     let hanging = begun > 0 && ended == 0;
-    let witness = seats.witness.seat().clone();
+    let witness = fixtures.witness.base().clone();
     let next = if elsewhere {
-        &seats.witness
+        &fixtures.witness
     } else {
-        &seats.under_test
+        &fixtures.under_test
     };
     let mut records = 0;
     if entry.mode == Mode::Rerun && hanging {
@@ -118,7 +122,7 @@ pub(crate) async fn check<H: Sits>(
         let record = record.context("the record of a body that had begun is gone")?;
         ensure!(
             record.state == State::Running && !record.is_lapsed(),
-            "the body had begun, and the record is {:?} and lapsed: {}",
+            "the body had begun, but the record is {:?} (lapsed: {})",
             record.state,
             record.is_lapsed()
         );
@@ -126,7 +130,7 @@ pub(crate) async fn check<H: Sits>(
         return Ok(records);
     }
     if entry.mode == Mode::Transaction {
-        records += agree(&entry, effects, &seats, &trace).await?;
+        records += agree(&entry, effects, &fixtures, &trace).await?;
     }
     let answer = answer(&entry, next, &trace).await?;
     let expected = match entry.mode {
@@ -137,10 +141,13 @@ pub(crate) async fn check<H: Sits>(
         Answer::Receipt(receipt) => {
             ensure!(
                 expected == State::Completed,
-                "the body had begun, and under `refuse` the next call was answered {receipt}"
+                "the body had begun under `refuse`, but the next call returned {receipt}"
             );
-            ensure!(trace.gave(&receipt), "another's receipt: {receipt}");
-            if let Some(found) = effects(&seats.witness, trace.key.clone()).await? {
+            ensure!(
+                trace.gave(&receipt),
+                "the receipt of another run: {receipt}"
+            );
+            if let Some(found) = effects(&fixtures.witness, trace.key.clone()).await? {
                 records += 1;
                 let expected = match entry.mode {
                     Mode::Transaction => vec![receipt],
@@ -185,17 +192,17 @@ pub(crate) async fn check<H: Sits>(
 }
 
 /// Checks that another session sees the effect if and only if it sees the record completed. A commit may be in flight.
-async fn agree<H: Sits>(
+async fn agree<H: AnyFixture>(
     entry: &Entry<H>,
     effects: Effects<H>,
-    seats: &Seats<H>,
+    fixtures: &Fixtures<H>,
     trace: &Trace,
 ) -> Result<u64> {
     let began = Instant::now();
     let mut records = 0;
     loop {
-        let record = read(entry, seats.witness.seat(), trace).await?;
-        let found = effects(&seats.witness, trace.key.clone()).await?;
+        let record = read(entry, fixtures.witness.base(), trace).await?;
+        let found = effects(&fixtures.witness, trace.key.clone()).await?;
         let found = found.unwrap_or_default();
         records += 2;
         let completed = record.is_some_and(|it| it.state == State::Completed);
@@ -203,7 +210,7 @@ async fn agree<H: Sits>(
             return Ok(records);
         }
         ensure!(
-            began.elapsed() < GETS_THROUGH_WITHIN,
+            began.elapsed() < CALL_LIMIT,
             "completed: {completed}, but the effects are {found:?}"
         );
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -211,12 +218,19 @@ async fn agree<H: Sits>(
 }
 
 /// Record as another session sees it.
-async fn read<H: Sits>(entry: &Entry<H>, witness: &Seat, trace: &Trace) -> Result<Option<Record>> {
+async fn read<H: AnyFixture>(
+    entry: &Entry<H>,
+    witness: &Fixture,
+    trace: &Trace,
+) -> Result<Option<Record>> {
     let Some(operation) = entry.operation else {
         return Ok(None);
     };
     let none = idem_runtime::Scope::none();
-    let found = witness.idem.records().find(operation, &trace.key, &none);
+    let found = witness
+        .idem
+        .records()
+        .find_scoped(operation, &trace.key, &none);
     found.await.context("the witness cannot read the record")
 }
 
@@ -226,48 +240,48 @@ enum Answer {
 }
 
 /// Calls until there is a final answer.
-async fn answer<H: Sits>(entry: &Entry<H>, next: &H, trace: &Arc<Trace>) -> Result<Answer> {
+async fn answer<H: AnyFixture>(entry: &Entry<H>, next: &H, trace: &Arc<Trace>) -> Result<Answer> {
     let began = Instant::now();
     let mut last = None;
-    while began.elapsed() < GETS_THROUGH_WITHIN {
-        let call = tokio::time::timeout(GETS_THROUGH_WITHIN, entry.call(next, trace));
+    while began.elapsed() < CALL_LIMIT {
+        let call = tokio::time::timeout(CALL_LIMIT, entry.call(next, trace));
         match call.await {
             Err(_) => bail!("the next call was not answered"),
             Ok(Ok(receipt)) => return Ok(Answer::Receipt(receipt)),
             Ok(Err(failure)) if failure.is_interrupted() => return Ok(Answer::Interrupted),
             Ok(Err(failure)) if failure.is_retryable() => last = Some(failure),
-            Ok(Err(failure)) => bail!("the next call was answered {failure:?}"),
+            Ok(Err(failure)) => bail!("the next call failed: {failure:?}"),
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    bail!("the next calls did not get through, the last one was answered {last:?}")
+    bail!("no later call succeeded in time, the last one failed: {last:?}")
 }
 
-/// Drops a scenario at each of its polls on each kind of connection, and checks all guarantees after each drop.
-pub(crate) async fn sweep<P: Place>(name: &str, scenario: &Scenario<P::Seat>) -> Result<Case> {
+/// Drops a scenario at each of its polls, on connections in each state, and checks all guarantees after each drop.
+pub(crate) async fn sweep<P: Place>(name: &str, scenario: &Scenario<P::Fixture>) -> Result<Case> {
     let place = P::open().await?;
     let traces = Arc::new(Traces::default());
     let journal = Journal::open().await?;
     let mut case = Case::default();
-    let witness = place.seat(Temper::Warm, &traces).await?;
-    witness.seat().web.start(&journal).await?;
-    for temper in P::TEMPERS {
+    let witness = place.fixture(ConnectionState::Warm, &traces).await?;
+    witness.base().web.start(&journal).await?;
+    for connection_state in P::CONNECTION_STATES {
         for moment in [Moment::Sent as fn(u32) -> Moment, Moment::Answered] {
             // A pool without connections is in the same state at either moment.
-            if *temper == Temper::Cold && moment(0) != Moment::Sent(0) {
+            if *connection_state == ConnectionState::Cold && moment(0) != Moment::Sent(0) {
                 continue;
             }
-            let mut under_test = place.seat(*temper, &traces).await?;
-            under_test.seat().web.start(&journal).await?;
+            let mut under_test = place.fixture(*connection_state, &traces).await?;
+            under_test.base().web.start(&journal).await?;
             let mut checks = JoinSet::new();
-            if *temper == Temper::Warm {
-                // As often as there are connections: after that each of them has prepared the statements.
+            if *connection_state == ConnectionState::Warm {
+                // One run for each connection, so that each has prepared the statements.
                 for _ in 0..CONNECTIONS {
-                    let seats = Seats {
+                    let fixtures = Fixtures {
                         under_test: under_test.clone(),
                         witness: witness.clone(),
                     };
-                    let dropped = scenario(seats, Moment::Sent(u32::MAX)).await;
+                    let dropped = scenario(fixtures, Moment::Sent(u32::MAX)).await;
                     let dropped = dropped.with_context(|| format!("{name}, not dropped"))?;
                     case.counts.records += dropped.check.await?;
                 }
@@ -276,21 +290,21 @@ pub(crate) async fn sweep<P: Place>(name: &str, scenario: &Scenario<P::Seat>) ->
                 if case.is_hopeless() {
                     break;
                 }
-                if *temper == Temper::Cold && polls > 0 {
+                if *connection_state == ConnectionState::Cold && polls > 0 {
                     while let Some(checked) = checks.join_next().await {
                         note(&mut case, checked);
                     }
                     under_test.close().await;
-                    under_test = place.seat(*temper, &traces).await?;
-                    under_test.seat().web.start(&journal).await?;
+                    under_test = place.fixture(*connection_state, &traces).await?;
+                    under_test.base().web.start(&journal).await?;
                 }
                 let moment = moment(polls);
-                let what = format!("{name}, {temper:?}, {moment}");
-                let seats = Seats {
+                let what = format!("{name}, {connection_state:?}, {moment}");
+                let fixtures = Fixtures {
                     under_test: under_test.clone(),
                     witness: witness.clone(),
                 };
-                let dropped = match scenario(seats, moment).await {
+                let dropped = match scenario(fixtures, moment).await {
                     Ok(dropped) => dropped,
                     Err(error) => {
                         case.problem(format!("{what}: {error:#}"));
@@ -304,8 +318,8 @@ pub(crate) async fn sweep<P: Place>(name: &str, scenario: &Scenario<P::Seat>) ->
                     Err(error) => {
                         case.problem(format!("{what}: {error:#}"));
                         // The fault of these connections has been reported.
-                        under_test = place.seat(*temper, &traces).await?;
-                        under_test.seat().web.start(&journal).await?;
+                        under_test = place.fixture(*connection_state, &traces).await?;
+                        under_test.base().web.start(&journal).await?;
                     }
                 }
                 let check = dropped.check;
@@ -330,7 +344,7 @@ pub(crate) async fn sweep<P: Place>(name: &str, scenario: &Scenario<P::Seat>) ->
     Ok(case)
 }
 
-/// Counts a check that ended.
+/// Counts a finished check.
 pub(crate) fn note(case: &mut Case, checked: Result<Result<u64>, tokio::task::JoinError>) {
     match checked {
         Ok(Ok(records)) => case.counts.records += records,

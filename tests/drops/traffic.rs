@@ -11,10 +11,10 @@ use tokio::task::JoinSet;
 
 use crate::calls::Entry;
 use crate::http::Journal;
-use crate::places::{Place, Sits, Temper};
+use crate::places::{AnyFixture, ConnectionState, Place};
 use crate::poll::{HANGS_AFTER, Moment, drop_at};
 use crate::report::Case;
-use crate::sweep::{Effects, GETS_THROUGH_WITHIN, Seats, check, note};
+use crate::sweep::{CALL_LIMIT, Effects, Fixtures, check, note};
 use crate::trace::{Trace, Traces};
 
 /// Variable for the number of random drops on each store.
@@ -45,17 +45,17 @@ pub(crate) fn settings() -> Result<(usize, u64)> {
 pub(crate) type Effective<H> = (Entry<H>, Effects<H>);
 
 /// Drops calls at random moments while other calls run.
-pub(crate) async fn traffic<P: Place>(entries: Vec<Effective<P::Seat>>) -> Result<Case> {
+pub(crate) async fn traffic<P: Place>(entries: Vec<Effective<P::Fixture>>) -> Result<Case> {
     let (drops, seed) = settings()?;
     let place = P::open().await?;
     let traces = Arc::new(Traces::default());
     let journal = Journal::open().await?;
-    let witness = place.seat(Temper::Warm, &traces).await?;
-    let under_test = place.seat(Temper::Warm, &traces).await?;
-    for sits in [&witness, &under_test] {
-        sits.seat().web.start(&journal).await?;
+    let witness = place.fixture(ConnectionState::Warm, &traces).await?;
+    let under_test = place.fixture(ConnectionState::Warm, &traces).await?;
+    for fixture in [&witness, &under_test] {
+        fixture.base().web.start(&journal).await?;
     }
-    let seats = Seats {
+    let fixtures = Fixtures {
         under_test,
         witness,
     };
@@ -66,19 +66,19 @@ pub(crate) async fn traffic<P: Place>(entries: Vec<Effective<P::Seat>>) -> Resul
     while left > 0 && !case.is_hopeless() {
         let now = left.min(ROUND);
         left -= now;
-        beside_traffic(&seats, &entries, now, seed ^ round, &mut case).await?;
+        beside_traffic(&fixtures, &entries, now, seed ^ round, &mut case).await?;
         round += 1;
     }
-    seats.under_test.close().await;
-    seats.witness.close().await;
+    fixtures.under_test.close().await;
+    fixtures.witness.close().await;
     Ok(case)
 }
 
-/// One call that was dropped or completed, with the number of its entry.
-type Left = (usize, Arc<Trace>, bool);
+/// A dropped or completed call: the index of its entry, its trace, and true if it completed.
+type Finished = (usize, Arc<Trace>, bool);
 
-async fn beside_traffic<H: Sits>(
-    seats: &Seats<H>,
+async fn beside_traffic<H: AnyFixture>(
+    fixtures: &Fixtures<H>,
     entries: &Arc<Vec<Effective<H>>>,
     drops: usize,
     seed: u64,
@@ -87,15 +87,15 @@ async fn beside_traffic<H: Sits>(
     let stop = Arc::new(AtomicBool::new(false));
     let mut neighbours = JoinSet::new();
     for first in 0..NEIGHBOURS {
-        let (entries, seats, stop) = (Arc::clone(entries), seats.clone(), Arc::clone(&stop));
+        let (entries, fixtures, stop) = (Arc::clone(entries), fixtures.clone(), Arc::clone(&stop));
         neighbours.spawn(async move {
             let mut calls = 0;
             let mut next = first;
             while !stop.load(Ordering::Relaxed) || calls == 0 {
                 let (entry, _) = &entries[next % entries.len()];
-                answered_in_time(entry, &seats.under_test)
+                answered_in_time(entry, &fixtures.under_test)
                     .await
-                    .with_context(|| format!("an unrelated call, {}", entry.name))?;
+                    .with_context(|| format!("an unrelated call of {} failed", entry.name))?;
                 next += 1;
                 calls += 1;
             }
@@ -105,18 +105,18 @@ async fn beside_traffic<H: Sits>(
     let mut droppers = JoinSet::new();
     for n in 0..DROPPERS {
         let share = drops / DROPPERS + usize::from(n < drops % DROPPERS);
-        let (entries, seats) = (Arc::clone(entries), seats.clone());
+        let (entries, fixtures) = (Arc::clone(entries), fixtures.clone());
         let rng = StdRng::seed_from_u64(seed.wrapping_mul(1 + n as u64).wrapping_add(n as u64));
-        droppers.spawn(drop_at_random(entries, seats.under_test, share, rng));
+        droppers.spawn(drop_at_random(entries, fixtures.under_test, share, rng));
     }
-    let mut left: Vec<Left> = Vec::new();
+    let mut finished: Vec<Finished> = Vec::new();
     while let Some(dropped) = droppers.join_next().await {
         let (dropped, counts) = dropped.context("a dropper panicked")?;
         case.counts.drops += counts.0;
         case.counts.polls += counts.1;
         for dropped in dropped {
             match dropped {
-                Ok(dropped) => left.push(dropped),
+                Ok(dropped) => finished.push(dropped),
                 Err(error) => case.problem(format!("seed {seed}: {error:#}")),
             }
         }
@@ -129,17 +129,17 @@ async fn beside_traffic<H: Sits>(
             Err(error) => case.problem(format!("seed {seed}: a neighbour panicked: {error}")),
         }
     }
-    match seats.under_test.inspect().await {
+    match fixtures.under_test.inspect().await {
         Ok(connections) => case.counts.connections += connections,
         Err(error) => case.problem(format!("seed {seed}: {error:#}")),
     }
     let mut checks = JoinSet::new();
-    for (at, (which, trace, completed)) in left.into_iter().enumerate() {
+    for (at, (which, trace, completed)) in finished.into_iter().enumerate() {
         let (entry, effects) = entries[which].clone();
-        let (seats, elsewhere) = (seats.clone(), at % 2 == 1);
+        let (fixtures, elsewhere) = (fixtures.clone(), at % 2 == 1);
         let what = format!("seed {seed}, {}", entry.name);
         checks.spawn(async move {
-            let checked = check(entry, effects, seats, trace, completed, elsewhere);
+            let checked = check(entry, effects, fixtures, trace, completed, elsewhere);
             checked.await.context(what)
         });
         if checks.len() >= NEIGHBOURS
@@ -155,29 +155,29 @@ async fn beside_traffic<H: Sits>(
 }
 
 /// Checks that a call that is not dropped gets its own value, in time.
-async fn answered_in_time<H: Sits>(entry: &Entry<H>, sits: &H) -> Result<()> {
+async fn answered_in_time<H: AnyFixture>(entry: &Entry<H>, fixture: &H) -> Result<()> {
     let trace = Trace::new();
     let began = Instant::now();
-    let call = tokio::time::timeout(GETS_THROUGH_WITHIN, entry.call(sits, &trace));
+    let call = tokio::time::timeout(CALL_LIMIT, entry.call(fixture, &trace));
     let Ok(answer) = call.await else {
-        bail!("it was not answered");
+        bail!("the call was not answered");
     };
     let receipt = answer.with_context(|| format!("after {:?}", began.elapsed()))?;
     ensure!(
         trace.gave(&receipt),
-        "it was given another's receipt: {receipt}"
+        "the call returned the receipt of another run: {receipt}"
     );
     Ok(())
 }
 
 /// Makes this many calls, and drops each after a random number of polls or a random time.
-async fn drop_at_random<H: Sits>(
+async fn drop_at_random<H: AnyFixture>(
     entries: Arc<Vec<Effective<H>>>,
-    sits: H,
+    fixture: H,
     calls: usize,
     mut rng: StdRng,
-) -> (Vec<Result<Left>>, (u64, u64)) {
-    let mut left = Vec::new();
+) -> (Vec<Result<Finished>>, (u64, u64)) {
+    let mut finished = Vec::new();
     let (mut drops, mut polls) = (0, 0);
     // For each entry, the approximate number of polls of a call that completed.
     let mut lengths = vec![8_u32; entries.len()];
@@ -185,7 +185,7 @@ async fn drop_at_random<H: Sits>(
         let which = rng.random_range(0..entries.len());
         let (entry, _) = &entries[which];
         let trace = Trace::new();
-        let call = entry.call(&sits, &trace);
+        let call = entry.call(&fixture, &trace);
         let output = if rng.random_bool(0.5) {
             let after = (rng.random::<f64>() * f64::from(lengths[which])) as u32;
             let moment = match rng.random_bool(0.5) {
@@ -202,7 +202,7 @@ async fn drop_at_random<H: Sits>(
                     polled.output
                 }
                 Err(error) => {
-                    left.push(Err(error.context(entry.name)));
+                    finished.push(Err(error.context(entry.name)));
                     continue;
                 }
             }
@@ -218,7 +218,10 @@ async fn drop_at_random<H: Sits>(
                     match tokio::time::timeout(HANGS_AFTER, task).await {
                         Ok(ended) => ended,
                         Err(_) => {
-                            left.push(Err(anyhow::anyhow!("{}: it cannot be aborted", entry.name)));
+                            finished.push(Err(anyhow::anyhow!(
+                                "{}: the task cannot be aborted",
+                                entry.name
+                            )));
                             continue;
                         }
                     }
@@ -228,17 +231,17 @@ async fn drop_at_random<H: Sits>(
                 Ok(output) => Some(output),
                 Err(error) if error.is_cancelled() => None,
                 Err(error) => {
-                    left.push(Err(anyhow::anyhow!("{}: {error}", entry.name)));
+                    finished.push(Err(anyhow::anyhow!("{}: {error}", entry.name)));
                     continue;
                 }
             }
         };
         let completed = output.is_some();
         drops += u64::from(!completed);
-        left.push(match output {
+        finished.push(match output {
             Some(Err(failure)) => Err(anyhow::Error::from(failure).context(entry.name)),
             _ => Ok((which, trace, completed)),
         });
     }
-    (left, (drops, polls))
+    (finished, (drops, polls))
 }

@@ -6,9 +6,9 @@ use anyhow::{Context as _, Result, ensure};
 use idem_runtime::{Call, Idem, RunOptions, State, idempotent};
 
 use crate::calls::{Entry, Mode, TTL, asking};
-use crate::databases::{Database, Desk, Text};
+use crate::databases::{Database, DatabaseFixture, Text};
 use crate::poll::{HANGS_AFTER, Moment, Polled, drop_at};
-use crate::sweep::{self, Dropped, GETS_THROUGH_WITHIN, Scenario, Seats, scenario};
+use crate::sweep::{self, CALL_LIMIT, Dropped, Fixtures, Scenario, scenario};
 use crate::trace::{Failure, Trace};
 
 const MACRO: &str = "drops.tx";
@@ -44,21 +44,24 @@ async fn charge<S: Database>(
 }
 
 /// Calls with their own transaction.
-pub(crate) fn entries<S: Database>() -> Vec<Entry<Desk<S>>> {
+pub(crate) fn entries<S: Database>() -> Vec<Entry<DatabaseFixture<S>>> {
     vec![
         Entry::new(
             "idempotent_tx",
             MACRO,
             Mode::Transaction,
-            |desk: Desk<S>, trace| async move { in_transaction(&desk.idem, &trace).await },
+            |fixture: DatabaseFixture<S>, trace| async move {
+                in_transaction(&fixture.idem, &trace).await
+            },
         ),
         Entry::new(
             "run_in_transaction",
             RUN,
             Mode::Transaction,
-            |desk: Desk<S>, trace| async move {
+            |fixture: DatabaseFixture<S>, trace| async move {
                 let call = Call::new(RUN, &trace.key, "request", TTL);
-                desk.idem
+                fixture
+                    .idem
                     .run_in_transaction(call, RunOptions::new(), async |tx, _| {
                         charge::<S>(tx, &trace, Text::Prepared).await
                     })
@@ -69,15 +72,15 @@ pub(crate) fn entries<S: Database>() -> Vec<Entry<Desk<S>>> {
 }
 
 /// A leased call with a step in a transaction.
-pub(crate) fn step<S: Database>() -> Entry<Desk<S>> {
+pub(crate) fn step<S: Database>() -> Entry<DatabaseFixture<S>> {
     Entry::new(
         "step_tx",
         STEP,
         Mode::Reconcile,
-        |desk: Desk<S>, trace| async move {
+        |fixture: DatabaseFixture<S>, trace| async move {
             let call = Call::new(STEP, &trace.key, "request", TTL);
             let handling = asking(&trace);
-            let idem = &desk.idem;
+            let idem = &fixture.idem;
             idem.run_with(call, handling, async |attempt| {
                 let receipt = trace.begin();
                 let step = attempt.step_tx(idem, "charge", async |tx| {
@@ -107,30 +110,32 @@ pub(crate) enum Joining {
 
 /// Drops a call that joins the caller's transaction, between two of the caller's statements. The caller commits and
 /// rolls back in turn.
-pub(crate) fn joining<S: Database>(joining: Joining) -> Scenario<Desk<S>> {
-    scenario(move |seats: Seats<Desk<S>>, moment| join_and_drop(seats, joining, moment))
+pub(crate) fn joining<S: Database>(joining: Joining) -> Scenario<DatabaseFixture<S>> {
+    scenario(move |fixtures: Fixtures<DatabaseFixture<S>>, moment| {
+        join_and_drop(fixtures, joining, moment)
+    })
 }
 
 async fn join_and_drop<S: Database>(
-    seats: Seats<Desk<S>>,
+    fixtures: Fixtures<DatabaseFixture<S>>,
     joining: Joining,
     moment: Moment,
 ) -> Result<Dropped> {
     let trace = Trace::new();
     let (before, after) = (format!("{}b", trace.key), format!("{}a", trace.key));
-    let desk = seats.under_test.clone();
+    let fixture = fixtures.under_test.clone();
     // Each poll is dropped at two moments: the caller commits after one of them, and rolls back after the other.
     let is_even = moment.polls().is_multiple_of(2);
     let commits = matches!(moment, Moment::Sent(_)) == is_even || moment.polls() == u32::MAX;
     let whole = async {
-        let mut outer = S::begin_outer(&desk.pool)
+        let mut outer = S::begin_outer(&fixture.pool)
             .await
-            .context("the caller's BEGIN")?;
+            .context("the caller's BEGIN failed")?;
         let tx = S::connection(&mut outer);
         let statement = S::charge(tx, &before, "before", Text::Plain).await;
-        statement.context("the caller's first statement")?;
+        statement.context("the caller's first statement failed")?;
         let tx = S::connection(&mut outer);
-        let polled = drop_at(join(&desk, tx, &trace, joining), moment).await?;
+        let polled = drop_at(join(&fixture, tx, &trace, joining), moment).await?;
         let Polled { output, polls } = polled;
         let completed = output.is_some();
         if let Some(answer) = output {
@@ -138,27 +143,27 @@ async fn join_and_drop<S: Database>(
         }
         let tx = S::connection(&mut outer);
         let statement = S::charge(tx, &after, "after", Text::Plain).await;
-        statement.context("the caller's next statement")?;
+        statement.context("the caller's next statement failed")?;
         match commits {
             true => S::commit_outer(outer)
                 .await
-                .context("the caller's COMMIT")?,
+                .context("the caller's COMMIT failed")?,
             false => S::rollback_outer(outer)
                 .await
-                .context("the caller's ROLLBACK")?,
+                .context("the caller's ROLLBACK failed")?,
         }
         anyhow::Ok((completed, polls))
     };
     let whole = tokio::time::timeout(HANGS_AFTER, whole).await;
     let (completed, polls) = whole.context("the caller's transaction hangs")??;
     let check = async move {
-        let pool = &seats.witness.pool;
+        let pool = &fixtures.witness.pool;
         let expected = usize::from(commits);
         for (key, name) in [(&before, "before"), (&after, "after")] {
             let found = S::charges(pool, key).await?.len();
             ensure!(
                 found == expected,
-                "the caller's statement {name} the call is there {found} times, committed: {commits}"
+                "the caller's statement {name} the call took effect {found} times (committed: {commits})"
             );
         }
         if joining == Joining::Enqueue {
@@ -167,16 +172,16 @@ async fn join_and_drop<S: Database>(
             ensure!(found <= most, "{found} messages, committed: {commits}");
             ensure!(
                 !completed || found == most,
-                "an enqueued message is not there"
+                "an enqueued message is missing"
             );
             return Ok(3);
         }
         let none = idem_runtime::Scope::none();
-        let found = seats
+        let found = fixtures
             .witness
             .idem
             .records()
-            .find(JOINED, &trace.key, &none)
+            .find_scoped(JOINED, &trace.key, &none)
             .await?;
         let charges = S::charges(pool, &trace.key).await?.len();
         let recorded = match found.as_ref().map(|it| it.state) {
@@ -190,14 +195,14 @@ async fn join_and_drop<S: Database>(
         );
         ensure!(
             commits || charges == 0,
-            "an effect without its caller's commit"
+            "an effect is visible without the caller's commit"
         );
         ensure!(
             !completed || charges == expected,
             "a call that completed left {charges} effects"
         );
         // In the next transaction the call succeeds, or returns its stored outcome.
-        let receipt = again(&seats.witness, &trace, joining).await?;
+        let receipt = again(&fixtures.witness, &trace, joining).await?;
         let charges = S::charges(pool, &trace.key).await?;
         ensure!(
             charges == [receipt],
@@ -214,40 +219,44 @@ async fn join_and_drop<S: Database>(
 
 /// Makes the call on a connection that is in a transaction.
 async fn join<S: Database>(
-    desk: &Desk<S>,
+    fixture: &DatabaseFixture<S>,
     tx: &mut S::Connection,
     trace: &Trace,
     joining: Joining,
 ) -> Result<String, Failure> {
     match joining {
-        Joining::Macro => joined(&desk.idem, tx, trace).await,
+        Joining::Macro => joined(&fixture.idem, tx, trace).await,
         Joining::Run => {
             let call = Call::new(JOINED, &trace.key, "request", TTL);
             let body = async |tx: &mut S::Connection, _| charge::<S>(tx, trace, Text::Plain).await;
-            let idem = &desk.idem;
+            let idem = &fixture.idem;
             idem.join_transaction(tx, call, RunOptions::new(), body)
                 .await
         }
         Joining::Enqueue => {
-            S::enqueue(tx, &desk.outbox, "drops", &trace.key).await?;
+            S::enqueue(tx, &fixture.outbox, "drops", &trace.key).await?;
             Ok(trace.end(trace.key.clone()))
         }
     }
 }
 
 /// Makes the call in a new transaction, until it succeeds.
-async fn again<S: Database>(desk: &Desk<S>, trace: &Trace, joining: Joining) -> Result<String> {
+async fn again<S: Database>(
+    fixture: &DatabaseFixture<S>,
+    trace: &Trace,
+    joining: Joining,
+) -> Result<String> {
     let began = Instant::now();
     loop {
-        let mut outer = S::begin_outer(&desk.pool).await?;
-        match join(desk, S::connection(&mut outer), trace, joining).await {
+        let mut outer = S::begin_outer(&fixture.pool).await?;
+        match join(fixture, S::connection(&mut outer), trace, joining).await {
             Ok(receipt) => {
                 S::commit_outer(outer).await?;
                 return Ok(receipt);
             }
             Err(failure) => {
-                let passes = failure.is_retryable() && began.elapsed() < GETS_THROUGH_WITHIN;
-                ensure!(passes, "the next call was answered {failure:?}");
+                let passes = failure.is_retryable() && began.elapsed() < CALL_LIMIT;
+                ensure!(passes, "the next call failed: {failure:?}");
                 S::rollback_outer(outer).await?;
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
@@ -256,7 +265,7 @@ async fn again<S: Database>(desk: &Desk<S>, trace: &Trace, joining: Joining) -> 
 }
 
 /// Scenarios of this module, by name.
-pub(crate) fn scenarios<S: Database>() -> Vec<(&'static str, Scenario<Desk<S>>)> {
+pub(crate) fn scenarios<S: Database>() -> Vec<(&'static str, Scenario<DatabaseFixture<S>>)> {
     let mut scenarios = Vec::new();
     for entry in entries::<S>() {
         scenarios.push((entry.name, sweep::of_entry(entry, sweep::charges)));

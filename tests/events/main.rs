@@ -11,14 +11,18 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use idem_runtime::conformance::faults::{FaultStore, Op};
-use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, OnCrash, RedisStore};
+use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, OnCrash, RedisStore, RunOptions};
 use idem_servers::{Options, Server};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use tracing::Level;
 use tracing::field::{Field, Visit};
+use tracing::instrument::WithSubscriber as _;
 use tracing::span::{Attributes, Id, Record};
+use tracing::{Instrument as _, Level};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+
+mod printed;
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -103,7 +107,7 @@ impl Service {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_call_is_a_span_with_its_outcome_and_without_anything_secret() {
+async fn each_call_is_a_span_with_its_outcome_and_without_secrets() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(log.clone()));
     let store = FaultStore::new(MemoryStore::new());
@@ -128,15 +132,18 @@ async fn each_call_is_a_span_with_its_outcome_and_without_anything_secret() {
     service.log.take();
     service.run(call("slow", 1)).await.unwrap_err();
     let mut waiter = Box::pin(service.run(call("slow", 1).wait(LEASE)));
-    let told = service.log.take();
-    assert!(told.contains(&"outcome=in_flight".to_owned()), "{told:?}");
+    let logged = service.log.take();
+    assert!(
+        logged.contains(&"outcome=in_flight".to_owned()),
+        "{logged:?}"
+    );
     assert!(waiter.as_mut().now_or_never().is_none());
     gate.open();
     let (first, waiter) = tokio::join!(first, waiter);
     assert_eq!(first.unwrap(), waiter.unwrap());
-    let told = service.log.take();
-    assert!(told.contains(&"outcome=waited".to_owned()), "{told:?}");
-    service.everything.extend(told);
+    let logged = service.log.take();
+    assert!(logged.contains(&"outcome=waited".to_owned()), "{logged:?}");
+    service.everything.extend(logged);
 
     // Interrupted: its owner under `refuse` was cancelled.
     let refuse = || call("dead", 1).on_crash(OnCrash::Refuse);
@@ -179,9 +186,12 @@ async fn each_call_is_a_span_with_its_outcome_and_without_anything_secret() {
         Ok::<_, Error>("secret value".to_owned())
     });
     overtaken.await.unwrap_err();
-    let told = service.log.take();
-    assert!(told.contains(&"outcome=lease_lost".to_owned()), "{told:?}");
-    service.everything.extend(told);
+    let logged = service.log.take();
+    assert!(
+        logged.contains(&"outcome=lease_lost".to_owned()),
+        "{logged:?}"
+    );
+    service.everything.extend(logged);
 
     // The store is unreachable: an error for one call, an event for another that may run without a store.
     store.outage();
@@ -199,9 +209,52 @@ async fn each_call_is_a_span_with_its_outcome_and_without_anything_secret() {
 }
 
 /// Calls continue without the cache. Only one of them emits an event, when the cache is lost and again when it is back.
+/// Events of the service, each with the names of the spans around it.
+#[derive(Clone, Default)]
+struct Scopes(Arc<Mutex<Vec<Vec<&'static str>>>>);
+
+impl<S> Layer<S> for Scopes
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+{
+    fn on_event(&self, event: &tracing::Event<'_>, context: Context<'_, S>) {
+        if event.metadata().target() == "service" {
+            let scope = context.event_scope(event).into_iter().flatten();
+            let names = scope.map(|span| span.name()).collect();
+            self.0.lock().unwrap().push(names);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detached_body_has_the_span_and_the_subscriber_of_its_caller() {
+    let scopes = Scopes::default();
+    let subscriber = tracing_subscriber::registry().with(scopes.clone());
+    let idem = Idem::new(MemoryStore::new());
+    let calls = async {
+        let call = Call::new("test.detached", "k", "request", Duration::from_secs(3600));
+        let body = async |_| {
+            tokio::task::yield_now().await;
+            tracing::info!(target: "service", "in the body");
+            Ok::<_, Error>(())
+        };
+        idem.run_detached(call, RunOptions::new(), body).await?;
+        let future = async {
+            tracing::info!(target: "service", "in the future");
+            Ok::<_, Error>(())
+        };
+        idem.detach(future).await
+    };
+    // The subscriber is that of the caller's task, and not that of the thread.
+    let handler = async { calls.instrument(tracing::info_span!("handler")).await };
+    handler.with_subscriber(subscriber).await.unwrap();
+    let seen = scopes.0.lock().unwrap().clone();
+    assert_eq!(seen, [vec!["idempotent", "handler"], vec!["handler"]]);
+}
+
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn a_cache_reports_the_loss_and_the_return_of_redis() {
+async fn a_cache_logs_when_redis_is_lost_and_back() {
     let server = Server::redis(&Options::fast()).unwrap();
     let client = redis::Client::open(server.url()).unwrap();
     let config = ConnectionManagerConfig::new().set_max_delay(Duration::from_millis(50));
@@ -230,9 +283,9 @@ async fn a_cache_reports_the_loss_and_the_return_of_redis() {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let mut told = log.take();
-        told.retain(|line| line.starts_with("message=the cache"));
-        told
+        let mut logged = log.take();
+        logged.retain(|line| line.starts_with("message=the cache"));
+        logged
     };
     server.kill().unwrap();
     assert_eq!(
@@ -253,7 +306,7 @@ async fn a_cache_reports_the_loss_and_the_return_of_redis() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn a_server_that_may_evict_records_is_warned_of() {
+async fn a_server_that_may_evict_records_causes_a_warning() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(log.clone()));
     for (policy, warned) in [
@@ -263,10 +316,14 @@ async fn a_server_that_may_evict_records_is_warned_of() {
     ] {
         let options = Options::fast().set("maxmemory-policy", policy);
         let server = Server::redis(&options).unwrap();
-        let store = RedisStore::open(&server.url()).await.unwrap();
-        let told = log.take().join(" ");
-        assert_eq!(told.contains("level=WARN"), warned, "{policy}: {told}");
-        assert_eq!(told.contains(&format!("policy={policy}")), warned, "{told}");
+        let store = RedisStore::connect(&server.url()).await.unwrap();
+        let logged = log.take().join(" ");
+        assert_eq!(logged.contains("level=WARN"), warned, "{policy}: {logged}");
+        assert_eq!(
+            logged.contains(&format!("policy={policy}")),
+            warned,
+            "{logged}"
+        );
         assert_eq!(store.warn_of_eviction().await.unwrap(), warned);
         log.take();
     }

@@ -5,7 +5,7 @@ use redis::AsyncCommands as _;
 
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn two_tests_do_not_meet_in_postgres() {
+async fn two_tests_share_no_table_in_postgres() {
     let (one, other) = (backends::postgres(), backends::postgres());
     for pool in [one.await.unwrap(), other.await.unwrap()] {
         sqlx::query("CREATE TABLE met (n INT)")
@@ -17,7 +17,7 @@ async fn two_tests_do_not_meet_in_postgres() {
 
 #[tokio::test]
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-async fn two_tests_do_not_meet_in_mysql() {
+async fn two_tests_share_no_table_in_mysql() {
     let (one, other) = (backends::mysql(), backends::mysql());
     for pool in [one.await.unwrap(), other.await.unwrap()] {
         sqlx::query("CREATE TABLE met (n INT)")
@@ -29,7 +29,7 @@ async fn two_tests_do_not_meet_in_mysql() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn two_tests_do_not_meet_in_redis() {
+async fn two_tests_share_no_key_in_redis() {
     let (one, other) = (backends::redis(), backends::redis());
     for Keys { client, prefix } in [one.await.unwrap(), other.await.unwrap()] {
         let mut connection = client.get_multiplexed_async_connection().await.unwrap();
@@ -40,7 +40,7 @@ async fn two_tests_do_not_meet_in_redis() {
 
 #[tokio::test]
 #[ignore = "needs a Redis Cluster: cargo xtask test runs it"]
-async fn two_tests_do_not_meet_in_a_cluster() {
+async fn two_tests_share_no_key_in_a_cluster() {
     let (one, other) = (backends::redis_cluster(), backends::redis_cluster());
     for Keys { client, prefix } in [one.await.unwrap(), other.await.unwrap()] {
         let mut connection = client.get_async_connection().await.unwrap();
@@ -50,7 +50,7 @@ async fn two_tests_do_not_meet_in_a_cluster() {
 }
 
 #[test]
-fn a_variable_that_is_not_set_is_named() {
+fn the_error_for_a_missing_variable_names_it() {
     let error = backends::variable("IDEM_TEST_NOBODY_SETS_THIS").unwrap_err();
     assert!(error.to_string().contains("IDEM_TEST_NOBODY_SETS_THIS"));
 }

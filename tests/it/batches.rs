@@ -141,8 +141,8 @@ impl Crowd {
     }
 
     pub(crate) async fn hear(&mut self, asked: Asked) {
-        for (n, told) in asked.join_all().await {
-            match told {
+        for (n, answer) in asked.join_all().await {
+            match answer {
                 Told::Claim(claim) => self.members[n].got = Some(claim),
                 Told::Completion(fenced) => self.members[n].completed = Some(fenced),
                 Told::Late(fenced) => self.told_late.push(fenced),
@@ -204,7 +204,9 @@ async fn gone(store: &impl Store, key: &str) -> Owner {
 
 /// One transaction locks a record for a long time. Other records that are claimed or completed in the same batch do not
 /// wait for the lock: they finish before the record is unlocked.
-pub(crate) async fn a_locked_record_holds_up_no_other<S: TransactionalStore + Clone>(store: &S) {
+pub(crate) async fn a_locked_record_does_not_block_other_records<S: TransactionalStore + Clone>(
+    store: &S,
+) {
     const LONG: Duration = Duration::from_secs(60);
     // Given a transaction that has claimed a record.
     let mut holding = store.begin().await.unwrap();
@@ -225,8 +227,8 @@ pub(crate) async fn a_locked_record_holds_up_no_other<S: TransactionalStore + Cl
     let owners = tokio::time::timeout(LONG, others.join_all()).await.unwrap();
     assert!(waiting.try_join_next().is_none(), "it is locked");
     store.rollback(holding).await.unwrap();
-    let told = waiting.join_next().await.unwrap().unwrap().unwrap();
-    assert!(matches!(told, ClaimOutcome::Granted(_)), "{told:?}");
+    let answer = waiting.join_next().await.unwrap().unwrap().unwrap();
+    assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
 
     // When one of many records that are completed is locked.
     let mut holding = store.begin().await.unwrap();
@@ -250,6 +252,6 @@ pub(crate) async fn a_locked_record_holds_up_no_other<S: TransactionalStore + Cl
     }
     assert!(waiting.try_join_next().is_none(), "it is locked");
     store.rollback(holding).await.unwrap();
-    let told = waiting.join_next().await.unwrap().unwrap().unwrap();
-    assert_eq!(told, FencedWrite::Applied);
+    let answer = waiting.join_next().await.unwrap().unwrap().unwrap();
+    assert_eq!(answer, FencedWrite::Applied);
 }

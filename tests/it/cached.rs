@@ -69,13 +69,13 @@ async fn the_record_that_a_waiting_call_read_is_cached() {
     let claim = ended(&store, "read", b"1").await;
     cached.get(&claim.id).await.unwrap().unwrap();
     cached.get(&claim.id).await.unwrap().unwrap();
-    assert_eq!(store.count(Op::Get), 2, "an operator was told from memory");
+    assert_eq!(store.count(Op::Get), 2, "an operator got a cached record");
     found(&cached, &claim).await;
     assert_eq!(store.count(Op::Claim), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_what_has_ended_is_kept() {
+async fn only_ended_records_are_cached() {
     let (store, cached) = pair();
     let claim = claim("running");
     let owner = own(&cached, &claim).await;
@@ -92,7 +92,7 @@ async fn only_what_has_ended_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_served_past_its_retention() {
+async fn no_record_is_served_after_its_retention() {
     let store = FaultStore::new(MemoryStore::new());
     let cached = Cached::new(store.clone()).max_age(10 * HOUR);
     let claim = ended(&store, "expires", b"1").await;
@@ -107,7 +107,7 @@ async fn nothing_is_served_past_its_retention() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_answer_takes_from_the_time_that_is_left() {
+async fn the_remaining_retention_counts_from_the_request() {
     let store = FaultStore::new(MemoryStore::new());
     let cached = Cached::new(store.clone()).max_age(10 * HOUR);
     let claim = ended(&store, "slow", b"1").await;
@@ -165,7 +165,7 @@ async fn an_erasure_through_the_cache_takes_effect_immediately() {
 
 /// The read sees the record, the record is erased, and only then does the answer to the read arrive.
 #[tokio::test(start_paused = true)]
-async fn a_read_that_an_erasure_overtook_is_not_kept() {
+async fn a_record_read_before_an_erasure_is_not_cached() {
     for op in [Op::Claim, Op::Get] {
         let (store, cached) = pair();
         let claim = ended(&store, "overtaken", b"1").await;
@@ -190,7 +190,7 @@ async fn a_read_that_an_erasure_overtook_is_not_kept() {
 
 /// Another process erased the record during the read, and this process has claimed its key anew.
 #[tokio::test(start_paused = true)]
-async fn a_read_that_a_new_claim_overtook_is_not_kept() {
+async fn a_record_read_before_a_new_claim_is_not_cached() {
     let (store, cached) = pair();
     let claim = ended(&store, "anew", b"old").await;
     let seen = observed(&store, &claim).await;
@@ -228,7 +228,7 @@ async fn a_late_answer_does_not_replace_a_later_record() {
     let (old, ()) = tokio::join!(late, meanwhile);
     assert_eq!(payload(&old), b"old");
     assert_eq!(payload(&found(&cached, &claim).await), b"new");
-    assert_eq!(store.count(Op::Claim), 2, "the new record was not kept");
+    assert_eq!(store.count(Op::Claim), 2, "the new record was not cached");
 }
 
 /// The erasure was applied, but its caller was dropped or got an error.
@@ -270,7 +270,7 @@ async fn another_request_is_refused_from_the_cache() {
 }
 
 /// Number of records that are answered from the cache, without the store.
-async fn kept(
+async fn hits(
     store: &FaultStore<MemoryStore>,
     cached: &impl Store,
     claims: &[ClaimRequest],
@@ -288,7 +288,7 @@ async fn kept(
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_bytes_that_are_kept_are_bounded() {
+async fn the_cached_bytes_are_bounded() {
     const CAPACITY: usize = 256 << 10;
     const RESULT: usize = 4 << 10;
     let store = FaultStore::new(MemoryStore::new());
@@ -299,14 +299,17 @@ async fn the_bytes_that_are_kept_are_bounded() {
         found(&cached, &claim).await;
         claims.push(claim);
     }
-    let hits = kept(&store, &cached, &claims).await;
+    let hits = hits(&store, &cached, &claims).await;
     assert!(hits * RESULT <= CAPACITY, "{hits} of {RESULT} bytes each");
     // Most of the capacity is used.
-    assert!(hits * RESULT >= CAPACITY / 2, "only {hits} are kept");
+    assert!(
+        hits * RESULT >= CAPACITY / 2,
+        "only {hits} records are cached"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn small_results_are_weighed_with_all_that_comes_along() {
+async fn small_results_are_weighed_with_their_record() {
     const CAPACITY: usize = 64 << 10;
     let store = FaultStore::new(MemoryStore::new());
     let cached = Cached::with_capacity(store.clone(), CAPACITY);
@@ -316,9 +319,12 @@ async fn small_results_are_weighed_with_all_that_comes_along() {
         found(&cached, &claim).await;
         claims.push(claim);
     }
-    let hits = kept(&store, &cached, &claims).await;
+    let hits = hits(&store, &cached, &claims).await;
     assert!(hits > 0);
-    assert!(hits * size_of::<Record>() <= CAPACITY, "{hits} are kept");
+    assert!(
+        hits * size_of::<Record>() <= CAPACITY,
+        "{hits} records are cached"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -336,7 +342,7 @@ async fn a_record_too_large_for_the_cache_is_replayed_from_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_maximum_age_of_zero_keeps_nothing() {
+async fn a_maximum_age_of_zero_disables_the_cache() {
     let store = FaultStore::new(MemoryStore::new());
     let cached = Cached::new(store.clone()).max_age(Duration::ZERO);
     let claim = ended(&store, "zero", b"1").await;
@@ -346,7 +352,7 @@ async fn a_maximum_age_of_zero_keeps_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn purging_the_store_makes_room_here() {
+async fn purging_the_store_purges_the_cache() {
     let (store, cached) = pair();
     let claim = ended(&store, "purged", &[7; 1 << 10]).await;
     found(&cached, &claim).await;

@@ -17,7 +17,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
 use tempfile::TempDir;
 
-use crate::records::{claim, outcome, own, told};
+use crate::records::{claim, full_text, outcome, own};
 
 const WITHOUT: &str = "IDEM_TEST_WITHOUT_MOUNT";
 
@@ -74,24 +74,33 @@ fn run(command: &mut Command) -> bool {
 }
 
 fn assert_full(error: &StoreError) {
-    assert_eq!(error.kind(), StoreErrorKind::Full, "{}", told(error));
-    assert!(error.to_string().contains("make room"), "{}", told(error));
+    assert_eq!(error.kind(), StoreErrorKind::Full, "{}", full_text(error));
+    assert!(
+        error.to_string().contains("make room"),
+        "{}",
+        full_text(error)
+    );
     assert!(std::error::Error::source(error).is_some());
     assert!(!error.is_retryable());
 }
 
+/// Number of results that fill each disk of these tests.
+const RESULTS: u32 = 100;
+
 /// Fills the disk with results and then with claims, until neither can be written.
-async fn goes_on_when_there_is_room(store: impl Store, make_room: impl FnOnce()) {
+async fn continues_after_room_was_made(store: impl Store, make_room: impl FnOnce()) {
     // Incompressible, and different on each call.
     let result = || -> Vec<u8> { (0..100_000).map(|_| rand::random()).collect() };
     let done = own(&store, &claim("done")).await;
     store.complete(&done, &outcome(b"1")).await.unwrap();
-    let mut number = 0;
+    // Claimed before the disk fills up: a result may leave no room for the next claim.
+    let mut owners = Vec::new();
+    for number in 0..RESULTS {
+        owners.push(own(&store, &claim(&format!("result-{number}"))).await);
+    }
+    let mut owners = owners.into_iter();
     let (unfinished, result, error) = loop {
-        number += 1;
-        assert!(number < 1_000, "the disk is never full");
-        // Claims are small: the store refuses a result long before it refuses a claim.
-        let owner = own(&store, &claim(&format!("result-{number}"))).await;
+        let owner = owners.next().expect("the disk is never full");
         let result = result();
         if let Err(error) = store.complete(&owner, &outcome(&result)).await {
             break (owner, result, error);
@@ -111,14 +120,17 @@ async fn goes_on_when_there_is_room(store: impl Store, make_room: impl FnOnce())
         }
     };
     let replay = store.claim(&claim("done")).await;
-    let replay = replay.map_err(|it| told(&it)).unwrap();
+    let replay = replay.map_err(|it| full_text(&it)).unwrap();
     assert!(
         matches!(replay, ClaimOutcome::Existing(record) if record.outcome() == Some(outcome(b"1")))
     );
 
     make_room();
     let late = store.complete(&unfinished, &outcome(&result)).await;
-    assert_eq!(late.map_err(|it| told(&it)).unwrap(), FencedWrite::Applied);
+    assert_eq!(
+        late.map_err(|it| full_text(&it)).unwrap(),
+        FencedWrite::Applied
+    );
     let record = store.get(&unfinished.id).await.unwrap().unwrap();
     assert_eq!(record.outcome(), Some(outcome(&result)));
     let owner = own(&store, &refused).await;
@@ -132,7 +144,7 @@ async fn a_full_disk_under_sqlite() {
     let store = SqliteStore::open(disk.path().join("idem.db"))
         .await
         .unwrap();
-    goes_on_when_there_is_room(store, || disk.make_room("64m")).await;
+    continues_after_room_was_made(store, || disk.make_room("64m")).await;
 }
 
 #[tokio::test]
@@ -157,7 +169,7 @@ async fn a_full_disk_under_postgres() {
         .unwrap();
     let store = PostgresStore::new(pool);
     store.migrate().await.unwrap();
-    goes_on_when_there_is_room(store, || disk.make_room("64m")).await;
+    continues_after_room_was_made(store, || disk.make_room("64m")).await;
 }
 
 #[tokio::test]
@@ -175,5 +187,5 @@ async fn a_full_disk_under_maria_db() {
         .unwrap();
     let store = MySqlStore::new(pool);
     store.migrate().await.unwrap();
-    goes_on_when_there_is_room(store, || disk.make_room("64m")).await;
+    continues_after_room_was_made(store, || disk.make_room("64m")).await;
 }

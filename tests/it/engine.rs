@@ -2,18 +2,20 @@
 
 mod concurrency;
 mod crash;
+mod edge_cases;
 mod errors;
 mod faults;
 mod handle;
 mod lifecycle;
-mod review;
+mod purger;
+mod records;
 mod steps;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Idem, MemoryStore, Store};
+use idem_runtime::{Call, Error, Idem, MemoryStore, Store, TypedOperation};
 
 /// Retention of the records in these tests.
 const TTL: Duration = Duration::from_secs(3600);
@@ -25,9 +27,12 @@ fn idem() -> Idem<MemoryStore> {
     Idem::new(MemoryStore::new())
 }
 
+/// The test operation, with the types of its results.
+const OPERATION: TypedOperation<u32, Failure> = TypedOperation::new("test.operation");
+
 /// Call of the test operation with this key and request.
 fn call(key: &str, request: u64) -> Call {
-    Call::new("test.operation", key, &request, TTL)
+    Call::new(OPERATION, key, &request, TTL)
 }
 
 /// A body with a countable effect, which shows how often it ran.

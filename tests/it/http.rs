@@ -3,13 +3,16 @@
 mod bodies;
 mod client;
 mod curl;
-mod departures;
+mod disconnects;
 mod extract;
+mod handlers;
 mod hostile;
 mod layer;
 mod order;
 mod refusals;
+mod retention;
 mod scope;
+mod settings;
 mod statuses;
 mod wire;
 

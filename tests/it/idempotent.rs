@@ -2,6 +2,7 @@
 
 mod calls;
 mod crash;
+mod detached;
 mod errors;
 mod flow;
 mod keys;
@@ -21,7 +22,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use idem_runtime::conformance::faults::FaultStore;
 use idem_runtime::store::{Filter, PageRequest};
-use idem_runtime::{Error, Idem, MemoryStore, Record, Scope};
+use idem_runtime::{Error, Idem, MemoryStore, Record};
 
 /// Default lease of a handle.
 const LEASE: Duration = Duration::from_secs(30);
@@ -59,7 +60,7 @@ impl Bank {
 
     /// Record of a key without a scope.
     async fn record(&self, operation: &str, key: &str) -> Record {
-        let record = self.records().find(operation, key, &Scope::none()).await;
+        let record = self.records().find(operation, key).await;
         record.unwrap().expect("there is a record of this call")
     }
 

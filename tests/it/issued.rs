@@ -94,13 +94,13 @@ fn call(token: &Key, cents: u64) -> Call {
 #[track_caller]
 fn assert_refused<T: std::fmt::Debug>(answer: Result<T, Error>, why: InvalidKey) {
     match answer {
-        Err(Error::InvalidKey(told)) if told == why => {}
+        Err(Error::InvalidKey(found)) if found == why => {}
         other => panic!("{why:?} was expected: {other:?}"),
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_does_its_work_once_and_replays() {
+async fn an_issued_key_runs_once_and_replays() {
     let service = Service::new();
     let token = service.issue(MINUTE).await;
     assert_eq!(token.as_str().len(), 129);
@@ -127,7 +127,7 @@ async fn a_token_does_its_work_once_and_replays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_was_not_issued_is_refused_before_the_store_is_asked() {
+async fn a_key_that_was_not_issued_is_refused_before_the_store_is_called() {
     let service = Service::new();
     let token = service.issue(MINUTE).await;
     let asked = service.idem.store().total();
@@ -178,7 +178,7 @@ async fn a_token_that_was_not_issued_is_refused_before_the_store_is_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn operation_and_scope_cannot_trade_letters() {
+async fn operation_and_scope_are_separated_in_the_signature() {
     let service = Service::new();
     let token = service.idem.issue("b", "a", MINUTE).await.unwrap();
     let other = Call::new("", &token, &1_u64, HOUR);
@@ -196,7 +196,7 @@ async fn operation_and_scope_cannot_trade_letters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_scope_is_all_of_the_calls() {
+async fn the_signed_scope_is_the_whole_scope_of_the_call() {
     let service = Service::new();
     let scope = Scope::new("shop")
         .unwrap()
@@ -215,7 +215,7 @@ async fn the_scope_is_all_of_the_calls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_was_not_used_in_its_time_is_refused() {
+async fn an_unused_issued_key_is_refused_after_its_expiry() {
     let service = Service::new();
     let in_time = service.issue(MINUTE).await;
     let late = service.issue(MINUTE).await;
@@ -231,7 +231,7 @@ async fn a_token_that_was_not_used_in_its_time_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_was_never_used_leaves_nothing_behind() {
+async fn an_unused_issued_key_leaves_no_record() {
     let service = Service::new();
     for _ in 0..10 {
         service.issue(24 * HOUR).await;
@@ -243,7 +243,7 @@ async fn a_token_that_was_never_used_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_record_of_an_issued_token_is_purged_without_an_abandoned_owner() {
+async fn the_record_of_an_issued_key_is_purged_and_not_counted_as_abandoned() {
     let service = Service::new();
     for _ in 0..10 {
         service.issue(24 * HOUR).await;
@@ -259,7 +259,7 @@ async fn the_record_of_an_issued_token_is_purged_without_an_abandoned_owner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_used_token_stays_used_when_it_outlives_the_ttl_of_the_operation() {
+async fn a_used_key_is_replayed_until_it_expires_even_after_the_ttl() {
     let service = Service::new();
     // Given a token that is valid for a day, with records that are kept for an hour,
     let token = service.issue(24 * HOUR).await;
@@ -280,7 +280,7 @@ async fn a_used_token_stays_used_when_it_outlives_the_ttl_of_the_operation() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_failed_in_time_may_be_repeated_later() {
+async fn an_attempt_that_failed_before_the_expiry_may_be_retried_later() {
     let service = Service::new();
     let token = service.issue(MINUTE).await;
     let failed: Result<u32, Error> = service
@@ -297,7 +297,7 @@ async fn an_attempt_that_failed_in_time_may_be_repeated_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_crashed_in_time_is_taken_over_later() {
+async fn an_attempt_that_crashed_before_the_expiry_is_taken_over_later() {
     let service = Service::new();
     let token = service.issue(MINUTE).await;
     let hangs = service
@@ -310,7 +310,7 @@ async fn an_attempt_that_crashed_in_time_is_taken_over_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_comes_to_the_store_too_late_is_refused() {
+async fn a_claim_that_reaches_the_store_after_the_expiry_is_refused() {
     let service = Service::new();
     let token = service.issue(MINUTE).await;
     // Given a call that starts before the token expires,
@@ -333,7 +333,7 @@ async fn a_claim_that_comes_to_the_store_too_late_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_that_was_claimed_too_late_is_refused_in_any_state() {
+async fn a_record_claimed_after_the_expiry_is_refused_in_any_state() {
     for on_crash in [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile] {
         let service = Service::new();
         let token = service.issue(MINUTE).await;
@@ -361,7 +361,7 @@ async fn a_record_that_was_claimed_too_late_is_refused_in_any_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_secret_nothing_is_issued_and_nothing_accepted() {
+async fn without_a_secret_no_key_is_issued_or_accepted() {
     let service = Service::new();
     let token = service.issue(MINUTE).await;
     let plain = Idem::new(MemoryStore::new());
@@ -378,7 +378,7 @@ async fn without_a_secret_nothing_is_issued_and_nothing_accepted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_outlives_the_secret_that_signed_it_being_replaced() {
+async fn an_issued_key_is_valid_after_its_secret_was_rotated() {
     let store = FaultStore::new(MemoryStore::new());
     let handle = |secrets: &[u8]| {
         let builder = Idem::builder(store.clone());
@@ -435,7 +435,7 @@ fn issuing_needs_a_runtime() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_acknowledgement_issues_once() {
+async fn a_lost_acknowledgement_does_not_issue_twice() {
     let service = Service::new();
     service.idem.store().fail_after(Op::Claim, 1);
     let token = service.issue(MINUTE).await;
@@ -443,7 +443,7 @@ async fn a_lost_acknowledgement_issues_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_never_runs_without_the_store() {
+async fn an_issued_key_never_runs_without_the_store() {
     let store = FaultStore::new(MemoryStore::new());
     let idem = Idem::builder(store.clone())
         .fingerprint_secret(secret(1))
@@ -470,7 +470,7 @@ async fn charge(service: &Service, user: &str, token: &Key, cents: u64) -> Resul
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_annotated_function_asks_for_a_token() {
+async fn an_annotated_function_may_require_issued_keys() {
     let service = Service::new();
     let token = service.issue(MINUTE).await;
     for _ in 0..2 {
@@ -508,8 +508,8 @@ async fn holds_on<S: Store + Clone>(store: S) {
             service.run(call(&token, 500).wait(MINUTE)).await
         })
     });
-    for told in join_all(tasks).await {
-        assert_eq!(told.unwrap().unwrap(), 1);
+    for result in join_all(tasks).await {
+        assert_eq!(result.unwrap().unwrap(), 1);
     }
     let effects: u32 = services.iter().map(|it| it.effects()).sum();
     assert_eq!(effects, 1);
@@ -529,7 +529,7 @@ async fn holds_on<S: Store + Clone>(store: S) {
 
 /// In a transaction, too, the store's clock decides whether a token has expired, and an expired one leaves no record.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_asks_for_a_token_in_time() {
+async fn a_transaction_requires_an_issued_key_before_its_expiry() {
     let directory = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(directory.path().join("tokens.db"))
         .await
@@ -560,12 +560,12 @@ async fn a_transaction_asks_for_a_token_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_send_one_token_on_memory() {
+async fn fifty_calls_with_one_issued_key_run_once_on_memory() {
     holds_on(Arc::new(MemoryStore::new())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_send_one_token_on_sqlite() {
+async fn fifty_calls_with_one_issued_key_run_once_on_sqlite() {
     let directory = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(directory.path().join("tokens.db"))
         .await
@@ -575,7 +575,7 @@ async fn fifty_send_one_token_on_sqlite() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn fifty_send_one_token_on_postgres() {
+async fn fifty_calls_with_one_issued_key_run_once_on_postgres() {
     let store = PostgresStore::new(backends::postgres().await.unwrap());
     store.migrate().await.unwrap();
     holds_on(Arc::new(store)).await;
@@ -583,7 +583,7 @@ async fn fifty_send_one_token_on_postgres() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn fifty_send_one_token_on_maria_db() {
+async fn fifty_calls_with_one_issued_key_run_once_on_maria_db() {
     let store = MySqlStore::new(backends::mysql().await.unwrap());
     store.migrate().await.unwrap();
     holds_on(Arc::new(store)).await;
@@ -591,7 +591,7 @@ async fn fifty_send_one_token_on_maria_db() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn fifty_send_one_token_on_redis() {
+async fn fifty_calls_with_one_issued_key_run_once_on_redis() {
     let keys = backends::redis().await.unwrap();
     let connection = keys.client.get_connection_manager().await.unwrap();
     let store = RedisStore::new(connection)
@@ -602,7 +602,7 @@ async fn fifty_send_one_token_on_redis() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis Cluster: cargo xtask test runs it"]
-async fn fifty_send_one_token_on_a_redis_cluster() {
+async fn fifty_calls_with_one_issued_key_run_once_on_a_redis_cluster() {
     let keys = backends::redis_cluster().await.unwrap();
     let connection = keys.client.get_async_connection().await.unwrap();
     let store = RedisStore::new(connection)

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use uuid::{Uuid, Variant};
 
 #[test]
-fn a_generated_key_is_a_uuid_of_version_7_that_tells_its_time() {
+fn a_generated_key_is_a_uuid_of_version_7_with_its_time() {
     let millis = || {
         SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -28,8 +28,11 @@ fn a_generated_key_is_a_uuid_of_version_7_that_tells_its_time() {
         "the form that everybody writes"
     );
     let (seconds, nanos) = id.get_timestamp().unwrap().to_unix();
-    let told = u128::from(seconds) * 1000 + u128::from(nanos) / 1_000_000;
-    assert!((before..=after).contains(&told), "{before} {told} {after}");
+    let stamped = u128::from(seconds) * 1000 + u128::from(nanos) / 1_000_000;
+    assert!(
+        (before..=after).contains(&stamped),
+        "{before} {stamped} {after}"
+    );
     assert!(key.scope().is_none());
 }
 
@@ -61,7 +64,7 @@ fn generated_keys_differ_and_use_every_free_bit() {
 }
 
 #[test]
-fn snowflake_ids_are_keys_as_they_are() {
+fn snowflake_ids_are_valid_keys() {
     // The id in the format's documentation, the largest id of 63 bits, and an unsigned id beyond that.
     for (key, text) in [
         (

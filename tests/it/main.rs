@@ -9,6 +9,7 @@ mod backends;
 mod batches;
 mod cached;
 mod client;
+mod connect;
 mod disk;
 mod engine;
 mod fingerprint;

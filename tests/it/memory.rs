@@ -14,7 +14,7 @@ use crate::records::{HOUR, claim, outcome, own};
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test(start_paused = true)]
-async fn a_full_store_refuses_new_keys_and_keeps_what_it_has() {
+async fn a_full_store_refuses_new_keys_and_replays_stored_ones() {
     let store = MemoryStore::with_capacity(3);
     let owners = [
         own(&store, &claim("a")).await,
@@ -42,7 +42,7 @@ async fn a_full_store_refuses_new_keys_and_keeps_what_it_has() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_store_makes_room_as_soon_as_a_record_has_expired() {
+async fn a_full_store_reuses_the_room_of_an_expired_record() {
     // The lease is longer than the retention: only the outcome decides when the record may be removed.
     let store = MemoryStore::with_capacity(2);
     let brief = ClaimRequest {
@@ -62,7 +62,7 @@ async fn a_full_store_makes_room_as_soon_as_a_record_has_expired() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn room_is_found_in_every_shard() {
+async fn the_room_of_expired_records_is_found_in_every_shard() {
     let store = MemoryStore::with_capacity(500);
     for round in 0..4 {
         for number in 0..500 {
@@ -79,7 +79,7 @@ async fn room_is_found_in_every_shard() {
 }
 
 #[tokio::test]
-async fn concurrent_claims_never_pass_the_bound() {
+async fn concurrent_claims_never_exceed_the_capacity() {
     let store = Arc::new(MemoryStore::with_capacity(100));
     let mut claims = tokio::task::JoinSet::new();
     for task in 0..8 {
@@ -95,7 +95,7 @@ async fn concurrent_claims_never_pass_the_bound() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn purging_goes_in_bounded_batches_through_all_records() {
+async fn purging_removes_all_expired_records_in_bounded_batches() {
     let store = MemoryStore::new();
     for number in 0..250 {
         let on_crash = match number % 5 {
@@ -160,7 +160,7 @@ async fn a_record_with_zero_retention_does_not_keep_the_purger_busy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn erasing_again_and_again_leaves_nothing_behind() {
+async fn repeated_erasures_do_not_fill_the_store() {
     let store = MemoryStore::with_capacity(10);
     for _ in 0..1000 {
         let claim = claim("again");

@@ -16,7 +16,7 @@ use sqlx::AssertSqlSafe;
 use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
 use tokio::task::JoinSet;
 
-use crate::records::{HOUR, claim, outcome, own, told};
+use crate::records::{HOUR, claim, full_text, outcome, own};
 
 mod costs;
 mod errors;
@@ -67,7 +67,7 @@ impl Database {
     }
 
     async fn store(&self) -> MySqlStore {
-        let store = MySqlStore::open(&self.url).await.unwrap();
+        let store = MySqlStore::connect(&self.url).await.unwrap();
         store.migrate().await.unwrap();
         store
     }
@@ -85,8 +85,8 @@ async fn execute(pool: &MySqlPool, statement: &str) {
 }
 
 fn assert_error(error: &StoreError, kind: StoreErrorKind, says: &str) {
-    assert_eq!(error.kind(), kind, "{}", told(error));
-    assert!(error.to_string().contains(says), "{}", told(error));
+    assert_eq!(error.kind(), kind, "{}", full_text(error));
+    assert!(error.to_string().contains(says), "{}", full_text(error));
     assert!(
         std::error::Error::source(error).is_some(),
         "{error} hides what caused it"
@@ -106,20 +106,20 @@ async fn the_case_table_holds() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn ten_migrate_one_database_concurrently() {
+async fn ten_stores_migrate_one_database_concurrently() {
     for database in Database::each().await {
         let mut migrating = JoinSet::new();
         for number in 0..10 {
             let url = database.url.clone();
             migrating.spawn(async move {
-                let store = MySqlStore::open(&url).await?;
+                let store = MySqlStore::connect(&url).await?;
                 store.migrate().await?;
                 store.claim(&claim(&format!("k{number}"))).await?;
                 Ok::<_, StoreError>(())
             });
         }
         for migrated in migrating.join_all().await {
-            migrated.map_err(|error| told(&error)).unwrap();
+            migrated.map_err(|error| full_text(&error)).unwrap();
         }
         let pool = database.pool(1).await;
         let applied: i64 = sqlx::query_scalar("SELECT count(*) FROM idem_records_migrations")
@@ -142,7 +142,7 @@ async fn ten_migrate_one_database_concurrently() {
 
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn tables_of_other_names_and_databases_are_apart() {
+async fn tables_of_other_names_and_databases_share_no_records() {
     for database in Database::each().await {
         let other_database = format!("{}_order", database.name);
         execute(
@@ -185,16 +185,16 @@ async fn errors_of_the_server_name_the_remedy() {
         let refused = |edit: fn(&mut url::Url)| {
             let mut url = url::Url::parse(&database.url).unwrap();
             edit(&mut url);
-            async move { MySqlStore::open(url.as_str()).await.unwrap_err() }
+            async move { MySqlStore::connect(url.as_str()).await.unwrap_err() }
         };
-        let error = MySqlStore::open("no url").await.unwrap_err();
-        assert_eq!(error.kind(), StoreErrorKind::Other, "{}", told(&error));
+        let error = MySqlStore::connect("no url").await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Other, "{}", full_text(&error));
         let error = refused(|url| url.set_port(Some(1)).unwrap()).await;
         assert_eq!(
             error.kind(),
             StoreErrorKind::Unavailable,
             "{}",
-            told(&error)
+            full_text(&error)
         );
         let error = refused(|url| url.set_password(Some("wrong")).unwrap()).await;
         assert_error(&error, StoreErrorKind::Denied, "password");
@@ -223,7 +223,7 @@ async fn errors_of_the_server_name_the_remedy() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn contention_has_one_winner_and_no_errors() {
+async fn of_concurrent_claims_one_is_granted_and_none_fails() {
     for database in Database::each().await {
         let stores = [database.store().await, database.store().await];
         for round in 0..20 {
@@ -239,7 +239,7 @@ async fn contention_has_one_winner_and_no_errors() {
                                 Some((claim, granted.fencing_token))
                             }
                             Ok(ClaimOutcome::Existing(_)) => None,
-                            Err(error) => panic!("{}", told(&error)),
+                            Err(error) => panic!("{}", full_text(&error)),
                         }
                     });
                 }
@@ -261,7 +261,7 @@ async fn contention_has_one_winner_and_no_errors() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn purging_counts_exactly_while_claims_go_on() {
+async fn purging_counts_exactly_during_claims() {
     const RECORDS: u64 = 1500;
     for database in Database::each().await {
         let store = database.store().await;
@@ -329,9 +329,9 @@ async fn a_connection_that_was_killed_is_replaced() {
                         error.kind(),
                         StoreErrorKind::Unavailable,
                         "{}",
-                        told(&error)
+                        full_text(&error)
                     );
-                    assert!(Instant::now() < deadline, "{}", told(&error));
+                    assert!(Instant::now() < deadline, "{}", full_text(&error));
                 }
             }
         }
@@ -341,7 +341,7 @@ async fn a_connection_that_was_killed_is_replaced() {
 
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn every_byte_of_a_key_and_of_a_large_result_counts() {
+async fn every_byte_of_a_key_and_of_a_large_result_is_stored() {
     for database in Database::each().await {
         let store = database.store().await;
         let mut keys: Vec<String> = ["k", "K", "k ", "k  ", " k", "kk"].map(String::from).into();
@@ -452,8 +452,11 @@ async fn fencing_tokens_increase_after_records_were_deleted() {
             next.fencing_token > FencingToken::from_number(ahead),
             "{next:?}"
         );
-        let kept = store.get(&owner.id).await.unwrap().unwrap();
-        assert_eq!((kept.fencing_token, kept.attempt), (next.fencing_token, 1));
+        let stored = store.get(&owner.id).await.unwrap().unwrap();
+        assert_eq!(
+            (stored.fencing_token, stored.attempt),
+            (next.fencing_token, 1)
+        );
 
         // Purged, not erased.
         execute(

@@ -63,7 +63,7 @@ impl Line {
     async fn redis() -> Self {
         let server = Server::redis(&Options::fast()).unwrap();
         let (proxy, url, server) = through_proxy(server).await;
-        let store = RedisStore::open(&url).await.unwrap();
+        let store = RedisStore::connect(&url).await.unwrap();
         Self {
             _server: server,
             proxy,
@@ -126,7 +126,7 @@ fn claim_of(key: &str) -> ClaimRequest {
 }
 
 /// Makes a claim and a completion, each once with its request lost and once with its reply lost.
-async fn repeated_transitions_find_that_they_were_applied(line: Line) {
+async fn repeated_transitions_are_recognised(line: Line) {
     let store = &line.store;
     // From now on the statements are prepared, so that the next request is the transition.
     for key in ["first", "second"] {
@@ -161,7 +161,7 @@ async fn repeated_transitions_find_that_they_were_applied(line: Line) {
 
 /// Makes calls under `refuse` whose store loses every few messages. Each call ends with its single effect or with a
 /// clear error, and no two callers get different values.
-async fn calls_keep_their_promise(line: Line) {
+async fn calls_have_one_effect_and_one_value(line: Line) {
     let idem = Idem::builder(Arc::clone(&line.store)).build();
     let effects = Arc::new(AtomicU64::new(0));
     let ttl = Duration::from_secs(600);
@@ -173,7 +173,7 @@ async fn calls_keep_their_promise(line: Line) {
             1 => Loss::Reply,
             _ => Loss::None,
         });
-        let mut told = None;
+        let mut returned = None;
         for _ in 0..100 {
             let effects = Arc::clone(&effects);
             let call = Call::new("network.call", &key, "request", ttl).on_crash(OnCrash::Refuse);
@@ -184,8 +184,11 @@ async fn calls_keep_their_promise(line: Line) {
                 .await;
             match answer {
                 Ok(value) => {
-                    assert!(told.is_none_or(|told| told == value), "{key}: two values");
-                    if told.replace(value).is_some() {
+                    assert!(
+                        returned.is_none_or(|returned| returned == value),
+                        "{key}: two values"
+                    );
+                    if returned.replace(value).is_some() {
                         break;
                     }
                 }
@@ -195,43 +198,43 @@ async fn calls_keep_their_promise(line: Line) {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        assert!(told.is_some(), "{key} was never answered");
+        assert!(returned.is_some(), "{key} was never answered");
         assert_eq!(effects.load(Ordering::SeqCst), before + 1, "{key}");
     }
 }
 
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn repeated_transitions_find_that_they_were_applied_on_postgres() {
-    repeated_transitions_find_that_they_were_applied(Line::postgres().await).await;
+async fn repeated_transitions_are_recognised_on_postgres() {
+    repeated_transitions_are_recognised(Line::postgres().await).await;
 }
 
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn repeated_transitions_find_that_they_were_applied_on_maria_db() {
-    repeated_transitions_find_that_they_were_applied(Line::maria_db().await).await;
+async fn repeated_transitions_are_recognised_on_maria_db() {
+    repeated_transitions_are_recognised(Line::maria_db().await).await;
 }
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn repeated_transitions_find_that_they_were_applied_on_redis() {
-    repeated_transitions_find_that_they_were_applied(Line::redis().await).await;
+async fn repeated_transitions_are_recognised_on_redis() {
+    repeated_transitions_are_recognised(Line::redis().await).await;
 }
 
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn calls_keep_their_promise_on_postgres() {
-    calls_keep_their_promise(Line::postgres().await).await;
+async fn calls_have_one_effect_and_one_value_on_postgres() {
+    calls_have_one_effect_and_one_value(Line::postgres().await).await;
 }
 
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn calls_keep_their_promise_on_maria_db() {
-    calls_keep_their_promise(Line::maria_db().await).await;
+async fn calls_have_one_effect_and_one_value_on_maria_db() {
+    calls_have_one_effect_and_one_value(Line::maria_db().await).await;
 }
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn calls_keep_their_promise_on_redis() {
-    calls_keep_their_promise(Line::redis().await).await;
+async fn calls_have_one_effect_and_one_value_on_redis() {
+    calls_have_one_effect_and_one_value(Line::redis().await).await;
 }

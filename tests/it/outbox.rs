@@ -194,8 +194,7 @@ impl Database {
 
     /// A relay for tests: it polls often and has a short back-off.
     fn relay(&self) -> Relay {
-        self.outbox
-            .relay()
+        Relay::new(&self.outbox)
             .poll_interval(Duration::from_millis(20))
             .backoff(Duration::from_millis(1), Duration::from_millis(20))
     }

@@ -1,35 +1,75 @@
-//! A crate outside of the workspace, like that of a user. It has the dependencies that the README names and runs the
-//! README's quick start: once unchanged, once with the runtime crate renamed.
+//! Crates outside of the workspace, like those of users. They have the dependencies that the README adds. They run its
+//! quick start, unchanged and with the runtime crate renamed, and the test of its service. Another one is like that of an
+//! author of a store, on `idem-store` alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Output of the quick start: the work, once, and its result.
-const FIRST_RUN: &str = "charging ann for 500 cents\nreceipt for 500 cents\n";
+const FIRST_RUN: &str = "charging 500 cents\nreceipt for 500 cents\n";
 /// Output of the second run, on the file of the first: the result of the first run.
 const SECOND_RUN: &str = "receipt for 500 cents\n";
 
 #[test]
 fn the_quick_start_runs_in_a_crate_of_its_own() {
-    let outsider = Outsider::new("plain", &block("toml"), &block("rust,no_run"));
-    assert_eq!(outsider.run(), FIRST_RUN);
-    assert_eq!(outsider.run(), SECOND_RUN);
+    let outsider = Outsider::new("plain", &dependencies(0), &block("rust,no_run", 0));
+    assert_eq!(outsider.cargo("run"), FIRST_RUN);
+    assert_eq!(outsider.cargo("run"), SECOND_RUN);
 }
 
 #[test]
 fn the_quick_start_runs_where_the_runtime_has_another_name() {
-    let main = replace(&block("rust,no_run"), "idem_runtime::", "once::");
-    let main = replace(&main, "#[idempotent(", "#[idempotent(crate = once, ");
-    let main = replace(&main, "struct ", "#[fingerprint(crate = once)] struct ");
+    let main = replace(&block("rust,no_run", 0), "idem_runtime::", "once::");
+    let derived = "#[derive(once::Fingerprint)]\n#[fingerprint(crate = once)]\npub struct Charge { pub cents: u64 }\n\
+                   #[derive(once::Fingerprint)]\npub struct Refund { pub charge: Charge }\n\
+                   #[once::idempotent(key = key, ttl = \"24h\", crate = once)]\n\
+                   pub async fn refund(key: &str, refund: Refund) -> Result<u64, once::Error> {\n    \
+                   Ok(refund.charge.cents + key.len() as u64)\n}";
     let dependencies = replace(
-        &block("toml"),
+        &dependencies(0),
         "idem-runtime = { ",
         "once = { package = \"idem-runtime\", ",
     );
-    let outsider = Outsider::new("renamed", &dependencies, &main);
-    assert_eq!(outsider.run(), FIRST_RUN);
-    assert_eq!(outsider.run(), SECOND_RUN);
+    let outsider = Outsider::new("renamed", &dependencies, &format!("{main}\n{derived}\n"));
+    assert_eq!(outsider.cargo("run"), FIRST_RUN);
+    assert_eq!(outsider.cargo("run"), SECOND_RUN);
+}
+
+#[test]
+fn the_service_passes_its_own_test() {
+    let outsider = Outsider::new("service", &dependencies(1), &block("rust,no_run", 1));
+    let output = outsider.cargo("test");
+    assert!(
+        output.contains("a_retry_gets_the_first_receipt ... ok"),
+        "{output}"
+    );
+}
+
+#[test]
+fn a_store_on_idem_store_alone_passes_every_case() {
+    let outsider = Outsider::copy("outside_store");
+    let output = outsider.cargo("test --test contract -- --nocapture");
+    assert!(output.contains("cases passed, 15 were not run"), "{output}");
+
+    let crates = outsider.cargo("tree --prefix none --format {lib}");
+    assert_has_only(&crates, "idem_store", &["idem_runtime", "reqwest"]);
+}
+
+#[test]
+fn a_program_that_only_sends_keys_compiles_no_engine() {
+    let tree = "tree --package idem-client --edges normal --prefix none --format {lib}";
+    assert_has_only(&cargo(&workspace(), tree), "idem_client", &["idem_runtime"]);
+}
+
+/// Asserts that a crate is in a list of crates, and neither these nor any database driver or server of HTTP.
+#[track_caller]
+fn assert_has_only(crates: &str, has: &str, not: &[&str]) {
+    let is_in = |name: &str| crates.lines().any(|line| line.trim() == name);
+    assert!(is_in(has), "{has} is not in\n{crates}");
+    for name in ["axum", "redis", "sqlx", "sqlx_core"].iter().chain(not) {
+        assert!(!is_in(name), "{name} is in\n{crates}");
+    }
 }
 
 fn workspace() -> PathBuf {
@@ -37,20 +77,61 @@ fn workspace() -> PathBuf {
     Path::new(&tests).parent().unwrap().to_owned()
 }
 
-/// First code block of the README in this language.
-fn block(language: &str) -> String {
+/// A code block of the README in this language, counted from 0.
+fn block(language: &str, number: usize) -> String {
     let readme = fs::read_to_string(workspace().join("README.md")).unwrap();
     let block = readme
-        .split_once(&format!("```{language}\n"))
-        .and_then(|(_, rest)| rest.split_once("```"));
-    let (block, _) = block.unwrap_or_else(|| panic!("the README has no block of {language}"));
+        .split(&format!("```{language}\n"))
+        .nth(number + 1)
+        .and_then(|rest| rest.split_once("```"));
+    let (block, _) =
+        block.unwrap_or_else(|| panic!("the README has no block {number} of {language}"));
     block.to_owned()
+}
+
+/// The dependencies that a block of `cargo add` commands adds, as in a manifest.
+fn dependencies(number: usize) -> String {
+    let mut dependencies = "[dependencies]\n".to_owned();
+    for line in block("console", number).lines() {
+        let command = line.strip_prefix("cargo add ");
+        let command = command.unwrap_or_else(|| panic!("this adds no dependency: {line}"));
+        let (name, features) = command.split_once(" --features ").unwrap_or((command, ""));
+        let features: Vec<_> = features.split(',').filter(|it| !it.is_empty()).collect();
+        let source = match name {
+            // An unpublished version is available only by its path.
+            "idem-runtime" => format!("path = {:?}", workspace().join(name)),
+            // The version in the lock file.
+            _ => "version = \"*\"".to_owned(),
+        };
+        dependencies += &format!("{name} = {{ {source}, features = {features:?} }}\n");
+    }
+    dependencies
 }
 
 /// Replaces each occurrence. Panics if there is none.
 fn replace(text: &str, from: &str, to: &str) -> String {
     assert!(text.contains(from), "there is no `{from}` in\n{text}");
     text.replace(from, to)
+}
+
+/// Runs a command of cargo in a folder. Returns its output.
+fn cargo(folder: &Path, command: &str) -> String {
+    // The workspace's own target directory: shared dependencies are built once.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let output = Command::new(env!("CARGO"))
+        .arg("--offline")
+        .args(command.split(' '))
+        .env("CARGO_TARGET_DIR", target)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// A crate with its own manifest, lock file and source, outside of any workspace.
@@ -61,16 +142,39 @@ struct Outsider {
 impl Outsider {
     fn new(name: &str, dependencies: &str, main: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // An unpublished version is available only by its path.
-        let path = workspace().join("idem-runtime");
-        let runtime = format!("version = \"0.1\", path = {path:?}");
-        let dependencies = replace(dependencies, "version = \"0.1\"", &runtime);
         let manifest = format!(
             "[package]\nname = \"idem-outsider-{name}\"\nedition = \"2024\"\n\n{dependencies}\n[workspace]\n"
         );
         fs::create_dir(folder.path().join("src")).unwrap();
-        fs::write(folder.path().join("Cargo.toml"), manifest).unwrap();
         fs::write(folder.path().join("src/main.rs"), main).unwrap();
+        Self::with_manifest(folder, &manifest)
+    }
+
+    /// Copies a crate beside the tests that depends on `idem-store`.
+    fn copy(name: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let source = workspace().join("tests").join(name);
+        for part in ["src", "tests"] {
+            fs::create_dir(folder.path().join(part)).unwrap();
+            for file in fs::read_dir(source.join(part)).unwrap() {
+                let file = file.unwrap();
+                let copy = folder.path().join(part).join(file.file_name());
+                fs::copy(file.path(), copy).unwrap();
+            }
+        }
+        // An unpublished version is available only by its path.
+        let path = format!("path = {:?}, ", workspace().join("idem-store"));
+        let manifest = fs::read_to_string(source.join("Cargo.toml")).unwrap();
+        let manifest = replace(
+            &manifest,
+            "idem-store = { ",
+            &format!("idem-store = {{ {path}"),
+        );
+        Self::with_manifest(folder, &manifest)
+    }
+
+    fn with_manifest(folder: tempfile::TempDir, manifest: &str) -> Self {
+        fs::write(folder.path().join("Cargo.toml"), manifest).unwrap();
         // The versions of the workspace are already downloaded, so that the build needs no network.
         fs::copy(
             workspace().join("Cargo.lock"),
@@ -80,22 +184,8 @@ impl Outsider {
         Self { folder }
     }
 
-    /// Builds and runs the crate. Returns its output.
-    fn run(&self) -> String {
-        // The workspace's own target directory: shared dependencies are built once.
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-        let output = Command::new(env!("CARGO"))
-            .args(["run", "--offline", "--quiet"])
-            .env("CARGO_TARGET_DIR", target)
-            .current_dir(self.folder.path())
-            .output()
-            .unwrap();
-        assert!(
-            output.status.success(),
-            "{}\n{}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8(output.stdout).unwrap()
+    /// Builds the crate, and runs it or its tests. Returns the output.
+    fn cargo(&self, command: &str) -> String {
+        cargo(self.folder.path(), command)
     }
 }

@@ -12,7 +12,7 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions};
 use tokio::task::JoinSet;
 
-use crate::records::{HOUR, claim, outcome, own, told};
+use crate::records::{HOUR, claim, full_text, outcome, own};
 
 mod costs;
 mod errors;
@@ -90,7 +90,7 @@ async fn number(pool: &PgPool, statement: &str) -> i64 {
 }
 
 fn assert_error(error: &StoreError, kind: StoreErrorKind, says: &str) {
-    assert_eq!(error.kind(), kind, "{}", told(error));
+    assert_eq!(error.kind(), kind, "{}", full_text(error));
     assert!(error.to_string().contains(says), "{error}");
     assert!(
         std::error::Error::source(error).is_some(),
@@ -139,7 +139,11 @@ async fn a_claim_whose_commit_fails_is_an_error() {
     )
     .await;
     let refused = store.claim(&claim("k")).await.unwrap_err();
-    assert!(told(&refused).contains("not today"), "{}", told(&refused));
+    assert!(
+        full_text(&refused).contains("not today"),
+        "{}",
+        full_text(&refused)
+    );
     assert_eq!(store.get(&claim("k").id).await.unwrap(), None);
     execute(&pool, "DROP TRIGGER refuse ON idem_records").await;
     own(&store, &claim("k")).await;
@@ -148,7 +152,7 @@ async fn a_claim_whose_commit_fails_is_an_error() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn one_key_has_one_winner_at_any_isolation() {
+async fn of_concurrent_claims_one_is_granted_at_any_isolation() {
     let database = Database::new().await;
     database.store().await;
     for isolation in ["read committed", "repeatable read", "serializable"] {
@@ -164,7 +168,7 @@ async fn one_key_has_one_winner_at_any_isolation() {
                 let key = format!("{}-{key}", isolation.replace(' ', "-"));
                 claims.spawn(async move {
                     let answer = store.claim(&claim(&key)).await;
-                    let answer = answer.map_err(|error| told(&error)).unwrap();
+                    let answer = answer.map_err(|error| full_text(&error)).unwrap();
                     u32::from(matches!(answer, ClaimOutcome::Granted(_)))
                 });
             }
@@ -221,22 +225,22 @@ async fn until(mut holds: impl AsyncFnMut() -> bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn ten_migrate_concurrently() {
+async fn ten_stores_migrate_concurrently() {
     let database = Database::new().await;
     let mut migrating = JoinSet::new();
     for number in 0..10 {
         let url = database.url();
         migrating.spawn(async move {
-            let store = PostgresStore::open(&url).await?;
+            let store = PostgresStore::connect(&url).await?;
             store.migrate().await?;
             store.claim(&claim(&format!("k{number}"))).await?;
             Ok::<_, StoreError>(())
         });
     }
     for migrated in migrating.join_all().await {
-        migrated.map_err(|error| told(&error)).unwrap();
+        migrated.map_err(|error| full_text(&error)).unwrap();
     }
-    let store = PostgresStore::open(&database.url()).await.unwrap();
+    let store = PostgresStore::connect(&database.url()).await.unwrap();
     let page = PageRequest {
         limit: 100,
         after: None,
@@ -272,13 +276,13 @@ async fn tables_of_other_names_and_schemas_share_a_database() {
         own(another, &claim("k")).await;
     }
     execute(&pool, "DELETE FROM \"Apart\".idem_records").await;
-    for (kept, table) in [
+    for (expected, table) in [
         (0, "idem_records"),
         (0, "order"),
         (1, "Apart\".\"idem_records"),
     ] {
         let rows = format!("SELECT count(*) FROM \"{table}_fencing_floor\"");
-        assert_eq!(number(&pool, &rows).await, kept, "{table}");
+        assert_eq!(number(&pool, &rows).await, expected, "{table}");
     }
     for name in ["", "1st", "a b", "a;b", "x\"", &"x".repeat(49)] {
         let error = store.clone().with_table(name).unwrap_err();
@@ -311,7 +315,7 @@ async fn errors_of_opening_name_the_remedy() {
     let database = Database::new().await;
     let open = async |options: PgConnectOptions| {
         let url = options.to_url_lossy().to_string();
-        PostgresStore::open(&url).await.unwrap_err()
+        PostgresStore::connect(&url).await.unwrap_err()
     };
     let options = || database.options.clone();
     let error = open(options().username("idem_nobody")).await;
@@ -322,8 +326,12 @@ async fn errors_of_opening_name_the_remedy() {
     let error = open(options().host("127.0.0.1").port(1)).await;
     assert_error(&error, StoreErrorKind::Unavailable, "connection");
     assert!(error.is_retryable());
-    let error = PostgresStore::open("no url").await.unwrap_err();
-    assert_error(&error, StoreErrorKind::Other, "connection options");
+    let error = PostgresStore::connect("no url").await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Other);
+    assert!(
+        error.to_string().contains("begins with `postgres://`"),
+        "{error}"
+    );
 
     let store = PostgresStore::new(database.pool(1).await);
     let error = store.claim(&claim("k")).await.unwrap_err();
@@ -428,7 +436,7 @@ async fn a_row_that_no_store_wrote_is_an_error_and_never_a_panic() {
 
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn a_large_outcome_comes_back_whole() {
+async fn a_large_outcome_is_read_back_unchanged() {
     let database = Database::new().await;
     let store = database.store().await;
     let bytes: Vec<u8> = (0..1_048_576_u32)
@@ -445,7 +453,7 @@ async fn a_large_outcome_comes_back_whole() {
 
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn fencing_tokens_do_not_decrease_with_the_clock_or_a_deletion() {
+async fn fencing_tokens_never_decrease_with_the_clock_or_a_deletion() {
     let database = Database::new().await;
     let store = database.store().await;
     let pool = database.pool(1).await;
@@ -479,7 +487,7 @@ async fn fencing_tokens_do_not_decrease_with_the_clock_or_a_deletion() {
 
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn a_connection_that_was_cut_fails_one_transition_only() {
+async fn a_cut_connection_fails_only_one_transition() {
     let database = Database::new().await;
     let store = PostgresStore::new(database.pool(1).await);
     store.migrate().await.unwrap();
@@ -494,7 +502,7 @@ async fn a_connection_that_was_cut_fails_one_transition_only() {
         error.kind(),
         StoreErrorKind::Unavailable,
         "{}",
-        told(&error)
+        full_text(&error)
     );
     let done = store.complete(&owner, &outcome(b"1")).await.unwrap();
     assert_eq!(done, FencedWrite::Applied);
@@ -504,7 +512,7 @@ async fn a_connection_that_was_cut_fails_one_transition_only() {
 /// Owners and purgers work on the same records, in overlapping batches, while other callers claim.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn purging_neither_stops_claims_nor_is_stopped_by_them() {
+async fn purging_and_claims_do_not_block_each_other() {
     const RECORDS: u64 = 2_000;
     let database = Database::new().await;
     let store = database.store().await;
@@ -551,7 +559,7 @@ async fn purging_neither_stops_claims_nor_is_stopped_by_them() {
                     removed: batch,
                     more,
                     ..
-                } = store.purge(50).await.map_err(|it| told(&it)).unwrap();
+                } = store.purge(50).await.map_err(|it| full_text(&it)).unwrap();
                 removed += batch;
                 if !more {
                     break;
@@ -637,8 +645,8 @@ async fn a_schema_may_be_renamed_and_copied() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn a_locked_record_holds_up_no_other() {
+async fn a_locked_record_does_not_block_other_records() {
     let database = Database::new().await;
-    crate::batches::a_locked_record_holds_up_no_other(&database.store().await).await;
+    crate::batches::a_locked_record_does_not_block_other_records(&database.store().await).await;
     database.drop().await;
 }

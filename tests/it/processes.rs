@@ -5,7 +5,7 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use idem_runtime::{Idem, Record, Scope};
+use idem_runtime::{Idem, Record};
 use idem_tests::backends;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
@@ -76,10 +76,7 @@ fn unique_key() -> String {
 
 /// Record of the key that the program was started with.
 async fn record(idem: &Idem, key: &str) -> Option<Record> {
-    idem.records()
-        .find(backends::OPERATION, key, &Scope::none())
-        .await
-        .unwrap()
+    idem.records().find(backends::OPERATION, key).await.unwrap()
 }
 
 /// The program `caller`, killed on drop.
@@ -109,17 +106,17 @@ impl Caller {
     }
 
     /// Next line of its output.
-    async fn hear(&mut self) -> String {
+    async fn next_line(&mut self) -> String {
         tokio::time::timeout(PATIENCE, self.output.next_line())
             .await
-            .expect("it says nothing")
+            .expect("the program prints nothing")
             .unwrap()
-            .expect("it ended without a word; its error is above")
+            .expect("the program ended without output; its error is above")
     }
 
     /// Lets the program continue.
-    async fn go_on(&mut self) {
-        self.input.write_all(b"go on\n").await.unwrap();
+    async fn proceed(&mut self) {
+        self.input.write_all(b"proceed\n").await.unwrap();
     }
 
     /// Sends `SIGSTOP`. The process has stopped completely when this returns.

@@ -13,7 +13,7 @@ use idem_tests::backends;
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 use tokio::task::JoinSet;
 
-use crate::records::{claim, outcome, own, told};
+use crate::records::{claim, full_text, outcome, own};
 
 /// Default number of expired records.
 const RECORDS: u64 = 50_000;
@@ -41,7 +41,7 @@ fn copies(id: &str, n_as_text: &str, blob: &str) -> String {
 }
 
 /// Purges all expired records while owners claim and complete. Before the purge only the record `held` exists.
-async fn purges_while_claims_go_on<S: Store + Clone + 'static>(store: S, expired: u64) {
+async fn purges_during_claims<S: Store + Clone + 'static>(store: S, expired: u64) {
     let batches = Arc::new(AtomicU64::new(0));
     let is_purging = Arc::new(AtomicBool::new(true));
     let mut owners = JoinSet::new();
@@ -64,7 +64,11 @@ async fn purges_while_claims_go_on<S: Store + Clone + 'static>(store: S, expired
 
     let (mut removed, mut more) = (0, true);
     while more {
-        let purged = store.purge(BATCH).await.map_err(|it| told(&it)).unwrap();
+        let purged = store
+            .purge(BATCH)
+            .await
+            .map_err(|it| full_text(&it))
+            .unwrap();
         assert!(purged.removed <= u64::from(BATCH), "{purged:?}");
         assert_eq!((purged.abandoned, purged.interrupted), (0, 0), "{purged:?}");
         removed += purged.removed;
@@ -104,12 +108,19 @@ struct Calls {
 async fn call(store: &impl Store, claim: &ClaimRequest) {
     let owner = own(store, claim).await;
     let done = store.complete(&owner, &outcome(b"1")).await;
-    assert_eq!(done.map_err(|it| told(&it)).unwrap(), FencedWrite::Applied);
+    assert_eq!(
+        done.map_err(|it| full_text(&it)).unwrap(),
+        FencedWrite::Applied
+    );
     let again = ClaimRequest {
         claim_id: idem_runtime::record::ClaimId::random(),
         ..claim.clone()
     };
-    let answer = store.claim(&again).await.map_err(|it| told(&it)).unwrap();
+    let answer = store
+        .claim(&again)
+        .await
+        .map_err(|it| full_text(&it))
+        .unwrap();
     assert!(matches!(answer, ClaimOutcome::Existing(_)), "{answer:?}");
 }
 
@@ -130,7 +141,7 @@ async fn a_large_table_is_purged_in_postgres() {
         .execute(&pool)
         .await
         .unwrap();
-    purges_while_claims_go_on(store, expired).await;
+    purges_during_claims(store, expired).await;
     let left = "SELECT count(*) FROM idem_records WHERE idempotency_key ~ '^[0-9]+$'";
     let left: i64 = sqlx::query_scalar(left).fetch_one(&pool).await.unwrap();
     assert_eq!(left.cast_unsigned(), ALIVE);
@@ -154,7 +165,7 @@ async fn a_large_table_is_purged_in_maria_db() {
         .execute(&pool)
         .await
         .unwrap();
-    purges_while_claims_go_on(store, expired).await;
+    purges_during_claims(store, expired).await;
     let left = "SELECT count(*) FROM idem_records WHERE idempotency_key REGEXP '^[0-9]+$'";
     let left: i64 = sqlx::query_scalar(left).fetch_one(&pool).await.unwrap();
     assert_eq!(left.cast_unsigned(), ALIVE);
@@ -182,7 +193,7 @@ async fn a_large_table_is_purged_in_sqlite() {
         .execute(&pool)
         .await
         .unwrap();
-    purges_while_claims_go_on(store, expired).await;
+    purges_during_claims(store, expired).await;
     let left = "SELECT count(*) FROM idem_records WHERE idempotency_key NOT LIKE '%e%'";
     let left: i64 = sqlx::query_scalar(left).fetch_one(&pool).await.unwrap();
     assert_eq!(left.cast_unsigned(), ALIVE);

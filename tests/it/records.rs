@@ -46,7 +46,7 @@ pub(crate) async fn own(store: &impl Store, claim: &ClaimRequest) -> Owner {
 }
 
 /// The error and its sources, as a log would show them.
-pub(crate) fn told(error: &StoreError) -> String {
+pub(crate) fn full_text(error: &StoreError) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),

@@ -6,17 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use idem_runtime::error::InvalidCall;
 use idem_runtime::key::Operation;
 use idem_runtime::store::Resolved;
 use idem_runtime::{
-    Call, Error, Idem, MemoryStore, MySqlStore, OnCrash, PostgresStore, Reconciled, Record,
-    Recovery, RecoveryGuard, RunOptions, SqliteStore, State, Store, idempotent,
+    Call, Error, Idem, MySqlStore, OnCrash, PostgresStore, Reconciled, Record, Recovery,
+    RecoveryGuard, RunOptions, SqliteStore, State, Store, idempotent,
 };
 use idem_tests::backends;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+
+mod refusals;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const LEASE: Duration = Duration::from_secs(1);
@@ -38,19 +39,17 @@ impl Job {
 
 /// Behaviour of a body.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Mood {
-    Works,
-    /// Starts, and never returns.
-    Hangs,
+enum Behaviour {
+    Succeeds,
+    NeverReturns,
     Fails,
     Panics,
-    /// Takes longer than its lease.
-    Slow,
+    OutlivesItsLease,
 }
 
 struct Service {
     idem: Idem,
-    mood: std::sync::Mutex<Mood>,
+    behaviour: std::sync::Mutex<Behaviour>,
     begun: AtomicU32,
     done: AtomicU32,
     has_begun: Notify,
@@ -60,7 +59,7 @@ impl Service {
     fn new(store: Arc<dyn Store>) -> Arc<Self> {
         Arc::new(Self {
             idem: Idem::builder(store).lease(LEASE).build().erased(),
-            mood: std::sync::Mutex::new(Mood::Works),
+            behaviour: std::sync::Mutex::new(Behaviour::Succeeds),
             begun: AtomicU32::new(0),
             done: AtomicU32::new(0),
             has_begun: Notify::new(),
@@ -82,23 +81,23 @@ impl Service {
     async fn body(&self, job: &Job) -> Result<String, Error> {
         self.begun.fetch_add(1, Ordering::SeqCst);
         self.has_begun.notify_one();
-        match self.mood() {
-            Mood::Works => {}
-            Mood::Hangs => std::future::pending().await,
-            Mood::Fails => return Err(Error::NotInstalled),
-            Mood::Panics => panic!("a body that panics"),
-            Mood::Slow => tokio::time::sleep(3 * LEASE).await,
+        match self.behaviour() {
+            Behaviour::Succeeds => {}
+            Behaviour::NeverReturns => std::future::pending().await,
+            Behaviour::Fails => return Err(Error::NotInstalled),
+            Behaviour::Panics => panic!("a body that panics"),
+            Behaviour::OutlivesItsLease => tokio::time::sleep(3 * LEASE).await,
         }
         self.done.fetch_add(1, Ordering::SeqCst);
         Ok(job.text.to_uppercase())
     }
 
-    fn mood(&self) -> Mood {
-        *self.mood.lock().unwrap()
+    fn behaviour(&self) -> Behaviour {
+        *self.behaviour.lock().unwrap()
     }
 
-    fn set(&self, mood: Mood) {
-        *self.mood.lock().unwrap() = mood;
+    fn set(&self, behaviour: Behaviour) {
+        *self.behaviour.lock().unwrap() = behaviour;
     }
 
     fn begun(&self) -> u32 {
@@ -110,8 +109,8 @@ impl Service {
     }
 
     /// Makes a call of this job whose owner crashes in the body.
-    async fn dies(self: &Arc<Self>, number: u64) {
-        self.set(Mood::Hangs);
+    async fn crashes_during(self: &Arc<Self>, number: u64) {
+        self.set(Behaviour::NeverReturns);
         let begun_before = self.begun();
         let call = self.spawn(number);
         while self.begun() == begun_before {
@@ -119,7 +118,7 @@ impl Service {
         }
         call.abort();
         assert!(call.await.unwrap_err().is_cancelled());
-        self.set(Mood::Works);
+        self.set(Behaviour::Succeeds);
     }
 
     fn spawn(self: &Arc<Self>, number: u64) -> JoinHandle<Result<String, Error>> {
@@ -140,7 +139,11 @@ impl Service {
 
     async fn record(&self, number: u64) -> Record {
         let scope = idem_runtime::Scope::none();
-        let found = self.idem.records().find("jobs.run", &number, &scope).await;
+        let found = self
+            .idem
+            .records()
+            .find_scoped("jobs.run", &number, &scope)
+            .await;
         found.unwrap().unwrap()
     }
 
@@ -177,9 +180,9 @@ fn start(recovery: Recovery) -> RecoveryGuard {
     recovery.start().unwrap()
 }
 
-async fn work_whose_owner_crashed_is_completed_without_a_caller(store: Arc<dyn Store>) {
+async fn a_crashed_call_is_completed_without_its_caller(store: Arc<dyn Store>) {
     let service = Service::new(store);
-    service.dies(7).await;
+    service.crashes_during(7).await;
     let recovering = start(service.recovery());
     let record = service.comes_to(7, State::Completed).await;
     assert_eq!((service.begun(), service.done(), record.attempt), (2, 1, 2));
@@ -187,58 +190,58 @@ async fn work_whose_owner_crashed_is_completed_without_a_caller(store: Arc<dyn S
     assert_eq!(service.run(Job::new(7)).await.unwrap(), "JOB 7");
     assert_eq!(service.done(), 1);
     service.keeps_nothing().await;
-    recovering.shutdown().await;
+    recovering.stop().await;
 }
 
 async fn a_live_owner_is_not_disturbed(store: Arc<dyn Store>) {
     let service = Service::new(store);
     let recovering = start(service.recovery());
-    service.set(Mood::Slow);
+    service.set(Behaviour::OutlivesItsLease);
     assert_eq!(service.spawn(1).await.unwrap().unwrap(), "JOB 1");
     service.keeps_nothing().await;
     assert_eq!((service.begun(), service.record(1).await.attempt), (1, 1));
-    recovering.shutdown().await;
+    recovering.stop().await;
 }
 
 async fn a_call_that_returned_an_error_is_not_recovered(store: Arc<dyn Store>) {
     let service = Service::new(store);
-    service.set(Mood::Fails);
+    service.set(Behaviour::Fails);
     service.run(Job::new(1)).await.unwrap_err();
-    service.set(Mood::Works);
+    service.set(Behaviour::Succeeds);
     let recovering = start(service.recovery());
     service.keeps_nothing().await;
     let record = service.record(1).await;
     assert_eq!((record.state, service.begun()), (State::Released, 1));
     // If the caller tries again and crashes, the call is recovered.
-    service.dies(1).await;
+    service.crashes_during(1).await;
     service.comes_to(1, State::Completed).await;
-    recovering.shutdown().await;
+    recovering.stop().await;
 }
 
-async fn work_that_recovery_cannot_finish_is_interrupted(store: Arc<dyn Store>) {
-    for mood in [Mood::Fails, Mood::Panics] {
+async fn a_call_that_recovery_cannot_complete_is_interrupted(store: Arc<dyn Store>) {
+    for behaviour in [Behaviour::Fails, Behaviour::Panics] {
         let service = Service::new(Arc::clone(&store));
-        let number = mood as u64;
-        service.dies(number).await;
-        service.set(mood);
+        let number = behaviour as u64;
+        service.crashes_during(number).await;
+        service.set(behaviour);
         let recovering = start(service.recovery().max_attempts(3));
         let record = service.comes_to(number, State::Interrupted).await;
-        assert_eq!(service.begun(), 4, "{mood:?}");
+        assert_eq!(service.begun(), 4, "{behaviour:?}");
         let answer = service.run(Job::new(number)).await;
         assert!(matches!(answer, Err(Error::Interrupted)), "{answer:?}");
-        recovering.shutdown().await;
+        recovering.stop().await;
         // An operator has examined the record.
         let released = service.idem.records().release(&record.observation()).await;
         assert_eq!(released.unwrap(), Resolved::Done);
-        service.set(Mood::Works);
+        service.set(Behaviour::Succeeds);
         assert!(service.run(Job::new(number)).await.is_ok());
     }
 }
 
-async fn several_recoveries_do_not_fight(store: Arc<dyn Store>) {
+async fn of_several_recoveries_one_retries_each_call(store: Arc<dyn Store>) {
     let services: Vec<_> = (0..4).map(|_| Service::new(Arc::clone(&store))).collect();
     for number in 0..12 {
-        services[0].dies(number).await;
+        services[0].crashes_during(number).await;
     }
     let recovering: Vec<_> = services
         .iter()
@@ -252,13 +255,15 @@ async fn several_recoveries_do_not_fight(store: Arc<dyn Store>) {
     let done: u32 = services.iter().map(|service| service.done()).sum();
     assert_eq!((begun, done), (24, 12));
     for one in recovering {
-        one.shutdown().await;
+        one.stop().await;
     }
 }
 
-async fn an_input_that_its_handler_cannot_decode_is_interrupted_in_the_end(store: Arc<dyn Store>) {
+async fn a_call_whose_input_cannot_be_decoded_is_interrupted_after_max_attempts(
+    store: Arc<dyn Store>,
+) {
     let service = Service::new(store);
-    service.dies(1).await;
+    service.crashes_during(1).await;
     let recovery = Recovery::new(&service.idem)
         .on("jobs.run", async |_: Vec<u8>| Ok::<(), Error>(()))
         .poll_interval(Duration::from_millis(50))
@@ -267,35 +272,37 @@ async fn an_input_that_its_handler_cannot_decode_is_interrupted_in_the_end(store
     let recovering = start(recovery);
     service.comes_to(1, State::Interrupted).await;
     assert_eq!(service.begun(), 1);
-    recovering.shutdown().await;
+    recovering.stop().await;
 }
 
-async fn shutting_down_waits_for_calls_in_flight(store: Arc<dyn Store>) {
+async fn a_shutdown_waits_for_running_calls(store: Arc<dyn Store>) {
     let service = Service::new(store);
-    service.dies(1).await;
-    service.set(Mood::Slow);
+    service.crashes_during(1).await;
+    service.set(Behaviour::OutlivesItsLease);
     let recovering = start(service.recovery());
     while service.begun() == 1 {
         service.has_begun.notified().await;
     }
-    recovering.shutdown().await;
+    recovering.stop().await;
     let record = service.record(1).await;
     assert_eq!((record.state, service.done()), (State::Completed, 1));
 }
 
 async fn an_erased_call_is_not_recovered(store: Arc<dyn Store>) {
     let service = Service::new(store);
-    service.dies(1).await;
+    service.crashes_during(1).await;
     tokio::time::sleep(LEASE + Duration::from_millis(100)).await;
     let record = service.record(1).await;
     let erased = service.idem.records().erase(&record.observation()).await;
     assert_eq!(erased.unwrap(), Resolved::Done);
     let operation = Operation::new("jobs.run").unwrap();
-    let kept = service.idem.store().recovery().unwrap();
-    assert!(kept.due(&operation, 10).await.unwrap().is_empty());
+    let store = service.idem.store().recovery().unwrap();
+    assert!(store.due(&operation, 10).await.unwrap().is_empty());
 }
 
-async fn refused_work_is_interrupted_and_reconciled_work_is_asked_about(store: Arc<dyn Store>) {
+async fn under_refuse_a_crashed_call_is_interrupted_and_under_reconcile_it_is_reconciled(
+    store: Arc<dyn Store>,
+) {
     let service = Service::new(store);
     let call = |on_crash| {
         Call::new("jobs.run", &(on_crash as u64), &(), DEADLINE)
@@ -343,11 +350,11 @@ async fn refused_work_is_interrupted_and_reconciled_work_is_asked_about(store: A
     let reconciled = OnCrash::Reconcile as u64;
     service.comes_to(reconciled, State::Completed).await;
     assert_eq!(service.begun(), 0);
-    recovering.shutdown().await;
+    recovering.stop().await;
 }
 
 /// Work that was dropped while it ran is reconciled like work that crashed.
-async fn reconciled_work_that_was_cancelled_is_recovered(store: Arc<dyn Store>) {
+async fn a_cancelled_call_under_reconcile_is_recovered(store: Arc<dyn Store>) {
     let service = Service::new(store);
     let call = || {
         Call::new("jobs.run", &1, &(), DEADLINE)
@@ -389,27 +396,27 @@ async fn reconciled_work_that_was_cancelled_is_recovered(store: Arc<dyn Store>) 
     );
     service.comes_to(1, State::Completed).await;
     assert_eq!((service.done(), asked.load(Ordering::SeqCst)), (1, 2));
-    recovering.shutdown().await;
+    recovering.stop().await;
 }
 
-async fn shutting_down_begins_nothing_more(store: Arc<dyn Store>) {
+async fn a_recovery_starts_no_call_after_its_shutdown(store: Arc<dyn Store>) {
     let service = Service::new(store);
-    service.dies(1).await;
-    service.dies(2).await;
-    service.set(Mood::Slow);
+    service.crashes_during(1).await;
+    service.crashes_during(2).await;
+    service.set(Behaviour::OutlivesItsLease);
     let recovering = start(service.recovery().concurrency(1));
     while service.begun() == 2 {
         service.has_begun.notified().await;
     }
-    recovering.shutdown().await;
+    recovering.stop().await;
     assert_eq!((service.begun(), service.done()), (3, 1));
 }
 
 /// A delay of one generation of a record does not apply to the next generation.
-async fn a_new_generation_is_due_by_its_own_lease(store: Arc<dyn Store>) {
+async fn a_new_generation_is_recovered_after_its_own_lease(store: Arc<dyn Store>) {
     let idem = Idem::new(store);
     let operation = Operation::new("jobs.run").unwrap();
-    let kept = idem.store().recovery().unwrap();
+    let store = idem.store().recovery().unwrap();
     let dies = async |text: &str| {
         let begun = Notify::new();
         let call = Call::new("jobs.run", "k", &(), Duration::from_millis(50));
@@ -426,7 +433,7 @@ async fn a_new_generation_is_due_by_its_own_lease(store: Arc<dyn Store>) {
     let due = async |text: &str| {
         let poll = async {
             loop {
-                let due = kept.due(&operation, 10).await.unwrap();
+                let due = store.due(&operation, 10).await.unwrap();
                 match due.into_iter().next() {
                     Some(found) => return found,
                     None => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -439,12 +446,12 @@ async fn a_new_generation_is_due_by_its_own_lease(store: Arc<dyn Store>) {
     };
     dies("first").await.unwrap();
     let first = due("first").await;
-    let postponed = kept.postpone(&first, DEADLINE * 10, true).await;
+    let postponed = store.begin_recovery(&first, DEADLINE * 10).await;
     assert_eq!(postponed.unwrap(), Resolved::Done);
     let scope = idem_runtime::Scope::none();
     while idem
         .records()
-        .find("jobs.run", "k", &scope)
+        .find_scoped("jobs.run", "k", &scope)
         .await
         .unwrap()
         .is_some()
@@ -498,18 +505,18 @@ macro_rules! cases {
 }
 
 cases! {
-    work_whose_owner_crashed_is_completed_without_a_caller
+    a_crashed_call_is_completed_without_its_caller
     a_live_owner_is_not_disturbed
     a_call_that_returned_an_error_is_not_recovered
-    work_that_recovery_cannot_finish_is_interrupted
-    several_recoveries_do_not_fight
-    an_input_that_its_handler_cannot_decode_is_interrupted_in_the_end
-    shutting_down_waits_for_calls_in_flight
+    a_call_that_recovery_cannot_complete_is_interrupted
+    of_several_recoveries_one_retries_each_call
+    a_call_whose_input_cannot_be_decoded_is_interrupted_after_max_attempts
+    a_shutdown_waits_for_running_calls
     an_erased_call_is_not_recovered
-    refused_work_is_interrupted_and_reconciled_work_is_asked_about
-    reconciled_work_that_was_cancelled_is_recovered
-    shutting_down_begins_nothing_more
-    a_new_generation_is_due_by_its_own_lease
+    under_refuse_a_crashed_call_is_interrupted_and_under_reconcile_it_is_reconciled
+    a_cancelled_call_under_reconcile_is_recovered
+    a_recovery_starts_no_call_after_its_shutdown
+    a_new_generation_is_recovered_after_its_own_lease
 }
 
 /// The recovery skips a record that cannot be read.
@@ -518,8 +525,8 @@ async fn a_damaged_record_does_not_stop_the_recovery_of_others() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("idem.db");
     let service = Service::new(Arc::new(SqliteStore::open(&file).await.unwrap()));
-    service.dies(1).await;
-    service.dies(2).await;
+    service.crashes_during(1).await;
+    service.crashes_during(2).await;
     let db = sqlx::SqlitePool::connect_with(SqliteStore::connect_options(&file))
         .await
         .unwrap();
@@ -529,93 +536,38 @@ async fn a_damaged_record_does_not_stop_the_recovery_of_others() {
         .unwrap();
     let recovering = start(service.recovery().concurrency(1));
     service.comes_to(2, State::Completed).await;
-    recovering.shutdown().await;
+    recovering.stop().await;
 }
 
-#[tokio::test]
-async fn a_store_without_recovery_inputs_is_an_error() {
-    let idem = Idem::new(MemoryStore::new());
-    let started = Recovery::new(&idem).start();
-    assert!(matches!(
-        started,
-        Err(Error::InvalidCall(InvalidCall::NoRecovery))
-    ));
-    let call = Call::new("jobs.run", "k", &(), DEADLINE).recover_with("a value");
-    let refused: Result<(), Error> = idem.run(call, async || panic!("must not run")).await;
-    assert!(matches!(
-        refused,
-        Err(Error::InvalidCall(InvalidCall::NoRecovery))
-    ));
-    let found = idem
-        .records()
-        .find("jobs.run", "k", &idem_runtime::Scope::none())
-        .await;
-    assert_eq!(found.unwrap(), None);
-}
-
-#[tokio::test]
-async fn a_call_whose_recovery_input_cannot_be_saved_does_not_begin() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("idem.db");
-    let store = SqliteStore::open(&file).await.unwrap();
-    let idem = Idem::builder(store).max_result_bytes(8).build();
-    let run = async |kept: &str| -> Result<(), Error> {
-        let call = Call::new("jobs.run", "k", &(), DEADLINE).recover_with(kept);
-        idem.run(call, async || Ok(())).await
-    };
-    let answer = run("longer than eight bytes").await;
-    assert!(matches!(
-        answer,
-        Err(Error::InvalidCall(InvalidCall::RecoveryInput(_)))
-    ));
-
-    // The store fails: the claim is released, because nothing has run.
-    let db = sqlx::SqlitePool::connect_with(SqliteStore::connect_options(&file))
-        .await
-        .unwrap();
-    sqlx::query("ALTER TABLE idem_records_recovery RENAME TO away")
-        .execute(&db)
-        .await
-        .unwrap();
-    assert!(matches!(run("short").await, Err(Error::Store(_))));
-    sqlx::query("ALTER TABLE away RENAME TO idem_records_recovery")
-        .execute(&db)
-        .await
-        .unwrap();
-    let poll = async {
-        while let Err(error) = run("short").await {
-            assert!(matches!(error, Error::InFlight { .. }), "{error:?}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, poll).await.unwrap();
-}
-
-#[tokio::test]
-async fn pauses_in_which_no_call_could_claim_are_refused() {
+/// A call that hangs takes the only place. Another recovery makes it again, and then the one that waited.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_wait_for_a_place_and_dropping_the_guard_aborts_them() {
     let directory = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(directory.path().join("idem.db"));
-    let idem = Idem::new(store.await.unwrap());
-    let (none, long) = (Duration::ZERO, Duration::from_secs(1));
-    for (first, longest) in [(none, long), (long, none), (none, none)] {
-        let recovery = Recovery::new(&idem).backoff(first, longest).start();
-        assert!(matches!(
-            recovery,
-            Err(Error::InvalidCall(InvalidCall::ShortPause))
-        ));
+    let service = Service::new(Arc::new(store.await.unwrap()));
+    service.crashes_during(1).await;
+    service.crashes_during(2).await;
+    service.set(Behaviour::NeverReturns);
+    let recovering = start(service.recovery().concurrency(1));
+    while service.begun() < 3 {
+        service.has_begun.notified().await;
     }
-    let shortest = Duration::from_millis(1);
-    let recovery = Recovery::new(&idem).backoff(shortest, shortest).start();
-    recovery.unwrap().shutdown().await;
+    drop(recovering);
+    service.set(Behaviour::Succeeds);
+    let recovering = start(service.recovery().concurrency(1));
+    for number in [1, 2] {
+        service.comes_to(number, State::Completed).await;
+    }
+    recovering.stop().await;
 }
 
 /// However short the pauses: a call that has not reached the store yet is neither retried nor counted as failed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_has_not_claimed_yet_is_no_failed_attempt() {
+async fn a_call_that_has_not_claimed_yet_is_not_a_failed_attempt() {
     let directory = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(directory.path().join("idem.db"));
     let service = Service::new(Arc::new(store.await.unwrap()));
-    service.dies(1).await;
+    service.crashes_during(1).await;
     let (made, go) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
     let handler = {
         let (made, go, service) = (Arc::clone(&made), Arc::clone(&go), Arc::clone(&service));
@@ -645,8 +597,8 @@ async fn a_call_that_has_not_claimed_yet_is_no_failed_attempt() {
         assert_eq!(service.record(1).await.state, State::Running);
         assert_eq!(made.load(Ordering::SeqCst), 1);
     }
-    service.set(Mood::Works);
+    service.set(Behaviour::Succeeds);
     go.notify_one();
     service.comes_to(1, State::Completed).await;
-    recovering.shutdown().await;
+    recovering.stop().await;
 }

@@ -1,12 +1,12 @@
-//! What `RedisStore` does beyond the case table, on a Redis server that `cargo xtask test` starts.
+//! Behaviour of `RedisStore` that the case table does not cover.
 
-pub(crate) mod answers;
 pub(crate) mod demotion;
 mod drops;
+pub(crate) mod error_replies;
 mod failover;
-pub(crate) mod moving;
 pub(crate) mod privileges;
-mod silence;
+pub(crate) mod resharding;
+mod stuck;
 mod values;
 
 use std::time::{Duration, Instant};
@@ -29,10 +29,10 @@ async fn connect() -> ConnectionManager {
     ConnectionManager::new(client).await.unwrap()
 }
 
-/// A store on keys that no other test uses.
+/// A store with a unique key prefix, and the prefix.
 async fn store() -> (RedisStore, String) {
     let prefix = format!("it-{:032x}:", rand::random::<u128>());
-    let store = RedisStore::open(&url()).await.unwrap();
+    let store = RedisStore::connect(&url()).await.unwrap();
     (store.with_prefix(&prefix).unwrap(), prefix)
 }
 
@@ -74,7 +74,7 @@ async fn own(store: &RedisStore, claim: &ClaimRequest) -> Owner {
     }
 }
 
-/// How long the key lives, in milliseconds; -1 where it has no expiry.
+/// Time until a key expires, in milliseconds; -1 if it never does.
 async fn ttl(key: &str) -> i64 {
     ::redis::cmd("PTTL")
         .arg(key)
@@ -85,7 +85,7 @@ async fn ttl(key: &str) -> i64 {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn scripts_that_the_server_forgot_are_sent_again() {
+async fn scripts_that_the_server_forgot_are_loaded_again() {
     let (store, _) = store().await;
     let claim = claim(OnCrash::Rerun);
     let owner = own(&store, &claim).await;
@@ -100,7 +100,7 @@ async fn scripts_that_the_server_forgot_are_sent_again() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn what_somebody_else_wrote_is_left_alone() {
+async fn foreign_values_are_corrupt_and_left_unchanged() {
     let (store, prefix) = store().await;
     let claim = claim(OnCrash::Rerun);
     let key = key(&prefix, &claim);
@@ -146,22 +146,22 @@ async fn what_somebody_else_wrote_is_left_alone() {
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_wrong_password_is_denied() {
     let url = url().replacen("redis://", "redis://nobody:wrong@", 1);
-    let error = RedisStore::open(&url).await.unwrap_err();
+    let error = RedisStore::connect(&url).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Denied, "{error:?}");
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_is_given_up() {
+async fn a_server_that_never_answers_is_a_timeout() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}/", silent.local_addr().unwrap());
-    let error = RedisStore::open(&url).await.unwrap_err();
+    let error = RedisStore::connect(&url).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Timeout, "{error:?}");
     assert!(error.is_retryable());
 }
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn only_what_may_go_by_itself_has_an_expiry() {
+async fn only_records_that_may_expire_have_an_expiry() {
     // In seconds.
     const RETENTION: i64 = 3600;
     const SLOW: i64 = 20;
@@ -182,7 +182,8 @@ async fn only_what_may_go_by_itself_has_an_expiry() {
             assert_eq!(left, -1, "{on_crash:?} runs");
         }
         store.complete(&owner, &Outcome::Unrecorded).await.unwrap();
-        // A minute more, for the fencing token, and another one at most.
+        // The key stays 60 s longer than the retention, for its fencing token. A completion keeps the expiry that the
+        // claim set if that is up to 60 s later.
         let late = ttl(&key).await / 1000 - RETENTION;
         assert!(
             (60 - SLOW..=120).contains(&late),
@@ -200,7 +201,7 @@ async fn a_replay_writes_nothing() {
     store.complete(&owner, &Outcome::Unrecorded).await.unwrap();
     let key = key(&prefix, &claim);
     let mut connection = connect().await;
-    // EXEC of a transaction that watches the key tells of any write to it, even of the same value.
+    // The EXEC of a transaction that watches the key fails after any write to the key, even of an equal value.
     let client = Client::open(url()).unwrap();
     let mut watching = client.get_multiplexed_async_connection().await.unwrap();
     let () = ::redis::cmd("WATCH")
@@ -223,7 +224,7 @@ async fn a_replay_writes_nothing() {
         .await
         .unwrap();
     assert!(untouched.is_some(), "the replay wrote its record");
-    // The same seen with a write, or the test could not fail.
+    // Checks that a write is detected: otherwise this test could not fail.
     let () = ::redis::cmd("WATCH")
         .arg(&key)
         .query_async(&mut watching)
@@ -245,7 +246,7 @@ async fn a_replay_writes_nothing() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn a_lost_connection_is_made_anew() {
+async fn a_lost_connection_is_replaced() {
     let client = Client::open(url()).unwrap();
     let mut connection = ConnectionManager::new(client).await.unwrap();
     let id: i64 = ::redis::cmd("CLIENT")
@@ -272,7 +273,7 @@ async fn a_lost_connection_is_made_anew() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn too_few_replicas_are_an_error_that_repeating_mends() {
+async fn a_claim_with_too_few_replicas_fails_and_its_repetition_finds_it() {
     let (store, _) = store().await;
     let patience = Duration::from_millis(20);
     let strict = store
@@ -281,7 +282,7 @@ async fn too_few_replicas_are_an_error_that_repeating_mends() {
     let claim = claim(OnCrash::Rerun);
     let error = strict.claim(&claim).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
-    // It was done, and whoever repeats it finds itself.
+    // The claim took effect, so a repeated claim with its claim id is granted.
     let relaxed = store.wait_for_replicas(connect().await, 0, patience);
     let owner = own(&relaxed, &claim).await;
     for _ in 0..2 {
@@ -294,7 +295,7 @@ async fn too_few_replicas_are_an_error_that_repeating_mends() {
 }
 
 #[tokio::test]
-async fn prefixes_that_mean_something_to_redis_are_refused() {
+async fn prefixes_with_characters_that_redis_interprets_are_refused() {
     let manager = ConnectionManager::new_lazy_with_config(
         Client::open("redis://127.0.0.1:1/").unwrap(),
         ::redis::aio::ConnectionManagerConfig::new(),

@@ -359,8 +359,8 @@ pub(crate) fn is_readable(value: &Any) -> bool {
     serde_json::to_string(value).is_ok_and(|text| serde_json::from_str::<Any>(&text).is_ok())
 }
 
-/// Calls that kept a value and died are made again with that very value.
-async fn kept(store: Arc<dyn Store>, cases: u32) {
+/// Recovered calls get exactly the value that the crashed calls gave as recovery input.
+async fn recovery_inputs(store: Arc<dyn Store>, cases: u32) {
     let idem = Idem::builder(store)
         .lease(Duration::from_millis(200))
         .build()
@@ -379,8 +379,8 @@ async fn kept(store: Arc<dyn Store>, cases: u32) {
             biased;
             refused = run => {
                 let refused = refused.unwrap_err();
-                let kept = matches!(refused, Error::InvalidCall(InvalidCall::RecoveryInput(_)));
-                assert!(kept, "{refused:?}: {value:?}");
+                let is_refused = matches!(refused, Error::InvalidCall(InvalidCall::RecoveryInput(_)));
+                assert!(is_refused, "{refused:?}: {value:?}");
             }
             // Dropped, as in a crash.
             () = begun.notified() => if is_readable(value) {
@@ -391,8 +391,8 @@ async fn kept(store: Arc<dyn Store>, cases: u32) {
     assert!(expected.len() > values.len() / 3, "{}", expected.len());
     let (read, mut reads) = tokio::sync::mpsc::unbounded_channel();
     let recovery = Recovery::new(&idem)
-        .on(OPERATION, move |kept: (usize, Any)| {
-            read.send(kept).unwrap();
+        .on(OPERATION, move |input: (usize, Any)| {
+            read.send(input).unwrap();
             async { Ok::<_, Error>(()) }
         })
         .poll_interval(Duration::from_millis(50))
@@ -408,28 +408,28 @@ async fn kept(store: Arc<dyn Store>, cases: u32) {
         assert_eq!(value, values[number]);
         expected.retain(|it| *it != number);
     }
-    recovery.shutdown().await;
+    recovery.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_call_kept_is_the_value_on_sqlite() {
+async fn the_recovery_input_is_the_given_value_on_sqlite() {
     let directory = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(directory.path().join("kept.db"));
-    kept(Arc::new(store.await.unwrap()), 200).await;
+    let store = SqliteStore::open(directory.path().join("recovery.db"));
+    recovery_inputs(Arc::new(store.await.unwrap()), 200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn what_a_call_kept_is_the_value_on_postgres() {
+async fn the_recovery_input_is_the_given_value_on_postgres() {
     let store = PostgresStore::new(backends::postgres().await.unwrap());
     store.migrate().await.unwrap();
-    kept(Arc::new(store), 50).await;
+    recovery_inputs(Arc::new(store), 50).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-async fn what_a_call_kept_is_the_value_on_mysql() {
+async fn the_recovery_input_is_the_given_value_on_mysql() {
     let store = MySqlStore::new(backends::mysql().await.unwrap());
     store.migrate().await.unwrap();
-    kept(Arc::new(store), 50).await;
+    recovery_inputs(Arc::new(store), 50).await;
 }

@@ -14,7 +14,7 @@ use sqlx::{AssertSqlSafe, Row};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
-use crate::records::{HOUR, claim, outcome, own, told};
+use crate::records::{HOUR, claim, full_text, outcome, own};
 
 mod costs;
 
@@ -37,7 +37,7 @@ async fn execute(pool: &SqlitePool, statement: &str) {
 }
 
 fn assert_error(error: &StoreError, kind: StoreErrorKind, says: &str) {
-    assert_eq!(error.kind(), kind, "{}", told(error));
+    assert_eq!(error.kind(), kind, "{}", full_text(error));
     assert!(error.to_string().contains(says), "{error}");
     assert!(
         std::error::Error::source(error).is_some(),
@@ -60,7 +60,7 @@ async fn an_outcome_survives_closing_and_opening() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_open_and_migrate_one_file_concurrently() {
+async fn many_stores_open_and_migrate_one_file_concurrently() {
     let directory = tempfile::tempdir().unwrap();
     let mut opening = JoinSet::new();
     for number in 0..20 {
@@ -73,7 +73,7 @@ async fn many_open_and_migrate_one_file_concurrently() {
         });
     }
     for opened in opening.join_all().await {
-        opened.map_err(|error| told(&error)).unwrap();
+        opened.map_err(|error| full_text(&error)).unwrap();
     }
     let store = SqliteStore::open(file(&directory)).await.unwrap();
     let page = PageRequest {
@@ -141,7 +141,7 @@ async fn ten_processes_share_one_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_pools_on_one_file_have_one_winner_a_key() {
+async fn of_concurrent_claims_of_two_pools_on_one_file_one_is_granted() {
     let directory = tempfile::tempdir().unwrap();
     let stores = [
         SqliteStore::open(file(&directory)).await.unwrap(),
@@ -162,7 +162,7 @@ async fn two_pools_on_one_file_have_one_winner_a_key() {
 }
 
 #[tokio::test]
-async fn a_pool_of_the_users_own_keeps_its_own_tables() {
+async fn a_pool_of_the_user_may_have_its_own_tables() {
     let directory = tempfile::tempdir().unwrap();
     let options = SqliteConnectOptions::new()
         .filename(file(&directory))
@@ -210,6 +210,98 @@ async fn the_error_for_a_missing_table_names_the_remedy() {
     assert!(!error.is_retryable());
     let error = store.purge(10).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Schema, "run `migrate()`");
+}
+
+/// A record that one claim makes is found by the others, although each connection to such a database has a database of
+/// its own.
+#[tokio::test]
+async fn a_database_in_memory_has_one_connection() {
+    let opened = [
+        SqliteStore::open(":memory:").await.unwrap(),
+        SqliteStore::in_memory().await.unwrap(),
+        SqliteStore::connect("sqlite::memory:").await.unwrap(),
+        SqliteStore::connect("sqlite://?mode=memory").await.unwrap(),
+    ];
+    for store in opened {
+        let options = store.pool().options();
+        assert_eq!(options.get_max_connections(), 1);
+        assert_eq!(options.get_idle_timeout(), None);
+        assert_eq!(options.get_max_lifetime(), None);
+        let claims: Vec<_> = (0..20).map(|number| claim(&format!("k{number}"))).collect();
+        let mut claiming = JoinSet::new();
+        for claim in [claims.clone(), claims.clone()].concat() {
+            let store = store.clone();
+            claiming.spawn(async move { store.claim(&claim).await.unwrap() });
+        }
+        claiming.join_all().await;
+        let page = PageRequest {
+            limit: 100,
+            after: None,
+        };
+        let listed = store.list(&Filter::default(), &page).await.unwrap();
+        assert_eq!(listed.records.len(), claims.len());
+    }
+}
+
+#[tokio::test]
+async fn a_pool_whose_connections_have_databases_of_their_own_is_refused() {
+    for name in [
+        ":memory:",
+        "",
+        "file::memory:",
+        "file:shop?mode=memory",
+        "file:",
+    ] {
+        let options = SqliteStore::connect_options(name);
+        let several = SqlitePoolOptions::new().connect_lazy_with(options.clone());
+        let error = SqliteStore::new(several).migrate().await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Schema, "{name:?}");
+        assert!(error.to_string().contains("in_memory"), "{error}");
+        let one = SqlitePoolOptions::new().max_connections(1);
+        let one = one.connect_lazy_with(options);
+        SqliteStore::new(one).migrate().await.unwrap();
+    }
+    let shared = SqlitePoolOptions::new();
+    let shared = shared.connect("sqlite::memory:").await.unwrap();
+    SqliteStore::new(shared).migrate().await.unwrap();
+    assert!(SqliteStore::open("").await.is_err());
+}
+
+#[tokio::test]
+async fn a_url_opens_the_file_that_it_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = file(&directory);
+    let url = format!("sqlite://{}", path.display());
+
+    let error = SqliteStore::connect(&format!("{url}?mode=rw")).await;
+    assert_error(
+        &error.unwrap_err(),
+        StoreErrorKind::Unavailable,
+        "cannot be opened",
+    );
+    assert!(!path.exists());
+
+    let claim = claim("k");
+    let store = SqliteStore::connect(&url).await.unwrap();
+    own(&store, &claim).await;
+    let again = SqliteStore::connect(&format!("{url}?mode=rw"))
+        .await
+        .unwrap();
+    assert!(again.get(&claim.id).await.unwrap().is_some());
+    let durable: i64 = sqlx::query_scalar("PRAGMA synchronous")
+        .fetch_one(again.pool())
+        .await
+        .unwrap();
+    assert_eq!(durable, 2, "FULL, as `open` has it");
+
+    for url in [
+        "postgres://ann:geheim@db/shop",
+        "shop.db",
+        "sqlite:shop.db?mode=geheim",
+    ] {
+        let error = SqliteStore::connect(url).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Other, "{url}");
+    }
 }
 
 #[tokio::test]
@@ -414,7 +506,7 @@ async fn a_first_call_is_two_commits_and_a_replay_none() {
 }
 
 #[tokio::test]
-async fn a_replay_waits_for_no_writer() {
+async fn a_replay_does_not_wait_for_a_writer() {
     let directory = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(file(&directory)).await.unwrap();
     let owner = own(&store, &claim("done")).await;
@@ -435,7 +527,7 @@ async fn a_replay_waits_for_no_writer() {
 }
 
 #[tokio::test]
-async fn a_writer_that_goes_away_in_time_is_waited_for() {
+async fn a_claim_waits_for_another_writer_within_its_timeout() {
     let directory = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(file(&directory)).await.unwrap();
     let pool = pool(SqliteStore::connect_options(file(&directory))).await;

@@ -92,7 +92,11 @@ impl<P: Place> Shop<P> {
 
     async fn record(&self, key: &str) -> Option<Record> {
         let scope = Scope::none();
-        let found = self.idem.records().find(OPERATION, key, &scope).await;
+        let found = self
+            .idem
+            .records()
+            .find_scoped(OPERATION, key, &scope)
+            .await;
         found.unwrap()
     }
 

@@ -1,7 +1,7 @@
-//! What the compiler says of what the macros refuse.
+//! Compiler messages for code that the macros refuse.
 //!
-//! trybuild runs one `cargo check` over all cases of `fail`. A case of `pass` needs a link, and with one of them among
-//! the cases every dependency would be compiled again: so each of those is a test target of its own in the manifest.
+//! trybuild runs one `cargo check` for all cases of `fail`. A case of `pass` must be linked. If trybuild ran such a
+//! case, it would compile every dependency again, so each case of `pass` is a separate test target in the manifest.
 
 use std::fs;
 use std::path::Path;
@@ -15,10 +15,11 @@ fn each_misuse_has_its_message() {
 #[test]
 fn each_accepted_case_is_a_target() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let manifest = fs::read_to_string(package.join("Cargo.toml")).expect("the manifest is there");
+    let manifest =
+        fs::read_to_string(package.join("Cargo.toml")).expect("the manifest is readable");
     let mut cases = 0;
-    for case in fs::read_dir(package.join("pass")).expect("the cases are there") {
-        let case = case.expect("the folder can be read").file_name();
+    for case in fs::read_dir(package.join("pass")).expect("the folder of the cases is readable") {
+        let case = case.expect("the entry is readable").file_name();
         let path = format!("path = \"pass/{}\"", case.display());
         assert!(manifest.contains(&path), "no target has `{path}`");
         cases += 1;

@@ -1,8 +1,10 @@
-//! The few commands a contributor types: `cargo xtask test`, `servers`, `lint`, `bench`, `ci`.
+//! Commands for contributors: `cargo xtask test`, `servers`, `lint`, `docs`, `bench`, `prove`, `ci`.
 
+mod book;
 mod clients;
 mod packages;
 mod parts;
+mod prove;
 mod run;
 mod servers;
 mod test;
@@ -15,6 +17,7 @@ use lexopt::prelude::{Long, Short, Value, ValueExt as _};
 use serde_json::Value as Json;
 use xshell::cmd;
 
+use crate::prove::{Prove, prove};
 use crate::run::Run;
 use crate::test::{Fixtures, test};
 
@@ -22,32 +25,41 @@ const USAGE: &str = "\
 Usage: cargo xtask <command>
 
   test [--embedded] [NAME...]
-                      Runs every test, or only those of the named parts, stores and areas. Starts the private servers that
-                      these tests need, see `servers`. --embedded starts none, and tests that need a server are ignored.
-                      A run of every test has three lanes of parts, which run concurrently; the output of each part is in
-                      test-logs in the target directory. Ends with a table of the time of each part
+                      Runs every test, or only those of the named parts, stores and areas. Starts the private servers
+                      that these tests need, see `servers`. --embedded starts no server, and ignores tests that need
+                      one. Without a NAME, three lanes of parts run concurrently, and the output of each part is in
+                      test-logs in the target directory. Prints the time of each part at the end
   test --list         Lists the names: parts such as `ui` and `docs`, stores such as `postgres`, areas such as `http`
   servers [-- COMMAND...]
-                      starts a private PostgreSQL, MariaDB, Redis, Redis Cluster, RabbitMQ and NATS, and COMMAND with
-                      variables that tell where they are; without a COMMAND prints the variables, and runs until Ctrl-C.
-                      The variables are IDEM_TEST_POSTGRES_URL, IDEM_TEST_MYSQL_URL, IDEM_TEST_REDIS_URL,
-                      IDEM_TEST_REDIS_CLUSTER_URLS (separated by commas), IDEM_TEST_AMQP_URL and IDEM_TEST_NATS_URL;
-                      for one that is already set, nothing is started. IDEM_TEST_PYTHON is the interpreter of an
-                      environment in the target directory into which pip has installed the clients of the tests. On
-                      Debian, root gets what is missing installed
-  lint                formatting, clippy and rustdoc without a warning, idem-runtime with each feature alone
-                      and with some in pairs
-  bench               the benchmarks, as ratios to their baselines
-  ci                  lint, then test
+                      Starts private servers (PostgreSQL, MariaDB, Redis, Redis Cluster, RabbitMQ, NATS), and runs
+                      COMMAND with their addresses in variables. Without a COMMAND, prints the variables and waits for
+                      Ctrl-C. The variables are IDEM_TEST_POSTGRES_URL, IDEM_TEST_MYSQL_URL, IDEM_TEST_REDIS_URL,
+                      IDEM_TEST_REDIS_CLUSTER_URLS (separated by commas), IDEM_TEST_AMQP_URL and IDEM_TEST_NATS_URL.
+                      If a variable is already set, its server is not started. IDEM_TEST_PYTHON is the Python of an
+                      environment in the target directory, in which pip has installed the HTTP clients of the tests.
+                      As root on Debian, installs missing packages
+  lint                Checks formatting, and runs clippy and rustdoc with warnings as errors. Runs clippy on
+                      idem-runtime with each single feature, and with some pairs of features
+  docs                Builds the book into `book` in the target directory. If the machine does not have mdBook in the
+                      right version, compiles it into `tools` there. `test docs` compiles the code of the book, and
+                      `test tidy` checks its links
+  bench               Runs the benchmarks, which print ratios to their baselines
+  prove [--seed N] [--hours H] [--mutants]
+                      Runs seeds of the simulator from N on all cores, for H hours, by default from 0 for three minutes.
+                      --mutants instead applies each deliberate defect of the engine to a copy of the sources, and
+                      runs seeds until one fails. docs/proof.md has the results
+  ci                  Runs lint, then test
 ";
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 enum Command {
     Test { embedded: bool, names: Vec<String> },
     List,
     Servers { command: Vec<OsString> },
     Lint,
+    Docs,
     Bench,
+    Prove(Prove),
     Ci,
     Help,
 }
@@ -69,6 +81,16 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
     let mut names = Vec::new();
     let mut rest = Vec::new();
     while let Some(arg) = args.next()? {
+        if let Some(Command::Prove(prove)) = &mut command {
+            match arg {
+                Long("seed") => prove.seed = args.value()?.parse()?,
+                Long("hours") => prove.hours = args.value()?.parse()?,
+                Long("mutants") => prove.mutants = true,
+                Long("help") | Short('h') => return Ok(Command::Help),
+                other => return Err(other.unexpected().into()),
+            }
+            continue;
+        }
         match arg {
             Long("help") | Short('h') => return Ok(Command::Help),
             Long("embedded") => embedded = true,
@@ -83,10 +105,12 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
                         command: Vec::new(),
                     },
                     Some("lint") => Command::Lint,
+                    Some("docs") => Command::Docs,
                     Some("bench") => Command::Bench,
+                    Some("prove") => Command::Prove(Prove::default()),
                     Some("ci") => Command::Ci,
                     Some("help") => Command::Help,
-                    _ => bail!("there is no command {name:?}\n\n{USAGE}"),
+                    _ => bail!("unknown command {name:?}\n\n{USAGE}"),
                 });
             }
             Value(name) if matches!(command, Some(Command::Test { .. })) => {
@@ -99,13 +123,13 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
             other => return Err(other.unexpected().into()),
         }
     }
-    match command.with_context(|| format!("name a command\n\n{USAGE}"))? {
+    match command.with_context(|| format!("a command is missing\n\n{USAGE}"))? {
         Command::Test { .. } if list => Ok(Command::List),
         Command::Test { .. } => {
             parts::chosen(&names)?;
             Ok(Command::Test { embedded, names })
         }
-        _ if embedded || list => bail!("`--embedded` and `--list` belong to `test`\n\n{USAGE}"),
+        _ if embedded || list => bail!("only `test` accepts `--embedded` and `--list`\n\n{USAGE}"),
         Command::Servers { .. } => Ok(Command::Servers { command: rest }),
         other => Ok(other),
     }
@@ -119,7 +143,9 @@ fn execute(command: Command) -> anyhow::Result<()> {
         Command::List => print!("{}", parts::list()),
         Command::Servers { command } => return servers(&mut run, &command),
         Command::Lint => lint(&mut run)?,
+        Command::Docs => book::build(&mut run)?,
         Command::Bench => bench(&mut run)?,
+        Command::Prove(what) => prove(&mut run, &what)?,
         Command::Ci => {
             lint(&mut run)?;
             test(&mut run, false, &[])?;
@@ -129,7 +155,7 @@ fn execute(command: Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the command beside the servers, or waits for Ctrl-C. Either way they end with this process.
+/// Starts the servers, and runs the command or waits for Ctrl-C. The servers stop when this process ends.
 fn servers(run: &mut Run, command: &[OsString]) -> anyhow::Result<()> {
     let (_, needs) = parts::chosen::<&str>(&[])?;
     let fixtures = Fixtures::of(run, &needs)?;
@@ -141,7 +167,7 @@ fn servers(run: &mut Run, command: &[OsString]) -> anyhow::Result<()> {
     for (name, value) in fixtures.variables() {
         println!("export {name}='{value}'");
     }
-    eprintln!("Ctrl-C stops them");
+    eprintln!("press Ctrl-C to stop the servers");
     loop {
         std::thread::park();
     }
@@ -162,21 +188,21 @@ fn lint(run: &mut Run) -> anyhow::Result<()> {
     run.step("clippy, no features", |sh| {
         Ok(cmd!(
             sh,
-            "{cargo} clippy -p idem-runtime --no-default-features -- -D warnings"
+            "{cargo} clippy -p idem-client -p idem-runtime -p idem-store --no-default-features -- -D warnings"
         )
         .run()?)
     })?;
     let metadata = run.metadata()?;
-    // What has code of its own only beside another.
+    // Pairs of features with code that neither of them has without the other.
     let pairs = [
         "outbox,sqlite",
         "outbox,postgres",
         "outbox,mysql",
         "cache,redis",
     ];
-    let alone = features(&metadata, "idem-runtime")?;
-    for features in alone.into_iter().chain(pairs.map(String::from)) {
-        run.step(&format!("clippy, {features} alone"), |sh| {
+    let single = features(&metadata, "idem-runtime")?;
+    for features in single.into_iter().chain(pairs.map(String::from)) {
+        run.step(&format!("clippy, only {features}"), |sh| {
             Ok(cmd!(
                 sh,
                 "{cargo} clippy -p idem-runtime --no-default-features --features {features} -- -D warnings"
@@ -198,9 +224,9 @@ fn bench(run: &mut Run) -> anyhow::Result<()> {
     })
 }
 
-/// The features of a package, but `default`.
+/// Features of a package, without `default`.
 fn features(metadata: &str, package: &str) -> anyhow::Result<Vec<String>> {
-    let metadata: Json = serde_json::from_str(metadata).context("cargo's metadata")?;
+    let metadata: Json = serde_json::from_str(metadata).context("invalid metadata from cargo")?;
     metadata["packages"]
         .as_array()
         .into_iter()
@@ -209,7 +235,7 @@ fn features(metadata: &str, package: &str) -> anyhow::Result<Vec<String>> {
         .and_then(|it| it["features"].as_object())
         .map(|features| features.keys().filter(|it| *it != "default").cloned())
         .map(Iterator::collect)
-        .with_context(|| format!("there is no package {package}"))
+        .with_context(|| format!("the workspace has no package {package}"))
 }
 
 #[cfg(test)]
@@ -243,11 +269,21 @@ mod tests {
             servers(&["ls", "-l", "--help"])
         );
         assert_eq!(parsed(&["ci"]), Ok(Command::Ci));
+        assert_eq!(parsed(&["docs"]), Ok(Command::Docs));
+        assert_eq!(parsed(&["prove"]), Ok(Command::Prove(Prove::default())));
+        assert_eq!(
+            parsed(&["prove", "--seed", "7", "--hours", "0.5", "--mutants"]),
+            Ok(Command::Prove(Prove {
+                seed: 7,
+                hours: 0.5,
+                mutants: true
+            }))
+        );
         assert_eq!(parsed(&["lint", "--help"]), Ok(Command::Help));
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn unknown_commands_and_options_are_refused() {
         for args in [
             &["tset"][..],
             &[],
@@ -256,7 +292,11 @@ mod tests {
             &["lint", "--embedded"],
             &["lint", "--list"],
             &["lint", "test"],
+            &["docs", "--list"],
             &["lint", "--", "test"],
+            &["prove", "--hours"],
+            &["prove", "x"],
+            &["test", "--seed", "7"],
             &["servers", "--embedded"],
         ] {
             assert!(parsed(args).is_err(), "{args:?}");

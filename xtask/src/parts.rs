@@ -1,38 +1,38 @@
-//! The parts of `cargo xtask test`, and the names that run some of them.
+//! Parts of `cargo xtask test`, and names of stores and areas that select tests from them.
 
 use anyhow::{Context as _, bail};
 use serde_json::Value as Json;
 
-/// One part of the whole run.
+/// One part of the test run.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     pub(crate) work: Work,
     pub(crate) needs: &'static [Need],
-    /// In a whole run the parts of a lane run one by one, beside those of the other lanes: most of them wait more than
-    /// they compute. The first lane takes longest. At its end, when the others have ended, it runs what waits for brokers
-    /// with time limits of their own.
+    /// Lane in a run of all parts. The parts of a lane run in order, and the lanes run concurrently, because most parts
+    /// wait more than they compute. The first lane takes longest, so its last parts run without the other lanes. The
+    /// consumers of brokers run there, because they have time limits.
     pub(crate) lane: usize,
 }
 
-/// How a part is run.
+/// Command that runs a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// The unit tests in the libraries and programs of every package.
+    /// Unit tests in the libraries and programs of every package.
     Units,
-    /// Test targets of a package: those named, or all of them.
+    /// The named test targets of a package, or all of them if the list is empty.
     Targets {
         package: &'static str,
         targets: &'static [&'static str],
     },
-    /// The examples in the documentation of every library.
+    /// Examples in the documentation of every library.
     Documentation,
-    /// The program `crash` of `idem-tests`. A filter is the name of a store.
+    /// The program `crash` of `idem-tests`, filtered by the names of stores.
     Crash,
 }
 
-/// Something that tests ask the machine for.
+/// Server or program that tests need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     Postgres,
@@ -41,14 +41,14 @@ pub(crate) enum Need {
     RedisCluster,
     RabbitMq,
     Nats,
-    /// Python's clients, which pip installs.
+    /// Python's HTTP clients, which pip installs.
     Python,
-    /// The programs of all servers, which the tests start themselves.
+    /// The installed programs of all servers, for tests that start their own.
     Programs,
 }
 
 impl Need {
-    /// The Debian packages that it comes from; `None` for all that the tests use.
+    /// Debian packages that provide it; `None` for all packages of the tests.
     pub(crate) fn packages(self) -> Option<&'static [&'static str]> {
         match self {
             Self::Postgres => Some(&["postgresql"]),
@@ -64,7 +64,7 @@ impl Need {
 
 use self::Need::{MySql, Nats, Postgres, Programs, Python, RabbitMq, Redis, RedisCluster};
 
-/// The whole run, in this order.
+/// All parts, in the order in which they run.
 pub(crate) const PARTS: &[Part] = &[
     Part {
         name: "units",
@@ -123,6 +123,13 @@ pub(crate) const PARTS: &[Part] = &[
         lane: 0,
     },
     Part {
+        name: "sim",
+        about: "the engine under simulated faults: 200 seeds, and defects that must be found",
+        work: package("idem-sim"),
+        needs: &[],
+        lane: 1,
+    },
+    Part {
         name: "clients",
         about: "HTTP clients over a network that loses requests and replies",
         work: target(&["clients"]),
@@ -145,14 +152,14 @@ pub(crate) const PARTS: &[Part] = &[
     },
     Part {
         name: "examples",
-        about: "each example run to its end, and its page in a headless Chromium",
+        about: "every example, and the page of `payments -- serve` in a headless Chromium",
         work: package("idem-examples"),
         needs: &[Programs],
         lane: 0,
     },
     Part {
         name: "docs",
-        about: "the examples in the documentation",
+        about: "examples in the documentation",
         work: Work::Documentation,
         needs: &[],
         lane: 1,
@@ -180,12 +187,12 @@ const fn target(targets: &'static [&'static str]) -> Work {
     }
 }
 
-/// A store, or an area that is no part of its own.
+/// Store or area: a selection of tests from several parts.
 #[derive(Debug)]
 pub(crate) struct Area {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    /// Parts by name, with the arguments that choose tests in them.
+    /// Names of parts, each with the arguments that select its tests.
     runs: &'static [(&'static str, &'static [&'static str])],
     needs: &'static [Need],
 }
@@ -270,6 +277,7 @@ pub(crate) const AREAS: &[Area] = &[
             &[
                 "engine::",
                 "batches::",
+                "connect::",
                 "imposter::",
                 "issued::",
                 "keys::",
@@ -326,7 +334,7 @@ pub(crate) const AREAS: &[Area] = &[
         name: "client",
         about: "the crate's own HTTP client",
         runs: &[
-            ("units", &["client::"]),
+            ("units", &["wire::"]),
             ("integration", &["client::"]),
             ("clients", &["idem_client::"]),
         ],
@@ -349,10 +357,11 @@ pub(crate) const AREAS: &[Area] = &[
     },
 ];
 
-/// A part, and the arguments that choose tests in it; none for all of them.
+/// Part, with the arguments that select its tests. Without arguments all its tests run.
 pub(crate) type Chosen = (&'static Part, &'static [&'static str]);
 
-/// What the names stand for, in their order, and what it needs; everything where there is no name.
+/// Looks up names. Returns the parts in the order of the names, and everything they need. Without names, returns all
+/// parts.
 pub(crate) fn chosen<S: AsRef<str>>(names: &[S]) -> anyhow::Result<(Vec<Chosen>, Vec<Need>)> {
     if names.is_empty() {
         let needs = PARTS.iter().flat_map(|it| it.needs).copied().collect();
@@ -365,12 +374,15 @@ pub(crate) fn chosen<S: AsRef<str>>(names: &[S]) -> anyhow::Result<(Vec<Chosen>,
             needs.extend_from_slice(part.needs);
         } else if let Some(area) = AREAS.iter().find(|it| it.name == name) {
             for (name, arguments) in area.runs {
-                chosen.push((part(name).context("an area names parts")?, *arguments));
+                chosen.push((
+                    part(name).context("an area names an unknown part")?,
+                    *arguments,
+                ));
             }
             needs.extend_from_slice(area.needs);
         } else {
             bail!(
-                "there is no part or area {name:?}, take some of {}",
+                "unknown part, store or area {name:?}; known names: {}",
                 self::names().collect::<Vec<_>>().join(", ")
             );
         }
@@ -389,19 +401,19 @@ fn names() -> impl Iterator<Item = &'static str> {
     parts.chain(AREAS.iter().map(|it| it.name))
 }
 
-/// The names, with what each is about.
+/// Lists the names, each with a description.
 pub(crate) fn list() -> String {
     let line = |(name, about)| format!("  {name:<14} {about}\n");
     let parts = PARTS.iter().map(|it| line((it.name, it.about)));
     let areas = AREAS.iter().map(|it| line((it.name, it.about)));
     format!(
-        "Parts of the whole run:\n{}\nStores and areas, each a choice of tests from these parts:\n{}",
+        "Parts:\n{}\nStores and areas, which select tests from these parts:\n{}",
         parts.collect::<String>(),
         areas.collect::<String>()
     )
 }
 
-/// A target of the workspace that has tests.
+/// Cargo target that has tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) package: String,
@@ -410,9 +422,9 @@ pub(crate) struct Target {
     pub(crate) name: String,
 }
 
-/// The targets that `cargo test` runs, in cargo's metadata.
+/// Reads the targets that `cargo test` runs from cargo's metadata.
 pub(crate) fn targets(metadata: &str) -> anyhow::Result<Vec<Target>> {
-    let metadata: Json = serde_json::from_str(metadata).context("cargo's metadata")?;
+    let metadata: Json = serde_json::from_str(metadata).context("invalid metadata from cargo")?;
     let text = |value: &Json| value.as_str().map(str::to_owned);
     let mut found = Vec::new();
     for package in metadata["packages"].as_array().into_iter().flatten() {
@@ -435,7 +447,7 @@ pub(crate) fn targets(metadata: &str) -> anyhow::Result<Vec<Target>> {
 }
 
 impl Work {
-    /// Whether the tests of a target belong to this part.
+    /// Returns true if the tests of a target belong to this part.
     pub(crate) fn has(self, target: &Target) -> bool {
         let is_test = target.kind == "test";
         match self {
@@ -461,7 +473,7 @@ mod tests {
 
     fn workspace() -> &'static Path {
         let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-        own.parent().expect("xtask lies in the workspace")
+        own.parent().expect("xtask is in the workspace")
     }
 
     #[test]
@@ -471,16 +483,20 @@ mod tests {
             .current_dir(workspace())
             .output()
             .expect("cargo runs");
-        let targets = targets(&String::from_utf8_lossy(&output.stdout)).expect("it is JSON");
+        let targets =
+            targets(&String::from_utf8_lossy(&output.stdout)).expect("the metadata is JSON");
         assert!(targets.len() > 10, "{targets:?}");
         let mut seen = BTreeSet::new();
         for target in &targets {
             let parts = PARTS.iter().filter(|it| it.work.has(target));
             let parts: Vec<_> = parts.map(|it| it.name).collect();
             assert_eq!(parts.len(), 1, "{target:?} is in {parts:?}");
-            // `--test NAME` means all targets of this name in the workspace.
+            // `--test NAME` selects all targets of this name in the workspace.
             let Target { kind, name, .. } = target;
-            assert!(seen.insert((kind, name)), "two are like {target:?}");
+            assert!(
+                seen.insert((kind, name)),
+                "two targets have the name of {target:?}"
+            );
         }
         for part in PARTS {
             if let Work::Targets { targets: named, .. } = part.work {
@@ -494,8 +510,8 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_run_is_every_part_without_a_filter() {
-        let (whole, needs) = chosen::<&str>(&[]).expect("no name is wrong");
+    fn without_names_every_part_runs_unfiltered() {
+        let (whole, needs) = chosen::<&str>(&[]).expect("no name is unknown");
         let names: Vec<_> = whole.iter().map(|(part, _)| part.name).collect();
         assert_eq!(names, PARTS.iter().map(|it| it.name).collect::<Vec<_>>());
         assert!(whole.iter().all(|(_, filter)| filter.is_empty()));
@@ -517,7 +533,8 @@ mod tests {
 
     #[test]
     fn each_module_of_the_integration_tests_is_in_an_area() {
-        let main = fs::read_to_string(workspace().join("tests/it/main.rs")).expect("it is there");
+        let main =
+            fs::read_to_string(workspace().join("tests/it/main.rs")).expect("the file is readable");
         let filters: Vec<_> = AREAS
             .iter()
             .flat_map(|it| it.runs)
@@ -533,13 +550,13 @@ mod tests {
             let path = format!("{module}::");
             assert!(
                 filters.iter().any(|it| path.contains(**it)),
-                "no area has `{module}`"
+                "no area runs `{module}`"
             );
         }
     }
 
     #[test]
-    fn names_are_looked_up_and_unknown_ones_refused() {
+    fn known_names_are_found_and_unknown_ones_refused() {
         let unique: BTreeSet<_> = names().collect();
         assert_eq!(unique.len(), PARTS.len() + AREAS.len());
         for name in names() {

@@ -1,4 +1,4 @@
-//! Steps with a headline each, and a table of what they took at the end.
+//! Runs steps, each under a headline, and prints a table of their times.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -19,16 +19,16 @@ pub(crate) struct Run {
     steps: Vec<Step>,
 }
 
-/// A step that has ended.
+/// A finished step.
 struct Step {
     name: String,
     took: Duration,
-    /// Processor time of its processes, where the system tells it.
+    /// Processor time of its processes, where the system reports it.
     cpu: Option<Duration>,
     passed: bool,
 }
 
-/// A step that is commands, which all run whatever the others say.
+/// A step made of commands. All of them run, even if one fails.
 pub(crate) struct Job {
     pub(crate) name: String,
     pub(crate) commands: Vec<Command>,
@@ -40,7 +40,7 @@ impl Run {
         let own = std::env::var_os("CARGO_MANIFEST_DIR").context("run this as `cargo xtask`")?;
         let root = Path::new(&own)
             .parent()
-            .context("xtask lies in the repository")?;
+            .context("the folder of xtask has no parent")?;
         shell.change_dir(root);
         Ok(Self {
             root: root.to_owned(),
@@ -51,7 +51,7 @@ impl Run {
         })
     }
 
-    /// The cargo that runs this, so that all steps use one toolchain.
+    /// Path of the cargo that started this program, so that all steps use one toolchain.
     pub(crate) fn cargo(&self) -> OsString {
         self.cargo.clone()
     }
@@ -60,13 +60,16 @@ impl Run {
         &self.shell
     }
 
-    /// A step under its headline; its failure names it.
+    /// Prints a headline and runs a step.
+    ///
+    /// # Errors
+    /// The error of `work`, with the name of the step.
     pub(crate) fn step<T>(
         &mut self,
         name: &str,
         work: impl FnOnce(&Shell) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        // The steps' own output goes to either stream; on the same one as most of it, headlines stand in order.
+        // Most output of cargo goes to standard error. Headlines on the same stream keep their place in it.
         eprintln!("\n==== {name}");
         let (began, cpu) = (Instant::now(), children_cpu());
         let done = work(&self.shell).with_context(|| format!("step `{name}` failed"))?;
@@ -91,13 +94,13 @@ impl Run {
         Ok(metadata.quiet().read()?)
     }
 
-    /// Sets a variable for the steps and commands from here on.
+    /// Sets an environment variable for all later steps and commands.
     pub(crate) fn set_var(&mut self, name: &str, value: &str) {
         self.shell.set_var(name, value);
         self.variables.push((name.to_owned(), value.to_owned()));
     }
 
-    /// A program that starts in this folder of the repository.
+    /// Command that starts a program in a folder of the repository.
     pub(crate) fn command(&self, program: impl Into<OsString>, folder: &Path) -> Command {
         let mut command = Command::new(program.into());
         command.current_dir(self.root.join(folder));
@@ -113,11 +116,11 @@ impl Run {
         self.root.join(target)
     }
 
-    /// Runs the jobs of each lane one by one, and the lanes concurrently. With several lanes the output of a job is
-    /// printed when the job has ended.
+    /// Runs the jobs of each lane in order, and the lanes concurrently. With several lanes, the output of a job is
+    /// printed after the job has ended.
     ///
     /// # Errors
-    /// Some jobs failed. All have run.
+    /// Returns an error if a job failed. All other jobs run nevertheless.
     pub(crate) fn lanes(&mut self, lanes: Vec<Vec<Job>>) -> anyhow::Result<()> {
         let logs = match lanes.len() {
             0 | 1 => None,
@@ -145,8 +148,8 @@ impl Run {
             }
             anyhow::Ok(steps)
         })?;
-        let failed: Vec<_> = steps.iter().filter(|it| !it.passed).collect();
-        let failed: Vec<_> = failed.iter().map(|it| it.name.clone()).collect();
+        let failed = steps.iter().filter(|it| !it.passed);
+        let failed: Vec<_> = failed.map(|it| it.name.clone()).collect();
         self.steps.extend(steps);
         if !failed.is_empty() {
             self.total();
@@ -155,7 +158,7 @@ impl Run {
         Ok(())
     }
 
-    /// Prints what the steps took. Those of several lanes overlap.
+    /// Prints the time of each step. Steps of different lanes overlap.
     pub(crate) fn total(&self) {
         if self.steps.is_empty() {
             return;
@@ -167,7 +170,7 @@ impl Run {
             let mark = if step.passed { "" } else { " FAILED" };
             print_row(step.took, step.cpu, &format!("{}{mark}", step.name));
         }
-        let all = format!("all {} steps, one by one", self.steps.len());
+        let all = format!("sum of {} steps", self.steps.len());
         let cpu = self.steps.iter().map(|it| it.cpu).sum();
         print_row(self.steps.iter().map(|it| it.took).sum(), cpu, &all);
     }
@@ -185,7 +188,7 @@ impl Job {
         };
         match &log {
             Some(log) => {
-                eprintln!("---- {name} begins, see {}", log.display());
+                eprintln!("---- {name} starts, its output goes to {}", log.display());
                 File::create(log)?;
             }
             None => eprintln!("\n==== {name}"),
@@ -198,7 +201,7 @@ impl Job {
             }
             let mut child = command
                 .spawn()
-                .with_context(|| format!("{name}: {command:?} cannot be started"))?;
+                .with_context(|| format!("{name}: cannot start {command:?}"))?;
             step.cpu = step.cpu.zip(cpu_at_end(&child)).map(|(a, b)| a + b);
             step.passed &= child.wait()?.success();
         }
@@ -219,12 +222,12 @@ fn print_row(took: Duration, cpu: Option<Duration>, name: &str) {
     eprintln!("{:>8.1} s {cpu:>12}  {name}", took.as_secs_f64());
 }
 
-/// Waits for the end of a process, and returns the processor time of it and of those that it waited for. `None` at once
-/// where the system does not tell.
+/// Waits for the end of a process. Returns the processor time of the process and of the children that it waited for.
+/// Returns `None` without waiting where the system does not report processor time.
 fn cpu_at_end(child: &Child) -> Option<Duration> {
     loop {
         let stat = Stat::of(&child.id().to_string())?;
-        // A process that has ended is kept until its end is asked for.
+        // An ended process stays a zombie, with its times, until its parent waits for it.
         if stat.state == "Z" {
             return Some(stat.own + stat.children);
         }
@@ -232,12 +235,12 @@ fn cpu_at_end(child: &Child) -> Option<Duration> {
     }
 }
 
-/// The processor time of the processes that this one has started and that have ended.
+/// Processor time of the ended children of this process.
 fn children_cpu() -> Option<Duration> {
     Some(Stat::of("self")?.children)
 }
 
-/// What Linux says of a process, see `proc_pid_stat(5)`.
+/// State and times of a process on Linux, see `proc_pid_stat(5)`.
 struct Stat {
     state: String,
     own: Duration,
@@ -247,10 +250,10 @@ struct Stat {
 impl Stat {
     fn of(process: &str) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-        // The name, which may have spaces in it, ends with the last parenthesis.
+        // The name is in parentheses and may itself contain spaces and parentheses.
         let (_, fields) = stat.rsplit_once(')')?;
         let fields: Vec<_> = fields.split_whitespace().collect();
-        // In hundredths of a second, by users and by the system.
+        // Two numbers, in hundredths of a second: time in user mode, then in kernel mode.
         let time = |first: usize| {
             let both = fields.get(first..first + 2)?.iter();
             let ticks = both.map(|it| it.parse::<u64>().ok()).sum::<Option<u64>>()?;
@@ -280,7 +283,7 @@ mod tests {
     #[test]
     fn a_job_that_fails_does_not_hide_the_others() {
         let mut run = Run {
-            shell: Shell::new().expect("there is a directory"),
+            shell: Shell::new().expect("there is a working directory"),
             root: std::env::temp_dir().join(format!("idem-xtask-{}", std::process::id())),
             cargo: "cargo".into(),
             variables: Vec::new(),
@@ -290,7 +293,7 @@ mod tests {
             vec![job("a", "echo out; echo err >&2; exit 1"), job("b", "true")],
             vec![job("c", "true"), job("d e", "exit 2")],
         ];
-        let error = run.lanes(lanes).expect_err("two of them fail");
+        let error = run.lanes(lanes).expect_err("two jobs fail");
         assert_eq!(error.to_string(), "failed: a, d e");
         let steps: Vec<_> = run.steps.iter().map(|it| (&*it.name, it.passed)).collect();
         assert_eq!(
@@ -298,13 +301,17 @@ mod tests {
             [("a", false), ("b", true), ("c", true), ("d e", false)]
         );
         let log = run.target().join("test-logs/a.log");
-        assert_eq!(fs::read_to_string(log).expect("its log"), "out\nerr\n");
-        run.lanes(vec![vec![job("f", "true")]]).expect("it passes");
+        assert_eq!(
+            fs::read_to_string(log).expect("the job has a log"),
+            "out\nerr\n"
+        );
+        run.lanes(vec![vec![job("f", "true")]])
+            .expect("the job passes");
         let _ = fs::remove_dir_all(&run.root);
     }
 
     #[test]
-    fn processor_time_is_that_of_a_process_and_its_children() {
+    fn processor_time_includes_children() {
         let spin = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
         let script = format!("sh -c '{spin}'; {spin}");
         let mut child = Command::new("sh")
@@ -312,7 +319,7 @@ mod tests {
             .spawn()
             .expect("there is a shell");
         let cpu = cpu_at_end(&child);
-        assert!(child.wait().expect("it ends").success());
+        assert!(child.wait().expect("the process ends").success());
         if cfg!(target_os = "linux") {
             assert!(
                 cpu.is_some_and(|it| it > Duration::from_millis(20)),

@@ -1,4 +1,4 @@
-//! The servers that the tests of the stores need: private ones, or those that the caller names.
+//! Starts the private servers that tests need, unless a variable names one.
 
 use idem_servers::{Options, RedisCluster, Server};
 use xshell::Shell;
@@ -8,7 +8,7 @@ use crate::parts::Need;
 
 type Start = fn() -> anyhow::Result<Server>;
 
-/// Running servers, and the variables by which the tests find them. Dropping this stops them.
+/// Running servers, and the variables with their addresses. Dropping this value stops the servers.
 pub(crate) struct Servers {
     variables: Vec<(&'static str, String)>,
     _servers: Vec<Server>,
@@ -25,12 +25,12 @@ impl Servers {
         }
     }
 
-    /// Starts those that are needed and whose variable the caller has not set.
+    /// Starts the needed servers, except those whose variable is already set.
     pub(crate) fn start(sh: &Shell, needs: &[Need]) -> anyhow::Result<Self> {
         let is_wanted = |need: Need, name: &str| match std::env::var_os(name) {
             _ if !needs.contains(&need) => false,
             Some(_) => {
-                eprintln!("{name} is set: nothing is started for it");
+                eprintln!("{name} is set: its server is not started");
                 false
             }
             None => true,
@@ -62,11 +62,11 @@ impl Servers {
         let cluster = is_wanted(Need::RedisCluster, "IDEM_TEST_REDIS_CLUSTER_URLS");
         packages::install(sh, || {
             let mut missing = idem_servers::missing_packages();
-            missing.retain(|it| is_asked_for(it, needs));
+            missing.retain(|it| is_needed(it, needs));
             missing
         })?;
 
-        // They take longer to start than to ask for, so all start at once.
+        // The servers start concurrently, because each takes seconds.
         let (servers, cluster) = std::thread::scope(|scope| {
             let servers: Vec<_> = wanted
                 .into_iter()
@@ -99,7 +99,7 @@ impl Servers {
         })
     }
 
-    /// The variables of the servers started here.
+    /// Variables with the addresses of the started servers.
     pub(crate) fn variables(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.variables
             .iter()
@@ -107,8 +107,8 @@ impl Servers {
     }
 }
 
-/// Whether a Debian package is among what is needed, or has programs that any test may use.
-fn is_asked_for(package: &str, needs: &[Need]) -> bool {
+/// Returns true if a Debian package is needed for `needs`, or has programs that any test may use.
+fn is_needed(package: &str, needs: &[Need]) -> bool {
     const COMMON: [&str; 3] = ["procps", "faketime", "curl"];
     let is_of = |need: &Need| need.packages().is_none_or(|them| them.contains(&package));
     COMMON.contains(&package) || needs.iter().any(is_of)

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: the whole run, or some of its parts.
+//! `cargo xtask test`: runs all tests, or the tests of some names.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use crate::parts::{self, Chosen, Need, Part, Target, Work};
 use crate::run::{Job, Run};
 use crate::servers::Servers;
 
-/// Runs the parts and areas of these names, or everything where there is none.
+/// Runs the named parts, stores and areas, or all parts if there is no name.
 ///
-/// Cargo builds for the whole workspace with all features, whatever is chosen: it would build a package that is named
-/// alone with other features, and its dependencies once more.
+/// Cargo builds for the whole workspace with all features, even for a single part. With `--package` it would use other
+/// features, and build the dependencies again.
 pub(crate) fn test(run: &mut Run, embedded: bool, names: &[String]) -> anyhow::Result<()> {
     let (chosen, needs) = parts::chosen(names)?;
     let _fixtures = match embedded {
@@ -30,7 +30,7 @@ pub(crate) fn test(run: &mut Run, embedded: bool, names: &[String]) -> anyhow::R
         false => chosen
             .iter()
             .flat_map(|(part, _)| selection(part, &targets))
-            // Several parts may have the same target, and cargo refuses a repeated `--lib`.
+            // Several parts may select one target, and cargo refuses a repeated `--lib`.
             .collect::<BTreeSet<_>>()
             .into_iter()
             .collect(),
@@ -49,7 +49,7 @@ pub(crate) fn test(run: &mut Run, embedded: bool, names: &[String]) -> anyhow::R
     })?;
     let mut lanes: Vec<Vec<Job>> = Vec::new();
     for (part, filter) in chosen {
-        // The choice of a caller is run in its order, and its output seen at once.
+        // Named parts run in the order of their names, in one lane, so that their output appears immediately.
         let lane = if names.is_empty() { part.lane } else { 0 };
         lanes.resize_with(lanes.len().max(lane + 1), Vec::new);
         lanes[lane].extend(jobs(run, (part, filter), &built, embedded)?);
@@ -57,12 +57,12 @@ pub(crate) fn test(run: &mut Run, embedded: bool, names: &[String]) -> anyhow::R
     run.lanes(lanes)
 }
 
-/// What cargo is told to build for a part.
+/// Arguments with which cargo builds a part.
 fn selection(part: &Part, targets: &[Target]) -> Vec<String> {
     match part.work {
-        // Cargo builds the programs of a package with its tests; this is the smallest of them.
+        // Cargo builds the programs of a package together with any test of it. `costs` is the smallest test.
         Work::Crash => vec!["--test=costs".to_owned()],
-        // Cargo cannot build these without running them.
+        // Cargo cannot build the examples without running them.
         Work::Documentation => Vec::new(),
         Work::Units | Work::Targets { .. } => targets
             .iter()
@@ -75,7 +75,7 @@ fn selection(part: &Part, targets: &[Target]) -> Vec<String> {
     }
 }
 
-/// What is run for a part: one job, but for each round of crashes one.
+/// Jobs of a part: one, or one for each round of `crash`.
 fn jobs(
     run: &Run,
     (part, filter): Chosen,
@@ -88,7 +88,7 @@ fn jobs(
         Work::Crash => return crash_rounds(run, built, embedded, filter),
         Work::Documentation => {
             let mut command = run.command(run.cargo(), Path::new("."));
-            // By itself: an example that is marked `ignore` is not meant to be compiled.
+            // Without `--include-ignored`, because an example marked `ignore` must not be compiled.
             command.args(["test", "--workspace", "--all-features", "--doc"]);
             vec![command]
         }
@@ -107,21 +107,23 @@ fn jobs(
     Ok(vec![Job { name, commands }])
 }
 
-/// Whether tests run that are marked as ignored because they need a server. Those of a table of stores leave out by
-/// themselves what has no server, and an area starts the servers of its own stores alone.
+/// Argument that also runs the tests that need a server, which are marked as ignored.
+///
+/// `conformance` and `drops` mark a test as ignored only if its server was not started. An area starts the servers of
+/// its own stores only, so the tests of other stores must stay ignored.
 fn includes_ignored((part, filter): Chosen, embedded: bool) -> Option<&'static str> {
     let is_table = ["conformance", "drops"].contains(&part.name);
     (!embedded && (filter.is_empty() || !is_table)).then_some("--include-ignored")
 }
 
-/// What the tests need of the machine: the servers and the clients.
+/// Servers and HTTP clients for the tests.
 pub(crate) struct Fixtures {
     servers: Servers,
     python: Option<String>,
 }
 
 impl Fixtures {
-    /// Installs and starts them, and tells the steps from here on where they are.
+    /// Installs and starts what is needed, and sets its variables for all later steps.
     pub(crate) fn of(run: &mut Run, needs: &[Need]) -> anyhow::Result<Self> {
         let python = match needs.contains(&Need::Python) {
             true => Some(run.step("clients", clients::python)?),
@@ -144,16 +146,15 @@ impl Fixtures {
     }
 }
 
-/// A round of the program `crash`: its arguments, and the stores that it is for.
+/// Round of the program `crash`: its arguments and its stores.
 struct Round {
     name: &'static str,
     arguments: &'static str,
     stores: &'static [&'static str],
 }
 
-/// Kills processes while they charge, and the servers under them: with leases, in transactions, and with callers that
-/// leave and one pool for all kinds of calls.
-/// `cargo run -p idem-tests --bin crash -- --help` tells how to do it for longer.
+/// Rounds that kill worker processes and their servers. Calls use leases (`leased`), transactions (`tx`), or both on
+/// one pool while callers leave (`mixed`). For longer rounds see `cargo run -p idem-tests --bin crash -- --help`.
 const ROUNDS: &[Round] = &[
     Round {
         name: "leased",
@@ -179,7 +180,7 @@ const ROUNDS: &[Round] = &[
     },
 ];
 
-/// The stores that have no server.
+/// Stores that have no server.
 const EMBEDDED: &[&str] = &["sqlite", "memory"];
 
 fn crash_rounds(
@@ -214,15 +215,15 @@ fn crash_rounds(
 #[derive(Debug, PartialEq)]
 struct Program {
     target: Target,
-    /// Whether it runs the tests of the target.
+    /// True if the program runs the tests of the target.
     is_test: bool,
     path: String,
-    /// Where its package lies.
+    /// Folder of its package.
     folder: PathBuf,
 }
 
 impl Program {
-    /// Runs it as `cargo test` does.
+    /// Command with the folder and variables that `cargo test` sets.
     fn command(&self, run: &Run) -> Command {
         let mut command = run.command(&self.path, &self.folder);
         command.env("CARGO_MANIFEST_DIR", &self.folder);
@@ -231,12 +232,12 @@ impl Program {
     }
 }
 
-/// The programs in cargo's messages about what it built.
+/// Reads the built programs from cargo's messages.
 fn programs(messages: &str) -> anyhow::Result<Vec<Program>> {
     let mut programs = Vec::new();
     for line in messages.lines() {
         let message: Json = serde_json::from_str(line)
-            .with_context(|| format!("cargo said something that is not JSON: {line}"))?;
+            .with_context(|| format!("cargo printed a line that is not JSON: {line}"))?;
         let text = |value: &Json| value.as_str().map(str::to_owned);
         let target = &message["target"];
         if let (Some(path), Some(manifest), Some(kind), Some(name)) = (
@@ -245,7 +246,7 @@ fn programs(messages: &str) -> anyhow::Result<Vec<Program>> {
             text(&target["kind"][0]),
             text(&target["name"]),
         ) {
-            // Such as `path+file:///…/examples#idem-examples@0.1.0`, or `…/idem-runtime#0.1.0`.
+            // Examples: `path+file:///…/examples#idem-examples@0.1.0`, `…/idem-runtime#0.1.0`.
             let id = message["package_id"].as_str().unwrap_or_default();
             let package = id.rsplit(['/', '#']).map(|it| it.split('@').next());
             let package = package
@@ -254,13 +255,15 @@ fn programs(messages: &str) -> anyhow::Result<Vec<Program>> {
             let folder = Path::new(&manifest).parent();
             programs.push(Program {
                 target: Target {
-                    package: package.context("a package id has a name")?.to_owned(),
+                    package: package.context("a package id has no name")?.to_owned(),
                     kind,
                     name,
                 },
                 is_test: message["profile"]["test"] == true,
                 path,
-                folder: folder.context("a manifest is in a folder")?.to_owned(),
+                folder: folder
+                    .context("the path of a manifest has no folder")?
+                    .to_owned(),
             });
         }
     }
@@ -272,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_found_among_what_was_built() {
+    fn programs_are_found_in_messages_of_cargo() {
         let built = |id: &str, kind: &str, name: &str, test: bool, executable: Option<&str>| {
             serde_json::json!({
                 "reason": "compiler-artifact",
@@ -291,7 +294,7 @@ mod tests {
             built("idem-runtime#0.1.0", "lib", "c", false, None),
             finished.to_owned(),
         ];
-        let found = programs(&messages.join("\n")).expect("it is JSON");
+        let found = programs(&messages.join("\n")).expect("each line is JSON");
         let program = |package: &str, kind: &str, name: &str, is_test| Program {
             target: Target {
                 package: package.to_owned(),
@@ -313,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn each_store_has_its_rounds_of_crashes() {
+    fn each_store_has_a_crash_round() {
         for store in [
             "sqlite",
             "memory",

@@ -44,7 +44,7 @@ struct Confirmation {
 
 #[derive(Debug, thiserror::Error)]
 enum CheckoutError {
-    #[error("a service could not be asked")]
+    #[error("a service is unreachable")]
     Service(#[from] io::Error),
     #[error(transparent)]
     Idempotency(#[from] Error),
@@ -76,7 +76,7 @@ impl Shop {
         let shelf = attempt
             .step("reserve", async || {
                 let key = attempt.step_downstream_key("reserve");
-                self.ask(&self.warehouse, &key, &order.item).await
+                self.ask(&self.warehouse, key.as_str(), &order.item).await
             })
             .await?;
         self.killer.at("reserve saved").await;
@@ -85,7 +85,7 @@ impl Shop {
             .step("charge", async || {
                 let key = attempt.step_downstream_key("charge");
                 let amount = format!("{} cents", order.cents);
-                self.ask(&self.payments, &key, &amount).await
+                self.ask(&self.payments, key.as_str(), &amount).await
             })
             .await?;
         self.killer.at("charge saved").await;
@@ -94,7 +94,7 @@ impl Shop {
             .step("mail", async || {
                 let key = attempt.step_downstream_key("mail");
                 let text = format!("{} from {shelf}, {receipt}", order.item);
-                self.ask(&self.mails, &key, &text).await
+                self.ask(&self.mails, key.as_str(), &text).await
             })
             .await?;
         self.killer.at("mail saved").await;
@@ -229,8 +229,11 @@ async fn recover_until_done(folder: &Path, id: &str) -> anyhow::Result<()> {
             }
         })
         .start()?;
-    let confirmation = confirmation.recv().await.context("it has stopped")?;
-    recovery.shutdown().await;
+    let confirmation = confirmation
+        .recv()
+        .await
+        .context("the recovery ended without a result")?;
+    recovery.stop().await;
     println!("{}", serde_json::to_string(&confirmation)?);
     Ok(())
 }
@@ -253,7 +256,7 @@ async fn story() -> anyhow::Result<()> {
     };
 
     finish(folder, "order-0").await?;
-    tell(folder, &table, "order-0", "never", 1, [1, 1, 1])?;
+    check_line(folder, &table, "order-0", "never", 1, [1, 1, 1])?;
 
     // One order for each point.
     for (number, point) in (1..).zip(points()) {
@@ -268,7 +271,7 @@ async fn story() -> anyhow::Result<()> {
                 1
             }
         });
-        tell(folder, &table, &order, &told(&point), 2, requests)?;
+        check_line(folder, &table, &order, &moment_of(&point), 2, requests)?;
     }
 
     // One order is killed at all of these points, one after the other.
@@ -276,7 +279,7 @@ async fn story() -> anyhow::Result<()> {
         kill(folder, "order-10", &point).await?;
     }
     finish(folder, "order-10").await?;
-    tell(
+    check_line(
         folder,
         &table,
         "order-10",
@@ -288,7 +291,7 @@ async fn story() -> anyhow::Result<()> {
     // No client retries the last order.
     kill(folder, "order-11", "charge after").await?;
     finished(folder, "order-11", start(folder, "recover", &["order-11"])?).await?;
-    tell(
+    check_line(
         folder,
         &table,
         "order-11",
@@ -301,7 +304,8 @@ async fn story() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn told(point: &str) -> String {
+/// Describes a point for the table.
+fn moment_of(point: &str) -> String {
     match point.split_once(' ') {
         Some((step, "saved")) => format!("when {step} was saved"),
         Some((step, moment)) => format!("{moment} {step}"),
@@ -364,14 +368,17 @@ async fn finished(folder: &Path, order: &str, mut child: Child) -> anyhow::Resul
 }
 
 async fn first_line(child: &mut Child) -> anyhow::Result<String> {
-    let stdout = child.stdout.take().context("nothing to read from")?;
+    let stdout = child
+        .stdout
+        .take()
+        .context("the process has no piped output")?;
     let mut lines = BufReader::new(stdout).lines();
     let line = tokio::time::timeout(Duration::from_secs(60), lines.next_line());
-    line.await??.context("the process ended without a word")
+    line.await??.context("the process ended without output")
 }
 
 /// Prints a line of the table and checks its counts.
-fn tell(
+fn check_line(
     folder: &Path,
     table: &Table<5>,
     order: &str,
@@ -387,14 +394,14 @@ fn tell(
         ensure!(happened == 1, "{order}: {step} happened {happened} times");
         ensure!(
             asked == expected,
-            "{order}: {step} was asked for {asked} times"
+            "{order}: {step} was requested {asked} times"
         );
         cells.push(format!("{happened} / {asked}"));
     }
     let attempt = fs::read_to_string(folder.join(order))?;
     ensure!(
         attempt == attempts.to_string(),
-        "{order}: attempt {attempt}"
+        "{order}: attempt {attempt}, not {attempts}"
     );
     table.line([killed, &attempt, &cells[0], &cells[1], &cells[2]]);
     Ok(())

@@ -78,8 +78,8 @@ async fn main() -> anyhow::Result<()> {
     // A deploy stops the job in the middle of the 21st mail.
     sleep_until(at(1, 0)).await;
     let run = timeout(Duration::from_millis(20_500), mailer.run(&reminders)).await;
-    ensure!(run.is_err(), "the job was to be stopped");
-    story.tell(
+    ensure!(run.is_err(), "the job was not stopped");
+    story.line(
         "first night, 01:00",
         "the job is stopped after 20 mails",
         20,
@@ -88,25 +88,25 @@ async fn main() -> anyhow::Result<()> {
     // The job starts again without knowing of the first run.
     sleep_until(at(1, 5)).await;
     let sent = mailer.run(&reminders).await?;
-    story.tell("first night, 01:05", "it is started again", 50)?;
+    story.line("first night, 01:05", "the job is started again", 50)?;
     ensure!(sent == 30);
 
     sleep_until(at(2, 0)).await;
     let sent = mailer.run(&reminders).await?;
-    story.tell("first night, 02:00", "and again, by mistake", 50)?;
+    story.line("first night, 02:00", "the job is started a third time", 50)?;
     ensure!(sent == 0);
 
     // A changed amount makes it another mail.
     reminders[6].cents += 2_50;
     sleep_until(at(3, 0)).await;
     let sent = mailer.run(&reminders).await?;
-    story.tell("first night, 03:00", "one invoice was changed", 51)?;
+    story.line("first night, 03:00", "one invoice was changed", 51)?;
     ensure!(sent == 1);
 
     // Two schedulers start the job concurrently, by mistake.
     sleep_until(at(25, 0)).await;
     let (one, other) = tokio::join!(mailer.run(&reminders), mailer.run(&reminders));
-    story.tell("second night, 01:00", "it is started twice at once", 101)?;
+    story.line("second night, 01:00", "the job is started twice", 101)?;
     ensure!(one? + other? == 50);
 
     println!("\nEach mail once a night, however often the job was started.");
@@ -134,12 +134,12 @@ impl<'a> Story<'a> {
         }
     }
 
-    fn tell(&self, when: &str, happened: &str, must: usize) -> anyhow::Result<()> {
+    fn line(&self, when: &str, happened: &str, must: usize) -> anyhow::Result<()> {
         let total = lock(&self.mailer.outbox).len();
         let before = std::mem::replace(&mut *lock(&self.before), total);
         let (sent, count) = ((total - before).to_string(), total.to_string());
         self.table.line([when, happened, &sent, &count]);
-        ensure!(total == must, "{when}: there must be {must} mails");
+        ensure!(total == must, "{when}: {total} mails, not {must}");
         Ok(())
     }
 }

@@ -121,7 +121,7 @@ async fn main() -> anyhow::Result<()> {
     if let Some(file) = std::env::var_os(DOOMED) {
         let shop = Shop::open(&PathBuf::from(file)).await?;
         shop.place("carl-1", order("carl", 3), Mishap::Die).await?;
-        anyhow::bail!("it was to die before");
+        anyhow::bail!("the process did not abort");
     }
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("shop.db");
@@ -133,20 +133,18 @@ async fn main() -> anyhow::Result<()> {
     let story = Story::begin(Arc::clone(&shop));
 
     let number = shop.place("ann-1", order("ann", 2), Mishap::None).await?;
-    story.tell("ann orders 2", 1, 8).await?;
+    story.line("ann orders 2", 1, 8).await?;
     let again = shop.place("ann-1", order("ann", 2), Mishap::None).await?;
-    ensure!(number == again, "a retry has the same number");
+    ensure!(number == again, "a retry got another number");
     story
-        .tell("her reply is lost, she tries again", 1, 8)
+        .line("her reply is lost, she tries again", 1, 8)
         .await?;
     let other = shop.place("ann-1", order("ann", 9), Mishap::None).await;
     ensure!(matches!(
         other,
         Err(OrderError::Idempotency(Error::KeyReused))
     ));
-    story
-        .tell("her key comes back with another order", 1, 8)
-        .await?;
+    story.line("her key comes with another order", 1, 8).await?;
 
     let mut clicks = Vec::new();
     for _ in 0..20 {
@@ -156,28 +154,30 @@ async fn main() -> anyhow::Result<()> {
         }));
     }
     for click in clicks {
-        ensure!(click.await?? == number + 1, "all clicks are one order");
+        ensure!(click.await?? == number + 1, "two clicks made two orders");
     }
-    story.tell("bob clicks 20 times for 3", 2, 5).await?;
+    story.line("bob clicks 20 times for 3", 2, 5).await?;
 
     let sold_out = shop.place("dora-1", order("dora", 6), Mishap::None).await;
     ensure!(
         matches!(sold_out, Err(OrderError::SoldOut(5))),
         "{sold_out:?}"
     );
-    story.tell("dora wants 6 and gets an error", 2, 5).await?;
+    story.line("dora wants 6 and gets an error", 2, 5).await?;
 
     let call = shop.place("eve-1", order("eve", 1), Mishap::Hang);
     ensure!(timeout(Duration::from_millis(200), call).await.is_err());
-    story.tell("eve hangs up in the middle", 2, 5).await?;
+    story.line("eve disconnects in the middle", 2, 5).await?;
 
     let died = Command::new(std::env::current_exe()?)
         .env(DOOMED, &file)
         .stderr(Stdio::null())
         .status()
-        .context("the process that is to die")?;
-    ensure!(!died.success(), "it was to die");
-    story.tell("the process dies over carl's 3", 2, 5).await?;
+        .context("cannot start the process that aborts")?;
+    ensure!(!died.success(), "the process did not abort");
+    story
+        .line("the process crashes during carl's 3", 2, 5)
+        .await?;
 
     for (customer, pieces) in [("eve", 1), ("carl", 3)] {
         let key = format!("{customer}-1");
@@ -190,7 +190,7 @@ async fn main() -> anyhow::Result<()> {
             sleep(Duration::from_millis(20)).await;
         }
     }
-    story.tell("eve and carl try again", 4, 1).await?;
+    story.line("eve and carl try again", 4, 1).await?;
 
     println!();
     println!(
@@ -222,7 +222,7 @@ impl Story {
     }
 
     /// Prints what happened and checks the number of orders and the stock.
-    async fn tell(&self, what: &str, orders: i64, stock: i64) -> anyhow::Result<()> {
+    async fn line(&self, what: &str, orders: i64, stock: i64) -> anyhow::Result<()> {
         let found = (self.shop.orders().await?, self.shop.stock().await?);
         let (found_orders, found_stock) = (found.0.to_string(), found.1.to_string());
         self.table.line([what, &found_orders, &found_stock]);

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use idem_examples::Table;
-use idem_runtime::outbox::{self, Message, Outbox, RelayGuard};
+use idem_runtime::outbox::{self, Message, Outbox, Relay, RelayGuard};
 use idem_runtime::{Error, Fingerprint, Idem, Key, SqliteStore, idempotent};
 use serde::{Deserialize, Serialize};
 use sqlx::SqlitePool;
@@ -87,7 +87,7 @@ struct Warehouse {
 enum ParcelError {
     #[error("the warehouse is closed")]
     Closed,
-    #[error("there is no address of this customer")]
+    #[error("the customer has no address")]
     NoAddress,
     #[error("the database failed")]
     Database(#[from] sqlx::Error),
@@ -98,7 +98,7 @@ enum ParcelError {
 impl Warehouse {
     /// Handler of the relay, called for each delivery of a message.
     async fn on_order_placed(&self, message: Message<OrderPlaced>) -> Result<(), ParcelError> {
-        sqlx::query("INSERT INTO handed_out VALUES (?)")
+        sqlx::query("INSERT INTO deliveries VALUES (?)")
             .bind(message.key().as_str())
             .execute(&self.db)
             .await?;
@@ -132,8 +132,7 @@ impl Warehouse {
 /// Starts a relay, with shorter times than outside of an example.
 fn start_relay(outbox: &Outbox, warehouse: &Arc<Warehouse>) -> Result<RelayGuard, Error> {
     let warehouse = Arc::clone(warehouse);
-    outbox
-        .relay()
+    Relay::new(outbox)
         .max_attempts(4)
         .backoff(Duration::from_millis(5), Duration::from_millis(50))
         .poll_interval(Duration::from_millis(50))
@@ -150,21 +149,21 @@ fn start_relay(outbox: &Outbox, warehouse: &Arc<Warehouse>) -> Result<RelayGuard
 async fn main() -> anyhow::Result<()> {
     // The program starts itself once more, to kill that process.
     if let [_, argument, file] = &std::env::args().collect::<Vec<_>>()[..] {
-        ensure!(argument == DOOMED, "outbox takes no arguments");
+        ensure!(argument == DOOMED, "`outbox` takes no arguments");
         return relay_until_killed(Path::new(file)).await;
     }
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("shop.sqlite");
-    let Premises {
+    let Setup {
         db,
         outbox,
         shop,
         warehouse,
     } = open(&file).await?;
     println!(
-        "Orders, their messages and the parcels are in one SQLite file. \"waiting\" counts messages that are"
+        "Orders, their messages and the parcels are in one SQLite file. \"waiting\" counts the"
     );
-    println!("yet to be handled, \"handed out\" how often the consumer was given one.\n");
+    println!("messages that are not handled yet, \"deliveries\" the calls of the consumer.\n");
     let story = Story::begin(&db);
 
     // The order, its message and the record of the call are committed in one transaction.
@@ -176,7 +175,7 @@ async fn main() -> anyhow::Result<()> {
         clicks.spawn(async move { shop.place_order("ann-1", "ann").await });
     }
     while let Some(answer) = clicks.join_next().await {
-        ensure!(answer?? == 1, "each click is told of the same order");
+        ensure!(answer?? == 1, "two clicks made two orders");
     }
     story
         .line("the same click, 50 times more", 1, 1, 0, 0)
@@ -208,14 +207,14 @@ async fn main() -> anyhow::Result<()> {
     story
         .line("the warehouse was closed at first", 7, 0, 9, 7)
         .await?;
-    relay.shutdown().await;
+    relay.stop().await;
 
     // A relay is killed after the parcel was sent and before the message is acknowledged. The next relay delivers the
     // message again, and the key shows the consumer that this parcel was sent.
     order(&shop, &["ann-5"]).await?;
     kill_a_relay_before_it_acknowledges(&file).await?;
     story
-        .line("kill -9 when the parcel is away", 8, 1, 10, 8)
+        .line("kill -9 after the parcel was sent", 8, 1, 10, 8)
         .await?;
     let relay = start_relay(&outbox, &warehouse)?;
     story.until_waiting(0).await?;
@@ -231,40 +230,40 @@ async fn main() -> anyhow::Result<()> {
         .await?;
     let parked = outbox.parked(None, 10).await?;
     let [message] = &parked[..] else {
-        anyhow::bail!("one message is parked, not {}", parked.len());
+        anyhow::bail!("{} messages are parked, not 1", parked.len());
     };
-    ensure!(message.last_error() == "there is no address of this customer");
+    ensure!(message.last_error() == "the customer has no address");
     warehouse.knows_all_addresses.store(true, Ordering::Relaxed);
     ensure!(outbox.requeue(message.key()).await?);
     story.until_waiting(0).await?;
     story
-        .line("the address is mended: requeued", 9, 0, 16, 9)
+        .line("the address is corrected: requeued", 9, 0, 16, 9)
         .await?;
-    relay.shutdown().await;
+    relay.stop().await;
 
     let distinct = count(&db, "(SELECT DISTINCT order_number FROM parcels)").await?;
-    let messages = count(&db, "(SELECT DISTINCT * FROM handed_out)").await?;
-    let handed_out = count(&db, "handed_out").await?;
+    let messages = count(&db, "(SELECT DISTINCT * FROM deliveries)").await?;
+    let deliveries = count(&db, "deliveries").await?;
     println!(
-        "\n{messages} messages were handed out {handed_out} times, for {distinct} parcels of 9 orders."
+        "\n{messages} messages were delivered {deliveries} times, for {distinct} parcels of 9 orders."
     );
     ensure!((messages, distinct) == (9, 9));
     Ok(())
 }
 
-/// All parts that share one file.
-struct Premises {
+/// Handles and services that share one file.
+struct Setup {
     db: SqlitePool,
     outbox: Outbox,
     shop: Arc<Shop>,
     warehouse: Arc<Warehouse>,
 }
 
-async fn open(file: &Path) -> anyhow::Result<Premises> {
+async fn open(file: &Path) -> anyhow::Result<Setup> {
     let db = SqlitePool::connect_with(SqliteStore::connect_options(file)).await?;
     sqlx::raw_sql(
         "CREATE TABLE IF NOT EXISTS orders (customer TEXT);
-         CREATE TABLE IF NOT EXISTS handed_out (message_key TEXT);
+         CREATE TABLE IF NOT EXISTS deliveries (message_key TEXT);
          CREATE TABLE IF NOT EXISTS parcels (order_number INTEGER, customer TEXT);",
     )
     .execute(&db)
@@ -281,7 +280,7 @@ async fn open(file: &Path) -> anyhow::Result<Premises> {
         closed_for: AtomicU32::new(0),
         knows_all_addresses: AtomicBool::new(false),
     };
-    Ok(Premises {
+    Ok(Setup {
         db,
         outbox,
         shop: Arc::new(shop),
@@ -292,7 +291,7 @@ async fn open(file: &Path) -> anyhow::Result<Premises> {
 /// Places orders under these keys, one after the other. The part of a key before the number is the customer.
 async fn order(shop: &Shop, keys: &[&str]) -> anyhow::Result<()> {
     for key in keys {
-        let (customer, _) = key.split_once('-').context("a key without a customer")?;
+        let (customer, _) = key.split_once('-').context("the key has no customer")?;
         shop.place_order(key, customer).await?;
     }
     Ok(())
@@ -303,21 +302,20 @@ async fn order(shop: &Shop, keys: &[&str]) -> anyhow::Result<()> {
 /// Argument of the process that is started to be killed.
 const DOOMED: &str = "--relay-until-killed";
 /// Line that this process prints when the parent may kill it.
-const PARCEL_AWAY: &str = "the parcel is away";
+const PARCEL_SENT: &str = "the parcel was sent";
 
 async fn relay_until_killed(file: &Path) -> anyhow::Result<()> {
-    let Premises {
+    let Setup {
         outbox, warehouse, ..
     } = open(file).await?;
-    let relay = outbox
-        .relay()
+    let relay = Relay::new(&outbox)
         // After this time another relay may take the message.
         .lease(Duration::from_secs(2))
         .on(ORDER_PLACED, move |message| {
             let warehouse = Arc::clone(&warehouse);
             async move {
                 warehouse.on_order_placed(message).await?;
-                println!("{PARCEL_AWAY}");
+                println!("{PARCEL_SENT}");
                 std::future::pending::<Result<(), ParcelError>>().await
             }
         })
@@ -335,9 +333,12 @@ async fn kill_a_relay_before_it_acknowledges(file: &Path) -> anyhow::Result<()> 
         .kill_on_drop(true)
         .spawn()?;
     let mut said = String::new();
-    let stdout = child.stdout.take().context("its stdout is a pipe")?;
+    let stdout = child
+        .stdout
+        .take()
+        .context("the process has no piped output")?;
     BufReader::new(stdout).read_line(&mut said).await?;
-    ensure!(said.trim() == PARCEL_AWAY, "the process said {said:?}");
+    ensure!(said.trim() == PARCEL_SENT, "the process said {said:?}");
     // SIGKILL runs no destructors and no clean-up.
     child.kill().await?;
     Ok(())
@@ -357,7 +358,7 @@ impl<'a> Story<'a> {
                 ("what was done", 36),
                 ("orders", 6),
                 ("waiting", 7),
-                ("handed out", 10),
+                ("deliveries", 10),
                 ("parcels", 7),
             ]),
         }
@@ -368,19 +369,19 @@ impl<'a> Story<'a> {
         did: &str,
         orders: u64,
         waiting: u64,
-        handed_out: u64,
+        deliveries: u64,
         parcels: u64,
     ) -> anyhow::Result<()> {
         let counted = [
             count(self.db, "orders").await?,
             count(self.db, WAITING).await?,
-            count(self.db, "handed_out").await?,
+            count(self.db, "deliveries").await?,
             count(self.db, "parcels").await?,
         ];
         let [a, b, c, d] = counted.map(|it| it.to_string());
         self.table.line([did, &a, &b, &c, &d]);
-        let expected = [orders, waiting, handed_out, parcels];
-        ensure!(counted == expected, "{did}: must be {expected:?}");
+        let expected = [orders, waiting, deliveries, parcels];
+        ensure!(counted == expected, "{did}: {counted:?}, not {expected:?}");
         Ok(())
     }
 
@@ -392,7 +393,10 @@ impl<'a> Story<'a> {
     async fn until(&self, mut holds: impl AsyncFnMut() -> bool) -> anyhow::Result<()> {
         let deadline = Instant::now() + Duration::from_secs(30);
         while !holds().await {
-            ensure!(Instant::now() < deadline, "it never came true");
+            ensure!(
+                Instant::now() < deadline,
+                "the expected count was not reached in time"
+            );
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         Ok(())

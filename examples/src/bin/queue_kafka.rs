@@ -19,7 +19,7 @@ fn main() -> anyhow::Result<()> {
     };
     let servers = mock.as_ref().map(MockCluster::bootstrap_servers);
     let servers = given.or(servers).unwrap_or_default();
-    // A new name in each run, so that no messages of an earlier run are there.
+    // A new name in each run, so that it has no messages of an earlier run.
     let name = format!(
         "idem-deposits-{}",
         SystemTime::UNIX_EPOCH.elapsed()?.as_nanos()

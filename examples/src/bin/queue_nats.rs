@@ -19,12 +19,12 @@ async fn main() -> anyhow::Result<()> {
         None => {
             let start = tokio::task::spawn_blocking(|| Server::nats(&Options::fast()));
             let server = start.await?.context(
-                "no NATS of its own; give it the URL of one, such as nats://127.0.0.1:4222",
+                "cannot start a private NATS: pass the URL of one, such as nats://127.0.0.1:4222",
             )?;
             own.insert(server).url()
         }
     };
-    // A new name in each run, so that no messages of an earlier run are there.
+    // A new name in each run, so that it has no messages of an earlier run.
     let name = format!(
         "idem-deposits-{}",
         SystemTime::UNIX_EPOCH.elapsed()?.as_nanos()

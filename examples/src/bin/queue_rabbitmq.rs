@@ -18,12 +18,12 @@ async fn main() -> anyhow::Result<()> {
         None => {
             let start = tokio::task::spawn_blocking(|| Server::rabbit_mq(&Options::fast()));
             let server = start.await?.context(
-                "no RabbitMQ of its own; give it the URL of one, such as amqp://guest:guest@127.0.0.1:5672/%2f",
+                "cannot start a private RabbitMQ: pass the URL of one, such as amqp://guest:guest@127.0.0.1:5672/%2f",
             )?;
             own.insert(server).url()
         }
     };
-    // A new name in each run, so that no messages of an earlier run are there.
+    // A new name in each run, so that it has no messages of an earlier run.
     let name = format!(
         "idem-deposits-{}",
         SystemTime::UNIX_EPOCH.elapsed()?.as_nanos()

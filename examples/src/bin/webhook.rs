@@ -17,8 +17,8 @@ use idem_examples::Table;
 use idem_runtime::record::Record;
 use idem_runtime::store::{Filter, PageRequest, Resolved};
 use idem_runtime::{
-    Error, Fingerprint, Idem, Provenance, Reconciled, Source, SqliteStore, State, idempotent,
-    with_provenance,
+    Error, Fingerprint, Idem, Provenance, Reconciled, Source, SqliteStore, State, TypedOperation,
+    idempotent, with_provenance,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -49,6 +49,9 @@ enum ShipError {
 
 // ----------------------------------------------------------------------------------------------------- the service
 
+/// The operation, with the type of its results, for the operator.
+const SHIP: TypedOperation<Shipped> = TypedOperation::new("orders.ship");
+
 struct Shop {
     idem: Idem<SqliteStore>,
     warehouse: Warehouse,
@@ -59,7 +62,7 @@ impl Shop {
     #[idempotent(
         key = paid.event,
         ttl = "30d",
-        name = "orders.ship",
+        name = SHIP,
         store = self.idem,
         on_crash = refuse,
         retry_err = ShipError::Closed,
@@ -98,15 +101,15 @@ impl Shop {
 struct Warehouse {
     /// The order of each parcel. The number of a parcel is its position in this list.
     parcels: Mutex<Vec<u64>>,
-    mood: Mutex<Mood>,
+    fault: Mutex<Fault>,
     /// Notified when a request waits for an answer that never comes.
     stuck: Notify,
 }
 
 #[derive(Default, Clone, Copy, PartialEq)]
-enum Mood {
+enum Fault {
     #[default]
-    Fine,
+    None,
     Closed,
     /// The request is lost.
     LosesRequests,
@@ -116,11 +119,11 @@ enum Mood {
 
 impl Warehouse {
     async fn send(&self, order: u64) -> Result<u64, ShipError> {
-        let mood = *locked(&self.mood);
-        if mood == Mood::Closed {
+        let fault = *locked(&self.fault);
+        if fault == Fault::Closed {
             return Err(ShipError::Closed);
         }
-        if mood == Mood::LosesRequests {
+        if fault == Fault::LosesRequests {
             self.never_answer().await;
         }
         let parcel = {
@@ -128,7 +131,7 @@ impl Warehouse {
             parcels.push(order);
             parcels.len() as u64
         };
-        if mood == Mood::LosesAnswers {
+        if fault == Fault::LosesAnswers {
             self.never_answer().await;
         }
         Ok(parcel)
@@ -156,7 +159,7 @@ async fn main() -> anyhow::Result<()> {
         idem: Idem::new(store),
         warehouse: Warehouse::default(),
     });
-    let story = Story::begin(&shop, "on_crash = refuse: a person decides");
+    let story = Story::begin(&shop, "on_crash = refuse: an operator decides");
 
     let order_1 = paid(1);
     let sent = shop.receive(&order_1, Handler::Refuse).await;
@@ -167,10 +170,10 @@ async fn main() -> anyhow::Result<()> {
 
     // A closed warehouse proves that nothing was sent (`retry_err`), so the next webhook may try again.
     let order_2 = paid(2);
-    shop.warehouse_is(Mood::Closed);
+    shop.set_fault(Fault::Closed);
     let closed = shop.receive(&order_2, Handler::Refuse).await;
-    story.tell("order 2 is paid, at closed doors", &closed, 1)?;
-    shop.warehouse_is(Mood::Fine);
+    story.tell("order 2 is paid, warehouse closed", &closed, 1)?;
+    shop.set_fault(Fault::None);
     let opened = shop.receive(&order_2, Handler::Refuse).await;
     story.tell("the provider repeats it", &opened, 2)?;
     ensure!(opened.source() == Some(Source::Executed));
@@ -178,10 +181,10 @@ async fn main() -> anyhow::Result<()> {
     // The provider disconnects while the handler waits for the warehouse. Web frameworks then drop the handler at its
     // current await point.
     let (order_3, order_4) = (paid(3), paid(4));
-    shop.cut_off(&order_3, Mood::LosesAnswers, Handler::Refuse)
+    shop.cut_off(&order_3, Fault::LosesAnswers, Handler::Refuse)
         .await?;
     story.note("order 3: cut off when it was sent", "nothing", 3)?;
-    shop.cut_off(&order_4, Mood::LosesRequests, Handler::Refuse)
+    shop.cut_off(&order_4, Fault::LosesRequests, Handler::Refuse)
         .await?;
     story.note("order 4: cut off before it was sent", "nothing", 3)?;
     for (did, order) in [("order 3 again", &order_3), ("order 4 again", &order_4)] {
@@ -204,14 +207,14 @@ async fn main() -> anyhow::Result<()> {
         let (decided, resolved) = match shop.warehouse.parcel_of(order) {
             Some(parcel) => (
                 format!("\"it went out as parcel {parcel}\": complete"),
-                records.complete(&seen, &Shipped { parcel }).await?,
+                records.complete(SHIP, &seen, &Shipped { parcel }).await?,
             ),
             None => (
                 "\"nothing went out\": release".to_owned(),
                 records.release(&seen).await?,
             ),
         };
-        story.note(&format!("a person looks at {event}"), &decided, 3)?;
+        story.note(&format!("an operator resolves {event}"), &decided, 3)?;
         ensure!(resolved == Resolved::Done);
     }
     let answered = shop.receive(&order_3, Handler::Refuse).await;
@@ -228,14 +231,14 @@ async fn main() -> anyhow::Result<()> {
     );
 
     let (order_5, order_6) = (paid(5), paid(6));
-    shop.cut_off(&order_5, Mood::LosesAnswers, Handler::Reconcile)
+    shop.cut_off(&order_5, Fault::LosesAnswers, Handler::Reconcile)
         .await?;
     story.note("order 5: cut off when it was sent", "nothing", 5)?;
     let found = shop.receive(&order_5, Handler::Reconcile).await;
     story.tell("order 5 again", &found, 5)?;
     ensure!(found.source() == Some(Source::Replayed));
 
-    shop.cut_off(&order_6, Mood::LosesRequests, Handler::Reconcile)
+    shop.cut_off(&order_6, Fault::LosesRequests, Handler::Reconcile)
         .await?;
     story.note("order 6: cut off before it was sent", "nothing", 5)?;
     let sent = shop.receive(&order_6, Handler::Reconcile).await;
@@ -291,33 +294,35 @@ impl Shop {
         }
     }
 
-    fn warehouse_is(&self, mood: Mood) {
-        *locked(&self.warehouse.mood) = mood;
+    fn set_fault(&self, fault: Fault) {
+        *locked(&self.warehouse.fault) = fault;
     }
 
     /// Delivers a webhook whose handler is dropped while it waits for the warehouse.
-    async fn cut_off(self: &Arc<Self>, paid: &Paid, mood: Mood, by: Handler) -> anyhow::Result<()> {
-        self.warehouse_is(mood);
+    async fn cut_off(
+        self: &Arc<Self>,
+        paid: &Paid,
+        fault: Fault,
+        by: Handler,
+    ) -> anyhow::Result<()> {
+        self.set_fault(fault);
         let (shop, paid) = (Arc::clone(self), paid.clone());
         let handler = tokio::spawn(async move { shop.handle(&paid, by).await });
         self.warehouse.stuck.notified().await;
         handler.abort();
-        let ended = handler.await.err().context("it got an answer")?;
+        let ended = handler.await.err().context("the handler was not aborted")?;
         ensure!(ended.is_cancelled());
-        self.warehouse_is(Mood::Fine);
+        self.set_fault(Fault::None);
         Ok(())
     }
 
     async fn interrupted(&self) -> anyhow::Result<Vec<Record>> {
         let filter = Filter {
             state: Some(State::Interrupted),
-            operation: Some("orders.ship".to_owned()),
+            operation: Some(SHIP.name().to_owned()),
             ..Filter::default()
         };
-        let first_page = PageRequest {
-            limit: 10,
-            after: None,
-        };
+        let first_page = PageRequest::default();
         let mut found = self
             .idem
             .records()
@@ -354,7 +359,7 @@ impl<'a> Story<'a> {
             shop,
             table: Table::new([
                 ("what happened", 37),
-                ("what came of it", 35),
+                ("result", 35),
                 ("how", 8),
                 ("parcels", 7),
             ]),
@@ -362,7 +367,7 @@ impl<'a> Story<'a> {
     }
 
     fn tell(&self, did: &str, got: &Answer, parcels: usize) -> anyhow::Result<()> {
-        let told = match &got.result {
+        let result = match &got.result {
             Ok(Shipped { parcel }) => format!("parcel {parcel}"),
             Err(ShipError::Closed) => "closed".to_owned(),
             Err(ShipError::Idempotency(error)) => format!("{error:?}"),
@@ -373,17 +378,17 @@ impl<'a> Story<'a> {
             Some(Source::Waited) => "waited",
             None => "refused",
         };
-        self.line([did, &told, how], parcels)
+        self.line([did, &result, how], parcels)
     }
 
-    fn note(&self, did: &str, told: &str, parcels: usize) -> anyhow::Result<()> {
-        self.line([did, told, ""], parcels)
+    fn note(&self, did: &str, result: &str, parcels: usize) -> anyhow::Result<()> {
+        self.line([did, result, ""], parcels)
     }
 
-    fn line(&self, [did, told, how]: [&str; 3], parcels: usize) -> anyhow::Result<()> {
+    fn line(&self, [did, result, how]: [&str; 3], parcels: usize) -> anyhow::Result<()> {
         let sent = locked(&self.shop.warehouse.parcels).len();
-        self.table.line([did, told, how, &sent.to_string()]);
-        ensure!(sent == parcels, "{did}: there must be {parcels} parcels");
+        self.table.line([did, result, how, &sent.to_string()]);
+        ensure!(sent == parcels, "{did}: {sent} parcels, not {parcels}");
         Ok(())
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Kafka does not acknowledge messages but commits an offset in a partition, which covers all messages before it. So a
 //! consumer here handles one message at a time, and several consumers of a group share the partitions. A message that
-//! must come later must not block the messages after it. Therefore a copy of it goes to the topic `NAME.later`. The
-//! same consumers read that topic, and handle each message once it has been there for the pause. Dead letters go to
+//! must be retried later must not block the messages after it. Therefore a copy of it goes to the topic `NAME.later`.
+//! The same consumers read that topic, and handle each message once it has been there for the pause. Dead letters go to
 //! `NAME.dead`. The order of messages is lost in this scheme. If the order matters, wait instead (`pause` the partition
 //! and `seek` back).
 //!
@@ -29,10 +29,10 @@ use super::{Broker, Delivery, Message, Source};
 const ID: &str = "message-id";
 const REASON: &str = "reason";
 /// Time limit for Kafka's answers.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// The topic of the messages, and its topics for later and dead messages. The topics must exist, or Kafka must create
-/// topics on first use.
+/// The topic of the messages, and its topics for delayed messages and dead letters. The topics must exist, or Kafka
+/// must create topics on first use.
 #[derive(Clone)]
 pub struct Kafka {
     servers: String,
@@ -43,7 +43,7 @@ pub struct Kafka {
 
 impl Kafka {
     /// Creates a client of the brokers at these addresses, separated by commas. `pause` is the delay of messages that
-    /// must come later. It must be shorter than five minutes, after which Kafka removes a consumer that does not poll.
+    /// must be retried. It must be shorter than five minutes, after which Kafka removes a consumer that does not poll.
     ///
     /// # Errors
     ///
@@ -62,9 +62,9 @@ impl Kafka {
         })
     }
 
-    /// Returns the topics, in the order: messages, later messages, dead letters.
+    /// Returns the topics, in the order: messages, delayed messages, dead letters.
     pub fn topics(&self) -> [String; 3] {
-        ["", ".later", ".dead"].map(|behind| format!("{}{behind}", self.name))
+        ["", ".later", ".dead"].map(|suffix| format!("{}{suffix}", self.name))
     }
 
     /// Returns the settings of a consumer. Each topic has its own consumer group, so that a change in one topic does
@@ -87,13 +87,13 @@ impl Kafka {
     }
 
     /// Sends a message to the topic `NAME`, or to `NAME` with a suffix.
-    async fn send_behind(
+    async fn send_to(
         &self,
-        behind: &str,
+        suffix: &str,
         message: &Message,
         reason: Option<&str>,
     ) -> anyhow::Result<()> {
-        let topic = format!("{}{behind}", self.name);
+        let topic = format!("{}{suffix}", self.name);
         let headers = [(ID, message.id.as_deref()), (REASON, reason)];
         let headers = headers
             .into_iter()
@@ -104,7 +104,7 @@ impl Kafka {
         let record = FutureRecord::<(), _>::to(&topic)
             .payload(&message.body)
             .headers(headers);
-        let sent = self.producer.send(record, ANSWERS_WITHIN).await;
+        let sent = self.producer.send(record, ANSWER_LIMIT).await;
         sent.map_err(|(error, _)| error)?;
         Ok(())
     }
@@ -114,7 +114,7 @@ impl Broker for Kafka {
     type Source = Deliveries;
 
     async fn send(&self, message: &Message) -> anyhow::Result<()> {
-        self.send_behind("", message, None).await
+        self.send_to("", message, None).await
     }
 
     async fn deliveries(&self) -> anyhow::Result<Deliveries> {
@@ -149,7 +149,7 @@ impl Broker for Kafka {
             let there: i64 = ends.iter().sum();
             let mut letters = Vec::new();
             while letters.len() < usize::try_from(there)? {
-                let letter = consumer.poll(ANSWERS_WITHIN);
+                let letter = consumer.poll(ANSWER_LIMIT);
                 letters.push(message(&letter.context("Kafka does not answer")??));
             }
             Ok(letters)
@@ -159,8 +159,8 @@ impl Broker for Kafka {
 
     /// Waits for the commits. The last commit of a consumer can be lost if it leaves while another consumer joins or
     /// leaves, and then its last messages are delivered again.
-    async fn until_told(&self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + ANSWERS_WITHIN;
+    async fn flush_acks(&self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + ANSWER_LIMIT;
         while self.unsettled().await? > 0 && Instant::now() < deadline {
             sleep(Duration::from_millis(10)).await;
         }
@@ -179,7 +179,7 @@ impl Broker for Kafka {
                 for partition in 0..ends.len() {
                     places.add_partition(&topic, i32::try_from(partition)?);
                 }
-                let committed = consumer.committed_offsets(places, ANSWERS_WITHIN)?;
+                let committed = consumer.committed_offsets(places, ANSWER_LIMIT)?;
                 for (place, end) in committed.elements().iter().zip(ends) {
                     let done = match place.offset() {
                         Offset::Offset(done) => done,
@@ -197,14 +197,14 @@ impl Broker for Kafka {
 
 /// Returns the number of messages that were ever written to each partition of a topic.
 fn ends(consumer: &BaseConsumer, topic: &str) -> anyhow::Result<Vec<i64>> {
-    let metadata = consumer.fetch_metadata(Some(topic), ANSWERS_WITHIN)?;
+    let metadata = consumer.fetch_metadata(Some(topic), ANSWER_LIMIT)?;
     let Some(found) = metadata.topics().first() else {
         bail!("Kafka has no topic {topic}");
     };
     (0..found.partitions().len())
         .map(|partition| {
             let partition = i32::try_from(partition)?;
-            let (_, end) = consumer.fetch_watermarks(topic, partition, ANSWERS_WITHIN)?;
+            let (_, end) = consumer.fetch_watermarks(topic, partition, ANSWER_LIMIT)?;
             Ok(end)
         })
         .collect()
@@ -237,7 +237,7 @@ impl Deliveries {
     }
 
     /// Seeks back to deliveries that were dropped without being settled.
-    async fn go_back(&self) -> anyhow::Result<()> {
+    async fn seek_back(&self) -> anyhow::Result<()> {
         while let Some(place) = self.unsettled.first() {
             if place.is_assigned()? {
                 place.seek().await?;
@@ -252,12 +252,12 @@ impl Deliveries {
 impl Source for Deliveries {
     type Delivery = KafkaDelivery;
 
-    fn at_once(&self) -> u32 {
+    fn max_in_flight(&self) -> u32 {
         1
     }
 
     async fn next(&mut self) -> anyhow::Result<KafkaDelivery> {
-        self.go_back().await?;
+        self.seek_back().await?;
         loop {
             let due = self.waiting.as_ref().map(|(due, _)| *due);
             let time_has_come = async {
@@ -273,7 +273,7 @@ impl Source for Deliveries {
                     }
                 }
                 next = self.later.recv(), if due.is_none() => {
-                    let Some(raw) = unless_mended(next)? else { continue };
+                    let Some(raw) = unless_reconnecting(next)? else { continue };
                     // A difference between the clocks of this consumer and the writer can shorten the pause, but never
                     // lengthen it.
                     let written = Duration::from_millis(
@@ -285,7 +285,7 @@ impl Source for Deliveries {
                     self.waiting = Some((due, delivery));
                 }
                 next = self.main.recv() => {
-                    if let Some(raw) = unless_mended(next)? {
+                    if let Some(raw) = unless_reconnecting(next)? {
                         return Ok(self.delivery(&raw, &self.main));
                     }
                 }
@@ -295,7 +295,7 @@ impl Source for Deliveries {
 }
 
 /// Ignores errors about lost connections, because librdkafka reconnects automatically.
-fn unless_mended<T>(next: Result<T, KafkaError>) -> Result<Option<T>, KafkaError> {
+fn unless_reconnecting<T>(next: Result<T, KafkaError>) -> Result<Option<T>, KafkaError> {
     match next {
         Err(KafkaError::MessageConsumption(
             RDKafkaErrorCode::AllBrokersDown | RDKafkaErrorCode::BrokerTransportFailure,
@@ -327,7 +327,7 @@ impl Place {
         spawn_blocking(move || {
             let offset = Offset::Offset(self.offset);
             self.consumer
-                .seek(&self.topic, self.partition, offset, ANSWERS_WITHIN)
+                .seek(&self.topic, self.partition, offset, ANSWER_LIMIT)
         })
         .await??;
         Ok(())
@@ -390,13 +390,11 @@ impl Delivery for KafkaDelivery {
     }
 
     async fn later(&self) -> anyhow::Result<()> {
-        self.kafka
-            .send_behind(".later", &self.message, None)
-            .await?;
+        self.kafka.send_to(".later", &self.message, None).await?;
         self.ack().await
     }
 
-    async fn give_back(&self) -> anyhow::Result<()> {
+    async fn requeue(&self) -> anyhow::Result<()> {
         self.place.clone().seek().await?;
         self.settled.store(true, Ordering::Relaxed);
         Ok(())
@@ -404,7 +402,7 @@ impl Delivery for KafkaDelivery {
 
     async fn bury(&self, reason: &str) -> anyhow::Result<()> {
         self.kafka
-            .send_behind(".dead", &self.message, Some(reason))
+            .send_to(".dead", &self.message, Some(reason))
             .await
     }
 }

@@ -1,7 +1,7 @@
 //! NATS JetStream, through `async-nats`.
 //!
 //! There are two streams: `NAME`, a work queue that stores a message until it is acknowledged, and `NAME-dead`, on the
-//! subject `NAME.dead`. A message that must come later is answered with `Nak` and a delay, and waits in the server.
+//! subject `NAME.dead`. A message that must be retried is answered with `Nak` and a delay, and waits in the server.
 //!
 //! The id is in a separate header. JetStream has such a header too, `Nats-Msg-Id`, by which it drops messages that are
 //! *published* twice within two minutes. Use that header as well. It has no effect on messages that are *delivered*
@@ -20,14 +20,14 @@ use futures_util::StreamExt as _;
 use super::{Broker, Delivery, Message, Source};
 
 /// Number of deliveries per request, and in progress.
-const AT_ONCE: u32 = 16;
+const MAX_IN_FLIGHT: u32 = 16;
 const ID: &str = "Message-Id";
 const REASON: &str = "Reason";
 
 /// Delays of a consumer.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// Delay of a message that must come later.
+    /// Delay of a message that must be retried.
     pub pause: Duration,
     /// Time limit for an acknowledgement, after which NATS redelivers. Longer work does no harm: a redelivery finds the
     /// key in flight.
@@ -53,7 +53,7 @@ impl Nats {
     pub async fn connect(url: &str, name: &str, timing: Timing) -> anyhow::Result<Self> {
         let client = async_nats::connect(url)
             .await
-            .context("NATS cannot be reached")?;
+            .context("NATS is unreachable")?;
         let jetstream = jetstream::new(client);
         let stream = jetstream
             .get_or_create_stream(Config {
@@ -119,7 +119,7 @@ impl Broker for Nats {
             .await?;
         let messages = consumer
             .stream()
-            .max_messages_per_batch(AT_ONCE as usize)
+            .max_messages_per_batch(MAX_IN_FLIGHT as usize)
             .messages()
             .await?;
         Ok(Deliveries {
@@ -157,8 +157,8 @@ pub struct Deliveries {
 impl Source for Deliveries {
     type Delivery = NatsDelivery;
 
-    fn at_once(&self) -> u32 {
-        AT_ONCE
+    fn max_in_flight(&self) -> u32 {
+        MAX_IN_FLIGHT
     }
 
     async fn next(&mut self) -> anyhow::Result<NatsDelivery> {
@@ -186,7 +186,7 @@ pub struct NatsDelivery {
 
 impl NatsDelivery {
     /// Sends an acknowledgement and waits for the server's answer, so that a lost acknowledgement is detected.
-    async fn tell(&self, kind: AckKind) -> anyhow::Result<()> {
+    async fn answer(&self, kind: AckKind) -> anyhow::Result<()> {
         self.raw
             .double_ack_with(kind)
             .await
@@ -200,15 +200,15 @@ impl Delivery for NatsDelivery {
     }
 
     async fn ack(&self) -> anyhow::Result<()> {
-        self.tell(AckKind::Ack).await
+        self.answer(AckKind::Ack).await
     }
 
     async fn later(&self) -> anyhow::Result<()> {
-        self.tell(AckKind::Nak(Some(self.pause))).await
+        self.answer(AckKind::Nak(Some(self.pause))).await
     }
 
-    async fn give_back(&self) -> anyhow::Result<()> {
-        self.tell(AckKind::Nak(None)).await
+    async fn requeue(&self) -> anyhow::Result<()> {
+        self.answer(AckKind::Nak(None)).await
     }
 
     async fn bury(&self, reason: &str) -> anyhow::Result<()> {

@@ -25,7 +25,7 @@ use super::{Broker, Delivery, Message, Source};
 /// Maximum number of deliveries of a message that is neither acknowledged nor sent to `NAME.later`.
 const DELIVERY_LIMIT: i64 = 20;
 /// Maximum number of unacknowledged deliveries per consumer.
-const AT_ONCE: u16 = 16;
+const MAX_IN_FLIGHT: u16 = 16;
 const PERSISTENT: u8 = 2;
 
 /// A connection to the queues.
@@ -42,10 +42,13 @@ impl RabbitMq {
     ///
     /// RabbitMQ cannot be reached, the queues exist with other settings, or the name is too long.
     pub async fn connect(url: &str, name: &str, pause: Duration) -> anyhow::Result<Self> {
-        ensure!(name.len() <= 200, "a queue's name has at most 200 bytes");
+        ensure!(
+            name.len() <= 200,
+            "the name of a queue must have at most 200 bytes"
+        );
         let connection = Connection::connect(url, ConnectionProperties::default())
             .await
-            .context("RabbitMQ cannot be reached")?;
+            .context("RabbitMQ is unreachable")?;
         let channel = connection.create_channel().await?;
         let publisher = Publisher {
             channel,
@@ -68,8 +71,8 @@ impl RabbitMq {
     /// The connection was lost.
     pub async fn remove(&self) -> anyhow::Result<()> {
         let Publisher { channel, name } = &self.publisher;
-        for behind in ["", ".later", ".dead"] {
-            let queue = format!("{name}{behind}");
+        for suffix in ["", ".later", ".dead"] {
+            let queue = format!("{name}{suffix}");
             let delete = channel.queue_delete(queue.into(), QueueDeleteOptions::default());
             delete.await?;
         }
@@ -87,7 +90,7 @@ impl Broker for RabbitMq {
     async fn deliveries(&self) -> anyhow::Result<Deliveries> {
         let channel = self.connection.create_channel().await?;
         channel
-            .basic_qos(AT_ONCE, BasicQosOptions::default())
+            .basic_qos(MAX_IN_FLIGHT, BasicQosOptions::default())
             .await?;
         let consumer = channel
             .basic_consume(
@@ -120,12 +123,12 @@ impl Broker for RabbitMq {
     async fn unsettled(&self) -> anyhow::Result<u64> {
         let name = &self.publisher.name;
         // The count leaves out messages that a consumer holds. They return to the queue when the consumer is gone.
-        while self.publisher.look_at(name).await?.consumer_count() > 0 {
+        while self.publisher.inspect(name).await?.consumer_count() > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let mut unsettled = 0;
         for queue in [name.clone(), format!("{name}.later")] {
-            let queue = self.publisher.look_at(&queue).await?;
+            let queue = self.publisher.inspect(&queue).await?;
             unsettled += u64::from(queue.message_count());
         }
         Ok(unsettled)
@@ -150,7 +153,7 @@ impl Publisher {
                 ("x-dead-letter-routing-key", text(queue)),
             ]
         };
-        let pause = i64::try_from(pause.as_millis()).context("that is too long a pause")?;
+        let pause = i64::try_from(pause.as_millis()).context("the pause is too long")?;
         let dead = format!("{name}.dead");
         let mut main = vec![
             ("x-queue-type", text("quorum")),
@@ -179,21 +182,21 @@ impl Publisher {
         Ok(())
     }
 
-    async fn look_at(&self, queue: &str) -> anyhow::Result<Queue> {
-        let look = QueueDeclareOptions {
+    async fn inspect(&self, queue: &str) -> anyhow::Result<Queue> {
+        let passive = QueueDeclareOptions {
             passive: true,
             ..QueueDeclareOptions::default()
         };
-        let looked = self
+        let inspected = self
             .channel
-            .queue_declare(queue.into(), look, FieldTable::default());
-        Ok(looked.await?)
+            .queue_declare(queue.into(), passive, FieldTable::default());
+        Ok(inspected.await?)
     }
 
     /// Sends a message to the queue `NAME`, or to `NAME` with a suffix.
     async fn send(
         &self,
-        behind: &str,
+        suffix: &str,
         message: &Message,
         reason: Option<&str>,
     ) -> anyhow::Result<()> {
@@ -209,7 +212,7 @@ impl Publisher {
             );
             properties = properties.with_headers(headers);
         }
-        let queue = format!("{}{behind}", self.name);
+        let queue = format!("{}{suffix}", self.name);
         let options = BasicPublishOptions {
             // Without this flag, a message for a deleted queue is confirmed and discarded.
             mandatory: true,
@@ -222,7 +225,7 @@ impl Publisher {
             .await?;
         match confirmation {
             Confirmation::Ack(None) => Ok(()),
-            other => bail!("RabbitMQ did not take the message: {other:?}"),
+            other => bail!("RabbitMQ did not accept the message: {other:?}"),
         }
     }
 }
@@ -237,8 +240,8 @@ pub struct Deliveries {
 impl Source for Deliveries {
     type Delivery = RabbitMqDelivery;
 
-    fn at_once(&self) -> u32 {
-        AT_ONCE.into()
+    fn max_in_flight(&self) -> u32 {
+        MAX_IN_FLIGHT.into()
     }
 
     async fn next(&mut self) -> anyhow::Result<RabbitMqDelivery> {
@@ -266,8 +269,8 @@ impl Delivery for RabbitMqDelivery {
     }
 
     async fn ack(&self) -> anyhow::Result<()> {
-        let told = self.raw.acker.ack(BasicAckOptions::default()).await?;
-        ensure!(told, "its channel is closed");
+        let sent = self.raw.acker.ack(BasicAckOptions::default()).await?;
+        ensure!(sent, "the channel of the delivery is closed");
         Ok(())
     }
 
@@ -277,12 +280,15 @@ impl Delivery for RabbitMqDelivery {
         self.ack().await
     }
 
-    async fn give_back(&self) -> anyhow::Result<()> {
+    async fn requeue(&self) -> anyhow::Result<()> {
         let back = BasicNackOptions {
             requeue: true,
             ..BasicNackOptions::default()
         };
-        ensure!(self.raw.acker.nack(back).await?, "its channel is closed");
+        ensure!(
+            self.raw.acker.nack(back).await?,
+            "the channel of the delivery is closed"
+        );
         Ok(())
     }
 

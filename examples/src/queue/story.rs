@@ -22,15 +22,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub async fn tell(broker: &impl Broker) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let bank = Arc::new(Bank::open(folder.path(), "deposits").await?);
-    let (stop, told) = watch::channel(false);
+    let (stop, stopped) = watch::channel(false);
     let mut consumers = Vec::new();
     // Two consumers, because one Kafka consumer handles one message at a time.
     for _ in 0..2 {
         let (bank, source) = (Arc::clone(&bank), broker.deliveries().await?);
-        let told = told.clone();
-        consumers.push(tokio::spawn(
-            async move { consume(&bank, source, told).await },
-        ));
+        let stopped = stopped.clone();
+        consumers.push(tokio::spawn(async move {
+            consume(&bank, source, stopped).await
+        }));
     }
     let story = Story {
         bank: &bank,
@@ -49,14 +49,18 @@ pub async fn tell(broker: &impl Broker) -> anyhow::Result<()> {
     story.line("a deposit", [1, 0, 0, 1]).await?;
     broker.send(&deposit).await?;
     broker.send(&deposit).await?;
-    story.line("the same, twice more", [1, 2, 0, 1]).await?;
+    story
+        .line("the same message, twice more", [1, 2, 0, 1])
+        .await?;
 
     broker.send(&self::deposit("order-2", "closed")?).await?;
     story
-        .line("one for an account that is closed", [1, 2, 1, 1])
+        .line("a deposit to a closed account", [1, 2, 1, 1])
         .await?;
     broker.send(&self::deposit("order-3", "cursed")?).await?;
-    story.line("one that fails each time", [1, 2, 2, 1]).await?;
+    story
+        .line("a deposit that always fails", [1, 2, 2, 1])
+        .await?;
     let garbage = Message {
         id: Some("order-4".to_owned()),
         body: b"{".to_vec(),
@@ -64,19 +68,19 @@ pub async fn tell(broker: &impl Broker) -> anyhow::Result<()> {
     broker.send(&garbage).await?;
     broker.send(&garbage).await?;
     story
-        .line("one that is no deposit, twice", [1, 2, 4, 1])
+        .line("an invalid message, twice", [1, 2, 4, 1])
         .await?;
     broker.send(&self::deposit("order-5", "bob")?).await?;
     story.line("another deposit", [2, 2, 4, 2]).await?;
 
-    broker.until_told().await?;
+    broker.flush_acks().await?;
     stop.send_replace(true);
     for consumer in consumers {
         consumer.await??;
     }
     let letters = broker.dead_letters().await?.len();
     let left = broker.unsettled().await?;
-    println!("\n{letters} dead letters, {left} messages left: each effect once.");
+    println!("\n{letters} dead letters, {left} messages left: each deposit was booked once.");
     ensure!((letters, left) == (3, 0));
     Ok(())
 }

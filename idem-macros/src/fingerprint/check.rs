@@ -4,15 +4,14 @@ use std::collections::HashMap;
 
 use quote::quote;
 use syn::ext::IdentExt;
-use syn::{
-    Attribute, Data, DataEnum, DeriveInput, Fields, GenericArgument, Ident, Index, LitStr, Member,
-    PathArguments, Type, TypePath,
-};
+use syn::{Attribute, Data, DataEnum, DeriveInput, Fields, Ident, Index, LitStr, Member, Type};
 
 use super::bounds;
 use super::model::{Body, Encoding, Field, Form, Model, Presence, Variant};
 use super::parse::{Options, Place, options};
 use crate::errors::Errors;
+use crate::floats::{Floats, NO_CANONICAL_FLOAT, floats};
+use crate::manifest::named_runtime;
 
 /// Builds the model. It is of use for an expansion only if no errors were added.
 pub(super) fn check<'a>(input: &'a DeriveInput, errors: &mut Errors) -> Model<'a> {
@@ -22,10 +21,19 @@ pub(super) fn check<'a>(input: &'a DeriveInput, errors: &mut Errors) -> Model<'a
             let path = &path.value;
             quote!(#path::__private)
         }
-        None => quote!(::idem_runtime::__private),
+        None => {
+            let path = named_runtime();
+            quote!(#path::__private)
+        }
     };
     let body = match &input.data {
-        Data::Struct(data) => Body::Struct(form(&data.fields, errors)),
+        Data::Struct(data) => {
+            let form = form(&data.fields, errors);
+            if errors.is_empty() {
+                check_not_empty(input, &data.fields, &form, errors);
+            }
+            Body::Struct(form)
+        }
         Data::Enum(data) => Body::Enum(variants(data, errors)),
         Data::Union(data) => {
             errors.at(
@@ -48,6 +56,29 @@ pub(super) fn check<'a>(input: &'a DeriveInput, errors: &mut Errors) -> Model<'a
         bounds,
         body,
     }
+}
+
+/// Reports a struct whose values all have the same form, although they have fields.
+fn check_not_empty(input: &DeriveInput, fields: &Fields, form: &Form<'_>, errors: &mut Errors) {
+    let is_empty = matches!(form, Form::Named(present) if present.is_empty());
+    let mut fields = fields.iter();
+    if is_empty && fields.any(|field| !is_marker(&field.ty)) {
+        errors.at(
+            &input.ident,
+            format!(
+                "every field of `{}` is skipped, so all its values would have one fingerprint: skip fewer fields, or \
+                 leave out the whole value where it is used",
+                input.ident
+            ),
+        );
+    }
+}
+
+/// Returns whether values of a type hold nothing.
+fn is_marker(ty: &Type) -> bool {
+    let Type::Path(path) = ty else { return false };
+    let last = path.path.segments.last();
+    last.is_some_and(|last| last.ident == "PhantomData" || last.ident == "PhantomPinned")
 }
 
 fn variants<'a>(data: &'a DataEnum, errors: &mut Errors) -> Vec<Variant<'a>> {
@@ -182,14 +213,18 @@ fn encoding(options: &Options, ty: &Type, errors: &mut Errors) -> Encoding {
         }
         (None, Some(_)) => Encoding::Float,
         (None, None) => {
-            if holds_floats(ty) {
-                errors.at(
-                    ty,
-                    "a float has no canonical form by default, because its last digits may change on the way \
-                     through other programs: add `#[fingerprint(float)]` to compare it exactly \
-                     (NaN is then an error), or use an integer or a decimal type",
-                );
-            }
+            let exactly = match floats(ty) {
+                Some(Floats::Plain) => "add `#[fingerprint(float)]`",
+                Some(Floats::Inside) => "write it with `#[fingerprint(with = function)]`",
+                None => return Encoding::Fingerprint,
+            };
+            errors.at(
+                ty,
+                format!(
+                    "{NO_CANONICAL_FLOAT}: {exactly} to compare it exactly (NaN is then an error), or use an integer \
+                     or a decimal type"
+                ),
+            );
             Encoding::Fingerprint
         }
     }
@@ -221,26 +256,4 @@ fn renaming(attributes: &[Attribute]) -> Option<LitStr> {
     options(attributes, Place::Field, &mut Errors::default())
         .rename
         .map(|rename| rename.value)
-}
-
-/// Returns whether a type is `f32`, `f64`, or one of those that `#[fingerprint(float)]` accepts with them inside.
-fn holds_floats(ty: &Type) -> bool {
-    match ty {
-        Type::Array(array) => holds_floats(&array.elem),
-        Type::Reference(reference) => holds_floats(&reference.elem),
-        Type::Paren(paren) => holds_floats(&paren.elem),
-        Type::Group(group) => holds_floats(&group.elem),
-        Type::Path(TypePath { path, .. }) => path.segments.last().is_some_and(|last| {
-            let word = last.ident.to_string();
-            match (word.as_str(), &last.arguments) {
-                ("f32" | "f64", PathArguments::None) => true,
-                ("Option" | "Vec", PathArguments::AngleBracketed(arguments)) => arguments
-                    .args
-                    .iter()
-                    .any(|argument| matches!(argument, GenericArgument::Type(ty) if holds_floats(ty))),
-                _ => false,
-            }
-        }),
-        _ => false,
-    }
 }

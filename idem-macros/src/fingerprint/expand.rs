@@ -84,17 +84,9 @@ fn header(model: &Model<'_>, bounds: &[WherePredicate]) -> TokenStream {
             .extend(bounds.iter().cloned());
     }
     let (implemented, types, condition) = generics.split_for_impl();
-    // If a type does not implement a trait, the compiler lists types that do. A generic type must stay in that list:
-    // otherwise the compiler does not name the inner type that lacks the implementation.
-    let unlisted = model
-        .generics
-        .type_params()
-        .next()
-        .is_none()
-        .then(|| quote!(#[diagnostic::do_not_recommend]));
     quote! {
         #[automatically_derived]
-        #unlisted
+        #[diagnostic::do_not_recommend]
         #[allow(deprecated)]
         impl #implemented #private::Fingerprint for #ident #types #condition
     }

@@ -327,6 +327,9 @@ fn misplaced(word: &str, place: Place) -> String {
         return format!("`{word}` is for {}, not for {here}", other.phrase());
     }
     let words = place.words();
+    if let Some((_, instead)) = SERDE.iter().find(|(serde, _)| *serde == word) {
+        return format!("`{word}` is not an option of {here}: {instead}");
+    }
     match suggest(word, &words) {
         Some(meant) => format!("`{word}` is not an option of {here}, did you mean `{meant}`?"),
         None => {
@@ -335,3 +338,24 @@ fn misplaced(word: &str, place: Place) -> String {
         }
     }
 }
+
+/// Options of serde that have no counterpart, each with what to do instead.
+const SERDE: &[(&str, &str)] = &[
+    (
+        "flatten",
+        "a field is one entry of the form; if its place may change, write it with `with = function`",
+    ),
+    (
+        "rename_all",
+        "the names of the form need not be those of the JSON; to choose one, write `rename = \"...\"` at the field or \
+         variant",
+    ),
+    (
+        "tag",
+        "an enum is written with the names of its variants, however serde writes it",
+    ),
+    (
+        "untagged",
+        "an enum is written with the names of its variants, however serde writes it",
+    ),
+];

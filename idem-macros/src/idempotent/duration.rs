@@ -14,6 +14,22 @@ const UNITS: &[(&str, u64)] = &[
     ("d", 86_400_000),
 ];
 
+/// Units that have no fixed length, or that another one replaces, each with its length in days.
+const CALENDAR: &[(&str, u64)] = &[
+    ("w", 7),
+    ("wk", 7),
+    ("week", 7),
+    ("weeks", 7),
+    ("mo", 30),
+    ("mon", 30),
+    ("month", 30),
+    ("months", 30),
+    ("y", 365),
+    ("yr", 365),
+    ("year", 365),
+    ("years", 365),
+];
+
 /// Other spellings of the units, for suggestions.
 const LONG: &[(&str, &str)] = &[
     ("msec", "ms"),
@@ -44,21 +60,13 @@ pub(super) enum Duration {
     Expr(TokenStream),
 }
 
-impl Duration {
-    /// Expression for the duration. `private` is the path of the runtime's `__private`.
-    pub(super) fn expand(&self, private: &TokenStream) -> TokenStream {
-        match self {
-            Self::Millis(millis) => millis.expand(private),
-            Self::Expr(expr) => expr.clone(),
-        }
-    }
-}
-
 /// Number of milliseconds. Its microseconds fit in 63 bits, because stores count in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Millis(u64);
 
 impl Millis {
+    pub(super) const ZERO: Self = Self(0);
+
     /// Parses a number and a unit. The error is a message that says what to write instead.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let digits = text
@@ -66,6 +74,7 @@ impl Millis {
             .unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
         if number.is_empty() {
+            let text = if text.is_empty() { "\"\"" } else { text };
             return Err(format!(
                 "`{text}` is not a duration: write a whole number and a unit, such as `30s`, `15m` or `24h`"
             ));
@@ -95,7 +104,8 @@ impl Millis {
         self.0 == 0
     }
 
-    fn expand(self, private: &TokenStream) -> TokenStream {
+    /// Expression for the duration. `private` is the path of the runtime's `__private`.
+    pub(super) fn expand(self, private: &TokenStream) -> TokenStream {
         let (millis, seconds) = (self.0, self.0 / 1_000);
         if millis % 1_000 == 0 {
             quote!(#private::Duration::from_secs(#seconds))
@@ -111,7 +121,20 @@ fn unknown_unit(number: &str, unit: &str) -> String {
         return format!("write the unit as `{short}`: `{number}{short}`");
     }
     if let Some((short, _)) = UNITS.iter().find(|(short, _)| *short == lowercase) {
-        return format!("write the unit directly after the number: `{number}{short}`");
+        let rule = if unit.trim() == unit {
+            "write the unit in lower case"
+        } else {
+            "write the unit directly after the number"
+        };
+        return format!("{rule}: `{number}{short}`");
+    }
+    if let Some((long, days)) = CALENDAR.iter().find(|(long, _)| *long == lowercase)
+        && let Some(days) = number
+            .parse()
+            .ok()
+            .and_then(|it: u64| it.checked_mul(*days))
+    {
+        return format!("the longest unit is a day: write `{days}d` instead of `{number}{long}`");
     }
     if unit.starts_with(['.', ',', '_']) || unit.contains(|letter: char| letter.is_ascii_digit()) {
         return format!(
@@ -169,10 +192,15 @@ mod tests {
             ("1.5h", "`90m`"),
             ("1h30m", "`90m`"),
             ("24 h", "`24h`"),
-            ("24H", "`24h`"),
+            ("24H", "lower case: `24h`"),
+            ("1w", "`7d`"),
+            ("2 Months", "`60d`"),
+            ("1y", "`365d`"),
+            ("99999999999999999999y", "`d`"),
             ("24hours", "`24h`"),
             ("24huors", "`24h`"),
-            ("3weeks", "`d`"),
+            ("3weeks", "`21d`"),
+            ("3fortnights", "`d`"),
             ("3ß", "`d`"),
         ] {
             let message = Millis::parse(text).unwrap_err();

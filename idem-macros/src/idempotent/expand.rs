@@ -3,12 +3,13 @@
 
 mod call;
 
-use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 
-use super::model::{AfterCrash, Idempotent, Store, Transaction};
+use super::model::{AfterCrash, Idempotent, Question, Transaction};
 use super::params::PatternBinding;
 use super::tokens::{self, Extent, is_called_result, local, mentions, shown_at};
+use crate::manifest::named_runtime;
 
 /// Function of the runtime that generated code calls, generic over the return type.
 #[derive(Clone, Copy)]
@@ -21,12 +22,14 @@ struct Stage {
 impl Stage {
     const ENTER: Self = Self::new("enter", 0);
     const ENTER_RECONCILING: Self = Self::new("enter_reconciling", 0);
+    const QUESTION: Self = Self::new("question", 1);
     const ANSWER: Self = Self::new("answer", 0);
     const ENTER_TRANSACTION: Self = Self::new("enter_transaction", 1);
     const JOIN_TRANSACTION: Self = Self::new("join_transaction", 2);
     const DRIVE: Self = Self::new("drive", 0);
     const DRIVE_TRANSACTION: Self = Self::new("drive_transaction", 0);
     const FINISH: Self = Self::new("finish", 0);
+    const FINISH_DETACHED: Self = Self::new("finish_detached", 0);
     const FINISH_TRANSACTION: Self = Self::new("finish_transaction", 1);
     const RETURNED: Self = Self::new("returned", 0);
 
@@ -45,9 +48,17 @@ impl Idempotent {
     /// Generates the function.
     pub(super) fn expand(self) -> TokenStream {
         let enter = self.enter();
-        let drive = self.drive();
-        let finish = self.finish();
-        let statements = quote!(#enter #drive #finish);
+        let (drive, finish) = match self.detached {
+            false => (self.drive(), self.finish()),
+            true => (self.detached_body(), self.finish_detached()),
+        };
+        // One use of the path, so that a wrong one is one error.
+        let krate = match &self.krate {
+            Some(krate) => krate.to_token_stream(),
+            None => named_runtime(),
+        };
+        let private = private(Span::call_site());
+        let statements = quote!(use #krate::__private as #private; #enter #drive #finish);
         let attrs = &self.function.attrs;
         let inner = &self.function.inner;
         let vis = &self.function.vis;
@@ -102,40 +113,22 @@ impl Idempotent {
         }
     }
 
-    /// Expression for the handle.
+    /// Expression for the handle. With `tx` it must be on a store with transactions.
     fn store(&self) -> TokenStream {
-        match &self.store {
-            Some(Store::Place(borrow)) => self.handle(borrow, borrow),
-            Some(Store::Computed(borrow)) => {
-                let handle = local("handle");
-                let found = self.handle(borrow, &handle.to_token_stream());
-                quote! {
-                    match #borrow {
-                        #handle => #found,
-                    }
-                }
-            }
-            None => {
-                let p = self.private(Span::call_site());
-                quote!(#p::default_handle())
-            }
-        }
-    }
-
-    /// Expression that gets the handle from `found`. With `tx` it requires a store with transactions, and the compiler
-    /// reports another store at `shown`, the expression of the user.
-    fn handle(&self, shown: &TokenStream, found: &TokenStream) -> TokenStream {
-        if self.transaction.is_none() {
-            let p = self.private(Span::call_site());
-            return quote!(#p::handle(#found));
-        }
-        let at = Extent::of(shown);
-        self.call_at(at, &quote_spanned!(at.first=> transactions), found)
+        let Some(store) = &self.store else {
+            let p = private(Span::call_site());
+            return quote!(#p::default_handle());
+        };
+        let function = match self.transaction {
+            None => "engine_of_handle",
+            Some(_) => "transactions_of_handle",
+        };
+        self.checked(function, store)
     }
 
     /// Statement that claims the record, or returns.
     fn claim(&self, arguments: &TokenStream) -> TokenStream {
-        let p = &self.private(Span::call_site());
+        let p = &private(Span::call_site());
         let [running, answer] = ["running", "answer"].map(local);
         let enter = match &self.transaction {
             None => self.awaited(Stage::ENTER, arguments),
@@ -155,8 +148,16 @@ impl Idempotent {
     }
 
     /// Statements that claim the record, and evaluate `question` as often as the runtime asks, or return.
-    fn claim_or_ask(&self, arguments: &TokenStream, question: &TokenStream) -> TokenStream {
-        let p = &self.private(Span::call_site());
+    fn claim_or_ask(&self, arguments: &TokenStream, question: &Question) -> TokenStream {
+        let p = &private(Span::call_site());
+        let by_value = question.by_value.iter().map(|argument| {
+            let reused = self.checked(
+                "usable_again",
+                &quote_spanned!(argument.span()=> &#argument),
+            );
+            quote!(let _ = #reused;)
+        });
+        let question = &question.future;
         let [running, answer, entered, request] =
             ["running", "answer", "entered", "request"].map(local);
         let attempt = self.attempt.as_ref().map(|attempt| {
@@ -167,34 +168,46 @@ impl Idempotent {
         });
         let borrows = self.borrows();
         let enter = self.awaited(Stage::ENTER_RECONCILING, arguments);
-        let go_on = self.awaited(Stage::ANSWER, &quote!(#request, { #borrows #question }));
+        let at = Extent::of(question);
+        let asked = self.asked(at.first, question);
+        let go_on = self.awaited(Stage::ANSWER, &quote!(#request, { #borrows #asked }));
         let returned = self.stage(Stage::RETURNED, &answer.to_token_stream());
-        quote! {
-            let mut #entered = #enter;
-            let mut #running = loop {
-                #entered = match #entered {
-                    #p::Result::Ok(#p::Entered::Run(#running)) => break #running,
-                    #p::Result::Ok(#p::Entered::Reconcile(#request)) => {
-                        #attempt
-                        #go_on
-                    }
-                    #p::Result::Err(#answer) => return #returned,
-                };
+        let turn = quote! {
+            #entered = match #entered {
+                #p::Result::Ok(#p::Entered::Run(#running)) => break #running,
+                #p::Result::Ok(#p::Entered::Reconcile(#request)) => {
+                    #attempt
+                    #go_on
+                }
+                #p::Result::Err(#answer) => return #returned,
             };
+        };
+        // The compiler reports a move out of an argument at the question, which may be asked again.
+        let turn = at.generated().braces(turn);
+        let again = quote_spanned!(at.generated().first=> loop #turn);
+        quote! {
+            #(#by_value)*
+            let mut #entered = #enter;
+            let mut #running = #again;
         }
+    }
+
+    /// Call that awaits the question, shown at the first token of the question.
+    fn asked(&self, first: Span, question: &TokenStream) -> TokenStream {
+        if !is_called_result(&self.ret) {
+            return self.awaited(Stage::QUESTION, question);
+        }
+        let ret = self.shown_ret();
+        let function = quote_spanned!(first=> question::<#ret, _>);
+        let question = self.call_at(Extent::at(first), &function, question);
+        quote_spanned!(first=> #question.await)
     }
 
     /// Statements that run the body and bind `result`.
     fn drive(&self) -> TokenStream {
         let ret = &self.ret;
         let [running, result, driver] = ["running", "result", "driver"].map(local);
-        let attempt = self.attempt.as_ref().map(|attempt| {
-            // The user may use the attempt in the question or in a guard only.
-            let allow = self
-                .is_used_elsewhere(attempt)
-                .then(|| quote!(#[allow(unused_variables)]));
-            quote!(#allow let #attempt = #running.attempt();)
-        });
+        let attempt = self.attempt_of_the_body();
         let body = self.body();
         let Some(transaction) = &self.transaction else {
             let drive = self.awaited(Stage::DRIVE, &quote!(&mut #running, #body));
@@ -214,6 +227,30 @@ impl Idempotent {
         }
     }
 
+    /// Statement that binds `body`, for a task. The attempt of the body has a block of its own, because the guards have
+    /// another one.
+    fn detached_body(&self) -> TokenStream {
+        let name = local("body");
+        let body = self.body();
+        let body = match self.attempt_of_the_body() {
+            Some(attempt) => quote!({ #attempt #body }),
+            None => body,
+        };
+        quote!(let #name = #body;)
+    }
+
+    /// Statement that binds the attempt for the body.
+    fn attempt_of_the_body(&self) -> Option<TokenStream> {
+        let running = local("running");
+        self.attempt.as_ref().map(|attempt| {
+            // The user may use the attempt in the question or in a guard only.
+            let allow = self
+                .is_used_elsewhere(attempt)
+                .then(|| quote!(#[allow(unused_variables)]));
+            quote!(#allow let #attempt = #running.attempt();)
+        })
+    }
+
     /// Future of the body, whose tokens are unchanged.
     fn body(&self) -> TokenStream {
         let ret = &self.ret;
@@ -224,20 +261,31 @@ impl Idempotent {
             .map(|PatternBinding { cfg, pat, ident }| quote!(#(#cfg)* let #pat = #ident;));
         let body = match &self.async_trait {
             Some(async_trait) => async_trait.body.clone(),
-            None => self.function.body.to_token_stream(),
+            None => self.function.visible_body(),
         };
-        // The unreachable `return` fixes the type of the block before `?` and `return` in the body need it.
-        quote! {
-            async move {
-                #[allow(unreachable_code, clippy::all, clippy::pedantic, clippy::nursery)]
-                if false {
-                    let #never: #ret = loop {};
-                    return #never;
-                }
-                #(#bindings)*
-                #body
+        // With the spans of generated code, the compiler would not name what an error about a borrow is about.
+        let at = Extent::of(&body);
+        // Only of a local variable does the compiler say how to borrow it again: `&mut *tx`.
+        let connection = self.transaction.as_ref().map(|transaction| {
+            let connection = transaction.connection();
+            quote! {
+                #[allow(clippy::shadow_same)]
+                let #connection = #connection;
             }
-        }
+        });
+        // The unreachable `return` fixes the type of the block before `?` and `return` in the body need it.
+        let block = at.braces(quote! {
+            #[allow(unreachable_code, clippy::all, clippy::pedantic, clippy::nursery)]
+            if false {
+                let #never: #ret = loop {};
+                return #never;
+            }
+            #connection
+            #(#bindings)*
+            #body
+        });
+        // The compiler reports at the body that an argument was moved into it.
+        quote_spanned!(at.first=> async move #block)
     }
 
     /// Statements that store the result and return it.
@@ -251,26 +299,47 @@ impl Idempotent {
         };
         let finish = self.awaited(finish, &arguments);
         let returned = self.stage(Stage::RETURNED, &finish);
-        // The body has consumed its own binding of the attempt, so the guards get a new one.
+        let attempt = self.attempt_of_the_guards();
+        quote!(#attempt #returned)
+    }
+
+    /// Statements that run the body and store its result in a task, and return the result.
+    fn finish_detached(&self) -> TokenStream {
+        let [running, body] = ["running", "body"].map(local);
+        let classify = self.classify();
+        let arguments = quote!(#running, #body, move #classify);
+        let finish = self.awaited(Stage::FINISH_DETACHED, &arguments);
+        let returned = self.stage(Stage::RETURNED, &finish);
+        let attempt = self.attempt_of_the_guards();
+        quote!(#attempt #returned)
+    }
+
+    /// Statement that binds the attempt for the guards, because the body has consumed its own binding.
+    fn attempt_of_the_guards(&self) -> Option<TokenStream> {
+        let running = local("running");
         let attempt = self.attempt.as_ref();
         let attempt = attempt.filter(|attempt| self.is_used_in_guards(attempt));
-        let attempt = attempt.map(|attempt| quote!(let #attempt = #running.attempt();));
-        quote!(#attempt #returned)
+        attempt.map(|attempt| quote!(let #attempt = #running.attempt();))
     }
 
     /// Closure that gets the kind of an `Err` from `replay_err` and `retry_err`.
     fn classify(&self) -> TokenStream {
         let error = local("error");
-        let at = self.stage_span();
-        let p = self.private(at);
+        // The compiler reports what a guard borrows at the patterns.
+        let mut patterns = self.replay_err.iter().chain(&self.retry_err);
+        let at = match patterns.next() {
+            Some(pattern) => Extent::of(pattern).generated(),
+            None => Extent::at(self.stage_span()),
+        };
+        let p = private(at.first);
         let unmatched = match &self.after_crash {
-            AfterCrash::Rerun => quote_spanned!(at=> #p::ErrorKind::Transient),
+            AfterCrash::Rerun => quote_spanned!(at.first=> #p::ErrorKind::Transient),
             AfterCrash::Refuse | AfterCrash::Reconcile(_) => {
-                quote_spanned!(at=> #p::ErrorKind::Unknown)
+                quote_spanned!(at.first=> #p::ErrorKind::Unknown)
             }
         };
         if self.replay_err.is_none() && self.retry_err.is_none() {
-            return quote_spanned!(at=> |_| #unmatched);
+            return quote_spanned!(at.first=> |_| #unmatched);
         }
         let replay = self.replay_err.iter();
         let retry = self.retry_err.iter();
@@ -280,10 +349,18 @@ impl Idempotent {
             #[allow(unreachable_patterns)]
             _ => #unmatched,
         };
-        let mut arms = Group::new(Delimiter::Brace, arms);
-        arms.set_span(at);
-        let closure = quote_spanned!(at=> |#error| match #error);
-        quote!(#closure #arms)
+        let arms = at.braces(arms);
+        let matched = quote_spanned!(at.first=> match #error);
+        // As a pattern, a name that is not in scope would be a variable, which matches every error.
+        let constants = &self.constants;
+        let body = match constants[..] {
+            [] => quote!(#matched #arms),
+            _ => at
+                .braces(quote!(#(let _ = &#constants;)* #matched #arms))
+                .to_token_stream(),
+        };
+        let closure = quote_spanned!(at.first=> |#error|);
+        quote!(#closure #body)
     }
 
     /// Returns whether a guard of `replay_err` or `retry_err` uses this name.
@@ -295,7 +372,7 @@ impl Idempotent {
     /// Returns whether the question of `reconcile` or a guard uses this name.
     fn is_used_elsewhere(&self, name: &Ident) -> bool {
         let is_used_in_question = match &self.after_crash {
-            AfterCrash::Reconcile(question) => mentions(question.clone(), name),
+            AfterCrash::Reconcile(question) => mentions(question.future.clone(), name),
             AfterCrash::Rerun | AfterCrash::Refuse => false,
         };
         is_used_in_question || self.is_used_in_guards(name)
@@ -326,11 +403,7 @@ impl Idempotent {
         let ret = self.shown_ret();
         let inferred = std::iter::repeat_n(quote_spanned!(at=> , _), stage.inferred);
         let path = quote_spanned!(at=> #function::<#ret #(#inferred)*>);
-        let extent = Extent {
-            first: at,
-            last: at,
-        };
-        self.call_at(extent, &path, arguments)
+        self.call_at(Extent::at(at), &path, arguments)
     }
 
     /// Call of an async stage.
@@ -362,16 +435,20 @@ impl Idempotent {
     /// Call of a function of the runtime that covers exactly this extent. The compiler reports each error about a type
     /// once for each place.
     fn call_at(&self, at: Extent, function: &TokenStream, arguments: &TokenStream) -> TokenStream {
-        let p = self.private(at.first);
+        let p = private(at.first);
         let path = quote_spanned!(at.first=> #p::#function);
         tokens::call(at, path, arguments.clone())
     }
 
-    /// Path of the runtime's `__private`. It has this span if the path is not the user's.
-    fn private(&self, span: Span) -> TokenStream {
-        match &self.krate {
-            Some(krate) => quote!(#krate::__private),
-            None => quote_spanned!(span=> ::idem_runtime::__private),
-        }
+    /// Expression of the user that a function of the runtime checks. The compiler reports a wrong type there.
+    fn checked(&self, function: &str, expr: &TokenStream) -> TokenStream {
+        let at = Extent::of(expr);
+        let function = Ident::new(function, at.last);
+        self.call_at(at, &function.to_token_stream(), expr)
     }
+}
+
+/// Name of the runtime's `__private` in the function, with this span. Items have no hygiene, so it resolves with any.
+fn private(span: Span) -> Ident {
+    Ident::new("__idem_private", span)
 }

@@ -3,7 +3,7 @@
 //! Its signature is parsed, and its body stays tokens. An incomplete body therefore reaches the compiler and the editor
 //! unchanged while the user types it.
 
-use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::parse::{Parse, ParseStream, Parser};
 use syn::{
@@ -14,6 +14,7 @@ use syn::{
 use super::options::Options;
 use super::tokens::{bindings, name_pattern};
 use crate::errors::Errors;
+use crate::manifest::named_runtime;
 
 /// Function as it is written.
 #[derive(Clone)]
@@ -60,8 +61,11 @@ impl Function {
             function.sig.asyncness = None;
         }
         let tx = options.tx.as_ref().map(|tx| &tx.value);
-        if self.is_main() || tx.is_some_and(|tx| !self.has_argument(tx)) {
-            // The compiler would report each use of the connection, which is not bound.
+        let is_unbound = options.was_tried("tx")
+            || options.was_tried("attempt")
+            || tx.is_some_and(|tx| !self.has_argument(tx));
+        if self.is_main() || is_unbound {
+            // The compiler would report each use of a name that is not bound.
             function.attrs.push(parse_quote!(#[allow(unused)]));
             function.body = braced(&self.body, quote!(loop {}));
         } else if let Some(attempt) = &options.attempt
@@ -69,7 +73,7 @@ impl Function {
         {
             let krate = match &options.krate {
                 Some(krate) => krate.value.to_token_stream(),
-                None => quote!(::idem_runtime),
+                None => named_runtime(),
             };
             let attempt = &attempt.value;
             let body = &self.body;
@@ -84,6 +88,20 @@ impl Function {
             );
         }
         function.to_token_stream()
+    }
+
+    /// Body without a warning that its braces are superfluous, as they are around an expression on one line.
+    pub(super) fn visible_body(&self) -> TokenStream {
+        let mut body = self.body.clone();
+        let is_one_expression = !body
+            .stream()
+            .into_iter()
+            .any(|token| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ';'));
+        if is_one_expression {
+            // The compiler shows the braces where they are, and the lint takes them for generated.
+            body.set_span(Span::call_site().located_at(body.span()));
+        }
+        body.to_token_stream()
     }
 
     /// Returns whether the function is `main`.

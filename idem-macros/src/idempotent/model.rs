@@ -1,7 +1,7 @@
 //! The function that is to be generated. It is built from options that were checked, so nothing can fail from here on.
 
 use proc_macro2::{Ident, TokenStream};
-use quote::{ToTokens, quote};
+use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Expr, ExprReference, Path, Type};
 
@@ -10,14 +10,15 @@ use super::duration::Duration;
 use super::function::{AsyncTrait, Function};
 use super::options::{Given, Options};
 use super::params::{Param, Params, PatternBinding};
-use super::tokens::{bare, rename_self};
+use super::question::passed_by_value;
+use super::tokens::{Extent, bare, local, rename_self};
 use super::values::{ErrorPattern, Key, OnCrash};
 
 /// A function, and everything that makes it idempotent.
 ///
 /// Expressions are tokens. Those that must not move what they name are borrowed already.
 pub(super) struct Idempotent {
-    /// Path of the runtime, if it is not `::idem_runtime`.
+    /// Path of the runtime that an option gives.
     pub(super) krate: Option<Path>,
     /// The function, with a name in the place of each pattern that is fingerprinted or looked into.
     pub(super) function: Function,
@@ -25,16 +26,19 @@ pub(super) struct Idempotent {
     /// Return type of the function.
     pub(super) ret: Type,
     /// Operation name. `None` for a free function, which is named by its path.
-    pub(super) name: Option<TokenStream>,
+    pub(super) name: Option<OperationName>,
     /// `None` if the key is derived from the request.
     pub(super) key: Option<TokenStream>,
     pub(super) ttl: Duration,
-    /// `None` for the handle that the process has installed.
-    pub(super) store: Option<Store>,
+    /// Borrow of the handle, or of a value that dereferences to it. `None` for the handle that the process has
+    /// installed.
+    pub(super) store: Option<TokenStream>,
     pub(super) scope: Option<TokenStream>,
     pub(super) lease: Option<Duration>,
     pub(super) wait: Option<Duration>,
     pub(super) run_on_store_error: bool,
+    /// The body runs in a task of its own.
+    pub(super) detached: bool,
     pub(super) recover_with: Option<TokenStream>,
     /// Only issued keys may claim.
     pub(super) issued: bool,
@@ -43,22 +47,13 @@ pub(super) struct Idempotent {
     pub(super) transaction: Option<Transaction>,
     pub(super) replay_err: Option<TokenStream>,
     pub(super) retry_err: Option<TokenStream>,
+    /// Constants and unit variants that are the whole of a pattern.
+    pub(super) constants: Vec<Ident>,
     pub(super) attempt: Option<Ident>,
     /// Patterns whose names the options use, bound to borrows.
     pub(super) borrowed: Vec<PatternBinding>,
     /// Patterns that the body begins with.
     pub(super) owned: Vec<PatternBinding>,
-}
-
-/// Borrow of the handle, or of a value that dereferences to it.
-pub(super) enum Store {
-    /// Expression whose type does not depend on where it is used, such as `self.idem`.
-    Place(TokenStream),
-    /// Any other expression, such as a call of a generic function.
-    ///
-    /// As an argument it could take its type from the parameter, and would not be dereferenced to the handle. It is
-    /// therefore bound to a name first.
-    Computed(TokenStream),
 }
 
 /// Fingerprinted request.
@@ -89,36 +84,50 @@ impl Transaction {
 pub(super) enum AfterCrash {
     Rerun,
     Refuse,
-    /// Future that finds out what happened.
-    Reconcile(TokenStream),
+    Reconcile(Question),
+}
+
+/// Question of `reconcile`.
+pub(super) struct Question {
+    /// Expression for the future that finds out what happened.
+    pub(super) future: TokenStream,
+    /// Arguments that it takes by value.
+    pub(super) by_value: Vec<Ident>,
 }
 
 impl Idempotent {
-    /// Builds the model. Returns `None` without a `key`, which the checks have reported.
+    /// Builds the model.
     pub(super) fn new(
         options: Options,
         mut function: Function,
         mut async_trait: Option<AsyncTrait>,
         checked: Checked,
-    ) -> Option<Self> {
+    ) -> Self {
         let params = Params::take(&options, &mut function, async_trait.as_mut());
         let exprs = Exprs {
             self_name: async_trait.as_ref().and_then(AsyncTrait::self_name),
         };
-        Some(Self {
+        let patterns = [&options.replay_err, &options.retry_err];
+        let patterns = patterns.into_iter().flatten();
+        let constants = patterns.filter_map(|pattern| pattern.value.constant().cloned());
+        let constants = constants.collect();
+        Self {
             krate: options.krate.map(|krate| krate.value),
             ret: checked.ret,
-            name: options.name.map(|name| exprs.moved(name.value)),
-            key: match options.key?.value {
-                Key::Expr(expr) => Some(exprs.borrowed(expr)),
-                Key::Fingerprint => None,
+            name: options.name.map(|name| OperationName::new(&name.value)),
+            key: match options.key.map(|key| key.value) {
+                Some(Key::Expr(expr) | Key::Constant(expr)) => Some(exprs.borrowed(expr)),
+                Some(Key::Fingerprint(_)) => None,
+                // The checks have reported it.
+                None => Some(quote!("")),
             },
             ttl: exprs.duration(checked.ttl),
-            store: options.store.map(|store| exprs.store(store.value)),
+            store: exprs.option(options.store),
             scope: exprs.option(options.scope),
             lease: checked.lease.map(|lease| exprs.duration(lease)),
             wait: checked.wait.map(|wait| exprs.duration(wait)),
             run_on_store_error: options.on_store_error.is_some(),
+            detached: options.detached.is_some(),
             recover_with: exprs.option(options.recover_with),
             issued: options.issued.is_some(),
             request: match exprs.option(options.fingerprint) {
@@ -128,7 +137,10 @@ impl Idempotent {
             after_crash: match options.on_crash.map(|on_crash| on_crash.value) {
                 None | Some(OnCrash::Rerun) => AfterCrash::Rerun,
                 Some(OnCrash::Refuse) => AfterCrash::Refuse,
-                Some(OnCrash::Reconcile(expr)) => AfterCrash::Reconcile(exprs.awaited(expr)),
+                Some(OnCrash::Reconcile(expr)) => AfterCrash::Reconcile(Question {
+                    by_value: passed_by_value(&expr, &function),
+                    future: exprs.moved(expr),
+                }),
             },
             transaction: options.tx.map(|tx| {
                 if function.has_argument(&tx.value) {
@@ -139,12 +151,73 @@ impl Idempotent {
             }),
             replay_err: options.replay_err.map(|it| exprs.pattern(it.value)),
             retry_err: options.retry_err.map(|it| exprs.pattern(it.value)),
+            constants,
             attempt: options.attempt.map(|attempt| attempt.value),
             borrowed: params.borrowed,
             owned: params.owned,
             function,
             async_trait,
-        })
+        }
+    }
+}
+
+/// Name of the operation. It must be a constant, because it says which function this is.
+pub(super) enum OperationName {
+    /// Text.
+    Text(TokenStream),
+    /// Path of a constant: text, or a `TypedOperation`, whose types must be those of the function.
+    Path(TokenStream),
+}
+
+impl OperationName {
+    fn new(expr: &Expr) -> Self {
+        match bare(expr) {
+            Expr::Lit(literal) => Self::Text(literal.to_token_stream()),
+            Expr::Path(path) => Self::Path(path.to_token_stream()),
+            _ => Self::Text(constant_text(expr)),
+        }
+    }
+}
+
+/// Expression that only a constant text can be.
+fn constant_text(expr: &Expr) -> TokenStream {
+    let text = local("text");
+    let at = Extent::of(expr).first;
+    let ty = quote_spanned!(at=> &'static ::core::primitive::str);
+    quote! {
+        const {
+            let #text: #ty = #expr;
+            #text
+        }
+    }
+}
+
+/// `&expr`. The parts of a tuple are borrowed too, because a tuple moves them.
+fn reference(mut expr: Expr) -> Expr {
+    borrow_parts(&mut expr);
+    Expr::Reference(ExprReference {
+        attrs: vec![],
+        and_token: syn::Token![&](expr.span()),
+        mutability: None,
+        expr: Box::new(expr),
+    })
+}
+
+/// Borrows the parts of a tuple that name a value, such as `order.id`.
+fn borrow_parts(expr: &mut Expr) {
+    match expr {
+        Expr::Paren(paren) => borrow_parts(&mut paren.expr),
+        Expr::Tuple(tuple) => {
+            for part in &mut tuple.elems {
+                if matches!(part, Expr::Field(_) | Expr::Index(_) | Expr::Path(_)) {
+                    let named = std::mem::replace(part, Expr::PLACEHOLDER);
+                    *part = reference(named);
+                } else {
+                    borrow_parts(part);
+                }
+            }
+        }
+        _ => {}
     }
 }
 
@@ -165,23 +238,7 @@ impl Exprs {
 
     /// `&expr`, with `expr` in parentheses where it needs them.
     fn borrowed(&self, expr: Expr) -> TokenStream {
-        self.moved(ExprReference {
-            attrs: vec![],
-            and_token: syn::Token![&](expr.span()),
-            mutability: None,
-            expr: Box::new(expr),
-        })
-    }
-
-    /// `expr.await`, with `expr` in parentheses where it needs them.
-    fn awaited(&self, expr: Expr) -> TokenStream {
-        let span = expr.span();
-        self.moved(syn::ExprAwait {
-            attrs: vec![],
-            base: Box::new(expr),
-            dot_token: syn::Token![.](span),
-            await_token: syn::Token![await](span),
-        })
+        self.moved(reference(expr))
     }
 
     fn option(&self, given: Option<Given<Expr>>) -> Option<TokenStream> {
@@ -195,21 +252,13 @@ impl Exprs {
         }
     }
 
-    fn store(&self, store: Expr) -> Store {
-        let is_place = matches!(
-            bare(&store),
-            Expr::Path(_) | Expr::Field(_) | Expr::Reference(_) | Expr::Unary(_)
-        );
-        let borrow = self.borrowed(store);
-        if is_place {
-            Store::Place(borrow)
-        } else {
-            Store::Computed(borrow)
+    fn pattern(&self, pattern: ErrorPattern) -> TokenStream {
+        match pattern {
+            ErrorPattern::All => quote!(_),
+            ErrorPattern::Matching { pat, guard } => {
+                let guard = guard.map(|(token, expr)| quote!(#token #expr));
+                self.moved(quote!(#pat #guard))
+            }
         }
-    }
-
-    fn pattern(&self, ErrorPattern { pat, guard }: ErrorPattern) -> TokenStream {
-        let guard = guard.map(|(token, expr)| quote!(#token #expr));
-        self.moved(quote!(#pat #guard))
     }
 }

@@ -11,7 +11,7 @@
 //! 5. Tests: a snapshot in `snapshots.rs`; `tests/ui/pass/options.rs`; a case in `tests/ui/fail` for each new error, and
 //!    `tests/ui/fail/unknown_option.stderr`, which lists all options; `tests/it/idempotent/` for what it does.
 
-use proc_macro2::{Ident, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::ToTokens;
 use syn::parse::ParseStream;
 use syn::{Expr, Path, Result};
@@ -161,6 +161,12 @@ declare_options! {
         value: values::word("run"),
         refused_with_tx: "without the store there is no transaction to run in",
     }
+    detached: Flag {
+        name: "detached",
+        value: values::flag("the body runs in a task of its own, or the option is left out"),
+        refused_with_tx: "a caller that is dropped rolls the transaction back, as if it had never called; to commit \
+                          whatever the caller does, call the function in `idem.detach(...)`",
+    }
     recover_with: Expr {
         name: "recover_with",
         value: values::expr(Words("an expression for the input that a retry of the call needs")),
@@ -193,6 +199,11 @@ pub(super) struct Given<T> {
     pub(super) value: T,
 }
 
+/// Value of an option that was written.
+pub(super) fn value<T>(given: Option<&Given<T>>) -> Option<&T> {
+    given.map(|given| &given.value)
+}
+
 /// Declaration of an option.
 struct Declared {
     name: &'static str,
@@ -200,6 +211,16 @@ struct Declared {
     required: Option<&'static str>,
     /// Reason to refuse the option together with `tx`.
     refused_with_tx: Option<&'static str>,
+}
+
+impl<T> Given<T> {
+    /// Replaces an option that is missing or wrong.
+    pub(super) fn in_place_of(name: &str, value: T) -> Self {
+        Self {
+            option: Ident::new(name, Span::call_site()),
+            value,
+        }
+    }
 }
 
 impl Options {

@@ -5,7 +5,7 @@
 
 use proc_macro2::{Ident, TokenStream};
 use syn::ext::IdentExt;
-use syn::{Attribute, Pat, PatType, Type};
+use syn::{Attribute, Pat, PatType, Signature, Type};
 
 use super::function::{self, AsyncTrait, Function};
 use super::options::Options;
@@ -33,8 +33,8 @@ enum Pattern {
 }
 
 /// Arguments of a function, without `self`.
-pub(super) fn arguments(function: &Function, async_trait: Option<&AsyncTrait>) -> Vec<Argument> {
-    function::typed(&function.sig)
+pub(super) fn arguments(sig: &Signature, async_trait: Option<&AsyncTrait>) -> Vec<Argument> {
+    function::typed(sig)
         .enumerate()
         .map(|(position, (index, typed))| Argument::new(position, index, typed, async_trait))
         .collect()
@@ -71,6 +71,12 @@ impl Argument {
                 pattern: Pattern::None,
             },
         }
+    }
+
+    /// Names by which expressions of the options refer to the argument.
+    pub(super) fn names(&self) -> impl Iterator<Item = &Ident> {
+        let whole = matches!(self.pattern, Pattern::None).then_some(&self.ident);
+        whole.into_iter().chain(&self.bindings)
     }
 
     /// Returns whether `skip(...)` names this argument.
@@ -156,7 +162,7 @@ impl Params {
         function: &mut Function,
         mut async_trait: Option<&mut AsyncTrait>,
     ) -> Self {
-        let arguments = arguments(function, async_trait.as_deref());
+        let arguments = arguments(&function.sig, async_trait.as_deref());
         let typed = function::typed_mut(&mut function.sig);
         let expressions = options.expressions();
         let mut params = Self::default();
@@ -189,7 +195,7 @@ impl Params {
 }
 
 /// Returns whether an argument is a part of the fingerprint.
-fn is_fingerprinted(options: &Options, argument: &Argument) -> bool {
+pub(super) fn is_fingerprinted(options: &Options, argument: &Argument) -> bool {
     if options.fingerprint.is_some() || options.skip_all.is_some() {
         return false;
     }

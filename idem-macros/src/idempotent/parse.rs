@@ -3,11 +3,14 @@
 //! An option that cannot be parsed is reported and skipped, so that the options after it are still parsed.
 
 use proc_macro2::{Ident, TokenStream, TokenTree};
+use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::{Expr, Result, Token, token};
+use syn::{Error, Expr, LitStr, Result, Token, token};
 
+use super::duration::Millis;
 use super::options::{NAMES, Options};
+use super::tokens::written;
 use crate::errors::Errors;
 use crate::suggest::suggest;
 
@@ -32,22 +35,50 @@ impl Options {
     }
 
     fn parse_one(&mut self, input: ParseStream, errors: &mut Errors) -> Result<()> {
+        let ahead = input.fork();
         let Ok(option) = input.call(Ident::parse_any) else {
-            return Err(input.error("expected an option, such as `key = ...`"));
+            return Err(self.no_option(input));
         };
         let Some(parsed) = self.parse_value(option.clone(), input, errors) else {
-            self.unknown(&option, errors);
+            self.unknown(&option, &ahead, errors);
             skip_value(input);
             return Ok(());
         };
-        if parsed.is_err() {
+        parsed.map_err(|error| {
             self.unparsed.push(option.to_string());
-        }
-        parsed
+            unfinished(&option, error, input)
+        })
     }
 
-    fn unknown(&mut self, option: &Ident, errors: &mut Errors) {
-        let message = if let Some(meant) = suggest(&option.to_string(), NAMES) {
+    /// Error for something in the place of an option that is no name.
+    fn no_option(&mut self, input: ParseStream) -> Error {
+        if input.peek(Token![,]) {
+            return input.error("expected an option before this comma: remove the comma");
+        }
+        let Ok(text) = input.fork().parse::<LitStr>() else {
+            return input.error("expected an option, such as `key = ...`");
+        };
+        let is_duration = Millis::parse(&text.value()).is_ok();
+        let option = if is_duration { "ttl" } else { "name" };
+        self.unparsed.push(option.to_owned());
+        let text = text.to_token_stream();
+        input.error(format!("an option has a name, such as `{option} = {text}`"))
+    }
+
+    fn unknown(&mut self, option: &Ident, input: ParseStream, errors: &mut Errors) {
+        let name = option.to_string();
+        if let Some(key) = unnamed_key(input) {
+            self.unparsed.push("key".to_owned());
+            let written = written(&key);
+            let message =
+                format!("an option has a name: if this is the key, write `key = {written}`");
+            return errors.at(key, message);
+        }
+        let message = if let Some((_, instead)) = OTHER_WORDS.iter().find(|(it, _)| *it == name) {
+            self.unparsed
+                .extend(instead.split(' ').next().map(str::to_owned));
+            format!("unknown option `{option}`: write `{instead}`")
+        } else if let Some(meant) = suggest(&name, NAMES) {
             // The option that was meant is not reported as missing.
             self.unparsed.push(meant.to_owned());
             format!("unknown option `{option}`, did you mean `{meant}`?")
@@ -57,6 +88,54 @@ impl Options {
         };
         errors.at_span(option.span(), message);
     }
+}
+
+/// Words for options that have another name here, each with what to write instead.
+const OTHER_WORDS: &[(&str, &str)] = &[
+    ("db", "store = ..."),
+    ("exclude", "skip(...)"),
+    ("expires", "ttl = \"24h\""),
+    ("expiry", "ttl = \"24h\""),
+    ("handle", "store = ..."),
+    ("id", "key = ..."),
+    ("idem", "store = ..."),
+    ("ignore", "skip(...)"),
+    ("operation", "name = \"charges.create\""),
+    ("reconcile", "on_crash = reconcile(...)"),
+    ("refuse", "on_crash = refuse"),
+    ("rerun", "on_crash = rerun"),
+    ("retention", "ttl = \"24h\""),
+    ("tenant", "scope = ..."),
+    ("transaction", "tx = tx"),
+    ("user", "scope = ..."),
+];
+
+/// Expression about an argument in the place of an option, such as `order.id`.
+fn unnamed_key(input: ParseStream) -> Option<Expr> {
+    let expr = input.parse::<Expr>().ok()?;
+    matches!(expr, Expr::Field(_) | Expr::MethodCall(_) | Expr::Index(_)).then_some(expr)
+}
+
+/// Says of which option the value ends too early. At the end of the input, which has no place of its own, the error
+/// points at the option.
+fn unfinished(option: &Ident, error: Error, input: ParseStream) -> Error {
+    let message = error.to_string();
+    let at_end = input.is_empty();
+    let expected = message
+        .strip_prefix("unexpected end of input, ")
+        .unwrap_or(&message);
+    // The messages of this macro quote code.
+    if !(at_end || input.peek(Token![,]))
+        || !expected.starts_with("expected ")
+        || expected.contains('`')
+    {
+        return error;
+    }
+    let at = if at_end { option.span() } else { error.span() };
+    Error::new(
+        at,
+        format!("the value of `{option}` is not complete: {expected}"),
+    )
 }
 
 /// Parses the comma after an option, or reports that it is missing and goes to the next option.
@@ -79,6 +158,7 @@ fn at_option(input: ParseStream) -> bool {
         && (ahead.is_empty()
             || ahead.peek(Token![,])
             || ahead.peek(token::Paren)
+            || (ahead.peek(Token![:]) && !ahead.peek(Token![::]))
             || (ahead.peek(Token![=]) && !ahead.peek(Token![==])))
 }
 

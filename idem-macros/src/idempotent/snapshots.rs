@@ -60,6 +60,18 @@ fn refuse() {
 }
 
 #[test]
+fn detached() {
+    check(
+        r#"key = key, ttl = "24h", store = idem, detached, attempt = attempt, on_crash = refuse,
+           retry_err = Error::Http(status) if attempt.number() == 1"#,
+        "async fn charge(idem: &Idem, key: &str, (amount, bank): (u64, Bank)) -> Result<Receipt, Error> {
+            bank.pay(amount, attempt.downstream_key(\"bank\")).await
+        }",
+        &expect_file!["snapshots/detached.rs"],
+    );
+}
+
+#[test]
 fn reconcile() {
     check(
         r#"key = charge.id, ttl = "7d", name = "charges.create", attempt = attempt,
@@ -94,7 +106,7 @@ fn request_is_replaced() {
 #[test]
 fn patterns() {
     check(
-        r#"key = id, ttl = "1d""#,
+        r#"key = id, ttl = "1d", name = "orders.place""#,
         "async fn order<const N: usize>(
             (mut id, _): (String, u64),
             Point { x, ref y }: Point,

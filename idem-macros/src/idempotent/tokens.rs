@@ -2,6 +2,7 @@
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
+use syn::visit::{self, Visit};
 use syn::visit_mut::{self, VisitMut};
 use syn::{Expr, GenericArgument, Pat, PathArguments, PathSegment, Type};
 
@@ -21,6 +22,29 @@ pub(super) struct Extent {
 }
 
 impl Extent {
+    /// Extent of one span.
+    pub(super) fn at(span: Span) -> Self {
+        Self {
+            first: span,
+            last: span,
+        }
+    }
+
+    /// Place of generated tokens that the compiler shows here. Lints about the user's code do not see them.
+    pub(super) fn generated(self) -> Self {
+        Self {
+            first: Span::call_site().located_at(self.first),
+            last: Span::call_site().located_at(self.last),
+        }
+    }
+
+    /// Braces around tokens that end where the extent does.
+    pub(super) fn braces(self, tokens: TokenStream) -> Group {
+        let mut group = Group::new(Delimiter::Brace, tokens);
+        group.set_span(self.last);
+        group
+    }
+
     pub(super) fn of(tokens: &impl ToTokens) -> Self {
         let mut first = None;
         let mut last = Span::call_site();
@@ -68,6 +92,7 @@ pub(super) fn written(tokens: &impl ToTokens) -> String {
         (" :: ", "::"),
         (":: ", "::"),
         ("& ", "&"),
+        ("! ", "!"),
     ] {
         text = text.replace(spaced, tight);
     }
@@ -103,6 +128,25 @@ pub(super) fn bare_word(mut expr: &Expr) -> Option<&Ident> {
             _ => return None,
         };
     }
+}
+
+/// Name that an expression such as `order.lines[0].id()` begins with.
+pub(super) fn root(expr: &Expr) -> Option<&Ident> {
+    match bare(expr) {
+        Expr::Path(path) => path.path.get_ident(),
+        Expr::Field(field) => root(&field.base),
+        Expr::MethodCall(call) => root(&call.receiver),
+        Expr::Index(index) => root(&index.expr),
+        Expr::Reference(reference) => root(&reference.expr),
+        _ => None,
+    }
+}
+
+/// Returns whether a name has the case of a variable or a function: it is no constant, type or variant.
+pub(super) fn is_variable(name: &Ident) -> bool {
+    let name = name.to_string();
+    name.trim_start_matches("r#")
+        .starts_with(|letter: char| letter == '_' || letter.is_lowercase())
 }
 
 /// Returns whether the tokens contain this name. Format strings count.
@@ -172,6 +216,22 @@ pub(super) fn result_arguments(ty: &Type) -> Vec<&Type> {
     }
 }
 
+/// First `impl Trait` in a type.
+pub(super) fn first_impl_trait(ty: &Type) -> Option<&syn::TypeImplTrait> {
+    struct First<'a>(Option<&'a syn::TypeImplTrait>);
+
+    impl<'a> Visit<'a> for First<'a> {
+        fn visit_type_impl_trait(&mut self, ty: &'a syn::TypeImplTrait) {
+            self.0.get_or_insert(ty);
+            visit::visit_type_impl_trait(self, ty);
+        }
+    }
+
+    let mut first = First(None);
+    first.visit_type(ty);
+    first.0
+}
+
 /// Pattern that consists of this name.
 pub(super) fn name_pattern(name: &Ident) -> Pat {
     Pat::Ident(syn::PatIdent {
@@ -187,15 +247,15 @@ pub(super) fn name_pattern(name: &Ident) -> Pat {
 pub(super) fn bindings(pat: &Pat) -> Vec<Ident> {
     struct Bindings(Vec<Ident>);
 
-    impl<'ast> syn::visit::Visit<'ast> for Bindings {
+    impl<'ast> Visit<'ast> for Bindings {
         fn visit_pat_ident(&mut self, pat: &'ast syn::PatIdent) {
             self.0.push(pat.ident.clone());
-            syn::visit::visit_pat_ident(self, pat);
+            visit::visit_pat_ident(self, pat);
         }
     }
 
     let mut bindings = Bindings(vec![]);
-    syn::visit::Visit::visit_pat(&mut bindings, pat);
+    bindings.visit_pat(pat);
     bindings.0
 }
 

@@ -6,11 +6,14 @@
 use proc_macro2::{Ident, TokenStream};
 use quote::ToTokens;
 use syn::ext::IdentExt;
-use syn::parse::ParseStream;
+use syn::parse::{ParseStream, Parser};
 use syn::punctuated::Punctuated;
-use syn::{Error, Expr, LitInt, Pat, Path, Result, Token, parenthesized, token};
+use syn::{
+    BinOp, Error, Expr, ExprClosure, ExprLit, Lit, LitInt, Pat, Path, Result, Token, parenthesized,
+    token,
+};
 
-use super::tokens::bare_word;
+use super::tokens::{bare_word, is_variable, root, written};
 use crate::suggest::suggest;
 
 /// Value of an option.
@@ -40,15 +43,17 @@ impl Value for Flag {}
 /// Source of the key.
 pub(super) enum Key {
     Expr(Expr),
-    /// `key = fingerprint`: the key is derived from the request.
-    Fingerprint,
+    /// `key = constant(EXPR)`: one key for all calls.
+    Constant(Expr),
+    /// `key = fingerprint`: the key is derived from the request. The word, for errors that point at it.
+    Fingerprint(Ident),
 }
 
 impl Value for Key {
     fn expression(&self) -> Option<&Expr> {
         match self {
-            Self::Expr(expr) => Some(expr),
-            Self::Fingerprint => None,
+            Self::Expr(expr) | Self::Constant(expr) => Some(expr),
+            Self::Fingerprint(_) => None,
         }
     }
 }
@@ -97,13 +102,34 @@ impl Value for OnCrash {
     }
 }
 
-/// Pattern for the `Err` values that an option is about.
-pub(super) struct ErrorPattern {
-    pub(super) pat: Pat,
-    pub(super) guard: Option<(Token![if], Expr)>,
+/// `Err` values that an option is about.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a handful of them exist while one function is expanded"
+)]
+pub(super) enum ErrorPattern {
+    /// `all`: every error.
+    All,
+    Matching {
+        pat: Pat,
+        guard: Option<(Token![if], Expr)>,
+    },
 }
 
 impl Value for ErrorPattern {}
+
+impl ErrorPattern {
+    /// Constant or unit variant that is the whole pattern.
+    pub(super) fn constant(&self) -> Option<&Ident> {
+        match self {
+            Self::Matching {
+                pat: Pat::Ident(name),
+                ..
+            } if name.subpat.is_none() && !is_variable(&name.ident) => Some(&name.ident),
+            _ => None,
+        }
+    }
+}
 
 /// Text that says which value an option needs.
 pub(super) enum Hint<'a> {
@@ -115,6 +141,10 @@ pub(super) enum Hint<'a> {
 
 /// Parses the `=` after an option that needs a value.
 fn equals(option: &Ident, hint: &Hint<'_>, input: ParseStream) -> Result<()> {
+    if input.peek(token::Paren) || (input.peek(Token![:]) && !input.peek(Token![::])) {
+        let message = format!("the value of `{option}` stands after `=`: write `{option} = ...`");
+        return Err(Error::new(option.span(), message));
+    }
     let found = input.parse::<Option<Token![=]>>()?.is_some();
     if found && !input.is_empty() && !input.peek(Token![,]) {
         return Ok(());
@@ -190,14 +220,27 @@ pub(super) fn runtime_path(option: &Ident, input: ParseStream) -> Result<Path> {
 
 /// Parses the value of `key`.
 pub(super) fn key(option: &Ident, input: ParseStream) -> Result<Key> {
-    let expr = expr(Hint::Words("an expression for the key"))(option, input)?;
-    let reserved = matches!(&expr, Expr::Path(_))
-        && bare_word(&expr).is_some_and(|word| word == "fingerprint");
-    Ok(if reserved {
-        Key::Fingerprint
-    } else {
-        Key::Expr(expr)
-    })
+    let mut expr = expr(Hint::Words("an expression for the key"))(option, input)?;
+    // `macro_rules!` puts a group around an expression.
+    while let Expr::Group(group) = expr {
+        expr = *group.expr;
+    }
+    match expr {
+        Expr::Path(path) => Ok(match path.path.get_ident() {
+            Some(word) if word == "fingerprint" => Key::Fingerprint(word.clone()),
+            _ => Key::Expr(Expr::Path(path)),
+        }),
+        Expr::Call(mut call) if bare_word(&call.func).is_some_and(|it| it == "constant") => {
+            match (call.args.pop(), call.args.is_empty()) {
+                (Some(constant), true) => Ok(Key::Constant(constant)),
+                _ => Err(Error::new_spanned(
+                    call.func,
+                    "`constant` needs one value: write, for instance, `key = constant(\"nightly\")`",
+                )),
+            }
+        }
+        expr => Ok(Key::Expr(expr)),
+    }
 }
 
 /// Parses the arguments of `skip(...)`.
@@ -208,9 +251,9 @@ pub(super) fn skip(option: &Ident, input: ParseStream) -> Result<Vec<Skip>> {
             "`skip` takes the arguments to leave out in parentheses: `skip(a, b)`",
         ));
     }
-    let content;
-    parenthesized!(content in input);
-    let skip = Punctuated::<Skip, Token![,]>::parse_terminated_with(&content, skipped)?;
+    let content = in_parentheses(input)?;
+    let skip = Punctuated::<Skip, Token![,]>::parse_terminated_with;
+    let skip = (|input: ParseStream| skip(input, skipped)).parse2(content)?;
     if skip.is_empty() {
         return Err(Error::new(
             option.span(),
@@ -224,33 +267,82 @@ fn skipped(input: ParseStream) -> Result<Skip> {
     if input.peek(LitInt) {
         return input.parse().map(Skip::Position);
     }
-    let name = input.call(Ident::parse_any);
-    name.map(Skip::Name).map_err(|error| {
-        let message = "expected the name of an argument, as in `skip(a, b)`";
-        Error::new(error.span(), message)
-    })
+    let ahead = input.fork();
+    if let Ok(name) = input.call(Ident::parse_any)
+        && (input.is_empty() || input.peek(Token![,]))
+    {
+        return Ok(Skip::Name(name));
+    }
+    Err(no_argument(&ahead))
+}
+
+/// Error for something in `skip(...)` that is not the name of an argument.
+fn no_argument(input: ParseStream) -> Error {
+    let Ok(given) = input.parse::<Expr>() else {
+        return input.error("expected the name of an argument, as in `skip(a, b)`");
+    };
+    let message = match (bare_word(&given), &given) {
+        (Some(name), _) => format!("write the name of the argument alone: `skip({name})`"),
+        (None, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => {
+            format!("write the name of the argument without quotes: `skip({})`", text.value())
+        }
+        _ => "`skip` leaves out whole arguments, by their names; to leave out a part of one, add `#[fingerprint(skip)]` \
+              to the field, or name what counts in `fingerprint = ...`"
+            .to_owned(),
+    };
+    Error::new_spanned(given, message)
+}
+
+/// Tokens in parentheses. Parsed on their own, they cause one error each.
+fn in_parentheses(input: ParseStream) -> Result<TokenStream> {
+    let content;
+    parenthesized!(content in input);
+    content.parse()
 }
 
 /// Parses the value of `on_crash`.
 pub(super) fn on_crash(option: &Ident, input: ParseStream) -> Result<OnCrash> {
-    const WORDS: &[&str] = &["rerun", "refuse", "reconcile"];
-    const KNOWN: &str = "`rerun`, `refuse` or `reconcile(EXPR)`";
     equals(option, &Hint::Example("refuse"), input)?;
-    let Ok(given) = input.call(Ident::parse_any) else {
-        return Err(input.error(format!("expected {KNOWN}")));
-    };
-    match given.to_string().as_str() {
-        "rerun" => Ok(OnCrash::Rerun),
-        "refuse" => Ok(OnCrash::Refuse),
-        "reconcile" => reconcile(&given, input),
-        other => Err(Error::new(
-            given.span(),
-            match suggest(other, WORDS) {
-                Some(meant) => format!("`{option}` cannot be `{other}`, did you mean `{meant}`?"),
-                None => format!("`{option}` cannot be `{other}`: write {KNOWN}"),
-            },
-        )),
+    let ahead = input.fork();
+    let given = input.call(Ident::parse_any);
+    let ends = input.is_empty() || input.peek(Token![,]);
+    match given {
+        Ok(given) if given == "rerun" && ends => Ok(OnCrash::Rerun),
+        Ok(given) if given == "refuse" && ends => Ok(OnCrash::Refuse),
+        Ok(given) if given == "reconcile" => reconcile(&given, input),
+        _ => Err(no_crash_behaviour(option, &ahead)),
     }
+}
+
+/// Error for a value that `on_crash` cannot have.
+fn no_crash_behaviour(option: &Ident, input: ParseStream) -> Error {
+    const WORDS: &[&str] = &["rerun", "refuse", "reconcile"];
+    const KNOWN: &str = "`rerun` (the next call runs the body again), `refuse` (it is refused until an operator resolves \
+                         the record) or `reconcile(EXPR)` (EXPR finds out what happened)";
+    let Ok(given) = input.parse::<Expr>() else {
+        return input.error(format!("expected {KNOWN}"));
+    };
+    let text = written(&given);
+    let word = match &given {
+        Expr::Path(path) => path.path.segments.last().map(|it| it.ident.to_string()),
+        Expr::Lit(literal) => match &literal.lit {
+            Lit::Str(text) => Some(text.value()),
+            _ => None,
+        },
+        _ => None,
+    };
+    let word = word.map(|word| word.to_lowercase());
+    let message = match word.as_deref().and_then(|word| suggest(word, WORDS)) {
+        Some(meant) if word.as_deref() == Some(meant) => {
+            format!("write the word alone: `{option} = {meant}`")
+        }
+        Some(meant) => format!("`{option}` cannot be `{text}`, did you mean `{meant}`?"),
+        None if matches!(given, Expr::Call(_) | Expr::MethodCall(_) | Expr::Async(_)) => {
+            format!("to find out what happened, write `{option} = reconcile({text})`")
+        }
+        None => format!("`{option}` cannot be `{text}`: write {KNOWN}"),
+    };
+    Error::new_spanned(given, message)
 }
 
 /// Parses the parentheses after `reconcile`.
@@ -265,28 +357,125 @@ fn reconcile(reconcile: &Ident, input: ParseStream) -> Result<OnCrash> {
     if !input.peek(token::Paren) {
         return Err(missing());
     }
-    let content;
-    parenthesized!(content in input);
+    let content = in_parentheses(input)?;
     if content.is_empty() {
         return Err(missing());
     }
-    let expr = content.parse()?;
-    content.parse::<Option<Token![,]>>()?;
-    if !content.is_empty() {
-        return Err(content.error("`reconcile` takes one expression"));
+    let mut questions = Punctuated::<Expr, Token![,]>::parse_terminated.parse2(content)?;
+    let expr = match questions.pop() {
+        Some(expr) if questions.is_empty() => expr,
+        second => {
+            let message = "`reconcile` takes one expression: call what it needs in a block, as in \
+                           `reconcile(async { ... })`";
+            return Err(Error::new_spanned(second, message));
+        }
+    };
+    if let Expr::Closure(closure) = &expr {
+        return Err(Error::new_spanned(
+            closure,
+            format!(
+                "`reconcile` takes a future instead of a closure: write `reconcile({})`",
+                future_of(closure)
+            ),
+        ));
     }
     Ok(OnCrash::Reconcile(expr))
+}
+
+/// Text of the future that a closure makes.
+fn future_of(closure: &ExprClosure) -> String {
+    match &*closure.body {
+        Expr::Block(_) => format!("async {}", written(&closure.body)),
+        body if closure.asyncness.is_some() => format!("async {{ {} }}", written(body)),
+        body => written(body),
+    }
 }
 
 /// Parses the pattern of `replay_err` or `retry_err`, with its guard.
 pub(super) fn error_pattern(option: &Ident, input: ParseStream) -> Result<ErrorPattern> {
     equals(option, &Hint::Example("MyError::Declined { .. }"), input)?;
-    Ok(ErrorPattern {
-        pat: input.call(Pat::parse_multi_with_leading_vert)?,
-        guard: if input.peek(Token![if]) {
-            Some((input.parse()?, input.parse()?))
-        } else {
-            None
-        },
+    if let Some(closure) = closure(input) {
+        return Err(predicate(option, &closure));
+    }
+    let ahead = input.fork();
+    let pat = input.call(Pat::parse_multi_with_leading_vert);
+    let ends = input.is_empty() || input.peek(Token![,]) || input.peek(Token![if]);
+    let pat = match pat {
+        Ok(pat) if ends => pat,
+        Ok(_) => {
+            return Err(
+                condition(option, &ahead).unwrap_or_else(|| input.error("expected `if` or `,`"))
+            );
+        }
+        Err(error) => return Err(condition(option, &ahead).unwrap_or(error)),
+    };
+    let guard = if input.peek(Token![if]) {
+        Some((input.parse()?, input.parse()?))
+    } else {
+        None
+    };
+    Ok(match (&pat, &guard) {
+        (Pat::Ident(all), None) if all.ident == "all" => ErrorPattern::All,
+        _ => ErrorPattern::Matching { pat, guard },
     })
+}
+
+/// Error for a condition in the place of a pattern.
+fn condition(option: &Ident, input: ParseStream) -> Option<Error> {
+    let condition = input.parse::<Expr>().ok()?;
+    let message = if let Some(alternatives) = alternatives(&condition) {
+        format!(
+            "alternatives of a pattern stand between single bars: write `{option} = {alternatives}`"
+        )
+    } else {
+        let error = match root(&condition) {
+            Some(name) if is_variable(name) => name.to_string(),
+            _ => "error".to_owned(),
+        };
+        let condition = written(&condition);
+        format!(
+            "`{option}` takes a pattern, and a condition is its guard: write `{option} = {error} if {condition}`"
+        )
+    };
+    Some(Error::new_spanned(condition, message))
+}
+
+/// Text of the pattern that `A || B` means.
+fn alternatives(expr: &Expr) -> Option<String> {
+    match expr {
+        Expr::Binary(both) if matches!(both.op, BinOp::Or(_)) => {
+            let (left, right) = (alternatives(&both.left)?, alternatives(&both.right)?);
+            Some(format!("{left} | {right}"))
+        }
+        Expr::Path(path) => Some(written(path)),
+        Expr::Call(call) if matches!(&*call.func, Expr::Path(_)) => Some(written(call)),
+        _ => None,
+    }
+}
+
+/// Closure in the place of a pattern. It differs from alternatives after a leading `|`: these are paths, and the
+/// parameter of a closure is a name.
+fn closure(input: ParseStream) -> Option<ExprClosure> {
+    let closure: ExprClosure = input.fork().parse().ok()?;
+    let mut parameters = closure.inputs.iter();
+    let named = parameters.next().is_some_and(|parameter| match parameter {
+        Pat::Ident(name) => is_variable(&name.ident),
+        Pat::Type(_) | Pat::Wild(_) | Pat::Reference(_) => true,
+        _ => false,
+    });
+    named.then_some(closure)
+}
+
+fn predicate(option: &Ident, closure: &ExprClosure) -> Error {
+    let parameter = match closure.inputs.first() {
+        Some(Pat::Type(typed)) => written(&typed.pat),
+        parameter => written(&parameter),
+    };
+    let body = written(&closure.body);
+    Error::new_spanned(
+        closure,
+        format!(
+            "`{option}` takes a pattern instead of a closure: write `{option} = {parameter} if {body}`"
+        ),
+    )
 }

@@ -1,9 +1,9 @@
--- Records of idempotent calls. Times are microseconds since 1970-01-01 UTC by the database's clock, durations are
--- microseconds. With another table name, every "idem_records" below is replaced by it; with a schema, that is the
--- search path.
+-- Records of idempotent calls. Times are in microseconds since 1970-01-01 UTC, by the database's clock. Durations are
+-- in microseconds. A store with another table name replaces every "idem_records" below by that name. A store with a
+-- schema sets the search path to that schema.
 
--- A record is written twice, when it is claimed and when it ends. The room that is left keeps the second version on the
--- page of the first, so that no index is written (a HOT update).
+-- A record is written twice: when it is claimed, and when it ends. The fill factor leaves room for the second version
+-- on the page of the first, so that the update writes no index (a HOT update).
 CREATE TABLE IF NOT EXISTS "idem_records" (
     id bytea NOT NULL PRIMARY KEY,      -- SHA-256 over scope, operation and key, 32 bytes
     scope text NOT NULL,                -- empty for none
@@ -11,8 +11,8 @@ CREATE TABLE IF NOT EXISTS "idem_records" (
     idempotency_key text NOT NULL,
     fingerprint bytea NOT NULL,         -- version, id of the secret, hash: 37 bytes
     state text NOT NULL,                -- running, released, completed, failed, unrecorded, interrupted
-    claim_id bytea,                     -- 16 bytes; null once released or resolved by hand
-    fencing_token bigint NOT NULL,      -- never goes back
+    claim_id bytea,                     -- 16 bytes; null after a release or a resolution by an operator
+    fencing_token bigint NOT NULL,      -- never decreases
     attempt bigint NOT NULL,
     lease_until bigint NOT NULL,
     retention bigint NOT NULL,
@@ -20,49 +20,50 @@ CREATE TABLE IF NOT EXISTS "idem_records" (
     codec text,
     payload bytea,
     first_claimed_at bigint NOT NULL,
-    ended_at bigint,                    -- when it ended or was released
-    purge_after bigint                  -- when purging looks at it, coarse; null where it stays until it is resolved
+    ended_at bigint,                    -- time at which the record ended or was released
+    purge_after bigint                  -- time from which a purge checks the record; null if it stays until resolved
 ) WITH (fillfactor = 85);
 
--- Set once, at the claim, so that completing a record leaves the index alone. An index on the state would not.
+-- The column is set at the claim, so that completing a record does not write this index. An index on the state would be
+-- written at each completion.
 CREATE INDEX IF NOT EXISTS "idem_records_purge" ON "idem_records" (purge_after);
 
--- The saved steps of calls, stored for as long as their record.
+-- Saved steps of calls. A step is stored as long as its record.
 CREATE TABLE IF NOT EXISTS "idem_records_steps" (
     id bytea NOT NULL,                  -- of the record
     name text COLLATE "C" NOT NULL,     -- unique in its record
-    first_claimed_at bigint NOT NULL,   -- as in the record: a row of an earlier generation is not read, and overwritten
+    first_claimed_at bigint NOT NULL,   -- as in the record; a row of an earlier generation is replaced
     codec text NOT NULL,
     payload bytea NOT NULL,
     PRIMARY KEY (id, name)
 );
 
--- The recovery inputs of calls, stored for as long as their record has no outcome.
+-- Recovery inputs of calls. An input is stored until its record has an outcome.
 CREATE TABLE IF NOT EXISTS "idem_records_recovery" (
     id bytea NOT NULL PRIMARY KEY,      -- of the record
-    first_claimed_at bigint NOT NULL,   -- as in the record: a row of an earlier generation of it counts for nothing
+    first_claimed_at bigint NOT NULL,   -- as in the record; a row of an earlier generation is ignored
     operation text NOT NULL,
     codec text NOT NULL,
     payload bytea NOT NULL,
-    recover_after bigint NOT NULL,      -- when recovery checks whether the call's owner crashed
-    recoveries bigint NOT NULL          -- how often the call was retried
+    recover_after bigint NOT NULL,      -- time from which recovery checks whether the owner crashed
+    recoveries bigint NOT NULL          -- number of times that the call was retried
 );
 
 CREATE INDEX IF NOT EXISTS "idem_records_recovery_due" ON "idem_records_recovery" (operation, recover_after);
 
--- The highest fencing token of all deleted records. A record that is deleted and claimed again after the clock was put
--- back must not get a fencing token that a paused owner of the deleted one still has.
+-- Fencing floor: the highest fencing token of all deleted records. A record may be deleted, and claimed again after the
+-- clock was set back. It must not get a fencing token that a paused owner of the deleted record still has.
 CREATE TABLE IF NOT EXISTS "idem_records_fencing_floor" (
     one bigint NOT NULL PRIMARY KEY CHECK (one = 1),
     fencing_token bigint NOT NULL
 ) WITH (fillfactor = 10);
 
--- Raises the floor, and deletes the steps and the recovery inputs of deleted records, by whomever the rows are deleted.
--- Once a statement, so that a batch of deletions writes the floor once. A foreign key would look for the steps row by
--- row, and purging would take several times as long.
+-- Raises the fencing floor, and deletes the steps and recovery inputs of deleted records. The trigger covers every
+-- statement that deletes records, and runs once for each statement, so that a batch of deletions writes the floor once.
+-- A foreign key would search the steps row by row, and purging would take several times as long.
 CREATE OR REPLACE FUNCTION "idem_records_deleted"() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    -- Whoever deletes may have another search path.
+    -- The session that deletes may have another search path.
     EXECUTE format(
         'INSERT INTO %I.%I AS f (one, fencing_token)
          SELECT 1, max(fencing_token) FROM deleted HAVING count(*) > 0
@@ -84,13 +85,14 @@ CREATE TRIGGER "idem_records_deleted" AFTER DELETE ON "idem_records"
     REFERENCING OLD TABLE AS deleted
     FOR EACH STATEMENT EXECUTE FUNCTION "idem_records_deleted"();
 
--- Inserts a record that does not exist, and returns its fencing token; 0 where a concurrent claim has inserted it. The
--- statement that claims reads the record, and calls this only where it finds none: to prepare an insert takes the server
--- longer than all the rest of a replay.
+-- Inserts a record that does not exist, and returns its fencing token. Returns 0 if a concurrent claim inserted the
+-- record first. The statement that claims reads the record, and calls this function only if there is none: preparing an
+-- insert takes the server longer than the rest of a replay.
 --
--- The caller says into which table. The function has a search path of its own, because the caller's may be another, and
--- a function keeps the schema that it was created in: after the schema was renamed, or in a copy of it, that is another
--- one. The insert whose plan is cached serves the schema of the function, and any other schema is found by name.
+-- The caller passes its table. The function keeps the search path of its creation, because the caller may have another
+-- one. After the schema was renamed or copied, the caller's table may be in another schema than this path names. The
+-- insert with a cached plan serves the schema of the path. For any other schema, the function builds an insert with the
+-- name of that schema.
 CREATE OR REPLACE FUNCTION "idem_records_claim"(
     records regclass, p_id bytea, p_scope text, p_operation text, p_key text, p_fingerprint bytea, p_claim_id bytea,
     p_lease bigint, p_retention bigint, p_on_crash text

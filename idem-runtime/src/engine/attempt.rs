@@ -8,15 +8,35 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::Engine;
-use super::call::Prepared;
-use super::timing::{DECADES, bounded, later};
-use super::transaction::reentrancy;
+use super::prepared::Prepared;
+use super::progress::SharedOutcome;
+use super::reentrancy;
 use crate::error::{Error, InvalidCall};
 use crate::key::{Key, Operation, RecordId, Scope};
-use crate::record::{FencingToken, OnCrash, Owner, Record, Timestamp};
+use crate::record::{FencingToken, OnCrash, Outcome, Owner, Record, Timestamp};
 use crate::store::{FencedWrite, Granted};
+use crate::timing::{DECADES, bounded, later};
 
 /// A running attempt: its key, record, number and lease. Cheap to clone.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), idem_runtime::Error> {
+/// use std::time::Duration;
+/// use idem_runtime::{Call, Error, Idem, MemoryStore, RunOptions};
+///
+/// let idem = Idem::new(MemoryStore::new());
+/// let call = Call::new("charges.create", "order-1", &500_u64, Duration::from_secs(3600));
+/// idem.run_with(call, RunOptions::new(), async |attempt| {
+///     assert_eq!(attempt.number(), 1);
+///     // The same in every attempt, so the bank recognises a repetition.
+///     println!("Idempotency-Key: {}", attempt.downstream_key("bank").as_str());
+///     Ok::<_, Error>(())
+/// })
+/// .await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Attempt {
     call: Arc<Prepared>,
@@ -26,7 +46,7 @@ pub struct Attempt {
     first_claimed_at: Timestamp,
     on_crash: OnCrash,
     /// True for the crashed attempt that `reconcile` is asked about, rather than the call's own.
-    dead: bool,
+    crashed: bool,
 }
 
 impl Attempt {
@@ -43,7 +63,7 @@ impl Attempt {
             number: granted.attempt,
             first_claimed_at: granted.first_claimed_at,
             on_crash: granted.on_crash,
-            dead: false,
+            crashed: false,
             call,
         }
     }
@@ -55,19 +75,19 @@ impl Attempt {
             number: 1,
             first_claimed_at: SystemTime::now().into(),
             on_crash: call.request.on_crash,
-            dead: false,
+            crashed: false,
             call,
         }
     }
 
     /// The crashed attempt, as passed to `reconcile`.
-    pub(super) fn abandoned(call: Arc<Prepared>, record: &Record) -> Self {
+    pub(super) fn crashed(call: Arc<Prepared>, record: &Record) -> Self {
         Self {
             fencing_token: record.claim_id.map(|_| record.fencing_token),
             number: record.attempt,
             first_claimed_at: record.first_claimed_at,
             on_crash: record.on_crash,
-            dead: true,
+            crashed: true,
             call,
         }
     }
@@ -116,12 +136,12 @@ impl Attempt {
     ///
     /// Under `key = fingerprint` the time of the first claim is hashed in as well, because an identical request counts
     /// as a new one after its ttl.
-    pub fn downstream_key(&self, service: &str) -> String {
+    pub fn downstream_key(&self, service: &str) -> Key {
         self.derived_key(b"idem/downstream/1", service)
     }
 
     /// Derives a key from the record's identity and this name. The prefix separates kinds of derived keys.
-    pub(super) fn derived_key(&self, prefix: &[u8], name: &str) -> String {
+    pub(super) fn derived_key(&self, prefix: &[u8], name: &str) -> Key {
         let mut hasher = Sha256::new_with_prefix(prefix);
         hasher.update(self.call.request.id.as_bytes());
         if self.call.by_fingerprint {
@@ -182,7 +202,7 @@ impl Attempt {
 
     /// Expiry of the lease, as far as this process knows; none if the lease is lost.
     pub(super) fn live_until(&self) -> Option<Instant> {
-        if self.dead {
+        if self.crashed {
             return None;
         }
         self.call.progress.live_until()
@@ -190,7 +210,7 @@ impl Attempt {
 
     /// Owner whose token fences writes to the record; none if the attempt has no record to settle.
     pub(super) fn owner(&self) -> Option<Owner> {
-        let fencing_token = self.fencing_token.filter(|_| !self.dead)?;
+        let fencing_token = self.fencing_token.filter(|_| !self.crashed)?;
         Some(Owner {
             id: self.call.request.id,
             claim_id: self.call.request.claim_id,
@@ -200,7 +220,17 @@ impl Attempt {
 
     /// True if the body runs although the store could not be reached.
     pub(super) fn is_unprotected(&self) -> bool {
-        self.fencing_token.is_none() && !self.dead
+        self.fencing_token.is_none() && !self.crashed
+    }
+
+    /// The outcome of this attempt, for the calls that wait for it.
+    pub(super) fn share(&self, outcome: Outcome) -> SharedOutcome {
+        SharedOutcome {
+            outcome,
+            fingerprint: self.call.request.fingerprint,
+            attempt: self.number,
+            at: SystemTime::now(),
+        }
     }
 
     pub(super) fn on_crash(&self) -> OnCrash {
@@ -228,18 +258,8 @@ impl fmt::Debug for Attempt {
 }
 
 /// Formats the first 122 bits of a hash as a UUID of version 8, RFC 9562 §5.8.
-fn uuid_v8(hash: &[u8; 32]) -> String {
+fn uuid_v8(hash: &[u8; 32]) -> Key {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&hash[..16]);
-    bytes[6] = bytes[6] & 0x0f | 0x80;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex = crate::key::hex(&bytes);
-    format!(
-        "{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    )
+    Key::uuid(bytes, 8)
 }

@@ -9,24 +9,42 @@ use tokio::runtime::Handle as Runtime;
 
 use super::Engine;
 use super::issue::Issued;
-use super::singleflight::Progress;
-use super::steps::Steps;
+use super::prepared::Prepared;
+use super::progress::Progress;
+use super::step_state::Steps;
 use crate::codec::Codec;
-use crate::error::{Error, InvalidCall, InvalidKey};
+use crate::error::{Error, InvalidCall};
 use crate::fingerprint::{self, Fingerprint};
 use crate::key::{Identity, Key, Operation, RecordId, Scope, ToKey, ToScope};
-use crate::policy::OnStoreError;
-use crate::record::{ClaimId, Digest, OnCrash, Payload, Timestamp, micros};
+use crate::policy::{OnStoreError, Policy};
+use crate::record::{ClaimId, Digest, OnCrash, Payload, micros};
 use crate::store::ClaimRequest;
 
 /// A call: operation, key, request, and how long its record is kept.
 ///
 /// Errors in any of them are stored in the `Call` and returned when it runs.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), idem_runtime::Error> {
+/// use std::time::Duration;
+/// use idem_runtime::{Call, Error, Idem, MemoryStore};
+///
+/// let idem = Idem::new(MemoryStore::new());
+/// let cents = 500_u64;
+/// let call = Call::new("charges.create", "order-1", &cents, Duration::from_secs(24 * 3600))
+///     .scope("ann")
+///     .wait(Duration::from_secs(5));
+/// let receipt = idem.run(call, async || Ok::<_, Error>(format!("{cents} cents"))).await?;
+/// assert_eq!(receipt, "500 cents");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
-pub struct Call(Result<Parts, Error>);
+pub struct Call(Result<CallInputs, Error>);
 
 #[derive(Debug)]
-struct Parts {
+struct CallInputs {
     operation: Operation,
     /// None: the key is derived from the request.
     key: Option<Key>,
@@ -44,7 +62,7 @@ struct Parts {
 
 /// Lease in the record of a transactional call. It has no effect on claims: the record is invisible to others until the
 /// transaction ends. It is short because purging examines a record one lease after its retention.
-const OF_TRANSACTIONS: Duration = Duration::from_secs(60);
+const TRANSACTION_LEASE: Duration = Duration::from_secs(60);
 
 impl Call {
     /// Creates a call of this operation, with this key, for this request. Its record is kept for `ttl` after the
@@ -60,7 +78,7 @@ impl Call {
     ) -> Self {
         Self(key.to_key().map_err(Error::from).and_then(|key| {
             let operation = Operation::new(operation)?;
-            Ok(Parts::new(
+            Ok(CallInputs::new(
                 operation,
                 Some(key),
                 fingerprint::digest(request)?,
@@ -78,7 +96,7 @@ impl Call {
         ttl: Duration,
     ) -> Self {
         let operation = Operation::new(operation).map_err(Error::from);
-        Self(operation.map(|operation| Parts::new(operation, Some(key), digest, ttl)))
+        Self(operation.map(|operation| CallInputs::new(operation, Some(key), digest, ttl)))
     }
 
     /// Creates a call whose key is derived from the request, as a duplicate filter. An identical request counts as a
@@ -88,23 +106,23 @@ impl Call {
         request: &(impl Fingerprint + ?Sized),
         ttl: Duration,
     ) -> Self {
-        let parts = || {
+        let inputs = || {
             let operation = Operation::new(operation)?;
-            Ok(Parts::new(
+            Ok(CallInputs::new(
                 operation,
                 None,
                 fingerprint::digest(request)?,
                 ttl,
             ))
         };
-        Self(parts())
+        Self(inputs())
     }
 
     /// Sets the scope of the key. It is joined to the scope that the key itself may carry.
     #[must_use]
     pub fn scope(self, scope: &(impl ToScope + ?Sized)) -> Self {
-        self.with(|parts| {
-            parts.scope = parts.scope.join(&scope.to_scope()?);
+        self.with(|inputs| {
+            inputs.scope = inputs.scope.join(&scope.to_scope()?);
             Ok(())
         })
     }
@@ -112,8 +130,8 @@ impl Call {
     /// Lease duration: how long a claim stays valid without renewal. Overrides the handle's.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
-        self.with(|parts| {
-            parts.lease = Some(lease);
+        self.with(|inputs| {
+            inputs.lease = Some(lease);
             Ok(())
         })
     }
@@ -121,8 +139,8 @@ impl Call {
     /// Maximum time to wait for another running call. Overrides the handle's.
     #[must_use]
     pub fn wait(self, wait: Duration) -> Self {
-        self.with(|parts| {
-            parts.wait = Some(wait);
+        self.with(|inputs| {
+            inputs.wait = Some(wait);
             Ok(())
         })
     }
@@ -130,8 +148,8 @@ impl Call {
     /// Policy after a crash, if this call is the first to claim the record. Default [`Rerun`](OnCrash::Rerun).
     #[must_use]
     pub fn on_crash(self, on_crash: OnCrash) -> Self {
-        self.with(|parts| {
-            parts.on_crash = on_crash;
+        self.with(|inputs| {
+            inputs.on_crash = on_crash;
             Ok(())
         })
     }
@@ -139,8 +157,8 @@ impl Call {
     /// Runs the body without any protection if the store cannot be reached, and logs a warning.
     #[must_use]
     pub fn run_on_store_error(self) -> Self {
-        self.with(|parts| {
-            parts.run_on_store_error = true;
+        self.with(|inputs| {
+            inputs.run_on_store_error = true;
             Ok(())
         })
     }
@@ -157,9 +175,9 @@ impl Call {
     /// of a float accepts integers beyond 64 bits. Encode such values as strings.
     #[must_use]
     pub fn recover_with(self, input: &(impl Serialize + ?Sized)) -> Self {
-        self.with(|parts| {
+        self.with(|inputs| {
             let input = Codec::Json.encode_unread(input, usize::MAX);
-            parts.recovery_input =
+            inputs.recovery_input =
                 Some(input.map_err(|error| InvalidCall::RecoveryInput(error.to_string()))?);
             Ok(())
         })
@@ -170,26 +188,26 @@ impl Call {
     /// store is unreachable.
     #[must_use]
     pub fn issued(self) -> Self {
-        self.with(|parts| {
-            parts.issued = true;
+        self.with(|inputs| {
+            inputs.issued = true;
             Ok(())
         })
     }
 
     /// Converts the call into a transactional one.
     pub(super) fn transactional(self) -> Self {
-        self.with(|parts| {
-            let stray = if parts.on_crash != OnCrash::Rerun {
+        self.with(|inputs| {
+            let stray = if inputs.on_crash != OnCrash::Rerun {
                 "on_crash"
-            } else if parts.lease.is_some() {
+            } else if inputs.lease.is_some() {
                 "lease"
-            } else if parts.run_on_store_error {
+            } else if inputs.run_on_store_error {
                 "on_store_error"
-            } else if parts.recovery_input.is_some() {
+            } else if inputs.recovery_input.is_some() {
                 "recover_with"
             } else {
-                parts.lease = Some(OF_TRANSACTIONS);
-                parts.transactional = true;
+                inputs.lease = Some(TRANSACTION_LEASE);
+                inputs.transactional = true;
                 return Ok(());
             };
             Err(InvalidCall::NotTransactional(stray).into())
@@ -203,10 +221,10 @@ impl Call {
     }
 
     /// The first error wins; later ones are mostly its consequences.
-    fn with(self, change: impl FnOnce(&mut Parts) -> Result<(), Error>) -> Self {
-        Self(self.0.and_then(|mut parts| {
-            change(&mut parts)?;
-            Ok(parts)
+    fn with(self, change: impl FnOnce(&mut CallInputs) -> Result<(), Error>) -> Self {
+        Self(self.0.and_then(|mut inputs| {
+            change(&mut inputs)?;
+            Ok(inputs)
         }))
     }
 
@@ -216,65 +234,34 @@ impl Call {
         engine: Arc<Engine>,
         runtime: Runtime,
     ) -> Result<Arc<Prepared>, Error> {
-        let parts = self.0?;
-        let lease = parts.lease.unwrap_or(engine.policy.lease);
-        // Stores count whole microseconds.
-        if micros(parts.ttl) == 0 {
-            return Err(InvalidCall::ZeroTtl.into());
-        }
-        if micros(lease) == 0 {
-            return Err(InvalidCall::ZeroLease.into());
-        }
-        if let Some(input) = &parts.recovery_input {
-            if engine.store.recovery().is_none() {
-                return Err(InvalidCall::NoRecovery.into());
-            }
-            let limit = engine.policy.max_result_bytes;
-            if input.bytes.len() > limit {
-                let message = format!(
-                    "it has {} bytes, and the limit is {limit}",
-                    input.bytes.len()
-                );
-                return Err(InvalidCall::RecoveryInput(message).into());
-            }
-        }
-        let fingerprint = engine
-            .secrets
-            .first()
-            .map_or(parts.digest, |secret| secret.sign_digest(&parts.digest));
-        let by_fingerprint = parts.key.is_none();
-        let key = parts
-            .key
-            .unwrap_or_else(|| Key::from_hash(&fingerprint.hash()));
-        let identity = Identity {
-            scope: key.scope().join(&parts.scope),
-            operation: parts.operation,
-            key,
+        let inputs = self.0?;
+        inputs.check(&engine)?;
+        let by_fingerprint = inputs.key.is_none();
+        let run_unprotected = inputs.may_run_unprotected(&engine.policy);
+        let lease = inputs.lease(&engine.policy);
+        let fingerprint = engine.sign(&inputs.digest);
+        let identity = identity(inputs.operation, inputs.key, &inputs.scope, &fingerprint);
+        let issued = match inputs.issued {
+            true => Some(Issued::of(&identity, &engine.secrets)?),
+            false => None,
         };
-        let issued = parts
-            .issued
-            .then(|| Issued::of(&identity, &engine.secrets))
-            .transpose()?;
-        let run_unprotected = issued.is_none()
-            && !parts.transactional
-            && (parts.run_on_store_error || engine.policy.on_store_error == OnStoreError::Run);
         Ok(Arc::new(Prepared {
-            wait: parts.wait.unwrap_or(engine.policy.wait),
+            wait: inputs.wait.unwrap_or(engine.policy.wait),
             request: ClaimRequest {
                 id: RecordId::of(&identity),
                 identity,
                 fingerprint,
                 claim_id: ClaimId::random(),
                 lease,
-                retention: issued.map_or(parts.ttl, |issued| parts.ttl.max(issued.retention())),
-                on_crash: parts.on_crash,
+                retention: issued.map_or(inputs.ttl, |issued| inputs.ttl.max(issued.retention())),
+                on_crash: inputs.on_crash,
             },
-            digest: parts.digest,
+            digest: inputs.digest,
             by_fingerprint,
             run_unprotected,
-            recovery_input: parts.recovery_input,
-            first_until: issued.map(|issued| issued.until),
-            transactional: parts.transactional,
+            recovery_input: inputs.recovery_input,
+            first_claim_by: issued.map(|issued| issued.until),
+            transactional: inputs.transactional,
             progress: Progress::default(),
             steps: Steps::default(),
             engine,
@@ -284,11 +271,13 @@ impl Call {
 
     /// The operation's name, for a span; empty if the call is malformed.
     pub(super) fn operation(&self) -> &str {
-        self.0.as_ref().map_or("", |parts| parts.operation.as_str())
+        self.0
+            .as_ref()
+            .map_or("", |inputs| inputs.operation.as_str())
     }
 }
 
-impl Parts {
+impl CallInputs {
     fn new(operation: Operation, key: Option<Key>, digest: Digest, ttl: Duration) -> Self {
         Self {
             operation,
@@ -305,37 +294,52 @@ impl Parts {
             transactional: false,
         }
     }
-}
 
-/// A frozen call: the body can change none of its inputs. Shared by its claim, its body and the calls that wait for it,
-/// in one allocation.
-#[derive(Debug)]
-pub(crate) struct Prepared {
-    pub(super) engine: Arc<Engine>,
-    pub(super) runtime: Runtime,
-    pub(super) request: ClaimRequest,
-    /// The digest of the request before any signing.
-    pub(super) digest: Digest,
-    pub(super) wait: Duration,
-    pub(super) by_fingerprint: bool,
-    pub(super) run_unprotected: bool,
-    /// Recovery input, saved with the record before the body runs.
-    pub(super) recovery_input: Option<Payload>,
-    /// The latest time, by the store's clock, at which the record may have been claimed first. Set for an issued key.
-    pub(super) first_until: Option<Timestamp>,
-    /// The call's effects and its record are committed together or not at all: there is no lease to renew.
-    pub(super) transactional: bool,
-    pub(super) progress: Progress,
-    pub(super) steps: Steps,
-}
-
-impl Prepared {
-    /// Refuses a record of an issued key that was first claimed after the key expired. Later attempts on a record that
-    /// was claimed in time are allowed.
-    pub(super) fn in_time(&self, first_claimed_at: Timestamp) -> Result<(), Error> {
-        match self.first_until {
-            Some(until) if first_claimed_at > until => Err(InvalidKey::Expired.into()),
-            _ => Ok(()),
+    /// Refuses inputs that this handle cannot honour.
+    fn check(&self, engine: &Engine) -> Result<(), Error> {
+        // Stores count whole microseconds.
+        if micros(self.ttl) == 0 {
+            return Err(InvalidCall::ZeroTtl.into());
         }
+        if micros(self.lease(&engine.policy)) == 0 {
+            return Err(InvalidCall::ZeroLease.into());
+        }
+        let Some(input) = &self.recovery_input else {
+            return Ok(());
+        };
+        if engine.store.recovery().is_none() {
+            return Err(InvalidCall::NoRecovery.into());
+        }
+        let (length, limit) = (input.bytes.len(), engine.policy.max_result_bytes);
+        if length > limit {
+            let message = format!("it has {length} bytes, and the limit is {limit}");
+            return Err(InvalidCall::RecoveryInput(message).into());
+        }
+        Ok(())
+    }
+
+    fn lease(&self, policy: &Policy) -> Duration {
+        self.lease.unwrap_or(policy.lease)
+    }
+
+    /// True if the body may run although the store cannot be reached.
+    fn may_run_unprotected(&self, policy: &Policy) -> bool {
+        let is_allowed = self.run_on_store_error || policy.on_store_error == OnStoreError::Run;
+        is_allowed && !self.issued && !self.transactional
+    }
+}
+
+/// Identity of the call's record. Without a key of its own the call has the fingerprint as its key.
+fn identity(
+    operation: Operation,
+    key: Option<Key>,
+    scope: &Scope,
+    fingerprint: &Digest,
+) -> Identity {
+    let key = key.unwrap_or_else(|| Key::from_hash(&fingerprint.hash()));
+    Identity {
+        scope: key.scope().join(scope),
+        operation,
+        key,
     }
 }

@@ -17,7 +17,7 @@ tokio::task_local! {
 #[error("a default handle is installed already")]
 pub struct AlreadyInstalled;
 
-impl<S: Store> Idem<S> {
+impl<S: Store + ?Sized> Idem<S> {
     /// Makes this the handle of every annotated function that names no store, for the rest of the process.
     ///
     /// # Errors
@@ -27,7 +27,7 @@ impl<S: Store> Idem<S> {
     }
 
     /// Makes this the handle of every annotated function that names no store, inside this future only. It overrides the
-    /// process default; meant for tests. Tasks that the future spawns do not inherit it.
+    /// process default; meant for tests. Tasks that the future spawns do not inherit it, except those of detached calls.
     ///
     /// # Cancel safety
     /// Cancel-safe if the future is.
@@ -36,8 +36,13 @@ impl<S: Store> Idem<S> {
     }
 }
 
+/// The handle that [`Idem::with_default`] has set for the current task.
+pub(super) fn of_the_task() -> Option<Idem> {
+    TASK.try_with(Clone::clone).ok()
+}
+
 /// The engine of calls that name no store.
-pub(crate) fn default_engine() -> Result<Arc<Engine>, Error> {
+pub(super) fn default_engine() -> Result<Arc<Engine>, Error> {
     TASK.try_with(|idem| Arc::clone(idem.engine()))
         .ok()
         .or_else(|| PROCESS.get().map(|idem| Arc::clone(idem.engine())))

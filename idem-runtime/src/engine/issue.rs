@@ -19,11 +19,11 @@ use tokio::runtime::Handle as Runtime;
 use tokio::sync::oneshot;
 use tracing::Instrument as _;
 
-use super::timing::persist;
 use super::{Engine, Idem};
 use crate::error::{Error, InvalidCall, InvalidKey, StoreError, StoreErrorKind};
 use crate::fingerprint::{self, Secret};
 use crate::key::{Identity, Key, Operation, RecordId, Scope, ToScope, hex};
+use crate::random;
 use crate::record::{ClaimId, OnCrash, Owner, Timestamp, micros};
 use crate::store::{ClaimOutcome, ClaimRequest, Store};
 
@@ -116,7 +116,7 @@ async fn issue(
         return Err(InvalidCall::ZeroTtl.into());
     }
     let secret = engine.secrets.first().ok_or(InvalidCall::NoSecret)?;
-    let nonce: [u8; 16] = rand::random();
+    let nonce = random::bytes();
     let issued = Issued {
         nonce,
         until: now(engine, &nonce).await?.after(ttl),
@@ -134,7 +134,7 @@ async fn now(engine: &Arc<Engine>, nonce: &[u8; 16]) -> Result<Timestamp, Error>
     let identity = Identity {
         scope: Scope::none(),
         operation: Operation::new("idem.issue")?,
-        key: Key::new(hex(nonce))?,
+        key: Key::new(hex::encode(nonce))?,
     };
     let request = ClaimRequest {
         id: RecordId::of(&identity),
@@ -148,8 +148,7 @@ async fn now(engine: &Arc<Engine>, nonce: &[u8; 16]) -> Result<Timestamp, Error>
     let (tell, told) = oneshot::channel();
     let engine = Arc::clone(engine);
     let task = async move {
-        let policy = &engine.policy;
-        let claimed = match persist(policy, || engine.store.claim(&request)).await {
+        let claimed = match engine.retry(|| engine.store.claim(&request)).await {
             Ok(ClaimOutcome::Granted(granted)) => Ok(granted),
             Ok(ClaimOutcome::Existing(_)) => Err(StoreError::new(
                 StoreErrorKind::Conflict,
@@ -167,7 +166,7 @@ async fn now(engine: &Arc<Engine>, nonce: &[u8; 16]) -> Result<Timestamp, Error>
                 fencing_token,
             };
             // If the store stays unreachable, the record's lease lapses.
-            let _ = persist(policy, || engine.store.release(&owner)).await;
+            let _ = engine.retry(|| engine.store.release(&owner)).await;
         }
     };
     runtime.spawn(task.in_current_span());
@@ -225,8 +224,7 @@ impl Issued {
     }
 
     fn parse(text: &str) -> Option<(Self, [u8; 32])> {
-        let digits = text.strip_prefix('t')?.as_bytes();
-        let bytes: [u8; 64] = unhex(digits)?;
+        let bytes: [u8; 64] = hex::decode(text.strip_prefix('t')?)?;
         let (nonce, rest) = bytes.split_first_chunk()?;
         let (until, rest) = rest.split_first_chunk()?;
         let (ttl, tag) = rest.split_first_chunk()?;
@@ -238,16 +236,4 @@ impl Issued {
         };
         Some((issued, tag.try_into().ok()?))
     }
-}
-
-fn unhex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
-    if digits.len() != 2 * N {
-        return None;
-    }
-    let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let digit = |at: usize| char::from(pair[at]).to_digit(16);
-        *byte = (digit(0)? * 16 + digit(1)?) as u8;
-    }
-    Some(bytes)
 }

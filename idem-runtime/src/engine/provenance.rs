@@ -1,10 +1,12 @@
 //! Reports the source of a result, without a change to the function's signature.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
+use crate::mutex::lock;
+
 tokio::task_local! {
-    static OBSERVED: Cell;
+    static OBSERVER: ObserverSlot;
 }
 
 /// Source of a result.
@@ -37,7 +39,7 @@ pub(super) struct Observer(Arc<Mutex<Option<Provenance>>>);
 
 /// Slot from which the first call in an observed future takes the observer. Calls made by that call's body find it
 /// empty.
-type Cell = Mutex<Option<Observer>>;
+type ObserverSlot = Mutex<Option<Observer>>;
 
 /// Runs a future, and returns the provenance of the first idempotent call in it. None if there was no such call, or if
 /// the call had no result (for example because the key was in flight).
@@ -68,28 +70,24 @@ type Cell = Mutex<Option<Observer>>;
 /// ```
 pub async fn with_provenance<F: Future>(future: F) -> (F::Output, Option<Provenance>) {
     let observer = Observer(Arc::default());
-    let output = OBSERVED
-        .scope(Mutex::new(Some(observer.clone())), future)
-        .await;
-    let provenance = observer
-        .0
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .take();
+    let output = observed(observer.clone(), future).await;
+    let provenance = lock(&observer.0).take();
     (output, provenance)
+}
+
+/// Runs a future whose first idempotent call is observed.
+pub(super) async fn observed<F: Future>(observer: Observer, future: F) -> F::Output {
+    OBSERVER.scope(Mutex::new(Some(observer)), future).await
 }
 
 impl Observer {
     /// Takes the observer for this call, if it is the first one in an observed future.
     pub(super) fn take() -> Option<Self> {
-        OBSERVED
-            .try_with(|cell| cell.lock().unwrap_or_else(PoisonError::into_inner).take())
-            .ok()
-            .flatten()
+        OBSERVER.try_with(|slot| lock(slot).take()).ok().flatten()
     }
 
-    pub(super) fn tell(&self, source: Source, attempt: u32, made_at: SystemTime) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Provenance {
+    pub(super) fn record(&self, source: Source, attempt: u32, made_at: SystemTime) {
+        *lock(&self.0) = Some(Provenance {
             source,
             attempt,
             made_at,

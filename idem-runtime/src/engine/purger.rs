@@ -1,77 +1,131 @@
 //! The background task that deletes expired records.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle as Runtime;
-use tokio::task::AbortHandle;
+use super::{Engine, Idem};
+use crate::error::Error;
+use crate::random;
+use crate::store::{Purged, Store};
+use crate::timing::{DECADES, bounded};
+use crate::worker::{Found, Schedule, Search, Tasks, WorkerGuard};
 
-use super::Engine;
-use super::timing::{DECADES, bounded};
-use crate::error::{Error, StoreError};
-use crate::store::Purged;
-
-/// Number of records that one batch examines. Small, so that a claim waits only milliseconds for a batch.
+/// Number of records that one batch examines. Small, so that a claim waits only milliseconds for a batch. The worker
+/// pauses between two batches, so that claims get a turn on stores with a single writer.
 const BATCH: u32 = 1_000;
 
-/// Pause between two batches, so that claims get a turn on stores with a single writer.
-const BETWEEN_BATCHES: Duration = Duration::from_millis(5);
-
-/// Guard of a task that purges a store. The task stops when the guard is dropped.
+/// Deletes expired records in the background, in batches of 1,000. Any number of processes may purge one store.
+///
+/// ```
+/// use std::time::Duration;
+/// use idem_runtime::{Idem, MemoryStore, Purger};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), idem_runtime::Error> {
+/// let idem = Idem::new(MemoryStore::new());
+/// let purger = Purger::new(&idem)
+///     .poll_interval(Duration::from_secs(600))
+///     .start()?;
+/// // Serve requests.
+/// purger.stop().await;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
-#[must_use = "the purger stops when this is dropped"]
-pub struct PurgerGuard(Option<AbortHandle>);
+#[must_use = "no record is deleted before the purger is started"]
+pub struct Purger {
+    engine: Arc<Engine>,
+    poll_interval: Duration,
+}
+
+impl Purger {
+    /// Creates a purger for the store of this handle.
+    pub fn new<S: Store + ?Sized>(idem: &Idem<S>) -> Self {
+        Self {
+            engine: Arc::clone(idem.engine()),
+            poll_interval: Duration::from_secs(60),
+        }
+    }
+
+    /// Approximate interval between two searches for expired records. Default 60 s.
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.poll_interval = interval;
+        self
+    }
+
+    /// Starts the purger as a background task of this tokio runtime. It first searches at a random point of the first
+    /// interval, so that the processes of a service do not purge at the same time, and a process that is restarted often
+    /// still purges now and then. If the store fails, the purger logs a warning event and retries with back-off.
+    ///
+    /// # Errors
+    /// [`Error::NoRuntime`] outside of a tokio runtime.
+    pub fn start(self) -> Result<PurgerGuard, Error> {
+        let schedule = Schedule {
+            first: self.poll_interval.min(DECADES).mul_f64(random::fraction()),
+            interval: self.poll_interval,
+            concurrency: 1,
+        };
+        let worker = WorkerGuard::start(schedule, |_| PurgeSearch {
+            engine: self.engine,
+            purged: Purged::default(),
+        });
+        Ok(PurgerGuard { worker: worker? })
+    }
+}
+
+/// A running [`Purger`]. Dropping the guard stops the purger without waiting.
+#[derive(Debug)]
+#[must_use = "dropping the guard stops the purger; keep it, or call `detach`"]
+pub struct PurgerGuard {
+    worker: WorkerGuard,
+}
 
 impl PurgerGuard {
-    pub(super) fn start(engine: Arc<Engine>, interval: Duration) -> Result<Self, Error> {
-        let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
-        let task = runtime.spawn(async move {
-            let interval = interval.min(DECADES);
-            // Starts at a random point of the first interval, then jitters. The processes of a service therefore do not
-            // purge at the same time, and a process that is restarted often still purges now and then.
-            let mut pause = interval.mul_f64(rand::random());
-            loop {
-                tokio::time::sleep(pause).await;
-                pause = interval.mul_f64(0.8 + 0.4 * rand::random::<f64>());
-                match purge(&engine).await {
-                    Ok(purged) => report(&purged),
-                    Err(error) => tracing::warn!(
-                        target: "idem",
-                        error = ?error.kind(),
-                        "purging failed, trying again at the next interval",
-                    ),
+    /// Begins no further batch, and waits for the end of the current one.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops the purger without waiting, as dropping the guard does.
+    pub async fn stop(self) {
+        self.worker.stop().await;
+    }
+
+    /// Leaves the purger running for as long as its tokio runtime.
+    pub fn detach(self) {
+        self.worker.detach();
+    }
+}
+
+struct PurgeSearch {
+    engine: Arc<Engine>,
+    /// What was purged since the last report.
+    purged: Purged,
+}
+
+impl Search for PurgeSearch {
+    /// Purges one batch.
+    async fn search(&mut self, _: &mut Tasks) -> Found {
+        let batch = self.engine.store.purge(BATCH);
+        match bounded(self.engine.policy.store_timeout, batch).await {
+            Ok(purged) => {
+                self.purged.removed += purged.removed;
+                self.purged.abandoned += purged.abandoned;
+                self.purged.interrupted += purged.interrupted;
+                if purged.more {
+                    return Found::More;
                 }
+                report(&mem::take(&mut self.purged));
+                Found::All
             }
-        });
-        Ok(Self(Some(task.abort_handle())))
-    }
-
-    /// Leaves the task running until the runtime stops.
-    pub fn detach(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for PurgerGuard {
-    fn drop(&mut self) {
-        if let Some(task) = &self.0 {
-            task.abort();
+            Err(error) => {
+                tracing::warn!(
+                    target: "idem",
+                    error = ?error.kind(),
+                    "purging failed, trying again",
+                );
+                Found::Failed
+            }
         }
-    }
-}
-
-/// Purges batch by batch until no record is due.
-async fn purge(engine: &Engine) -> Result<Purged, StoreError> {
-    let mut total = Purged::default();
-    loop {
-        let purged = bounded(engine.policy.store_timeout, engine.store.purge(BATCH)).await?;
-        total.removed += purged.removed;
-        total.abandoned += purged.abandoned;
-        total.interrupted += purged.interrupted;
-        if !purged.more {
-            return Ok(total);
-        }
-        tokio::time::sleep(BETWEEN_BATCHES).await;
     }
 }
 

@@ -1,15 +1,13 @@
 //! Operations on records for operators: read, list, resolve and erase.
 
-use serde::Serialize;
-
-use super::Engine;
-use super::timing::bounded;
-use crate::codec::EncodeError;
+use super::{Engine, TypedOperation};
+use crate::codec::{EncodeError, StoredValue};
 use crate::error::{Error, InvalidCall, StoreError, StoreErrorKind};
-use crate::key::{Identity, Operation, RecordId, ToKey, ToScope};
+use crate::key::{Identity, Operation, RecordId, Scope, ToKey, ToScope};
 use crate::policy::Policy;
 use crate::record::{Observation, Outcome, Payload, Record};
 use crate::store::{Filter, Page, PageRequest, Resolution, Resolved};
+use crate::timing::bounded;
 
 /// The records of a handle's store. Created by [`Idem::records`](crate::Idem::records).
 ///
@@ -19,6 +17,34 @@ use crate::store::{Filter, Page, PageRequest, Resolution, Resolved};
 ///
 /// # Cancel safety
 /// Dropping a future of these methods leaves its transition either done or not done.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use std::time::Duration;
+/// use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, State, TypedOperation};
+///
+/// const POST: TypedOperation<u64> = TypedOperation::new("letters.post");
+///
+/// let idem = Idem::new(MemoryStore::new());
+/// let call = || {
+///     let ttl = Duration::from_secs(3600);
+///     Call::new(POST, "order-1", &(), ttl).on_crash(OnCrash::Refuse)
+/// };
+/// // Nobody knows whether the letter was posted.
+/// let jammed = idem.run(call(), async || Err::<u64, Box<dyn std::error::Error + Send + Sync>>("jammed".into()));
+/// assert!(jammed.await.is_err());
+///
+/// let record = idem.records().find(POST.name(), "order-1").await?;
+/// let record = record.ok_or("the record has expired")?;
+/// assert_eq!(record.state, State::Interrupted);
+///
+/// // An operator has found the letter: it has the number 7.
+/// idem.records().complete(POST, &record.observation(), &7).await?;
+/// assert_eq!(idem.run(call(), async || Ok::<u64, Error>(8)).await?, 7);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Records<'a>(&'a Engine);
 
@@ -27,12 +53,25 @@ impl<'a> Records<'a> {
         Self(engine)
     }
 
-    /// Finds the record of a key in a scope (use [`Scope::none`](crate::Scope::none) for no scope). None if there is no
+    /// Finds the record of a key: in the scope that the key [carries](crate::Key::scoped), or in none. None if there is no
     /// record, or if the record has expired.
     ///
     /// # Errors
     /// [`Error::InvalidKey`], [`Error::InvalidCall`], [`Error::Store`].
     pub async fn find(
+        self,
+        operation: &str,
+        key: &(impl ToKey + ?Sized),
+    ) -> Result<Option<Record>, Error> {
+        self.find_scoped(operation, key, &Scope::none()).await
+    }
+
+    /// Finds the record of a key in this scope, as [`find`](Self::find) does. The scope is joined to the one that the key
+    /// carries, as [`Call::scope`](crate::Call::scope) joins it.
+    ///
+    /// # Errors
+    /// Those of [`find`](Self::find).
+    pub async fn find_scoped(
         self,
         operation: &str,
         key: &(impl ToKey + ?Sized),
@@ -64,33 +103,56 @@ impl<'a> Records<'a> {
         Ok(bounded(limit, self.0.store.list(filter, page)).await?)
     }
 
-    /// Completes an interrupted or lapsed record with this value: the work was done, and replays return the value.
+    /// Completes an interrupted or lapsed record of this operation with this value: the work was done, and replays return
+    /// the value.
     ///
     /// # Errors
-    /// [`Error::Store`], also if the value cannot be encoded or is over the limit. Nothing is changed then.
-    pub async fn complete<T: Serialize + ?Sized>(
+    /// [`InvalidCall::OtherOperation`] if the record is one of another operation, and [`Error::Store`], also if the value
+    /// cannot be encoded exactly or is over the limit. Nothing is changed then.
+    pub async fn complete<T: StoredValue, E: ?Sized>(
         self,
+        operation: TypedOperation<T, E>,
         observed: &Observation,
         value: &T,
     ) -> Result<Resolved, Error> {
-        let payload = self.encode(value)?;
-        self.resolve(observed, Resolution::Complete(Outcome::Completed(payload)))
-            .await
+        let outcome = Outcome::Completed(self.encode(value)?);
+        self.end(operation.name(), observed, outcome).await
     }
 
-    /// Completes an interrupted or lapsed record with this error: the work failed for good, and replays return the
-    /// error. The function must name the error under `replay_err`.
+    /// Completes an interrupted or lapsed record of this operation with this error: the work failed for good, and replays
+    /// return the error. Only an operation whose type names the error has this method: a function with `replay_err`.
     ///
     /// # Errors
     /// As for [`complete`](Self::complete).
-    pub async fn fail<E: Serialize + ?Sized>(
+    pub async fn fail<T: ?Sized, E: StoredValue>(
         self,
+        operation: TypedOperation<T, E>,
         observed: &Observation,
         error: &E,
     ) -> Result<Resolved, Error> {
-        let payload = self.encode(error)?;
-        self.resolve(observed, Resolution::Complete(Outcome::Failed(payload)))
-            .await
+        let outcome = Outcome::Failed(self.encode(error)?);
+        self.end(operation.name(), observed, outcome).await
+    }
+
+    /// Ends a record of this operation. The operation of an id never changes, so reading it first is no race.
+    async fn end(
+        self,
+        operation: &'static str,
+        observed: &Observation,
+        outcome: Outcome,
+    ) -> Result<Resolved, Error> {
+        let Some(record) = self.get(&observed.id).await? else {
+            return Ok(Resolved::Stale);
+        };
+        let found = record.identity.operation.as_str();
+        if found != operation {
+            return Err(InvalidCall::OtherOperation {
+                expected: operation,
+                found: found.to_owned(),
+            }
+            .into());
+        }
+        self.resolve(observed, Resolution::Complete(outcome)).await
     }
 
     /// Releases an interrupted or lapsed record: the work was not done, and the next call runs the body.
@@ -119,11 +181,11 @@ impl<'a> Records<'a> {
         Ok(bounded(limit, self.0.store.resolve(observed, &resolution)).await?)
     }
 
-    fn encode<T: Serialize + ?Sized>(self, value: &T) -> Result<Payload, Error> {
+    fn encode<T: StoredValue>(self, value: &T) -> Result<Payload, Error> {
         let policy = self.policy();
         policy
             .codec
-            .encode_unread(value, policy.max_result_bytes)
+            .encode(value, policy.max_result_bytes)
             .map_err(|error| match error {
                 EncodeError::TooLarge { .. } => {
                     StoreError::new(StoreErrorKind::Full, error.to_string()).into()

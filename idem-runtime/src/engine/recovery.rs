@@ -1,27 +1,28 @@
 //! The background task that retries calls whose owner crashed, so that their work ends although no caller tries again.
 
+mod call;
+mod search;
+
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use tokio::runtime::Handle as Runtime;
-use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
 
-use super::timing::{DECADES, bounded};
+use self::call::Handler;
+use self::search::RecoverySearch;
 use super::{Engine, Idem};
 use crate::codec;
-use crate::error::{DecodeError, Error, InvalidCall, StoreError};
-use crate::key::{Operation, RecordId};
-use crate::record::{ClaimId, OnCrash, Owner, Payload, Record, State};
-use crate::store::{
-    ClaimOutcome, ClaimRequest, RecoveryInput, RecoveryStore, Resolution, Resolved, Store,
-};
+use crate::error::{Error, InvalidCall};
+use crate::key::Operation;
+use crate::store::Store;
+use crate::worker::{Handlers, Schedule, Settings, WorkerGuard, jittered};
+
+/// Shortest pause. Without a pause, an input would be due again in every process before its call has claimed its
+/// record.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// Retries calls whose owner crashed, with their recovery inputs ([`Call::recover_with`](crate::Call::recover_with), or
 /// `recover_with = EXPR` in `#[idempotent]`). Their work ends although no caller tries again.
@@ -56,7 +57,7 @@ let recovery = Recovery::new(&idem)
     })
     .start()?;
 checkout(&idem, Order { number: 1, article: "lamp".into() }).await?;
-recovery.shutdown().await;
+recovery.stop().await;
 # std::fs::remove_file(file)?;
 # Ok(())
 # }
@@ -74,51 +75,25 @@ recovery.shutdown().await;
 /// After the last one the record becomes INTERRUPTED, for an operator to examine.
 ///
 /// Any number of processes may run a recovery for the same store and operation: only one of them begins each recovery.
-#[must_use = "nothing is recovered before it is started"]
+#[must_use = "nothing is recovered before the recovery is started"]
 pub struct Recovery {
     engine: Arc<Engine>,
-    handlers: Vec<(Operation, Handler)>,
-    /// First error in an operation's name, returned by `start`.
-    wrong: Option<InvalidCall>,
+    handlers: Handlers<(Operation, Handler), InvalidCall>,
     settings: Settings,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Settings {
-    interval: Duration,
-    max_attempts: u32,
-    first_pause: Duration,
-    longest_pause: Duration,
-    concurrency: usize,
-}
-
-/// Future of a retried call: true if the call succeeded.
-type Recovered = Pin<Box<dyn Future<Output = bool> + Send>>;
-type Handler = Arc<dyn Fn(&Payload) -> Result<Recovered, DecodeError> + Send + Sync>;
-
-/// Number of recovery inputs that are read at a time.
-const BATCH: usize = 32;
-
-/// Shortest pause. Without a pause, an input would be due again in every process before its call has claimed its
-/// record.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
-
-/// The records whose calls this recovery is making.
-type UnderWay = Arc<Mutex<HashSet<RecordId>>>;
-
 impl Recovery {
-    /// A recovery for the store of this handle.
+    /// Creates a recovery for the store of this handle.
     pub fn new<S: Store + ?Sized>(idem: &Idem<S>) -> Self {
         Self {
             engine: Arc::clone(idem.engine()),
-            handlers: Vec::new(),
-            wrong: None,
+            handlers: Handlers::new(),
             settings: Settings {
-                interval: Duration::from_secs(5),
+                poll_interval: Duration::from_secs(5),
+                concurrency: 8,
                 max_attempts: 8,
                 first_pause: Duration::from_secs(10),
                 longest_pause: Duration::from_secs(600),
-                concurrency: 8,
             },
         }
     }
@@ -139,8 +114,12 @@ impl Recovery {
             Ok(Box::pin(async move { called.await.is_ok() }))
         });
         match Operation::new(operation.into()) {
-            Ok(operation) => self.handlers.push((operation, handler)),
-            Err(wrong) => self.wrong = self.wrong.or(Some(wrong)),
+            Ok(operation) => {
+                let name = operation.as_str().to_owned();
+                self.handlers
+                    .add(name, (operation, handler), InvalidCall::TwoHandlers);
+            }
+            Err(mistake) => self.handlers.refuse(mistake.into()),
         }
         self
     }
@@ -148,7 +127,7 @@ impl Recovery {
     /// Approximate interval between two searches for calls to recover. Default 5 s. It limits the time between the end
     /// of a record's lease and its recovery.
     pub fn poll_interval(mut self, interval: Duration) -> Self {
-        self.settings.interval = interval;
+        self.settings.poll_interval = interval;
         self
     }
 
@@ -167,338 +146,73 @@ impl Recovery {
         self
     }
 
-    /// Maximum number of calls that run concurrently, at least 1. Default 8. A call that hangs occupies its slot, so
+    /// Maximum number of calls that run concurrently. Default 8. A call that hangs occupies its slot, so
     /// set time limits inside its body.
     pub fn concurrency(mut self, calls: usize) -> Self {
-        self.settings.concurrency = calls.max(1);
+        self.settings.concurrency = calls;
         self
     }
 
-    /// Starts a background task that recovers calls for as long as the returned guard lives.
+    /// Starts the recovery as a background task of this tokio runtime. If the store fails, the recovery logs a warning
+    /// event and retries with back-off.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if the store cannot save recovery inputs, if an operation's name is malformed, or if a
-    /// pause is shorter than 1 ms; [`Error::NoRuntime`] outside of a tokio runtime.
+    /// [`Error::InvalidCall`] if the store cannot save recovery inputs, if an operation's name is malformed or has two
+    /// handlers, if there is no handler, if a pause is shorter than 1 ms, or if the concurrency is zero;
+    /// [`Error::NoRuntime`] outside of a tokio runtime.
     pub fn start(self) -> Result<RecoveryGuard, Error> {
-        let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
-        if let Some(wrong) = self.wrong {
-            return Err(wrong.into());
-        }
         if self.engine.store.recovery().is_none() {
             return Err(InvalidCall::NoRecovery.into());
         }
-        let Settings {
-            first_pause,
-            longest_pause,
-            ..
-        } = self.settings;
-        if first_pause.min(longest_pause) < SHORTEST_PAUSE {
+        let settings = self.settings;
+        if settings.first_pause.min(settings.longest_pause) < SHORTEST_PAUSE {
             return Err(InvalidCall::ShortPause.into());
         }
-        let (stop, stopped) = watch::channel(false);
-        let task = runtime.spawn(self.run(stopped));
-        Ok(RecoveryGuard {
-            stop,
-            task: Some(task),
-        })
-    }
-
-    async fn run(self, mut stopped: watch::Receiver<bool>) {
-        // Dropped with the task; dropping it aborts the calls as well.
-        let mut calls = JoinSet::new();
-        let under_way = UnderWay::default();
-        let interval = self.settings.interval.min(DECADES);
-        loop {
-            // Jittered, so that the processes of a service do not search at the same time.
-            let pause = interval.mul_f64(0.5 + 0.5 * rand::random::<f64>());
-            let stop = async { stopped.wait_for(|stop| *stop).await.map(drop) };
-            match tokio::time::timeout(pause, stop).await {
-                Ok(Ok(())) => break,
-                // Detached: no guard is left that could stop the task.
-                Ok(Err(_)) => tokio::time::sleep(pause).await,
-                Err(_) => {}
-            }
-            for (operation, handler) in &self.handlers {
-                let calls = Calls {
-                    handler,
-                    tasks: &mut calls,
-                    under_way: &under_way,
-                };
-                let polled = self.poll(operation, calls, &stopped).await;
-                if let Err(error) = polled {
-                    tracing::warn!(
-                        target: "idem",
-                        operation = operation.as_str(),
-                        error = ?error.kind(),
-                        "looking for calls to recover failed, trying again at the next interval",
-                    );
-                }
-            }
+        if settings.concurrency == 0 {
+            return Err(InvalidCall::ZeroConcurrency.into());
         }
-        while calls.join_next().await.is_some() {}
-    }
-
-    /// Handles all due recovery inputs of one operation.
-    async fn poll(
-        &self,
-        operation: &Operation,
-        mut calls: Calls<'_>,
-        stopped: &watch::Receiver<bool>,
-    ) -> Result<(), StoreError> {
-        let Some(store) = self.engine.store.recovery() else {
-            return Ok(());
+        let handlers = self.handlers.checked(InvalidCall::NoHandler)?;
+        let schedule = Schedule {
+            first: jittered(settings.poll_interval),
+            interval: settings.poll_interval,
+            concurrency: settings.concurrency,
         };
-        let limit = self.engine.policy.store_timeout;
-        while !*stopped.borrow() {
-            while calls.tasks.try_join_next().is_some() {}
-            while calls.tasks.len() >= self.settings.concurrency {
-                calls.tasks.join_next().await;
-            }
-            // Joining a call may have taken long.
-            if *stopped.borrow() {
-                break;
-            }
-            let room = (self.settings.concurrency - calls.tasks.len()).min(BATCH);
-            let due = bounded(limit, store.due(operation, room as u32)).await?;
-            for input in &due {
-                if calls.is_under_way(input) {
-                    // The call has not claimed its record yet. That does not count as a failed attempt.
-                    let pause = self.settings.first_pause.max(self.settings.interval);
-                    bounded(limit, store.postpone(input, pause, false)).await?;
-                    continue;
-                }
-                match self.inspect(store, operation, input).await {
-                    Ok(true) => calls.make(operation, input),
-                    Ok(false) => {}
-                    Err(error) if error.is_retryable() => return Err(error),
-                    Err(error) => {
-                        tracing::error!(
-                            target: "idem",
-                            operation = operation.as_str(),
-                            record = %input.id,
-                            error = ?error.kind(),
-                            "a record cannot be recovered as it is, an operator must examine it",
-                        );
-                        // Postponed, so that this record does not block the ones behind it.
-                        let pause = self.settings.longest_pause;
-                        bounded(limit, store.postpone(input, pause, false)).await?;
-                    }
-                }
-            }
-            if due.len() < room {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Decides whether this process should retry the call now.
-    async fn inspect(
-        &self,
-        store: &dyn RecoveryStore,
-        operation: &Operation,
-        input: &RecoveryInput,
-    ) -> Result<bool, StoreError> {
-        let limit = self.engine.policy.store_timeout;
-        let settings = &self.settings;
-        let record = bounded(limit, self.engine.store.get(&input.id)).await?;
-        let record = record.filter(|it| it.first_claimed_at == input.first_claimed_at);
-        let Some(record) = record.filter(|it| is_open(it, input)) else {
-            bounded(limit, store.forget(input)).await?;
-            return Ok(false);
-        };
-        if record.state == State::Running && !record.is_lapsed() {
-            let left = record.lease_until.since(record.read_at);
-            bounded(limit, store.postpone(input, left, false)).await?;
-            return Ok(false);
-        }
-        if input.recoveries >= settings.max_attempts || record.on_crash == OnCrash::Refuse {
-            if record.state == State::Interrupted || self.interrupt(&record).await? {
-                bounded(limit, store.forget(input)).await?;
-                tracing::error!(
-                    target: "idem",
-                    operation = operation.as_str(),
-                    record = %input.id,
-                    recoveries = input.recoveries,
-                    "the call could not be recovered and is interrupted, an operator must resolve it",
-                );
-            } else {
-                bounded(limit, store.postpone(input, settings.interval, false)).await?;
-            }
-            return Ok(false);
-        }
-        let doublings = 1_u32.checked_shl(input.recoveries).unwrap_or(u32::MAX);
-        let pause = settings
-            .first_pause
-            .saturating_mul(doublings)
-            .min(settings.longest_pause);
-        // Compare-and-swap: the first process to postpone the input makes the call. If it crashes as well, the next one
-        // retries after the pause.
-        let ours = bounded(limit, store.postpone(input, pause, true)).await?;
-        Ok(ours == Resolved::Done)
-    }
-
-    /// Marks a record without an owner as INTERRUPTED. False if the record changed in the meantime.
-    async fn interrupt(&self, record: &Record) -> Result<bool, StoreError> {
-        let limit = self.engine.policy.store_timeout;
-        let store = &self.engine.store;
-        if record.state != State::Released {
-            let observed = record.observation();
-            let resolved = bounded(limit, store.resolve(&observed, &Resolution::Interrupt)).await?;
-            return Ok(resolved == Resolved::Done);
-        }
-        // Only an owner can interrupt a released record, so it is claimed first.
-        let claim = ClaimRequest {
-            id: record.id,
-            identity: record.identity.clone(),
-            fingerprint: record.fingerprint,
-            claim_id: ClaimId::random(),
-            lease: self.engine.policy.lease,
-            retention: record.retention,
-            on_crash: record.on_crash,
-        };
-        let ClaimOutcome::Granted(granted) = bounded(limit, store.claim(&claim)).await? else {
-            return Ok(false);
-        };
-        let owner = Owner {
-            id: record.id,
-            claim_id: claim.claim_id,
-            fencing_token: granted.fencing_token,
-        };
-        bounded(limit, store.interrupt(&owner)).await?;
-        Ok(true)
+        let worker = WorkerGuard::start(schedule, |stop| {
+            let handlers = handlers.into_values().collect();
+            RecoverySearch::new(self.engine, handlers, settings, stop)
+        });
+        Ok(RecoveryGuard { worker: worker? })
     }
 }
 
-/// True if there is still something to recover.
-fn is_open(record: &Record, input: &RecoveryInput) -> bool {
-    match record.state {
-        State::Running => true,
-        // Released by a recovery. Without a recovery, the release was reported to the caller.
-        State::Released => input.recoveries > 0,
-        // `reconcile` can still be asked what happened.
-        State::Interrupted => record.on_crash == OnCrash::Reconcile,
-        State::Completed | State::Failed | State::Unrecorded => false,
+impl fmt::Debug for Recovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recovery")
+            .field("operations", &self.handlers.names().collect::<Vec<_>>())
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
     }
 }
 
-/// The calls that a recovery makes with one handler.
-struct Calls<'a> {
-    handler: &'a Handler,
-    tasks: &'a mut JoinSet<()>,
-    under_way: &'a UnderWay,
-}
-
-impl Calls<'_> {
-    fn is_under_way(&self, input: &RecoveryInput) -> bool {
-        lock(self.under_way).contains(&input.id)
-    }
-
-    fn make(&mut self, operation: &Operation, input: &RecoveryInput) {
-        lock(self.under_way).insert(input.id);
-        let (operation, handler) = (operation.clone(), Arc::clone(self.handler));
-        let under_way = Arc::clone(self.under_way);
-        self.tasks
-            .spawn(call(operation, handler, input.clone(), under_way));
-    }
-}
-
-fn lock(under_way: &UnderWay) -> MutexGuard<'_, HashSet<RecordId>> {
-    under_way.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Retries a call.
-async fn call(operation: Operation, handler: Handler, input: RecoveryInput, under_way: UnderWay) {
-    let recovery = input.recoveries + 1;
-    tracing::info!(
-        target: "idem",
-        operation = operation.as_str(),
-        record = %input.id,
-        recovery,
-        "retrying a call whose owner crashed",
-    );
-    let mut run = RecoveryRun {
-        operation,
-        input,
-        under_way,
-        ended_well: false,
-    };
-    match handler(&run.input.payload) {
-        Ok(called) => run.ended_well = called.await,
-        Err(error) => tracing::error!(
-            target: "idem",
-            operation = run.operation.as_str(),
-            record = %run.input.id,
-            %error,
-            "the recovery input of the call does not fit its handler",
-        ),
-    }
-}
-
-/// A retry in progress. When dropped, it reports a failed recovery, also after a panic.
-struct RecoveryRun {
-    operation: Operation,
-    input: RecoveryInput,
-    under_way: UnderWay,
-    ended_well: bool,
-}
-
-impl Drop for RecoveryRun {
-    fn drop(&mut self) {
-        lock(&self.under_way).remove(&self.input.id);
-        if !self.ended_well {
-            tracing::warn!(
-                target: "idem",
-                operation = self.operation.as_str(),
-                record = %self.input.id,
-                recovery = self.input.recoveries + 1,
-                "a recovery did not end well",
-            );
-        }
-    }
-}
-
-/// A running [`Recovery`]. Dropping it stops the task and aborts the calls it is making, as in a crash.
+/// A running [`Recovery`]. Dropping the guard stops the recovery without waiting: the calls that it is making are
+/// aborted, as in a crash.
 #[derive(Debug)]
-#[must_use = "recovering stops when this is dropped"]
+#[must_use = "dropping the guard stops the recovery; keep it, or call `detach`"]
 pub struct RecoveryGuard {
-    stop: watch::Sender<bool>,
-    task: Option<JoinHandle<()>>,
+    worker: WorkerGuard,
 }
 
 impl RecoveryGuard {
     /// Begins no more calls, and waits for the running ones.
     ///
     /// # Cancel safety
-    /// Dropping the future aborts the running calls, as in a crash.
-    pub async fn shutdown(mut self) {
-        self.stop.send_replace(true);
-        if let Some(task) = &mut self.task {
-            // The task does not panic, and is not aborted while this waits.
-            let _ = task.await;
-        }
+    /// Dropping the future stops the recovery without waiting, as dropping the guard does.
+    pub async fn stop(self) {
+        self.worker.stop().await;
     }
 
-    /// Leaves the task running until the runtime stops.
-    pub fn detach(mut self) {
-        self.task = None;
-    }
-}
-
-impl Drop for RecoveryGuard {
-    fn drop(&mut self) {
-        if let Some(task) = &self.task {
-            task.abort();
-        }
-    }
-}
-
-impl fmt::Debug for Recovery {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let operations = self.handlers.iter().map(|(operation, _)| operation);
-        f.debug_struct("Recovery")
-            .field("operations", &operations.collect::<Vec<_>>())
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
+    /// Leaves the recovery running for as long as its tokio runtime.
+    pub fn detach(self) {
+        self.worker.detach();
     }
 }

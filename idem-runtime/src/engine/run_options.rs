@@ -1,41 +1,78 @@
-//! The macro-free entry point, with its options for errors and crashes.
+//! Options for errors and crashes of calls without the macro.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-use super::transaction::InTransaction;
-use super::typed::{
-    Entered, ErrorCodec, ErrorKind, Handle, Reconciled, ValueCodec, enter, enter_reconciling,
-};
+use super::typed::{ErrorCodec, ErrorKind, Reconciled, ValueCodec};
 use super::{Attempt, Call};
 use crate::codec::StoredValue;
 use crate::error::{Error, InvalidCall};
 use crate::record::OnCrash;
-use crate::store::TransactionalStore;
 
 /// Options of [`Idem::run_with`](super::Idem::run_with) for the errors of a body, and for crashes.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// use std::time::Duration;
+/// use idem_runtime::{Call, Error, Idem, MemoryStore, RunOptions};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// enum PayError {
+///     Declined,
+///     #[serde(skip)]
+///     Idempotency(Error),
+/// }
+///
+/// impl From<Error> for PayError {
+///     fn from(error: Error) -> Self {
+///         Self::Idempotency(error)
+///     }
+/// }
+///
+/// let idem = Idem::new(MemoryStore::new());
+/// for attempts in [1, 0] {
+///     let mut ran = 0;
+///     let call = Call::new("payments.take", "order-1", &500_u64, Duration::from_secs(3600));
+///     let options = RunOptions::new().replay_err(|error| matches!(error, PayError::Declined));
+///     let paid: Result<u64, _> = idem
+///         .run_with(call, options, async |_| {
+///             ran += 1;
+///             Err(PayError::Declined)
+///         })
+///         .await;
+///     // The second call gets the stored error, and does not run the body.
+///     assert!(matches!(paid, Err(PayError::Declined)));
+///     assert_eq!(ran, attempts);
+/// }
+/// # }
+/// ```
 pub struct RunOptions<'a, T, E> {
-    judge: Judge<'a, E>,
-    stored: Option<ValueCodec<E>>,
-    reconcile: Option<Reconciler<'a, T, E>>,
+    pub(super) classifier: ErrorClassifier<'a, E>,
+    pub(super) stored: Option<ValueCodec<E>>,
+    pub(super) reconcile: Option<Reconciler<'a, T, E>>,
 }
 
 /// Classifier of the body's errors.
-pub(super) struct Judge<'a, E> {
+pub(super) struct ErrorClassifier<'a, E> {
     replay: Option<Matcher<'a, E>>,
     retry: Option<Matcher<'a, E>>,
 }
 
 type Matcher<'a, E> = Box<dyn Fn(&E) -> bool + Send + Sync + 'a>;
-type Reconciler<'a, T, E> = Box<dyn FnMut(Attempt) -> Answer<'a, T, E> + Send + 'a>;
-type Answer<'a, T, E> = Pin<Box<dyn Future<Output = Result<Reconciled<T>, E>> + Send + 'a>>;
+/// Function that says what became of a crashed attempt.
+pub(super) type Reconciler<'a, T, E> =
+    Box<dyn FnMut(Attempt) -> ReconcileFuture<'a, T, E> + Send + 'a>;
+type ReconcileFuture<'a, T, E> =
+    Pin<Box<dyn Future<Output = Result<Reconciled<T>, E>> + Send + 'a>>;
 
 impl<'a, T, E> RunOptions<'a, T, E> {
     /// Options under which every `Err` is transient under `rerun` and unknown otherwise.
     pub fn new() -> Self {
         Self {
-            judge: Judge {
+            classifier: ErrorClassifier {
                 replay: None,
                 retry: None,
             },
@@ -50,7 +87,7 @@ impl<'a, T, E> RunOptions<'a, T, E> {
     where
         E: StoredValue,
     {
-        self.judge.replay = Some(Box::new(matches));
+        self.classifier.replay = Some(Box::new(matches));
         self.stored = Some(ValueCodec::stored());
         self
     }
@@ -59,7 +96,7 @@ impl<'a, T, E> RunOptions<'a, T, E> {
     /// under `rerun` every error that is not terminal is treated this way.
     #[must_use]
     pub fn retry_err(mut self, matches: impl Fn(&E) -> bool + Send + Sync + 'a) -> Self {
-        self.judge.retry = Some(Box::new(matches));
+        self.classifier.retry = Some(Box::new(matches));
         self
     }
 
@@ -75,8 +112,8 @@ impl<'a, T, E> RunOptions<'a, T, E> {
     }
 }
 
-impl<E> Judge<'_, E> {
-    fn kind_of(&self, error: &E, on_crash: OnCrash) -> ErrorKind {
+impl<E> ErrorClassifier<'_, E> {
+    pub(super) fn classify(&self, error: &E, on_crash: OnCrash) -> ErrorKind {
         let matched = |matcher: &Option<Matcher<'_, E>>| {
             matcher.as_ref().is_some_and(|matches| matches(error))
         };
@@ -96,63 +133,8 @@ impl<T, E> Default for RunOptions<'_, T, E> {
     }
 }
 
-/// Runs a call without the macro.
-pub(super) async fn run<T, E>(
-    handle: Handle,
-    call: Call,
-    options: RunOptions<'_, T, E>,
-    body: impl AsyncFnOnce(Attempt) -> Result<T, E>,
-) -> Result<T, E>
-where
-    T: StoredValue,
-    E: From<Error>,
-{
-    let RunOptions {
-        judge,
-        stored,
-        reconcile,
-    } = options;
-    let values = ValueCodec::stored();
-    let mut errors = ErrorCodec::none();
-    if let Some(stored) = stored {
-        errors = errors.with_stored(stored);
-    }
-    let entered = match reconcile {
-        None => enter(handle, call, values, errors).await,
-        // Boxed, so that calls without `reconcile` do not carry its size.
-        Some(mut reconcile) => {
-            Box::pin(async move {
-                let call = call.on_crash(OnCrash::Reconcile);
-                let mut entered = enter_reconciling(handle, call, values, errors).await;
-                loop {
-                    entered = match entered {
-                        Ok(Entered::Run(running)) => break Ok(running),
-                        Ok(Entered::Reconcile(request)) => {
-                            let answer = reconcile(request.attempt()).await;
-                            request.answer(answer).await
-                        }
-                        Err(answer) => break Err(answer),
-                    };
-                }
-            })
-            .await
-        }
-    };
-    let mut running = match entered {
-        Ok(running) => running,
-        Err(answer) => return answer,
-    };
-    let attempt = running.attempt();
-    let on_crash = attempt.call().request.on_crash;
-    running.begin();
-    let result = running.drive(body(attempt)).await;
-    running
-        .finish(result, |error| judge.kind_of(error, on_crash))
-        .await
-}
-
 /// A call for a transaction, the codecs of its results, and the classifier of its errors.
-type InTransactionCall<'a, T, E> = (Call, ValueCodec<T>, ErrorCodec<E>, Judge<'a, E>);
+type InTransactionCall<'a, T, E> = (Call, ValueCodec<T>, ErrorCodec<E>, ErrorClassifier<'a, E>);
 
 impl<'a, T, E> RunOptions<'a, T, E> {
     /// Converts the options for a call in a transaction, which a crash never leaves undecided.
@@ -161,11 +143,8 @@ impl<'a, T, E> RunOptions<'a, T, E> {
         T: StoredValue,
         E: From<Error>,
     {
-        let mut errors = ErrorCodec::none();
-        if let Some(stored) = self.stored {
-            errors = errors.with_stored(stored);
-        }
-        let stray = match (&self.reconcile, &self.judge.retry) {
+        let errors = error_codec(self.stored);
+        let stray = match (&self.reconcile, &self.classifier.retry) {
             (Some(_), _) => Some("reconcile"),
             (None, Some(_)) => Some("retry_err"),
             (None, None) => None,
@@ -174,28 +153,17 @@ impl<'a, T, E> RunOptions<'a, T, E> {
             Some(option) => call.failed(InvalidCall::NotTransactional(option).into()),
             None => call,
         };
-        (call, ValueCodec::stored(), errors, self.judge)
+        (call, ValueCodec::stored(), errors, self.classifier)
     }
 }
 
-/// Runs a body without the macro, in a transaction that was entered.
-pub(super) async fn run_in_transaction<S: TransactionalStore, T, E>(
-    entered: Result<InTransaction<'_, S, T, E>, Result<T, E>>,
-    judge: Judge<'_, E>,
-    body: impl AsyncFnOnce(&mut S::Connection, Attempt) -> Result<T, E>,
-) -> Result<T, E> {
-    let mut running = match entered {
-        Ok(running) => running,
-        Err(answer) => return answer,
-    };
-    let attempt = running.attempt();
-    let (driver, connection) = running.parts();
-    // The closure may act before it returns its future.
-    let body = async { body(connection, attempt).await };
-    let result = driver.drive(body).await;
-    running
-        .finish(result, |error| judge.kind_of(error, OnCrash::Rerun))
-        .await
+/// Codec of a call's errors.
+pub(super) fn error_codec<E: From<Error>>(stored: Option<ValueCodec<E>>) -> ErrorCodec<E> {
+    let errors = ErrorCodec::none();
+    match stored {
+        Some(stored) => errors.with_stored(stored),
+        None => errors,
+    }
 }
 
 impl<T, E> fmt::Debug for RunOptions<'_, T, E> {

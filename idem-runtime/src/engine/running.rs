@@ -11,7 +11,6 @@ use tokio::time::{Instant, Sleep};
 use tracing::Span;
 
 use super::Attempt;
-use super::provenance::Observer;
 use super::settle::{Settle, Settlement};
 use super::singleflight::Leader;
 use crate::error::Error;
@@ -19,72 +18,64 @@ use crate::record::OnCrash;
 
 /// Permission to run a body, and the duty to settle its record. If it is dropped before the body was polled, it
 /// releases the claim. If it is dropped later, that counts as a crash.
-pub(super) struct Guard {
+pub(super) struct RunGuard {
     pub(super) attempt: Attempt,
-    pub(super) span: Span,
-    pub(super) observer: Option<Observer>,
     leader: Option<Leader>,
     heartbeat: Option<Heartbeat>,
-    stage: Stage,
+    stage: BodyStage,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum BodyStage {
     /// The body was never polled: nothing can have happened.
-    Fresh,
+    NotPolled,
     /// The body may have done anything.
     Started,
     /// The outcome is being settled, or there is no record to settle.
-    Over,
+    Ended,
 }
 
-impl Guard {
-    pub(super) fn new(
-        attempt: Attempt,
-        leader: Option<Leader>,
-        span: Span,
-        observer: Option<Observer>,
-    ) -> Self {
+impl RunGuard {
+    pub(super) fn new(attempt: Attempt, leader: Option<Leader>) -> Self {
         Self {
             attempt,
-            span,
-            observer,
             leader,
             heartbeat: None,
-            stage: Stage::Fresh,
+            stage: BodyStage::NotPolled,
         }
     }
 
     /// Marks the body as started: from here on it may have done anything.
     pub(super) fn begin(&mut self) {
-        self.stage = Stage::Started;
+        self.stage = BodyStage::Started;
     }
 
     /// Runs the body within the caller's task.
-    pub(super) fn drive<F: Future>(&mut self, body: F) -> Drive<'_, F> {
-        Drive {
+    pub(super) fn drive<'a, F: Future>(&'a mut self, body: F, span: &'a Span) -> DrivenBody<'a, F> {
+        DrivenBody {
             body,
             guard: self,
+            span,
             alarm: None,
         }
     }
 
     /// Ends the attempt, and starts to settle its record. None if there is no record.
     pub(super) fn settle(&mut self, settle: Settle) -> Option<Settlement> {
-        self.stage = Stage::Over;
+        self.stage = BodyStage::Ended;
         self.heartbeat = None;
         Settlement::new(self.attempt.clone(), self.leader.take(), settle)
     }
 }
 
-impl Drop for Guard {
+impl Drop for RunGuard {
     fn drop(&mut self) {
         let settle = match (self.stage, self.attempt.on_crash()) {
             // Under `rerun` the record stays as it is until its lease lapses, as after a crash of the process: work
             // that the body began may still be running elsewhere.
-            (Stage::Over, _) | (Stage::Started, OnCrash::Rerun) => return,
-            (Stage::Fresh, _) => Settle::Release,
-            (Stage::Started, OnCrash::Refuse | OnCrash::Reconcile) => Settle::Interrupt,
+            (BodyStage::Ended, _) | (BodyStage::Started, OnCrash::Rerun) => return,
+            (BodyStage::NotPolled, _) => Settle::Release,
+            (BodyStage::Started, OnCrash::Refuse | OnCrash::Reconcile) => Settle::Interrupt,
         };
         // A dropped settlement continues in the background.
         drop(self.settle(settle));
@@ -95,15 +86,16 @@ pin_project! {
     /// A body that is being polled. If the body still runs a third of a lease after the claim was sent, a separate task
     /// takes over the renewals, so that neither a busy body nor a busy caller can starve them. A body that ends earlier
     /// costs no task, and one that never waits costs no timer.
-    pub(super) struct Drive<'a, F> {
+    pub(super) struct DrivenBody<'a, F> {
         #[pin]
         body: F,
-        guard: &'a mut Guard,
+        guard: &'a mut RunGuard,
+        span: &'a Span,
         alarm: Option<Pin<Box<Sleep>>>,
     }
 }
 
-impl<F: Future> Future for Drive<'_, F> {
+impl<F: Future> Future for DrivenBody<'_, F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -111,7 +103,7 @@ impl<F: Future> Future for Drive<'_, F> {
         let guard = this.guard;
         guard.begin();
         let polled = {
-            let _entered = guard.span.enter();
+            let _entered = this.span.enter();
             this.body.poll(cx)
         };
         if polled.is_ready() || guard.heartbeat.is_some() {

@@ -1,19 +1,20 @@
 //! Writes the outcome of a body into its record, even if the caller is dropped or the store fails for a while.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 use super::Attempt;
-use super::singleflight::{Leader, Phase, SharedOutcome};
-use super::timing::{Backoff, bounded, later};
+use super::progress::Phase;
+use super::singleflight::Leader;
 use crate::error::StoreError;
 use crate::policy::Policy;
 use crate::record::{Outcome, Owner};
 use crate::store::FencedWrite;
+use crate::timing::{Retries, bounded, later};
 
 /// The write that settles the record of an ended attempt.
 #[derive(Debug, Clone)]
@@ -40,10 +41,11 @@ pub(super) enum SettleResult {
 /// An attempt that is being settled in the store. If it is dropped, settling continues in the background: the outcome
 /// of a body is never lost because its caller was dropped.
 pub(super) struct Settlement {
-    work: Option<Work>,
+    task: Option<SettleTask>,
 }
 
-struct Work {
+/// The write of one attempt, with what it publishes.
+struct SettleTask {
     attempt: Attempt,
     owner: Owner,
     leader: Option<Leader>,
@@ -54,7 +56,7 @@ impl Settlement {
     /// None if there is no record to settle, because the body ran without protection.
     pub(super) fn new(attempt: Attempt, leader: Option<Leader>, settle: Settle) -> Option<Self> {
         Some(Self {
-            work: Some(Work {
+            task: Some(SettleTask {
                 owner: attempt.owner()?,
                 attempt,
                 leader,
@@ -67,17 +69,17 @@ impl Settlement {
     ///
     /// A release or an interruption is tried only once here; no caller needs to wait for it.
     pub(super) async fn settle(&mut self, span: &Span) -> SettleResult {
-        let Some(work) = &self.work else {
+        let Some(task) = &self.task else {
             return SettleResult::Pending;
         };
-        let policy = &work.attempt.engine().policy;
+        let policy = &task.attempt.engine().policy;
         let now = Instant::now();
-        let until = later(now, patience(policy, work.attempt.live_until(), now));
+        let until = later(now, patience(policy, task.attempt.live_until(), now));
         let limit = policy.store_timeout.min(until - now);
-        match bounded(limit, work.write()).instrument(span.clone()).await {
+        match bounded(limit, task.write()).instrument(span.clone()).await {
             Ok(fenced) => {
-                if let Some(work) = self.work.take() {
-                    work.conclude(fenced);
+                if let Some(task) = self.task.take() {
+                    task.conclude(fenced);
                 }
                 fenced.into()
             }
@@ -95,11 +97,11 @@ impl Settlement {
 
     async fn settle_in_background(&mut self, until: Instant) -> SettleResult {
         let ends = self
-            .work
+            .task
             .as_ref()
-            .is_some_and(|work| matches!(work.settle, Settle::End(_)));
+            .is_some_and(|task| matches!(task.settle, Settle::End(_)));
         let (answer, answered) = oneshot::channel();
-        self.go_on_in_background(Some(answer));
+        self.continue_in_background(Some(answer));
         if !ends {
             return SettleResult::Pending;
         }
@@ -109,10 +111,10 @@ impl Settlement {
         }
     }
 
-    fn go_on_in_background(&mut self, answer: Option<oneshot::Sender<FencedWrite>>) {
-        if let Some(work) = self.work.take() {
-            let runtime = work.attempt.call().runtime.clone();
-            runtime.spawn(work.persist(answer));
+    fn continue_in_background(&mut self, answer: Option<oneshot::Sender<FencedWrite>>) {
+        if let Some(task) = self.task.take() {
+            let runtime = task.attempt.call().runtime.clone();
+            runtime.spawn(task.persist(answer));
         }
     }
 }
@@ -132,7 +134,7 @@ fn patience(policy: &Policy, live_until: Option<Instant>, now: Instant) -> Durat
 
 impl Drop for Settlement {
     fn drop(&mut self) {
-        self.go_on_in_background(None);
+        self.continue_in_background(None);
     }
 }
 
@@ -145,7 +147,7 @@ impl From<FencedWrite> for SettleResult {
     }
 }
 
-impl Work {
+impl SettleTask {
     fn write(
         &self,
     ) -> std::pin::Pin<Box<dyn Future<Output = Result<FencedWrite, StoreError>> + Send + '_>> {
@@ -169,7 +171,7 @@ impl Work {
         let patience_over = later(now, policy.store_patience);
         let lapses = self.attempt.live_until().unwrap_or(now).max(now);
         let give_up_at = later(lapses, lease.max(policy.store_patience));
-        let mut retries = Backoff::of_retries();
+        let mut retries = Retries::until(give_up_at);
         loop {
             let error = match bounded(policy.store_timeout, self.write()).await {
                 Ok(fenced) => {
@@ -183,10 +185,9 @@ impl Work {
                 Err(error) => error,
             };
             if !error.is_retryable() && Instant::now() >= patience_over {
-                self.give_result_up().await;
+                self.record_without_result().await;
             }
-            let pause = retries.pause();
-            if Instant::now() + pause >= give_up_at {
+            if let Err(error) = retries.pause_after_any(error).await {
                 tracing::error!(
                     target: "idem",
                     operation = self.attempt.operation().as_str(),
@@ -196,12 +197,11 @@ impl Work {
                 );
                 return;
             }
-            tokio::time::sleep(pause).await;
         }
     }
 
     /// Records that the work was done, without its result. The next round of `persist` sees the store's answer.
-    async fn give_result_up(&mut self) {
+    async fn record_without_result(&mut self) {
         if !matches!(
             self.settle,
             Settle::End(Outcome::Completed(_) | Outcome::Failed(_))
@@ -228,15 +228,13 @@ impl Work {
             self.attempt.lose();
         }
         let over = !matches!(self.settle, Settle::Interrupt);
+        if !over && fenced == FencedWrite::Applied {
+            self.attempt.call().warn_interrupted();
+        }
         match (self.leader.take(), fenced, self.settle) {
-            (Some(leader), FencedWrite::Applied, Settle::End(outcome)) => leader.step_down(|| {
-                Phase::Ended(Arc::new(SharedOutcome {
-                    outcome,
-                    fingerprint: self.attempt.call().request.fingerprint,
-                    attempt: self.attempt.number(),
-                    at: SystemTime::now(),
-                }))
-            }),
+            (Some(leader), FencedWrite::Applied, Settle::End(outcome)) => {
+                leader.step_down(|| Phase::Ended(Arc::new(self.attempt.share(outcome))));
+            }
             (leader, ..) => drop(leader),
         }
         if over {

@@ -2,60 +2,16 @@
 
 mod transaction;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-
-use tokio::sync::OnceCell;
+use std::collections::BTreeMap;
 
 use super::Attempt;
-use super::timing::persist;
-use super::transaction::reentrancy;
+use super::reentrancy;
+use super::step_state::NameUsed;
 use crate::codec::{self, EncodeError, StoredValue};
-use crate::error::{Error, InvalidCall, StoreError};
-use crate::key::is_name;
+use crate::error::{Error, InvalidCall};
+use crate::key::{Key, is_name};
 use crate::record::{Owner, Payload};
 use crate::store::{FencedWrite, SavedStep, StepStore};
-
-/// State of the steps of a call's body. Nothing is allocated before the first step.
-#[derive(Debug, Default)]
-pub(super) struct Steps(OnceLock<Box<Book>>);
-
-#[derive(Debug, Default)]
-struct Book {
-    /// Set once the steps of earlier attempts were read.
-    loaded: OnceCell<()>,
-    pages: Mutex<Pages>,
-    /// Number of steps that began, and were neither saved nor failed with an error of their own.
-    unknown: AtomicU32,
-}
-
-#[derive(Debug, Default)]
-struct Pages {
-    /// Steps of earlier attempts that this run has not asked for yet.
-    saved: BTreeMap<String, Payload>,
-    /// The names that this run has used.
-    used: BTreeSet<Box<str>>,
-}
-
-impl Steps {
-    /// True if a step may have had its effect without being saved. It is then unproven that nothing was done.
-    pub(super) fn are_unknown(&self) -> bool {
-        self.0
-            .get()
-            .is_some_and(|book| book.unknown.load(Ordering::Acquire) > 0)
-    }
-
-    fn book(&self) -> &Book {
-        self.0.get_or_init(Box::default)
-    }
-}
-
-impl Book {
-    fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl Attempt {
     /// Runs a part of the body once per record. The step's result is stored with the record, and returned to a later
@@ -75,7 +31,7 @@ impl Attempt {
     /// idem.run_with(call, RunOptions::new(), async |attempt| {
     ///     let parcel = attempt.step("reserve", async || reserve().await).await?;
     ///     let key = attempt.step_downstream_key("charge");
-    ///     let receipt = attempt.step("charge", async || charge(&key).await).await?;
+    ///     let receipt = attempt.step("charge", async || charge(key.as_str()).await).await?;
     ///     Ok::<_, Error>((parcel, receipt))
     /// })
     /// .await?;
@@ -139,8 +95,8 @@ impl Attempt {
         E: From<Error>,
     {
         let step = match Box::pin(self.begin_step(name)).await {
-            Ok(StartedStep::Run(step)) => step,
-            Ok(StartedStep::Saved(payload)) => {
+            Ok(Reserved::Run(step)) => step,
+            Ok(Reserved::Saved(payload)) => {
                 return codec::decode(&payload).map_err(|error| E::from(error.into()));
             }
             Err(error) => return Err(error.into()),
@@ -161,7 +117,7 @@ impl Attempt {
     /// Idempotency key for the request that a step makes to another service. Like
     /// [`downstream_key`](Self::downstream_key), but different for every step. It is derived only from the record's
     /// identity and the step's name, so it is the same in every attempt.
-    pub fn step_downstream_key(&self, step: &str) -> String {
+    pub fn step_downstream_key(&self, step: &str) -> Key {
         self.derived_key(b"idem/downstream-step/1", step)
     }
 
@@ -170,22 +126,26 @@ impl Attempt {
         self.call().steps.are_unknown()
     }
 
-    async fn begin_step(&self, name: &str) -> Result<StartedStep, Error> {
+    async fn begin_step(&self, name: &str) -> Result<Reserved<RunningStep>, Error> {
         let owner = match self.open_step(name, "step").await? {
-            StepStart::Saved(payload) => return Ok(StartedStep::Saved(payload)),
-            StepStart::Run(owner) => owner,
+            Reserved::Saved(payload) => return Ok(Reserved::Saved(payload)),
+            Reserved::Run(owner) => owner,
         };
-        let book = self.call().steps.book();
-        book.unknown.fetch_add(1, Ordering::AcqRel);
-        Ok(StartedStep::Run(RunningStep {
+        self.call().steps.state().begin();
+        Ok(Reserved::Run(RunningStep {
             attempt: self.clone(),
             owner,
             name: name.into(),
         }))
     }
 
-    /// Reserves the name for this run, and checks whether an earlier attempt has finished the step.
-    async fn open_step(&self, name: &str, kind: &'static str) -> Result<StepStart, Error> {
+    /// Reserves the name for this run, and checks whether an earlier attempt has finished the step. The owner of the
+    /// record, if there is one, may save it.
+    async fn open_step(
+        &self,
+        name: &str,
+        kind: &'static str,
+    ) -> Result<Reserved<Option<Owner>>, Error> {
         if !is_name(name) {
             return Err(InvalidCall::StepName.into());
         }
@@ -202,61 +162,41 @@ impl Attempt {
             _ if self.is_unprotected() => None,
             _ => return Err(Error::LeaseLost),
         };
-        let book = self.call().steps.book();
+        let steps = self.call().steps.state();
         if let Some(owner) = &owner
             && self.number() > 1
         {
-            let load = || self.load_steps(store, owner, book);
-            book.loaded.get_or_try_init(load).await?;
+            steps.load(|| self.read_steps(store, owner)).await?;
         }
-        let mut pages = book.pages();
-        if !pages.used.insert(name.into()) {
-            return Err(InvalidCall::StepReused(name.to_owned()).into());
+        match steps.reserve(name) {
+            Ok(Some(payload)) => Ok(Reserved::Saved(payload)),
+            Ok(None) => Ok(Reserved::Run(owner)),
+            Err(NameUsed) => Err(InvalidCall::StepReused(name.to_owned()).into()),
         }
-        Ok(match pages.saved.remove(name) {
-            Some(payload) => StepStart::Saved(payload),
-            None => StepStart::Run(owner),
-        })
     }
 
-    async fn load_steps(
+    /// Reads the results of the steps that earlier attempts have finished.
+    async fn read_steps(
         &self,
         store: &dyn StepStore,
         owner: &Owner,
-        book: &Book,
-    ) -> Result<(), Error> {
-        let Some(steps) = self.persist(|| store.saved_steps(owner)).await? else {
+    ) -> Result<BTreeMap<String, Payload>, Error> {
+        let Some(steps) = self.engine().retry(|| store.saved_steps(owner)).await? else {
             self.lose();
             return Err(Error::LeaseLost);
         };
         let steps = steps.into_iter();
-        book.pages().saved = steps
-            .map(|SavedStep { name, payload }| (name, payload))
-            .collect();
-        Ok(())
-    }
-
-    /// Runs a store transition, and retries a retryable error for as long as the handle's patience lasts.
-    async fn persist<'a, T>(
-        &self,
-        step: impl Fn() -> std::pin::Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>,
-    ) -> Result<T, StoreError> {
-        persist(&self.engine().policy, step).await
+        let by_name = steps.map(|SavedStep { name, payload }| (name, payload));
+        Ok(by_name.collect())
     }
 }
 
 /// A step whose name was reserved.
-enum StepStart {
+enum Reserved<Run> {
     /// An earlier attempt has finished the step.
     Saved(Payload),
-    /// The step is to run. The owner of the record, if there is one, may save it.
-    Run(Option<Owner>),
-}
-
-enum StartedStep {
-    /// An earlier attempt has finished the step.
-    Saved(Payload),
-    Run(RunningStep),
+    /// The step is to run.
+    Run(Run),
 }
 
 /// A step that has begun. Until it is settled, its effect is unknown.
@@ -270,8 +210,7 @@ struct RunningStep {
 impl RunningStep {
     /// Marks the step's effect as known: the result is saved, or the step itself returned an error.
     fn settled(&self) {
-        let book = self.attempt.call().steps.book();
-        book.unknown.fetch_sub(1, Ordering::AcqRel);
+        self.attempt.call().steps.state().settle();
     }
 
     /// Saves the result of a finished step.
@@ -335,7 +274,7 @@ impl Finished {
         let store = attempt.engine().store.steps();
         let store = store.ok_or(InvalidCall::StepsUnsupported)?;
         let save = || store.save_step(owner, name, payload);
-        let saved = attempt.persist(save).await;
+        let saved = attempt.engine().retry(save).await;
         if let Err(error) = &saved {
             tracing::error!(
                 target: "idem",

@@ -73,7 +73,7 @@ impl Secret {
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Secret({})", hex(&self.id))
+        write!(f, "Secret({})", hex::encode(&self.id))
     }
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn matches(
     if known.peek().is_none() {
         return Err(DecodeError::new(format!(
             "the record's fingerprint was made with the secret {}, which this handle does not have; add that secret to the handle",
-            hex(&id),
+            hex::encode(&id),
         )));
     }
     Ok(known.any(|secret| secret.sign_digest(plain) == *stored))
@@ -148,7 +148,7 @@ mod tests {
         let signed = secret(1).sign_digest(&one);
         for secrets in [vec![], vec![secret(2)]] {
             let error = matches(&signed, &one, &secrets).unwrap_err();
-            assert!(error.to_string().contains(&hex(&signed.key_id())));
+            assert!(error.to_string().contains(&hex::encode(&signed.key_id())));
         }
         for version in [0, 2, 255] {
             let unknown = Digest::new(version, [0; 4], &one.hash());
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(secret.sign_digest(&plain).hash(), hash);
         assert_eq!(
             format!("{secret:?}"),
-            format!("Secret({})", hex(&secret.id))
+            format!("Secret({})", hex::encode(&secret.id))
         );
     }
 

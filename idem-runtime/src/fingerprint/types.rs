@@ -1,7 +1,7 @@
 //! Canonical forms of the standard library's types.
 //!
-//! Most implementations have `do_not_recommend`, because the compiler would otherwise list them for each type that has
-//! none. The implementations of common containers do not: the compiler then names the type inside that has no form.
+//! All implementations have `do_not_recommend`, because the compiler would otherwise list them for each type that has
+//! none.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, LinkedList, VecDeque};
@@ -171,19 +171,7 @@ macro_rules! pointers {
     )*};
 }
 
-pointers!(&T, &mut T, Rc<T>, Arc<T>);
-
-impl<T: Fingerprint + ?Sized> Fingerprint for Box<T> {
-    #[inline]
-    fn fingerprint(&self, encoder: &mut Encoder) {
-        encoder.nested(|encoder| (**self).fingerprint(encoder));
-    }
-
-    #[inline]
-    fn is_absent(&self) -> bool {
-        (**self).is_absent()
-    }
-}
+pointers!(&T, &mut T, Box<T>, Rc<T>, Arc<T>);
 
 #[diagnostic::do_not_recommend]
 impl<T: Fingerprint + ToOwned + ?Sized> Fingerprint for Cow<'_, T> {
@@ -198,6 +186,7 @@ impl<T: Fingerprint + ToOwned + ?Sized> Fingerprint for Cow<'_, T> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Fingerprint> Fingerprint for Option<T> {
     #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {
@@ -315,6 +304,7 @@ impl<T: Fingerprint, const N: usize> Fingerprint for [T; N] {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Fingerprint> Fingerprint for Vec<T> {
     #[inline]
     fn fingerprint(&self, encoder: &mut Encoder) {
@@ -336,6 +326,7 @@ macro_rules! sequences {
 
 sequences!(VecDeque, LinkedList);
 
+#[diagnostic::do_not_recommend]
 impl<K: Fingerprint, V: Fingerprint, S> Fingerprint for HashMap<K, V, S> {
     fn fingerprint(&self, encoder: &mut Encoder) {
         encoder.map_of(self);

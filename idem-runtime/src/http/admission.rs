@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use super::body::{Body, Collected, collect};
 use super::config::Config;
 use super::drain::Permit;
+use super::header::InvalidKeyHeader;
 use super::refusal::Refusal;
 use super::{fingerprint, grpc};
 use crate::engine::Call;
@@ -34,7 +35,7 @@ where
     pub(super) async fn admit(
         config: &Config,
         request: Request<ReqBody>,
-        key: Result<Option<Key>, Refusal>,
+        key: Result<Option<Key>, InvalidKeyHeader>,
     ) -> Result<Self, Refusal> {
         if let Some(media_type) = grpc::media_type(request.headers()) {
             return Err(Refusal::Grpc(media_type));
@@ -42,7 +43,8 @@ where
         let (parts, body) = request.into_parts();
         // Before the key, so that an unauthenticated client gets no other information.
         let scope = config.scoping.scope(&parts).ok_or(Refusal::NoPrincipal)?;
-        let key = key?.ok_or(Refusal::MissingKey)?;
+        let missing = || Refusal::MissingKey(config.key_header.clone());
+        let key = key?.ok_or_else(missing)?;
         let limit = config.max_request_bytes;
         if content_length(&parts.headers).is_some_and(|length| length > limit as u64) {
             return Err(Refusal::BodyTooLarge(limit));
@@ -54,9 +56,15 @@ where
         let (bytes, trailers) = read_body(config, body, &mut permit).await?;
         // Only after the body is complete, so that slow clients do not use up the places of running requests.
         permit.run().map_err(Refusal::Full)?;
-        let fingerprint = fingerprint::of(&parts, &bytes).map_err(Refusal::NoFingerprint)?;
+        let fingerprint =
+            fingerprint::of(&parts, &bytes, &config.ignored).map_err(Refusal::NoFingerprint)?;
         Ok(Self {
-            call: config.call(key, &scope, fingerprint),
+            call: config.call(
+                key,
+                &scope,
+                fingerprint,
+                config.retention.of_request(&parts),
+            ),
             request: Request::from_parts(parts, Body::read(bytes, trailers)),
             permit,
         })

@@ -1,17 +1,22 @@
 //! Settings that all services of a layer share.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::HeaderName;
 use http::{Method, Response};
 
 use super::drain::{Drain, Limits};
 use super::finality::Finality;
 use super::grpc;
+use super::ignored::Ignored;
 use super::principal::Scoping;
 use super::problem::Problem;
 use super::refusal::Refusal;
+use super::retention::Retention;
 use super::stored::Allowed;
 use super::syntax::KeySyntax;
 use crate::engine::{Call, Idem};
@@ -22,9 +27,12 @@ use crate::record::{Digest, OnCrash};
 pub(super) struct Config {
     pub(super) idem: Idem,
     pub(super) operation: Cow<'static, str>,
-    pub(super) ttl: Duration,
+    pub(super) retention: Retention,
     pub(super) scoping: Scoping,
+    pub(super) methods: Vec<Method>,
+    pub(super) key_header: HeaderName,
     pub(super) syntax: KeySyntax,
+    pub(super) ignored: Ignored,
     /// Requests without a key are refused.
     pub(super) required: bool,
     pub(super) finality: Finality,
@@ -39,17 +47,44 @@ pub(super) struct Config {
     pub(super) on_crash: OnCrash,
     pub(super) drain: Drain,
     pub(super) policy_url: Option<Cow<'static, str>>,
+    pub(super) format: ProblemFormat,
+}
+
+/// Format of refusals.
+#[derive(Clone, Default)]
+pub(super) struct ProblemFormat(Option<Arc<FormatFn>>);
+
+type FormatFn = dyn Fn(&Problem) -> Response<Bytes> + Send + Sync;
+
+impl ProblemFormat {
+    pub(super) fn by(format: impl Fn(&Problem) -> Response<Bytes> + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(format)))
+    }
+
+    /// Response to a problem, without what the layer adds.
+    pub(super) fn of(&self, problem: &Problem) -> Response<Bytes> {
+        match &self.0 {
+            Some(format) => format(problem),
+            None => problem.format(),
+        }
+    }
+}
+
+impl fmt::Debug for ProblemFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ProblemFormat")
+    }
 }
 
 impl Config {
     /// Returns true for the methods that the layer makes idempotent.
     pub(super) fn guards(&self, method: &Method) -> bool {
-        method == Method::POST || method == Method::PATCH
+        self.methods.contains(method)
     }
 
     /// Builds the engine's call for a request.
-    pub(super) fn call(&self, key: Key, scope: &Scope, fingerprint: Digest) -> Call {
-        let mut call = Call::of_digest(self.operation.clone(), key, fingerprint, self.ttl)
+    pub(super) fn call(&self, key: Key, scope: &Scope, fingerprint: Digest, ttl: Duration) -> Call {
+        let mut call = Call::of_digest(self.operation.clone(), key, fingerprint, ttl)
             .scope(scope)
             .on_crash(self.on_crash);
         if let Some(lease) = self.lease {
@@ -72,10 +107,15 @@ impl Config {
 
     /// Problem as a response, with the URL of the policy page.
     pub(super) fn problem<B: From<Bytes>>(&self, problem: impl Into<Problem>) -> Response<B> {
-        let mut problem = problem.into();
-        if let Some(url) = &self.policy_url {
-            problem = problem.documented_at(url.clone());
+        let problem = self.documented(problem.into());
+        problem.into_response_by(|problem| self.format.of(problem))
+    }
+
+    /// Links a problem to the policy page.
+    pub(super) fn documented(&self, problem: Problem) -> Problem {
+        match &self.policy_url {
+            Some(url) => problem.documented_at(url.clone()),
+            None => problem,
         }
-        problem.into_response()
     }
 }

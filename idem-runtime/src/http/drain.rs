@@ -1,11 +1,12 @@
 //! Counts the requests that run behind a layer, limits them, and waits for the last one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
 use crate::key::Scope;
+use crate::mutex::lock;
 
 /// Handle that waits for the handlers behind a layer. They continue after their client disconnects, and after the server
 /// has closed its connections.
@@ -110,7 +111,7 @@ impl Drain {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.state)
     }
 }
 

@@ -1,22 +1,19 @@
 //! Integration with axum: the extractor of keys, and errors as responses.
 
-use std::borrow::Cow;
 use std::convert::Infallible;
 use std::fmt;
-use std::future::{Ready, ready};
 use std::marker::PhantomData;
 use std::ops::Deref;
 
-use axum::body::Body;
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 use axum::response::{IntoResponse, Response};
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::HeaderName;
 use http::request::Parts;
 
-use super::header::{self, IDEMPOTENCY_KEY};
+use super::header::IDEMPOTENCY_KEY;
 use super::policy_page::PolicyPage;
 use super::principal::{Principal, Unscoped, scope_of};
-use super::problem::{PROBLEM_JSON, Problem};
+use super::problem::Problem;
 use super::refusal::Refusal;
 use super::syntax::KeySyntax;
 use crate::error::{Error, InvalidKey};
@@ -26,7 +23,7 @@ use crate::key::{Key, ToKey};
 ///
 /// - `P` is the service's own extractor of the authenticated caller. If it rejects the request, its rejection is the
 ///   response. `P` has no default: write [`Unscoped`] if there is no principal.
-/// - `X` is the syntax of keys, [`Lenient`] or [`Strict`].
+/// - `X` is the syntax of keys, [`Lenient`] or [`Strict`], or a type of your own with another header, see [`Syntax`].
 ///
 /// A request without a key is refused. For optional keys use `Option<IdempotencyKey<P>>`: it is `None` for a request
 /// without a key, and `P` does not run.
@@ -37,12 +34,16 @@ use crate::key::{Key, ToKey};
 /// # Disconnected clients
 ///
 /// A server drops the handler when its client disconnects. To the function that the handler calls, this is a crash: a
-/// retry gets `InFlight` until the lease lapses. If the work must continue, call the function in a `tokio::spawn`, or use
-/// the [layer](super::IdempotencyLayer), which runs each handler in a task.
+/// retry gets `InFlight` until the lease lapses. Three ways let the work continue:
+///
+/// - `#[idempotent(..., detached)]` runs the body of the function in a task of its own.
+/// - The middleware [`detached`](super::detached) runs handlers in tasks, for several calls or transactional ones.
+/// - The [layer](super::IdempotencyLayer) runs handlers in tasks.
+///
+/// Await [`Idem::drain`](crate::Idem::drain) at shutdown.
 ///
 /// Under `on_crash = refuse`, the record of a dropped call stays `Interrupted` and never expires until an operator
-/// resolves it. Clients could leave any number of such records by disconnecting. Always call such a function in a
-/// `tokio::spawn`.
+/// resolves it. Clients could leave any number of such records by disconnecting. Always detach such a function.
 ///
 /// # Compile-time checks
 ///
@@ -60,7 +61,7 @@ use crate::key::{Key, ToKey};
 /// is_extractor::<IdempotencyKey<axum::http::Method>>();
 /// ```
 #[derive(Clone)]
-pub struct IdempotencyKey<P, X = Lenient> {
+pub struct IdempotencyKey<P: Principal, X = Lenient> {
     key: Key,
     principal: P,
     syntax: PhantomData<fn() -> X>,
@@ -74,10 +75,26 @@ pub struct Lenient;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Strict;
 
-/// Syntax of keys as a type: [`Lenient`] or [`Strict`].
+/// Header and syntax of keys as a type: [`Lenient`] or [`Strict`]. Implement it for keys in another header:
+///
+/// ```
+/// use axum::http::HeaderName;
+/// use idem_runtime::http::{IdempotencyKey, KeySyntax, Syntax, Unscoped};
+///
+/// struct RequestId;
+///
+/// impl Syntax for RequestId {
+///     const SYNTAX: KeySyntax = KeySyntax::Lenient;
+///     const HEADER: HeaderName = HeaderName::from_static("x-request-id");
+/// }
+///
+/// async fn handler(key: IdempotencyKey<Unscoped, RequestId>) {}
+/// ```
 pub trait Syntax {
     /// Syntax as a value.
     const SYNTAX: KeySyntax;
+    /// Request header with the key.
+    const HEADER: HeaderName = IDEMPOTENCY_KEY;
 }
 
 impl Syntax for Lenient {
@@ -97,7 +114,7 @@ pub enum KeyRejection<R> {
     Key(Problem),
 }
 
-impl<P, X> IdempotencyKey<P, X> {
+impl<P: Principal, X> IdempotencyKey<P, X> {
     /// Principal of the request.
     pub fn principal(&self) -> &P {
         &self.principal
@@ -109,7 +126,7 @@ impl<P, X> IdempotencyKey<P, X> {
     }
 }
 
-impl<P, X> Deref for IdempotencyKey<P, X> {
+impl<P: Principal, X> Deref for IdempotencyKey<P, X> {
     type Target = Key;
 
     fn deref(&self) -> &Key {
@@ -118,13 +135,13 @@ impl<P, X> Deref for IdempotencyKey<P, X> {
 }
 
 #[diagnostic::do_not_recommend]
-impl<P, X> ToKey for IdempotencyKey<P, X> {
+impl<P: Principal, X> ToKey for IdempotencyKey<P, X> {
     fn to_key(&self) -> Result<Key, InvalidKey> {
         Ok(self.key.clone())
     }
 }
 
-impl<P, X> fmt::Debug for IdempotencyKey<P, X> {
+impl<P: Principal, X> fmt::Debug for IdempotencyKey<P, X> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.key.fmt(f)
     }
@@ -142,8 +159,8 @@ where
         let principal = P::from_request_parts(parts, state)
             .await
             .map_err(KeyRejection::Principal)?;
-        let key = scoped(parts, &principal, X::SYNTAX)
-            .map_err(|refusal| KeyRejection::Key(refusal.into()))?;
+        let key =
+            scoped::<X>(parts, &principal).map_err(|refusal| KeyRejection::Key(refusal.into()))?;
         Ok(Self {
             key,
             principal,
@@ -164,7 +181,7 @@ where
         parts: &mut Parts,
         state: &S,
     ) -> Result<Option<Self>, Self::Rejection> {
-        if !parts.headers.contains_key(IDEMPOTENCY_KEY) {
+        if !parts.headers.contains_key(X::HEADER) {
             return Ok(None);
         }
         <Self as FromRequestParts<S>>::from_request_parts(parts, state)
@@ -173,8 +190,9 @@ where
     }
 }
 
-fn scoped(parts: &Parts, principal: &impl Principal, syntax: KeySyntax) -> Result<Key, Refusal> {
-    let key = header::read(&parts.headers, syntax)?.ok_or(Refusal::MissingKey)?;
+fn scoped<X: Syntax>(parts: &Parts, principal: &impl Principal) -> Result<Key, Refusal> {
+    let key = X::SYNTAX.find(&parts.headers, &X::HEADER)?;
+    let key = key.ok_or(Refusal::MissingKey(X::HEADER))?;
     let scope = scope_of(principal).ok_or(Refusal::NoPrincipal)?;
     Ok(key.scoped(&scope))
 }
@@ -206,41 +224,6 @@ impl IntoResponse for Problem {
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         IntoResponse::into_response(Problem::from(self))
-    }
-}
-
-/// Links the `type` of problems to this page, by an absolute or relative URL.
-///
-/// It changes the rejections of [`IdempotencyKey`] and the [`Error`]s that handlers return, because no layer has set a
-/// page for them. It does not change other responses, problems that already have a page, and problems in another format.
-///
-/// Add it to the routes themselves, inside any layer that encodes bodies:
-///
-/// ```
-/// # use axum::{Router, middleware::map_response, routing::post};
-/// # use idem_runtime::http::{IdempotencyKey, Unscoped, documented_at};
-/// # async fn handler(key: IdempotencyKey<Unscoped>) {}
-/// let app: Router = Router::new()
-///     .route("/orders", post(handler))
-///     .layer(map_response(documented_at("/idempotency")));
-/// ```
-pub fn documented_at(
-    url: impl Into<Cow<'static, str>>,
-) -> impl Fn(Response) -> Ready<Response> + Clone + Send + Sync + 'static {
-    let url = url.into();
-    move |mut response| {
-        let is_json = response
-            .headers()
-            .get(CONTENT_TYPE)
-            .is_some_and(|it| it == PROBLEM_JSON);
-        let problem = response.extensions().get::<Problem>().filter(|_| is_json);
-        if let Some(problem) = problem.filter(|it| !it.is_documented()) {
-            let problem = problem.clone().documented_at(url.clone());
-            *response.body_mut() = Body::from(problem.to_json());
-            response.headers_mut().remove(CONTENT_LENGTH);
-            response.extensions_mut().insert(problem);
-        }
-        ready(response)
     }
 }
 

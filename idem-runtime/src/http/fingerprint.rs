@@ -4,22 +4,32 @@ use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, request};
 
+use super::ignored::Ignored;
 use crate::error::FingerprintError;
-use crate::fingerprint::{digest, json};
+use crate::fingerprint::{JsonWithout, digest};
 use crate::record::Digest;
 
-/// Hashes method, path, query, `Content-Type`, `Content-Encoding` and body.
+/// Hashes method, path, query, `Content-Type`, `Content-Encoding` and body, without the parts that are ignored.
 ///
 /// JSON is hashed by value, so that a client may serialize it again for a retry. A body that claims to be JSON but does
 /// not parse, or is compressed, is hashed byte by byte.
-pub(super) fn of(parts: &request::Parts, body: &Bytes) -> Result<Digest, FingerprintError> {
+pub(super) fn of(
+    parts: &request::Parts,
+    body: &Bytes,
+    ignored: &Ignored,
+) -> Result<Digest, FingerprintError> {
     let (method, uri) = (parts.method.as_str(), original_uri(parts));
-    let (path, query) = (uri.path(), uri.query());
+    let (path, query) = (uri.path(), ignored.strip(uri.query()));
+    let query = query.as_deref();
     let content_type = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let coding = content_coding(&parts.headers);
+    let json = JsonWithout {
+        text: body,
+        omitted: &ignored.members,
+    };
     if coding.is_empty()
         && let Some(kind) = content_type.and_then(json_type)
-        && let Ok(digest) = digest(&(method, path, query, kind.as_slice(), json(body)))
+        && let Ok(digest) = digest(&(method, path, query, kind.as_slice(), json))
     {
         return Ok(digest);
     }
@@ -84,7 +94,8 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
-        hex(&of(&parts, &body.into()).unwrap().hash())
+        let ignored = Ignored::default();
+        hex::encode(&of(&parts, &body.into(), &ignored).unwrap().hash())
     }
 
     /// A retry may reach a later build, so these bytes never change. They were computed from hand-written CBOR in

@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
@@ -17,11 +18,11 @@ use tracing::Instrument as _;
 use super::admission::AdmittedRequest;
 use super::body::{Body, Collected, collect};
 use super::config::Config;
-use super::header::IDEMPOTENT_REPLAYED;
+use super::header::{IDEMPOTENT_REPLAYED, InvalidKeyHeader};
 use super::refusal::Refusal;
 use super::stored;
-use crate::engine::ErrorKind;
 use crate::engine::typed::{self, ErrorCodec, Running, ValueCodec};
+use crate::engine::{Attempt, ErrorKind};
 use crate::error::Error;
 use crate::key::Key;
 use crate::record::OnCrash;
@@ -33,7 +34,7 @@ pub(super) struct GuardedCall<S, ReqBody> {
     pub(super) config: Arc<Config>,
     pub(super) request: Request<ReqBody>,
     /// The request's key, or the reason why it has none.
-    pub(super) key: Result<Option<Key>, Refusal>,
+    pub(super) key: Result<Option<Key>, InvalidKeyHeader>,
 }
 
 /// Result of the engine: a response that is stored, or what takes its place.
@@ -136,6 +137,7 @@ where
             Poll::Ready(Ok(running)) => Some(running),
             Poll::Pending => None,
         };
+        let counted = config.idem.count_detached();
         let task = async move {
             let claimed = match claimed {
                 Some(running) => Ok(running),
@@ -145,7 +147,7 @@ where
                 Ok(running) => Self::run(inner, &config, running, request).await,
                 Err(outcome) => outcome,
             };
-            drop(permit);
+            drop((permit, counted));
             outcome
         };
         let task = tokio::spawn(task.in_current_span());
@@ -162,11 +164,12 @@ where
         mut running: Running<FinalResponse<ResBody>, NotStored<ResBody, S::Error>>,
         mut request: Request<Body<ReqBody>>,
     ) -> GuardedResult<ResBody, S::Error> {
-        request.extensions_mut().insert(running.attempt());
+        let attempt = running.attempt();
+        request.extensions_mut().insert(attempt.clone());
         running.begin();
         let handler = async {
             let response = inner.call(request).await.map_err(NotStored::Service)?;
-            collect_final(config, response).await
+            collect_final(config, &attempt, response).await
         };
         let outcome = running.drive(handler).await;
         let finish = running.finish(outcome, |error| match error {
@@ -181,6 +184,7 @@ where
 /// Reads the body of a final response, so that it can be stored. Any other response is not read.
 async fn collect_final<ResBody, E>(
     config: &Config,
+    attempt: &Attempt,
     response: Response<ResBody>,
 ) -> GuardedResult<ResBody, E>
 where
@@ -191,6 +195,9 @@ where
     if kind != ErrorKind::Terminal {
         let response = Response::from_parts(parts, Body::passed(body));
         return Err(NotStored::Response(response, kind));
+    }
+    if let Some(ttl) = config.retention.of_response(&parts) {
+        retain_for(attempt, ttl).await;
     }
     let any_room = |_| Ok::<(), Infallible>(());
     match collect(body, config.max_response_bytes, any_room).await {
@@ -207,6 +214,19 @@ where
             encoded: None,
         }),
         Collected::NoRoom(never) => match never {},
+    }
+}
+
+/// Sets how long the response is stored. The work is done, so a failure must not end the request.
+async fn retain_for(attempt: &Attempt, ttl: Duration) {
+    if let Err(error) = attempt.retain_for(ttl).await {
+        tracing::warn!(
+            target: "idem",
+            operation = attempt.operation().as_str(),
+            record = %attempt.record_id(),
+            error = %error,
+            "the ttl of a response could not be set; it is stored for the ttl of its request",
+        );
     }
 }
 

@@ -4,15 +4,20 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::HeaderName;
-use http::{Uri, response};
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, COOKIE, HOST, HeaderName};
+use http::{Method, Response, Uri, request, response};
 use tower_layer::Layer;
 
-use super::config::Config;
+use super::config::{Config, ProblemFormat};
 use super::drain::{Drain, Limits};
 use super::finality::Finality;
+use super::header::IDEMPOTENCY_KEY;
+use super::ignored::Ignored;
 use super::policy_page::PolicyPage;
 use super::principal::Scoping;
+use super::problem::Problem;
+use super::retention::{Retention, is_too_short};
 use super::service::Idempotency;
 use super::stored::Allowed;
 use super::syntax::KeySyntax;
@@ -22,7 +27,7 @@ use crate::key::Operation;
 use crate::record::OnCrash;
 use crate::store::Store;
 
-/// Tower layer that makes the POST and PATCH requests of whole routes idempotent. See [the module](super).
+/// Tower layer that makes requests of whole routes idempotent. See [the module](super).
 #[derive(Debug, Clone)]
 pub struct IdempotencyLayer(Arc<Config>);
 
@@ -38,6 +43,20 @@ pub enum InvalidLayer {
         "the header `{0}` cannot be stored, because it belongs to one client, connection or moment; remove it from `store_header`"
     )]
     Header(HeaderName),
+    /// No request would be guarded.
+    #[error("the layer guards no method; name one in `methods`, or remove the call")]
+    NoMethod,
+    /// Requests with this method change nothing, so there is nothing to make idempotent.
+    #[error(
+        "requests with the method {0} change nothing and need no key; remove it from `methods`"
+    )]
+    Method(Method),
+    /// The text is not a JSON pointer to a member (RFC 6901).
+    #[error("`{0}` does not name a member of JSON; write a JSON pointer, such as \"/sent_at\"")]
+    Pointer(String),
+    /// The header cannot carry a key: it belongs to a connection, or has another meaning.
+    #[error("the header `{0}` cannot carry a key; name a header that clients set for each request")]
+    KeyHeader(HeaderName),
     /// The URL of the policy page is invalid.
     #[error(
         "the URL of the policy page is invalid or has a fragment; write an absolute URL or a path"
@@ -103,9 +122,12 @@ impl LayerBuilder {
                 max_response_bytes: idem.policy().max_result_bytes,
                 idem,
                 operation,
-                ttl,
+                retention: Retention::new(ttl),
                 scoping,
+                methods: vec![Method::POST, Method::PATCH],
+                key_header: IDEMPOTENCY_KEY,
                 syntax: KeySyntax::Lenient,
+                ignored: Ignored::default(),
                 required: true,
                 finality: Finality::default(),
                 allowed: Allowed::default(),
@@ -122,9 +144,32 @@ impl LayerBuilder {
                 on_crash: OnCrash::Rerun,
                 drain: Drain::new(),
                 policy_url: None,
+                format: ProblemFormat::default(),
             },
             headers: Vec::new(),
         }
+    }
+
+    /// Sets the methods of the requests that are guarded. Default: POST and PATCH, as in the draft. Other methods pass
+    /// through.
+    ///
+    /// PUT and DELETE are idempotent by themselves if their handlers are. Guard them if a late retry must not undo a
+    /// newer change, or if a retry must get the first response: without a key, a repeated DELETE finds nothing.
+    ///
+    /// [`build`](Self::build) refuses an empty list, and the methods that change nothing: GET, HEAD, OPTIONS, TRACE and
+    /// CONNECT.
+    pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
+        self.config.methods = methods.into_iter().collect();
+        self
+    }
+
+    /// Sets the request header with the key. Default: [`IDEMPOTENCY_KEY`](super::IDEMPOTENCY_KEY).
+    ///
+    /// The client must choose the value once for a request and repeat it with each retry. A header that changes with
+    /// each try, as trace ids do, protects nothing.
+    pub fn key_header(mut self, name: HeaderName) -> Self {
+        self.config.key_header = name;
+        self
     }
 
     /// Sets the syntax of keys. Default: [`Lenient`](KeySyntax::Lenient).
@@ -136,6 +181,71 @@ impl LayerBuilder {
     /// Passes requests without a key to the handler, without idempotency. By default they are refused.
     pub fn key_optional(mut self) -> Self {
         self.config.required = false;
+        self
+    }
+
+    /// Sets the time for which the response to a request is stored, by the request: the ttl of a route, for example. The
+    /// ttl of the layer holds where the function returns None. A request for which it returns less than 1 µs is refused
+    /// with 500.
+    ///
+    /// The ttl of an operation must be longer than the time in which its clients retry.
+    pub fn request_ttl(
+        mut self,
+        of: impl Fn(&request::Parts) -> Option<Duration> + Send + Sync + 'static,
+    ) -> Self {
+        self.config.retention.by_request = Some(Arc::new(of));
+        self
+    }
+
+    /// Sets the time for which a response is stored, by the response. The ttl of its request holds where the function
+    /// returns None, or less than 1 µs, which is logged as an error.
+    ///
+    /// Handlers can choose the time with an extension of their response. Another ttl than that of the request costs one
+    /// more call of the store. If that call fails, which is logged as a warning, the ttl of the request holds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use idem_runtime::http::{IdempotencyLayer, unscoped};
+    /// # use idem_runtime::{Idem, MemoryStore};
+    /// # let idem = Idem::new(MemoryStore::new());
+    /// # let ttl = Duration::from_secs(24 * 3600);
+    /// /// Extension that handlers add to a response.
+    /// #[derive(Clone)]
+    /// struct StoredFor(Duration);
+    ///
+    /// let layer = IdempotencyLayer::builder(&idem, "orders", ttl, unscoped())
+    ///     .response_ttl(|response| match response.extensions.get::<StoredFor>() {
+    ///         Some(StoredFor(time)) => Some(*time),
+    ///         None if response.status.is_client_error() => Some(Duration::from_secs(3600)),
+    ///         None => None,
+    ///     })
+    ///     .build();
+    /// # assert!(layer.is_ok());
+    /// ```
+    pub fn response_ttl(
+        mut self,
+        of: impl Fn(&response::Parts) -> Option<Duration> + Send + Sync + 'static,
+    ) -> Self {
+        self.config.retention.by_response = Some(Arc::new(of));
+        self
+    }
+
+    /// Leaves a member of JSON bodies out of the fingerprint, so that a retry may change it: the time at which it was
+    /// sent, or a trace id. `pointer` is a JSON pointer (RFC 6901): `"/sent_at"`, or `"/trace/id"` for a member of a
+    /// member. For each item of an array write `*`: `"/items/*/sent_at"`. Bodies that are not JSON, or are compressed,
+    /// are compared byte by byte all the same.
+    ///
+    /// Two requests that differ only in such members are the same request, and the second gets the response to the
+    /// first. Leave out nothing that the handler acts on.
+    pub fn ignore_member(mut self, pointer: impl Into<String>) -> Self {
+        self.config.ignored.pointers.push(pointer.into());
+        self
+    }
+
+    /// Leaves a query parameter out of the fingerprint, so that a retry may change it. The name is compared as it stands
+    /// in the URL, without decoding. [`ignore_member`](Self::ignore_member) says what to mind.
+    pub fn ignore_query_parameter(mut self, name: impl Into<String>) -> Self {
+        self.config.ignored.parameters.insert(name.into());
         self
     }
 
@@ -264,6 +374,23 @@ impl LayerBuilder {
         self
     }
 
+    /// Sets the format of refusals. Default: problems (RFC 9457).
+    ///
+    /// Clients that were generated for one format of errors may take any other for a success. The function gets the
+    /// [`Problem`](super::Problem), which links to the policy page, and returns the response: its status, headers and
+    /// body. The layer adds `Retry-After`, unless the function has set it, and the problem as an extension. The policy
+    /// page shows the statuses of the function, and an example. The refusal of a gRPC call keeps its own form.
+    ///
+    /// [`problem_response`](super::problem_response) (feature `axum`) does the same for handlers that return an
+    /// [`Error`](crate::Error). [The module](super#errors-on-the-wire) has an example for Stripe's format.
+    pub fn problem_response(
+        mut self,
+        format: impl Fn(&Problem) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        self.config.format = ProblemFormat::by(format);
+        self
+    }
+
     /// Builds the layer.
     ///
     /// # Errors
@@ -273,15 +400,11 @@ impl LayerBuilder {
             mut config,
             headers,
         } = self;
-        Operation::new(config.operation.clone())?;
-        // The resolution of stores is one microsecond.
-        if config.ttl < Duration::from_micros(1) {
+        Operation::new(config.operation.clone()).map_err(InvalidCall::from)?;
+        if is_too_short(config.retention.ttl) {
             return Err(InvalidCall::ZeroTtl.into());
         }
-        if config
-            .lease
-            .is_some_and(|lease| lease < Duration::from_micros(1))
-        {
+        if config.lease.is_some_and(is_too_short) {
             return Err(InvalidCall::ZeroLease.into());
         }
         if config.limits.running == 0 || config.body_timeout.is_zero() {
@@ -291,8 +414,18 @@ impl LayerBuilder {
             return Err(InvalidLayer::Share(config.limits.share));
         }
         config.limits.body = config.max_request_bytes;
+        if config.methods.is_empty() {
+            return Err(InvalidLayer::NoMethod);
+        }
+        if let Some(method) = config.methods.iter().find(|method| changes_nothing(method)) {
+            return Err(InvalidLayer::Method(method.clone()));
+        }
+        if !may_carry_key(&config.key_header) {
+            return Err(InvalidLayer::KeyHeader(config.key_header));
+        }
+        config.ignored.parse().map_err(InvalidLayer::Pointer)?;
         for name in headers {
-            if !Allowed::admits(&name) {
+            if !Allowed::admits(&name) || name == config.key_header {
                 return Err(InvalidLayer::Header(name));
             }
             config.allowed.insert(&name);
@@ -304,4 +437,16 @@ impl LayerBuilder {
         }
         Ok(IdempotencyLayer(Arc::new(config)))
     }
+}
+
+/// Returns true for safe methods (RFC 9110 §9.2.1), and for CONNECT, whose response is a tunnel.
+fn changes_nothing(method: &Method) -> bool {
+    method.is_safe() || *method == Method::CONNECT
+}
+
+/// Returns false for headers that belong to a connection or a response, or that are the same in many requests.
+fn may_carry_key(name: &HeaderName) -> bool {
+    const OF_MANY_REQUESTS: [HeaderName; 5] =
+        [AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, COOKIE, HOST];
+    *name == IDEMPOTENCY_KEY || Allowed::admits(name) && !OF_MANY_REQUESTS.contains(name)
 }

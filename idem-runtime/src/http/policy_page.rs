@@ -4,11 +4,13 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Response};
+use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use http::{HeaderValue, Method, Response};
+use sha2::{Digest as _, Sha256};
 
 use super::config::Config;
-use super::problem::ProblemKind;
+use super::header::title;
+use super::problem::{PROBLEM_JSON, Problem, ProblemKind};
 use super::syntax::KeySyntax;
 use crate::key::MAX_LEN;
 use crate::record::OnCrash;
@@ -17,12 +19,19 @@ const POLICY: &str = include_str!("policy_page/policy.html");
 /// Section of the page about one kind of problem.
 const PROBLEM: &str = include_str!("policy_page/problem.html");
 
+/// Style sheet of the page. It is part of the page, so that the page is one response.
+const STYLE: &str = include_str!("policy_page/style.css");
+
 /// Policy page of a layer, in HTML, for the developers of clients.
 ///
 /// The page describes the format and retention of keys, which requests are the same, what is stored, and each
 /// [`ProblemKind`]. The `type` of a problem links to its section. The page names neither the operation nor the store.
 ///
 /// With axum it is a handler: `get(layer.policy_page())`. Clones are cheap.
+///
+/// The response has a `Content-Security-Policy` that allows nothing but the page's own style sheet. If an outer layer
+/// sets another policy for all responses, add the [`style_source`](Self::style_source) to its `style-src`. Without it,
+/// the page has no style and is readable.
 #[derive(Debug, Clone)]
 pub struct PolicyPage(Bytes);
 
@@ -39,7 +48,23 @@ impl PolicyPage {
             CONTENT_TYPE,
             HeaderValue::from_static("text/html; charset=utf-8"),
         );
+        let policy = format!(
+            "default-src 'none'; style-src {}; base-uri 'none'; form-action 'none'",
+            Self::style_source()
+        );
+        // Base64 is printable ASCII, so the value is valid.
+        if let Ok(policy) = HeaderValue::try_from(policy) {
+            response
+                .headers_mut()
+                .insert(CONTENT_SECURITY_POLICY, policy);
+        }
         response
+    }
+
+    /// Source of the page's style sheet for the directive `style-src` of a `Content-Security-Policy`: `'sha256-...'`, the
+    /// hash of the style sheet. It changes with versions of this crate.
+    pub fn style_source() -> String {
+        format!("'sha256-{}'", base64(&Sha256::digest(STYLE)))
     }
 
     /// HTML of the page.
@@ -88,11 +113,16 @@ fn escape(text: &str) -> String {
 
 fn policy_value(config: &Config, marker: &str) -> Value {
     Value::Text(match marker {
+        "style" => return Value::Html(STYLE.to_owned()),
+        "methods" => sentence_list(config.methods.iter().map(Method::as_str)),
+        "key_header" => title(&config.key_header).into_owned(),
         "required" => required(config).to_owned(),
         "max_key_length" => MAX_LEN.to_string(),
         "syntax" => syntax(config.syntax).to_owned(),
         "uniqueness" => uniqueness(config).to_owned(),
-        "ttl" => Readable(config.ttl).to_string(),
+        "ttl" => Readable(config.retention.ttl).to_string(),
+        "other_ttls" => other_ttls(config).to_owned(),
+        "ignored" => return Value::Html(ignored(config)),
         "max_request_bytes" => config.max_request_bytes.to_string(),
         "body_timeout" => Readable(config.body_timeout).to_string(),
         "max_response_bytes" => config.max_response_bytes.to_string(),
@@ -100,7 +130,9 @@ fn policy_value(config: &Config, marker: &str) -> Value {
         "finality" => config.finality.described.to_owned(),
         "in_flight" => return Value::Html(in_flight(config)),
         "on_crash" => on_crash(config.on_crash).to_owned(),
-        "problems" => return Value::Html(problems()),
+        "problem_type" => problem_type(config),
+        "problem_example" => problem_example(config),
+        "problems" => return Value::Html(problems(config)),
         _ => unknown(marker),
     })
 }
@@ -136,6 +168,30 @@ fn uniqueness(config: &Config) -> &'static str {
     }
 }
 
+/// Part of a sentence, with a comma before it.
+fn other_ttls(config: &Config) -> &'static str {
+    if config.retention.varies() {
+        ", unless the documentation of an operation says otherwise"
+    } else {
+        ""
+    }
+}
+
+/// Sentence about the parts that a retry may change, with a space before it.
+fn ignored(config: &Config) -> String {
+    let members = code_list(config.ignored.pointers.iter().map(String::as_str));
+    let parameters = code_list(config.ignored.parameters.iter().map(String::as_str));
+    let parts = match (members.as_str(), parameters.as_str()) {
+        ("", "") => return String::new(),
+        (members, "") => format!("these members of JSON: {members}"),
+        ("", parameters) => format!("these query parameters: {parameters}"),
+        (members, parameters) => {
+            format!("these members of JSON: {members}; and these query parameters: {parameters}")
+        }
+    };
+    format!(" A retry may change {parts}.")
+}
+
 fn in_flight(config: &Config) -> String {
     let wait = config.wait.unwrap_or(config.idem.policy().wait);
     let after = if wait.is_zero() {
@@ -160,12 +216,37 @@ fn on_crash(on_crash: OnCrash) -> &'static str {
     }
 }
 
-fn problems() -> String {
+/// Response of the layer to a problem of this kind, as an example.
+fn example(config: &Config, kind: ProblemKind) -> Response<Bytes> {
+    let problem = config.documented(Problem::new(kind, kind.title()));
+    config.format.of(&problem)
+}
+
+/// Media type of refusals.
+fn problem_type(config: &Config) -> String {
+    let response = example(config, ProblemKind::KeyReused);
+    let media_type = response.headers().get(CONTENT_TYPE);
+    match media_type.and_then(|value| value.to_str().ok()) {
+        Some(PROBLEM_JSON) => format!("{PROBLEM_JSON} (RFC 9457)"),
+        Some(other) => other.to_owned(),
+        None => "responses without a media type".to_owned(),
+    }
+}
+
+/// Body of a refusal.
+fn problem_example(config: &Config) -> String {
+    let response = example(config, ProblemKind::KeyReused);
+    let json = serde_json::from_slice::<serde_json::Value>(response.body());
+    let indented = json.and_then(|json| serde_json::to_string_pretty(&json));
+    indented.unwrap_or_else(|_| String::from_utf8_lossy(response.body()).into_owned())
+}
+
+fn problems(config: &Config) -> String {
     let section = |kind: &ProblemKind| {
         fill(PROBLEM, |marker| match marker {
             "slug" => kind.slug().into(),
             "title" => kind.title().into(),
-            "status" => Value::Text(kind.status().to_string()),
+            "status" => Value::Text(example(config, *kind).status().to_string()),
             "new_key" => new_key(*kind).into(),
             _ => Value::Text(unknown(marker)),
         })
@@ -181,11 +262,40 @@ fn new_key(kind: ProblemKind) -> &'static str {
     }
 }
 
+/// List for a sentence: `POST, PUT and PATCH`.
+fn sentence_list<'a>(items: impl Iterator<Item = &'a str>) -> String {
+    let items: Vec<_> = items.collect();
+    match items.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => items.concat(),
+    }
+}
+
 fn code_list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<_> = names
         .map(|name| format!("<code>{}</code>", escape(name)))
         .collect();
     names.join(", ")
+}
+
+/// Base64 with padding (RFC 4648 §4), for hashes in a policy.
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let at = |index: usize| u32::from(chunk.get(index).copied().unwrap_or(0));
+        let bits = at(0) << 16 | at(1) << 8 | at(2);
+        for place in 0..4 {
+            let sextet = (bits >> (18 - 6 * place) & 63) as usize;
+            let is_padding = place > chunk.len();
+            text.push(if is_padding {
+                '='
+            } else {
+                ALPHABET[sextet].into()
+            });
+        }
+    }
+    text
 }
 
 /// Duration in the largest unit in which it is a whole number.
@@ -227,6 +337,20 @@ mod tests {
     }
 
     #[test]
+    fn base64_is_that_of_the_rfc() {
+        for (text, expected) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("\u{ff}\u{fe}", "w7/Dvg=="),
+        ] {
+            assert_eq!(base64(text.as_bytes()), expected, "{text}");
+        }
+    }
+
+    #[test]
     fn header_names_are_escaped() {
         // Both characters are allowed in a header's name (RFC 9110 §5.6.2).
         assert_eq!(
@@ -235,31 +359,77 @@ mod tests {
         );
     }
 
-    #[test]
-    fn every_problem_has_a_section() {
-        let sections = problems();
-        for kind in ProblemKind::ALL {
-            let title = escape(kind.title());
-            let heading = format!("<h3 id=\"{}\">{title}</h3>\n", kind.slug());
-            assert!(sections.contains(&heading), "{heading}");
-        }
-        assert!(!sections.contains("{{"), "{sections}");
-    }
-
     #[cfg(feature = "memory")]
     mod of_a_layer {
+        use http::StatusCode;
         use http::header::HeaderName;
 
+        use super::*;
         use crate::engine::Idem;
         use crate::http::{IdempotencyLayer, KeySyntax, LayerBuilder, unscoped};
         use crate::store::memory::MemoryStore;
 
         fn page(set: impl FnOnce(LayerBuilder) -> LayerBuilder) -> String {
             let idem = Idem::new(MemoryStore::new());
-            let ttl = std::time::Duration::from_secs(90);
+            let ttl = Duration::from_secs(90);
             let builder = IdempotencyLayer::builder(&idem, "orders", ttl, unscoped());
             let layer = set(builder).build().unwrap();
             String::from_utf8(layer.policy_page().as_html().to_vec()).unwrap()
+        }
+
+        #[test]
+        fn every_problem_has_a_section() {
+            let page = page(|layer| layer);
+            for kind in ProblemKind::ALL {
+                let title = escape(kind.title());
+                let heading = format!("<h3 id=\"{}\">{title}</h3>\n", kind.slug());
+                assert!(page.contains(&heading), "{heading}");
+            }
+            assert!(page.contains("application/problem+json (RFC 9457)"));
+            assert!(page.contains("<p>422 Unprocessable Entity."));
+        }
+
+        /// A browser applies the style sheet only if its hash is that of the policy.
+        #[test]
+        fn the_policy_allows_the_style_sheet_and_nothing_else() {
+            let idem = Idem::new(MemoryStore::new());
+            let layer =
+                IdempotencyLayer::builder(&idem, "orders", Duration::from_secs(1), unscoped());
+            let response: Response<Bytes> = layer.build().unwrap().policy_page().to_response();
+            let html = std::str::from_utf8(response.body()).unwrap();
+            let (_, style) = html.split_once("<style>").unwrap();
+            let (style, rest) = style.split_once("</style>").unwrap();
+            let source = format!("'sha256-{}'", base64(&Sha256::digest(style)));
+            assert_eq!(source, PolicyPage::style_source());
+            let policy = response.headers()[CONTENT_SECURITY_POLICY]
+                .to_str()
+                .unwrap();
+            let (first, _) = policy.split_once("; base-uri").unwrap();
+            assert_eq!(first, format!("default-src 'none'; style-src {source}"));
+            // Neither of these would be allowed.
+            for refused in ["<script", "<style", "<link", "<img", "style="] {
+                assert!(!rest.contains(refused), "{refused}");
+            }
+            assert!(
+                !style.contains("url(") && !style.contains("@import"),
+                "{style}"
+            );
+        }
+
+        #[test]
+        fn refusals_are_shown_in_the_format_of_the_layer() {
+            let format = |problem: &Problem| {
+                let mut response = Response::new(Bytes::from(format!("<b>{problem}</b>")));
+                *response.status_mut() = StatusCode::PAYMENT_REQUIRED;
+                let text = HeaderValue::from_static("text/plain");
+                response.headers_mut().insert(CONTENT_TYPE, text);
+                response
+            };
+            let page = page(|layer| layer.problem_response(format));
+            assert!(page.contains("<code>text/plain</code>"), "{page}");
+            assert!(page.contains("&lt;b&gt;The idempotency key was used for another request"));
+            assert!(page.contains("<p>402 Payment Required."));
+            assert!(!page.contains("422"), "{page}");
         }
 
         #[test]
@@ -270,7 +440,7 @@ mod tests {
                     .key_syntax(KeySyntax::Strict)
                     .key_optional()
                     .refuse()
-                    .wait(std::time::Duration::from_millis(1500))
+                    .wait(Duration::from_millis(1500))
                     .store_header(HeaderName::from_static("x-a&b"))
             });
             for page in [&lenient, &strict] {

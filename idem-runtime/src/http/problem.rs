@@ -13,8 +13,8 @@ use serde::Serialize;
 use crate::error::{Error, InvalidKey, StoreErrorKind};
 use crate::key::{Key, MAX_LEN};
 
-/// Documentation of a problem without a policy page.
-const DOCUMENTATION: &str = "https://docs.rs/idem-runtime/latest/idem_runtime/http/index.html";
+/// Folder of the book with a page for each kind of problem. Clients get the addresses, so they never change.
+const BOOK: &str = "https://idem-rs.github.io/idem/errors";
 
 /// Media type of problems.
 pub(super) const PROBLEM_JSON: &str = "application/problem+json";
@@ -38,7 +38,9 @@ pub(super) const GRPC_UNSUPPORTED: &str = "the idempotency layer does not suppor
 /// }
 /// ```
 ///
-/// - `type` is the URL of the policy page, with the section about the [`ProblemKind`].
+/// - `type` is the URL of the section about the [`ProblemKind`] on the policy page, or without a policy page, of
+///   [a page about it in the book](https://idem-rs.github.io/idem/errors.html). Its fragment is the kind's
+///   [`slug`](ProblemKind::slug).
 /// - `instance` identifies this occurrence. The event that the service logs has it too.
 /// - `retryable` is true if the same request with the same key may succeed later without any change. If the response has
 ///   a `Retry-After` header, wait for that time.
@@ -102,16 +104,16 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The request needs an `Idempotency-Key` and has none.
-    MissingKey = "missing-key", BAD_REQUEST, false, "The request needs an Idempotency-Key";
-    /// The request has more than one `Idempotency-Key`.
-    RepeatedKey = "repeated-key", BAD_REQUEST, true, "The request has more than one Idempotency-Key";
+    /// The request needs a key and has none.
+    MissingKey = "missing-key", BAD_REQUEST, false, "The request needs an idempotency key";
+    /// The request has more than one header with a key.
+    RepeatedKey = "repeated-key", BAD_REQUEST, true, "The request has more than one idempotency key";
     /// The header is not a key in any syntax.
-    MalformedKey = "malformed-key", BAD_REQUEST, true, "The Idempotency-Key is malformed";
+    MalformedKey = "malformed-key", BAD_REQUEST, true, "The idempotency key is malformed";
     /// The key has no quotes, and the syntax of this layer requires them.
-    UnquotedKey = "unquoted-key", BAD_REQUEST, false, "The Idempotency-Key needs quotes";
+    UnquotedKey = "unquoted-key", BAD_REQUEST, false, "The idempotency key needs quotes";
     /// The service did not issue the key, or the key has expired, and only issued keys are accepted.
-    KeyNotIssued = "key-not-issued", BAD_REQUEST, false, "The Idempotency-Key was not issued, or has expired";
+    KeyNotIssued = "key-not-issued", BAD_REQUEST, false, "The idempotency key was not issued, or has expired";
     /// The request has no principal.
     NoPrincipal = "no-principal", FORBIDDEN, false, "The caller of the request is unknown";
     /// The request's body is longer than the layer reads.
@@ -194,6 +196,11 @@ impl Problem {
             InvalidKey::EmptyScope | InvalidKey::ScopeTooLong(_) | InvalidKey::ScopeControl(_) => {
                 (ProblemKind::NoPrincipal, error.to_string().into())
             }
+            // A later version of the contract of stores may have more.
+            _ => (
+                ProblemKind::MalformedKey,
+                format!("the key is malformed; send one of 1 to {MAX_LEN} printable characters, such as a UUID").into(),
+            ),
         };
         Self::new(kind, detail)
     }
@@ -231,20 +238,49 @@ impl Problem {
         self
     }
 
+    /// URL of the documentation of this kind of problem: `type` of its JSON form.
+    pub fn type_uri(&self) -> String {
+        let slug = self.kind.slug();
+        // Clients tell problems apart by the fragment, so both forms have it.
+        match &self.documentation {
+            Some(page) => format!("{page}#{slug}"),
+            None => format!("{BOOK}/{slug}.html#{slug}"),
+        }
+    }
+
     /// Builds the response, and logs the reason: as an error for status 500, as a warning for 503, otherwise for
     /// debugging.
     ///
     /// The response has the problem as an extension.
     pub fn into_response<B: From<Bytes>>(self) -> Response<B> {
+        self.into_response_by(Self::format)
+    }
+
+    /// Builds a response in a format of the service's own, and logs the reason as [`into_response`](Self::into_response)
+    /// does.
+    ///
+    /// The response has the problem as an extension, and `Retry-After`, unless the function has set it.
+    pub fn into_response_by<B: From<Bytes>>(
+        self,
+        format: impl FnOnce(&Self) -> Response<Bytes>,
+    ) -> Response<B> {
         self.log();
-        let mut response = Response::new(B::from(self.to_json()));
-        *response.status_mut() = self.kind.status();
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        let mut response = format(&self).map(B::from);
         if let Some(after) = self.retry_after {
-            headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(after)));
+            let headers = response.headers_mut();
+            let after = HeaderValue::from(whole_seconds(after));
+            headers.entry(RETRY_AFTER).or_insert(after);
         }
         response.extensions_mut().insert(self);
+        response
+    }
+
+    /// Formats the problem as RFC 9457 says.
+    pub(super) fn format(&self) -> Response<Bytes> {
+        let mut response = Response::new(self.to_json());
+        *response.status_mut() = self.kind.status();
+        let json = HeaderValue::from_static(PROBLEM_JSON);
+        response.headers_mut().insert(CONTENT_TYPE, json);
         response
     }
 
@@ -254,7 +290,8 @@ impl Problem {
         self.documentation.is_some()
     }
 
-    pub(super) fn to_json(&self) -> Bytes {
+    /// JSON form of the problem (RFC 9457).
+    pub fn to_json(&self) -> Bytes {
         #[derive(Serialize)]
         struct Members<'a> {
             r#type: String,
@@ -265,9 +302,8 @@ impl Problem {
             retryable: bool,
             safe_new_key: bool,
         }
-        let documentation = self.documentation.as_deref().unwrap_or(DOCUMENTATION);
         let members = Members {
-            r#type: format!("{documentation}#{}", self.kind.slug()),
+            r#type: self.type_uri(),
             title: self.kind.title(),
             status: self.kind.status().as_u16(),
             detail: &self.detail,

@@ -3,19 +3,18 @@
 use std::time::Duration;
 
 use http::HeaderValue;
+use http::header::HeaderName;
 
 use super::drain::Full;
+use super::header::{InvalidKeyHeader, title};
 use super::problem::{GRPC_UNSUPPORTED, Problem, ProblemKind};
-use super::syntax::KeySyntax;
-use crate::error::{Error, FingerprintError, InvalidKey};
+use crate::error::{Error, FingerprintError};
 
 #[derive(Debug)]
 pub(super) enum Refusal {
-    MissingKey,
-    RepeatedKey,
-    MalformedKey(KeySyntax),
-    UnquotedKey,
-    InvalidKey(InvalidKey),
+    /// The header that the key is missing in.
+    MissingKey(HeaderName),
+    KeyHeader(InvalidKeyHeader),
     NoPrincipal,
     BodyTooLarge(usize),
     BodyUnreadable,
@@ -27,31 +26,24 @@ pub(super) enum Refusal {
     ShuttingDown,
 }
 
+impl From<InvalidKeyHeader> for Refusal {
+    fn from(error: InvalidKeyHeader) -> Self {
+        Self::KeyHeader(error)
+    }
+}
+
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         let soon = Duration::from_secs(1);
         match refusal {
-            Refusal::MissingKey => Self::new(
+            Refusal::MissingKey(header) => Self::new(
                 ProblemKind::MissingKey,
-                "send an `Idempotency-Key` header: make one key for this request and repeat it with every retry",
+                format!(
+                    "send an `{}` header: make one key for this request and repeat it with every retry",
+                    title(&header)
+                ),
             ),
-            Refusal::RepeatedKey => Self::new(
-                ProblemKind::RepeatedKey,
-                "send exactly one `Idempotency-Key` header",
-            ),
-            Refusal::MalformedKey(KeySyntax::Strict) => Self::new(
-                ProblemKind::MalformedKey,
-                "send the `Idempotency-Key` as one string in quotes, such as \"8e03978e-40d5\" (RFC 9651)",
-            ),
-            Refusal::MalformedKey(KeySyntax::Lenient) => Self::new(
-                ProblemKind::MalformedKey,
-                "send the `Idempotency-Key` as one string in quotes (RFC 9651), or without quotes if the key is visible ASCII without quotes, commas, semicolons and backslashes",
-            ),
-            Refusal::UnquotedKey => Self::new(
-                ProblemKind::UnquotedKey,
-                "put the key in quotes (RFC 9651): it is the same key with and without them",
-            ),
-            Refusal::InvalidKey(error) => Self::of_key(error),
+            Refusal::KeyHeader(error) => error.into(),
             Refusal::NoPrincipal => Self::new(
                 ProblemKind::NoPrincipal,
                 "the request is not authenticated, and an idempotency key belongs to an authenticated caller",

@@ -13,9 +13,8 @@ use super::body::Body;
 use super::config::Config;
 use super::future::ResponseFuture;
 use super::guarded::GuardedCall;
-use super::header;
 
-/// Service whose POST and PATCH requests are idempotent. Made by [`IdempotencyLayer`](super::IdempotencyLayer).
+/// Service whose guarded requests are idempotent. Made by [`IdempotencyLayer`](super::IdempotencyLayer).
 #[derive(Debug, Clone)]
 pub struct Idempotency<S> {
     inner: S,
@@ -51,7 +50,7 @@ where
         if !config.guards(request.method()) {
             return ResponseFuture::passed(self.inner.call(request.map(Body::passed)));
         }
-        let key = header::read(request.headers(), config.syntax);
+        let key = config.syntax.find(request.headers(), &config.key_header);
         if !config.required && matches!(key, Ok(None)) {
             return ResponseFuture::passed(self.inner.call(request.map(Body::passed)));
         }

@@ -1,27 +1,33 @@
-//! Example in the documentation, which a test runs too: converts refusals to the format of Stripe's errors.
+//! Example in the documentation, which a test runs too: refusals in the format of Stripe's errors.
 
-use axum::body::Body;
-use axum::http::HeaderValue;
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use axum::response::Response;
+use axum::body::Bytes;
+use axum::http::{HeaderValue, Response};
 use idem_runtime::http::Problem;
 
-/// Converts refusals to the format of Stripe's errors. The status, `Retry-After` and the extensions do not change.
-pub(crate) async fn stripe_errors(response: Response) -> Response {
-    let Some(problem) = response.extensions().get::<Problem>() else {
-        return response;
-    };
+/// Error in the format of Stripe's API. Its SDKs retry every 409 and 5xx, unless `Stripe-Should-Retry` is `false`.
+pub(crate) fn stripe_error(problem: &Problem) -> Response<Bytes> {
     let error = serde_json::json!({
         "error": {
             "type": "idempotency_error",
             "code": problem.kind().slug(),
             "message": problem.to_string(),
-            "occurrence": problem.instance(),
+            "doc_url": problem.type_uri(),
         }
     });
-    let (mut parts, _) = response.into_parts();
-    parts.headers.remove(CONTENT_LENGTH);
-    let json = HeaderValue::from_static("application/json");
-    parts.headers.insert(CONTENT_TYPE, json);
-    Response::from_parts(parts, Body::from(error.to_string()))
+    let mut response = Response::new(Bytes::from(error.to_string()));
+    *response.status_mut() = problem.kind().status();
+    let should_retry = if problem.is_retryable() {
+        "true"
+    } else {
+        "false"
+    };
+    for (name, value) in [
+        ("content-type", "application/json"),
+        ("stripe-should-retry", should_retry),
+    ] {
+        response
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
+    response
 }

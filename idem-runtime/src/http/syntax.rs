@@ -1,6 +1,7 @@
 //! Syntaxes of a key in its header.
 
-/// Syntax that keys must have in the `Idempotency-Key` header.
+/// Syntax that keys must have in their header, and the parser of the header's value: [`parse`](Self::parse),
+/// [`find`](Self::find).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum KeySyntax {
     /// Accepts quoted keys, as [`Strict`](Self::Strict) does, and bare ones: `Idempotency-Key: 8e03978e-40d5`, as most

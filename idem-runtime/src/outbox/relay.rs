@@ -1,93 +1,65 @@
 //! Configures, starts and stops a relay.
 
-use std::collections::BTreeMap;
+use std::error::Error as StdError;
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use tokio::runtime::Handle as Runtime;
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
+use super::enqueue::is_name;
 use super::message::Message;
-use super::{is_name, poll_loop};
-use crate::error::{DecodeError, Error, InvalidOutbox};
-use crate::store::outbox::{Messages, Polling, StoredMessage};
+use super::search::MessageSearch;
+use super::shared::{Counters, Failure, Handler, RelaySettings, RelayShared};
+use super::{Messages, Outbox};
+use crate::error::{Error, InvalidOutbox};
+use crate::timing::DECADES;
+use crate::worker::{Handlers, Schedule, Settings, WorkerGuard};
 
-/// Passes the messages of an outbox to handlers. Created by [`Outbox::relay`](super::Outbox::relay); does nothing until
-/// it is [started](Self::start).
+/// Passes the messages of an outbox to handlers.
 ///
 /// ```no_run
 /// # #[derive(serde::Deserialize)] struct OrderPlaced { customer: String }
 /// # async fn send_mail(to: &str) -> Result<(), std::io::Error> { Ok(()) }
 /// # fn example(outbox: idem_runtime::outbox::Outbox) -> Result<(), idem_runtime::Error> {
-/// use idem_runtime::outbox::Message;
+/// use idem_runtime::outbox::{Message, Relay};
 ///
-/// let relay = outbox
-///     .relay()
+/// let relay = Relay::new(&outbox)
 ///     .on("order.placed", |message: Message<OrderPlaced>| async move {
 ///         send_mail(&message.payload.customer).await
 ///     })
 ///     .start()?;
 /// # Ok(()) }
 /// ```
-#[must_use = "it relays nothing until it is started"]
+#[must_use = "no message is delivered before the relay is started"]
 pub struct Relay {
     messages: Arc<dyn Messages>,
-    handlers: BTreeMap<String, Handler>,
-    settings: Settings,
-    /// First configuration error, returned by `start`.
-    wrong: Option<InvalidOutbox>,
+    handlers: Handlers<Handler, InvalidOutbox>,
+    settings: RelaySettings,
 }
 
-/// A handler that decodes its payload itself.
-pub(super) type Handler = Arc<dyn Fn(StoredMessage) -> HandlerFuture + Send + Sync>;
-pub(super) type HandlerFuture = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
-
-/// Reason for which a message was not handled.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// The message cannot be decoded by this build, so a retry is useless.
-    Unreadable(DecodeError),
-    Failed(Box<dyn std::error::Error + Send + Sync>),
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Settings {
-    pub(super) lease: Duration,
-    pub(super) concurrency: usize,
-    pub(super) max_attempts: u32,
-    pub(super) first_pause: Duration,
-    pub(super) longest_pause: Duration,
-    pub(super) poll_interval: Duration,
-    pub(super) keep_delivered: Option<Duration>,
-    pub(super) skip_parked: bool,
-}
-
-/// Longer than any practical wait, and short enough for the timer.
-const DECADES: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 /// Maximum number of topics for which one relay polls: each is part of one statement.
 const MAX_TOPICS: usize = 100;
 
 impl Relay {
-    pub(super) fn new(messages: Arc<dyn Messages>) -> Self {
+    /// Creates a relay for this outbox.
+    pub fn new(outbox: &Outbox) -> Self {
         Self {
-            messages,
-            handlers: BTreeMap::new(),
-            settings: Settings {
+            messages: Arc::clone(&outbox.messages),
+            handlers: Handlers::new(),
+            settings: RelaySettings {
+                worker: Settings {
+                    poll_interval: Duration::from_millis(500),
+                    concurrency: 16,
+                    max_attempts: 10,
+                    first_pause: Duration::from_secs(1),
+                    longest_pause: Duration::from_secs(5 * 60),
+                },
                 lease: Duration::from_secs(30),
-                concurrency: 16,
-                max_attempts: 10,
-                first_pause: Duration::from_secs(1),
-                longest_pause: Duration::from_secs(5 * 60),
-                poll_interval: Duration::from_millis(500),
                 keep_delivered: None,
                 skip_parked: false,
             },
-            wrong: None,
         }
     }
 
@@ -101,9 +73,8 @@ impl Relay {
         T: DeserializeOwned + Send + 'static,
         F: Fn(Message<T>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
-        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+        E: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let topic = topic.into();
         let handler = Arc::new(handler);
         let erased: Handler = Arc::new(move |stored| {
             let handler = Arc::clone(&handler);
@@ -115,10 +86,10 @@ impl Relay {
                     .map_err(|error| Failure::Failed(error.into()))
             })
         });
-        if !is_name(&topic) {
-            self.wrong.get_or_insert(InvalidOutbox::Topic);
-        } else if self.handlers.insert(topic.clone(), erased).is_some() {
-            self.wrong.get_or_insert(InvalidOutbox::TwoHandlers(topic));
+        let topic = topic.into();
+        match is_name(&topic) {
+            true => self.handlers.add(topic, erased, InvalidOutbox::TwoHandlers),
+            false => self.handlers.refuse(InvalidOutbox::Topic),
         }
         self
     }
@@ -132,13 +103,13 @@ impl Relay {
 
     /// Maximum number of messages that this relay handles concurrently. Default 16.
     pub fn concurrency(mut self, messages: usize) -> Self {
-        self.settings.concurrency = messages;
+        self.settings.worker.concurrency = messages;
         self
     }
 
     /// Maximum number of deliveries of a message before it is parked; at least 1. Default 10.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.settings.max_attempts = attempts.max(1);
+        self.settings.worker.max_attempts = attempts.max(1);
         self
     }
 
@@ -146,15 +117,15 @@ impl Relay {
     /// failure, twice that after the second, and so on, up to `longest`. Default 1 s and 5 min. The message is
     /// delivered at the first poll after the pause.
     pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
-        self.settings.first_pause = first.min(DECADES);
-        self.settings.longest_pause = longest.min(DECADES);
+        self.settings.worker.first_pause = first.min(DECADES);
+        self.settings.worker.longest_pause = longest.min(DECADES);
         self
     }
 
     /// Interval at which an idle relay polls for messages that other processes enqueued. Default 500 ms. An enqueue in
     /// the relay's own process wakes it.
     pub fn poll_interval(mut self, interval: Duration) -> Self {
-        self.settings.poll_interval = interval.min(DECADES);
+        self.settings.worker.poll_interval = interval;
         self
     }
 
@@ -173,88 +144,65 @@ impl Relay {
         self
     }
 
-    /// Starts the relay as a task of this tokio runtime. The relay polls until the guard is dropped or [shut
-    /// down](RelayGuard::shutdown). If the database is unreachable, the relay logs a warning event and retries with
-    /// back-off.
+    /// Starts the relay as a background task of this tokio runtime. If the database is unreachable, the relay logs a
+    /// warning event and retries with back-off.
     ///
     /// # Errors
-    /// [`Error::NoRuntime`] outside of a tokio runtime. [`Error::InvalidOutbox`] if a topic is malformed or has two
-    /// handlers, if there is no handler or over 100 topics, or if the lease or the concurrency is zero.
+    /// [`Error::InvalidOutbox`] if a topic is malformed or has two handlers, if there is no handler or over 100 topics,
+    /// or if the lease or the concurrency is zero; [`Error::NoRuntime`] outside of a tokio runtime.
     pub fn start(self) -> Result<RelayGuard, Error> {
-        if let Some(wrong) = self.wrong {
-            return Err(wrong.into());
-        }
-        let topics: Vec<&str> = self.handlers.keys().map(String::as_str).collect();
-        if topics.is_empty() {
-            return Err(InvalidOutbox::NoHandler.into());
-        }
-        if topics.len() > MAX_TOPICS {
+        let handlers = self.handlers.checked(InvalidOutbox::NoHandler)?;
+        if handlers.len() > MAX_TOPICS {
             return Err(InvalidOutbox::TooManyTopics.into());
         }
         if self.settings.lease < Duration::from_millis(1) {
             return Err(InvalidOutbox::ZeroLease.into());
         }
-        if self.settings.concurrency == 0 {
+        let Settings {
+            poll_interval,
+            concurrency,
+            ..
+        } = self.settings.worker;
+        if concurrency == 0 {
             return Err(InvalidOutbox::ZeroConcurrency.into());
         }
-        let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
-        let shared = Arc::new(RelayShared {
-            polling: self.messages.polling(&topics, self.settings.skip_parked),
-            messages: self.messages,
-            handlers: self.handlers,
-            settings: self.settings,
-            counters: Counters::default(),
-            stop: watch::Sender::new(false),
-        });
-        Ok(RelayGuard {
-            task: runtime.spawn(poll_loop::run(Arc::clone(&shared))),
-            shared,
-            detached: false,
-        })
+        let schedule = Schedule {
+            first: Duration::ZERO,
+            interval: poll_interval,
+            concurrency,
+        };
+        let topics: Vec<&str> = handlers.keys().map(String::as_str).collect();
+        let polling = self.messages.polling(&topics, self.settings.skip_parked);
+        let counters = Arc::new(Counters::default());
+        let worker = WorkerGuard::start(schedule, |stop| {
+            MessageSearch::new(RelayShared {
+                messages: self.messages,
+                polling,
+                handlers,
+                settings: self.settings,
+                counters: Arc::clone(&counters),
+                stop,
+            })
+        })?;
+        Ok(RelayGuard { worker, counters })
     }
 }
 
 impl fmt::Debug for Relay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Relay")
-            .field("topics", &self.handlers.keys())
+            .field("topics", &self.handlers.names().collect::<Vec<_>>())
             .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
 }
 
-/// State shared by the tasks of a relay.
-pub(super) struct RelayShared {
-    pub(super) messages: Arc<dyn Messages>,
-    pub(super) polling: Polling,
-    pub(super) handlers: BTreeMap<String, Handler>,
-    pub(super) settings: Settings,
-    pub(super) counters: Counters,
-    pub(super) stop: watch::Sender<bool>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    pub(super) delivered: AtomicU64,
-    pub(super) failed: AtomicU64,
-    pub(super) parked: AtomicU64,
-    pub(super) lost: AtomicU64,
-}
-
-impl Counters {
-    pub(super) fn add(counter: &AtomicU64) {
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// A running relay. Dropping it stops the relay: handlers are cancelled at their next await point, and their messages
-/// are delivered again once the lease has lapsed. Use [`shutdown`](Self::shutdown) to finish the running handlers
-/// instead.
-#[must_use = "the relay stops when this is dropped"]
+/// A running [`Relay`]. Dropping the guard stops the relay without waiting: handlers are cancelled at their next await
+/// point, and their messages are delivered again once the lease has lapsed.
+#[must_use = "dropping the guard stops the relay; keep it, or call `detach`"]
 pub struct RelayGuard {
-    task: JoinHandle<()>,
-    shared: Arc<RelayShared>,
-    detached: bool,
+    worker: WorkerGuard,
+    counters: Arc<Counters>,
 }
 
 impl RelayGuard {
@@ -262,16 +210,14 @@ impl RelayGuard {
     /// time limit; add one around it if needed.
     ///
     /// # Cancel safety
-    /// Dropping the future stops the relay immediately, as if its guard had been dropped.
-    pub async fn shutdown(mut self) {
-        self.shared.stop.send_replace(true);
-        // The task does not panic, and is aborted only if the runtime ends.
-        let _ = (&mut self.task).await;
+    /// Dropping the future stops the relay without waiting, as dropping the guard does.
+    pub async fn stop(self) {
+        self.worker.stop().await;
     }
 
-    /// Leaves the relay running until the runtime stops.
-    pub fn detach(mut self) {
-        self.detached = true;
+    /// Leaves the relay running for as long as its tokio runtime.
+    pub fn detach(self) {
+        self.worker.detach();
     }
 
     /// Counters of this relay so far.
@@ -282,7 +228,7 @@ impl RelayGuard {
             failed,
             parked,
             lost,
-        } = &self.shared.counters;
+        } = &*self.counters;
         RelayStats {
             delivered: read(delivered),
             failed: read(failed),
@@ -292,18 +238,9 @@ impl RelayGuard {
     }
 }
 
-impl Drop for RelayGuard {
-    fn drop(&mut self) {
-        if !self.detached {
-            self.task.abort();
-        }
-    }
-}
-
 impl fmt::Debug for RelayGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RelayGuard")
-            .field("topics", &self.shared.handlers.keys())
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use tokio::sync::Mutex;
 
 use crate::error::{StoreError, StoreErrorKind};
+use crate::random;
 use crate::record::{ClaimId, Timestamp};
 use crate::store::sql::{Query, Readable, Statement, Table, span};
 
@@ -155,12 +156,12 @@ pub(crate) trait Messages: Debug + Send + Sync {
     /// Renews the lease. Returns false if another relay has the message.
     async fn renew(&self, claimed: MessageLease, lease: Duration) -> Result<bool, StoreError>;
 
-    /// Marks the message delivered and keeps it for this retention. Returns false if another relay has it, or it is
-    /// deleted.
+    /// Marks the message delivered and keeps it for this retention. Without a retention, deletes it. Returns false if
+    /// another relay has it, or it is deleted.
     async fn deliver(
         &self,
         claimed: MessageLease,
-        keep: Option<Duration>,
+        retention: Option<Duration>,
     ) -> Result<bool, StoreError>;
 
     /// Releases the message, to be claimed again after a pause.
@@ -259,7 +260,7 @@ impl<DB: OutboxDialect> Pooled<DB> {
     fn new(pool: sqlx::Pool<DB>, table: &Table) -> Self {
         Self {
             pool,
-            statements: OutboxStatements::new(&DB::DIALECT, table),
+            statements: OutboxStatements::new::<DB>(table),
             table: table.clone(),
             writer: DB::ONE_WRITER.then(Mutex::default),
         }
@@ -297,7 +298,7 @@ impl<DB: OutboxDialect> Pooled<DB> {
             let _turn = self.turn().await;
             self.read(query).await?
         } else {
-            self.claim_in_steps(query, claim_id, lease, limit).await?
+            self.claim_read_ids(query, claim_id, lease, limit).await?
         };
         let mut claimed: Vec<StoredMessage> = rows.iter().map(stored).collect::<Result<_, _>>()?;
         claimed.sort_unstable_by_key(|message| message.id);
@@ -307,7 +308,7 @@ impl<DB: OutboxDialect> Pooled<DB> {
     /// Reads claimable messages, claims those that are still unclaimed, and reads the claimed ones. A read that locked
     /// would make enqueuing transactions wait. A transaction around all three could be left open when the future is
     /// dropped.
-    async fn claim_in_steps(
+    async fn claim_read_ids(
         &self,
         candidates: Query<'_>,
         claim_id: &ClaimId,
@@ -323,7 +324,7 @@ impl<DB: OutboxDialect> Pooled<DB> {
         }
         // Concurrent relays read the same ids. Each takes a random selection, so that most of them take different ones.
         while ids.len() > limit {
-            ids.swap_remove(rand::random::<u32>() as usize % ids.len());
+            ids.swap_remove(random::number() as usize % ids.len());
         }
         ids.sort_unstable();
         let take = of_batch(self.statements.take.query(), &ids);
@@ -353,7 +354,7 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
     }
 
     fn polling(&self, topics: &[&str], skip_parked: bool) -> Polling {
-        Polling::new(&DB::DIALECT, &self.table, topics, skip_parked)
+        Polling::new::<DB>(&self.table, topics, skip_parked)
     }
 
     async fn due(&self, polling: &Polling) -> Result<Due, StoreError> {
@@ -441,11 +442,11 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
     async fn deliver(
         &self,
         claimed: MessageLease,
-        keep: Option<Duration>,
+        retention: Option<Duration>,
     ) -> Result<bool, StoreError> {
-        let query = match keep {
+        let query = match retention {
             None => leased(&self.statements.delete, &claimed),
-            Some(keep) => leased(&self.statements.deliver, &claimed).number(span(keep)),
+            Some(retention) => leased(&self.statements.deliver, &claimed).number(span(retention)),
         };
         self.change(query).await
     }
@@ -519,10 +520,7 @@ fn leased<'q>(statement: &'q Statement, claimed: &'q MessageLease) -> Query<'q> 
     query.bytes(&claimed.claim_id.as_bytes()[..])
 }
 
-/// Columns that [`stored`] reads, in its order.
-const COLUMNS: &str = "id, message_key, topic, ordering_key, payload, headers, attempt, enqueued_at, parked_at, \
-     last_error";
-
+/// Reads the message in a row of the part `columns` of the statements.
 fn stored<R: Readable>(row: &R) -> Result<StoredMessage, StoreError> {
     let text = |column| row.text(column).map(str::to_owned).map_err(unreadable);
     let text_or_null = |column| {

@@ -3,20 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgRow};
-use sqlx::{ConnectOptions, Connection, PgPool, Postgres};
+use sqlx::{PgPool, Postgres};
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::key::RecordId;
-use crate::record::{FencingToken, Observation, Outcome, Owner, Payload, Record};
-use crate::store::sql::{
-    self, Backend, Batcher, ClaimTransitions, Query, Readable, Returning, Table,
-};
-use crate::store::{
-    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
-    RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
-};
+use crate::random;
+use crate::record::{FencingToken, Observation, Outcome, Owner, Record};
+use crate::store::sql::{self, Backend, Batcher, Query, Readable, Returning, SqlStore, Table};
+use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Granted, Purged};
 
 mod batch;
 pub(super) mod migrate;
@@ -60,7 +54,7 @@ use statements::{CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, PostgresStatement
 ///
 /// # Connections
 ///
-/// A pool made by [`open`](Self::open) does not ping before each transition. A pool that leaves sqlx's
+/// A pool made by [`connect`](Self::connect) does not ping before each transition. A pool that leaves sqlx's
 /// `test_before_acquire` on pays a round trip for each ping. Without the ping, a transition on a connection that the
 /// server has closed fails with [`StoreErrorKind::Unavailable`], and the next transition gets another connection. A
 /// call needs a connection only for its two transitions, so a pool may be much smaller than the number of calls in
@@ -91,9 +85,6 @@ pub struct PostgresStore {
 /// Maximum number of tries of a transition that the server rolls back because of a conflict. A try that was rolled back
 /// has changed nothing.
 const TRIES: u32 = 20;
-/// Maximum time that a pool made by the store waits for a connection.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 impl PostgresStore {
     /// Opens a store with its own pool of at most 16 connections to this `postgres://` URL. Call
     /// [`migrate`](Self::migrate) before the first use.
@@ -105,23 +96,11 @@ impl PostgresStore {
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing remains.
-    pub async fn open(url: &str) -> Result<Self, StoreError> {
-        let options: PgConnectOptions = url.parse().map_err(error)?;
-        // A pool would retry until its time-out, and then not report the server's answer.
-        let first = tokio::time::timeout(PATIENCE, options.connect())
-            .await
-            .map_err(|late| {
-                StoreError::new(
-                    StoreErrorKind::Unavailable,
-                    "the server did not answer in time, check the host and port of the URL",
-                )
-                .with_source(late)
-            })?
-            .map_err(error)?;
-        first.close().await.map_err(error)?;
+    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        let options: PgConnectOptions = sql::reach(url, ["postgres", "postgresql"], error).await?;
         let pool = PgPoolOptions::new()
             .max_connections(16)
-            .acquire_timeout(PATIENCE)
+            .acquire_timeout(sql::PATIENCE)
             .test_before_acquire(false)
             .connect_lazy_with(options);
         Ok(Self::new(pool))
@@ -163,6 +142,11 @@ impl PostgresStore {
             claims: Batcher::for_statements(),
             completions: Batcher::for_statements(),
         }
+    }
+
+    /// The connection pool, for the application's own statements.
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
     }
 
     /// Creates the tables or migrates them to the current version. Safe to call at every start, and from many processes
@@ -211,16 +195,16 @@ impl Backend for PostgresStore {
     }
 }
 
-impl ClaimTransitions for PostgresStore {
+impl SqlStore for PostgresStore {
     async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<ClaimOutcome>, StoreError> {
-        let record = match self.find_or_make(claim).await? {
+        let record = match self.find_or_create(claim).await? {
             ClaimRow::Created(granted) => return Ok(Some(ClaimOutcome::Granted(granted))),
             ClaimRow::LostRace => return Ok(None),
             ClaimRow::Locked(_) => return Err(sql::too_many_conflicts()),
             ClaimRow::IdMismatch => return Err(id_mismatch(self, claim).await),
             ClaimRow::Record(record) => record,
         };
-        if !record.is_expired() && !sql::is_claimable(&record, claim) {
+        if !record.is_expired() && !claim.may_claim(&record) {
             return Ok(Some(existing(record)));
         }
         let query = sql::claim_query(&self.statements.claim_again, claim);
@@ -234,31 +218,6 @@ impl ClaimTransitions for PostgresStore {
     ) -> Result<Option<ClaimOutcome>, StoreError> {
         sql::try_take_over(self, &self.statements.take_over, observed, claim).await
     }
-}
-
-impl Returning for PostgresStore {
-    async fn write_returning(&self, query: Query<'_>) -> Result<Vec<PgRow>, StoreError> {
-        self.read(query).await
-    }
-}
-
-#[async_trait]
-impl Store for PostgresStore {
-    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
-        sql::claim(self, claim).await
-    }
-
-    async fn take_over(
-        &self,
-        observed: &Observation,
-        claim: &ClaimRequest,
-    ) -> Result<ClaimOutcome, StoreError> {
-        sql::take_over(self, observed, claim).await
-    }
-
-    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
-        sql::renew(self, owner, lease).await
-    }
 
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
         let executor = || CompletionBatch(self.clone());
@@ -267,63 +226,23 @@ impl Store for PostgresStore {
             .await
     }
 
-    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        sql::release(self, owner).await
-    }
-
-    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        sql::interrupt(self, owner).await
-    }
-
-    async fn resolve(
-        &self,
-        observed: &Observation,
-        resolution: &Resolution,
-    ) -> Result<Resolved, StoreError> {
-        sql::resolve(self, observed, resolution).await
-    }
-
-    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
-        sql::get(self, id).await
-    }
-
-    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
-        sql::list(self, filter, page).await
-    }
-
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
         let PostgresStatements { purge, requeue, .. } = &*self.statements;
         sql::purge(self, purge, requeue, limit).await
     }
+}
 
-    fn recovery(&self) -> Option<&dyn RecoveryStore> {
-        Some(self)
-    }
-
-    fn steps(&self) -> Option<&dyn StepStore> {
-        Some(self)
+impl Returning for PostgresStore {
+    async fn write_returning(&self, query: Query<'_>) -> Result<Vec<PgRow>, StoreError> {
+        self.read(query).await
     }
 }
 
-#[async_trait]
-impl StepStore for PostgresStore {
-    async fn save_step(
-        &self,
-        owner: &Owner,
-        name: &str,
-        payload: &Payload,
-    ) -> Result<FencedWrite, StoreError> {
-        sql::save_step(self, &self.statements.steps, owner, name, payload).await
-    }
-
-    async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError> {
-        sql::saved_steps(self, &self.statements.steps, owner).await
-    }
-}
+sql::store!(PostgresStore);
 
 impl PostgresStore {
     /// Reads the record of a claim, or creates it.
-    async fn find_or_make(&self, claim: &ClaimRequest) -> Result<ClaimRow, StoreError> {
+    async fn find_or_create(&self, claim: &ClaimRequest) -> Result<ClaimRow, StoreError> {
         let executor = || ClaimBatch(self.clone());
         let run_single = async {
             let query = sql::claim_query(&self.statements.claim, claim);
@@ -382,7 +301,7 @@ pub(super) async fn retry_conflicts<T, F>(run: impl FnMut() -> F) -> Result<T, s
 where
     F: Future<Output = Result<T, sqlx::Error>>,
 {
-    let pause = |tried: u32| Duration::from_micros(rand::random::<u64>() % (1000 << tried.min(6)));
+    let pause = |tried: u32| Duration::from_micros(random::number() % (1000 << tried.min(6)));
     sql::retry(TRIES, is_conflict, pause, run).await
 }
 
@@ -454,7 +373,7 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
             ),
             "40001" | "40P01" => (
                 Conflict,
-                "the server rolled the step back at each try because of others, try again",
+                "the server rolled the transition back at each try because of others, try again",
             ),
             "55P03" => (
                 Conflict,

@@ -1,39 +1,38 @@
 //! Store of records in Redis or Valkey, on one server or on a cluster.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
+#[cfg(feature = "cache")]
 use redis::Value;
 use redis::aio::ConnectionManager;
 #[cfg(feature = "redis-cluster")]
 use redis::cluster_async::ClusterConnection;
-use tokio::task::JoinSet;
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::key::{RecordId, push_hex};
-use crate::record::{Observation, Outcome, Owner, Payload, Record, State};
-use crate::store::{
-    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution,
-    Resolved, SavedStep, StepStore, Store, cursor,
-};
+use crate::key::{RecordId, hex};
 
 #[cfg(feature = "redis-cluster")]
 mod cluster;
+mod connection;
 mod decode;
-mod encode;
 mod errors;
-mod link;
+mod eviction;
+mod listing;
+mod purge;
 mod renewal;
+mod replicas;
 mod scan;
 pub(super) mod scripts;
 mod single;
+mod transitions;
 
-use link::Link;
-use renewal::Epoch;
-use scan::{Walk, WalkGuard};
-use scripts::{ScriptCall, span};
+use connection::Connection;
+use purge::Walk;
+use replicas::ReplicaWait;
+#[cfg(feature = "cache")]
+use scripts::ScriptCall;
 
 /// Store of records in Redis 6.2 or later, or Valkey. Cloning is cheap and shares the connection.
 ///
@@ -41,7 +40,7 @@ use scripts::{ScriptCall, span};
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// use idem_runtime::RedisStore;
 ///
-/// let store = RedisStore::open("redis://127.0.0.1/").await?;
+/// let store = RedisStore::connect("redis://127.0.0.1/").await?;
 /// # Ok(()) }
 /// ```
 ///
@@ -65,7 +64,7 @@ use scripts::{ScriptCall, span};
 /// The driver's connection to a cluster follows the cluster, but may be stuck for good after a node was lost. The store
 /// therefore creates a new connection if no node answered for about four seconds, or if calls kept failing for ten. It
 /// tries again every few seconds while calls fail. A store on a `ClusterConnection` that the caller made cannot do so,
-/// see [`RedisConnection::open_cluster`]. Name several nodes of the cluster, because a new connection begins at one of
+/// see [`RedisConnection::connect_cluster`]. Name several nodes of the cluster, because a new connection begins at one of
 /// them.
 ///
 /// A connection to a single address (a DNS name, a virtual IP, a proxy) cannot detect that the address now leads to
@@ -84,7 +83,7 @@ use scripts::{ScriptCall, span};
 ///
 /// - **Eviction.** At `maxmemory` any policy except `noeviction` removes records: `allkeys-*` any of them, `volatile-*`
 ///   those with an expiry, which are the running ones under `rerun` and all ended ones. `noeviction` refuses the claim
-///   instead ([`StoreErrorKind::Full`]). [`open`](Self::open) warns of any other policy.
+///   instead ([`StoreErrorKind::Full`]). [`connect`](Self::connect) warns of any other policy.
 /// - **A crash of the server.** `appendonly yes` with `appendfsync always` loses no acknowledged write. If the machine
 ///   crashes, `everysec` loses the transitions of the last second or two, and `no` loses what the operating system had
 ///   not written, some 30 seconds on Linux. Without `appendonly` all writes since the last snapshot are lost. With
@@ -116,7 +115,7 @@ use scripts::{ScriptCall, span};
 /// shortened to that.
 #[derive(Clone)]
 pub struct RedisStore {
-    link: Link,
+    connection: Connection,
     prefix: Arc<str>,
     timeout: Duration,
     replica_wait: Option<ReplicaWait>,
@@ -127,31 +126,7 @@ pub struct RedisStore {
 /// Connection for a [`RedisStore`], or for the cache `Cached::in_redis`: a [`ConnectionManager`], or with feature
 /// `redis-cluster` a `redis::cluster_async::ClusterConnection`. Both reconnect when the connection is lost.
 #[derive(Clone)]
-pub struct RedisConnection(Link);
-
-#[derive(Clone)]
-struct ReplicaWait {
-    link: Link,
-    replicas: u32,
-    patience: Duration,
-    /// Epoch of the link at the last reconnection of the reads.
-    followed_epoch: Arc<Mutex<Epoch>>,
-}
-
-impl ReplicaWait {
-    /// Reconnects the reads after a write whose connection had to be given up. A replica refuses no read, so no other
-    /// event reveals that the reads still use one.
-    fn reconnect_reads(&self, reads: &Link) {
-        let epoch = self.link.epoch();
-        let mut followed_epoch = self
-            .followed_epoch
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if *followed_epoch != epoch && reads.give_up() {
-            *followed_epoch = epoch;
-        }
-    }
-}
+pub struct RedisConnection(Connection);
 
 /// Default prefix of keys.
 const DEFAULT_PREFIX: &str = "idem:";
@@ -159,9 +134,6 @@ const DEFAULT_PREFIX: &str = "idem:";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of records that are read or purged concurrently.
 const MAX_CONCURRENT: usize = 64;
-/// Number of rounds of one purge. A round scans about 500 more keys, or purges up to [`MAX_CONCURRENT`] records. The
-/// limit makes a purge end soon; the next one continues.
-const PURGE_ROUNDS: usize = 40;
 
 impl RedisStore {
     /// Connects to a server, as in `redis://user:password@host:6379/0`, and logs a warning if its eviction policy may
@@ -174,8 +146,10 @@ impl RedisStore {
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing has changed.
-    pub async fn open(url: &str) -> Result<Self, StoreError> {
-        let store = Self::new(RedisConnection(Link::open(url, DEFAULT_TIMEOUT).await?));
+    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        let store = Self::new(RedisConnection(
+            Connection::open(url, DEFAULT_TIMEOUT).await?,
+        ));
         store.warn_of_eviction().await?;
         Ok(store)
     }
@@ -197,7 +171,7 @@ impl RedisStore {
     /// ```
     pub fn new(connection: impl Into<RedisConnection>) -> Self {
         Self {
-            link: connection.into().0,
+            connection: connection.into().0,
             prefix: DEFAULT_PREFIX.into(),
             timeout: DEFAULT_TIMEOUT,
             replica_wait: None,
@@ -251,138 +225,22 @@ impl RedisStore {
         replicas: u32,
         patience: Duration,
     ) -> Self {
-        self.replica_wait = Some(ReplicaWait {
-            link: connection.into().0,
-            replicas,
-            patience,
-            followed_epoch: Arc::default(),
-        });
+        let connection = connection.into().0;
+        self.replica_wait = Some(ReplicaWait::new(connection, replicas, patience));
         self
-    }
-
-    /// Logs a warning, at level WARN and target `idem`, if the eviction policy of a server may remove records. Returns
-    /// true if it may. If the user has no permission for `INFO`, logs this at level DEBUG and returns `false`.
-    ///
-    /// # Errors
-    /// Those of any command, except for missing privileges.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, nothing has changed.
-    pub async fn warn_of_eviction(&self) -> Result<bool, StoreError> {
-        let policies = match self.eviction_policies().await {
-            Err(error) if error.kind() == StoreErrorKind::Denied => {
-                tracing::debug!(target: "idem", "the Redis user may not ask for the eviction policy");
-                return Ok(false);
-            }
-            answer => answer?,
-        };
-        let Some(policy) = policies.into_iter().find(|it| it != "noeviction") else {
-            return Ok(false);
-        };
-        tracing::warn!(
-            target: "idem",
-            policy,
-            "Redis may evict records when memory runs out, and their calls then run again; set `maxmemory-policy \
-             noeviction`",
-        );
-        Ok(true)
     }
 
     fn key(&self, id: &RecordId) -> Vec<u8> {
         let mut key = String::with_capacity(self.prefix.len() + 2 * id.as_bytes().len());
         key.push_str(&self.prefix);
-        push_hex(&mut key, id.as_bytes());
+        hex::push(&mut key, id.as_bytes());
         key.into_bytes()
     }
 
     /// Parses the id in a key of this store. Returns `None` for a foreign key.
     fn id_of_key(&self, key: &[u8]) -> Option<RecordId> {
         let digits = key.strip_prefix(self.prefix.as_bytes())?;
-        cursor::parse(std::str::from_utf8(digits).ok()?)
-    }
-
-    async fn read(&self, call: &ScriptCall) -> Result<Value, StoreError> {
-        self.link.run(call, self.timeout).await
-    }
-
-    /// Runs a script that may write.
-    async fn write(&self, call: &ScriptCall) -> Result<Value, StoreError> {
-        let Some(replica_wait) = &self.replica_wait else {
-            return self.read(call).await;
-        };
-        let ReplicaWait {
-            link,
-            replicas,
-            patience,
-            ..
-        } = replica_wait;
-        let (answer, count) = link
-            .run_and_wait(call, *replicas, *patience, self.timeout)
-            .await?;
-        replica_wait.reconnect_reads(&self.link);
-        if count < i64::from(*replicas) {
-            return Err(StoreError::new(
-                StoreErrorKind::Unavailable,
-                format!(
-                    "{count} of {replicas} replicas had the step in time, see whether they are connected and keep up"
-                ),
-            ));
-        }
-        Ok(answer)
-    }
-
-    async fn fenced(&self, call: &ScriptCall) -> Result<FencedWrite, StoreError> {
-        Ok(if decode::took_effect(&self.write(call).await?)? {
-            FencedWrite::Applied
-        } else {
-            FencedWrite::Fenced
-        })
-    }
-
-    /// Reads records concurrently, in the order of their ids.
-    async fn records(&self, ids: &[RecordId]) -> Result<Vec<Record>, StoreError> {
-        let mut reading = JoinSet::new();
-        for id in ids {
-            let (store, id) = (self.clone(), *id);
-            reading.spawn(async move { store.get(&id).await });
-        }
-        let mut records = Vec::with_capacity(ids.len());
-        while let Some(read) = reading.join_next().await {
-            records.extend(read.map_err(task_failed)??);
-        }
-        records.sort_unstable_by_key(|record| record.id);
-        Ok(records)
-    }
-
-    /// Purges these records concurrently, each with a script that checks the record again.
-    async fn purge_all(&self, ids: &[RecordId], purged: &mut Purged) -> Result<(), StoreError> {
-        let mut purging = JoinSet::new();
-        for id in ids {
-            let (store, key) = (self.clone(), self.key(id));
-            purging
-                .spawn(async move { store.write(&ScriptCall::new(&scripts::PURGE, &key)).await });
-        }
-        while let Some(done) = purging.join_next().await {
-            let done = match done.map_err(task_failed)? {
-                // The next walk finds the record again.
-                Err(error) if errors::failed_while_moving(&error) => continue,
-                done => done?,
-            };
-            match done {
-                Value::BulkString(word) => match word.as_slice() {
-                    b"unchanged" => {}
-                    b"removed" => purged.removed += 1,
-                    b"abandoned" => {
-                        purged.removed += 1;
-                        purged.abandoned += 1;
-                    }
-                    b"interrupted" => purged.interrupted += 1,
-                    _ => return Err(errors::unreadable()),
-                },
-                _ => return Err(errors::unreadable()),
-            }
-        }
-        Ok(())
+        hex::decode(std::str::from_utf8(digits).ok()?).map(RecordId::from_bytes)
     }
 }
 
@@ -393,191 +251,16 @@ impl RedisStore {
     /// changes.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open).
+    /// Those of [`connect`](Self::connect).
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing has changed.
-    pub async fn open_cluster<'a>(
+    pub async fn connect_cluster<'a>(
         urls: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, StoreError> {
-        let store = Self::new(RedisConnection::open_cluster(urls).await?);
+        let store = Self::new(RedisConnection::connect_cluster(urls).await?);
         store.warn_of_eviction().await?;
         Ok(store)
-    }
-}
-
-#[async_trait]
-impl Store for RedisStore {
-    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
-        if self.replica_wait.is_some()
-            && let Some(record) = self.get(&claim.id).await?
-        {
-            let may_be_granted = record.fingerprint == claim.fingerprint
-                && (record.state == State::Released
-                    || record.state == State::Running && record.claim_id == Some(claim.claim_id));
-            if !may_be_granted {
-                return Ok(ClaimOutcome::Existing(Box::new(record)));
-            }
-        }
-        let key = self.key(&claim.id);
-        let call = ScriptCall::new(&scripts::CLAIM, &key).claim(claim);
-        decode::claim_outcome(claim, self.write(&call).await?)
-    }
-
-    async fn take_over(
-        &self,
-        observed: &Observation,
-        claim: &ClaimRequest,
-    ) -> Result<ClaimOutcome, StoreError> {
-        let key = self.key(&claim.id);
-        let call = ScriptCall::new(&scripts::CLAIM, &key)
-            .claim(claim)
-            .observation(observed);
-        decode::claim_outcome(claim, self.write(&call).await?)
-    }
-
-    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
-        let key = self.key(&owner.id);
-        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
-            .text("renew")
-            .owner(owner);
-        self.fenced(&call.number(span(lease))).await
-    }
-
-    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
-        let key = self.key(&owner.id);
-        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
-            .text("complete")
-            .owner(owner)
-            .number(self.replica_wait.is_some().into())
-            .outcome(outcome);
-        self.fenced(&call).await
-    }
-
-    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        let key = self.key(&owner.id);
-        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
-            .text("release")
-            .owner(owner);
-        self.fenced(&call).await
-    }
-
-    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        let key = self.key(&owner.id);
-        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
-            .text("interrupt")
-            .owner(owner);
-        self.fenced(&call).await
-    }
-
-    async fn resolve(
-        &self,
-        observed: &Observation,
-        resolution: &Resolution,
-    ) -> Result<Resolved, StoreError> {
-        let key = self.key(&observed.id);
-        let name = match resolution {
-            Resolution::Complete(_) => "complete",
-            Resolution::Release => "release",
-            Resolution::Interrupt => "interrupt",
-            Resolution::Erase => "erase",
-        };
-        let mut call = ScriptCall::new(&scripts::RESOLVE, &key)
-            .text(name)
-            .observation(observed);
-        if let Resolution::Complete(outcome) = resolution {
-            call = call.outcome(outcome);
-        }
-        Ok(if decode::took_effect(&self.write(&call).await?)? {
-            Resolved::Done
-        } else {
-            Resolved::Stale
-        })
-    }
-
-    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
-        let key = self.key(id);
-        decode::record_if_any(id, self.read(&ScriptCall::new(&scripts::GET, &key)).await?)
-    }
-
-    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
-        let (after, limit) = cursor::read(page)?;
-        let ids = self.ids().await?;
-        let begin = after.map_or(0, |after| ids.partition_point(|id| *id <= after));
-        let mut records = Vec::new();
-        for ids in ids[begin..].chunks(MAX_CONCURRENT) {
-            let read = self.records(ids).await?;
-            records.extend(read.into_iter().filter(|record| filter.matches(record)));
-            // One more record than requested shows that there is a next page.
-            if records.len() > limit {
-                break;
-            }
-        }
-        let more = records.len() > limit;
-        records.truncate(limit);
-        let next = records
-            .last()
-            .filter(|_| more)
-            .map(|record| cursor::after(&record.id));
-        Ok(Page { records, next })
-    }
-
-    /// Scans some of the keys, from the position at which the last purge of this process stopped. Returns `more` until
-    /// it has reached the end.
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        let mut walk = WalkGuard::on(&self.walk);
-        let mut purged = Purged::default();
-        // The keys after the position at which the last purge stopped were not checked for a while.
-        let mut is_whole = walk.is_new();
-        for _ in 0..PURGE_ROUNDS {
-            let done = (purged.removed + purged.interrupted) as usize;
-            let rest = (limit as usize).saturating_sub(done);
-            if rest == 0 {
-                break;
-            }
-            if walk.due.is_empty() {
-                if std::mem::take(&mut walk.is_over) && std::mem::replace(&mut is_whole, true) {
-                    return Ok(purged);
-                }
-                self.walk_on(&mut walk).await?;
-                continue;
-            }
-            let left = walk.due.len().saturating_sub(rest.min(MAX_CONCURRENT));
-            // Removed from the list first: a record that cannot be purged would block all others.
-            let ids = walk.due.split_off(left);
-            self.purge_all(&ids, &mut purged).await?;
-        }
-        purged.more = true;
-        Ok(purged)
-    }
-
-    fn steps(&self) -> Option<&dyn StepStore> {
-        Some(self)
-    }
-}
-
-#[async_trait]
-impl StepStore for RedisStore {
-    async fn save_step(
-        &self,
-        owner: &Owner,
-        name: &str,
-        payload: &Payload,
-    ) -> Result<FencedWrite, StoreError> {
-        let (key, content) = (self.key(&owner.id), encode::payload(payload));
-        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
-            .text("save")
-            .owner(owner)
-            .number(self.replica_wait.is_some().into())
-            .text(name)
-            .bytes(&content);
-        self.fenced(&call).await
-    }
-
-    async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError> {
-        let key = self.key(&owner.id);
-        let call = ScriptCall::new(&scripts::SAVED_STEPS, &key).owner(owner);
-        decode::saved_steps(self.read(&call).await?)
     }
 }
 
@@ -608,20 +291,22 @@ impl RedisConnection {
 
 #[cfg(feature = "redis-cluster")]
 impl RedisConnection {
-    /// Connects to the cluster that these servers are part of, like [`RedisStore::open_cluster`]: for a cache, or for
+    /// Connects to the cluster that these servers are part of, like [`RedisStore::connect_cluster`]: for a cache, or for
     /// [`wait_for_replicas`](RedisStore::wait_for_replicas).
     ///
     /// Each command takes at most two seconds.
     ///
     /// # Errors
-    /// Those of [`RedisStore::open`].
+    /// Those of [`RedisStore::connect`].
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing has changed.
-    pub async fn open_cluster<'a>(
+    pub async fn connect_cluster<'a>(
         urls: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, StoreError> {
-        Link::open_cluster(urls, DEFAULT_TIMEOUT).await.map(Self)
+        Connection::open_cluster(urls, DEFAULT_TIMEOUT)
+            .await
+            .map(Self)
     }
 }
 
@@ -634,17 +319,13 @@ impl fmt::Debug for RedisConnection {
 
 impl From<ConnectionManager> for RedisConnection {
     fn from(connection: ConnectionManager) -> Self {
-        Self(Link::from(connection))
+        Self(Connection::from(connection))
     }
 }
 
 #[cfg(feature = "redis-cluster")]
 impl From<ClusterConnection> for RedisConnection {
     fn from(connection: ClusterConnection) -> Self {
-        Self(Link::from(connection))
+        Self(Connection::from(connection))
     }
-}
-
-fn task_failed(source: tokio::task::JoinError) -> StoreError {
-    StoreError::new(StoreErrorKind::Other, "a task of the store failed").with_source(source)
 }

@@ -16,8 +16,12 @@ mod recovery_table;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod returning;
 mod rows;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod server;
 mod statements;
 mod step_table;
+mod store;
+mod template;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 pub(super) mod text_row;
 mod transaction;
@@ -31,25 +35,30 @@ pub(super) use cancel::catch_panic;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use cancel::run_to_completion;
 pub(super) use query::{Placeholders, Query, Statement};
+pub(super) use recovery_table::{due_inputs, forget_input, postpone_input, save_input};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(super) use returning::{Returning, claim_returning, purge, try_take_over};
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(super) use rows::GRANTED_COLUMNS;
 pub(super) use rows::Readable;
 #[cfg(feature = "postgres")]
 pub(super) use rows::{corrupt, granted_at, identity, payload, time, unreadable};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use rows::{granted, state};
-pub(super) use statements::{Conditions, Dialect, SharedStatements, Table};
-pub(super) use step_table::{StepDialect, StepStatements, save_new_step, save_step, saved_steps};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(super) use server::{PATIENCE, reach};
+pub(super) use statements::{Dialect, SharedStatements, Table};
+pub(super) use step_table::{save_new_step, save_step, saved_steps};
+pub(super) use store::store;
+#[cfg(test)]
+pub(super) use template::check_statements;
+pub(super) use template::{Template, declare_statements, statement_in};
 pub use transaction::{Cancellation, OpenTransaction};
 pub(super) use transaction::{InTransaction, transactions};
-#[cfg(feature = "mysql")]
-pub(super) use transitions::read_current;
 pub(super) use transitions::{
-    Backend, ClaimTransitions, MAX_CONFLICTS, claim, claim_query, complete, get, interrupt,
-    is_claimable, list, release, renew, resolve, take_over, take_over_query, too_many_conflicts,
+    Backend, MAX_CONFLICTS, SqlStore, claim, claim_query, complete, get, interrupt, list, release,
+    renew, take_over, take_over_query, too_many_conflicts,
 };
+#[cfg(feature = "mysql")]
+pub(super) use transitions::{read_current, resolve};
 
 /// Duration as stored, in microseconds. It is limited so that no sum of a time and two durations overflows. The limit,
 /// 2^61 µs, is 73,000 years.

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use sqlx::error::DatabaseError;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous,
@@ -12,13 +11,10 @@ use sqlx::sqlite::{
 use sqlx::{Sqlite, SqlitePool};
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::key::RecordId;
-use crate::record::{Observation, Outcome, Owner, Payload, Record};
-use crate::store::sql::{self, Backend, Batcher, ClaimTransitions, Query, Returning, Table};
-use crate::store::{
-    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, RecoveryStore,
-    Resolution, Resolved, SavedStep, StepStore, Store,
-};
+use crate::random;
+use crate::record::{Observation, Record};
+use crate::store::sql::{self, Backend, Batcher, Query, Returning, SqlStore, Table};
+use crate::store::{ClaimOutcome, ClaimRequest, Purged};
 
 mod batch;
 pub(super) mod migrate;
@@ -41,7 +37,6 @@ use writer::Writer;
 /// # Ok(()) }
 /// ```
 ///
-/// # Durability
 /// # Durability
 ///
 /// [`open`](Self::open) writes with `synchronous = FULL`: an acknowledged outcome survives a power loss. With `NORMAL`,
@@ -89,20 +84,93 @@ pub struct SqliteStore {
 /// Maximum number of tries of a transition that another process's writer blocks for the whole `busy_timeout`. Such a
 /// transition has changed nothing, so a retry is safe.
 const TRIES: u32 = 5;
+/// Name of a database in memory.
+const IN_MEMORY: &str = ":memory:";
 
 impl SqliteStore {
-    /// Opens a file, creates it if it does not exist, and [migrates](Self::migrate) it.
+    /// Opens a file, creates it if it does not exist, and [migrates](Self::migrate) it. The path `:memory:` opens a
+    /// database [in memory](Self::in_memory).
     ///
     /// # Errors
     /// [`StoreErrorKind::Unavailable`] if the file cannot be opened, [`Corrupt`](StoreErrorKind::Corrupt) if it is not
     /// a database, [`ReadOnly`](StoreErrorKind::ReadOnly) if it cannot be written, and those of
     /// [`migrate`](Self::migrate).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the file may have been created, and each migration is applied or not applied.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
-        let options = Self::connect_options(path);
-        let pool = SqlitePoolOptions::new()
-            .max_connections(5)
-            .acquire_timeout(Duration::from_secs(5))
-            .test_before_acquire(false);
+        let path = path.as_ref();
+        if path.as_os_str() == IN_MEMORY {
+            return Self::in_memory().await;
+        }
+        Self::open_with(pool_options(5), Self::connect_options(path)).await
+    }
+
+    /// Opens the file of a URL such as `sqlite:shop.db` or `sqlite:///var/lib/shop.db?mode=rw`, and
+    /// [migrates](Self::migrate) it. Like [`open`](Self::open), but the query of the URL decides what it names: with
+    /// `mode=rw`, a file that does not exist is an error. `sqlite::memory:` opens a database
+    /// [in memory](Self::in_memory).
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open), and [`Other`](StoreErrorKind::Other) if the URL is invalid.
+    ///
+    /// # Cancel safety
+    /// As for [`open`](Self::open).
+    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        // sqlx takes a URL without a scheme for the path of a file: a typing error would create one.
+        if !url.starts_with("sqlite:") {
+            return Err(StoreError::new(
+                StoreErrorKind::Other,
+                "the URL of a SQLite store begins with `sqlite:`, as in `sqlite:shop.db`; `SqliteStore::open` takes a \
+                 path",
+            ));
+        }
+        let (file, query) = url.split_once('?').unwrap_or((url, ""));
+        let mode = query.split('&').find_map(|it| it.strip_prefix("mode="));
+        if file.ends_with(IN_MEMORY) || mode == Some("memory") {
+            return Self::in_memory().await;
+        }
+        let mut options = with_settings(url.parse().map_err(error)?);
+        if mode.is_none() {
+            options = options.create_if_missing(true);
+        }
+        Self::open_with(pool_options(5), options).await
+    }
+
+    /// Creates a database in memory, and [migrates](Self::migrate) it: for tests, above all of transactional calls. The
+    /// store has one connection, because each connection to such a database has a database of its own. Clones of the
+    /// store share it. The database ends with the last clone.
+    ///
+    /// A transactional call uses the connection until it ends. Calls that run meanwhile wait for it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use idem_runtime::{Idem, SqliteStore};
+    ///
+    /// let store = SqliteStore::in_memory().await?;
+    /// sqlx::raw_sql("CREATE TABLE orders (id TEXT)").execute(store.pool()).await?;
+    /// let idem = Idem::new(store);
+    /// # let _ = idem;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Full`] if there is no memory left.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing remains.
+    pub async fn in_memory() -> Result<Self, StoreError> {
+        // Closing the connection would delete the database.
+        let pool = pool_options(1).idle_timeout(None).max_lifetime(None);
+        Self::open_with(pool, Self::connect_options(IN_MEMORY)).await
+    }
+
+    async fn open_with(
+        pool: SqlitePoolOptions,
+        options: SqliteConnectOptions,
+    ) -> Result<Self, StoreError> {
         // Turning on the write-ahead log takes a lock that SQLite does not wait for, and ten processes may start
         // concurrently.
         let pool = retry_busy(|| pool.clone().connect_with(options.clone()))
@@ -116,12 +184,12 @@ impl SqliteStore {
     /// Settings that [`open`](Self::open) uses: the file is created if it does not exist, with a write-ahead log,
     /// `synchronous = FULL`, and a `busy_timeout` of a second (the store retries a few times).
     pub fn connect_options(path: impl AsRef<Path>) -> SqliteConnectOptions {
-        SqliteConnectOptions::new()
-            .filename(path)
-            .create_if_missing(true)
-            .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full)
-            .busy_timeout(Duration::from_secs(1))
+        with_settings(SqliteConnectOptions::new().filename(path)).create_if_missing(true)
+    }
+
+    /// The connection pool, for the application's own statements.
+    pub fn pool(&self) -> &SqlitePool {
+        &self.pool
     }
 
     /// Creates a store on the caller's pool. It does nothing until it is used. Call [`migrate`](Self::migrate) first.
@@ -156,14 +224,58 @@ impl SqliteStore {
     /// it with its own `sqlx::migrate!`.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`] if a later version of this crate created the tables, and those of any write.
+    /// [`StoreErrorKind::Schema`] if a later version of this crate created the tables, or if each connection of the
+    /// pool has a database of its own, in memory or temporary; and those of any write.
     ///
     /// # Cancel safety
     /// If the future is dropped, each migration is applied or not applied. Call this method again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
+        refuse_private_databases(&self.pool)?;
         let _turn = self.writer.turn().await;
         migrate::run(&self.pool, &self.statements.table, &migrate::RECORDS).await
     }
+}
+
+/// Settings of a pool made by the store.
+fn pool_options(connections: u32) -> SqlitePoolOptions {
+    SqlitePoolOptions::new()
+        .max_connections(connections)
+        .acquire_timeout(Duration::from_secs(5))
+        .test_before_acquire(false)
+}
+
+/// Adds the settings that the store needs.
+fn with_settings(options: SqliteConnectOptions) -> SqliteConnectOptions {
+    options
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(Duration::from_secs(1))
+}
+
+/// Refuses a pool of several connections that would each have a database of its own: one connection would not find the
+/// records of another, and every key would be new to it.
+fn refuse_private_databases(pool: &SqlitePool) -> Result<(), StoreError> {
+    let options = pool.connect_options();
+    let name = options.get_filename().to_string_lossy();
+    if !is_private(&name) || pool.options().get_max_connections() == 1 {
+        return Ok(());
+    }
+    Err(StoreError::new(
+        StoreErrorKind::Schema,
+        "each connection of this pool has a database of its own: use `SqliteStore::in_memory()`, give the pool one \
+         connection, or name a file",
+    ))
+}
+
+/// Returns true for the name of a database that each connection has for itself: in memory and not shared, or temporary.
+/// See <https://www.sqlite.org/inmemorydb.html>.
+fn is_private(name: &str) -> bool {
+    let Some(uri) = name.strip_prefix("file:") else {
+        return name.is_empty() || name == IN_MEMORY;
+    };
+    let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+    let is_temporary = path.is_empty() || path == IN_MEMORY || query.contains("mode=memory");
+    is_temporary && !query.contains("cache=shared")
 }
 
 impl SqliteStore {
@@ -208,11 +320,11 @@ impl Backend for SqliteStore {
     }
 }
 
-impl ClaimTransitions for SqliteStore {
+impl SqlStore for SqliteStore {
     async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<ClaimOutcome>, StoreError> {
         if let Some(record) = self.find(claim).await?
             && !record.is_expired()
-            && !sql::is_claimable(&record, claim)
+            && !claim.may_claim(&record)
         {
             return Ok(Some(ClaimOutcome::Existing(Box::new(record))));
         }
@@ -227,6 +339,11 @@ impl ClaimTransitions for SqliteStore {
     ) -> Result<Option<ClaimOutcome>, StoreError> {
         sql::try_take_over(self, &self.statements.take_over, observed, claim).await
     }
+
+    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+        let SqliteStatements { purge, requeue, .. } = &*self.statements;
+        sql::purge(self, purge, requeue, limit).await
+    }
 }
 
 impl Returning for SqliteStore {
@@ -235,88 +352,14 @@ impl Returning for SqliteStore {
     }
 }
 
-#[async_trait]
-impl Store for SqliteStore {
-    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
-        sql::claim(self, claim).await
-    }
-
-    async fn take_over(
-        &self,
-        observed: &Observation,
-        claim: &ClaimRequest,
-    ) -> Result<ClaimOutcome, StoreError> {
-        sql::take_over(self, observed, claim).await
-    }
-
-    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
-        sql::renew(self, owner, lease).await
-    }
-
-    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
-        sql::complete(self, owner, outcome).await
-    }
-
-    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        sql::release(self, owner).await
-    }
-
-    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        sql::interrupt(self, owner).await
-    }
-
-    async fn resolve(
-        &self,
-        observed: &Observation,
-        resolution: &Resolution,
-    ) -> Result<Resolved, StoreError> {
-        sql::resolve(self, observed, resolution).await
-    }
-
-    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
-        sql::get(self, id).await
-    }
-
-    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
-        sql::list(self, filter, page).await
-    }
-
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        let SqliteStatements { purge, requeue, .. } = &*self.statements;
-        sql::purge(self, purge, requeue, limit).await
-    }
-
-    fn recovery(&self) -> Option<&dyn RecoveryStore> {
-        Some(self)
-    }
-
-    fn steps(&self) -> Option<&dyn StepStore> {
-        Some(self)
-    }
-}
-
-#[async_trait]
-impl StepStore for SqliteStore {
-    async fn save_step(
-        &self,
-        owner: &Owner,
-        name: &str,
-        payload: &Payload,
-    ) -> Result<FencedWrite, StoreError> {
-        sql::save_step(self, &self.statements.steps, owner, name, payload).await
-    }
-
-    async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError> {
-        sql::saved_steps(self, &self.statements.steps, owner).await
-    }
-}
+sql::store!(SqliteStore);
 
 /// Retries a transition that failed because another process was writing.
 pub(super) async fn retry_busy<T, F>(run: impl FnMut() -> F) -> Result<T, sqlx::Error>
 where
     F: Future<Output = Result<T, sqlx::Error>>,
 {
-    let pause = |tried: u32| Duration::from_millis(1 + rand::random::<u64>() % (10 << tried));
+    let pause = |tried: u32| Duration::from_millis(1 + random::number() % (10 << tried));
     sql::retry(TRIES, is_busy, pause, run).await
 }
 

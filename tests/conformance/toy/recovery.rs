@@ -9,7 +9,7 @@ use idem_runtime::record::{Owner, Payload, State, Timestamp};
 use idem_runtime::store::{FencedWrite, RecoveryInput, RecoveryStore, Resolved};
 
 use super::{Inner, ToyStore};
-use crate::mutants::Bug;
+use crate::bug::Bug;
 
 /// A recovery input, and the operation under which it is found.
 #[derive(Debug, Clone)]
@@ -109,29 +109,18 @@ impl RecoveryStore for ToyStore {
         Ok(due)
     }
 
-    async fn postpone(
+    async fn begin_recovery(
         &self,
         kept: &RecoveryInput,
         by: Duration,
-        recovering: bool,
     ) -> Result<Resolved, StoreError> {
-        let mut inner = self.lock();
-        let Some(row) = as_read(&mut inner, kept, self.has(Bug::PostponedHoweverRead)) else {
-            return Ok(match self.has(Bug::PostponedByAll) {
-                true => Resolved::Done,
-                false => Resolved::Stale,
-            });
-        };
-        let now: Timestamp = SystemTime::now().into();
-        let by = match self.has(Bug::PostponedForNothing) {
-            true => Duration::ZERO,
-            false => by,
-        };
-        // Never the previous due time.
-        row.kept.due_at = now.after(by.max(Duration::from_micros(1)));
-        let counts = recovering && !self.has(Bug::RecoveriesAreNotCounted);
-        row.kept.recoveries += u32::from(counts || self.has(Bug::LooksAreCounted));
-        Ok(Resolved::Done)
+        let counted = !self.has(Bug::RecoveriesAreNotCounted);
+        Ok(self.postpone_and_count(kept, by, u32::from(counted)))
+    }
+
+    async fn postpone(&self, kept: &RecoveryInput, by: Duration) -> Result<Resolved, StoreError> {
+        let counted = self.has(Bug::LooksAreCounted);
+        Ok(self.postpone_and_count(kept, by, u32::from(counted)))
     }
 
     async fn forget(&self, kept: &RecoveryInput) -> Result<Resolved, StoreError> {
@@ -145,6 +134,27 @@ impl RecoveryStore for ToyStore {
         }
         inner.kept.remove(&kept.id);
         Ok(Resolved::Done)
+    }
+}
+
+impl ToyStore {
+    fn postpone_and_count(&self, kept: &RecoveryInput, by: Duration, recoveries: u32) -> Resolved {
+        let mut inner = self.lock();
+        let Some(row) = as_read(&mut inner, kept, self.has(Bug::PostponedHoweverRead)) else {
+            return match self.has(Bug::PostponedByAll) {
+                true => Resolved::Done,
+                false => Resolved::Stale,
+            };
+        };
+        let now: Timestamp = SystemTime::now().into();
+        let by = match self.has(Bug::PostponedForNothing) {
+            true => Duration::ZERO,
+            false => by,
+        };
+        // Never the previous due time.
+        row.kept.due_at = now.after(by.max(Duration::from_micros(1)));
+        row.kept.recoveries += recoveries;
+        Resolved::Done
     }
 }
 

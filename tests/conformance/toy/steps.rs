@@ -8,7 +8,7 @@ use idem_runtime::record::{Owner, Payload};
 use idem_runtime::store::{FencedWrite, SavedStep, StepStore};
 
 use super::ToyStore;
-use crate::mutants::Bug;
+use crate::bug::Bug;
 
 /// Number of steps that a record has room for under [`Bug::StepsAreBounded`].
 const ROOM: usize = 64;

@@ -11,22 +11,22 @@ use tokio::time::error::Elapsed;
 
 use super::calls::{self, Book, ChargeError};
 use super::database::OnePool;
-use super::leaving::{Attempted, Leave, Pace, suspect, until_left};
+use super::dropping::{Attempted, DropTime, Pace, suspect, until_dropped};
 use super::relaying;
 use crate::worker::wall_clock;
 
 /// Time for which several workers use a shared key, in milliseconds.
-const SHARED_KEY_LIFE: u64 = 60;
+const SHARED_KEY_PERIOD: u64 = 60;
 /// Time for which the workers use a key that is locked at times, in milliseconds.
-const BUSY_KEY_LIFE: u64 = 2_000;
+const BUSY_KEY_PERIOD: u64 = 2_000;
 /// Time limit for one of the application's own statements, with the server up.
 const STATEMENT: Duration = Duration::from_secs(10);
 /// Number of messages that the purger and the application's own purge remove in one batch.
 const PURGED: u32 = 100;
 const ORDERINGS: usize = 4;
 
-/// Runs the application's own statements and waits for them at most [`STATEMENT`]. They run to completion in any case: a
-/// statement of the application that is dropped halfway can leave its connection out of step with the server.
+/// Runs the application's own statements and waits for them at most [`STATEMENT`]. They run to completion in any case:
+/// a statement of the application that is dropped halfway can leave its connection out of step with the server.
 async fn in_time<T: Send + 'static>(
     statements: impl Future<Output = T> + Send + 'static,
 ) -> Result<T, Elapsed> {
@@ -77,7 +77,7 @@ pub(super) struct Shop<S: OnePool> {
 /// The current key that is locked at times.
 pub(super) fn busy_key(begun_at: u64) -> String {
     let age = wall_clock().saturating_sub(begun_at);
-    format!("busy-{}", age / BUSY_KEY_LIFE)
+    format!("busy-{}", age / BUSY_KEY_PERIOD)
 }
 
 impl Plain {
@@ -87,7 +87,7 @@ impl Plain {
             return self.book.own_key();
         }
         let age = wall_clock().saturating_sub(self.begun_at);
-        let number = age / SHARED_KEY_LIFE + rand::rng().random_range(0..4);
+        let number = age / SHARED_KEY_PERIOD + rand::rng().random_range(0..4);
         format!("shared-{number}")
     }
 
@@ -123,7 +123,7 @@ impl Plain {
 
     async fn purge(&self) {
         let purging = self.idem.store().purge(PURGED);
-        until_left(Leave::at_random(), purging).await;
+        until_dropped(DropTime::at_random(), purging).await;
     }
 }
 
@@ -171,7 +171,11 @@ impl Work for Plain {
         let begun_at = wall_clock();
         let id = "0".repeat(64);
         let scope = idem_runtime::Scope::none();
-        let found = self.idem.records().find("mixed.none", &id, &scope).await;
+        let found = self
+            .idem
+            .records()
+            .find_scoped("mixed.none", &id, &scope)
+            .await;
         if let Err(error) = found {
             suspect(&self.book, "connection", begun_at, &format!("{error:?}"));
         }
@@ -274,17 +278,19 @@ impl<S: OnePool> Shop<S> {
         let ordering = format!("{name}.{which}");
         let message = self.plain.book.next_id();
         let payload = (message.clone(), *number);
-        let leave = if rand::rng().random_bool(0.3) {
-            Leave::at_random()
+        let drop_time = if rand::rng().random_bool(0.3) {
+            DropTime::at_random()
         } else {
-            Leave::Never
+            DropTime::Never
         };
         let (pool, row) = (self.pool.clone(), format!("outbox:{message}"));
         let enqueue = in_time(async move {
             let mut outer = S::begin_own(&pool).await?;
             S::charge(S::connection(&mut outer), &row, &ordering).await?;
             let enqueued = outbox::message(relaying::TOPIC, &payload).ordered_by(&ordering);
-            let enqueued = until_left(leave, S::enqueue(&mut outer, enqueued)).await.0;
+            let enqueued = until_dropped(drop_time, S::enqueue(&mut outer, enqueued))
+                .await
+                .0;
             match enqueued {
                 Some(Ok(())) if rand::rng().random_bool(0.85) => S::commit_own(outer).await?,
                 Some(Err(error)) => {
@@ -297,7 +303,7 @@ impl<S: OnePool> Shop<S> {
         });
         let enqueued = enqueue.await;
         if !matches!(enqueued, Ok(Ok(()))) {
-            let what = format!("{message}: {enqueued:?} with {leave:?}");
+            let what = format!("{message}: {enqueued:?} with {drop_time:?}");
             self.suspect("statement", begun_at, &what);
         }
     }
@@ -332,7 +338,7 @@ impl<S: OnePool> Work for Shop<S> {
             95..98 => self.plain.brief().await,
             98 => {
                 let migrating = self.idem.store().migrate_again();
-                until_left(Leave::at_random(), migrating).await;
+                until_dropped(DropTime::at_random(), migrating).await;
             }
             _ => self.plain.purge().await,
         }

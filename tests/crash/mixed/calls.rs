@@ -9,7 +9,7 @@ use idem_runtime::{Error, Idem, StoreError, idempotent};
 use rand::RngExt;
 
 use super::database::{Connection, OnePool};
-use super::heard::{Voice, lock};
+use super::reports::{Voice, lock};
 
 /// Lease of leased calls. It is longer than the checks of a pause take, so that the checks see a record without an
 /// owner.
@@ -21,7 +21,7 @@ pub(super) const STORE_PATIENCE: Duration = Duration::from_secs(4);
 /// Errors of a charge.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChargeError {
-    #[error("it failed before its effect")]
+    #[error("the charge failed before its effect")]
     Failed,
     #[error("a statement of the body failed")]
     Database(#[from] sqlx::Error),
@@ -33,7 +33,7 @@ pub(super) enum ChargeError {
 
 /// A dropped call: its mode and key, and the time at which it started.
 #[derive(Debug, Clone)]
-pub(super) struct Left {
+pub(super) struct Dropped {
     pub(super) mode: &'static str,
     pub(super) key: String,
     pub(super) begun_at: u64,
@@ -48,7 +48,7 @@ pub(super) struct Book {
     recent: Mutex<VecDeque<String>>,
     /// Calls whose bodies were polled since the last pause.
     started: Mutex<BTreeSet<(&'static str, String)>>,
-    left: Mutex<Vec<Left>>,
+    dropped: Mutex<Vec<Dropped>>,
 }
 
 impl Book {
@@ -59,7 +59,7 @@ impl Book {
             next: AtomicU64::new(0),
             recent: Mutex::default(),
             started: Mutex::default(),
-            left: Mutex::default(),
+            dropped: Mutex::default(),
         }
     }
 
@@ -96,13 +96,13 @@ impl Book {
         lock(&self.started).contains(&(mode, key.to_owned()))
     }
 
-    pub(super) fn left(&self, left: Left) {
-        lock(&self.left).push(left);
+    pub(super) fn dropped(&self, dropped: Dropped) {
+        lock(&self.dropped).push(dropped);
     }
 
     /// Takes the calls that were dropped since the last pause.
-    pub(super) fn take_left(&self) -> Vec<Left> {
-        std::mem::take(&mut lock(&self.left))
+    pub(super) fn take_dropped(&self) -> Vec<Dropped> {
+        std::mem::take(&mut lock(&self.dropped))
     }
 
     fn took_effect(&self, mode: &str, key: &str) -> String {

@@ -7,15 +7,16 @@ use idem_runtime::{Idem, Scope, State};
 
 use tokio::time::Instant;
 
-use super::calls::{Book, Left, STORE_TIMEOUT};
+use super::calls::{Book, Dropped, STORE_TIMEOUT};
 use super::database::{CONNECTIONS, OnePool};
-use super::leaving::suspect;
+use super::dropping::suspect;
 use crate::worker::wall_clock;
 
-/// Time that the release of a record may take beyond the store time-out, since the machine is busy.
-const MARGIN: Duration = Duration::from_millis(1_500);
+/// Time that the release of a record may take beyond the store time-out: the server may have come back a moment before
+/// the pause, with broken connections in the pool, and the machine is busy.
+const MARGIN: Duration = Duration::from_secs(4);
 /// Time limit for acquiring all connections of the pool and for their answers.
-const LENT_WITHIN: Duration = Duration::from_secs(10);
+const ACQUIRED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Acquires all connections of the pool, and asks the server whether one of them is in a transaction. Returns the
 /// number of connections that it checked.
@@ -25,7 +26,7 @@ pub(super) async fn inspect_pool<S: OnePool>(book: &Book, pool: &S::Pool, addres
     // An unexpected message on a connection makes its driver panic.
     let inspection = tokio::spawn(async move {
         let mut wrong = Vec::new();
-        let deadline = Instant::now() + LENT_WITHIN;
+        let deadline = Instant::now() + ACQUIRED_WITHIN;
         let mut lent = Vec::new();
         while lent.len() < CONNECTIONS {
             match tokio::time::timeout_at(deadline, S::acquire(&pool)).await {
@@ -42,7 +43,7 @@ pub(super) async fn inspect_pool<S: OnePool>(book: &Book, pool: &S::Pool, addres
             }
         }
         let asked = S::in_transaction(&mut lent, &address, &name);
-        match tokio::time::timeout(LENT_WITHIN, asked).await {
+        match tokio::time::timeout(ACQUIRED_WITHIN, asked).await {
             Ok(Ok(0)) => {}
             Ok(Ok(found)) => wrong.push((
                 "transaction",
@@ -63,15 +64,15 @@ pub(super) async fn inspect_pool<S: OnePool>(book: &Book, pool: &S::Pool, addres
 /// number of records that it read.
 pub(super) async fn find_strays(book: &Book, idem: &Idem) -> usize {
     let deadline = Instant::now() + STORE_TIMEOUT + MARGIN;
-    let mut left = book.take_left();
-    left.retain(|it| is_to_be_given_back(book, it));
+    let mut dropped = book.take_dropped();
+    dropped.retain(|it| must_be_released(book, it));
     let mut looked_at = 0;
     let scope = Scope::none();
     loop {
         let mut running = Vec::new();
-        for call in left {
+        for call in dropped {
             let operation = format!("mixed.{}", call.mode);
-            let found = idem.records().find(&operation, &call.key, &scope);
+            let found = idem.records().find_scoped(&operation, &call.key, &scope);
             match found.await {
                 Ok(Some(record)) if record.state != State::Running => {}
                 Ok(None) => {}
@@ -89,14 +90,14 @@ pub(super) async fn find_strays(book: &Book, idem: &Idem) -> usize {
             }
             return looked_at;
         }
-        left = running.into_iter().map(|(call, _)| call).collect();
+        dropped = running.into_iter().map(|(call, _)| call).collect();
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
 /// Returns true if the record of a dropped call must be released. Under `rerun` a body that was polled keeps its record
 /// until the lease expires, as after a crash.
-fn is_to_be_given_back(book: &Book, call: &Left) -> bool {
+fn must_be_released(book: &Book, call: &Dropped) -> bool {
     let is_leased = matches!(call.mode, "rerun" | "refuse" | "steps");
     let stays = call.mode != "refuse" && book.has_started(call.mode, &call.key);
     is_leased && book.is_own(&call.key) && !stays

@@ -11,7 +11,7 @@ use tokio::task::{JoinHandle, block_in_place};
 
 use super::callers::busy_key;
 use super::database::OnePool;
-use super::heard::{Suspect, lock};
+use super::reports::{Suspect, lock};
 use crate::worker::wall_clock;
 
 /// Time in which clients must be connected again after the server is back, in milliseconds.

@@ -9,61 +9,61 @@ use idem_runtime::{Idem, MemoryStore, MySqlStore, PostgresStore, SqliteStore, St
 use idem_tests::backends::{self, MYSQL, POSTGRES};
 use idem_tests::ledger::Ledger;
 
-use super::calls::{self, Book, Left};
+use super::calls::{self, Book, Dropped};
 use super::checks::{find_strays, inspect_pool};
 use super::database::{CONNECTIONS, OnePool};
-use super::heard::{Heard, Voice, lock};
+use super::reports::{Reports, Voice, lock};
 use super::verdict::{Records, Verdict};
 use super::worker::handle;
 
-fn book() -> (Book, Arc<Mutex<Heard>>) {
-    let heard = Arc::default();
-    (Book::new(Voice::Here(1, Arc::clone(&heard))), heard)
+fn book() -> (Book, Arc<Mutex<Reports>>) {
+    let reports = Arc::default();
+    (Book::new(Voice::Here(1, Arc::clone(&reports))), reports)
 }
 
-fn kinds(heard: &Mutex<Heard>) -> Vec<String> {
-    let heard = lock(heard);
-    heard.suspects.iter().map(|it| it.kind.clone()).collect()
+fn kinds(reports: &Mutex<Reports>) -> Vec<String> {
+    let reports = lock(reports);
+    reports.suspects.iter().map(|it| it.kind.clone()).collect()
 }
 
 /// Simulates a `BEGIN` whose caller was dropped before the answer came.
-async fn a_transaction_that_was_left_open_is_found<S: OnePool>(address: &str) {
-    let (book, heard) = book();
+async fn an_open_transaction_is_found<S: OnePool>(address: &str) {
+    let (book, reports) = book();
     let (_, pool) = S::open(address, &book.name).await.unwrap();
     assert_eq!(inspect_pool::<S>(&book, &pool, address).await, CONNECTIONS);
-    assert!(kinds(&heard).is_empty());
+    assert!(kinds(&reports).is_empty());
 
     let mut lent = S::acquire(&pool).await.unwrap();
     S::execute(&mut lent, "BEGIN").await.unwrap();
     drop(lent);
     assert_eq!(inspect_pool::<S>(&book, &pool, address).await, CONNECTIONS);
-    assert_eq!(kinds(&heard), ["transaction"]);
+    assert_eq!(kinds(&reports), ["transaction"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_that_was_left_open_is_found_on_sqlite() {
+async fn an_open_transaction_is_found_on_sqlite() {
     let directory = tempfile::tempdir().unwrap();
     let address = format!("sqlite://{}/records.sqlite", directory.path().display());
-    a_transaction_that_was_left_open_is_found::<SqliteStore>(&address).await;
+    an_open_transaction_is_found::<SqliteStore>(&address).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn a_transaction_that_was_left_open_is_found_on_postgres() {
+async fn an_open_transaction_is_found_on_postgres() {
     let address = backends::variable(POSTGRES).unwrap();
-    a_transaction_that_was_left_open_is_found::<PostgresStore>(&address).await;
+    an_open_transaction_is_found::<PostgresStore>(&address).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-async fn a_transaction_that_was_left_open_is_found_on_mariadb() {
+async fn an_open_transaction_is_found_on_mariadb() {
     let address = backends::variable(MYSQL).unwrap();
-    a_transaction_that_was_left_open_is_found::<MySqlStore>(&address).await;
+    an_open_transaction_is_found::<MySqlStore>(&address).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_record_without_an_owner_is_found() {
-    let (book, heard) = book();
+    let (book, reports) = book();
     let idem: Idem = handle(MemoryStore::new()).erased();
     let key = loop {
         let key = book.next_id();
@@ -76,24 +76,24 @@ async fn a_record_without_an_owner_is_found() {
         }
     };
     for key in [key, book.next_id()] {
-        book.left(Left {
+        book.dropped(Dropped {
             mode: "refuse",
             key,
             begun_at: 0,
         });
     }
     assert!(find_strays(&book, &idem).await >= 2);
-    assert_eq!(kinds(&heard), ["stray"]);
+    assert_eq!(kinds(&reports), ["stray"]);
 }
 
 /// Compares a ledger and records after a joined call that was committed, with one change applied. Returns the faults.
-fn judged(change: impl FnOnce(&mut Heard, &mut Ledger, &mut Records)) -> Vec<String> {
+fn judged(change: impl FnOnce(&mut Reports, &mut Ledger, &mut Records)) -> Vec<String> {
     let (key, receipt) = ("w-1", "0123456789abcdef");
-    let mut heard = Heard::default();
-    heard.hear(1, &format!("answer joined {key} {receipt}"));
-    heard.hear(1, "outer w-2 committed");
-    heard.hear(1, "delivered w-3 w.0 1 1000");
-    heard.hear(1, "delivered w-4 w.0 2 2000");
+    let mut reports = Reports::default();
+    reports.hear(1, &format!("answer joined {key} {receipt}"));
+    reports.hear(1, "outer w-2 committed");
+    reports.hear(1, "delivered w-3 w.0 1 1000");
+    reports.hear(1, "delivered w-4 w.0 2 2000");
     let rows = [
         "joined:w-1",
         "outer:w-2.before",
@@ -109,18 +109,18 @@ fn judged(change: impl FnOnce(&mut Heard, &mut Ledger, &mut Records)) -> Vec<Str
     let of_key = ("joined".to_owned(), key.to_owned());
     let record = (State::Completed, Some(receipt.to_owned()));
     let mut records: Records = BTreeMap::from([(of_key, record)]);
-    change(&mut heard, &mut ledger, &mut records);
+    change(&mut reports, &mut ledger, &mut records);
 
     let mut verdict = Verdict::default();
-    verdict.judge_acknowledged(&heard, &records);
-    verdict.judge_transactions(&heard, &ledger, &records);
-    verdict.judge_messages(&heard, &ledger);
-    verdict.judge_effects(&heard);
+    verdict.judge_acknowledged(&reports, &records);
+    verdict.judge_transactions(&reports, &ledger, &records);
+    verdict.judge_messages(&reports, &ledger);
+    verdict.judge_effects(&reports);
     verdict.broken()
 }
 
 #[test]
-fn a_committed_call_is_as_promised() {
+fn a_committed_call_breaks_no_guarantee() {
     assert!(judged(|_, _, _| {}).is_empty());
 }
 
@@ -131,29 +131,29 @@ fn broken_guarantees_are_reported_by_name() {
         ledger.remove("joined:w-1");
     });
     assert_eq!(lost, ["lost acknowledged outcomes"]);
-    let apart = judged(|_, ledger, _| drop(ledger.remove("joined:w-1")));
-    assert_eq!(apart, ["effects and records apart"]);
+    let disagreement = judged(|_, ledger, _| drop(ledger.remove("joined:w-1")));
+    assert_eq!(disagreement, ["effects and records disagree"]);
     let torn = judged(|_, ledger, _| drop(ledger.remove("outer:w-2.before")));
     assert_eq!(torn, ["torn transactions"]);
-    let uncommitted = judged(|heard, _, _| heard.hear(1, "outer w-2 rolled-back"));
+    let uncommitted = judged(|reports, _, _| reports.hear(1, "outer w-2 rolled-back"));
     assert_eq!(uncommitted, ["torn transactions"]);
     let double = judged(|_, ledger, _| {
         let row = ledger.get_mut("joined:w-1").unwrap();
         row.push("fedcba9876543210".to_owned());
     });
     assert_eq!(double, ["double effects"]);
-    let refused_twice = judged(|heard, _, _| {
-        heard.hear(1, "effect refuse w-9 0123456789abcdef");
-        heard.hear(1, "effect refuse w-9 fedcba9876543210");
+    let refused_twice = judged(|reports, _, _| {
+        reports.hear(1, "effect refuse w-9 0123456789abcdef");
+        reports.hear(1, "effect refuse w-9 fedcba9876543210");
     });
     assert_eq!(refused_twice, ["double effects"]);
-    let undelivered = judged(|heard, _, _| heard.deliveries.truncate(1));
+    let undelivered = judged(|reports, _, _| reports.deliveries.truncate(1));
     assert_eq!(undelivered, ["lost messages"]);
     let rolled_back = judged(|_, ledger, _| drop(ledger.remove("outbox:w-4")));
     assert_eq!(
         rolled_back,
         ["messages of transactions that were rolled back"]
     );
-    let disordered = judged(|heard, _, _| heard.hear(1, "delivered w-3 w.0 1 3000"));
+    let disordered = judged(|reports, _, _| reports.hear(1, "delivered w-3 w.0 1 3000"));
     assert_eq!(disordered, ["messages out of order"]);
 }

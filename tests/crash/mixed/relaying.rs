@@ -4,18 +4,17 @@ use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use idem_runtime::Error;
-use idem_runtime::outbox::{Message, Outbox, RelayGuard};
+use idem_runtime::outbox::{Message, Outbox, Relay, RelayGuard};
 use rand::RngExt;
 
 use super::database::Payload;
-use super::heard::Voice;
+use super::reports::Voice;
 
 pub(super) const TOPIC: &str = "mixed.charged";
 
 /// Starts a relay whose handler fails at times.
 pub(super) fn start(outbox: &Outbox, voice: Voice) -> Result<RelayGuard, Error> {
-    outbox
-        .relay()
+    Relay::new(outbox)
         .on(TOPIC, move |message: Message<Payload>| {
             let voice = voice.clone();
             async move {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use idem_runtime::store::{Filter, PageRequest};
 use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, Record, SqliteStore, State};
 use idem_tests::ledger::Ledger;
 use tokio::task::JoinSet;
@@ -13,8 +14,8 @@ use tokio::task::JoinSet;
 use super::calls::{self, Book, ChargeError};
 use super::database::OnePool;
 use super::faults::Outages;
-use super::heard::{Call, Delivery, Heard, Voice, lock};
 use super::relaying;
+use super::reports::{Call, Delivery, Reports, Voice, lock};
 use super::worker::{handle, until_it_answers};
 use crate::Counts;
 use crate::backend;
@@ -36,7 +37,7 @@ const SUSPICIONS: [(&str, &str, bool); 14] = [
         "pools with a connection in a transaction",
         false,
     ),
-    ("connection", "connections that do not answer", false),
+    ("connection", "connections that do not answer", true),
     (
         "unseen",
         "acknowledged outcomes that another session does not see",
@@ -45,12 +46,12 @@ const SUSPICIONS: [(&str, &str, bool); 14] = [
     (
         "interrupted",
         "keys that are interrupted although nothing ran",
-        false,
+        true,
     ),
     ("panic", "panics", false),
     ("hung", "workers whose calls do not end", false),
-    ("died", "workers that died by themselves", false),
-    ("silent", "workers that do not come to a pause", false),
+    ("died", "workers that died without a kill", false),
+    ("silent", "workers that do not pause", false),
     ("failed", "unrelated calls that failed", true),
     (
         "unrecorded",
@@ -60,7 +61,7 @@ const SUSPICIONS: [(&str, &str, bool); 14] = [
     ("slow", "unrelated answers later than 1 s", true),
     (
         "statement",
-        "statements of the application that failed behind a call",
+        "statements of the application that failed after a call",
         true,
     ),
 ];
@@ -125,32 +126,32 @@ impl Verdict {
 pub(super) async fn judge(
     address: &str,
     idem: &Idem,
-    heard: &Arc<Mutex<Heard>>,
+    reports: &Arc<Mutex<Reports>>,
     outages: &Outages,
     begun_at: u64,
 ) -> anyhow::Result<Verdict> {
     let mut verdict = Verdict::default();
     let records = records(idem).await?;
-    verdict.judge_suspects(&lock(heard), outages, begun_at);
-    verdict.judge_acknowledged(&lock(heard), &records);
+    verdict.judge_suspects(&lock(reports), outages, begun_at);
+    verdict.judge_acknowledged(&lock(reports), &records);
     match address.split(':').next() {
         Some("sqlite") => {
-            judge_database::<SqliteStore>(&mut verdict, address, heard, &records).await?;
+            judge_database::<SqliteStore>(&mut verdict, address, reports, &records).await?;
         }
         Some("postgres") => {
-            judge_database::<PostgresStore>(&mut verdict, address, heard, &records).await?;
+            judge_database::<PostgresStore>(&mut verdict, address, reports, &records).await?;
         }
         Some("mysql") => {
-            judge_database::<MySqlStore>(&mut verdict, address, heard, &records).await?;
+            judge_database::<MySqlStore>(&mut verdict, address, reports, &records).await?;
         }
         _ => {
             let call = |(mode, key): Call, book: Arc<Book>, idem: Idem| async move {
                 call_plainly(&idem, &book, &mode, &key).await
             };
-            call_to_their_ends(&mut verdict, idem, heard, &records, call).await;
+            call_to_their_ends(&mut verdict, idem, reports, &records, call).await;
         }
     }
-    verdict.judge_effects(&lock(heard));
+    verdict.judge_effects(&lock(reports));
     Ok(verdict)
 }
 
@@ -158,11 +159,14 @@ pub(super) async fn judge(
 pub(super) type Records = BTreeMap<Call, (State, Option<String>)>;
 
 async fn records(idem: &Idem) -> anyhow::Result<Records> {
-    // The nodes of a restarted cluster answer at first, and serve some seconds later.
-    let listed = until_it_answers(|| backend::records(idem));
-    let listed = tokio::time::timeout(ENDED_WITHIN, listed).await;
-    let listed = listed.context("the records cannot be listed")?;
-    let records = listed.into_iter().map(|record| {
+    // The nodes of a restarted cluster answer at first, and serve some seconds later. Redis scans all keys for each
+    // page, so a long round has no useful time limit for all of them.
+    let read = async |page: &PageRequest| {
+        let list = || async { Ok(idem.store().list(&Filter::default(), page).await?) };
+        let listed = tokio::time::timeout(ENDED_WITHIN, until_it_answers(list)).await;
+        listed.context("the records cannot be listed")
+    };
+    let records = backend::all_pages(read).await?.into_iter().map(|record| {
         let operation = record.identity.operation.as_str();
         let mode = operation.trim_start_matches("mixed.").to_owned();
         let key = record.identity.key.as_str().to_owned();
@@ -172,11 +176,11 @@ async fn records(idem: &Idem) -> anyhow::Result<Records> {
 }
 
 impl Verdict {
-    fn judge_suspects(&mut self, heard: &Heard, outages: &Outages, begun_at: u64) {
-        self.calls = heard.calls.clone();
-        (self.drops, self.polls) = (heard.drops, heard.polls);
-        (self.connections, self.records) = (heard.connections, heard.records);
-        for suspect in &heard.suspects {
+    fn judge_suspects(&mut self, reports: &Reports, outages: &Outages, begun_at: u64) {
+        self.calls = reports.calls.clone();
+        (self.drops, self.polls) = (reports.drops, reports.polls);
+        (self.connections, self.records) = (reports.connections, reports.records);
+        for suspect in &reports.suspects {
             let known = SUSPICIONS.iter().find(|it| it.0 == suspect.kind);
             let may_be_excused = known.is_none_or(|(_, _, may_be_excused)| *may_be_excused);
             let is_excused = may_be_excused && outages.excuse(suspect);
@@ -191,22 +195,22 @@ impl Verdict {
         }
     }
 
-    pub(super) fn judge_acknowledged(&mut self, heard: &Heard, records: &Records) {
-        self.acknowledged = heard.acknowledged.len();
-        for (call, told) in &heard.acknowledged {
+    pub(super) fn judge_acknowledged(&mut self, reports: &Reports, records: &Records) {
+        self.acknowledged = reports.acknowledged.len();
+        for (call, receipts) in &reports.acknowledged {
             let found = records.get(call);
-            let is_kept = matches!(found, Some((State::Completed, Some(receipt)))
-            if told.len() == 1 && told.contains(receipt));
-            if !is_kept {
-                let example = format!("{call:?} told {told:?}, found {found:?}");
+            let is_stored = matches!(found, Some((State::Completed, Some(receipt)))
+            if receipts.len() == 1 && receipts.contains(receipt));
+            if !is_stored {
+                let example = format!("{call:?} acknowledged {receipts:?}, found {found:?}");
                 self.breaks("lost acknowledged outcomes", &example);
             }
         }
     }
 
     /// "At most once" means one effect, independent of the callers' answers.
-    pub(super) fn judge_effects(&mut self, heard: &Heard) {
-        for (call, receipts) in &heard.effects {
+    pub(super) fn judge_effects(&mut self, reports: &Reports) {
+        for (call, receipts) in &reports.effects {
             if call.0 == "refuse" && receipts.len() > 1 {
                 self.breaks("double effects", &format!("{call:?}: {receipts:?}"));
             }
@@ -214,7 +218,12 @@ impl Verdict {
     }
 
     /// An effect is committed if and only if its record is, and the caller's transaction as a whole or not at all.
-    pub(super) fn judge_transactions(&mut self, heard: &Heard, ledger: &Ledger, records: &Records) {
+    pub(super) fn judge_transactions(
+        &mut self,
+        reports: &Reports,
+        ledger: &Ledger,
+        records: &Records,
+    ) {
         self.ledger_rows = ledger.values().map(Vec::len).sum();
         for (row, receipts) in ledger {
             if is_exactly_once(row) && receipts.len() > 1 {
@@ -228,7 +237,7 @@ impl Verdict {
             if receipts.contains(receipt));
             if !agrees {
                 let example = format!("{row}: effect {receipts:?}, record {found:?}");
-                self.breaks("effects and records apart", &example);
+                self.breaks("effects and records disagree", &example);
             }
         }
         for ((mode, key), (state, receipt)) in records {
@@ -239,23 +248,23 @@ impl Verdict {
             };
             if needs_row && !has_row {
                 let example = format!("{mode} {key}: record {state:?} {receipt:?}, no effect");
-                self.breaks("effects and records apart", &example);
+                self.breaks("effects and records disagree", &example);
             }
             if matches!(mode.as_str(), "tx" | "joined") && *state != State::Completed {
                 let example = format!("{mode} {key}: {state:?}");
-                self.breaks("effects and records apart", &example);
+                self.breaks("effects and records disagree", &example);
             }
         }
-        let mut outers: BTreeSet<&str> = heard.outer.keys().map(String::as_str).collect();
+        let mut outers: BTreeSet<&str> = reports.outer.keys().map(String::as_str).collect();
         let rows = ledger.keys().filter_map(|row| row.strip_prefix("outer:"));
         outers.extend(rows.filter_map(|row| row.split_once('.').map(|(id, _)| id)));
         for id in outers {
             let has = |part| ledger.contains_key(&format!("outer:{id}.{part}"));
             let (before, within, after) = (has("before"), has("within"), has("after"));
-            let committed = heard.outer.get(id);
+            let committed = reports.outer.get(id);
             let is_whole = before == after && (!within || before);
-            let as_told = committed.is_none_or(|committed| *committed == before);
-            if !is_whole || !as_told {
+            let as_reported = committed.is_none_or(|committed| *committed == before);
+            if !is_whole || !as_reported {
                 let example = format!(
                     "{id}: before {before}, within {within}, after {after}, committed {committed:?}"
                 );
@@ -265,8 +274,8 @@ impl Verdict {
     }
 
     /// A message is delivered if and only if it was committed, and in the order of its ordering key.
-    pub(super) fn judge_messages(&mut self, heard: &Heard, ledger: &Ledger) {
-        let delivered: BTreeSet<&str> = heard
+    pub(super) fn judge_messages(&mut self, reports: &Reports, ledger: &Ledger) {
+        let delivered: BTreeSet<&str> = reports
             .deliveries
             .iter()
             .map(|it| it.message.as_str())
@@ -283,7 +292,7 @@ impl Verdict {
             self.breaks("messages of transactions that were rolled back", stray);
         }
         let mut by_ordering: BTreeMap<&str, Vec<&Delivery>> = BTreeMap::new();
-        for delivery in &heard.deliveries {
+        for delivery in &reports.deliveries {
             by_ordering
                 .entry(&delivery.ordering)
                 .or_default()
@@ -305,13 +314,13 @@ impl Verdict {
 async fn judge_database<S: OnePool>(
     verdict: &mut Verdict,
     address: &str,
-    heard: &Arc<Mutex<Heard>>,
+    reports: &Arc<Mutex<Reports>>,
     records: &Records,
 ) -> anyhow::Result<()> {
     let (store, pool) = S::open(address, "judge").await?;
     let ledger = S::ledger(&pool).await?;
-    let voice = Voice::Here(0, Arc::clone(heard));
-    verdict.judge_transactions(&lock(heard), &ledger, records);
+    let voice = Voice::Here(0, Arc::clone(reports));
+    verdict.judge_transactions(&lock(reports), &ledger, records);
 
     // Every committed message is delivered, and then the outbox is empty.
     let outbox = S::outbox(&pool);
@@ -324,8 +333,8 @@ async fn judge_database<S: OnePool>(
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    relay.shutdown().await;
-    verdict.judge_messages(&lock(heard), &ledger);
+    relay.stop().await;
+    verdict.judge_messages(&lock(reports), &ledger);
 
     let idem = handle(store);
     let erased = idem.clone().erased();
@@ -347,7 +356,7 @@ async fn judge_database<S: OnePool>(
             }
         }
     };
-    call_to_their_ends(verdict, &erased, heard, records, call).await;
+    call_to_their_ends(verdict, &erased, reports, records, call).await;
     let (_, pool) = S::open(address, "judge").await?;
     for (row, receipts) in S::ledger(&pool).await? {
         if is_exactly_once(&row) && receipts.len() > 1 {
@@ -381,14 +390,14 @@ async fn call_plainly(
 async fn call_to_their_ends<F>(
     verdict: &mut Verdict,
     idem: &Idem,
-    heard: &Arc<Mutex<Heard>>,
+    reports: &Arc<Mutex<Reports>>,
     records: &Records,
     call: impl Fn(Call, Arc<Book>, Idem) -> F + Clone + Send + Sync + 'static,
 ) where
     F: Future<Output = Result<String, ChargeError>> + Send,
 {
-    const AT_ONCE: usize = 4;
-    let book = Arc::new(Book::new(Voice::Here(0, Arc::clone(heard))));
+    const MAX_CONCURRENT: usize = 4;
+    let book = Arc::new(Book::new(Voice::Here(0, Arc::clone(reports))));
     let mut released = 0;
     let mut open: Vec<_> = records.iter().collect();
     open.retain(|((mode, _), (state, _))| {
@@ -399,7 +408,7 @@ async fn call_to_their_ends<F>(
     let mut calls = JoinSet::new();
     let mut open = open.into_iter();
     loop {
-        while calls.len() < AT_ONCE
+        while calls.len() < MAX_CONCURRENT
             && let Some((of, (state, _))) = open.next()
         {
             let (call, of, state) = (call.clone(), of.clone(), *state);
@@ -449,7 +458,7 @@ impl fmt::Display for Verdict {
         let dropped: Vec<_> = self
             .calls
             .iter()
-            .filter_map(|(kind, count)| Some(format!("{} {count}", kind.strip_suffix(" left")?)))
+            .filter_map(|(kind, count)| Some(format!("{} {count}", kind.strip_suffix(" dropped")?)))
             .collect();
         write!(
             f,

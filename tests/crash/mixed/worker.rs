@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use idem_runtime::store::Store;
-use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore};
+use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, Purger, RedisStore, SqliteStore};
 use rand::RngExt;
 use tokio::sync::{RwLock, mpsc};
 
@@ -13,8 +13,8 @@ use super::callers::{Plain, Shop, Work};
 use super::calls::{Book, LEASE, STORE_PATIENCE, STORE_TIMEOUT};
 use super::checks::find_strays;
 use super::database::OnePool;
-use super::heard::{Voice, listen_to_warnings};
-use super::leaving::{Pace, suspect};
+use super::dropping::{Pace, suspect};
+use super::reports::{Voice, listen_to_warnings};
 use crate::worker::{Orders, wall_clock};
 
 /// Number of concurrent calls of a worker, and the number of them with the key that is locked at times.
@@ -41,21 +41,21 @@ pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
         let now = wall_clock();
         Voice::Stdout.say(&format!("suspect panic {begun_at} {now} {what}"));
     }));
-    let (commands, told) = mpsc::unbounded_channel();
+    let (sender, commands) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lines().map_while(Result::ok) {
-            let _ = commands.send(line);
+            let _ = sender.send(line);
         }
     });
     let (address, begun_at) = (orders.store, orders.begun_at);
     let book = Arc::new(Book::new(Voice::Stdout));
     match address.split(':').next() {
-        Some("sqlite") => work_on::<SqliteStore>(&address, begun_at, book, told).await,
-        Some("postgres") => work_on::<PostgresStore>(&address, begun_at, book, told).await,
-        Some("mysql") => work_on::<MySqlStore>(&address, begun_at, book, told).await,
+        Some("sqlite") => work_on::<SqliteStore>(&address, begun_at, book, commands).await,
+        Some("postgres") => work_on::<PostgresStore>(&address, begun_at, book, commands).await,
+        Some("mysql") => work_on::<MySqlStore>(&address, begun_at, book, commands).await,
         _ => {
             let store = until_it_answers(|| open_redis(&address)).await;
-            work_plainly(handle(store).erased(), begun_at, book, told).await;
+            work_plainly(handle(store).erased(), begun_at, book, commands).await;
         }
     }
     Ok(())
@@ -66,16 +66,16 @@ pub(super) async fn work_here(
     idem: Idem,
     begun_at: u64,
     voice: Voice,
-    told: mpsc::UnboundedReceiver<String>,
+    commands: mpsc::UnboundedReceiver<String>,
 ) {
     let book = Arc::new(Book::new(voice));
-    work_plainly(idem, begun_at, book, told).await;
+    work_plainly(idem, begun_at, book, commands).await;
 }
 
 pub(super) async fn open_redis(address: &str) -> anyhow::Result<RedisStore> {
     Ok(match address.strip_prefix("redis-cluster://") {
-        Some(urls) => RedisStore::open_cluster(urls.split(',')).await?,
-        None => RedisStore::open(address).await?,
+        Some(urls) => RedisStore::connect_cluster(urls.split(',')).await?,
+        None => RedisStore::connect(address).await?,
     })
 }
 
@@ -96,7 +96,7 @@ async fn work_plainly(
     idem: Idem,
     begun_at: u64,
     book: Arc<Book>,
-    told: mpsc::UnboundedReceiver<String>,
+    commands: mpsc::UnboundedReceiver<String>,
 ) {
     let plain = Arc::new(Plain {
         book,
@@ -107,14 +107,14 @@ async fn work_plainly(
     });
     let measured = Arc::clone(&plain);
     tokio::spawn(async move { measured.pace.measure(async || {}).await });
-    serve(plain, told).await;
+    serve(plain, commands).await;
 }
 
 async fn work_on<S: OnePool>(
     address: &str,
     begun_at: u64,
     book: Arc<Book>,
-    told: mpsc::UnboundedReceiver<String>,
+    commands: mpsc::UnboundedReceiver<String>,
 ) {
     let (store, pool) = until_it_answers(|| S::open(address, &book.name)).await;
     let idem = handle(store);
@@ -137,7 +137,7 @@ async fn work_on<S: OnePool>(
         };
         measured.pace().measure(beat).await;
     });
-    serve(shop, told).await;
+    serve(shop, commands).await;
 }
 
 /// Makes a commit on a dedicated connection, without contention.
@@ -154,7 +154,7 @@ async fn beat<S: OnePool>(session: &mut Option<super::database::Connection<S>>, 
 }
 
 /// Lets all callers work, and stops them for each pause.
-async fn serve<W: Work>(work: Arc<W>, mut told: mpsc::UnboundedReceiver<String>) {
+async fn serve<W: Work>(work: Arc<W>, mut commands: mpsc::UnboundedReceiver<String>) {
     listen_to_warnings();
     // Each caller holds the read lock while it works.
     let gate = Arc::new(RwLock::new(()));
@@ -190,7 +190,7 @@ async fn serve<W: Work>(work: Arc<W>, mut told: mpsc::UnboundedReceiver<String>)
             }
         });
     }
-    while let Some(line) = told.recv().await {
+    while let Some(line) = commands.recv().await {
         let Some(pause) = line.strip_prefix("pause ") else {
             continue;
         };
@@ -202,7 +202,7 @@ async fn serve<W: Work>(work: Arc<W>, mut told: mpsc::UnboundedReceiver<String>)
                 work.book(),
                 "hung",
                 paused_at,
-                "calls under way did not end",
+                "calls in flight did not end",
             );
         }
         let records = find_strays(work.book(), work.idem()).await;
@@ -211,7 +211,7 @@ async fn serve<W: Work>(work: Arc<W>, mut told: mpsc::UnboundedReceiver<String>)
         voice.say(&format!("inspected {connections} {records}"));
         voice.say(&format!("checked {pause}"));
         // Waits for the order to continue; after the last pause all callers stay stopped.
-        if told.recv().await.is_none() {
+        if commands.recv().await.is_none() {
             std::future::pending::<()>().await;
         }
         pausing.store(false, Ordering::Relaxed);
@@ -234,7 +234,7 @@ fn relay<'a, W: Work>(work: &'a W, pausing: &'a AtomicBool) -> Working<'a> {
         let relay = work.relay()?;
         for_a_while(pausing).await;
         match relay {
-            Some(relay) if rand::rng().random_bool(0.3) => relay.shutdown().await,
+            Some(relay) if rand::rng().random_bool(0.3) => relay.stop().await,
             relay => drop(relay),
         }
         Ok(())
@@ -243,7 +243,9 @@ fn relay<'a, W: Work>(work: &'a W, pausing: &'a AtomicBool) -> Working<'a> {
 
 fn purge<'a, W: Work>(work: &'a W, pausing: &'a AtomicBool) -> Working<'a> {
     Box::pin(async move {
-        let _purger = work.idem().start_purger(Duration::from_millis(100))?;
+        let _purger = Purger::new(work.idem())
+            .poll_interval(Duration::from_millis(100))
+            .start()?;
         for_a_while(pausing).await;
         Ok(())
     })

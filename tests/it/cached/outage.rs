@@ -20,7 +20,7 @@ const KILLS: u32 = 5;
 
 /// State shared by all tasks.
 #[derive(Default)]
-struct Told {
+struct Witness {
     over: AtomicBool,
     /// Number of runs of each body; a result is the number of its run.
     runs: AtomicU64,
@@ -28,7 +28,7 @@ struct Told {
     calls: AtomicU64,
 }
 
-async fn calls_go_on<S: Store>(store: S) {
+async fn calls_continue<S: Store>(store: S) {
     let server = Server::redis(&Options::fast()).unwrap();
     let store = Arc::new(store);
     // Two processes of a service.
@@ -38,16 +38,16 @@ async fn calls_go_on<S: Store>(store: S) {
         let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
         Arc::new(Cached::in_redis(Arc::clone(&store), connection, "outage"))
     });
-    let told = Arc::new(Told::default());
+    let witness = Arc::new(Witness::default());
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
             let cached = Arc::clone(&processes[task as usize % 2]);
-            let (idem, told) = (Idem::new(cached), Arc::clone(&told));
+            let (idem, witness) = (Idem::new(cached), Arc::clone(&witness));
             tokio::spawn(async move {
                 let mut turn = task;
-                while !told.over.load(Ordering::SeqCst) {
+                while !witness.over.load(Ordering::SeqCst) {
                     turn += 1;
-                    call(&idem, &told, turn * 7 % KEYS).await;
+                    call(&idem, &witness, turn * 7 % KEYS).await;
                 }
             })
         })
@@ -56,31 +56,35 @@ async fn calls_go_on<S: Store>(store: S) {
     for _ in 0..KILLS {
         goes_from_cache(&processes).await;
         server.kill().unwrap();
-        let calls = told.calls.load(Ordering::SeqCst);
-        until(|| told.calls.load(Ordering::SeqCst) > calls + 200).await;
+        let calls = witness.calls.load(Ordering::SeqCst);
+        until(|| witness.calls.load(Ordering::SeqCst) > calls + 200).await;
         server.restart().unwrap();
     }
     goes_from_cache(&processes).await;
-    told.over.store(true, Ordering::SeqCst);
+    witness.over.store(true, Ordering::SeqCst);
     for task in tasks {
         task.await.unwrap();
     }
-    assert_eq!(told.runs.load(Ordering::SeqCst), KEYS, "a body ran twice");
+    assert_eq!(
+        witness.runs.load(Ordering::SeqCst),
+        KEYS,
+        "a body ran twice"
+    );
     erasures_are_heeded(&processes).await;
 }
 
 /// Makes a call, which returns the result of the first call with its key.
-async fn call<S: Store>(idem: &Idem<S>, told: &Told, key: u64) {
+async fn call<S: Store>(idem: &Idem<S>, witness: &Witness, key: u64) {
     let call = Call::new("outage.call", &key, &key, HOUR);
-    let body = async || Ok::<_, Error>(told.runs.fetch_add(1, Ordering::SeqCst));
+    let body = async || Ok::<_, Error>(witness.runs.fetch_add(1, Ordering::SeqCst));
     let answer = match idem.run(call, body).await {
         Ok(answer) => answer,
         Err(Error::InFlight { .. }) => return,
         Err(other) => panic!("{key}: {other:?}"),
     };
-    let first = *told.answers.lock().unwrap().entry(key).or_insert(answer);
+    let first = *witness.answers.lock().unwrap().entry(key).or_insert(answer);
     assert_eq!(answer, first, "{key} has two answers");
-    told.calls.fetch_add(1, Ordering::SeqCst);
+    witness.calls.fetch_add(1, Ordering::SeqCst);
 }
 
 /// Waits until replays come from Redis, in each process.
@@ -98,7 +102,7 @@ async fn erasures_are_heeded<S: Store>(processes: &[Arc<Cached<S>>; 2]) {
     let scope = idem_runtime::Scope::none();
     let record = idem
         .records()
-        .find("outage.call", "1", &scope)
+        .find_scoped("outage.call", "1", &scope)
         .await
         .unwrap()
         .unwrap();
@@ -122,9 +126,9 @@ async fn until(is_so: impl Fn() -> bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn redis_is_lost_and_comes_back_in_front_of_sqlite() {
+async fn redis_stops_and_restarts_in_front_of_sqlite() {
     let dir = tempfile::tempdir().unwrap();
-    calls_go_on(
+    calls_continue(
         SqliteStore::open(dir.path().join("outage.sqlite"))
             .await
             .unwrap(),
@@ -134,8 +138,8 @@ async fn redis_is_lost_and_comes_back_in_front_of_sqlite() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs PostgreSQL and Redis: cargo xtask test runs it"]
-async fn redis_is_lost_and_comes_back_in_front_of_postgres() {
+async fn redis_stops_and_restarts_in_front_of_postgres() {
     let store = PostgresStore::new(backends::postgres().await.unwrap());
     store.migrate().await.unwrap();
-    calls_go_on(store).await;
+    calls_continue(store).await;
 }

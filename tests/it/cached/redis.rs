@@ -63,7 +63,7 @@ impl Service {
     }
 
     /// Claims a completed record, and waits until the tasks that cache it have finished.
-    async fn found_and_kept(&self, cached: &Cached<Counted>, claim: &ClaimRequest) -> Record {
+    async fn found_and_cached(&self, cached: &Cached<Counted>, claim: &ClaimRequest) -> Record {
         // This connection has its own tasks.
         let _: Option<String> = self.ask(redis::cmd("GET").arg("nothing")).await;
         let before = tasks();
@@ -91,7 +91,10 @@ fn tasks() -> usize {
 async fn until_tasks_are(before: usize) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while tasks() > before {
-        assert!(Instant::now() < deadline, "records are kept without end");
+        assert!(
+            Instant::now() < deadline,
+            "the tasks that cache records never end"
+        );
         sleep(Duration::from_millis(1)).await;
     }
 }
@@ -102,7 +105,7 @@ async fn a_record_that_one_process_read_is_replayed_in_all() {
     let service = Service::new();
     let claim = ended(&service.store, "shared", b"the \n result").await;
     let process = service.process();
-    service.found_and_kept(&process, &claim).await;
+    service.found_and_cached(&process, &claim).await;
     assert_eq!(service.store.total(), 1);
 
     let mut replayed = found(&service.process(), &claim).await;
@@ -119,11 +122,11 @@ async fn a_record_that_one_process_read_is_replayed_in_all() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn a_record_is_kept_in_redis_no_longer_than_it_may_be_served() {
+async fn a_redis_key_expires_when_its_record_may_no_longer_be_served() {
     let service = Service::new();
     let cached = service.process().max_age(Duration::from_secs(30));
     let claim = ended(&service.store, "bounded", b"1").await;
-    service.found_and_kept(&cached, &claim).await;
+    service.found_and_cached(&cached, &claim).await;
     let mut command = redis::cmd("PTTL");
     command.arg(service.key(&claim));
     let left: i64 = service.ask(&command).await;
@@ -132,7 +135,7 @@ async fn a_record_is_kept_in_redis_no_longer_than_it_may_be_served() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn nothing_is_served_from_redis_past_its_retention() {
+async fn no_record_is_served_from_redis_after_its_retention() {
     let service = Service::new();
     let cached = service.process();
     let claim = ClaimRequest {
@@ -186,7 +189,7 @@ async fn unreadable_values_are_replaced_by_the_stored_record() {
     let service = Service::new();
     let cached = service.process();
     let claim = ended(&service.store, "garbage", b"true").await;
-    service.found_and_kept(&cached, &claim).await;
+    service.found_and_cached(&cached, &claim).await;
     let key = service.key(&claim);
     let value: Vec<u8> = service.ask(redis::cmd("GET").arg(&key)).await;
 
@@ -199,7 +202,7 @@ async fn unreadable_values_are_replaced_by_the_stored_record() {
     ] {
         service.put(&key, garbage, 9_000).await;
         service.store.reset();
-        let record = service.found_and_kept(&cached, &claim).await;
+        let record = service.found_and_cached(&cached, &claim).await;
         assert_eq!(payload(&record), b"true");
         assert_eq!(service.store.total(), 1, "{garbage:?} was believed");
         assert_eq!(payload(&found(&cached, &claim).await), b"true");
@@ -214,7 +217,7 @@ async fn a_longer_expiry_of_a_redis_key_does_not_prolong_its_record() {
     let service = Service::new();
     let cached = service.process().max_age(Duration::from_millis(200));
     let claim = ended(&service.store, "prolonged", b"1").await;
-    service.found_and_kept(&cached, &claim).await;
+    service.found_and_cached(&cached, &claim).await;
     let () = service
         .ask(redis::cmd("PERSIST").arg(service.key(&claim)))
         .await;
@@ -231,7 +234,7 @@ async fn a_longer_expiry_of_a_redis_key_does_not_prolong_its_record() {
 /// nor outlive the tombstone of an erasure.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn a_record_that_comes_late_is_not_kept() {
+async fn a_record_that_is_written_late_is_not_cached() {
     let server = Server::redis(&Options::fast()).unwrap();
     let service = Service::at(&server.url());
     let brief = service.process().max_age(Duration::from_millis(200));
@@ -240,7 +243,7 @@ async fn a_record_that_comes_late_is_not_kept() {
     let late = ended(&service.store, "late", b"1").await;
     // From now on the server knows the script, and each write is one command.
     let first = ended(&service.store, "first", b"1").await;
-    service.found_and_kept(&long, &first).await;
+    service.found_and_cached(&long, &first).await;
     let gates = [Op::Claim, Op::Claim].map(|op| service.store.hold_after(op));
     let reads = async { tokio::join!(found(&brief, &ends), found(&long, &late)) };
     let delays = async {
@@ -277,7 +280,7 @@ async fn a_record_that_comes_late_is_not_kept() {
 /// Redis pauses while the record is written there; the call that read the record returns long before.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn no_call_waits_until_its_record_is_kept() {
+async fn no_call_waits_until_its_record_is_cached() {
     const LONG: Duration = Duration::from_secs(600);
     let server = Server::redis(&Options::fast()).unwrap();
     let mut service = Service::at(&server.url());
@@ -301,7 +304,7 @@ async fn no_call_waits_until_its_record_is_kept() {
 /// A tombstone may have replaced the value by the time that an unreadable value is removed.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn only_the_value_that_was_read_is_dropped() {
+async fn only_the_value_that_was_read_is_removed() {
     let remove = redis::Script::new(include_str!(
         "../../../idem-runtime/src/store/cached/remove.lua"
     ));
@@ -347,7 +350,7 @@ async fn records_are_shared_on_a_cluster() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn a_redis_value_of_another_type_is_left_unchanged_and_does_no_harm() {
+async fn a_redis_value_of_another_type_is_ignored_and_left_unchanged() {
     let service = Service::new();
     let cached = service.process();
     let strange = ended(&service.store, "strange", b"1").await;
@@ -356,21 +359,21 @@ async fn a_redis_value_of_another_type_is_left_unchanged_and_does_no_harm() {
         .ask(redis::cmd("RPUSH").arg(&key).arg("somebody's"))
         .await;
     for _ in 0..2 {
-        let record = service.found_and_kept(&cached, &strange).await;
+        let record = service.found_and_cached(&cached, &strange).await;
         assert_eq!(payload(&record), b"1");
     }
     let seen = observed(&service.store, &strange).await;
     let erased = cached.resolve(&seen, &Resolution::Erase).await;
     assert_eq!(erased.unwrap(), Resolved::Done);
-    let kept: String = service.ask(redis::cmd("LINDEX").arg(&key).arg(0)).await;
-    assert_eq!(kept, "somebody's");
+    let stored: String = service.ask(redis::cmd("LINDEX").arg(&key).arg(0)).await;
+    assert_eq!(stored, "somebody's");
 
     assert!(
         !cached.stats().circuit_open,
         "Redis was given up for one key"
     );
     let other = ended(&service.store, "other", b"2").await;
-    service.found_and_kept(&cached, &other).await;
+    service.found_and_cached(&cached, &other).await;
     service.store.reset();
     found(&cached, &other).await;
     assert_eq!(service.store.total(), 0);
@@ -383,7 +386,7 @@ async fn the_record_of_another_key_is_not_replayed() {
     let cached = service.process();
     let mine = ended(&service.store, "mine", b"mine").await;
     let other = ended(&service.store, "other", b"other").await;
-    service.found_and_kept(&cached, &other).await;
+    service.found_and_cached(&cached, &other).await;
     let mut command = redis::cmd("GET");
     command.arg(service.key(&other));
     let value: Vec<u8> = service.ask(&command).await;
@@ -398,7 +401,7 @@ async fn a_cache_counts_its_answers() {
     let service = Service::new();
     let cached = service.process();
     let claim = ended(&service.store, "counted", b"1").await;
-    service.found_and_kept(&cached, &claim).await;
+    service.found_and_cached(&cached, &claim).await;
     found(&cached, &claim).await;
     found(&cached, &claim).await;
     let stats = cached.stats();
@@ -414,7 +417,7 @@ async fn an_erasure_takes_effect_in_all_processes_immediately() {
     let service = Service::new();
     let claim = ended(&service.store, "erased", b"1").await;
     let process = service.process();
-    service.found_and_kept(&process, &claim).await;
+    service.found_and_cached(&process, &claim).await;
     let seen = observed(&service.store, &claim).await;
     let erased = service.process().resolve(&seen, &Resolution::Erase).await;
     assert_eq!(erased.unwrap(), Resolved::Done);
@@ -424,7 +427,7 @@ async fn an_erasure_takes_effect_in_all_processes_immediately() {
 /// One process reads the record, another erases it, and only then does the first get its answer and cache it.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn a_read_that_an_erasure_elsewhere_overtook_is_not_kept() {
+async fn a_record_read_before_an_erasure_elsewhere_is_not_cached() {
     let service = Service::new();
     let claim = ended(&service.store, "overtaken", b"1").await;
     let seen = observed(&service.store, &claim).await;
@@ -457,7 +460,7 @@ async fn a_read_that_an_erasure_elsewhere_overtook_is_not_kept() {
 /// some seconds, not for the maximum age.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn an_erased_record_whose_tombstone_was_evicted_comes_back_for_seconds_only() {
+async fn an_erased_record_whose_tombstone_was_evicted_is_replayed_for_seconds_only() {
     let service = Service::new();
     let claim = ended(&service.store, "evicted", b"1").await;
     let seen = observed(&service.store, &claim).await;
@@ -502,25 +505,25 @@ async fn a_record_after_an_erasure_is_cached() {
     let service = Service::new();
     let process = service.process();
     let claim = ended(&service.store, "anew", b"1").await;
-    service.found_and_kept(&process, &claim).await;
+    service.found_and_cached(&process, &claim).await;
     let seen = observed(&service.store, &claim).await;
     let erased = process.resolve(&seen, &Resolution::Erase).await;
     assert_eq!(erased.unwrap(), Resolved::Done);
     let claim = ended(&service.store, "anew", b"2").await;
-    service.found_and_kept(&process, &claim).await;
+    service.found_and_cached(&process, &claim).await;
     service.store.reset();
     assert_eq!(payload(&found(&service.process(), &claim).await), b"2");
-    assert_eq!(service.store.total(), 0, "the newer record was not kept");
+    assert_eq!(service.store.total(), 0, "the newer record was not cached");
 }
 
 /// A record with a higher fencing token, written without any cache, replaces one that is no longer served.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn a_newer_record_takes_the_place_of_an_older_one() {
+async fn a_newer_record_replaces_an_older_one() {
     let service = Service::new();
     let (brief, process) = (service.process().max_age(Duration::ZERO), service.process());
     let claim = ended(&service.store, "past", b"1").await;
-    service.found_and_kept(&process, &claim).await;
+    service.found_and_cached(&process, &claim).await;
     let seen = observed(&service.store, &claim).await;
     let erased = service
         .store
@@ -533,7 +536,7 @@ async fn a_newer_record_takes_the_place_of_an_older_one() {
     assert_eq!(payload(&found(&brief, &claim).await), b"2");
     let brief = service.process().max_age(Duration::from_millis(1));
     sleep(Duration::from_millis(2)).await;
-    let record = service.found_and_kept(&brief, &claim).await;
+    let record = service.found_and_cached(&brief, &claim).await;
     assert_eq!(payload(&record), b"2");
 }
 
@@ -581,7 +584,7 @@ async fn goes_on_without(service: &Service) {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_not_there_fails_no_call() {
+async fn an_unreachable_redis_fails_no_call() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);

@@ -7,7 +7,7 @@ use idem_runtime::client::{Conflicts, IdempotencyMiddleware, RetryPolicy};
 use super::server::say;
 use super::{Server, client, sent};
 
-const READINGS: [Conflicts; 3] = [Conflicts::AsSaid, Conflicts::InProgress, Conflicts::Stripe];
+const CONFLICTS: [Conflicts; 3] = [Conflicts::AsSaid, Conflicts::InProgress, Conflicts::Stripe];
 
 /// Number of times that a request is sent whose first answer has this status and whose second answer is 200.
 async fn tries(conflicts: Conflicts, status: u16, headers: &str, body: &str) -> usize {
@@ -30,7 +30,7 @@ async fn tries(conflicts: Conflicts, status: u16, headers: &str, body: &str) -> 
 }
 
 #[tokio::test]
-async fn a_bare_conflict_follows_the_policy() {
+async fn a_conflict_without_advice_follows_the_policy() {
     // Nothing in the draft's example distinguishes it from another conflict.
     let problem = "Content-Type: application/problem+json\r\nLink: <https://developer.example.com/idempotency>\r\n";
     let example = r#"{"title":"A request is outstanding for this Idempotency-Key","detail":"..."}"#;
@@ -41,7 +41,7 @@ async fn a_bare_conflict_follows_the_policy() {
         ("Retry-After: soon\r\n", ""),
         (problem, r#"{"retryable":"false"}"#),
     ] {
-        for (conflicts, expected) in READINGS.into_iter().zip([1, 2, 2]) {
+        for (conflicts, expected) in CONFLICTS.into_iter().zip([1, 2, 2]) {
             let sent = tries(conflicts, 409, headers, body).await;
             assert_eq!(sent, expected, "{conflicts:?}: {headers}{body}");
         }
@@ -53,14 +53,14 @@ async fn a_bare_conflict_follows_the_policy() {
 }
 
 #[tokio::test]
-async fn a_conflicts_own_retry_advice_counts_under_each_reading() {
+async fn the_retry_advice_of_a_conflict_overrides_the_policy() {
     let problem = "Content-Type: application/problem+json\r\n";
     for (headers, body, expected) in [
         ("Retry-After: 0\r\n", "", 2),
         (problem, r#"{"retryable":true}"#, 2),
         (problem, r#"{"retryable":false}"#, 1),
     ] {
-        for conflicts in READINGS {
+        for conflicts in CONFLICTS {
             let sent = tries(conflicts, 409, headers, body).await;
             assert_eq!(sent, expected, "{conflicts:?}: {headers}{body}");
         }
@@ -68,7 +68,7 @@ async fn a_conflicts_own_retry_advice_counts_under_each_reading() {
 }
 
 #[tokio::test]
-async fn stripes_retry_header_is_obeyed() {
+async fn the_retry_header_of_stripe_is_obeyed() {
     let (yes, no) = (
         "Stripe-Should-Retry: true\r\n",
         "Stripe-Should-Retry: false\r\n",
@@ -80,7 +80,7 @@ async fn stripes_retry_header_is_obeyed() {
         (&waits, [2, 2, 1]),
         ("Stripe-Should-Retry: maybe\r\n", [1, 2, 2]),
     ] {
-        for (conflicts, expected) in READINGS.into_iter().zip(expected) {
+        for (conflicts, expected) in CONFLICTS.into_iter().zip(expected) {
             let sent = tries(conflicts, 409, headers, "").await;
             assert_eq!(sent, expected, "{conflicts:?}: {headers}");
         }
@@ -89,8 +89,8 @@ async fn stripes_retry_header_is_obeyed() {
 
 /// The setting applies only to 409.
 #[tokio::test]
-async fn no_other_status_has_a_reading() {
-    for conflicts in READINGS {
+async fn the_conflict_policy_applies_only_to_409() {
+    for conflicts in CONFLICTS {
         for (status, expected) in [(400, 1), (412, 1), (422, 1), (423, 1), (503, 2)] {
             assert_eq!(tries(conflicts, status, "", "").await, expected, "{status}");
         }
@@ -99,7 +99,7 @@ async fn no_other_status_has_a_reading() {
 
 /// A conflict that never ends uses up the retries, and its response is the caller's answer.
 #[tokio::test]
-async fn a_permanent_conflict_is_returned_in_the_end() {
+async fn a_permanent_conflict_is_returned_after_the_last_attempt() {
     let server = Server::script([say(409, "", "taken")]).await;
     let policy = RetryPolicy::new()
         .retries(3)

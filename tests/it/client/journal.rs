@@ -52,7 +52,7 @@ fn files(directory: &TempDir) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn a_client_that_starts_again_sends_the_same_key() {
+async fn a_restarted_client_sends_the_same_key() {
     let directory = TempDir::new().unwrap();
     let server = Server::script([Answer::Hang, Answer::Hang, say(200, "", "done")]).await;
 
@@ -82,7 +82,7 @@ async fn a_client_that_starts_again_sends_the_same_key() {
 }
 
 #[tokio::test]
-async fn other_jobs_have_other_keys() {
+async fn different_jobs_have_different_keys() {
     let directory = TempDir::new().unwrap();
     let journal = opened(&directory).await;
     let mut keys = HashSet::new();
@@ -106,7 +106,7 @@ async fn other_jobs_have_other_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn fifty_concurrent_beginnings_of_a_job_get_one_key() {
+async fn fifty_callers_that_begin_one_job_get_one_key() {
     let directory = TempDir::new().unwrap();
     let barrier = Arc::new(Barrier::new(50));
     let mut tasks = Vec::new();
@@ -129,7 +129,7 @@ async fn fifty_concurrent_beginnings_of_a_job_get_one_key() {
 
 /// A caller that begins a job while another caller ends it gets the current key or a new one, and no error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_job_may_be_begun_while_it_is_ended() {
+async fn a_job_may_begin_while_another_caller_ends_it() {
     let directory = TempDir::new().unwrap();
     let mut tasks = Vec::new();
     for _ in 0..4 {
@@ -149,7 +149,7 @@ async fn a_job_may_be_begun_while_it_is_ended() {
 
 /// A name is not a path: the file stays in the directory for any text.
 #[tokio::test]
-async fn any_text_names_a_job() {
+async fn a_job_may_have_any_name() {
     let directory = TempDir::new().unwrap();
     let journal = opened(&directory).await;
     let long = "j".repeat(100_000);
@@ -175,7 +175,7 @@ async fn any_text_names_a_job() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_an_error_and_nothing_is_sent() {
+async fn an_unreadable_key_is_an_error_and_no_request_is_sent() {
     let directory = TempDir::new().unwrap();
     let server = Server::script([say(200, "", "")]).await;
     opened(&directory)
@@ -209,7 +209,7 @@ async fn what_cannot_be_read_is_an_error_and_nothing_is_sent() {
 }
 
 #[tokio::test]
-async fn a_directory_that_cannot_be_had_is_an_error() {
+async fn a_directory_that_cannot_be_opened_is_an_error() {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
@@ -353,7 +353,7 @@ fn scripted(age: Option<Duration>) -> Arc<Scripted> {
 }
 
 #[tokio::test]
-async fn nothing_is_sent_before_the_key_is_saved() {
+async fn no_request_is_sent_before_the_key_is_saved() {
     let server = Server::script([say(503, "", ""), say(200, "", "")]).await;
     let fails = scripted(None);
     let answer = post(&server, fails.clone(), DAY).await;

@@ -38,7 +38,7 @@ async fn post_and_patch_get_a_key_of_version_7_as_a_structured_string() {
 }
 
 #[tokio::test]
-async fn each_request_gets_a_key_of_its_own() {
+async fn each_request_gets_a_different_key() {
     let server = Server::script([say(200, "", "")]).await;
     let client = client(quick());
     for _ in 0..2 {
@@ -87,7 +87,7 @@ async fn a_request_of_any_method_is_guarded_if_its_caller_gives_it_a_key() {
 }
 
 #[tokio::test]
-async fn a_header_that_is_there_is_kept_byte_for_byte() {
+async fn an_existing_header_is_sent_unchanged() {
     for (header, key) in [("bare-1", "bare-1"), (r#""a\"b"; p=1"#, r#"a"b"#)] {
         let server = fails_first().await;
 
@@ -127,7 +127,7 @@ async fn a_request_with_two_keys_is_not_sent() {
 }
 
 #[tokio::test]
-async fn a_header_that_is_no_key_is_not_sent() {
+async fn a_request_with_an_invalid_key_is_not_sent() {
     let server = fails_first().await;
     let long = "k".repeat(256);
     for wrong in ["", r#""a"#, r#""a" b"#, &long, "k\u{e9}"] {
@@ -148,7 +148,7 @@ async fn a_header_that_is_no_key_is_not_sent() {
 }
 
 #[tokio::test]
-async fn keys_header_and_form_are_the_callers_choice() {
+async fn the_caller_may_choose_keys_header_and_form() {
     let server = Server::script([say(200, "", "")]).await;
     let paypal = IdempotencyMiddleware::new()
         .keys(Key::generate_v4)
@@ -173,7 +173,7 @@ async fn keys_header_and_form_are_the_callers_choice() {
 }
 
 #[tokio::test]
-async fn nothing_that_is_printed_has_the_key_in_it() {
+async fn the_key_never_appears_in_a_printed_error() {
     let server = Server::script([Answer::Hang]).await;
     let key = Key::new("guessable-key").unwrap();
     let answer = client(quick())

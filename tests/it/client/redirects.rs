@@ -47,7 +47,7 @@ async fn the_key_does_not_follow_a_redirection_to_another_origin() {
 
 /// Another port of one host, and another name of one address, are other origins.
 #[tokio::test]
-async fn another_name_of_the_server_is_another_origin() {
+async fn another_host_name_is_another_origin() {
     let server = Server::script([say(200, "", "")]).await;
     let name = server.origin().replace("127.0.0.1", "localhost");
     let first = Server::script([moved(307, &name)]).await;

@@ -56,10 +56,10 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 /// Policy without any pauses except those that the server asks for.
-const AT_ONCE: RetryPolicy = RetryPolicy::new().backoff(Duration::ZERO, Duration::ZERO);
+const WITHOUT_PAUSES: RetryPolicy = RetryPolicy::new().backoff(Duration::ZERO, Duration::ZERO);
 
 #[tokio::test(start_paused = true)]
-async fn whatever_breaks_on_the_way_is_repeated_as_it_was() {
+async fn a_request_whose_reply_breaks_off_is_repeated_unchanged() {
     let head = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n";
     let server = Server::script([
         Answer::Hang,
@@ -116,11 +116,11 @@ async fn only_temporary_statuses_are_retried() {
             "Retry-After: 1\r\n"
         };
         let server = Server::script([say(status, headers, ""), say(200, "", "")]).await;
-        let response = post(&server, AT_ONCE).await.unwrap();
+        let response = post(&server, WITHOUT_PAUSES).await.unwrap();
         assert_eq!(server.asked().len(), tries, "{status}");
         assert_eq!(sent(&response).tries() as usize, tries, "{status}");
-        let told = if tries == 2 { 200 } else { status };
-        assert_eq!(response.status(), told);
+        let expected = if tries == 2 { 200 } else { status };
+        assert_eq!(response.status(), expected);
     }
 }
 
@@ -142,7 +142,7 @@ async fn a_conflict_is_retried_if_it_says_that_it_is_temporary() {
         ("Retry-After: -1\r\n", "", 1),
     ] {
         let server = Server::script([say(409, headers, body), say(200, "", "")]).await;
-        let response = post(&server, AT_ONCE).await.unwrap();
+        let response = post(&server, WITHOUT_PAUSES).await.unwrap();
         assert_eq!(server.asked().len(), tries, "{headers}{body}");
         if tries == 1 {
             assert_eq!(response.status(), 409);
@@ -161,13 +161,13 @@ async fn a_conflict_body_of_unknown_length_is_read_and_returned_whole() {
         ))
     };
     let server = Server::script([chunked(r#"{"retryable":true}"#), say(200, "", "")]).await;
-    post(&server, AT_ONCE).await.unwrap();
+    post(&server, WITHOUT_PAUSES).await.unwrap();
     assert_eq!(server.asked().len(), 2);
 
     // A problem document above the size limit is not read as one.
     let long = format!(r#"{{"retryable":true,"detail":"{}"}}"#, "x".repeat(200_000));
     let server = Server::script([chunked(&long), say(200, "", "")]).await;
-    let response = post(&server, AT_ONCE).await.unwrap();
+    let response = post(&server, WITHOUT_PAUSES).await.unwrap();
     assert_eq!(server.asked().len(), 1);
     assert_eq!(response.url().as_str(), server.url());
     assert_eq!(response.text().await.unwrap(), long);
@@ -207,7 +207,7 @@ async fn retry_after_is_waited_for() {
     ])
     .await;
 
-    post(&server, AT_ONCE).await.unwrap();
+    post(&server, WITHOUT_PAUSES).await.unwrap();
 
     let pauses = pauses(&server);
     for (pause, asked) in pauses.iter().zip([5, 7, 0, 0]) {
@@ -218,7 +218,7 @@ async fn retry_after_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_with_the_same_retry_after_come_back_one_by_one() {
+async fn clients_with_the_same_retry_after_retry_at_different_times() {
     let policy = RetryPolicy::new().retries(1).backoff(secs(1), secs(1));
     let mut late = Vec::new();
     for _ in 0..20 {
@@ -233,21 +233,21 @@ async fn clients_with_the_same_retry_after_come_back_one_by_one() {
 #[tokio::test(start_paused = true)]
 async fn the_last_response_is_returned_after_the_last_attempt() {
     let server = Server::script([say(500, "", "1"), say(502, "", "2"), say(503, "", "3")]).await;
-    let response = post(&server, AT_ONCE.retries(2)).await.unwrap();
+    let response = post(&server, WITHOUT_PAUSES.retries(2)).await.unwrap();
     assert_eq!(server.asked().len(), 3);
     assert_eq!(sent(&response).tries(), 3);
     assert_eq!(response.status(), 503);
     assert_eq!(response.text().await.unwrap(), "3");
 
     let server = Server::script([say(500, "", "")]).await;
-    post(&server, AT_ONCE.retries(0)).await.unwrap();
+    post(&server, WITHOUT_PAUSES.retries(0)).await.unwrap();
     assert_eq!(server.asked().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_any_answer_the_caller_learns_the_key() {
+async fn the_error_of_an_unanswered_request_contains_the_key() {
     let server = Server::script([Answer::Hang]).await;
-    let answer = post(&server, AT_ONCE.retries(2)).await;
+    let answer = post(&server, WITHOUT_PAUSES.retries(2)).await;
     let gave_up = gave_up(&answer);
     assert_eq!(server.asked().len(), 3);
     assert_eq!(gave_up.tries(), 3);
@@ -260,18 +260,18 @@ async fn without_any_answer_the_caller_learns_the_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unreachable_server_is_tried_again() {
+async fn a_request_to_an_unreachable_server_is_retried() {
     let server = Server::script([Answer::Hang]).await;
     let url = server.url();
     drop(server);
     tokio::task::yield_now().await;
-    let answer = client(AT_ONCE.retries(4)).post(url).send().await;
+    let answer = client(WITHOUT_PAUSES.retries(4)).post(url).send().await;
     assert_eq!(gave_up(&answer).tries(), 5);
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_attempt_begins_after_the_time_limit() {
-    let policy = AT_ONCE.total(secs(25));
+    let policy = WITHOUT_PAUSES.total(secs(25));
     let server = Server::script([say(503, "Retry-After: 10\r\n", "")]).await;
     let began = Instant::now();
     let response = post(&server, policy).await.unwrap();
@@ -290,7 +290,7 @@ async fn no_attempt_begins_after_the_time_limit() {
 
 /// Without `TimeStands`: this test waits for a time-out.
 #[tokio::test(start_paused = true)]
-async fn a_reply_that_never_comes_is_noticed() {
+async fn a_reply_that_never_comes_is_a_timeout() {
     let server = Server::script([Answer::Silence]).await;
     let silent = |policy| {
         ClientBuilder::new(reqwest::Client::new())
@@ -299,7 +299,7 @@ async fn a_reply_that_never_comes_is_noticed() {
     };
 
     let began = Instant::now();
-    let three = silent(AT_ONCE.retries(2).per_try(secs(7)));
+    let three = silent(WITHOUT_PAUSES.retries(2).per_try(secs(7)));
     let answer = three.post(server.url()).send().await;
     let given_up = gave_up(&answer);
     assert_eq!((given_up.tries(), given_up.why()), (3, Why::Tries));
@@ -307,7 +307,7 @@ async fn a_reply_that_never_comes_is_noticed() {
 
     // The time limit for all attempts cancels the last one.
     let began = Instant::now();
-    let short = silent(AT_ONCE.per_try(secs(20)).total(secs(50)));
+    let short = silent(WITHOUT_PAUSES.per_try(secs(20)).total(secs(50)));
     let answer = short.post(server.url()).send().await;
     let given_up = gave_up(&answer);
     assert_eq!((given_up.tries(), given_up.why()), (3, Why::Time));
@@ -319,14 +319,14 @@ async fn a_stream_is_sent_once_with_its_key() {
     let stream = || reqwest::Body::wrap("500 cents".to_owned());
 
     let server = Server::script([say(503, "", "later"), say(200, "", "")]).await;
-    let request = client(AT_ONCE).post(server.url()).body(stream());
+    let request = client(WITHOUT_PAUSES).post(server.url()).body(stream());
     let response = request.send().await.unwrap();
     assert_eq!(response.status(), 503);
     assert_eq!(server.asked().len(), 1);
     assert!(!server.asked()[0].key().is_empty());
 
     let server = Server::script([Answer::Hang, say(200, "", "")]).await;
-    let request = client(AT_ONCE).post(server.url()).body(stream());
+    let request = client(WITHOUT_PAUSES).post(server.url()).body(stream());
     let answer = request.send().await;
     assert_eq!(gave_up(&answer).why(), Why::Stream);
     assert_eq!(server.asked().len(), 1);
@@ -335,7 +335,7 @@ async fn a_stream_is_sent_once_with_its_key() {
 #[tokio::test(start_paused = true)]
 async fn errors_of_the_client_itself_are_not_retried() {
     let server = Server::script([say(307, "Location: /again\r\n", "")]).await;
-    let answer = post(&server, AT_ONCE).await;
+    let answer = post(&server, WITHOUT_PAUSES).await;
     assert!(answer.unwrap_err().is_redirect());
     let asked = server.asked();
     assert_eq!(
@@ -347,12 +347,12 @@ async fn errors_of_the_client_itself_are_not_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_reply_is_handed_over_before_it_is_read() {
+async fn a_long_reply_is_returned_before_it_is_read() {
     // The connection breaks in the middle of the body. The reader of the body gets the error, and the key to retry
     // with.
     let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1000000\r\n\r\nbegin";
     let server = Server::script([Answer::Say(head.to_owned())]).await;
-    let response = post(&server, AT_ONCE).await.unwrap();
+    let response = post(&server, WITHOUT_PAUSES).await.unwrap();
     assert_eq!(server.asked().len(), 1);
     let known: Sent = sent(&response).clone();
     assert_eq!(
@@ -364,12 +364,12 @@ async fn a_long_reply_is_handed_over_before_it_is_read() {
 
 /// A redirect after a move sends the same request to the new address.
 #[tokio::test]
-async fn a_redirect_takes_the_key_and_the_body_along() {
+async fn a_redirected_request_has_the_key_and_the_body() {
     for status in [307, 308] {
         let moved = say(status, "Location: /moved\r\n", "");
         let server = Server::script([moved.clone(), say(503, "", ""), moved, say(200, "", "")]);
         let server = server.await;
-        let response = post(&server, AT_ONCE).await.unwrap();
+        let response = post(&server, WITHOUT_PAUSES).await.unwrap();
         assert_eq!(
             (response.status().as_u16(), sent(&response).tries()),
             (200, 2)
@@ -386,11 +386,11 @@ async fn a_redirect_takes_the_key_and_the_body_along() {
 /// The work is done and its result is at another address. If that address fails, the request is sent again with its
 /// key.
 #[tokio::test]
-async fn a_result_at_another_address_is_fetched() {
+async fn a_result_at_another_url_is_fetched() {
     let other = say(303, "Location: /charges/1\r\n", "");
     let server = Server::script([other.clone(), say(503, "", ""), other, say(200, "", "paid")]);
     let server = server.await;
-    let response = post(&server, AT_ONCE).await.unwrap();
+    let response = post(&server, WITHOUT_PAUSES).await.unwrap();
     assert_eq!(sent(&response).tries(), 2);
     assert_eq!(response.text().await.unwrap(), "paid");
     let asked = server.asked();
@@ -402,7 +402,7 @@ async fn a_result_at_another_address_is_fetched() {
 
 /// No number in a response or a policy overflows.
 #[tokio::test]
-async fn nothing_overflows() {
+async fn extreme_numbers_do_not_overflow() {
     const LONGEST: RetryPolicy = RetryPolicy::new()
         .backoff(Duration::MAX, Duration::MAX)
         .total(Duration::MAX)
@@ -428,7 +428,7 @@ async fn nothing_overflows() {
     ] {
         let busy = say(503, &format!("Retry-After: {after}\r\n"), "");
         let server = Server::script([busy, say(200, "", "")]).await;
-        let response = post(&server, AT_ONCE).await.unwrap();
+        let response = post(&server, WITHOUT_PAUSES).await.unwrap();
         assert_eq!((response.status().as_u16(), server.asked().len()), (200, 2));
     }
     let server = Server::script([say(200, "", "")]).await;

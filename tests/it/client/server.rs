@@ -74,7 +74,7 @@ impl Server {
         let remembered = Arc::clone(&asked);
         let listening = tokio::spawn(async move {
             // One connection after the other, so that the script's order is the order of the requests.
-            let mut kept = Vec::new();
+            let mut silent = Vec::new();
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let Some(request) = read(&mut stream).await else {
@@ -87,7 +87,7 @@ impl Server {
                 };
                 match answers.get(number - 1).or(answers.last()) {
                     Some(Answer::Say(text)) => stream.write_all(text.as_bytes()).await.unwrap(),
-                    Some(Answer::Silence) => kept.push(stream),
+                    Some(Answer::Silence) => silent.push(stream),
                     Some(Answer::Hang) | None => {}
                 }
             }

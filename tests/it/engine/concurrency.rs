@@ -6,7 +6,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use idem_runtime::conformance::faults::{FaultStore, Op};
-use idem_runtime::{Call, Error, Idem, MemoryStore, Source, with_provenance};
+use idem_runtime::record::Owner;
+use idem_runtime::store::{FencedWrite, Filter, PageRequest};
+use idem_runtime::{Call, Error, Idem, MemoryStore, Source, Store as _, with_provenance};
 use tokio::sync::Notify;
 
 use super::{Effects, Failure, LEASE, call, refusal};
@@ -57,18 +59,18 @@ async fn a_hundred_duplicates_that_do_not_wait_are_refused_as_in_flight() {
         })
     });
     let results = join_all(duplicates).await;
-    let told = results.iter().filter(|result| {
+    let refused = results.iter().filter(|result| {
         matches!(
             result,
             Err(Failure::Idempotency(Error::InFlight { retry_after })) if *retry_after > Duration::ZERO
         )
     });
-    assert_eq!((told.count(), effects.count()), (99, 1));
+    assert_eq!((refused.count(), effects.count()), (99, 1));
     assert_eq!(idem.store().count(Op::Claim), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_concurrent_duplicates_of_a_finished_key_are_all_replayed() {
+async fn many_concurrent_duplicates_of_a_completed_call_are_replayed() {
     let (idem, effects) = (service(), Effects::default());
     effects.run(&idem, call("k", 1)).await.unwrap();
     let duplicates = (0..100).map(|_| effects.run(&idem, call("k", 1)));
@@ -96,7 +98,7 @@ async fn a_duplicate_with_another_request_fails_immediately_while_the_first_runs
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_calls_run_one_by_one_when_each_run_fails() {
+async fn waiting_calls_run_one_after_the_other_while_runs_fail() {
     let (idem, effects) = (service(), Effects::default());
     let calls = (0..10).map(|_| {
         idem.run(patient("k"), async || {
@@ -114,7 +116,7 @@ async fn waiting_calls_run_one_by_one_when_each_run_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_ends_at_its_own_time() {
+async fn a_duplicate_waits_as_long_as_its_own_wait_option() {
     let (idem, effects) = (service(), Effects::default());
     let long = idem.run(call("k", 1), async || {
         tokio::time::sleep(Duration::from_secs(100)).await;
@@ -174,7 +176,7 @@ async fn in_another_service_duplicates_that_do_not_wait_share_one_claim() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_is_dropped_leaves_its_followers_to_another() {
+async fn a_follower_replaces_a_dropped_leader() {
     let (idem, effects) = (service(), Effects::default());
     let mut leader = Box::pin(idem.run(call("k", 1), async || -> Result<u32, Failure> {
         std::future::pending().await
@@ -197,7 +199,7 @@ async fn a_leader_that_is_dropped_leaves_its_followers_to_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_follower_hangs_with_a_leader_whose_claim_hangs() {
+async fn followers_do_not_hang_with_a_leader_whose_claim_hangs() {
     let (idem, effects) = (service(), Effects::default());
     idem.store().hang_before(Op::Claim, 1);
     let mut leader = Box::pin(effects.run(&idem, call("k", 1)));
@@ -208,7 +210,7 @@ async fn no_follower_hangs_with_a_leader_whose_claim_hangs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_follower_is_given_a_value_only_after_the_store_has_acknowledged_it() {
+async fn a_follower_gets_a_value_only_after_the_store_acknowledged_it() {
     let (idem, effects) = (service(), Effects::default());
     idem.store().hang_before(Op::Complete, 1);
     let first = effects.run(&idem, call("k", 1));
@@ -223,6 +225,59 @@ async fn a_follower_is_given_a_value_only_after_the_store_has_acknowledged_it() 
         after >= idem.policy().store_timeout,
         "after the repeated completion: {after:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_never_gets_a_value_that_the_store_refused() {
+    let (idem, effects) = (service(), Effects::default());
+    let store = idem.store().inner();
+    let first = idem.run(patient("k"), async || {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        // The record is released under the running call, whose lease still holds by its own clock.
+        let page = PageRequest {
+            limit: 1,
+            after: None,
+        };
+        let record = store.list(&Filter::default(), &page).await.unwrap().records;
+        let owner = Owner {
+            id: record[0].id,
+            claim_id: record[0].claim_id.unwrap(),
+            fencing_token: record[0].fencing_token,
+        };
+        assert_eq!(store.release(&owner).await.unwrap(), FencedWrite::Applied);
+        Ok::<_, Failure>(effects.happen())
+    });
+    let follower = with_provenance(effects.run(&idem, patient("k")));
+    let (first, (followed, provenance)) = tokio::join!(first, follower);
+    assert!(matches!(
+        refusal(first),
+        Error::LeaseLost | Error::InFlight { .. }
+    ));
+    assert_eq!(followed.unwrap(), 2, "its own run");
+    assert_eq!(provenance.unwrap().source, Source::Executed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_with_another_request_gets_no_outcome_that_its_leader_found() {
+    let ([other, idem], effects) = (services(), Effects::default());
+    effects.run(&other, call("k", 1)).await.unwrap();
+    let claims_before = idem.store().count(Op::Claim);
+    let gate = idem.store().hold_before(Op::Claim);
+    let leader = effects.run(&idem, call("k", 1));
+    let follower = effects.run(&idem, call("k", 2).wait(LEASE));
+    let opened = async {
+        gate.reached().await;
+        gate.open();
+    };
+    let (led, followed, ()) = tokio::join!(leader, follower, opened);
+    assert_eq!(led.unwrap(), 1);
+    assert!(matches!(refusal(followed), Error::KeyReused));
+    assert_eq!(
+        idem.store().count(Op::Claim) - claims_before,
+        1,
+        "the leader's"
+    );
+    assert_eq!(effects.count(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -243,7 +298,7 @@ async fn a_body_may_make_other_idempotent_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn on_many_threads_one_of_sixty_four_runs() {
+async fn of_sixty_four_calls_on_many_threads_one_runs() {
     let (idem, effects) = (Idem::new(MemoryStore::new()), Effects::default());
     for round in 0..20 {
         let key = format!("k{round}");

@@ -10,7 +10,7 @@ use idem_runtime::{
 };
 use tokio::sync::oneshot;
 
-use super::{Effects, Failure, LEASE, TTL, call, idem, refusal};
+use super::{Effects, Failure, LEASE, OPERATION, TTL, call, idem, refusal};
 
 /// Runs a body that has its effect and then hangs forever, and drops it: a simulated crash.
 async fn die(idem: &Idem<MemoryStore>, effects: &Effects, call: Call) {
@@ -26,12 +26,15 @@ async fn die(idem: &Idem<MemoryStore>, effects: &Effects, call: Call) {
 
 async fn record(idem: &Idem<MemoryStore>) -> Record {
     let none = Scope::none();
-    let record = idem.records().find("test.operation", "k", &none).await;
+    let record = idem
+        .records()
+        .find_scoped("test.operation", "k", &none)
+        .await;
     record.unwrap().unwrap()
 }
 
 #[tokio::test(start_paused = true)]
-async fn rerun_is_run_again_once_the_lease_is_over_and_not_before() {
+async fn rerun_runs_again_after_the_lease_has_expired_and_not_before() {
     let (idem, effects) = (idem(), Effects::default());
     die(&idem, &effects, call("k", 1)).await;
     let early = refusal(effects.run(&idem, call("k", 1)).await);
@@ -96,7 +99,10 @@ async fn a_refused_call_stays_interrupted_until_an_operator_completes_it() {
     let [seen] = &*listed.records else {
         panic!("expected one interrupted record, got {listed:?}");
     };
-    let settled = idem.records().complete(&seen.observation(), &77_u32).await;
+    let settled = idem
+        .records()
+        .complete(OPERATION, &seen.observation(), &77)
+        .await;
     assert_eq!(settled.unwrap(), Resolved::Done);
     assert_eq!(effects.run(&idem, refuse()).await.unwrap(), 77);
     assert_eq!(effects.count(), 1);
@@ -119,7 +125,7 @@ async fn an_operator_can_release_fail_or_erase_an_interrupted_record() {
     let seen = record(&idem).await.observation();
     let why = Failure::Declined("by hand".to_owned());
     assert_eq!(
-        idem.records().fail(&seen, &why).await.unwrap(),
+        idem.records().fail(OPERATION, &seen, &why).await.unwrap(),
         Resolved::Done
     );
     let handling = RunOptions::new().replay_err(|_| true);
@@ -135,14 +141,17 @@ async fn an_operator_can_release_fail_or_erase_an_interrupted_record() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_whose_owner_is_alive_cannot_be_settled_by_hand() {
+async fn a_record_whose_owner_is_alive_cannot_be_resolved() {
     let (idem, effects) = (idem(), Effects::default());
     idem.run(call("k", 1), async || {
         let seen = record(&idem).await.observation();
         let records = idem.records();
         assert_eq!(records.release(&seen).await?, Resolved::Stale);
         assert_eq!(records.erase(&seen).await?, Resolved::Stale);
-        assert_eq!(records.complete(&seen, &9_u32).await?, Resolved::Stale);
+        assert_eq!(
+            records.complete(OPERATION, &seen, &9_u32).await?,
+            Resolved::Stale
+        );
         Ok::<_, Failure>(effects.happen())
     })
     .await
@@ -313,7 +322,7 @@ async fn paused_past_the_lease(attempt: &Attempt) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_that_was_paused_is_accepted_when_nobody_took_over() {
+async fn a_paused_owner_is_accepted_if_its_record_was_not_taken_over() {
     let (pair, effects) = (Pair::new(), Effects::default());
     let result = pair
         .slow
@@ -327,7 +336,7 @@ async fn an_owner_that_was_paused_is_accepted_when_nobody_took_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_that_was_overtaken_gets_the_stored_result() {
+async fn an_owner_whose_record_was_taken_over_gets_the_stored_result() {
     let (pair, effects) = (Pair::new(), Effects::default());
     let result = pair
         .slow
@@ -342,7 +351,7 @@ async fn an_owner_that_was_overtaken_gets_the_stored_result() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_that_was_overtaken_by_a_call_that_still_runs_has_lost() {
+async fn an_owner_whose_record_was_taken_over_by_a_running_call_lost_its_lease() {
     let (pair, effects) = (Pair::new(), Effects::default());
     let overtaker = std::cell::RefCell::new(None);
     let result = pair
@@ -381,7 +390,7 @@ async fn an_owner_under_refuse_may_complete_an_unresolved_record() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_whose_record_was_resolved_by_hand_gets_the_operators_outcome() {
+async fn an_owner_whose_record_was_resolved_gets_the_operators_outcome() {
     let (pair, effects) = (Pair::new(), Effects::default());
     let refuse = || call("k", 1).on_crash(OnCrash::Refuse);
     let result = pair
@@ -390,7 +399,9 @@ async fn an_owner_whose_record_was_resolved_by_hand_gets_the_operators_outcome()
             paused_past_the_lease(&attempt).await;
             let records = pair.other.records();
             let seen = records.get(&attempt.record_id()).await?.unwrap();
-            let settled = records.complete(&seen.observation(), &77_u32).await?;
+            let settled = records
+                .complete(OPERATION, &seen.observation(), &77)
+                .await?;
             assert_eq!(settled, Resolved::Done);
             Ok::<_, Failure>(effects.happen())
         })
@@ -399,7 +410,7 @@ async fn an_owner_whose_record_was_resolved_by_hand_gets_the_operators_outcome()
 }
 
 #[tokio::test(start_paused = true)]
-async fn fencing_tokens_grow_over_attempts_purges_and_erasures() {
+async fn fencing_tokens_increase_with_attempts_purges_and_erasures() {
     let idem = idem();
     let mut last = 0;
     for round in 0..4 {

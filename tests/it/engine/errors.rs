@@ -28,7 +28,10 @@ async fn fail(
 
 async fn state(idem: &Idem<MemoryStore>) -> State {
     let none = Scope::none();
-    let record = idem.records().find("test.operation", "k", &none).await;
+    let record = idem
+        .records()
+        .find_scoped("test.operation", "k", &none)
+        .await;
     record.unwrap().unwrap().state
 }
 
@@ -70,7 +73,7 @@ async fn a_released_key_keeps_its_attempt_number_and_its_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn otherwise_only_retry_err_releases_and_the_rest_is_unknown() {
+async fn under_refuse_and_reconcile_only_retry_err_releases_the_key() {
     for on_crash in [OnCrash::Refuse, OnCrash::Reconcile] {
         let (idem, effects) = (idem(), Effects::default());
         let call = || call("k", 1).on_crash(on_crash);
@@ -94,7 +97,7 @@ async fn otherwise_only_retry_err_releases_and_the_rest_is_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_record_decides_what_an_error_means_and_not_a_later_deploy() {
+async fn the_stored_crash_policy_decides_what_an_error_means() {
     let (idem, effects) = (idem(), Effects::default());
     let refuse = call("k", 1).on_crash(OnCrash::Refuse);
     let _ = fail(&idem, &effects, refuse, Failure::TimedOut).await;
@@ -104,7 +107,7 @@ async fn the_record_decides_what_an_error_means_and_not_a_later_deploy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stored_error_that_is_no_longer_named_is_not_run_again() {
+async fn a_stored_error_that_replay_err_no_longer_names_is_not_run_again() {
     let (idem, effects) = (idem(), Effects::default());
     let declined = Failure::Declined("no funds".to_owned());
     let _ = fail(&idem, &effects, call("k", 1), declined).await;
@@ -128,7 +131,7 @@ async fn a_terminal_error_that_cannot_be_stored_is_not_run_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_released_key_is_forgotten_after_its_retention() {
+async fn a_released_record_expires_after_its_retention() {
     let (idem, effects) = (idem(), Effects::default());
     let _ = fail(&idem, &effects, call("k", 1), Failure::TimedOut).await;
     tokio::time::advance(super::TTL + Duration::from_secs(1)).await;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::fingerprint::Secret;
-use idem_runtime::{Error, Idem, MemoryStore, Scope, Store};
+use idem_runtime::{Error, Idem, MemoryStore, Purger, Scope, Store};
 
-use super::{Effects, Failure, LEASE, TTL, call, idem, refusal};
+use super::{Effects, Failure, LEASE, call, idem, refusal};
 
 #[tokio::test(start_paused = true)]
 async fn a_first_call_is_two_store_operations_a_replay_one_and_neither_spawns_a_task() {
@@ -36,7 +36,7 @@ async fn a_first_call_is_two_store_operations_a_replay_one_and_neither_spawns_a_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_longer_than_a_third_of_its_lease_is_renewed_at_each_third() {
+async fn a_lease_is_renewed_after_each_third() {
     let idem = Idem::new(FaultStore::new(MemoryStore::new()));
     idem.run(call("k", 1), async || {
         tokio::time::sleep(LEASE * 2 + Duration::from_secs(1)).await;
@@ -55,7 +55,7 @@ async fn a_body_longer_than_a_third_of_its_lease_is_renewed_at_each_third() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_secret_reads_what_the_old_one_signed_and_none_reads_nothing() {
+async fn a_new_secret_accepts_fingerprints_of_the_old_one() {
     let store = Arc::new(MemoryStore::new());
     let effects = Effects::default();
     let (old, new) = (
@@ -85,14 +85,17 @@ async fn another_secret_reads_what_the_old_one_signed_and_none_reads_nothing() {
     );
 
     let none = Scope::none();
-    let record = without.records().find("test.operation", "k", &none).await;
+    let record = without
+        .records()
+        .find_scoped("test.operation", "k", &none)
+        .await;
     let stored = record.unwrap().unwrap().fingerprint;
     let plain = idem_runtime::fingerprint::digest(&1_u64).unwrap();
     assert_ne!(stored.hash(), plain.hash());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_was_released_under_the_old_secret_is_claimed_under_the_new_one() {
+async fn a_key_released_under_an_old_secret_is_claimed_under_a_new_one() {
     let store = Arc::new(MemoryStore::new());
     let effects = Effects::default();
     let old = Secret::new("the old secret, of thirty-two bytes").unwrap();
@@ -110,21 +113,6 @@ async fn a_key_that_was_released_under_the_old_secret_is_claimed_under_the_new_o
     assert_eq!(effects.run(&after, call("k", 1)).await.unwrap(), 1);
 }
 
-#[tokio::test(start_paused = true)]
-async fn the_purger_removes_expired_records_until_it_is_dropped() {
-    let (idem, effects) = (idem(), Effects::default());
-    let purger = idem.start_purger(Duration::from_secs(60)).unwrap();
-    effects.run(&idem, call("k", 1)).await.unwrap();
-    assert_eq!(idem.store().len(), 1);
-    tokio::time::sleep(TTL + Duration::from_secs(120)).await;
-    assert_eq!(idem.store().len(), 0);
-
-    drop(purger);
-    effects.run(&idem, call("k", 1)).await.unwrap();
-    tokio::time::sleep(TTL + Duration::from_secs(120)).await;
-    assert_eq!(idem.store().len(), 1, "stopped when it was dropped");
-}
-
 #[test]
 fn a_call_outside_of_a_runtime_is_an_error() {
     let idem = idem();
@@ -135,7 +123,7 @@ fn a_call_outside_of_a_runtime_is_an_error() {
         panic!("there is nothing to wait for");
     };
     assert!(matches!(refusal(result), Error::NoRuntime));
-    assert!(matches!(idem.start_purger(TTL), Err(Error::NoRuntime)));
+    assert!(matches!(Purger::new(&idem).start(), Err(Error::NoRuntime)));
 }
 
 #[tokio::test(start_paused = true)]

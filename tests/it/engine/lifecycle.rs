@@ -28,7 +28,7 @@ async fn another_request_under_the_same_key_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn key_scope_and_operation_all_tell_records_apart() {
+async fn records_differ_by_key_scope_and_operation() {
     let (idem, effects) = (idem(), Effects::default());
     let calls = [
         Call::new("a", "k", &1, TTL),
@@ -47,7 +47,7 @@ async fn key_scope_and_operation_all_tell_records_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scope_that_the_key_carries_is_that_of_the_call() {
+async fn the_scope_of_a_key_is_the_scope_of_the_call() {
     let (idem, effects) = (idem(), Effects::default());
     let scope = Scope::new("ann").unwrap();
     let carried = Key::new("k").unwrap().scoped(&scope);
@@ -118,7 +118,7 @@ async fn a_caller_can_read_the_provenance_of_its_result() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn provenance_is_that_of_the_outer_call_when_its_body_makes_calls() {
+async fn with_provenance_reports_the_outer_call_even_if_its_body_makes_calls() {
     let (idem, effects) = (idem(), Effects::default());
     effects.run(&idem, call("inner", 1)).await.unwrap();
     let outer = idem.run(call("outer", 1), async || {
@@ -160,7 +160,7 @@ async fn each_codec_replays_what_it_wrote_and_reads_what_the_other_wrote() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_that_no_longer_decodes_is_an_error_and_never_a_second_run() {
+async fn a_result_that_no_longer_decodes_is_an_error_and_not_run_again() {
     let (idem, effects) = (idem(), Effects::default());
     idem.run(call("k", 1), async || {
         Ok::<_, Failure>("secret text".to_owned())
@@ -176,7 +176,7 @@ async fn a_result_that_no_longer_decodes_is_an_error_and_never_a_second_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_that_cannot_be_stored_is_given_once_and_never_run_again() {
+async fn a_result_that_cannot_be_stored_is_returned_once_and_not_run_again() {
     struct Unspeakable;
     impl Serialize for Unspeakable {
         fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
@@ -200,15 +200,12 @@ async fn a_result_that_cannot_be_stored_is_given_once_and_never_run_again() {
         again.await,
         Err(Failure::Idempotency(Error::Unrecorded))
     ));
-    let record = idem
-        .records()
-        .find("test.operation", "k", &Scope::none())
-        .await;
+    let record = idem.records().find("test.operation", "k").await;
     assert_eq!(record.unwrap().unwrap().state, State::Unrecorded);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_while_encoding_does_not_undo_what_was_done() {
+async fn a_result_whose_encoding_panics_is_unrecorded() {
     struct Explosive;
     impl Serialize for Explosive {
         fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
@@ -270,11 +267,11 @@ async fn an_attempt_has_the_identity_of_its_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn downstream_keys_depend_on_the_identity_and_the_service_alone() {
+async fn downstream_keys_depend_only_on_the_identity_and_the_service() {
     async fn downstream(idem: &Idem<MemoryStore>, call: Call, service: &str) -> String {
         let handling = idem_runtime::RunOptions::new();
         let body = async |attempt: idem_runtime::Attempt| {
-            Ok::<_, Failure>(attempt.downstream_key(service))
+            Ok::<_, Failure>(attempt.downstream_key(service).as_str().to_owned())
         };
         idem.run_with(call, handling, body).await.unwrap()
     }
@@ -340,7 +337,7 @@ async fn malformed_calls_are_refused_before_anything_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn extreme_durations_are_taken_as_they_are() {
+async fn extreme_durations_are_accepted() {
     let (idem, effects) = (idem(), Effects::default());
     let call = || {
         Call::new("op", "k", &1, Duration::MAX)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
 use idem_runtime::{
-    Attempt, Call, Error, Idem, InvalidCall, MemoryStore, OnCrash, OnStoreError, Record,
+    Attempt, Call, Error, Idem, InvalidCall, Key, MemoryStore, OnCrash, OnStoreError, Record,
     RunOptions, Scope, State, Store, StoreErrorKind,
 };
 use tokio::time::Instant;
@@ -87,7 +87,10 @@ async fn settle() {
 
 async fn record<S: Store + ?Sized>(idem: &Idem<S>) -> Record {
     let none = Scope::none();
-    let found = idem.records().find("test.operation", "k", &none).await;
+    let found = idem
+        .records()
+        .find_scoped("test.operation", "k", &none)
+        .await;
     found.unwrap().unwrap()
 }
 
@@ -120,7 +123,7 @@ async fn a_body_resumes_after_its_last_finished_step() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_first_attempt_reads_no_steps_and_a_body_without_steps_none_at_all() {
+async fn a_first_attempt_and_a_body_without_steps_read_no_steps() {
     let ((idem, faults), ledger) = (faulty(), Ledger::default());
     let first = run(&idem, call("k", 1), async |it| checkout(&ledger, it).await);
     first.await.unwrap();
@@ -173,7 +176,7 @@ async fn the_error_of_a_step_is_the_bodys_and_is_not_stored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn steps_come_in_any_order_and_may_be_left_out() {
+async fn steps_may_come_in_another_order_or_be_omitted() {
     let ((idem, _), ledger) = (faulty(), Ledger::default());
     die_after(&idem, call("k", 1), &ledger, &["a", "b", "c"]).await;
     let second = run(&idem, call("k", 1), async |attempt| {
@@ -201,7 +204,7 @@ async fn a_renamed_step_is_a_new_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_name_can_be_used_once_in_a_run() {
+async fn a_step_name_can_be_used_once_in_an_attempt() {
     let ((idem, _), ledger) = (faulty(), Ledger::default());
     let body = async |attempt: Attempt| {
         ledger.step(&attempt, "charge").await?;
@@ -283,7 +286,7 @@ async fn a_step_that_could_not_be_saved_is_unknown_and_the_key_is_not_released()
 }
 
 #[tokio::test(start_paused = true)]
-async fn under_rerun_an_unknown_step_waits_for_the_lease_to_run_out() {
+async fn under_rerun_an_unknown_step_blocks_its_key_until_the_lease_has_expired() {
     let ((idem, faults), ledger) = (faulty(), Ledger::default());
     faults.next(Op::SaveStep, Fault::FailBefore(StoreErrorKind::Full));
     let body = async |attempt| checkout(&ledger, attempt).await;
@@ -296,7 +299,7 @@ async fn under_rerun_an_unknown_step_waits_for_the_lease_to_run_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_returns_ok_is_completed_whatever_became_of_its_steps() {
+async fn a_body_that_returns_ok_is_completed_even_with_an_unsaved_step() {
     let ((idem, faults), ledger) = (faulty(), Ledger::default());
     faults.next(Op::SaveStep, Fault::FailBefore(StoreErrorKind::Full));
     let done = run(&idem, call("k", 1), async |attempt| {
@@ -352,7 +355,7 @@ async fn a_step_that_is_dropped_half_way_is_unknown() {
     assert_eq!(
         record(&idem).await.state,
         State::Running,
-        "nobody knows whether the card was charged"
+        "it is unknown whether the card was charged"
     );
 }
 
@@ -376,7 +379,7 @@ async fn the_result_of_a_dropped_step_is_still_saved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_save_whose_acknowledgement_was_lost_finds_itself() {
+async fn a_save_is_repeated_after_a_lost_acknowledgement() {
     for lose in [FaultStore::fail_after, FaultStore::hang_after] {
         let ((idem, faults), ledger) = (faulty(), Ledger::default());
         lose(&faults, Op::SaveStep, 1);
@@ -388,7 +391,7 @@ async fn a_save_whose_acknowledgement_was_lost_finds_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_that_lost_its_lease_saves_nothing_and_begins_no_further_step() {
+async fn an_owner_that_lost_its_lease_saves_no_step_and_starts_none() {
     let ((idem, _), ledger) = (faulty(), Ledger::default());
     let (rival, witness) = (idem.clone(), ledger.clone());
     // Another process on the same records: it is not part of this one's single-flight.
@@ -417,7 +420,7 @@ async fn an_owner_that_lost_its_lease_saves_nothing_and_begins_no_further_step()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_that_was_overtaken_is_not_given_the_steps_of_its_successor() {
+async fn an_owner_whose_record_was_taken_over_does_not_get_the_steps_of_its_successor() {
     let ((idem, _), ledger) = (faulty(), Ledger::default());
     die_after(&idem, call("k", 1), &ledger, &[]).await;
     let rival = Idem::new(idem.store().clone());
@@ -437,7 +440,7 @@ async fn an_owner_that_was_overtaken_is_not_given_the_steps_of_its_successor() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn steps_may_run_at_the_same_time() {
+async fn steps_may_run_concurrently() {
     let ((idem, faults), ledger) = (faulty(), Ledger::default());
     die_after(&idem, call("k", 1), &ledger, &["b"]).await;
     let both_run = tokio::sync::Barrier::new(2);
@@ -536,7 +539,7 @@ async fn a_new_generation_of_a_key_begins_without_steps() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_protection_steps_run_and_are_not_remembered() {
+async fn without_protection_steps_run_and_are_not_saved() {
     let faults = FaultStore::new(MemoryStore::new());
     let idem = Idem::builder(faults.clone())
         .on_store_error(OnStoreError::Run)
@@ -571,7 +574,7 @@ async fn a_store_without_steps_is_an_error_before_the_body_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_downstream_key_of_a_step_is_its_own_and_the_same_in_every_attempt() {
+async fn the_downstream_key_of_a_step_is_unique_and_equal_in_every_attempt() {
     let (idem, keys) = (super::idem(), Arc::new(Mutex::new(Vec::new())));
     for _ in 0..2 {
         let _ = run(&idem, call("k", 1), async |attempt| {
@@ -586,7 +589,7 @@ async fn the_downstream_key_of_a_step_is_its_own_and_the_same_in_every_attempt()
     }
     let keys = keys.lock().unwrap();
     assert_eq!(keys[0], keys[1]);
-    let [charge, mail, service] = &keys[0];
+    let [charge, mail, service] = keys[0].each_ref().map(Key::as_str);
     assert!(charge != mail && charge != service && mail != service);
     // Frozen: a third party remembers this key, so later versions must send the same one.
     assert_eq!(charge, "060caaa8-7dc7-842e-b56b-f11e8cbd4613");

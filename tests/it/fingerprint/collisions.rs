@@ -19,7 +19,7 @@ fn adjacent_values_are_separated() {
 }
 
 #[test]
-fn names_of_variants_and_fields_count_but_not_their_order() {
+fn the_form_contains_names_of_variants_and_fields_but_not_their_order() {
     mod before {
         #[derive(idem_runtime::Fingerprint)]
         pub(super) enum Method {
@@ -61,7 +61,7 @@ fn names_of_variants_and_fields_count_but_not_their_order() {
 }
 
 #[test]
-fn numbers_keep_every_digit() {
+fn numbers_differ_by_every_digit() {
     differ(&((1_u64 << 53) + 1), &(1_u64 << 53));
     differ(&json(b"9007199254740993"), &json(b"9007199254740992"));
     differ(
@@ -80,7 +80,7 @@ fn numbers_keep_every_digit() {
 }
 
 #[test]
-fn the_order_of_a_hash_map_does_not_count() {
+fn the_form_is_independent_of_the_order_of_a_hash_map() {
     let entries = || (0..100_u32).map(|number| (number.to_string(), number));
     // Each map has its own seed.
     let one: HashMap<_, _> = entries().collect();

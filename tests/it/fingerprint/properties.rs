@@ -141,7 +141,7 @@ proptest! {
     }
 
     #[test]
-    fn unequal_requests_have_two(one in requests(), other in requests(), keep in any::<[bool; 8]>()) {
+    fn unequal_requests_have_different_forms(one in requests(), other in requests(), keep in any::<[bool; 8]>()) {
         // Unrelated requests differ in every field. The hard cases share most of their fields.
         let mut other = other;
         let [id, name, body, tags, lines, note, priority, kind] = keep;
@@ -175,7 +175,7 @@ proptest! {
     }
 
     #[test]
-    fn unequal_integers_have_two_forms(one in any::<i128>(), shift in 0..127_u32, other in any::<u128>()) {
+    fn unequal_integers_have_different_forms(one in any::<i128>(), shift in 0..127_u32, other in any::<u128>()) {
         let one = one >> shift;
         let other = other >> shift;
         let equal = u128::try_from(one).is_ok_and(|one| one == other);
@@ -241,7 +241,7 @@ proptest! {
     }
 
     #[test]
-    fn maps_and_sets_have_one_form_whatever_holds_them(
+    fn maps_and_sets_of_every_type_have_one_form(
         entries in prop::collection::btree_map(".{0,30}", any::<u64>(), 0..60),
     ) {
         let hashed: HashMap<_, _> = entries.iter().collect();

@@ -18,7 +18,7 @@ fn refused(value: &(impl Fingerprint + ?Sized), because: &str) {
 struct Reading(#[fingerprint(float)] Vec<f64>);
 
 #[test]
-fn nan_is_not_a_number() {
+fn nan_is_refused() {
     refused(&Reading(vec![1.0, f64::NAN]), "NaN");
     bytes(&Reading(vec![f64::INFINITY, f64::NEG_INFINITY]));
 }

@@ -128,7 +128,7 @@ async fn slow_bodies_do_not_block_other_requests() {
 
 /// Bytes of unfinished bodies count towards the share of their principal.
 #[tokio::test(start_paused = true)]
-async fn one_principal_cannot_fill_the_memory() {
+async fn one_principal_cannot_buffer_too_many_bytes() {
     let service =
         Service::of_users(|layer| layer.max_request_bytes(1000).max_buffered_bytes(10_000));
     // The share is a quarter of the bytes.
@@ -183,7 +183,7 @@ async fn all_bodies_together_are_limited() {
 
 /// Handlers of one principal cannot take all places.
 #[tokio::test(start_paused = true)]
-async fn one_principal_cannot_take_all_places() {
+async fn one_principal_cannot_occupy_all_running_requests() {
     let gate: &'static Semaphore = Box::leak(Box::new(Semaphore::new(0)));
     let slow = move || async { gate.acquire().await.unwrap().forget() };
     let (idem, drain) = (idem(), Drain::new());

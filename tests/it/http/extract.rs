@@ -109,7 +109,7 @@ async fn a_key_belongs_to_its_principal() {
 
 /// A principal without a scope would share its keys with all others.
 #[tokio::test]
-async fn a_principal_without_a_scope_gets_nothing() {
+async fn a_principal_without_a_scope_is_refused() {
     #[derive(Clone)]
     struct Member(Option<&'static str>);
 
@@ -141,7 +141,7 @@ async fn a_principal_without_a_scope_gets_nothing() {
 }
 
 #[tokio::test]
-async fn keys_are_missing_repeated_or_malformed() {
+async fn missing_repeated_and_malformed_keys_are_refused() {
     let (server, shop) = shop().await;
     let ann = || order("token-of-ann", 5);
     server.send(ann()).await.problem(400, "missing-key");

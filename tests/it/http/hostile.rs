@@ -37,7 +37,7 @@ async fn a_body_over_the_limit_is_413() {
 
 /// A body without a `Content-Length` is cut off at the limit. This one would never end.
 #[tokio::test]
-async fn a_body_without_an_end_is_cut_off() {
+async fn an_endless_body_is_refused_at_the_limit() {
     let effects = Effects::default();
     let server = server(&effects, |layer| layer.max_request_bytes(100_000)).await;
     let (mut from_server, mut to_server) = server.client.connect().await.into_split();
@@ -60,7 +60,7 @@ async fn a_body_without_an_end_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_bomb_of_headers_is_refused() {
+async fn too_many_headers_are_refused() {
     let effects = Effects::default();
     let server = server(&effects, |layer| layer).await;
     let many = (0..5000).fold(post_to("/charges"), |request, number| {

@@ -51,7 +51,7 @@ async fn an_outer_timeout_does_not_stop_the_handler() {
 
 /// The opposite order, which is not recommended: the timeout also stops the handler of each retry.
 #[tokio::test(start_paused = true)]
-async fn an_inner_timeout_stops_the_handler_each_time() {
+async fn an_inner_timeout_stops_the_handler_in_each_attempt() {
     let (handler, begun, ended) = slow();
     let layer = builder(&idem()).build().unwrap();
     let router = handler.layer(from_fn(within_ten_seconds)).layer(layer);

@@ -4,15 +4,16 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::middleware::map_response;
 use http_body::Body as _;
-use idem_runtime::conformance::faults::Op;
+use idem_runtime::conformance::faults::{Fault, Op};
 use idem_runtime::fingerprint::Secret;
-use idem_runtime::http::{IdempotencyKey, KeySyntax, Unscoped, documented_at};
+use idem_runtime::http::{IdempotencyKey, KeySyntax, Unscoped, documented_at, problem_response};
 use idem_runtime::{
-    Error, FingerprintError, InvalidCall, InvalidKey, Key, OnCrash, Scope, idempotent,
+    Error, FingerprintError, InvalidCall, InvalidKey, Key, OnCrash, Scope, StoreErrorKind,
+    idempotent,
 };
 use tokio::time::advance;
 
-use self::stripe_errors::stripe_errors;
+use self::stripe_errors::stripe_error;
 use super::*;
 
 #[path = "../../../idem-runtime/src/http/stripe_errors.rs"]
@@ -48,7 +49,7 @@ async fn under_refuse_a_problem_of_a_handler_is_not_run_again() {
         }
         assert_eq!(effects.count(), 1, "{:?}", error());
         let records = idem.records();
-        let record = records.find("test.http", "k", &Scope::none()).await;
+        let record = records.find("test.http", "k").await;
         assert_eq!(record.unwrap().unwrap().on_crash, OnCrash::Refuse);
     }
 }
@@ -242,33 +243,90 @@ async fn grpc_without_a_key_passes_if_keys_are_optional() {
 
 /// Some clients take any response that is not in their own error format for a success.
 #[tokio::test]
-async fn refusals_can_be_converted_to_another_format() {
+async fn refusals_can_have_another_format() {
     let effects = Effects::default();
-    let layer = builder(&idem()).build().unwrap();
-    let router = charges(&effects)
-        .layer(layer)
-        .layer(map_response(stripe_errors))
-        // A converted problem does not get the page's URL.
-        .layer(map_response(documented_at("/idempotency")));
+    let layer = builder(&idem())
+        .policy_url("/idempotency")
+        .problem_response(stripe_error);
+    let router = charges(&effects).layer(layer.build().unwrap());
     let server = Server::start(router).await;
     let first = server.send(post_to("/charges").key("k").body("5")).await;
     assert_eq!((first.status, first.text()), (201, "charge 1: 5"));
     let reused = server.send(post_to("/charges").key("k").body("6")).await;
     assert_eq!(reused.status, 422);
-    assert_eq!(reused.header("content-type"), Some("application/json"));
-    let error: serde_json::Value = serde_json::from_slice(&reused.body).unwrap();
-    let error = &error["error"];
+    let error = stripe_error_of(&reused, false);
     assert_eq!(error["code"], "key-reused");
-    assert!(
-        error["message"]
-            .as_str()
-            .unwrap()
-            .contains("different request")
+    assert_eq!(error["doc_url"], "/idempotency#key-reused");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("different request"), "{message}");
+    let missing = server.send(post_to("/charges").body("6")).await;
+    assert_eq!(stripe_error_of(&missing, false)["code"], "missing-key");
+    // The form of gRPC is no matter of the service.
+    let grpc = post_to("/charges")
+        .key("g")
+        .header("content-type", "application/grpc");
+    let grpc = server.send(grpc).await;
+    assert_eq!((grpc.status, grpc.header("grpc-status")), (200, Some("12")));
+    assert_eq!(effects.count(), 1);
+}
+
+#[tokio::test]
+async fn another_format_keeps_the_time_of_the_retry() {
+    let idem = idem();
+    let fault = Fault::FailBefore(StoreErrorKind::Unavailable);
+    idem.store().always(Op::Claim, fault);
+    let layer = builder(&idem)
+        .problem_response(stripe_error)
+        .build()
+        .unwrap();
+    let server = Server::start(charges(&Effects::default()).layer(layer)).await;
+    let answer = server.send(post_to("/charges").key("k")).await;
+    assert_eq!(
+        (answer.status, answer.header("retry-after")),
+        (503, Some("1"))
     );
-    assert!(
-        error["occurrence"]
-            .as_str()
-            .unwrap()
-            .starts_with("urn:uuid:")
+    assert_eq!(stripe_error_of(&answer, true)["code"], "store-unavailable");
+}
+
+/// Handlers that use the extractor have no layer. The same function converts their problems.
+#[tokio::test]
+async fn problems_of_handlers_can_have_another_format() {
+    let refused = async || Error::InFlight {
+        retry_after: Duration::from_secs(7),
+    };
+    let other = async || (StatusCode::CONFLICT, "the handler's own");
+    let router = Router::new()
+        .route("/keyed", post(async |_: IdempotencyKey<Unscoped>| ()))
+        .route("/refused", post(refused))
+        .route("/other", post(other))
+        .layer(map_response(documented_at("/idempotency")))
+        .layer(map_response(problem_response(stripe_error)))
+        // A converted problem is not converted again, and does not get another URL.
+        .layer(map_response(problem_response(|_| unreachable!())))
+        .layer(map_response(documented_at("/other")));
+    let server = Server::start(router).await;
+    let missing = server.send(post_to("/keyed")).await;
+    assert_eq!(missing.status, 400);
+    let error = stripe_error_of(&missing, false);
+    assert_eq!(error["doc_url"], "/idempotency#missing-key");
+    let refused = server.send(post_to("/refused")).await;
+    assert_eq!(
+        (refused.status, refused.header("retry-after")),
+        (409, Some("7"))
     );
+    assert_eq!(stripe_error_of(&refused, true)["code"], "in-flight");
+    let other = server.send(post_to("/other")).await;
+    assert_eq!((other.status, other.text()), (409, "the handler's own"));
+}
+
+/// Error in Stripe's format.
+fn stripe_error_of(answer: &Answer, should_retry: bool) -> serde_json::Value {
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    let expected = should_retry.to_string();
+    assert_eq!(
+        answer.header("stripe-should-retry"),
+        Some(expected.as_str())
+    );
+    let mut body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+    body["error"].take()
 }

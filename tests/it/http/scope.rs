@@ -33,7 +33,7 @@ async fn two_principals_with_one_key_have_two_records() {
 }
 
 #[tokio::test]
-async fn a_missing_principal_gets_nothing() {
+async fn a_missing_principal_is_refused() {
     let effects = Effects::default();
     let server = server_of_users(&effects).await;
     let anns = post_to("/charges").key("k").token("token-of-ann").body("5");
@@ -56,7 +56,7 @@ async fn a_missing_principal_gets_nothing() {
 }
 
 #[tokio::test]
-async fn a_forged_principal_gets_nothing() {
+async fn a_forged_principal_is_refused() {
     let effects = Effects::default();
     let server = server_of_users(&effects).await;
     let request = |token| post_to("/charges").key("k").token(token).body("5");

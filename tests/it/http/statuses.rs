@@ -106,7 +106,7 @@ async fn an_error_with_retry_after_is_not_final() {
 
 /// Version 1 of Stripe's API stores every response.
 #[tokio::test]
-async fn every_status_is_stored_on_demand() {
+async fn a_policy_may_store_every_status() {
     let server = start(&Effects::default(), LayerBuilder::store_every_status).await;
     for status in RELEASED {
         let [first, second] = twice(&server, &format!("/{status}/none")).await;

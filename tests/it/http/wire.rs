@@ -74,7 +74,7 @@ async fn section_2_1_a_key_is_a_string_of_structured_fields() {
 
 /// §2.1 in lenient syntax: most clients send bare keys. A bare key equals the same key in quotes.
 #[tokio::test]
-async fn section_2_1_a_bare_key_is_the_quoted_one_in_lenient_syntax() {
+async fn section_2_1_in_lenient_syntax_a_bare_key_equals_the_quoted_key() {
     let effects = Effects::default();
     let server = server(&effects, |layer| layer).await;
     let bare = server.send(post_to("/charges").key("k").body("5")).await;

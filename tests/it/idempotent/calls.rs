@@ -24,13 +24,13 @@ async fn a_function_may_call_itself() {
     assert_eq!(bank.payments(), 6, "the first four are replayed");
 }
 
-#[idempotent(key = "same", ttl = "1h", store = bank, name = "itself")]
+#[idempotent(key = constant("same"), ttl = "1h", store = bank, name = "itself")]
 async fn calls_itself(bank: &Bank, depth: u32) -> Result<u32, Error> {
     Box::pin(calls_itself(bank, depth)).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_call_inside_of_itself_is_in_flight_and_not_a_deadlock() {
+async fn a_call_inside_of_itself_is_in_flight_and_not_a_deadlock() {
     let bank = Bank::new();
     let result = calls_itself(&bank, 1).await;
     assert!(matches!(result, Err(Error::InFlight { .. })), "{result:?}");
@@ -56,7 +56,7 @@ async fn inner(bank: &Bank, key: &str) -> Result<String, Failure> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_call_keeps_its_own_record_attempt_settings_and_provenance() {
+async fn each_call_has_its_own_record_attempt_settings_and_provenance() {
     let bank = Bank::new();
     let (failed, provenance) = with_provenance(outer(&bank, "k", true)).await;
     assert!(matches!(failed, Err(Failure::TimedOut)));
@@ -80,7 +80,7 @@ async fn each_call_keeps_its_own_record_attempt_settings_and_provenance() {
     assert_ne!(outer.on_crash, inner.on_crash);
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank, name = "fan out")]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank, name = "fan out")]
 async fn fan_out(bank: &Bank) -> Result<u32, Failure> {
     let (one, two, three) = tokio::join!(inner(bank, "1"), inner(bank, "2"), inner(bank, "3"));
     Ok([one?, two?, three?].len() as u32)

@@ -1,10 +1,12 @@
 //! `on_crash` and `attempt`: calls after a crash, and the attempt numbers that they see.
 
-use idem_runtime::{Attempt, Error, Reconciled, State, idempotent};
+use idem_runtime::{Attempt, Error, Reconciled, State, TypedOperation, idempotent};
 
 use super::{Bank, Failure, LEASE, crash};
 
-#[idempotent(key = key, ttl = "1h", store = bank, name = "refuse", on_crash = refuse)]
+const REFUSE: TypedOperation<u32> = TypedOperation::new("refuse");
+
+#[idempotent(key = key, ttl = "1h", store = bank, name = REFUSE, on_crash = refuse)]
 async fn refusing(bank: &Bank, key: &str) -> Result<u32, Error> {
     match key {
         "dies" => Ok(bank.pay_and_hang().await),
@@ -12,7 +14,7 @@ async fn refusing(bank: &Bank, key: &str) -> Result<u32, Error> {
     }
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank, on_crash = rerun, attempt = attempt)]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank, on_crash = rerun, attempt = attempt)]
 async fn rerunning(bank: &Bank) -> Result<u32, Error> {
     match attempt.number() {
         1 => Ok(bank.pay_and_hang().await),
@@ -32,13 +34,16 @@ async fn refuse_leaves_a_crashed_call_to_an_operator() {
     }
     let record = bank.record("refuse", "dies").await;
     assert_eq!((record.state, bank.payments()), (State::Interrupted, 2));
-    let resolved = bank.records().complete(&record.observation(), &7_u32).await;
+    let resolved = bank
+        .records()
+        .complete(REFUSE, &record.observation(), &7)
+        .await;
     assert!(resolved.is_ok());
     assert_eq!(refusing(&bank, "dies").await.unwrap(), 7);
 }
 
 #[tokio::test(start_paused = true)]
-async fn rerun_runs_again_once_the_lease_has_expired() {
+async fn rerun_runs_again_after_the_lease_has_expired() {
     let bank = Bank::new();
     crash(rerunning(&bank)).await;
     tokio::time::advance(LEASE).await;
@@ -85,7 +90,7 @@ async fn reconciled(bank: &Bank, processor: &Processor, order: String) -> Result
 }
 
 #[tokio::test(start_paused = true)]
-async fn reconcile_is_asked_and_its_answer_decides() {
+async fn the_result_of_reconcile_decides() {
     let (bank, processor) = (Bank::new(), Processor::default());
     let charge = |order: &str| reconciled(&bank, &processor, order.to_owned());
     for order in ["done", "not done", "unknown", "broken"] {
@@ -118,9 +123,9 @@ async fn reconcile_is_asked_and_its_answer_decides() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reconcile_is_not_asked_for_another_request() {
+async fn another_request_does_not_run_reconcile() {
     #[idempotent(
-        key = "k", ttl = "1h", store = bank, name = "other",
+        key = constant("k"), ttl = "1h", store = bank, name = "other",
         on_crash = reconcile(async { panic!("asked for {amount}") }),
     )]
     async fn other(bank: &Bank, amount: u64) -> Result<u32, Failure> {
@@ -172,7 +177,7 @@ trait Nothing {
 impl<S> Nothing for S {}
 
 #[tokio::test(start_paused = true)]
-async fn a_question_in_place_sees_the_parts_of_patterns() {
+async fn an_inline_reconcile_expression_sees_the_parts_of_patterns() {
     let bank = Bank::new();
     let call = || in_place(&bank, (7, 30), Part(12), true);
     assert!(matches!(call().await, Err(Failure::TimedOut)));
@@ -197,9 +202,14 @@ async fn of_the_attempt(bank: &Bank, key: &str) -> Result<(String, u32), Failure
     assert!(attempt.is_live() && attempt.fencing_token().is_some());
     attempt.renew().await?;
     if attempt.number() == 1 {
-        return Err(Failure::Declined(attempt.downstream_key("bank")));
+        return Err(Failure::Declined(
+            attempt.downstream_key("bank").as_str().to_owned(),
+        ));
     }
-    Ok((attempt.downstream_key("bank"), attempt.number()))
+    Ok((
+        attempt.downstream_key("bank").as_str().to_owned(),
+        attempt.number(),
+    ))
 }
 
 #[tokio::test(start_paused = true)]

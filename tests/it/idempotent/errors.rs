@@ -19,7 +19,7 @@ async fn plain(bank: &Bank, key: &str, failure: Option<Failure>) -> Result<u32, 
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_options_every_error_is_tried_again() {
+async fn without_options_every_error_releases_the_key() {
     let bank = Bank::new();
     for failure in [Failure::TimedOut, Failure::Declined("no".to_owned())] {
         assert!(plain(&bank, "k", Some(failure)).await.is_err());
@@ -87,7 +87,7 @@ async fn a_guard_decides_by_the_error_and_the_arguments() {
 }
 
 #[idempotent(
-    key = "k", ttl = "1h", store = bank, name = "third", attempt = attempt,
+    key = constant("k"), ttl = "1h", store = bank, name = "third", attempt = attempt,
     replay_err = Failure::TimedOut if attempt.number() >= 3,
 )]
 async fn gives_up(bank: &Bank) -> Result<u32, Failure> {
@@ -97,7 +97,7 @@ async fn gives_up(bank: &Bank) -> Result<u32, Failure> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_sees_the_attempt_even_where_the_body_consumed_it() {
+async fn a_guard_sees_the_attempt_even_if_the_body_consumed_it() {
     let bank = Bank::new();
     for _ in 0..5 {
         assert!(matches!(gives_up(&bank).await, Err(Failure::TimedOut)));
@@ -141,12 +141,12 @@ async fn under_refuse_an_error_is_terminal_retried_or_unknown() {
     assert_eq!(bank.payments(), 6);
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank, on_store_error = run)]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank, on_store_error = run)]
 async fn open(bank: &Bank) -> Result<u32, Failure> {
     Ok(bank.pay())
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank)]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank)]
 async fn closed(bank: &Bank) -> Result<u32, Failure> {
     Ok(bank.pay())
 }

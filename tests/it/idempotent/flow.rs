@@ -49,7 +49,7 @@ async fn flow(bank: &Bank, key: &str, values: Vec<Option<&str>>) -> Result<u32, 
 }
 
 #[tokio::test(start_paused = true)]
-async fn return_and_question_mark_leave_the_body_and_are_recorded() {
+async fn return_and_question_mark_end_the_body_and_are_recorded() {
     let bank = Bank::new();
     for _ in 0..2 {
         let stopped = flow(&bank, "stop", vec![Some("1"), None, Some("stop")]).await;
@@ -82,7 +82,7 @@ impl Log {
     fingerprint = log.note("fingerprint", amount),
     scope = log.note("scope", "ann"),
     key = log.note("key", "k"),
-    name = log.note("name", "traced"),
+    name = "traced",
     store = log.note("store", idem),
     ttl = log.note("ttl", Duration::from_secs(3600)),
     on_crash = reconcile(log.note("reconcile", std::future::pending())),
@@ -99,7 +99,6 @@ async fn options_are_evaluated_once_and_before_the_body() {
         "fingerprint",
         "key",
         "lease",
-        "name",
         "scope",
         "store",
         "ttl",
@@ -132,7 +131,7 @@ async fn moves_all(
 }
 
 #[tokio::test(start_paused = true)]
-async fn options_borrow_and_the_body_may_move() {
+async fn options_borrow_arguments_that_the_body_may_move() {
     let bank = Arc::new(Bank::new());
     let call = |request: &[u8]| {
         let key = Key::new("k").unwrap();

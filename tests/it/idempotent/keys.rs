@@ -98,7 +98,7 @@ async fn by_fallible(bank: &Bank, text: &str) -> Result<u32, Error> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_malformed_key_is_refused_before_anything_happens() {
+async fn a_malformed_key_is_refused_before_the_body_and_the_store() {
     let bank = Bank::new();
     for result in [by_str(&bank, "").await, by_fallible(&bank, "").await] {
         let refused = matches!(result, Err(Error::InvalidKey(InvalidKey::Empty)));
@@ -132,7 +132,7 @@ async fn the_request_can_be_its_own_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_replacement_of_the_request_can_be_the_key() {
+async fn the_value_of_the_fingerprint_option_can_be_the_key() {
     let bank = Bank::new();
     let mail = async |to, text: &str| mail_once(&bank, to, text.to_owned()).await.unwrap();
     assert_eq!(mail("ann", "hello").await, 1);
@@ -141,14 +141,14 @@ async fn the_replacement_of_the_request_can_be_the_key() {
 }
 
 #[idempotent(key = (fingerprint), ttl = "1h", store = bank, name = "word")]
-async fn an_argument_of_that_name(bank: &Bank, fingerprint: &str) -> Result<u32, Error> {
+async fn an_argument_named_fingerprint(bank: &Bank, fingerprint: &str) -> Result<u32, Error> {
     Ok(bank.pay())
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_parentheses_the_reserved_word_is_an_argument() {
+async fn a_reserved_word_in_parentheses_is_an_argument() {
     let bank = Bank::new();
-    an_argument_of_that_name(&bank, "k").await.unwrap();
+    an_argument_named_fingerprint(&bank, "k").await.unwrap();
     assert_eq!(bank.record("word", "k").await.attempt, 1);
 }
 
@@ -167,7 +167,7 @@ struct User {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_scopes_never_see_each_others_records() {
+async fn scopes_never_share_records() {
     let bank = Bank::new();
     let key = Key::new("k").unwrap();
     assert_eq!(scoped(&bank, "ann", &key, 1).await.unwrap(), 1);
@@ -183,7 +183,7 @@ async fn two_scopes_never_see_each_others_records() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_scope_of_the_key_comes_before_that_of_the_call() {
+async fn the_scope_of_a_key_comes_before_the_scope_of_the_call() {
     let bank = Bank::new();
     let shop = Scope::new("shop").unwrap();
     let key = Key::new("k").unwrap().scoped(&shop);
@@ -191,7 +191,11 @@ async fn the_scope_of_the_key_comes_before_that_of_the_call() {
 
     let joined = shop.join(&Scope::new("ann").unwrap());
     assert_eq!(joined.as_str(), "shop/ann");
-    let found = bank.records().find("scoped", "k", &joined).await.unwrap();
+    let found = bank
+        .records()
+        .find_scoped("scoped", "k", &joined)
+        .await
+        .unwrap();
     assert_eq!(found.unwrap().identity.scope, joined);
 
     let bare = Key::new("k").unwrap();
@@ -199,7 +203,7 @@ async fn the_scope_of_the_key_comes_before_that_of_the_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_scope_that_a_key_carries_needs_no_option() {
+async fn a_key_with_a_scope_needs_no_scope_option() {
     let bank = Bank::new();
     let carried = |scope| {
         let scope = Scope::new(scope).unwrap();
@@ -211,7 +215,7 @@ async fn the_scope_that_a_key_carries_needs_no_option() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_malformed_scope_is_refused_before_anything_happens() {
+async fn a_malformed_scope_is_refused_before_the_body_and_the_store() {
     let bank = Bank::new();
     let result = scoped(&bank, "", &Key::new("k").unwrap(), 1).await;
     let refused = matches!(result, Err(Error::InvalidKey(InvalidKey::EmptyScope)));

@@ -48,6 +48,7 @@
 )]
 
 use core::fmt::Display;
+use core::time::Duration;
 
 use async_trait::async_trait;
 use idem_runtime::{Attempt, Error, Fingerprint, Key, Reconciled, ToKey, idempotent};
@@ -102,8 +103,33 @@ async fn lookup(bank: &Bank, attempt: &Attempt, amount: &u64) -> Result<Reconcil
     })
 }
 
+/// Each option takes an argument with a word of the option.
+#[idempotent(
+    key = key,
+    ttl = ttl,
+    lease = duration,
+    wait = wait,
+    scope = scope,
+    store = handle,
+    fingerprint = argument,
+    recover_with = input,
+    name = "lints.words"
+)]
+async fn words(
+    handle: &Bank,
+    (ttl, duration, wait): (Duration, Duration, Duration),
+    scope: &str,
+    key: &str,
+    argument: u64,
+    input: &str,
+) -> Result<u64, Error> {
+    let _: [&str; 3] = [scope, key, input];
+    let _: Duration = ttl + duration + wait;
+    Ok(argument + u64::from(handle.pay()))
+}
+
 /// Patterns, generics and an early return.
-#[idempotent(key = id, ttl = "1h", store = bank, fingerprint = (&rest, value))]
+#[idempotent(key = id, ttl = "1h", store = bank, name = "lints.patterns", fingerprint = (&rest, value))]
 async fn patterns<T: Fingerprint + Clone + Sync>(
     bank: &Bank,
     (id, mut rest): (String, Vec<u64>),
@@ -117,6 +143,17 @@ async fn patterns<T: Fingerprint + Clone + Sync>(
     }
     anyhow::ensure!(!id.is_empty(), "no id");
     Ok(format!("{id}{key}{}", bank.pay()))
+}
+
+/// A body in a task of its own, with an attempt that only a guard uses.
+#[idempotent(key = key, ttl = "1h", store = bank, name = "lints.detached", detached, attempt = attempt,
+             on_crash = refuse, retry_err = Failure::Status(status) if u32::from(*status) == attempt.number())]
+async fn detached(bank: &Bank, key: String, (left, right): (u32, u32)) -> Result<u32, Failure> {
+    if key.is_empty() {
+        return Err(Failure::TimedOut);
+    }
+    yield_now().await;
+    Ok(left + right)
 }
 
 /// A service.
@@ -160,7 +197,13 @@ async fn the_expansion_is_free_of_warnings() -> anyhow::Result<()> {
         let pair = ("id".to_owned(), Vec::new());
         assert_eq!(patterns(&bank, pair, 0.5, &1_u8, 7_u8).await?, "id73");
         assert_eq!(service.method("ann").await?, 4);
+        assert_eq!(detached(&bank, "k".to_owned(), (1, 2)).await?, 3);
         assert_eq!(service.boxed("k", 10).await?, 15);
+        let minute = Duration::from_mins(1);
+        let times = (minute, minute, minute);
+        // The memory store saves no recovery input.
+        let refused = words(&bank, times, "ann", "k", 10, "k").await;
+        assert!(matches!(refused, Err(Error::InvalidCall(_))));
     }
     Ok(())
 }

@@ -100,7 +100,7 @@ impl Refund for Service {
 }
 
 #[tokio::test(start_paused = true)]
-async fn methods_of_traits_and_their_defaults_have_records_of_their_own() {
+async fn trait_methods_and_their_defaults_have_separate_records() {
     let bank = Arc::new(Bank::new());
     let service = Service::new(&bank, ());
     for _ in 0..2 {
@@ -188,7 +188,7 @@ impl Boxed for Service {
 }
 
 #[tokio::test(start_paused = true)]
-async fn methods_under_async_trait_do_what_they_do_without() {
+async fn methods_behave_equally_under_async_trait() {
     let bank = Arc::new(Bank::new());
     let mut service = Service::new(&bank, ());
     let pair = || ("id".to_owned(), 1);
@@ -278,7 +278,7 @@ impl Service<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn methods_that_a_macro_writes_are_like_any_other() {
+async fn methods_may_be_generated_by_a_macro() {
     let bank = Arc::new(Bank::new());
     let mut service = Service::new(&bank, "ann".to_owned());
     for _ in 0..2 {
@@ -286,6 +286,9 @@ async fn methods_that_a_macro_writes_are_like_any_other() {
         let exclusive = service.written_exclusive(("k".to_owned(), 1)).await;
         assert_eq!(exclusive.unwrap(), 4);
     }
-    let found = bank.records().find("written.exclusive", "k", "ann").await;
+    let found = bank
+        .records()
+        .find_scoped("written.exclusive", "k", "ann")
+        .await;
     assert!(found.unwrap().is_some());
 }

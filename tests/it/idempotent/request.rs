@@ -18,14 +18,14 @@ struct Charge {
     amount: u64,
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank, name = "request")]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank, name = "request")]
 async fn whole(bank: &Bank, amount: u64, note: &str, mut tags: Vec<String>) -> Result<u32, Error> {
     tags.clear();
     Ok(bank.pay())
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_argument_counts_by_its_name() {
+async fn the_fingerprint_contains_every_argument_with_its_name() {
     let bank = Bank::new();
     let tags = || vec!["a".to_owned()];
     whole(&bank, 1, "x", tags()).await.unwrap();
@@ -51,18 +51,18 @@ async fn every_argument_counts_by_its_name() {
     assert_eq!(replayed.unwrap(), 1);
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank, skip(trace, clock))]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank, skip(trace, clock))]
 async fn skipping(bank: &Bank, amount: u64, trace: f64, clock: &fn() -> u64) -> Result<u32, Error> {
     Ok(bank.pay())
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank, skip_all)]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank, skip_all)]
 async fn skipping_all(bank: &Bank, amount: u64, clock: fn() -> u64) -> Result<u32, Error> {
     Ok(bank.pay())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_skipped_argument_does_not_count_and_needs_no_fingerprint() {
+async fn a_skipped_argument_is_not_fingerprinted_and_needs_no_impl() {
     let bank = Bank::new();
     let clock: fn() -> u64 = || 0;
     let other: fn() -> u64 = || 1;
@@ -98,13 +98,13 @@ async fn by_field(bank: &Bank, charge: Charge) -> Result<u32, Error> {
     Ok(bank.pay())
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank, scope = charge.id)]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank, scope = charge.id)]
 async fn scope_by_field(bank: &Bank, charge: &Charge) -> Result<u32, Error> {
     Ok(bank.pay())
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_argument_of_which_the_key_is_a_part_still_counts() {
+async fn an_argument_whose_part_is_the_key_is_fingerprinted() {
     let bank = Bank::new();
     let charge = |amount| Charge { id: 7, amount };
     by_field(&bank, charge(1)).await.unwrap();
@@ -115,7 +115,7 @@ async fn an_argument_of_which_the_key_is_a_part_still_counts() {
     assert_reused(scope_by_field(&bank, &charge(2)).await);
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank, fingerprint = (charge.amount, note.to_lowercase()))]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank, fingerprint = (charge.amount, note.to_lowercase()))]
 async fn replaced(
     bank: &Bank,
     charge: Charge,
@@ -127,7 +127,7 @@ async fn replaced(
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_replacement_of_the_request_counts() {
+async fn the_fingerprint_option_replaces_all_arguments() {
     let bank = Bank::new();
     let charge = |id, amount| Charge { id, amount };
     replaced(&bank, charge(1, 5), "Note", || 0).await.unwrap();
@@ -159,7 +159,7 @@ struct Point {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pattern_is_compared_whole_and_its_parts_are_for_the_options_and_the_body() {
+async fn a_pattern_is_fingerprinted_whole_and_its_parts_are_usable_in_options() {
     let bank = Bank::new();
     let pair = || ("id".to_owned(), 1);
     let point = Point { x: 2, y: 9 };
@@ -177,7 +177,7 @@ async fn a_pattern_is_compared_whole_and_its_parts_are_for_the_options_and_the_b
     assert_reused(patterns(&bank, id, point, 0, [3, 0, 4], &(5, 0)).await);
 
     let scope = Scope::new("2").unwrap();
-    let found = bank.records().find("patterns", "id", &scope).await;
+    let found = bank.records().find_scoped("patterns", "id", &scope).await;
     assert!(found.unwrap().is_some(), "under its parts");
 }
 
@@ -192,7 +192,7 @@ async fn positions(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pattern_is_named_and_left_out_by_its_position() {
+async fn a_pattern_is_named_and_skipped_by_its_position() {
     let bank = Bank::new();
     assert_eq!(positions(&bank, (7, 1), (0, || 3)).await.unwrap(), 10);
     assert_eq!(positions(&bank, (7, 1), (1, || 4)).await.unwrap(), 10);
@@ -204,13 +204,13 @@ async fn a_pattern_is_named_and_left_out_by_its_position() {
     assert_eq!(replayed.unwrap(), 10);
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank, name = "raw", skip(r#match))]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank, name = "raw", skip(r#match))]
 async fn raw(bank: &Bank, r#type: u64, r#match: f64, _unused: u64) -> Result<u32, Error> {
     Ok(bank.pay() + r#type as u32)
 }
 
 #[tokio::test(start_paused = true)]
-async fn raw_identifiers_are_named_without_their_mark_and_underscores_count() {
+async fn raw_identifiers_are_named_without_their_prefix_and_underscores_are_fingerprinted() {
     let bank = Bank::new();
     assert_eq!(raw(&bank, 7, 0.5, 1).await.unwrap(), 8);
     assert_eq!(raw(&bank, 7, 0.7, 1).await.unwrap(), 8);
@@ -223,7 +223,7 @@ async fn raw_identifiers_are_named_without_their_mark_and_underscores_count() {
     assert_eq!(replayed.unwrap(), 8);
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank)]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank)]
 async fn configured(
     bank: &Bank,
     #[cfg(not(any()))] here: Option<u64>,
@@ -234,7 +234,7 @@ async fn configured(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_parameter_that_is_configured_out_does_not_count() {
+async fn a_parameter_removed_by_cfg_is_not_fingerprinted() {
     let bank = Bank::new();
     configured(&bank, Some(1), 2).await.unwrap();
     assert_eq!(configured(&bank, Some(1), 2).await.unwrap(), 1);
@@ -242,25 +242,25 @@ async fn a_parameter_that_is_configured_out_does_not_count() {
     assert_reused(configured(&bank, Some(1), 3).await);
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank, name = "grows")]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank, name = "grows")]
 async fn before_the_deploy(bank: &Bank, amount: u64) -> Result<u32, Error> {
     Ok(bank.pay())
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank, name = "grows")]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank, name = "grows")]
 async fn after_the_deploy(bank: &Bank, note: Option<&str>, amount: u16) -> Result<u32, Error> {
     Ok(bank.pay())
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_optional_argument_and_another_width_keep_old_requests() {
+async fn a_new_optional_argument_and_a_wider_integer_do_not_change_the_fingerprint() {
     let bank = Bank::new();
     before_the_deploy(&bank, 3).await.unwrap();
     assert_eq!(after_the_deploy(&bank, None, 3).await.unwrap(), 1);
     assert_reused(after_the_deploy(&bank, Some(""), 3).await);
 }
 
-#[idempotent(key = "k", ttl = "1h", store = idem)]
+#[idempotent(key = constant("k"), ttl = "1h", store = idem)]
 async fn fails_to_encode(idem: &Handle, ratio: Ratio) -> Result<f64, Error> {
     Ok(ratio.0)
 }
@@ -269,7 +269,7 @@ async fn fails_to_encode(idem: &Handle, ratio: Ratio) -> Result<f64, Error> {
 struct Ratio(#[fingerprint(float)] f64);
 
 #[tokio::test(start_paused = true)]
-async fn a_request_without_a_canonical_form_is_refused_before_anything_happens() {
+async fn a_request_without_a_canonical_form_is_refused_before_the_body_and_the_store() {
     let bank = Bank::new();
     let result = fails_to_encode(&bank, Ratio(f64::NAN)).await;
     assert!(matches!(result, Err(Error::Fingerprint(_))), "{result:?}");

@@ -15,7 +15,7 @@ async fn mutable(bank: &Bank, mut key: String, mut amount: u64) -> Result<String
     Ok(format!("{key}{amount}"))
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank)]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank, fingerprint = list)]
 async fn through_a_reference(bank: &Bank, list: &mut Vec<u64>) -> Result<usize, Error> {
     bank.pay();
     list.push(1);
@@ -23,7 +23,7 @@ async fn through_a_reference(bank: &Bank, list: &mut Vec<u64>) -> Result<usize, 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_body_changes_or_consumes_was_fingerprinted_before() {
+async fn the_fingerprint_is_computed_before_the_body_runs() {
     let bank = Bank::new();
     for _ in 0..2 {
         let paid = mutable(&bank, "k".to_owned(), 1).await;
@@ -44,7 +44,7 @@ async fn what_the_body_changes_or_consumes_was_fingerprinted_before() {
     );
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank)]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank)]
 async fn lifetimes<'a, 'b: 'a>(
     bank: &'a Bank,
     one: &'b str,
@@ -57,7 +57,7 @@ async fn lifetimes<'a, 'b: 'a>(
     Ok(format!("{longest}{more}"))
 }
 
-#[idempotent(key = key, ttl = "1h", store = bank)]
+#[idempotent(key = key, ttl = "1h", store = bank, name = "shapes.generic")]
 async fn generic<T, const N: usize>(
     bank: &Bank,
     key: impl idem_runtime::ToKey,
@@ -70,7 +70,7 @@ where
     values.into_iter().next_back().ok_or(Error::Interrupted)
 }
 
-#[idempotent(key = key, ttl = "1h", store = bank, skip(display))]
+#[idempotent(key = key, ttl = "1h", store = bank, name = "shapes.impl_trait", skip(display))]
 async fn impl_trait(
     bank: &Bank,
     key: &str,
@@ -82,7 +82,7 @@ async fn impl_trait(
 }
 
 #[tokio::test(start_paused = true)]
-async fn generics_and_lifetimes_are_as_they_are_without_the_attribute() {
+async fn generics_and_lifetimes_work_as_without_the_attribute() {
     let bank = Bank::new();
     for _ in 0..2 {
         let two = String::from("a");
@@ -116,7 +116,7 @@ async fn borrows(bank: &Bank, text: &str, words: Vec<String>) -> Result<usize, E
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_borrowed_stays_borrowed_in_the_body() {
+async fn borrowed_arguments_stay_borrowed_in_the_body() {
     let bank = Bank::new();
     for _ in 0..2 {
         let text = String::from("a b c");
@@ -258,7 +258,7 @@ pass! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn functions_that_a_macro_writes_are_like_any_other() {
+async fn functions_may_be_generated_by_a_macro() {
     let bank = Bank::new();
     for _ in 0..2 {
         assert_eq!(written(&bank, "k", 3, 4).await.unwrap(), 503);
@@ -274,7 +274,7 @@ async fn functions_that_a_macro_writes_are_like_any_other() {
     assert!(reused.is_err(), "both arguments called `own` count");
 }
 
-#[idempotent(key = "only", ttl = "1h", store = LAZY)]
+#[idempotent(key = constant("only"), ttl = "1h", store = LAZY)]
 async fn no_arguments() -> Result<u32, Unserializable> {
     Err(Unserializable)
 }
@@ -293,6 +293,6 @@ impl From<Error> for Unserializable {
 }
 
 #[tokio::test(start_paused = true)]
-async fn there_may_be_no_arguments_at_all() {
+async fn a_function_may_have_no_arguments() {
     assert!(no_arguments().await.is_err());
 }

@@ -30,7 +30,7 @@ impl Ledger {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_duplicates_at_once_run_once() {
+async fn fifty_concurrent_duplicates_run_once_on_a_file() {
     let directory = tempfile::tempdir().unwrap();
     let ledger = Arc::new(Ledger::open(&directory).await);
     let mut calls = JoinSet::new();
@@ -47,7 +47,7 @@ async fn fifty_duplicates_at_once_run_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_of_another_process_is_replayed_and_compared() {
+async fn a_record_of_another_process_is_compared_and_replayed() {
     let directory = tempfile::tempdir().unwrap();
     let first = Ledger::open(&directory).await;
     assert_eq!(first.write("k", 30).await.unwrap(), (1, 30));

@@ -65,7 +65,7 @@ impl State {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handle_is_a_handle_wherever_it_comes_from() {
+async fn a_handle_may_come_from_any_expression() {
     let state = State { bank: Bank::new() };
     let bank = &state.bank;
     let idem = &bank.idem;
@@ -94,12 +94,12 @@ static LAZY: LazyLock<Idem<MemoryStore>> = LazyLock::new(|| Idem::new(MemoryStor
 static LAZY_ARC: LazyLock<Arc<Idem>> =
     LazyLock::new(|| Arc::new(Idem::new(MemoryStore::new()).erased()));
 
-#[idempotent(key = "k", ttl = "1h", store = LAZY, skip(bank))]
+#[idempotent(key = constant("k"), ttl = "1h", store = LAZY, skip(bank))]
 async fn lazy(bank: &Bank) -> Result<u32, Error> {
     Ok(bank.pay())
 }
 
-#[idempotent(key = "k", ttl = "1h", store = LAZY_ARC, skip(bank))]
+#[idempotent(key = constant("k"), ttl = "1h", store = LAZY_ARC, skip(bank))]
 async fn lazy_arc(bank: &Bank) -> Result<u32, Error> {
     Ok(bank.pay())
 }
@@ -127,7 +127,7 @@ async fn without_any_handle_nothing_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_can_have_a_default_of_its_own() {
+async fn a_task_can_have_its_own_default() {
     let bank = Bank::new();
     for _ in 0..2 {
         let paid = bank.with_default(by_default(&bank, "k")).await;

@@ -8,23 +8,23 @@ use super::{Bank, LEASE, crash};
 
 const TTL: Duration = Duration::from_secs(90);
 
-#[idempotent(key = "k", ttl = "90s", store = bank)]
+#[idempotent(key = constant("k"), ttl = "90s", store = bank)]
 async fn literal_ttl(bank: &Bank) -> Result<u32, Error> {
     Ok(bank.pay())
 }
 
-#[idempotent(key = "k", ttl = TTL, store = bank)]
+#[idempotent(key = constant("k"), ttl = TTL, store = bank)]
 async fn constant_ttl(bank: &Bank) -> Result<u32, Error> {
     Ok(bank.pay())
 }
 
-#[idempotent(key = "k", ttl = Duration::from_secs(days) / 2, store = bank, skip(days))]
+#[idempotent(key = constant("k"), ttl = Duration::from_secs(days) / 2, store = bank, skip(days))]
 async fn computed_ttl(bank: &Bank, days: u64) -> Result<u32, Error> {
     Ok(bank.pay())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_is_kept_for_its_ttl() {
+async fn a_result_is_replayed_until_its_ttl() {
     let bank = Bank::new();
     for round in 0..2 {
         assert_eq!(literal_ttl(&bank).await.unwrap(), round * 3 + 1);
@@ -39,7 +39,7 @@ async fn a_result_is_kept_for_its_ttl() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ttl_that_turns_out_zero_is_refused_before_anything_happens() {
+async fn a_ttl_of_zero_is_refused_before_the_body_and_the_store() {
     let bank = Bank::new();
     let result = computed_ttl(&bank, 0).await;
     let refused = matches!(result, Err(Error::InvalidCall(InvalidCall::ZeroTtl)));
@@ -49,7 +49,7 @@ async fn a_ttl_that_turns_out_zero_is_refused_before_anything_happens() {
 
 macro_rules! dies_once {
     ($name:ident($bank:ident), $($option:tt)*) => {
-        #[idempotent(key = "k", ttl = "1h", store = $bank, $($option)*)]
+        #[idempotent(key = constant("k"), ttl = "1h", store = $bank, $($option)*)]
         async fn $name($bank: &Bank) -> Result<u32, Error> {
             if $bank.payments() == 0 {
                 return Ok($bank.pay_and_hang().await);
@@ -77,20 +77,20 @@ macro_rules! assert_lease {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_owner_keeps_its_claim_for_its_lease() {
+async fn a_crashed_owner_has_its_claim_until_the_end_of_its_lease() {
     assert_lease!(default_lease, LEASE);
     assert_lease!(short_lease, Duration::from_millis(1500));
     assert_lease!(computed_lease, LEASE * 2);
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank, lease = "3s")]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank, lease = "3s")]
 async fn long_under_a_short_lease(bank: &Bank) -> Result<u32, Error> {
     tokio::time::sleep(Duration::from_secs(10)).await;
     Ok(bank.pay())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_longer_than_its_lease_keeps_it() {
+async fn a_body_longer_than_its_lease_is_renewed() {
     let bank = Bank::new();
     let late = async {
         tokio::time::sleep(Duration::from_secs(9)).await;
@@ -101,26 +101,26 @@ async fn a_body_longer_than_its_lease_keeps_it() {
     assert!(matches!(second, Err(Error::InFlight { .. })), "{second:?}");
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank)]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank)]
 async fn without_wait(bank: &Bank) -> Result<u32, Error> {
     tokio::time::sleep(Duration::from_secs(3)).await;
     Ok(bank.pay())
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank, wait = "5s")]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank, wait = "5s")]
 async fn with_wait(bank: &Bank) -> Result<u32, Error> {
     tokio::time::sleep(Duration::from_secs(3)).await;
     Ok(bank.pay())
 }
 
-#[idempotent(key = "k", ttl = "1h", store = bank, wait = wait, skip(wait))]
+#[idempotent(key = constant("k"), ttl = "1h", store = bank, wait = wait, skip(wait))]
 async fn with_computed_wait(bank: &Bank, wait: Duration) -> Result<u32, Error> {
     tokio::time::sleep(Duration::from_secs(3)).await;
     Ok(bank.pay())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_duplicate_waits_as_long_as_its_wait_option_says() {
+async fn a_duplicate_waits_for_the_time_of_its_wait_option() {
     let bank = Bank::new();
     let (first, second) = tokio::join!(without_wait(&bank), without_wait(&bank));
     assert_eq!(first.unwrap(), 1);

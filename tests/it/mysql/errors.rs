@@ -20,7 +20,7 @@ async fn a_read_only_server_replays_and_claims_nothing() {
         .url()
         .replace("root@", "app:right@")
         .replace("/mysql", "/app");
-    let store = MySqlStore::open(&url).await.unwrap();
+    let store = MySqlStore::connect(&url).await.unwrap();
     store.migrate().await.unwrap();
     let owner = own(&store, &claim("done")).await;
     store.complete(&owner, &outcome(b"1")).await.unwrap();
@@ -98,7 +98,7 @@ async fn a_service_other_than_mysql_is_reported() {
     // Looks like the start of a greeting that never ends.
     let imposter = Imposter::saying(b"SSH-2.0-OpenSSH_9.2p1\r\n").await;
     let url = format!("mysql://app:right@127.0.0.1:{}/app", imposter.port());
-    let error = MySqlStore::open(&url).await.unwrap_err();
+    let error = MySqlStore::connect(&url).await.unwrap_err();
     assert_error(
         &error,
         StoreErrorKind::Unavailable,

@@ -17,7 +17,7 @@ fn call(key: &str) -> Call {
 /// statement of the caller would commit on its own.
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn a_transaction_that_the_server_rolled_back_commits_nothing_more() {
+async fn a_transaction_that_the_server_rolled_back_cannot_commit() {
     let options = Options::fast()
         .set("innodb_rollback_on_timeout", "ON")
         .set("innodb_lock_wait_timeout", "1");
@@ -96,7 +96,7 @@ async fn a_transaction_that_the_server_rolled_back_commits_nothing_more() {
 /// A store rejects connections that never commit before it relies on a write.
 #[tokio::test]
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-async fn connections_that_do_not_commit_are_refused() {
+async fn connections_without_autocommit_are_refused() {
     for database in Database::each().await {
         let pool = sqlx::mysql::MySqlPoolOptions::new()
             .after_connect(|connection, _| {
@@ -116,9 +116,9 @@ async fn connections_that_do_not_commit_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-async fn a_locked_record_holds_up_no_other() {
+async fn a_locked_record_does_not_block_other_records() {
     for database in Database::each().await {
-        crate::batches::a_locked_record_holds_up_no_other(&database.store().await).await;
+        crate::batches::a_locked_record_does_not_block_other_records(&database.store().await).await;
         database.drop().await;
     }
 }

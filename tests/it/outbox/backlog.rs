@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use idem_runtime::Error;
-use idem_runtime::outbox::{Message, Outbox};
+use idem_runtime::outbox::{Message, Outbox, Relay};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::SqlitePoolOptions;
@@ -14,8 +14,8 @@ use sqlx::{MySqlPool, Row};
 use super::{Database, Log, Pool, TOPIC, until};
 
 super::on_every_database!(
-    a_poll_does_not_read_what_waits_behind_a_parked_message,
-    every_ordering_key_comes_up_however_many_are_blocked,
+    a_poll_does_not_read_messages_behind_a_parked_one,
+    every_ordering_key_is_delivered_even_if_many_others_are_blocked,
 );
 
 /// Number of messages behind the parked one.
@@ -130,7 +130,7 @@ impl Meter {
     }
 }
 
-async fn a_poll_does_not_read_what_waits_behind_a_parked_message(database: Database) {
+async fn a_poll_does_not_read_messages_behind_a_parked_one(database: Database) {
     insert(&database, 1, 1, "'blocked'", "parked", "NULL").await;
     insert(&database, BEHIND, 2, "'blocked'", "waiting", "2").await;
     // These messages were due last: one is ordered and one is not.
@@ -148,8 +148,7 @@ async fn a_poll_does_not_read_what_waits_behind_a_parked_message(database: Datab
     let handled = Log::new();
     let start = |outbox: &Outbox| {
         let log = handled.clone();
-        outbox
-            .relay()
+        Relay::new(outbox)
             .poll_interval(Duration::from_secs(60 * 60))
             .on(TOPIC, move |message: Message<i64>| {
                 log.push(message.payload);
@@ -160,7 +159,7 @@ async fn a_poll_does_not_read_what_waits_behind_a_parked_message(database: Datab
     };
     let relay = start(&outbox);
     until(async || relay.stats().delivered == 2).await;
-    relay.shutdown().await;
+    relay.stop().await;
     let mut first = handled.entries();
     first.sort_unstable();
     assert_eq!(first, [300_001, 300_002]);
@@ -177,12 +176,12 @@ async fn a_poll_does_not_read_what_waits_behind_a_parked_message(database: Datab
     assert!(database.outbox.discard(parked[0].key()).await.unwrap());
     let relay = start(&database.outbox);
     let all = handled.reached(2 + 250).await;
-    relay.shutdown().await;
+    relay.stop().await;
     let ordered: Vec<i64> = (2..252).collect();
     assert_eq!(all[2..252], ordered);
 }
 
-async fn every_ordering_key_comes_up_however_many_are_blocked(database: Database) {
+async fn every_ordering_key_is_delivered_even_if_many_others_are_blocked(database: Database) {
     // More keys than one poll examines, each with a parked message and one behind it,
     let blocked = 300;
     insert(&database, blocked, 1, "{n}", "parked", "NULL").await;
@@ -211,7 +210,7 @@ async fn every_ordering_key_comes_up_however_many_are_blocked(database: Database
         .start()
         .unwrap();
     let mut all = handled.reached(3).await;
-    relay.shutdown().await;
+    relay.stop().await;
     all.sort_unstable();
     assert_eq!(all, [1_000, 1_001, 1_002]);
     let waiting = database.outbox.backlog().await.unwrap().waiting;

@@ -11,11 +11,11 @@ use super::{Database, Log, Placed, TOPIC, placed, seen, until};
 
 super::on_every_database!(
     a_message_whose_relay_crashed_is_delivered_again_with_the_same_key,
-    a_message_that_kills_its_relay_each_time_is_parked,
+    a_message_that_crashes_its_relay_every_time_is_parked,
     a_handler_that_is_slower_than_its_lease_keeps_its_message,
     a_relay_that_was_paused_past_its_lease_records_nothing,
     an_outcome_that_cannot_be_recorded_immediately_is_recorded_later,
-    shutting_down_finishes_what_was_begun_and_begins_nothing,
+    a_shutdown_finishes_running_deliveries_and_starts_none,
 );
 
 /// Short enough for a test to wait for its expiry, long enough for a busy machine to renew it.
@@ -50,13 +50,13 @@ async fn a_message_whose_relay_crashed_is_delivered_again_with_the_same_key(data
         .start()
         .unwrap();
     until(async || relay.stats().delivered == 1).await;
-    relay.shutdown().await;
+    relay.stop().await;
     let key = key.as_str().to_owned();
     assert_eq!(handled.entries(), [(key.clone(), 1, 1), (key, 1, 2)]);
     assert_eq!(database.rows().await, 0);
 }
 
-async fn a_message_that_kills_its_relay_each_time_is_parked(database: Database) {
+async fn a_message_that_crashes_its_relay_every_time_is_parked(database: Database) {
     database.enqueue(outbox::message(TOPIC, &placed(1))).await;
     let handled = Log::new();
     let start = || {
@@ -122,7 +122,7 @@ async fn a_handler_that_is_slower_than_its_lease_keeps_its_message(database: Dat
     for relay in relays {
         assert_eq!(relay.stats().lost, 0);
         delivered += relay.stats().delivered;
-        relay.shutdown().await;
+        relay.stop().await;
     }
     assert_eq!(handled.entries(), [1]);
     // The row may be deleted a moment before the delivery is counted.
@@ -175,7 +175,7 @@ async fn a_relay_that_was_paused_past_its_lease_records_nothing(database: Databa
     let expected = [1, 2, 3].map(|attempt| (key.clone(), 1, attempt));
     assert_eq!(handled.entries(), expected);
     for relay in [paused, failing, owner] {
-        relay.shutdown().await;
+        relay.stop().await;
     }
 }
 
@@ -214,12 +214,12 @@ async fn an_outcome_that_cannot_be_recorded_immediately_is_recorded_later(databa
         .execute("ALTER TABLE away RENAME TO idem_outbox")
         .await;
     until(async || relay.stats().delivered == 1).await;
-    relay.shutdown().await;
+    relay.stop().await;
     assert_eq!(handled.entries(), [1]);
     assert_eq!(database.rows().await, 0);
 }
 
-async fn shutting_down_finishes_what_was_begun_and_begins_nothing(database: Database) {
+async fn a_shutdown_finishes_running_deliveries_and_starts_none(database: Database) {
     for order in 1..=3 {
         let order = placed(order);
         database
@@ -243,7 +243,7 @@ async fn shutting_down_finishes_what_was_begun_and_begins_nothing(database: Data
         .start()
         .unwrap();
     handled.reached(1).await;
-    let mut stopping = Box::pin(relay.shutdown());
+    let mut stopping = Box::pin(relay.stop());
     let is_over = futures_util::poll!(stopping.as_mut()).is_ready();
     assert!(!is_over, "a handler is at work");
     gate.add_permits(3);

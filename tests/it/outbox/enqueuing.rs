@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use idem_runtime::error::InvalidOutbox;
-use idem_runtime::outbox::{self, Message};
+use idem_runtime::outbox::{self, Message, Relay};
 use idem_runtime::{Error, Key, Scope};
 use serde::ser::Error as _;
 use serde::{Serialize, Serializer};
@@ -12,15 +12,15 @@ use serde::{Serialize, Serializer};
 use super::{Database, Log, TOPIC, placed, until};
 
 super::on_every_database!(
-    a_message_is_there_if_and_only_if_its_transaction_commits,
+    a_message_is_stored_if_and_only_if_its_transaction_commits,
     a_handler_gets_the_enqueued_value,
     the_same_message_is_enqueued_once_under_its_own_key,
-    a_malformed_message_is_refused_and_spoils_no_transaction,
+    a_malformed_message_is_refused_and_the_transaction_stays_usable,
     a_delayed_message_waits,
-    a_message_enqueued_in_this_process_is_found_immediately,
+    a_message_enqueued_in_this_process_is_delivered_immediately,
 );
 
-async fn a_message_is_there_if_and_only_if_its_transaction_commits(database: Database) {
+async fn a_message_is_stored_if_and_only_if_its_transaction_commits(database: Database) {
     let mut tx = database.begin().await;
     tx.enqueue(outbox::message(TOPIC, &placed(1)))
         .await
@@ -68,7 +68,7 @@ async fn a_handler_gets_the_enqueued_value(database: Database) {
         .start()
         .unwrap();
     let got = got.reached(1).await;
-    relay.shutdown().await;
+    relay.stop().await;
     let (topic, customer) = (TOPIC.to_owned(), Some("customer ä".to_owned()));
     let trace = Some("00-ab-\"1\"".to_owned());
     assert_eq!(got, [(key, topic, customer, trace, 2, 1, placed(7))]);
@@ -128,7 +128,7 @@ impl Serialize for Unencodable {
     }
 }
 
-async fn a_malformed_message_is_refused_and_spoils_no_transaction(database: Database) {
+async fn a_malformed_message_is_refused_and_the_transaction_stays_usable(database: Database) {
     let mut tx = database.begin().await;
     let order = placed(1);
     let long = "a".repeat(256);
@@ -201,15 +201,13 @@ async fn a_delayed_message_waits(database: Database) {
         .execute("UPDATE idem_outbox SET due_at = due_at - 3600000000 WHERE id = 1")
         .await;
     assert_eq!(handled.reached(3).await, [3, 1, 2]);
-    relay.shutdown().await;
+    relay.stop().await;
 }
 
-async fn a_message_enqueued_in_this_process_is_found_immediately(database: Database) {
+async fn a_message_enqueued_in_this_process_is_delivered_immediately(database: Database) {
     let handled = Log::new();
     let log = handled.clone();
-    let relay = database
-        .outbox
-        .relay()
+    let relay = Relay::new(&database.outbox)
         .poll_interval(Duration::from_secs(60 * 60))
         .on(TOPIC, move |message: Message<super::Placed>| {
             log.push(message.payload.order);
@@ -223,6 +221,6 @@ async fn a_message_enqueued_in_this_process_is_found_immediately(database: Datab
             .await;
         handled.reached(order as usize).await;
     }
-    relay.shutdown().await;
+    relay.stop().await;
     assert_eq!(handled.entries(), [1, 2, 3]);
 }

@@ -1,18 +1,18 @@
 //! Messages whose handlers fail.
 
 use idem_runtime::error::InvalidOutbox;
-use idem_runtime::outbox::{self, Message};
+use idem_runtime::outbox::{self, Message, Relay};
 use idem_runtime::{Error, Key};
 
 use super::{Database, Log, Placed, TOPIC, placed, seen, until};
 
 super::on_every_database!(
     a_message_that_failed_is_delivered_again_with_the_same_key,
-    a_poisonous_message_is_parked_after_the_bound_and_requeued_by_hand,
+    a_failing_message_is_parked_after_max_attempts_and_can_be_requeued,
     a_parked_message_blocks_its_ordering_key_until_it_is_discarded,
     later_messages_continue_if_parked_ones_are_skipped,
     an_unreadable_payload_is_parked_immediately,
-    an_unknown_topic_is_left_for_a_relay_that_knows_it,
+    a_message_of_an_unknown_topic_waits_for_another_relay,
 );
 
 async fn a_message_that_failed_is_delivered_again_with_the_same_key(database: Database) {
@@ -37,7 +37,7 @@ async fn a_message_that_failed_is_delivered_again_with_the_same_key(database: Da
         .unwrap();
     until(async || relay.stats().delivered == 1).await;
     let stats = relay.stats();
-    relay.shutdown().await;
+    relay.stop().await;
     assert_eq!((stats.failed, stats.parked, stats.lost), (3, 0, 0));
     let key = key.as_str().to_owned();
     let expected = [1, 2, 3, 4].map(|attempt| (key.clone(), 1, attempt));
@@ -49,7 +49,7 @@ async fn a_message_that_failed_is_delivered_again_with_the_same_key(database: Da
 #[error("the mail was refused")]
 struct Refused(#[source] std::io::Error);
 
-async fn a_poisonous_message_is_parked_after_the_bound_and_requeued_by_hand(database: Database) {
+async fn a_failing_message_is_parked_after_max_attempts_and_can_be_requeued(database: Database) {
     let poison = database.enqueue(outbox::message(TOPIC, &placed(1))).await;
     let good = database.enqueue(outbox::message(TOPIC, &placed(2))).await;
     let handled = Log::new();
@@ -72,7 +72,7 @@ async fn a_poisonous_message_is_parked_after_the_bound_and_requeued_by_hand(data
     };
     let relay = start(false);
     until(async || relay.stats().parked == 1 && relay.stats().delivered == 1).await;
-    relay.shutdown().await;
+    relay.stop().await;
     let mut entries = handled.entries();
     entries.sort();
     let mut expected = vec![(good.as_str().to_owned(), 2, 1)];
@@ -113,7 +113,7 @@ async fn a_poisonous_message_is_parked_after_the_bound_and_requeued_by_hand(data
     assert!(!database.outbox.discard(&poison).await.unwrap(), "it waits");
     let relay = start(true);
     until(async || relay.stats().delivered == 1).await;
-    relay.shutdown().await;
+    relay.stop().await;
     assert_eq!(
         handled.entries().last(),
         Some(&(poison.as_str().to_owned(), 1, 1))
@@ -160,7 +160,7 @@ async fn a_parked_message_blocks_its_ordering_key_until_it_is_discarded(database
     assert!(database.outbox.discard(&poison).await.unwrap());
     assert_eq!(handled.reached(5).await[3..], [2, 3]);
     until(async || relay.stats().delivered == 4).await;
-    relay.shutdown().await;
+    relay.stop().await;
     assert_eq!(database.rows().await, 0);
 }
 
@@ -184,7 +184,7 @@ async fn later_messages_continue_if_parked_ones_are_skipped(database: Database) 
         .start()
         .unwrap();
     until(async || relay.stats().delivered == 3).await;
-    relay.shutdown().await;
+    relay.stop().await;
     let mut of_ann = handled.entries();
     of_ann.retain(|order| *order != 4);
     assert_eq!(of_ann, [1, 1, 2, 3]);
@@ -206,7 +206,7 @@ async fn an_unreadable_payload_is_parked_immediately(database: Database) {
         .unwrap();
     until(async || relay.stats().parked == 1).await;
     assert_eq!(relay.stats().failed, 0);
-    relay.shutdown().await;
+    relay.stop().await;
     let parked = database.outbox.parked(None, 10).await.unwrap();
     assert_eq!(parked[0].attempts(), 1);
     let error = parked[0].last_error();
@@ -217,7 +217,7 @@ async fn an_unreadable_payload_is_parked_immediately(database: Database) {
     assert!(!error.contains("secret"), "{error}");
 }
 
-async fn an_unknown_topic_is_left_for_a_relay_that_knows_it(database: Database) {
+async fn a_message_of_an_unknown_topic_waits_for_another_relay(database: Database) {
     database.enqueue(outbox::message("new", &placed(1))).await;
     database.enqueue(outbox::message("old", &placed(2))).await;
     let handled = Log::new();
@@ -234,23 +234,23 @@ async fn an_unknown_topic_is_left_for_a_relay_that_knows_it(database: Database) 
     };
     let old = on("old");
     until(async || old.stats().delivered == 1).await;
-    old.shutdown().await;
+    old.stop().await;
     assert_eq!(database.number("SELECT attempt FROM idem_outbox").await, 0);
     let new = on("new");
     until(async || new.stats().delivered == 1).await;
-    new.shutdown().await;
+    new.stop().await;
     assert_eq!(handled.entries(), [2, 1]);
 }
 
 #[tokio::test]
-async fn a_relay_that_is_set_up_wrongly_does_not_start() {
+async fn a_relay_with_invalid_settings_does_not_start() {
     let database = Database::sqlite().await;
     let handler = |_: Message<Placed>| async { Ok::<_, Error>(()) };
-    let refused = |relay: outbox::Relay| match relay.start().map(drop).unwrap_err() {
+    let refused = |relay: Relay| match relay.start().map(drop).unwrap_err() {
         Error::InvalidOutbox(error) => error,
         other => panic!("{other:?}"),
     };
-    let relay = || database.outbox.relay();
+    let relay = || Relay::new(&database.outbox);
     assert!(matches!(refused(relay()), InvalidOutbox::NoHandler));
     let error = refused(relay().on("a", handler).on("b", handler).on("a", handler));
     assert!(matches!(&error, InvalidOutbox::TwoHandlers(topic) if topic == "a"));

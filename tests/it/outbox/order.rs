@@ -12,7 +12,7 @@ use super::{Database, Log, Placed, TOPIC, placed, until};
 super::on_every_database!(
     four_relays_handle_each_of_a_thousand_messages_once_and_in_order,
     an_ordering_key_holds_across_topics,
-    a_long_run_of_one_key_comes_in_order_and_leaves_room_for_others,
+    many_messages_of_one_key_are_ordered_and_do_not_delay_other_keys,
 );
 
 async fn four_relays_handle_each_of_a_thousand_messages_once_and_in_order(database: Database) {
@@ -69,7 +69,7 @@ async fn four_relays_handle_each_of_a_thousand_messages_once_and_in_order(databa
     for relay in relays {
         let stats = relay.stats();
         assert_eq!((stats.failed, stats.lost), (0, 0));
-        relay.shutdown().await;
+        relay.stop().await;
     }
     let handled = handled.entries();
     assert_eq!(handled.len(), MESSAGES as usize, "each exactly once");
@@ -124,12 +124,12 @@ async fn an_ordering_key_holds_across_topics(database: Database) {
         .start()
         .unwrap();
     let handled = handled.reached(40).await;
-    one.shutdown().await;
-    other.shutdown().await;
+    one.stop().await;
+    other.stop().await;
     assert_eq!(handled, (0..40).collect::<Vec<_>>());
 }
 
-async fn a_long_run_of_one_key_comes_in_order_and_leaves_room_for_others(database: Database) {
+async fn many_messages_of_one_key_are_ordered_and_do_not_delay_other_keys(database: Database) {
     // The relay polls again after each hundred messages. MySQL then picks one of the candidates at random.
     const ORDERS: u64 = 2_000;
     const OF_BOB: u64 = 150;
@@ -154,7 +154,7 @@ async fn a_long_run_of_one_key_comes_in_order_and_leaves_room_for_others(databas
         .start()
         .unwrap();
     let mut handled = handled.reached(ORDERS as usize).await;
-    relay.shutdown().await;
+    relay.stop().await;
     let bob = handled.iter().position(|order| *order == OF_BOB).unwrap();
     assert!(bob < ORDERS as usize - 1, "bob waited for all of ann's");
     handled.remove(bob);

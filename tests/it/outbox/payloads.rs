@@ -47,7 +47,7 @@ async fn any_enqueued_value_reaches_its_handler_unchanged(database: Database) {
     })
     .await;
     assert_eq!(relay.stats().delivered as usize, readable);
-    relay.shutdown().await;
+    relay.stop().await;
     for (number, value) in handled.entries() {
         assert_eq!(value, values[number]);
     }

@@ -4,7 +4,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use idem_runtime::Error;
-use idem_runtime::outbox::{self, Message};
+use idem_runtime::outbox::{self, Message, Relay};
 use idem_tests::statements::Statements;
 
 use super::{Database, Log, Placed, TOPIC, Tx, placed, until};
@@ -12,7 +12,7 @@ use super::{Database, Log, Placed, TOPIC, Tx, placed, until};
 /// On one thread, so that statements of other tests do not count.
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn statements_are_few() {
+async fn a_delivery_costs_few_statements() {
     let database = Database::postgres().await;
     let statements = Statements::of_this_thread();
 
@@ -31,9 +31,7 @@ async fn statements_are_few() {
     // All eight are claimed in one statement; each is then deleted.
     let handled = Log::new();
     let log = handled.clone();
-    let relay = database
-        .outbox
-        .relay()
+    let relay = Relay::new(&database.outbox)
         .poll_interval(Duration::from_secs(60 * 60))
         .on(TOPIC, move |message: Message<Placed>| {
             log.push(message.payload.order);
@@ -42,7 +40,7 @@ async fn statements_are_few() {
         .start()
         .unwrap();
     until(async || relay.stats().delivered == 8).await;
-    relay.shutdown().await;
+    relay.stop().await;
     let ran = statements.take_verbs();
     let count = |word: &str| ran.iter().filter(|it| *it == word).count();
     assert_eq!(count("DELETE"), 8, "{ran:?}");
@@ -85,7 +83,7 @@ async fn a_relay_that_is_shut_down_claims_no_further_message() {
         "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'idem_outbox'::regclass";
     until(async || database.number(waiting).await == 1).await;
     // when it is shut down before the claim is granted,
-    let mut shutdown = Box::pin(relay.shutdown());
+    let mut shutdown = Box::pin(relay.stop());
     let polled = std::future::poll_fn(|cx| Poll::Ready(shutdown.as_mut().poll(cx))).await;
     assert!(polled.is_pending());
     lock.rollback().await;
@@ -126,7 +124,7 @@ async fn a_message_that_another_relay_took_over_is_lost_and_not_delivered() {
     until(async || relay.stats().lost == 1).await;
     let stats = relay.stats();
     assert_eq!((stats.delivered, stats.failed, stats.parked), (0, 0, 0));
-    relay.shutdown().await;
+    relay.stop().await;
 }
 
 /// No other relay took the message over, so an outcome whose acknowledgement was lost turns out to be recorded.
@@ -147,6 +145,6 @@ async fn a_message_whose_outcome_lost_its_acknowledgement_is_delivered() {
         .unwrap();
     until(async || relay.stats().delivered == 1).await;
     assert_eq!(relay.stats().lost, 0);
-    relay.shutdown().await;
+    relay.stop().await;
     assert_eq!(database.rows().await, 0);
 }

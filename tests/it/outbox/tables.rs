@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use idem_runtime::outbox::{self, Message, Outbox};
+use idem_runtime::outbox::{self, Message, Outbox, Relay};
 use idem_runtime::{Error, SqliteStore, StoreErrorKind};
 use tokio::task::JoinSet;
 
 use super::{Database, Log, Placed, Pool, TOPIC, placed, until};
 
 super::on_every_database!(
-    ten_migrate_concurrently,
-    an_outbox_has_a_table_of_its_own_name,
-    delivered_messages_are_kept_as_long_as_asked,
-    polls_skip_messages_that_are_not_due_by_the_index,
+    ten_stores_migrate_concurrently,
+    an_outbox_may_have_a_table_of_another_name,
+    delivered_messages_are_deleted_after_their_retention,
+    polls_find_due_messages_by_the_index,
 );
 
-async fn ten_migrate_concurrently(database: Database) {
+async fn ten_stores_migrate_concurrently(database: Database) {
     let mut migrating = JoinSet::new();
     for _ in 0..10 {
         let outbox = database.outbox.clone().with_table("at_once").unwrap();
@@ -29,7 +29,7 @@ async fn ten_migrate_concurrently(database: Database) {
     assert_eq!(database.number("SELECT count(*) FROM at_once").await, 0);
 }
 
-async fn an_outbox_has_a_table_of_its_own_name(database: Database) {
+async fn an_outbox_may_have_a_table_of_another_name(database: Database) {
     for name in ["", "a-b", "2a", "a b", &"a".repeat(49)] {
         let error = database.outbox.clone().with_table(name).unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Schema, "{name}");
@@ -44,8 +44,7 @@ async fn an_outbox_has_a_table_of_its_own_name(database: Database) {
     assert_eq!(order.backlog().await.unwrap().waiting, 1);
     let handled = Log::new();
     let log = handled.clone();
-    let relay = order
-        .relay()
+    let relay = Relay::new(&order)
         .poll_interval(Duration::from_millis(20))
         .on(TOPIC, move |message: Message<Placed>| {
             log.push(message.payload.order);
@@ -54,11 +53,11 @@ async fn an_outbox_has_a_table_of_its_own_name(database: Database) {
         .start()
         .unwrap();
     assert_eq!(handled.reached(1).await, [1]);
-    relay.shutdown().await;
+    relay.stop().await;
     assert_eq!(order.backlog().await.unwrap().waiting, 0);
 }
 
-async fn delivered_messages_are_kept_as_long_as_asked(database: Database) {
+async fn delivered_messages_are_deleted_after_their_retention(database: Database) {
     let day = Duration::from_secs(24 * 60 * 60);
     let start = |retention| {
         database
@@ -80,7 +79,7 @@ async fn delivered_messages_are_kept_as_long_as_asked(database: Database) {
         .enqueue(outbox::message(TOPIC, &next).ordered_by("ann"))
         .await;
     until(async || relay.stats().delivered == 2).await;
-    relay.shutdown().await;
+    relay.stop().await;
     let delivered = "SELECT count(*) FROM idem_outbox WHERE state = 'delivered'";
     assert_eq!(database.number(delivered).await, 2);
     assert_eq!(database.outbox.backlog().await.unwrap().waiting, 0);
@@ -90,11 +89,11 @@ async fn delivered_messages_are_kept_as_long_as_asked(database: Database) {
         .await;
     let relay = start(Duration::from_millis(10));
     until(async || database.rows().await == 1).await;
-    relay.shutdown().await;
+    relay.stop().await;
 }
 
 /// A poll must not read the backlog of a topic without a handler here, nor delayed messages.
-async fn polls_skip_messages_that_are_not_due_by_the_index(database: Database) {
+async fn polls_find_due_messages_by_the_index(database: Database) {
     let plan = match &database.pool {
         // EXPLAIN without another statement uses the connection's cached schema, which may be older than the
         // migrations.

@@ -9,7 +9,7 @@ use crate::records::{HOUR, claim, outcome, own};
 
 /// Waits until every connection to the database is closed: the statistics have a connection's counts for certain once
 /// it is closed.
-async fn all_told(database: &Database) {
+async fn wait_for_statistics(database: &Database) {
     let open = format!(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = '{}'",
         database.name
@@ -20,7 +20,7 @@ async fn all_told(database: &Database) {
 /// Number of transactions that ended in the database, once every connection to it is closed. Each statement of the
 /// store is one transaction.
 async fn transactions(database: &Database) -> i64 {
-    all_told(database).await;
+    wait_for_statistics(database).await;
     let ended = format!(
         "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = '{}'",
         database.name
@@ -110,7 +110,7 @@ async fn a_first_call_is_two_statements_and_a_replay_one_that_writes_nothing() {
 /// With a few thousand rows, only listings scan the whole table.
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn no_step_reads_the_whole_table() {
+async fn no_transition_reads_the_whole_table() {
     let database = Database::new().await;
     let pool = database.pool(1).await;
     let store = PostgresStore::new(pool.clone());
@@ -127,7 +127,7 @@ async fn no_step_reads_the_whole_table() {
     .await;
     pool.close().await;
     let scans = async || {
-        all_told(&database).await;
+        wait_for_statistics(&database).await;
         let mut looking = database.options.clone().connect().await.unwrap();
         let scans = "SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'idem_records'";
         let scans: i64 = sqlx::query_scalar(scans)

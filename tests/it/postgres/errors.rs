@@ -25,11 +25,11 @@ async fn a_wrong_password_is_denied() {
 
     let url = |login: &str| server.url().replace("postgres@", &format!("{login}@"));
     for login in ["app:wrong", "app", "nobody:right"] {
-        let error = PostgresStore::open(&url(login)).await.unwrap_err();
+        let error = PostgresStore::connect(&url(login)).await.unwrap_err();
         assert_error(&error, StoreErrorKind::Denied, "password");
         assert!(!error.is_retryable(), "{login}");
     }
-    let store = PostgresStore::open(&url("app:right")).await.unwrap();
+    let store = PostgresStore::connect(&url("app:right")).await.unwrap();
     store.migrate().await.unwrap();
     own(&store, &claim("k")).await;
 }
@@ -81,11 +81,11 @@ async fn a_service_other_than_postgres_is_reported() {
         format!("postgres://app:right@127.0.0.1:{port}/app")
     };
     let imposter = Imposter::saying(b"R\x00\x00\x00\x08\x00\x00\x00\x63").await;
-    let error = PostgresStore::open(&url(&imposter)).await.unwrap_err();
+    let error = PostgresStore::connect(&url(&imposter)).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Corrupt, "unreadable");
     // Looks like the start of a message that never ends.
     let imposter = Imposter::saying(b"SSH-2.0-OpenSSH_9.2p1\r\n").await;
-    let error = PostgresStore::open(&url(&imposter)).await.unwrap_err();
+    let error = PostgresStore::connect(&url(&imposter)).await.unwrap_err();
     assert_error(
         &error,
         StoreErrorKind::Unavailable,

@@ -96,7 +96,7 @@ async fn concurrent_calls_share_statements() {
     let server = Server::postgres(&options).unwrap();
     let looking = PgPool::connect(&server.url()).await.unwrap();
     execute(&looking, "CREATE EXTENSION pg_stat_statements").await;
-    let store = PostgresStore::open(&server.url()).await.unwrap();
+    let store = PostgresStore::connect(&server.url()).await.unwrap();
     store.migrate().await.unwrap();
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%unnest%'";
     let counted =

@@ -51,10 +51,10 @@ fn assert_times(record: &Record, lease: Duration) {
     );
 }
 
-async fn the_servers_clock_decides(place: Place) {
+async fn the_clock_of_the_server_decides(place: Place) {
     let idem = place.open().await;
     for hours in ["+5h", "-5h"] {
-        let clock: u64 = apart(hours, &["clock"]).hear().await.parse().unwrap();
+        let clock: u64 = apart(hours, &["clock"]).next_line().await.parse().unwrap();
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap()
@@ -67,25 +67,28 @@ async fn the_servers_clock_decides(place: Place) {
         // Its lease is valid for our process, though the clocks differ.
         let key = unique_key();
         let mut owner = call_apart(hours, &place, &key, LONG, LONG);
-        assert_eq!(owner.hear().await, "running", "{hours}");
+        assert_eq!(owner.next_line().await, "running", "{hours}");
         let running = record(&idem, &key).await.unwrap();
         assert_eq!(running.state, State::Running);
         assert_times(&running, LONG);
         assert!(!running.is_lapsed() && running.lease_until.since(running.read_at) > LONG / 2);
-        let answer = ours(&idem, &key, async || panic!("it is taken")).await;
+        let answer = ours(&idem, &key, async || panic!("the key is claimed")).await;
         assert!(matches!(answer, Err(Error::InFlight { .. })), "{answer:?}");
-        owner.go_on().await;
-        assert_eq!(owner.hear().await, "executed theirs");
-        let value = ours(&idem, &key, async || panic!("it is done")).await;
+        owner.proceed().await;
+        assert_eq!(owner.next_line().await, "executed theirs");
+        let value = ours(&idem, &key, async || panic!("the call is completed")).await;
         assert_eq!(value.unwrap(), "theirs");
         let done = record(&idem, &key).await.unwrap();
-        let kept = done.expires_at().unwrap().since(done.read_at);
-        assert!(kept <= LONG && kept > LONG / 2, "{hours}: {kept:?}");
+        let remaining = done.expires_at().unwrap().since(done.read_at);
+        assert!(
+            remaining <= LONG && remaining > LONG / 2,
+            "{hours}: {remaining:?}"
+        );
 
         // When the other process is killed, we take over once its lease expires, and not before.
         let key = unique_key();
         let mut owner = call_apart(hours, &place, &key, SHORT, LONG);
-        assert_eq!(owner.hear().await, "running", "{hours}");
+        assert_eq!(owner.next_line().await, "running", "{hours}");
         drop(owner);
         eventually("its lease is over", async || {
             let running = record(&idem, &key).await.unwrap();
@@ -114,9 +117,9 @@ async fn the_servers_clock_decides(place: Place) {
         });
         has_begun.await.unwrap();
         let mut duplicate = call_apart(hours, &place, &key, LONG, LONG);
-        assert_eq!(duplicate.hear().await, "in-flight", "{hours}");
+        assert_eq!(duplicate.next_line().await, "in-flight", "{hours}");
         let kept_by_its_purge = async |state| {
-            let said = apart(hours, &["purge", &place.address]).hear().await;
+            let said = apart(hours, &["purge", &place.address]).next_line().await;
             assert!(said.starts_with("purged "), "{said}");
             assert_eq!(record(&idem, &key).await.unwrap().state, state, "{hours}");
         };
@@ -125,7 +128,7 @@ async fn the_servers_clock_decides(place: Place) {
         assert_eq!(calling.await.unwrap().unwrap(), "ours");
         kept_by_its_purge(State::Completed).await;
         let mut duplicate = call_apart(hours, &place, &key, LONG, LONG);
-        assert_eq!(duplicate.hear().await, "replayed ours", "{hours}");
+        assert_eq!(duplicate.next_line().await, "replayed ours", "{hours}");
 
         // It takes over from an owner with our clock whose lease has expired, and runs again a call whose record has
         // expired by the server's clock.
@@ -133,7 +136,7 @@ async fn the_servers_clock_decides(place: Place) {
         let [lease, ttl] = [SHORT, LONG].map(|it| it.as_millis().to_string());
         let words = ["call", &place.address, &key, &lease, &ttl, "nobody's"];
         let mut owner = Caller::start(&words);
-        assert_eq!(owner.hear().await, "running");
+        assert_eq!(owner.next_line().await, "running");
         drop(owner);
         eventually("its lease is over", async || {
             record(&idem, &key).await.unwrap().is_lapsed()
@@ -141,11 +144,15 @@ async fn the_servers_clock_decides(place: Place) {
         .await;
         let executes = async |attempt| {
             let mut next = call_apart(hours, &place, &key, LONG, SHORT);
-            assert_eq!(next.hear().await, "running", "{hours}, {attempt}");
+            assert_eq!(next.next_line().await, "running", "{hours}, {attempt}");
             let running = record(&idem, &key).await.unwrap();
             assert_eq!(running.attempt, attempt, "{hours}");
-            next.go_on().await;
-            assert_eq!(next.hear().await, "executed theirs", "{hours}, {attempt}");
+            next.proceed().await;
+            assert_eq!(
+                next.next_line().await,
+                "executed theirs",
+                "{hours}, {attempt}"
+            );
         };
         executes(2).await;
         eventually("it has expired", async || {
@@ -159,13 +166,13 @@ async fn the_servers_clock_decides(place: Place) {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL and libfaketime: cargo xtask test runs it"]
 async fn a_clock_set_apart_from_that_of_postgres() {
-    the_servers_clock_decides(Place::postgres().await).await;
+    the_clock_of_the_server_decides(Place::postgres().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MariaDB and libfaketime: cargo xtask test runs it"]
 async fn a_clock_set_apart_from_that_of_maria_db() {
-    the_servers_clock_decides(Place::mysql().await).await;
+    the_clock_of_the_server_decides(Place::mysql().await).await;
 }
 
 /// On a dedicated server, since a purge examines every record.
@@ -173,5 +180,5 @@ async fn a_clock_set_apart_from_that_of_maria_db() {
 #[ignore = "needs Redis and libfaketime: cargo xtask test runs it"]
 async fn a_clock_set_apart_from_that_of_redis() {
     let server = Server::redis(&Options::fast()).unwrap();
-    the_servers_clock_decides(Place::at(server.url())).await;
+    the_clock_of_the_server_decides(Place::at(server.url())).await;
 }

@@ -12,14 +12,14 @@ async fn ten_migrate(place: &Place) {
         .map(|_| Caller::start(&["migrate", &place.address]))
         .collect();
     for process in &mut processes {
-        assert_eq!(process.hear().await, "ready");
+        assert_eq!(process.next_line().await, "ready");
     }
     // All processes wait, and start together.
     for process in &mut processes {
-        process.go_on().await;
+        process.proceed().await;
     }
     for process in &mut processes {
-        assert_eq!(process.hear().await, "migrated");
+        assert_eq!(process.next_line().await, "migrated");
     }
     for process in processes {
         let Caller { mut process, .. } = process;

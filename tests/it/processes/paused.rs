@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(60);
 async fn silent_owner(place: &Place, idem: &Idem, key: &str) -> Caller {
     let ttl = TTL.as_millis().to_string();
     let mut owner = Caller::start(&["call", &place.address, key, LEASE, &ttl, "theirs"]);
-    assert_eq!(owner.hear().await, "running");
+    assert_eq!(owner.next_line().await, "running");
     owner.pause().await;
     eventually("the lease is over", async || {
         record(idem, key).await.unwrap().is_lapsed()
@@ -43,8 +43,8 @@ async fn a_paused_owner_gets_the_stored_outcome(place: Place) {
     let value = ours(&idem, &key, async || Ok("ours".to_owned())).await;
     assert_eq!(value.unwrap(), "ours");
     owner.resume().await;
-    owner.go_on().await;
-    assert_eq!(owner.hear().await, "replayed ours");
+    owner.proceed().await;
+    assert_eq!(owner.next_line().await, "replayed ours");
     let record = record(&idem, &key).await.unwrap();
     assert_eq!((record.state, record.attempt), (State::Completed, 2));
     let replayed = ours(&idem, &key, async || panic!("it is done")).await;
@@ -70,8 +70,8 @@ async fn loses_its_lease(place: Place) {
     });
     has_begun.await.unwrap();
     owner.resume().await;
-    owner.go_on().await;
-    assert_eq!(owner.hear().await, "lease-lost");
+    owner.proceed().await;
+    assert_eq!(owner.next_line().await, "lease-lost");
     let running = record(&idem, &key).await.unwrap();
     assert_eq!((running.state, running.attempt), (State::Running, 2));
     finish.send(()).unwrap();
@@ -85,8 +85,8 @@ async fn is_accepted(place: Place) {
     let (idem, key) = (place.open().await, unique_key());
     let mut owner = silent_owner(&place, &idem, &key).await;
     owner.resume().await;
-    owner.go_on().await;
-    assert_eq!(owner.hear().await, "executed theirs");
+    owner.proceed().await;
+    assert_eq!(owner.next_line().await, "executed theirs");
     let record = record(&idem, &key).await.unwrap();
     assert_eq!((record.state, record.attempt), (State::Completed, 1));
     let replayed = ours(&idem, &key, async || panic!("it is done")).await;

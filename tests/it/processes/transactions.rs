@@ -39,7 +39,11 @@ impl<S: Database> Shop<S> {
 
     async fn state(&self, key: &str) -> Option<State> {
         let scope = idem_runtime::Scope::none();
-        let found = self.idem.records().find(OPERATION, key, &scope).await;
+        let found = self
+            .idem
+            .records()
+            .find_scoped(OPERATION, key, &scope)
+            .await;
         found.unwrap().map(|record| record.state)
     }
 
@@ -79,7 +83,7 @@ impl<S: Database> Shop<S> {
             "theirs",
         ];
         let mut caller = Caller::start(&arguments);
-        assert_eq!(caller.hear().await, "running");
+        assert_eq!(caller.next_line().await, "running");
         caller
     }
 
@@ -87,7 +91,7 @@ impl<S: Database> Shop<S> {
     async fn stepping(&self, key: &str, lease: &str) -> Caller {
         let arguments = ["step", &self.place.address, key, lease, "theirs"];
         let mut caller = Caller::start(&arguments);
-        assert_eq!(caller.hear().await, "running");
+        assert_eq!(caller.next_line().await, "running");
         caller
     }
 }
@@ -118,8 +122,8 @@ async fn a_pause_before_the_commit_changes_nothing<S: Database>(place: Place) {
     assert!(shop.receipts(&key).await.is_empty());
 
     owner.resume().await;
-    owner.go_on().await;
-    assert_eq!(owner.hear().await, "executed theirs");
+    owner.proceed().await;
+    assert_eq!(owner.next_line().await, "executed theirs");
     assert_eq!(at_last(async || shop.transact(&key).await).await, "theirs");
     assert_eq!(shop.receipts(&key).await, ["theirs"]);
 }
@@ -137,8 +141,8 @@ async fn a_connection_closed_during_a_pause_is_rolled_back<S: Database>(
     tokio::time::sleep(Duration::from_millis(10 * TIMEOUT)).await;
 
     owner.resume().await;
-    owner.go_on().await;
-    assert_eq!(owner.hear().await, "store");
+    owner.proceed().await;
+    assert_eq!(owner.next_line().await, "store");
     assert_eq!(shop.receipts(&key).await, ["ours"]);
     // It retries, because the error is retryable.
     let timeout = TIMEOUT.to_string();
@@ -150,12 +154,12 @@ async fn a_connection_closed_during_a_pause_is_rolled_back<S: Database>(
         "",
         "theirs",
     ];
-    assert_eq!(Caller::start(&again).hear().await, "replayed ours");
+    assert_eq!(Caller::start(&again).next_line().await, "replayed ours");
     assert_eq!(shop.receipts(&key).await, ["ours"]);
 }
 
 /// Killed before the commit, the step has not happened; killed after it, the step does not run again.
-async fn a_step_of_a_killed_process_happened_or_did_not<S: Database>(place: Place) {
+async fn a_step_of_a_killed_process_is_committed_or_rolled_back<S: Database>(place: Place) {
     let shop = Shop::<S>::at(place).await;
     let (before, after) = (unique_key(), unique_key());
     // Dropped, it is killed.
@@ -164,29 +168,32 @@ async fn a_step_of_a_killed_process_happened_or_did_not<S: Database>(place: Plac
     assert_eq!(shop.receipts(&before).await, ["ours"]);
 
     let mut owner = shop.stepping(&after, "400").await;
-    owner.go_on().await;
-    assert_eq!(owner.hear().await, "saved");
+    owner.proceed().await;
+    assert_eq!(owner.next_line().await, "saved");
     drop(owner);
     assert_eq!(at_last(async || shop.step(&after).await).await, "theirs");
     assert_eq!(shop.receipts(&after).await, ["theirs"]);
 }
 
 /// Another process takes over while the step runs, and its own step is the only effect.
-async fn a_takeover_refuses_the_commit_of_a_step<S: Database>(place: Place) {
+async fn a_step_cannot_commit_after_a_takeover<S: Database>(place: Place) {
     let (shop, key) = (Shop::<S>::at(place).await, unique_key());
     let mut owner = shop.stepping(&key, "400").await;
     owner.pause().await;
     assert_eq!(at_last(async || shop.step(&key).await).await, "ours");
     owner.resume().await;
-    owner.go_on().await;
+    owner.proceed().await;
     // The call gets the stored outcome, although its step was refused.
-    let told = owner.hear().await;
-    assert!(told == "replayed ours" || told == "lease-lost", "{told}");
+    let answer = owner.next_line().await;
+    assert!(
+        answer == "replayed ours" || answer == "lease-lost",
+        "{answer}"
+    );
     assert_eq!(shop.receipts(&key).await, ["ours"]);
 }
 
 /// No other process can write during the transaction, so none can take over: the step is the only effect.
-async fn a_paused_step_keeps_the_file<S: Database>(place: Place) {
+async fn a_paused_step_keeps_its_lock_on_the_file<S: Database>(place: Place) {
     let (shop, key) = (Shop::<S>::at(place).await, unique_key());
     let mut owner = shop.stepping(&key, "400").await;
     owner.pause().await;
@@ -194,14 +201,17 @@ async fn a_paused_step_keeps_the_file<S: Database>(place: Place) {
     let error = shop.step(&key).await.unwrap_err();
     assert!(error.is_retryable(), "{error:?}");
     owner.resume().await;
-    owner.go_on().await;
-    let mut told = owner.hear().await;
-    if told == "saved" {
-        owner.go_on().await;
-        told = owner.hear().await;
+    owner.proceed().await;
+    let mut answer = owner.next_line().await;
+    if answer == "saved" {
+        owner.proceed().await;
+        answer = owner.next_line().await;
     }
     // Its heartbeat may have given up the lease by then; the step stays committed.
-    assert!(told == "executed theirs" || told == "lease-lost", "{told}");
+    assert!(
+        answer == "executed theirs" || answer == "lease-lost",
+        "{answer}"
+    );
     assert_eq!(at_last(async || shop.step(&key).await).await, "theirs");
     assert_eq!(shop.receipts(&key).await, ["theirs"]);
     assert_eq!(shop.state(&key).await, Some(State::Completed));
@@ -210,8 +220,8 @@ async fn a_paused_step_keeps_the_file<S: Database>(place: Place) {
 #[tokio::test(flavor = "multi_thread")]
 async fn on_sqlite() {
     a_pause_before_the_commit_changes_nothing::<SqliteStore>(Place::sqlite()).await;
-    a_step_of_a_killed_process_happened_or_did_not::<SqliteStore>(Place::sqlite()).await;
-    a_paused_step_keeps_the_file::<SqliteStore>(Place::sqlite()).await;
+    a_step_of_a_killed_process_is_committed_or_rolled_back::<SqliteStore>(Place::sqlite()).await;
+    a_paused_step_keeps_its_lock_on_the_file::<SqliteStore>(Place::sqlite()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -221,8 +231,11 @@ async fn on_postgres() {
     let closing = "SET idle_in_transaction_session_timeout = 300";
     let place = Place::postgres().await;
     a_connection_closed_during_a_pause_is_rolled_back::<PostgresStore>(place, closing).await;
-    a_step_of_a_killed_process_happened_or_did_not::<PostgresStore>(Place::postgres().await).await;
-    a_takeover_refuses_the_commit_of_a_step::<PostgresStore>(Place::postgres().await).await;
+    a_step_of_a_killed_process_is_committed_or_rolled_back::<PostgresStore>(
+        Place::postgres().await,
+    )
+    .await;
+    a_step_cannot_commit_after_a_takeover::<PostgresStore>(Place::postgres().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -232,6 +245,7 @@ async fn on_maria_db() {
     let place = Place::mysql().await;
     let closing = "SET SESSION wait_timeout = 1";
     a_connection_closed_during_a_pause_is_rolled_back::<MySqlStore>(place, closing).await;
-    a_step_of_a_killed_process_happened_or_did_not::<MySqlStore>(Place::mysql().await).await;
-    a_takeover_refuses_the_commit_of_a_step::<MySqlStore>(Place::mysql().await).await;
+    a_step_of_a_killed_process_is_committed_or_rolled_back::<MySqlStore>(Place::mysql().await)
+        .await;
+    a_step_cannot_commit_after_a_takeover::<MySqlStore>(Place::mysql().await).await;
 }

@@ -1,5 +1,5 @@
-//! A failover behind one address: the server at its end is demoted and keeps its connections, and the address leads to the
-//! new primary from then on. Whoever was connected before goes on by itself.
+//! A failover behind one address. The old primary becomes a replica but keeps its connections, and the address leads
+//! new connections to the new primary. Stores that were connected before find the new primary without help.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use idem_tests::proxy::Proxy;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::answers::{following, until_said};
+use super::error_replies::{replica_of, until_said};
 use crate::records::HOUR;
 
-/// How long a store may take to find the new primary: some pauses between renewals.
+/// Longest time until a store finds the new primary: some pauses between reconnections.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Two servers behind one address.
@@ -30,7 +30,7 @@ pub(crate) struct Pair {
 impl Pair {
     pub(crate) async fn start() -> Self {
         let first = Server::redis(&Options::fast()).unwrap();
-        let second = following(&first).await;
+        let second = replica_of(&first).await;
         let proxy = Proxy::start(address(&first)).await.unwrap();
         Self {
             first,
@@ -51,7 +51,7 @@ impl Pair {
             .unwrap()
     }
 
-    /// The second server is the primary, and the first one follows it. The address still leads to the first one.
+    /// Makes the second server the primary, and the first one its replica. The address still leads to the first one.
     pub(crate) async fn demote(&self) {
         self.second.query("REPLICAOF NO ONE").unwrap();
         let port = self.second.port();
@@ -61,6 +61,7 @@ impl Pair {
         until_said(&self.first, "INFO replication", "master_link_status:up").await;
     }
 
+    /// Makes the address lead new connections to the second server.
     pub(crate) fn lead_to_the_primary(&self) {
         self.proxy.lead_to(address(&self.second));
     }
@@ -77,7 +78,7 @@ fn fresh() -> ClaimRequest {
     }
 }
 
-/// Claims until one is granted, and gives the kinds of the errors until then.
+/// Claims until a claim is granted. Returns the kinds of the errors until then.
 async fn until_granted(store: &RedisStore) -> Vec<StoreErrorKind> {
     let deadline = Instant::now() + PATIENCE;
     let mut kinds = Vec::new();
@@ -100,50 +101,55 @@ async fn claims_again(pair: &Pair, store: &RedisStore) {
     pair.demote().await;
     let refused = store.claim(&fresh()).await.unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::ReadOnly, "{refused:?}");
-    // For as long as the address leads to the replica, that is all that there is to say.
+    // Claims stay refused while the address leads to the replica.
     sleep(Duration::from_millis(100)).await;
     let refused = store.claim(&fresh()).await.unwrap_err();
     assert!(refused.is_retryable(), "{refused:?}");
 
     pair.lead_to_the_primary();
     until_granted(store).await;
-    assert_eq!(until_granted(store).await, [], "not found for good");
-    let followed = pair.second.query("DBSIZE").unwrap();
-    assert_ne!(followed, "1", "the claims are not on the new primary");
+    assert_eq!(
+        until_granted(store).await,
+        [],
+        "the new primary is lost again"
+    );
+    let records = pair.second.query("DBSIZE").unwrap();
+    assert_ne!(records, "1", "the claims are not on the new primary");
 }
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_store_whose_server_was_demoted_claims_again() {
     let pair = Pair::start().await;
-    let store = RedisStore::open(&pair.url()).await.unwrap();
+    let store = RedisStore::connect(&pair.url()).await.unwrap();
     claims_again(&pair, &store).await;
 }
 
-/// The renewal needs nothing but the connection, whoever made it, and by either protocol.
+/// The store can replace any connection, also one that the caller made, with either protocol.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn a_connection_of_the_caller_is_given_up_as_well() {
+async fn a_connection_of_the_caller_is_replaced_too() {
     let pair = Pair::start().await;
     let store = RedisStore::new(pair.manager().await);
     claims_again(&pair, &store).await;
 
     let pair = Pair::start().await;
-    let store = RedisStore::open(&format!("{}?protocol=resp3", pair.url())).await;
+    let store = RedisStore::connect(&format!("{}?protocol=resp3", pair.url())).await;
     claims_again(&pair, &store.unwrap()).await;
 }
 
-/// Writes go over a connection of their own then, and the reads, which nothing refuses, must leave the replica as well.
+/// With `wait_for_replicas`, writes have a separate connection. The replica refuses writes but not reads, and the
+/// connection of the reads must be replaced nevertheless.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn reads_leave_the_replica_with_the_writes() {
+async fn reads_go_to_the_new_primary_with_the_writes() {
     let pair = Pair::start().await;
     let patience = Duration::from_secs(1);
     let store =
         RedisStore::new(pair.manager().await).wait_for_replicas(pair.manager().await, 0, patience);
     claims_again(&pair, &store).await;
 
-    // What the replica does not receive any more is there for whoever reads the primary.
+    // Cuts the replica off, so that only the primary has new records.
     pair.first.query("CONFIG SET masterauth nonsense").unwrap();
     pair.first.query("REPLICAOF 127.0.0.1 1").unwrap();
     let deadline = Instant::now() + PATIENCE;
@@ -153,17 +159,17 @@ async fn reads_leave_the_replica_with_the_writes() {
         if granted.is_ok() && matches!(store.get(&claim.id).await, Ok(Some(_))) {
             break;
         }
-        assert!(Instant::now() < deadline, "the replica is read for ever");
+        assert!(Instant::now() < deadline, "reads stay on the replica");
         sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// Nobody who calls has to do anything: the engine repeats the claim.
+/// The engine repeats the refused claim, so the caller does nothing.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn a_call_after_a_failover_needs_no_second_one() {
+async fn the_first_call_after_a_failover_succeeds() {
     let pair = Pair::start().await;
-    let idem = Idem::builder(RedisStore::open(&pair.url()).await.unwrap())
+    let idem = Idem::builder(RedisStore::connect(&pair.url()).await.unwrap())
         .store_patience(PATIENCE)
         .build();
     pair.demote().await;
@@ -177,7 +183,7 @@ async fn a_call_after_a_failover_needs_no_second_one() {
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_thousand_refused_claims_make_one_connection() {
     let pair = Pair::start().await;
-    let store = RedisStore::open(&pair.url()).await.unwrap();
+    let store = RedisStore::connect(&pair.url()).await.unwrap();
     pair.demote().await;
     let before = pair.proxy.accepted();
     let begun = Instant::now();
@@ -192,7 +198,7 @@ async fn a_thousand_refused_claims_make_one_connection() {
         assert!(error.is_retryable(), "{error:?}");
     }
     until_reconnected(&pair, before).await;
-    // One at first, and one a second at most, however long this machine took.
+    // One reconnection immediately, then at most one a second. A slow machine may need several seconds.
     let made = pair.proxy.accepted() - before;
     assert!(made <= 1 + begun.elapsed().as_secs(), "{made} connections");
 
@@ -203,7 +209,7 @@ async fn a_thousand_refused_claims_make_one_connection() {
 async fn until_reconnected(pair: &Pair, before: u64) {
     let deadline = Instant::now() + PATIENCE;
     while pair.proxy.accepted() == before {
-        assert!(Instant::now() < deadline, "never connected anew");
+        assert!(Instant::now() < deadline, "never reconnected");
         sleep(Duration::from_millis(5)).await;
     }
 }

@@ -1,5 +1,5 @@
-//! Futures of the store that are dropped in the middle of a command leave the connection, which all share, in step: each
-//! later command gets its own answer.
+//! Dropping a future of the store in the middle of a command does not desynchronise the shared connection: each later
+//! command gets its own reply.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -19,7 +19,7 @@ const DROPS: usize = 300;
 const COMMANDS: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Polls a future this often, with others in between, and drops it. Whether it had ended by then.
+/// Polls a future up to `polls` times, between other tasks, and drops it. Returns true if the future was ready by then.
 async fn dropped_after<T>(polls: u32, future: impl Future<Output = T>) -> bool {
     let mut future = pin!(future);
     for poll in 0..polls {
@@ -27,7 +27,7 @@ async fn dropped_after<T>(polls: u32, future: impl Future<Output = T>) -> bool {
         if ended {
             return true;
         }
-        // The answer comes at some moment between two polls.
+        // Lets the reply arrive at a random moment between two polls.
         match poll % 3 {
             0 => yield_now().await,
             _ => sleep(Duration::from_micros(rand::random_range(0..300))).await,
@@ -43,7 +43,7 @@ fn named(name: &str) -> Outcome {
     })
 }
 
-/// Drops claims, completions and reads at random polls, while others go on beside them.
+/// Drops claims, completions and reads at random polls, concurrently with others.
 async fn drops(store: &RedisStore) {
     let run: u64 = rand::random();
     let mut dropping = JoinSet::new();
@@ -68,10 +68,10 @@ async fn drops(store: &RedisStore) {
         }
     }
     let dropped: u32 = dropping.join_all().await.into_iter().sum();
-    assert!(dropped > 30, "only {dropped} were under way");
+    assert!(dropped > 30, "only {dropped} were in flight");
 }
 
-/// Each of these commands gets the answer to itself.
+/// Checks that each of many concurrent commands gets its own reply.
 async fn answers_are_in_step(store: &RedisStore) {
     let run: u64 = rand::random();
     let mut calling = JoinSet::new();
@@ -117,7 +117,7 @@ async fn one_connection_stays_in_step() {
     stays_in_step(store).await;
 }
 
-/// Two commands that belong together, the second of which waits.
+/// With `wait_for_replicas`, each write is followed by a `WAIT` on the same connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_connection_that_waits_for_replicas_stays_in_step() {

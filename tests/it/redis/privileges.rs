@@ -1,4 +1,5 @@
-//! The privileges that the documentation names are enough: each test takes them from the text of the documentation.
+//! Users with exactly the documented privileges can use the store. The tests read the privileges from the
+//! documentation.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,12 +15,12 @@ use idem_runtime::{OnCrash, RedisStore, Store, StoreErrorKind};
 use idem_servers::{Options, RedisCluster, Server};
 
 use super::key;
-use super::moving::{OpenSlot, slot_of};
+use super::resharding::{OpenSlot, slot_of};
 use crate::records::{HOUR, claim, outcome, own};
 
 const STORE: &str = include_str!("../../../idem-runtime/src/store/redis.rs");
 
-/// What a list in the section "Privileges" of this source grants, by the words before its colon.
+/// Privileges in the lists of the section "Privileges" of a source file, each list with the words before its colon.
 pub(crate) struct Documented(Vec<(String, Vec<String>)>);
 
 impl Documented {
@@ -42,7 +43,7 @@ impl Documented {
         Self(items)
     }
 
-    /// All that are named, for a user with these keys.
+    /// Command that creates a user with all documented privileges on these keys.
     pub(crate) fn all(&self, keys: &str) -> String {
         self.user(keys, |_| true)
     }
@@ -55,12 +56,12 @@ impl Documented {
     }
 }
 
-/// The URL for the user.
+/// URL with the login of the user.
 pub(crate) fn as_caller(url: &str) -> String {
     url.replace("redis://", "redis://caller:secret@")
 }
 
-/// Each command that was refused, but for the one by which the client tells its name, which it can do without.
+/// Refused commands, without `CLIENT SETINFO`, which clients send but do not need.
 pub(crate) fn refused(server: &Server) -> BTreeSet<String> {
     let log = server.query("ACL LOG").unwrap();
     let lines: Vec<_> = log.lines().map(str::trim).collect();
@@ -78,14 +79,14 @@ fn again(claim: &ClaimRequest) -> ClaimRequest {
     }
 }
 
-/// What calls need, with each step of the store.
+/// Makes every transition that calls need.
 async fn calls(store: &RedisStore, name: &str) {
     let payload = idem_runtime::record::Payload {
         codec: "json/1".into(),
         bytes: b"1"[..].into(),
     };
     let named = |part: &str| claim(&format!("{name}-{part}"));
-    // From the first claim to a replay, with saved steps.
+    // A claim, a renewal, saved steps, a completion and a replay.
     let first = named("first");
     let owner = own(store, &first).await;
     assert_eq!(
@@ -106,7 +107,7 @@ async fn calls(store: &RedisStore, name: &str) {
         "{replayed:?}"
     );
     assert!(store.get(&first.id).await.unwrap().is_some());
-    // Released and claimed again, interrupted and resolved, erased and claimed anew.
+    // A release and a new claim, an interruption and its resolution, an erasure and a new claim.
     let second = ClaimRequest {
         on_crash: OnCrash::Refuse,
         ..named("second")
@@ -122,7 +123,7 @@ async fn calls(store: &RedisStore, name: &str) {
         assert_eq!(resolved.unwrap(), Resolved::Done, "{resolution:?}");
     }
     own(store, &again(&second)).await;
-    // A lapsed record is taken over; one that expired gives way to a new one, and its steps go.
+    // A takeover of a lapsed record, and a claim of an expired one, which deletes its steps.
     let lapsed = ClaimRequest {
         lease: Duration::from_micros(1),
         ..named("lapsed")
@@ -143,8 +144,8 @@ async fn calls(store: &RedisStore, name: &str) {
     own(store, &again(&expired)).await;
 }
 
-/// What an operator and the purger need.
-async fn upkeep(store: &RedisStore, name: &str) {
+/// Lists and purges, as an operator and a purger do.
+async fn maintenance(store: &RedisStore, name: &str) {
     let gone = ClaimRequest {
         lease: Duration::from_micros(1),
         retention: Duration::from_micros(1),
@@ -184,10 +185,10 @@ async fn the_documented_privileges_are_enough_for_one_server() {
     let server = Server::redis(&Options::fast().set("maxmemory-policy", "allkeys-lru")).unwrap();
     server.query(&Documented::of(STORE).all("idem:*")).unwrap();
     let url = format!("{}1", as_caller(&server.url()));
-    let store = RedisStore::open(&url).await.unwrap();
+    let store = RedisStore::connect(&url).await.unwrap();
     assert!(store.warn_of_eviction().await.unwrap());
     calls(&store, "plain").await;
-    upkeep(&store, "plain").await;
+    maintenance(&store, "plain").await;
     let manager = ConnectionManager::new(Client::open(url).unwrap());
     let patience = Duration::from_millis(100);
     let waits = store.wait_for_replicas(manager.await.unwrap(), 0, patience);
@@ -197,11 +198,13 @@ async fn the_documented_privileges_are_enough_for_one_server() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn the_privileges_that_are_always_needed_are_enough_for_calls() {
+async fn the_privileges_marked_always_are_enough_for_calls() {
     let server = Server::redis(&Options::fast()).unwrap();
     let user = Documented::of(STORE).user("idem:*", |when| when == "always");
     server.query(&user).unwrap();
-    let store = RedisStore::open(&as_caller(&server.url())).await.unwrap();
+    let store = RedisStore::connect(&as_caller(&server.url()))
+        .await
+        .unwrap();
     calls(&store, "plain").await;
     assert_eq!(refused(&server), BTreeSet::from(["info".to_owned()]));
     let error = store.purge(10).await.unwrap_err();
@@ -217,19 +220,19 @@ async fn the_documented_privileges_are_enough_for_a_cluster() {
         node.query(&user).unwrap();
     }
     let urls: Vec<_> = cluster.urls().iter().map(|it| as_caller(it)).collect();
-    let store = RedisStore::open_cluster(urls.iter().map(String::as_str))
+    let store = RedisStore::connect_cluster(urls.iter().map(String::as_str))
         .await
         .unwrap();
     store.warn_of_eviction().await.unwrap();
     calls(&store, "plain").await;
-    upkeep(&store, "plain").await;
+    maintenance(&store, "plain").await;
     let client = ClusterClient::new(urls).unwrap();
     let connection = client.get_async_connection().await.unwrap();
     let patience = Duration::from_millis(100);
     let waits = store.clone().wait_for_replicas(connection, 0, patience);
     calls(&waits, "waits").await;
 
-    // Redirected to where the key is on its way to.
+    // A completion that is redirected, because its key is being moved.
     let moved = claim("moved");
     let owner = own(&store, &moved).await;
     OpenSlot::new(&cluster, slot_of(&moved)).migrate(&key("idem:", &moved));

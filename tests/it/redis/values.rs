@@ -1,4 +1,4 @@
-//! What is stored comes back bit for bit.
+//! Stored values are read back bit for bit.
 
 use idem_runtime::record::{ClaimId, Outcome, Payload};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, StepStore};
@@ -7,7 +7,7 @@ use idem_tests::backends;
 
 use crate::records::{claim, own};
 
-/// The largest that the engine stores unless it is told otherwise.
+/// Default size limit of the engine for stored results, in bytes.
 const LARGEST: usize = 1024 * 1024;
 
 fn values() -> Vec<Vec<u8>> {
@@ -29,7 +29,7 @@ fn values() -> Vec<Vec<u8>> {
     values
 }
 
-async fn come_back(store: &RedisStore) {
+async fn are_read_back(store: &RedisStore) {
     let run: u64 = rand::random();
     for (number, bytes) in values().into_iter().enumerate() {
         for (codec, is_error) in [("json/1", false), ("of:an\nother \u{fc}", true)] {
@@ -73,26 +73,26 @@ async fn come_back(store: &RedisStore) {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn values_come_back_bit_for_bit() {
+async fn values_are_read_back_bit_for_bit() {
     let url = super::url();
     for url in [url.clone(), format!("{url}?protocol=resp3")] {
-        let store = RedisStore::open(&url).await.unwrap();
-        come_back(&store.with_prefix(&backends::unique_name()).unwrap()).await;
+        let store = RedisStore::connect(&url).await.unwrap();
+        are_read_back(&store.with_prefix(&backends::unique_name()).unwrap()).await;
     }
 }
 
 #[tokio::test]
 #[ignore = "needs a Redis Cluster: cargo xtask test runs it"]
-async fn values_come_back_bit_for_bit_from_a_cluster() {
+async fn values_are_read_back_bit_for_bit_from_a_cluster() {
     let keys = backends::redis_cluster().await.unwrap();
     let store = RedisStore::new(keys.client.get_async_connection().await.unwrap());
-    come_back(&store.with_prefix(&keys.prefix).unwrap()).await;
+    are_read_back(&store.with_prefix(&keys.prefix).unwrap()).await;
 }
 
-/// Who the record is of comes back as well, whatever its parts may hold.
+/// Scopes and keys with special characters are read back unchanged.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn identities_come_back_as_they_were() {
+async fn identities_are_read_back_unchanged() {
     let (store, _) = super::store().await;
     for (scope, key) in [
         ("tenant/\u{fc}", "k"),

@@ -19,8 +19,8 @@ on_every_store! {
     a_terminal_error_is_stored_without_the_effects_of_the_body,
     a_panic_rolls_back,
     a_dropped_call_rolls_back,
-    a_body_that_swallows_an_error_of_the_database,
-    a_result_too_large_is_not_run_again,
+    an_ignored_database_error_commits_the_rest_or_nothing,
+    a_call_whose_result_is_too_large_is_not_run_again,
     a_released_record_is_claimed,
     a_lapsed_record_is_taken_over,
 }
@@ -96,7 +96,7 @@ async fn a_lost_connection_rolls_back<P: Place>(shop: Arc<Shop<P>>) {
     shop.assert_ordered_once("a").await;
 }
 
-async fn a_body_that_swallows_an_error_of_the_database<P: Place>(shop: Arc<Shop<P>>) {
+async fn an_ignored_database_error_commits_the_rest_or_nothing<P: Place>(shop: Arc<Shop<P>>) {
     match order(&shop, "a", 5, Then::Swallow).await {
         // Where an error rolls back only its own statement, the rest of the body is committed.
         Ok(answer) => assert_eq!(answer, (1, 5)),
@@ -110,7 +110,7 @@ async fn a_body_that_swallows_an_error_of_the_database<P: Place>(shop: Arc<Shop<
     shop.assert_ordered_once("a").await;
 }
 
-async fn a_result_too_large_is_not_run_again<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_call_whose_result_is_too_large_is_not_run_again<P: Place>(shop: Arc<Shop<P>>) {
     assert_eq!(order(&shop, "a", 5, Then::Boast).await.unwrap(), (1, 5));
     assert_eq!(shop.record("a").await.unwrap().state, State::Unrecorded);
     let error = idempotency(order(&shop, "a", 5, Then::Succeed).await);

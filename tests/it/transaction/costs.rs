@@ -18,14 +18,14 @@ async fn plain<P: Place>(idem: &Idem<P::Store>, key: &str) -> Result<i64, Error>
 }
 
 /// Makes one order, with stored errors.
-#[idempotent(key = key, ttl = "1h", name = "costs.kept", store = idem, tx = tx, replay_err = Kept::Error)]
-async fn kept<P: Place>(idem: &Idem<P::Store>, key: &str) -> Result<i64, Kept> {
+#[idempotent(key = key, ttl = "1h", name = "costs.stored_error", store = idem, tx = tx, replay_err = Stored::Error)]
+async fn with_stored_error<P: Place>(idem: &Idem<P::Store>, key: &str) -> Result<i64, Stored> {
     Ok(order::<P>(tx).await?)
 }
 
 #[derive(Debug, serde::Serialize, serde::Deserialize, thiserror::Error)]
-enum Kept {
-    #[error("kept")]
+enum Stored {
+    #[error("stored")]
     Error,
     #[error(transparent)]
     #[serde(skip)]
@@ -115,7 +115,9 @@ async fn a_call_is_five_statements_on_postgres_and_a_replay_three_that_write_not
 
     // When errors are stored, then there is a savepoint as well.
     for call in 0..CALLS {
-        kept::<Postgres>(&idem, &call.to_string()).await.unwrap();
+        with_stored_error::<Postgres>(&idem, &call.to_string())
+            .await
+            .unwrap();
     }
     let first = Executed::take(&server);
     assert_eq!((first.statements, first.commits), (6 * CALLS, CALLS));

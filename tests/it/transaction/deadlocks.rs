@@ -11,8 +11,8 @@ use super::places::{Connection, Place};
 use super::{Failure, OPERATION, Shop, on_every_server};
 
 on_every_server! {
-    the_victim_of_a_deadlock_is_rolled_back_and_its_key_free,
-    a_swallowed_deadlock_is_not_committed,
+    the_victim_of_a_deadlock_is_rolled_back_with_its_claim,
+    a_transaction_that_ignored_a_deadlock_is_not_committed,
 }
 
 /// Changes one row, waits for the call that changes the rows in the opposite order, and then changes the other row. The
@@ -74,18 +74,18 @@ async fn is_free<P: Place>(shop: &Shop<P>, victim: &str) {
     shop.assert_ordered_once(victim).await;
 }
 
-async fn the_victim_of_a_deadlock_is_rolled_back_and_its_key_free<P: Place>(shop: Arc<Shop<P>>) {
-    let (victim, told) = deadlock(&shop, false).await;
+async fn the_victim_of_a_deadlock_is_rolled_back_with_its_claim<P: Place>(shop: Arc<Shop<P>>) {
+    let (victim, error) = deadlock(&shop, false).await;
     // The victim's own statement was the one that failed.
-    assert!(matches!(&told, Failure::Database(_)), "{told:?}");
+    assert!(matches!(&error, Failure::Database(_)), "{error:?}");
     is_free(&shop, victim).await;
 }
 
 /// A body that ignores the deadlock cannot commit half of its work.
-async fn a_swallowed_deadlock_is_not_committed<P: Place>(shop: Arc<Shop<P>>) {
-    let (victim, told) = deadlock(&shop, true).await;
-    let Failure::Idempotency(error) = told else {
-        panic!("{told:?}");
+async fn a_transaction_that_ignored_a_deadlock_is_not_committed<P: Place>(shop: Arc<Shop<P>>) {
+    let (victim, error) = deadlock(&shop, true).await;
+    let Failure::Idempotency(error) = error else {
+        panic!("{error:?}");
     };
     assert!(
         matches!(error, Error::LeaseLost | Error::Store(_)),

@@ -20,7 +20,7 @@ on_every_store! {
     a_duplicate_gets_in_flight_immediately,
     a_duplicate_waits_for_the_commit,
     a_duplicate_runs_if_the_first_is_rolled_back,
-    another_request_is_distinguished_from_a_duplicate,
+    another_request_with_the_key_is_refused,
 }
 
 mod servers {
@@ -154,7 +154,7 @@ async fn another_process_runs_if_the_first_is_rolled_back<P: Place>(shop: Arc<Sh
     goes_on_after_a_rollback(&shop, &shop.elsewhere()).await;
 }
 
-async fn another_request_is_distinguished_from_a_duplicate<P: Place>(shop: Arc<Shop<P>>) {
+async fn another_request_with_the_key_is_refused<P: Place>(shop: Arc<Shop<P>>) {
     let (gate, calls) = held(&shop, Then::Meet).await;
     let error = idempotency(order(&shop, "a", 6, Then::Succeed).await);
     assert!(matches!(error, Error::KeyReused), "{error:?}");

@@ -15,16 +15,16 @@ use super::{
 };
 
 on_every_store! {
-    the_callers_commit_is_the_commit,
-    the_callers_rollback_takes_the_record_along,
+    the_caller_commits_the_effect_and_the_record,
+    the_callers_rollback_removes_the_record,
     an_error_rolls_back_only_the_call,
     a_terminal_error_is_stored_with_the_callers_commit,
     a_dropped_call_is_rolled_back_before_the_connection_is_used_again,
     a_duplicate_in_the_same_transaction_is_replayed,
-    nobody_is_told_what_is_not_committed,
+    a_duplicate_gets_no_uncommitted_outcome,
     a_connection_without_a_transaction_is_refused,
     a_lapsed_record_is_taken_over,
-    a_call_that_is_dropped_at_any_poll_leaves_the_transaction_whole,
+    a_call_that_is_dropped_at_any_poll_leaves_the_transaction_usable,
     a_call_in_the_body_may_join,
     a_call_that_failed_may_be_made_again_in_the_same_transaction,
     a_crashed_call_is_reported_although_the_transaction_is_open,
@@ -76,7 +76,7 @@ async fn join<P: Place>(
     answer.map(|(_, amount, _)| amount)
 }
 
-async fn the_callers_commit_is_the_commit<P: Place>(shop: Arc<Shop<P>>) {
+async fn the_caller_commits_the_effect_and_the_record<P: Place>(shop: Arc<Shop<P>>) {
     let mut outer = shop.place.begin().await;
     P::order(P::connection(&mut outer), "before", 1)
         .await
@@ -97,7 +97,7 @@ async fn the_callers_commit_is_the_commit<P: Place>(shop: Arc<Shop<P>>) {
     assert_eq!(order(&shop, "a", 5, Then::Panic).await.unwrap(), (1, 5));
 }
 
-async fn the_callers_rollback_takes_the_record_along<P: Place>(shop: Arc<Shop<P>>) {
+async fn the_callers_rollback_removes_the_record<P: Place>(shop: Arc<Shop<P>>) {
     let mut outer = shop.place.begin().await;
     join(&shop, &mut outer, "a", Then::Succeed).await.unwrap();
     P::rollback(outer).await;
@@ -177,7 +177,7 @@ async fn a_duplicate_in_the_same_transaction_is_replayed<P: Place>(shop: Arc<Sho
 }
 
 /// A waiting call in this process may get the value only once the caller has committed, and the caller never does.
-async fn nobody_is_told_what_is_not_committed<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_duplicate_gets_no_uncommitted_outcome<P: Place>(shop: Arc<Shop<P>>) {
     let mut outer = shop.place.begin().await;
     let gate = Gate::new();
     let waiting = {
@@ -249,7 +249,7 @@ async fn a_lapsed_record_is_taken_over<P: Place>(shop: Arc<Shop<P>>) {
 }
 
 /// A call may be dropped at any moment: the caller's changes before and after it are committed together.
-async fn a_call_that_is_dropped_at_any_poll_leaves_the_transaction_whole<P: Place>(
+async fn a_call_that_is_dropped_at_any_poll_leaves_the_transaction_usable<P: Place>(
     shop: Arc<Shop<P>>,
 ) {
     let mut dropped = 0;
@@ -341,7 +341,7 @@ fn the_future_of_a_generic_call_is_send<S: TransactionalStore>(
     idem: &Idem<S>,
     connection: &mut S::Connection,
 ) {
-    #[idempotent(key = key, ttl = "1h", store = idem, tx = tx)]
+    #[idempotent(key = key, ttl = "1h", name = "nothing", store = idem, tx = tx)]
     async fn nothing<S: TransactionalStore>(
         idem: &Idem<S>,
         tx: &mut S::Connection,

@@ -57,7 +57,7 @@ impl<S: TransactionalStore> Line<S> {
         self.idem.run_with(call(key), RunOptions::new(), body).await
     }
 
-    async fn lost_commits_of_steps_are_found_out<P: Place<Store = S>>(&self) {
+    async fn the_outcome_of_a_lost_step_commit_is_determined<P: Place<Store = S>>(&self) {
         assert_eq!(self.step::<P>("step-warm", Loss::None).await.unwrap(), 7);
 
         // When the commit was done and its acknowledgement is lost, then the step is done, and its value is saved.
@@ -81,7 +81,7 @@ impl<S: TransactionalStore> Line<S> {
         said.lines().last().unwrap_or_default().trim().to_owned()
     }
 
-    async fn lost_commits_are_found_out<P: Place<Store = S>>(&self) {
+    async fn the_outcome_of_a_lost_commit_is_determined<P: Place<Store = S>>(&self) {
         // From now on the statements are prepared, so that each is one message.
         assert_eq!(self.order::<P>("warm", Loss::None).await.unwrap(), 7);
 
@@ -119,7 +119,7 @@ async fn through_proxy(server: &Server) -> (Arc<Proxy>, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn a_lost_commit_is_found_out_on_postgres() {
+async fn the_outcome_of_a_lost_commit_is_determined_on_postgres() {
     let server = Server::postgres(&Options::fast()).unwrap();
     let (proxy, url) = through_proxy(&server).await;
     let pool = PgPoolOptions::new()
@@ -138,13 +138,15 @@ async fn a_lost_commit_is_found_out_on_postgres() {
         idem,
         table: "public.orders",
     };
-    line.lost_commits_are_found_out::<Postgres>().await;
-    line.lost_commits_of_steps_are_found_out::<Postgres>().await;
+    line.the_outcome_of_a_lost_commit_is_determined::<Postgres>()
+        .await;
+    line.the_outcome_of_a_lost_step_commit_is_determined::<Postgres>()
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn a_lost_commit_is_found_out_on_maria_db() {
+async fn the_outcome_of_a_lost_commit_is_determined_on_maria_db() {
     let server = Server::maria_db(&Options::fast()).unwrap();
     let (proxy, url) = through_proxy(&server).await;
     let pool = MySqlPoolOptions::new()
@@ -163,8 +165,10 @@ async fn a_lost_commit_is_found_out_on_maria_db() {
         idem,
         table: "mysql.orders",
     };
-    line.lost_commits_are_found_out::<MySql>().await;
-    line.lost_commits_of_steps_are_found_out::<MySql>().await;
+    line.the_outcome_of_a_lost_commit_is_determined::<MySql>()
+        .await;
+    line.the_outcome_of_a_lost_step_commit_is_determined::<MySql>()
+        .await;
 }
 
 /// Makes an order, but only if there are fewer than two.
@@ -191,7 +195,7 @@ async fn order_within_stock(
 /// which the other one fails, and each of these statements belongs to the runtime or to the body.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn a_serialization_failure_leaves_the_key_free() {
+async fn a_serialization_failure_rolls_back_the_claim() {
     let place = Postgres::open().await;
     let serializable = PgPoolOptions::new().after_connect(|connection, _| {
         Box::pin(async move {
@@ -227,7 +231,7 @@ async fn a_serialization_failure_leaves_the_key_free() {
 
 /// The application runs this crate's SQL among its own migrations. The store is used before it has checked its tables
 /// itself, and afterwards.
-async fn tables_of_the_applications_own_migrations_serve<P: Place>(place: P)
+async fn tables_created_by_the_applications_migrations_work<P: Place>(place: P)
 where
     P::Store: super::places::Migrate,
 {
@@ -262,24 +266,24 @@ async fn migrator(dialect: &str) -> sqlx::migrate::Migrator {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_applications_own_migrations_make_the_tables_on_sqlite() {
+async fn the_applications_migrations_create_the_tables_on_sqlite() {
     let place = Sqlite::open().await;
     migrator("sqlite").await.run(place.pool()).await.unwrap();
-    tables_of_the_applications_own_migrations_serve(place).await;
+    tables_created_by_the_applications_migrations_work(place).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn the_applications_own_migrations_make_the_tables_on_postgres() {
+async fn the_applications_migrations_create_the_tables_on_postgres() {
     let place = Postgres::open().await;
     migrator("postgres").await.run(&place.0).await.unwrap();
-    tables_of_the_applications_own_migrations_serve(place).await;
+    tables_created_by_the_applications_migrations_work(place).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-async fn the_applications_own_migrations_make_the_tables_on_mysql() {
+async fn the_applications_migrations_create_the_tables_on_mysql() {
     let place = MySql::open().await;
     migrator("mysql").await.run(&place.0).await.unwrap();
-    tables_of_the_applications_own_migrations_serve(place).await;
+    tables_created_by_the_applications_migrations_work(place).await;
 }

@@ -60,7 +60,7 @@ async fn on_a_connection(
 fn is_handler<F: Future + Send + 'static>(_: &impl Fn(Arc<Service>, String) -> F) {}
 
 #[tokio::test(flavor = "multi_thread")]
-async fn methods_of_async_traits_and_handlers() {
+async fn methods_of_async_traits_and_handlers_may_use_tx() {
     // Given a handler as web frameworks require it: its future is `Send` and borrows nothing.
     let handler = |service: Arc<Service>, key: String| async move { service.place(&key, 5).await };
     is_handler(&handler);
@@ -78,7 +78,7 @@ async fn methods_of_async_traits_and_handlers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_carries_a_connection_can_be_joined() {
+async fn a_transaction_and_a_connection_can_be_joined() {
     let shop = Shop::<Sqlite>::open().await;
     let mut outer = shop.place.begin().await;
     on_a_transaction(&shop.idem, &mut outer, "a").await.unwrap();
@@ -88,7 +88,7 @@ async fn whatever_carries_a_connection_can_be_joined() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_macro() {
+async fn transactions_without_the_macro() {
     let shop = Shop::<Sqlite>::open().await;
     let call = |key: &str| Call::new("orders.place", key, &5, Duration::from_secs(60));
     for _ in 0..2 {
@@ -119,16 +119,16 @@ async fn without_the_macro() {
 
 /// An attempt that outlives its transaction no longer owns the record.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_is_over_with_its_transaction() {
+async fn an_attempt_ends_with_its_transaction() {
     let shop = Shop::<Sqlite>::open().await;
     for fails in [true, false] {
         let call = Call::new("orders.place", "a", &5, Duration::from_secs(60));
-        let mut kept = None;
+        let mut ended = None;
         let _: Result<(), Failure> = shop
             .idem
             .run_in_transaction(call, RunOptions::new(), async |_, attempt| {
                 assert!(attempt.is_live() && attempt.fencing_token().is_some());
-                kept = Some(attempt);
+                ended = Some(attempt);
                 if fails {
                     Err(Failure::OutOfStock)
                 } else {
@@ -136,9 +136,9 @@ async fn an_attempt_is_over_with_its_transaction() {
                 }
             })
             .await;
-        let kept = kept.unwrap();
-        assert!(!kept.is_live());
-        assert!(matches!(kept.renew().await, Err(Error::LeaseLost)));
+        let ended = ended.unwrap();
+        assert!(!ended.is_live());
+        assert!(matches!(ended.renew().await, Err(Error::LeaseLost)));
     }
 }
 

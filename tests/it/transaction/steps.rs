@@ -16,9 +16,9 @@ use super::{Failure, Gate, OPERATION, Shop, idempotency, on_every_server, on_eve
 on_every_store! {
     a_step_that_is_committed_is_not_run_again,
     an_annotated_call_can_use_transactional_steps_in_tasks,
-    an_error_rolls_the_step_back_and_it_may_run_again,
+    a_step_that_fails_is_rolled_back_and_may_run_again,
     a_panic_rolls_the_step_back,
-    a_step_that_is_dropped_is_rolled_back_and_known,
+    a_dropped_step_is_rolled_back_and_may_run_again,
     a_step_of_a_lost_record_is_rolled_back,
     a_result_that_cannot_be_stored_rolls_the_step_back,
     another_handle_is_refused,
@@ -31,12 +31,10 @@ mod lost_meanwhile {
     use super::*;
 
     on_every_server! {
-        a_step_of_a_record_that_was_lost_during_it_is_rolled_back,
+        a_step_that_lost_its_record_while_it_ran_is_rolled_back,
     }
 
-    async fn a_step_of_a_record_that_was_lost_during_it_is_rolled_back<P: Place>(
-        shop: Arc<Shop<P>>,
-    ) {
+    async fn a_step_that_lost_its_record_while_it_ran_is_rolled_back<P: Place>(shop: Arc<Shop<P>>) {
         let answer = shop
             .run("a", async |attempt| {
                 let step = attempt.step_tx(&shop.idem, "order", async |tx| {
@@ -128,7 +126,7 @@ async fn an_annotated_call_can_use_transactional_steps_in_tasks<P: Place>(shop: 
     assert_eq!(shop.orders("a").await, 2);
 }
 
-async fn an_error_rolls_the_step_back_and_it_may_run_again<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_step_that_fails_is_rolled_back_and_may_run_again<P: Place>(shop: Arc<Shop<P>>) {
     let answer = shop.run("a", async |attempt| {
         let failed = attempt.step_tx(&shop.idem, "order", async |tx| {
             P::order(tx, "a", 5).await?;
@@ -162,7 +160,7 @@ async fn a_panic_rolls_the_step_back<P: Place>(shop: Arc<Shop<P>>) {
     shop.is_free_and_orders("a").await;
 }
 
-async fn a_step_that_is_dropped_is_rolled_back_and_known<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_dropped_step_is_rolled_back_and_may_run_again<P: Place>(shop: Arc<Shop<P>>) {
     let gate = Gate::new();
     let answer = shop.run("a", async |attempt| {
         let step = attempt.step_tx(&shop.idem, "order", async |tx| {

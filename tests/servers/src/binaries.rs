@@ -146,7 +146,7 @@ fn id(arguments: &[&str]) -> anyhow::Result<u32> {
     let output = Command::new("id")
         .args(arguments)
         .output()
-        .context("`id` cannot be run")?;
+        .context("cannot run `id`")?;
     let number = String::from_utf8_lossy(&output.stdout);
     number.trim().parse().with_context(|| {
         let error = String::from_utf8_lossy(&output.stderr);

@@ -10,7 +10,7 @@ use crate::binaries;
 use crate::server::{Options, Server};
 
 /// Time limit for the nodes to agree.
-const AGREED_WITHIN: Duration = Duration::from_secs(60);
+const AGREEMENT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A Redis Cluster on 127.0.0.1, of three primaries with one replica each. It is stopped on drop.
 #[derive(Debug)]
@@ -39,14 +39,14 @@ impl RedisCluster {
             .args(["--cluster-replicas", "1", "--cluster-yes"])
             .stdin(Stdio::null())
             .output()
-            .context("`redis-cli` cannot be run")?;
+            .context("cannot run `redis-cli`")?;
         if !create.status.success() {
             let said = String::from_utf8_lossy(&create.stdout);
             let error = String::from_utf8_lossy(&create.stderr);
-            bail!("the Redis Cluster cannot be made: {said}{error}");
+            bail!("cannot create the Redis Cluster: {said}{error}");
         }
         let cluster = Self { nodes };
-        cluster.wait_until_whole()?;
+        cluster.wait_until_complete()?;
         Ok(cluster)
     }
 
@@ -60,8 +60,8 @@ impl RedisCluster {
         &self.nodes
     }
 
-    fn wait_until_whole(&self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + AGREED_WITHIN;
+    fn wait_until_complete(&self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + AGREEMENT_LIMIT;
         for node in &self.nodes {
             loop {
                 let cluster = node.query("CLUSTER INFO")?;
@@ -74,7 +74,9 @@ impl RedisCluster {
                     break;
                 }
                 if Instant::now() > deadline {
-                    bail!("the Redis Cluster did not agree in time:\n{cluster}\n{replication}");
+                    bail!(
+                        "the nodes of the Redis Cluster did not agree in time:\n{cluster}\n{replication}"
+                    );
                 }
                 sleep(Duration::from_millis(50));
             }

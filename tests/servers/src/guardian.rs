@@ -83,7 +83,7 @@ impl Guardian {
         if let Some(User { uid, gid }) = user {
             command.uid(uid).gid(gid);
         }
-        let mut shell = command.spawn().context("`sh` cannot be run")?;
+        let mut shell = command.spawn().context("cannot run `sh`")?;
         let (orders, answers) = (shell.stdin.take(), shell.stdout.take());
         Ok(Self {
             orders,
@@ -125,7 +125,7 @@ impl Guardian {
         let pid = self.order(&format!(
             "{command} </dev/null >>{log} 2>&1 & pid=$!; echo $pid"
         ))?;
-        self.pid = Some(pid.parse().context("the guardian's answer")?);
+        self.pid = Some(pid.parse().context("the guardian printed no process id")?);
         Ok(())
     }
 
@@ -150,7 +150,7 @@ impl Guardian {
     pub(crate) fn pause(&mut self) -> anyhow::Result<()> {
         ensure!(self.pid.is_some(), "there is no server to pause");
         let status = self.order("kill -STOP $pid && kill -STOP $pid $(children); echo $?")?;
-        ensure!(status == "0", "the server cannot be stopped");
+        ensure!(status == "0", "cannot stop the server");
         Ok(())
     }
 
@@ -158,7 +158,7 @@ impl Guardian {
     pub(crate) fn resume(&mut self) -> anyhow::Result<()> {
         ensure!(self.pid.is_some(), "there is no server to resume");
         let status = self.order("kill -CONT $(children) $pid; echo $?")?;
-        ensure!(status == "0", "the server cannot be continued");
+        ensure!(status == "0", "cannot continue the server");
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl Guardian {
     }
 
     /// Returns true if the server's log contains this text since the last start.
-    pub(crate) fn has_said(&self, text: &str) -> bool {
+    pub(crate) fn has_logged(&self, text: &str) -> bool {
         let log = std::fs::read(&self.log).unwrap_or_default();
         let began = usize::try_from(self.log_before).unwrap_or(usize::MAX);
         let said = log.get(began..).unwrap_or_default();
@@ -190,13 +190,16 @@ impl Guardian {
 
     /// Sends a shell line that answers with a line.
     fn order(&mut self, order: &str) -> anyhow::Result<String> {
-        let orders = self.orders.as_mut().context("the guardian was dismissed")?;
+        let orders = self
+            .orders
+            .as_mut()
+            .context("the guardian has been stopped")?;
         let mut answer = String::new();
         writeln!(orders, "{order}")
             .and_then(|()| self.answers.read_line(&mut answer))
-            .context("the server's guardian")?;
+            .context("cannot talk to the guardian of the server")?;
         if !answer.ends_with('\n') {
-            bail!("the server's guardian has ended");
+            bail!("the guardian of the server has ended");
         }
         Ok(answer.trim().to_owned())
     }
@@ -219,7 +222,7 @@ fn line(command: &[impl AsRef<OsStr>]) -> anyhow::Result<String> {
 }
 
 fn quoted(word: &OsStr) -> anyhow::Result<String> {
-    let word = word.to_str().context("a path that is not UTF-8")?;
-    ensure!(!word.contains('\n'), "a line break in {word:?}");
+    let word = word.to_str().context("a path is not UTF-8")?;
+    ensure!(!word.contains('\n'), "{word:?} contains a line break");
     Ok(format!("'{}'", word.replace('\'', r"'\''")))
 }

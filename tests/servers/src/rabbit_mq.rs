@@ -12,7 +12,7 @@ use crate::binaries;
 use crate::guardian::Guardian;
 use crate::port::free_port;
 
-const EPMD_WITHIN: Duration = Duration::from_secs(20);
+const EPMD_LIMIT: Duration = Duration::from_secs(20);
 
 /// Writes the configuration, starts an `epmd`, and returns the environment variables for RabbitMQ.
 ///
@@ -71,7 +71,7 @@ fn start_epmd(directory: &Path, guardian: &mut Guardian) -> anyhow::Result<u16> 
         "-port".into(),
         port.to_string().into(),
     ])?;
-    let deadline = Instant::now() + EPMD_WITHIN;
+    let deadline = Instant::now() + EPMD_LIMIT;
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
         if Instant::now() > deadline || guardian.has_companion_died()? {
             bail!("epmd does not listen on port {port}");

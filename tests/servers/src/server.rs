@@ -16,7 +16,7 @@ use crate::port::free_port;
 use crate::rabbit_mq;
 
 /// Time limit for a server's start, including crash recovery.
-const READY_WITHIN: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// Options of a server.
 #[derive(Debug, Clone)]
@@ -177,7 +177,7 @@ impl Server {
     ///
     /// The server did not start; the end of its log is part of the error.
     pub fn restart(&self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + READY_WITHIN;
+        let deadline = Instant::now() + START_LIMIT;
         let mut guardian = self.guardian();
         loop {
             guardian.kill()?;
@@ -186,7 +186,7 @@ impl Server {
                 Ok(()) => return Ok(()),
                 // The child processes of a killed PostgreSQL live for a moment, and a new server refuses to start
                 // during that time.
-                Err(error) if is_in_the_way(&error) && Instant::now() < deadline => {
+                Err(error) if is_temporary(&error) && Instant::now() < deadline => {
                     sleep(Duration::from_millis(50));
                 }
                 Err(error) => return Err(error),
@@ -278,12 +278,12 @@ impl Server {
             command,
             guardian: Mutex::new(guardian),
         };
-        server.wait_until_ready(&mut server.guardian(), Instant::now() + READY_WITHIN)?;
+        server.wait_until_ready(&mut server.guardian(), Instant::now() + START_LIMIT)?;
         Ok(server)
     }
 
-    /// Asks through the socket in the server's own directory, or reads its log: another server may have the port. Each
-    /// kind opens its port before its socket.
+    /// Queries the socket in the server's own directory, or reads its log, because another server may have the port.
+    /// Each kind of server opens its port before its socket.
     fn wait_until_ready(&self, guardian: &mut Guardian, deadline: Instant) -> anyhow::Result<()> {
         loop {
             let refused = match self.kind.ready() {
@@ -292,14 +292,17 @@ impl Server {
                     Ok(answer) => answer,
                     Err(error) => error.to_string(),
                 },
-                Ready::Says(text) if guardian.has_said(text) => return Ok(()),
-                Ready::Says(text) => format!("it has not said {text:?}"),
+                Ready::Logs(text) if guardian.has_logged(text) => return Ok(()),
+                Ready::Logs(text) => format!("its log does not contain {text:?}"),
             };
             if guardian.has_died()? {
                 return Err(Died(guardian.log()).into());
             }
             if Instant::now() > deadline {
-                bail!("not ready in time ({refused}):\n{}", guardian.log());
+                bail!(
+                    "the server was not ready in time ({refused}):\n{}",
+                    guardian.log()
+                );
             }
             sleep(Duration::from_millis(20));
         }
@@ -326,21 +329,21 @@ struct Died(String);
 
 impl fmt::Display for Died {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "it ended:\n{}", self.0)
+        write!(f, "the server ended:\n{}", self.0)
     }
 }
 
 impl std::error::Error for Died {}
 
-/// Returns true if the server ended because of remains of the previous one that soon disappear. Any other error would
-/// be the same the next time.
-fn is_in_the_way(error: &anyhow::Error) -> bool {
-    let says = |died: &Died| {
+/// Returns true if the server ended because of remains of the previous server, which disappear soon. Any other error is
+/// permanent.
+fn is_temporary(error: &anyhow::Error) -> bool {
+    let is_leftover = |died: &Died| {
         ["still in use", "already in use", "already exists"]
             .iter()
             .any(|it| died.0.contains(it))
     };
-    error.downcast_ref::<Died>().is_some_and(says)
+    error.downcast_ref::<Died>().is_some_and(is_leftover)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -358,7 +361,7 @@ enum Ready {
     /// A query that only a ready server answers, and the answer.
     Answers(&'static str, &'static str),
     /// Text in its log.
-    Says(&'static str),
+    Logs(&'static str),
 }
 
 impl Kind {
@@ -508,7 +511,7 @@ impl Kind {
                 client.arg("-e").arg("-s").arg(socket);
             }
             Self::RabbitMq | Self::Nats | Self::ChromeDriver => {
-                bail!("{self:?} has no client that asks it")
+                bail!("{self:?} has no client program for queries")
             }
         }
         Ok(client)
@@ -518,9 +521,9 @@ impl Kind {
         match self {
             Self::Postgres | Self::MariaDb => Ready::Answers("SELECT 1", "1"),
             Self::Redis => Ready::Answers("PING", "PONG"),
-            Self::RabbitMq => Ready::Says("Server startup complete"),
-            Self::Nats => Ready::Says("Server is ready"),
-            Self::ChromeDriver => Ready::Says("ChromeDriver was started successfully"),
+            Self::RabbitMq => Ready::Logs("Server startup complete"),
+            Self::Nats => Ready::Logs("Server is ready"),
+            Self::ChromeDriver => Ready::Logs("ChromeDriver was started successfully"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The servers start, keep the data that they should keep, and leave nothing behind after any end of the test.
+//! Servers start, restart with their data, and leave nothing behind however the test ends.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -140,7 +140,7 @@ fn a_killed_parent_leaves_nothing_behind() {
     for (pid, directory) in servers {
         eventually("the server ends", || !is_alive(&pid));
         eventually("its helpers end", || users_of(&directory).is_empty());
-        eventually("its directory goes", || !Path::exists(&directory));
+        eventually("its directory is removed", || !Path::exists(&directory));
     }
 }
 
@@ -175,7 +175,9 @@ fn parent_killed_while(initdb: &str, postgres: &str) {
         .unwrap();
     let server = || servers.read_dir().unwrap().next();
     let file = |name: &str| server().unwrap().unwrap().path().join(name);
-    eventually("it starts", || server().is_some() && file("pid").exists());
+    eventually("the server starts", || {
+        server().is_some() && file("pid").exists()
+    });
     let pid = std::fs::read_to_string(file("pid")).unwrap();
     let pid = pid.trim();
     assert!(is_alive(pid));
@@ -184,7 +186,7 @@ fn parent_killed_while(initdb: &str, postgres: &str) {
     victim.wait().unwrap();
     std::fs::write(path.join("programs/go"), "").unwrap();
     eventually("the program ends", || !is_alive(pid));
-    eventually("the directory goes", || server().is_none());
+    eventually("the directory is removed", || server().is_none());
 }
 
 #[test]
@@ -192,14 +194,14 @@ fn parent_killed_while(initdb: &str, postgres: &str) {
 fn a_parent_killed_during_start_up_leaves_nothing_behind() {
     if std::env::var_os(VICTIM).is_some() {
         let server = Server::postgres(&Options::fast());
-        panic!("nothing of it gets ready: {server:?}");
+        panic!("the server must not become ready: {server:?}");
     }
-    let tell = "echo $$ >pid.new; mv pid.new pid";
+    let report = "echo $$ >pid.new; mv pid.new pid";
     // While the data directory is created, which no signal interrupts, and while the server starts and ignores
     // `SIGQUIT`.
-    let wait = format!("{tell}; while ! [ -e ../../programs/go ]; do sleep 0.02; done");
+    let wait = format!("{report}; while ! [ -e ../../programs/go ]; do sleep 0.02; done");
     parent_killed_while(&wait, "exit 1");
-    parent_killed_while("exit 0", &format!("{tell}; exec sleep 1000"));
+    parent_killed_while("exit 0", &format!("{report}; exec sleep 1000"));
 }
 
 #[test]
@@ -239,7 +241,7 @@ fn be_killed() -> ! {
 
 #[test]
 #[ignore = "needs the database servers: cargo xtask test runs it"]
-fn a_killed_server_comes_back_with_its_data() {
+fn a_killed_server_restarts_with_its_data() {
     let [postgres, maria_db, redis] = databases(&Options::durable());
     let write = "CREATE SCHEMA t; CREATE TABLE t.t (n INT); INSERT INTO t.t VALUES (7)";
     let read = "SELECT n FROM t.t";
@@ -284,7 +286,7 @@ fn a_paused_server_answers_when_it_is_resumed() {
 
 #[test]
 #[ignore = "needs the database servers: cargo xtask test runs it"]
-fn a_paused_server_can_be_killed_and_comes_back() {
+fn a_paused_server_can_be_killed_and_restarted() {
     for server in all(&Options::fast()) {
         server.pause().unwrap();
         server.kill().unwrap();
@@ -312,7 +314,7 @@ fn settings_reach_the_server() {
 
 #[test]
 #[ignore = "needs the database servers: cargo xtask test runs it"]
-fn a_server_that_refuses_its_settings_says_why() {
+fn an_error_at_start_up_contains_the_log() {
     let error = Server::postgres(&Options::fast().set("no_such_setting", "1")).unwrap_err();
     assert!(
         format!("{error:#}").contains("no_such_setting"),

@@ -1,4 +1,4 @@
-//! Everything that is wrong is told in one go, and nothing that is not: the body compiles as it stands.
+//! All errors of one attribute are reported together, and the body causes no further errors.
 
 use idem_runtime::{Error, idempotent};
 

@@ -1,4 +1,4 @@
-//! Options borrow, so an argument is there for the body; behind the body it may be gone.
+//! An option that borrows an argument fails to compile if the body has moved the argument.
 
 use idem_runtime::{Error, idempotent};
 

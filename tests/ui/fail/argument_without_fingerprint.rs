@@ -1,4 +1,4 @@
-//! Every argument is compared, unless it is left out.
+//! Every argument that is not skipped needs a canonical form.
 
 use idem_runtime::{Error, idempotent};
 
@@ -7,7 +7,7 @@ struct Bank {
 }
 
 #[idempotent(key = key, ttl = "24h")]
-async fn charge(key: &str, bank: &mut Bank, amount: u64) -> Result<u64, Error> {
+async fn charge(key: &str, bank: &Bank, amount: u64) -> Result<u64, Error> {
     let _ = key;
     Ok(amount + bank.fee)
 }

@@ -1,4 +1,4 @@
-//! A name cannot mean two things.
+//! The name of `attempt` must differ from the names of the arguments.
 
 use idem_runtime::{Error, idempotent};
 

@@ -1,4 +1,4 @@
-//! What is wrong in the body is told as if there were no macro.
+//! Errors in the body are reported as without the macro.
 
 use idem_runtime::{Error, idempotent};
 

@@ -1,4 +1,4 @@
-//! There is no store at compile time.
+//! A `const fn` cannot be idempotent, because there is no store at compile time.
 
 use idem_runtime::{Error, idempotent};
 

@@ -1,4 +1,4 @@
-//! Of two values one is a mistake, and the macro cannot tell which.
+//! An option may be given only once.
 
 use idem_runtime::{Error, idempotent};
 

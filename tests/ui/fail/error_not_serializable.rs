@@ -1,4 +1,4 @@
-//! An error that `replay_err` names is stored.
+//! An error that `replay_err` names must be serializable, because it is stored.
 
 use idem_runtime::{Error, idempotent};
 

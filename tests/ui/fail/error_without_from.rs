@@ -1,4 +1,4 @@
-//! The caller is to learn that its key is in flight, was reused or was interrupted.
+//! The error type must be `From<Error>`, so that the caller learns that its key is in flight, reused or interrupted.
 
 use idem_runtime::idempotent;
 

@@ -1,4 +1,4 @@
-//! Another language cannot await.
+//! An `extern fn` cannot be idempotent, because other languages cannot await it.
 
 use idem_runtime::{Error, idempotent};
 

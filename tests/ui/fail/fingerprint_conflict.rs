@@ -1,4 +1,4 @@
-//! Options that leave nothing for one another to do.
+//! Options that make each other ineffective.
 
 use idem_runtime::Fingerprint;
 use idem_runtime::fingerprint::Encoder;
@@ -13,6 +13,14 @@ struct Charge {
     amount: u64,
     #[fingerprint(with = cents, float)]
     fee: f64,
+}
+
+#[derive(Fingerprint)]
+struct Empty {
+    #[fingerprint(skip)]
+    trace: String,
+    #[fingerprint(skip)]
+    note: String,
 }
 
 fn main() {}

@@ -1,4 +1,4 @@
-//! `default` compares with the default, so the type must have one and be comparable.
+//! `default` needs a type that has a default and can be compared with it.
 
 use idem_runtime::Fingerprint;
 

@@ -1,4 +1,4 @@
-//! All that is wrong is told at once, and nothing else: the type still counts as having a form.
+//! All errors of a derive are reported together, and uses of the type cause no further errors.
 
 use idem_runtime::Fingerprint;
 use idem_runtime::fingerprint::digest;

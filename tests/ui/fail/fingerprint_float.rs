@@ -1,4 +1,4 @@
-//! Floats are refused unless asked for.
+//! A float without `#[fingerprint(float)]`.
 
 use idem_runtime::Fingerprint;
 

@@ -1,4 +1,4 @@
-//! A generic type has a canonical form where what it is made of has one.
+//! A generic type has a canonical form only if its parameters have one.
 
 use idem_runtime::Fingerprint;
 use idem_runtime::fingerprint::digest;

@@ -1,4 +1,4 @@
-//! Options that are not written as options are.
+//! Options with a syntax error.
 
 use idem_runtime::Fingerprint;
 

@@ -1,4 +1,4 @@
-//! Words that belong elsewhere say where.
+//! Options in the wrong place: the error names the right place.
 
 use idem_runtime::Fingerprint;
 

@@ -1,4 +1,4 @@
-//! A field whose type has no canonical form: say what to do about it, on the type.
+//! A field whose type has no canonical form: the error at the type says what to do.
 
 use std::collections::HashMap;
 

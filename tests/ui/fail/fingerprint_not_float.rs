@@ -1,4 +1,4 @@
-//! `float` is for floats.
+//! `float` on a field that is not a float.
 
 use idem_runtime::Fingerprint;
 

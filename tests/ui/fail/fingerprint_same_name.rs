@@ -1,4 +1,4 @@
-//! Two fields or variants of one name would let different requests look the same.
+//! Two fields or variants with one name, which would give different requests the same form.
 
 use idem_runtime::Fingerprint;
 

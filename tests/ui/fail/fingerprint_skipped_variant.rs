@@ -1,4 +1,4 @@
-//! Which variant it is cannot be left out.
+//! `skip` on a variant of an enum.
 
 use idem_runtime::Fingerprint;
 

@@ -1,4 +1,4 @@
-//! A field of a tuple has a place: no name to change, and no way to be left out while it equals its default.
+//! Options on a field of a tuple that need a name or would shift its position.
 
 use idem_runtime::Fingerprint;
 

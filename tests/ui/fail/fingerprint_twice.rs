@@ -1,4 +1,4 @@
-//! The same option twice on one place.
+//! An option that is given twice in one place.
 
 use idem_runtime::Fingerprint;
 

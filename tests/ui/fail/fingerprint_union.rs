@@ -1,4 +1,4 @@
-//! A union does not say what it holds.
+//! A union, whose valid field is unknown.
 
 use idem_runtime::Fingerprint;
 

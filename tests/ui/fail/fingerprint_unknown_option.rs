@@ -1,4 +1,4 @@
-//! Words that mean nothing here: a slip gets the word that was meant, a stranger the list.
+//! Unknown options: a misspelled one gets a suggestion, any other one the list.
 
 use idem_runtime::Fingerprint;
 

@@ -1,4 +1,4 @@
-//! What `with` names takes the field and the encoder.
+//! The function of `with` must take the field and the encoder.
 
 use idem_runtime::Fingerprint;
 

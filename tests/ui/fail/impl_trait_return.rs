@@ -1,4 +1,4 @@
-//! What is read back from the store needs a name.
+//! A result of an unnamed type cannot be read back from the store.
 
 use idem_runtime::{Error, idempotent};
 

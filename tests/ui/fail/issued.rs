@@ -1,4 +1,4 @@
-//! What does not go together with keys that are issued.
+//! Options that cannot be combined with `issued`.
 
 use idem_runtime::{Error, Key, idempotent};
 

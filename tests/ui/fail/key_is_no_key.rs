@@ -1,4 +1,4 @@
-//! Not everything is a key, a scope or a request.
+//! Types that cannot be a key, a scope or a request.
 
 use idem_runtime::{Error, idempotent};
 

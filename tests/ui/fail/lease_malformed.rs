@@ -1,4 +1,4 @@
-//! A lease is a duration, and believes somebody.
+//! A lease that is not a duration, or is zero.
 
 use idem_runtime::{Error, idempotent};
 

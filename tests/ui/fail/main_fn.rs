@@ -1,8 +1,8 @@
-//! Nobody calls `main` again.
+//! `main` cannot be idempotent, because it has no caller.
 
 use idem_runtime::{Error, idempotent};
 
-#[idempotent(key = "nightly", ttl = "24h")]
+#[idempotent(key = constant("nightly"), ttl = "24h")]
 async fn main() -> Result<(), Error> {
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `create` of one type is not `create` of another, and the attribute sees neither.
+//! A method needs a `name`, because the attribute cannot see its type.
 
 use async_trait::async_trait;
 use idem_runtime::{Error, idempotent};

@@ -1,4 +1,4 @@
-//! Without a key nobody knows which calls are the same.
+//! `key` is required.
 
 use idem_runtime::{Error, idempotent};
 

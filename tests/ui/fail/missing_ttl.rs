@@ -1,4 +1,4 @@
-//! Nobody but the author knows how long callers try again.
+//! `ttl` is required.
 
 use idem_runtime::{Error, idempotent};
 

@@ -1,4 +1,4 @@
-//! A name is stored with every record.
+//! Invalid names.
 
 use idem_runtime::{Error, idempotent};
 

@@ -1,4 +1,4 @@
-//! The first thing that anybody writes.
+//! An attribute without options: the errors name the required ones.
 
 use idem_runtime::{Error, idempotent};
 

@@ -1,4 +1,4 @@
-//! Talking to a store takes time.
+//! An idempotent function must be async.
 
 use idem_runtime::{Error, idempotent};
 
@@ -6,6 +6,11 @@ use idem_runtime::{Error, idempotent};
 fn charge(key: &str, amount: u64) -> Result<u64, Error> {
     let _ = key;
     Ok(amount)
+}
+
+#[idempotent(key = key, ttl = "24h")]
+fn future(key: &str) -> impl Future<Output = Result<usize, Error>> {
+    async move { Ok(key.len()) }
 }
 
 fn main() {}

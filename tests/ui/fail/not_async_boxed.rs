@@ -1,4 +1,4 @@
-//! A future that is boxed by hand has no place for the macro to enter at.
+//! A function that returns a boxed future must be async instead.
 
 use std::pin::Pin;
 

@@ -1,4 +1,4 @@
-//! Functions are idempotent, and nothing else is.
+//! The attribute on items that are not functions.
 
 use idem_runtime::{Error, idempotent};
 

@@ -1,4 +1,4 @@
-//! What is kept is stored.
+//! A recovery input must be serializable, because it is stored.
 
 use idem_runtime::{Error, Fingerprint, idempotent};
 

@@ -1,4 +1,4 @@
-//! What is refused is never made again, so nothing is kept for it.
+//! `recover_with` cannot be combined with `on_crash = refuse`, which never retries.
 
 use idem_runtime::{Error, idempotent};
 

@@ -1,4 +1,4 @@
-//! Each type is told where it stands.
+//! Errors about the result type and about the error type each point to the type.
 
 use idem_runtime::idempotent;
 

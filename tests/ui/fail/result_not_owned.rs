@@ -1,4 +1,4 @@
-//! A result is read back from the store, so it cannot borrow from an argument.
+//! A result cannot borrow from an argument, because it is read back from the store.
 
 use idem_runtime::{Error, idempotent};
 

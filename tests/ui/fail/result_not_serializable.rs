@@ -1,4 +1,4 @@
-//! A result that cannot be stored cannot be given again.
+//! A result must be serializable, because it is stored.
 
 use idem_runtime::{Error, idempotent};
 

@@ -1,4 +1,4 @@
-//! Where every error is retried, there is nothing to name.
+//! `retry_err` has no effect under `rerun`, where every error is retried.
 
 use idem_runtime::{Error, idempotent};
 

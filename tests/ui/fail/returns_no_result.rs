@@ -1,4 +1,4 @@
-//! A value alone cannot carry an error, whether its name says so or its type.
+//! The return type must be a `Result`, written as such or through an alias.
 
 use idem_runtime::{Reconciled, idempotent};
 use serde::{Deserialize, Serialize};

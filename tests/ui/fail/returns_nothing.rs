@@ -1,4 +1,4 @@
-//! Nothing cannot carry an error.
+//! A function without a return type.
 
 use idem_runtime::idempotent;
 

@@ -1,4 +1,4 @@
-//! Options that take each other's effect away are told.
+//! `skip` beside an option that makes it ineffective.
 
 use idem_runtime::{Error, idempotent};
 

@@ -1,4 +1,4 @@
-//! What is to be left out has to be there.
+//! `skip` of an argument that does not exist.
 
 use idem_runtime::{Error, idempotent};
 

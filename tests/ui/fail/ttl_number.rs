@@ -1,4 +1,4 @@
-//! A number has no unit either, and an expression has to be a `Duration`.
+//! A ttl that is a plain number or an expression that is not a `Duration`.
 
 use idem_runtime::{Error, idempotent};
 

@@ -1,4 +1,4 @@
-//! No store counts that far.
+//! A ttl that is longer than a store can count.
 
 use idem_runtime::{Error, idempotent};
 

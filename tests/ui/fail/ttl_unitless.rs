@@ -1,4 +1,4 @@
-//! Seconds and hours look alike.
+//! A ttl without a unit.
 
 use idem_runtime::{Error, idempotent};
 

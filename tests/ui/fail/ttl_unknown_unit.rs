@@ -1,4 +1,4 @@
-//! There are five units.
+//! A ttl with an unknown unit.
 
 use idem_runtime::{Error, idempotent};
 

@@ -1,4 +1,4 @@
-//! A result that is not kept cannot be given again.
+//! A ttl of zero, for which no result would be stored.
 
 use idem_runtime::{Error, idempotent};
 

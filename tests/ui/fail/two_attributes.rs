@@ -1,4 +1,4 @@
-//! One function has one record a call.
+//! Two attributes on one function.
 
 use idem_runtime::{Error, idempotent};
 

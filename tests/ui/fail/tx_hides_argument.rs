@@ -1,4 +1,4 @@
-//! An argument that `tx` names is a connection to join, by `&mut`.
+//! `tx` with the name of an argument that is not a `&mut` of a connection.
 
 use idem_runtime::{Error, Idem, SqliteStore, idempotent};
 

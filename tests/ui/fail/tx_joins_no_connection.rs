@@ -1,4 +1,4 @@
-//! A `&mut` of something that no connection can be had from.
+//! `tx` with the name of a `&mut` argument that is not a connection.
 
 use idem_runtime::{Error, Idem, SqliteStore, idempotent};
 

@@ -1,4 +1,4 @@
-//! Only SQL stores have transactions, and a handle that hides its store may be on any.
+//! `tx` needs a store that is known to have transactions: a SQL store, and not an erased handle.
 
 use idem_runtime::{Error, Idem, MemoryStore, idempotent};
 

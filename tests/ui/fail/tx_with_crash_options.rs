@@ -1,4 +1,4 @@
-//! What a transaction leaves nothing to say about.
+//! Options that have no effect with `tx`.
 
 use idem_runtime::{Error, Idem, SqliteStore, idempotent};
 

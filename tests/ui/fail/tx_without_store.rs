@@ -1,4 +1,4 @@
-//! The connection is that of a store, whose type has to be known.
+//! `tx` needs a `store` whose type is known.
 
 use idem_runtime::{Error, idempotent};
 

@@ -1,4 +1,4 @@
-//! A slip is understood, and a stranger is told what there is.
+//! Unknown options: a misspelled one gets a suggestion, any other one the list.
 
 use idem_runtime::{Error, idempotent};
 

@@ -1,4 +1,4 @@
-//! Every option says what it wants.
+//! Options without a value: each error shows an example.
 
 use idem_runtime::{Error, idempotent};
 

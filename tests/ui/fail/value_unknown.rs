@@ -1,4 +1,4 @@
-//! Where there are few values, they are told.
+//! Unknown values: the error lists the known ones.
 
 use idem_runtime::{Error, idempotent};
 

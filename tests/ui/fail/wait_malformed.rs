@@ -1,4 +1,4 @@
-//! A wait is a duration; it may be zero.
+//! A wait that is not a duration. Zero is allowed.
 
 use idem_runtime::{Error, idempotent};
 

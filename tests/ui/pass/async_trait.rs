@@ -1,4 +1,4 @@
-//! Methods that `#[async_trait]` has rewritten before the macro sees them.
+//! Methods in `#[async_trait]` traits, which are rewritten before the macro sees them.
 #![deny(warnings)]
 
 use std::fmt::Debug;
@@ -79,7 +79,7 @@ impl Charges for Service {
         Ok(self.made)
     }
 
-    /// With another macro's attribute behind.
+    /// With an attribute of another macro after it.
     #[idempotent(key = format!("{}-{key}", self.made.len()), ttl = "24h", name = "charges.shared")]
     #[allow(unused_variables)]
     async fn shared(self: Arc<Self>, key: &str) -> Result<u64, Error> {

@@ -1,5 +1,4 @@
-//! The derive works where names mean other things: inside `macro_rules!`, beside types and fields that are called like
-//! what it uses.
+//! The derive works inside `macro_rules!`, and next to types and fields with the names that it uses.
 #![allow(non_camel_case_types, dead_code)]
 
 struct Option;

@@ -1,4 +1,4 @@
-//! Every shape of type that the derive takes, under the strictest lints.
+//! Every shape of type that the derive accepts, under the strictest lints.
 #![deny(warnings, unused_qualifications, missing_debug_implementations)]
 #![deny(clippy::all, clippy::pedantic)]
 
@@ -57,7 +57,7 @@ struct Projected<I: Iterator> {
 #[derive(Debug, Fingerprint)]
 struct Id<T>(u64, PhantomData<T>);
 
-// As with the standard derives, `Id<T>` would ask for more of `T` than is needed.
+// As with the standard derives, the inferred bound on the parameter of `Id<T>` would be stricter than needed.
 #[derive(Debug, Fingerprint)]
 #[fingerprint(bound = "")]
 struct Marked<T> {
@@ -124,7 +124,7 @@ impl Opaque {
     }
 }
 
-// The bound that would be inferred, `T: Fingerprint`, is not the one that is needed.
+// The inferred bound, `T: Fingerprint`, is not the needed one.
 #[derive(Debug, Fingerprint)]
 #[fingerprint(bound = "T::Owned: Fingerprint")]
 struct Bound<T: ToOwned + ?Sized>
@@ -162,7 +162,7 @@ fn main() {
         })
         .is_ok()
     );
-    // Neither the marker nor what it marks needs a form.
+    // Neither the marker type nor its parameter needs a canonical form.
     assert!(
         digest(&Marked::<Opaque> {
             id: Id(1, PhantomData),

@@ -13,7 +13,7 @@ async fn plain(key: &Key, amount: u64) -> Result<u64, Error> {
     Ok(amount)
 }
 
-#[idempotent(key = "nightly", ttl = "7d")]
+#[idempotent(key = constant("nightly"), ttl = "7d")]
 async fn no_arguments() -> Result<(), Error> {
     Ok(())
 }
@@ -51,7 +51,7 @@ async fn alias_of_another_name(key: &str) -> Outcome<Error> {
     Ok(key.len() as u64)
 }
 
-#[idempotent(key = key, ttl = "24h")]
+#[idempotent(key = key, ttl = "24h", name = "generic")]
 async fn generic<T, const N: usize>(key: &str, values: [T; N]) -> Result<T, Error>
 where
     T: Fingerprint + StoredValue + Clone,
@@ -69,7 +69,7 @@ async fn lifetimes<'a, 'b: 'a>(
     Ok(format!("{key}{text}{more}"))
 }
 
-#[idempotent(key = key, ttl = "24h", skip(display))]
+#[idempotent(key = key, ttl = "24h", name = "impl_trait", skip(display))]
 async fn impl_trait(
     key: impl AsRef<str> + idem_runtime::ToKey,
     value: impl Fingerprint + Into<u64>,
@@ -79,7 +79,7 @@ async fn impl_trait(
     Ok(format!("{}{value}{display}", key.as_ref()))
 }
 
-#[idempotent(key = key, ttl = "24h")]
+#[idempotent(key = key, ttl = "24h", fingerprint = (amount, &list))]
 async fn mut_arguments(
     mut key: String,
     mut amount: u64,

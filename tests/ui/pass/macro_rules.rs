@@ -1,4 +1,4 @@
-//! Functions that a macro writes, with names of its own and of its caller.
+//! Functions that `macro_rules!` generates, with names of the macro and of its caller.
 #![deny(warnings)]
 
 use async_trait::async_trait;

@@ -1,8 +1,8 @@
-//! The macro neither takes the user's names nor is misled by them.
+//! Names in the user's code do not conflict with names in generated code.
 #![deny(warnings)]
 #![allow(dead_code, non_camel_case_types, unused_macros)]
 
-/// Under a name of its own.
+/// The runtime under another path.
 pub mod toolkit {
     pub use idem_runtime::*;
 }
@@ -66,6 +66,23 @@ async fn asked(key: &str) -> ::core::result::Result<u64, NotStored> {
     ::core::result::Result::Ok(3)
 }
 
+/// Variables with the names that the options give to the attempt and the transaction.
+#[idempotent(key = key, ttl = "24h", crate = self::toolkit)]
+async fn variables(key: &str) -> ::core::result::Result<u64, Error> {
+    let (attempt, tx) = (Number(3), &mut Number(key.len() as u64));
+    let again = &mut *tx;
+    again.0 += 1;
+    ::core::result::Result::Ok(attempt.number() + tx.number())
+}
+
+struct Number(u64);
+
+impl Number {
+    fn number(&self) -> u64 {
+        self.0
+    }
+}
+
 #[derive(serde::Serialize, serde::Deserialize)]
 enum NotStored {
     __idem_error,
@@ -80,4 +97,5 @@ impl From<Error> for NotStored {
 fn main() {
     drop(locals("key", 1, 2, 3, (4, 5)));
     drop(asked("key"));
+    drop(variables("key"));
 }

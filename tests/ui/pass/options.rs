@@ -66,6 +66,13 @@ async fn everything(
     }
 }
 
+/// The body owns what it uses, and borrows of the options stay with the caller.
+#[idempotent(key = key, ttl = "24h", name = "apart", store = idem, scope = tenant, detached, attempt = attempt,
+             replay_err = ChargeError::Declined { .. })]
+async fn apart(idem: &Idem, tenant: &Scope, key: &Key, amount: u64) -> Result<u64, ChargeError> {
+    Ok(amount + u64::from(attempt.number()))
+}
+
 #[idempotent(key = fingerprint, ttl = TTL, lease = settings.lease(), wait = settings.wait, skip(settings))]
 async fn durations(settings: Settings, amount: u64) -> Result<u64, Error> {
     drop(settings);
@@ -76,6 +83,24 @@ async fn durations(settings: Settings, amount: u64) -> Result<u64, Error> {
 async fn nothing_is_compared(key: String, rest: std::cell::Cell<u8>) -> Result<String, Error> {
     rest.set(3);
     Ok(key)
+}
+
+/// A tuple is one key of its parts.
+#[idempotent(key = (tenant, order, "reminder"), ttl = "15m")]
+async fn tuple_as_key(tenant: u64, order: String) -> Result<String, Error> {
+    Ok(format!("{tenant}{order}"))
+}
+
+#[idempotent(key = Key::derive([tenant, order]), ttl = "15m")]
+async fn key_of_integers(tenant: u64, order: u64) -> Result<u64, Error> {
+    Ok(tenant + order)
+}
+
+/// The parts of a tuple are borrowed, so the body may consume them.
+#[idempotent(key = settings_name, ttl = "15m", fingerprint = (settings_name, (amount, [0; 3])))]
+async fn tuple_of_owned_values(settings_name: String, amount: Vec<u64>) -> Result<String, Error> {
+    drop(amount);
+    Ok(settings_name)
 }
 
 #[idempotent(key = fingerprint, ttl = "15m", fingerprint = (amount, note))]
@@ -89,7 +114,52 @@ async fn reserved_word_as_argument(fingerprint: u64) -> Result<u64, Error> {
     Ok(fingerprint)
 }
 
-#[idempotent(key = &key, ttl = "30s", on_crash = rerun, replay_err = _)]
+#[idempotent(key = &fingerprint, ttl = "15m")]
+async fn reserved_word_as_borrowed_argument(fingerprint: u64) -> Result<u64, Error> {
+    Ok(fingerprint)
+}
+
+const NIGHTLY: &str = "nightly";
+
+#[idempotent(key = constant(NIGHTLY), ttl = "20h", skip_all)]
+async fn one_key_for_all(verbose: bool) -> Result<(), Error> {
+    assert!(!verbose);
+    Ok(())
+}
+
+#[idempotent(key = constant(idem_runtime::Key::derive(["report", NIGHTLY])), ttl = "20h", scope = tenant)]
+async fn one_key_for_each_tenant(tenant: &str) -> Result<(), Error> {
+    let _ = tenant;
+    Ok(())
+}
+
+#[idempotent(key = fingerprint, ttl = "20h")]
+async fn without_arguments() -> Result<(), Error> {
+    Ok(())
+}
+
+struct Report {
+    id: u64,
+}
+
+impl Report {
+    #[idempotent(key = fingerprint, ttl = "20h", name = "reports.send", fingerprint = self.id)]
+    async fn send(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// Stands for a function that reads the key from the task.
+fn current_key() -> String {
+    String::from("key")
+}
+
+#[idempotent(key = current_key(), ttl = "20h")]
+async fn key_of_the_task(amount: u64) -> Result<u64, Error> {
+    Ok(amount)
+}
+
+#[idempotent(key = &key, ttl = "30s", on_crash = rerun, replay_err = all)]
 async fn all_errors(key: String) -> Result<String, ChargeError> {
     Ok(key)
 }
@@ -140,7 +210,7 @@ async fn asked_in_place((id, amount): (u64, u64)) -> Result<u64, ChargeError> {
     Ok(id + amount)
 }
 
-#[idempotent(key = 3, ttl = "7d", attempt = current)]
+#[idempotent(key = constant(3), ttl = "7d", attempt = current)]
 async fn attempt_by_another_name() -> Result<(), Error> {
     drop(current);
     Ok(())
@@ -150,10 +220,17 @@ fn is_send<T: Send>(_: T) {}
 
 fn given(idem: &Idem, key: &Key, settings: Settings, bank: Bank) {
     is_send(everything(idem, &Scope::none(), key, 3, 0.0));
+    is_send(apart(idem, &Scope::none(), key, 3));
     is_send(durations(settings, 3));
     is_send(nothing_is_compared(String::new(), 3.into()));
     is_send(replaced(3, "note", 3.into()));
     is_send(reserved_word_as_argument(3));
+    is_send(reserved_word_as_borrowed_argument(3));
+    is_send(one_key_for_all(false));
+    is_send(one_key_for_each_tenant("tenant"));
+    is_send(without_arguments());
+    is_send(Report { id: 3 }.send());
+    is_send(key_of_the_task(3));
     is_send(all_errors(String::new()));
     is_send(guards(&&3));
     is_send(asked(bank, String::new()));

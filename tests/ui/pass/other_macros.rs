@@ -1,4 +1,4 @@
-//! Attributes of other macros, in front and behind.
+//! Attributes of other macros, before and after `#[idempotent]`.
 #![deny(warnings)]
 
 use idem_runtime::{Error, idempotent};

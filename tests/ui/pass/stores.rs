@@ -1,4 +1,4 @@
-//! Wherever a handle may come from.
+//! Every place from which a handle may come.
 #![deny(warnings)]
 
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -41,7 +41,7 @@ async fn awaited(key: &str) -> Result<usize, Error> {
     Ok(key.len())
 }
 
-#[idempotent(key = key, ttl = "24h", store = idem)]
+#[idempotent(key = key, ttl = "24h", store = idem, name = "by_value")]
 async fn by_value<S: Store>(idem: Idem<S>, key: &str) -> Result<usize, Error> {
     drop(idem);
     Ok(key.len())
@@ -53,7 +53,7 @@ async fn by_reference(idem: &Idem, key: &str) -> Result<usize, Error> {
     Ok(key.len())
 }
 
-#[idempotent(key = key, ttl = "24h", store = &idem)]
+#[idempotent(key = key, ttl = "24h", store = &idem, name = "any_store")]
 async fn any_store<S: Store + ?Sized>(idem: &&Idem<S>, key: &str) -> Result<usize, Error> {
     let _ = idem;
     Ok(key.len())

@@ -1,12 +1,14 @@
 //! Rules that the compiler does not check: imports between modules and files, manifests, and the form of files.
 //!
-//! Every check is a function from a text to its violations. It runs on the repository, and on texts that it must refuse.
+//! Every check is a function that returns the violations in a file. Each test runs a check on the repository, and on
+//! examples that it must accept or refuse.
 
 #![expect(
     clippy::unwrap_used,
     reason = "a test that cannot read the repository fails"
 )]
 
+mod book;
 mod cycles;
 mod imports;
 mod manifests;
@@ -49,7 +51,7 @@ impl File {
     }
 }
 
-/// All text files of the repository that are not build output.
+/// All files of the repository that are not build output. A file that is no text, such as a picture, has an empty text.
 fn repository() -> Vec<File> {
     // Read at run time: a target directory may outlive a move of the repository.
     let manifest_dir = std::env::var("CARGO_MANIFEST_DIR").unwrap();
@@ -64,7 +66,8 @@ fn repository() -> Vec<File> {
             }
             if path.is_dir() {
                 folders.push(path);
-            } else if let Ok(text) = fs::read_to_string(&path) {
+            } else if let Ok(bytes) = fs::read(&path) {
+                let text = String::from_utf8(bytes).unwrap_or_default();
                 let path = path.strip_prefix(root).unwrap();
                 files.push(File {
                     path: path.to_str().unwrap().replace('\\', "/"),
@@ -74,7 +77,7 @@ fn repository() -> Vec<File> {
         }
     }
     files.sort_by(|a, b| a.path.cmp(&b.path));
-    assert!(files.len() > 30, "the repository has only these: {}", {
+    assert!(files.len() > 30, "the repository has too few files: {}", {
         let paths: Vec<_> = files.iter().map(|it| it.path.as_str()).collect();
         paths.join(", ")
     });
@@ -96,7 +99,7 @@ fn is_foreign(path: &Path) -> bool {
     hidden || name == "target" || path.join("CACHEDIR.TAG").exists()
 }
 
-/// Runs a check over files, and fails with all errors.
+/// Runs a check on files, and fails with all violations.
 #[track_caller]
 fn check<'a>(files: impl IntoIterator<Item = &'a File>, wrong: impl Fn(&File) -> Vec<String>) {
     let mut seen = 0;
@@ -109,6 +112,6 @@ fn check<'a>(files: impl IntoIterator<Item = &'a File>, wrong: impl Fn(&File) ->
                 .map(|it| format!("{}: {it}", file.path)),
         );
     }
-    assert!(seen > 0, "no file was looked at");
+    assert!(seen > 0, "no file was checked");
     assert!(all.is_empty(), "\n{}\n", all.join("\n"));
 }

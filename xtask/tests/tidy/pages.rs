@@ -12,6 +12,12 @@ const TEST_FOLDERS: [(&str, &str); 4] = [
     ("tidy", "xtask/tests/tidy"),
 ];
 
+/// Address of the published book. Its pages are built from [`BOOK`].
+pub(crate) const SITE: &str = "https://idem-rs.github.io/idem/";
+const BOOK: &str = "docs/book/src/";
+/// Address of the repository's files.
+const REPOSITORY: &str = "https://github.com/idem-rs/idem/blob/main/";
+
 #[test]
 fn links_lead_to_files_and_headings() {
     let files = repository();
@@ -32,6 +38,9 @@ fn links_lead_to_files_and_headings() {
         1
     );
     assert_eq!(broken("```\n[a](b.md)\n```"), 0);
+    assert_eq!(broken(&format!("[a]({REPOSITORY}docs/a.md#two)")), 1);
+    assert_eq!(broken(&format!("[a]({REPOSITORY}docs/a.md)")), 0);
+    assert_eq!(broken(&format!("[a]({SITE}b.html)")), 1);
 }
 
 #[test]
@@ -87,13 +96,13 @@ fn broken_links(page: &File, files: &[File]) -> Vec<String> {
     let mut broken = Vec::new();
     for link in prose(page).flat_map(|line| line.split("](").skip(1)) {
         let target = link.split(')').next().unwrap_or_default();
-        if target.contains(':') {
+        let Some((path, heading)) = inside_repository(target) else {
             continue;
-        }
-        let (path, heading) = target.split_once('#').unwrap_or((target, ""));
-        let path = match path {
-            "" => page.path.clone(),
-            path => resolved(folder, path),
+        };
+        let path = match (&*path, target.contains(':')) {
+            ("", false) => page.path.clone(),
+            (path, false) => resolved(folder, path),
+            (path, true) => path.to_owned(),
         };
         let inside = format!("{path}/");
         if path == page.path {
@@ -111,8 +120,29 @@ fn broken_links(page: &File, files: &[File]) -> Vec<String> {
     broken
 }
 
+/// Path and heading that a link leads to; `None` if it leads out of the repository. The path of a link with a scheme is
+/// from the root of the repository.
+fn inside_repository(target: &str) -> Option<(String, &str)> {
+    let (address, heading) = target.split_once('#').unwrap_or((target, ""));
+    let path = if let Some(page) = address.strip_prefix(SITE) {
+        let page = if page.is_empty() {
+            "introduction.html"
+        } else {
+            page
+        };
+        format!("{BOOK}{}.md", page.trim_end_matches(".html"))
+    } else if let Some(path) = address.strip_prefix(REPOSITORY) {
+        path.to_owned()
+    } else if address.contains(':') {
+        return None;
+    } else {
+        address.to_owned()
+    };
+    Some((path, heading))
+}
+
 /// Resolves a relative path in a folder to a path from the root of the repository.
-fn resolved(folder: &str, path: &str) -> String {
+pub(crate) fn resolved(folder: &str, path: &str) -> String {
     let mut parts: Vec<_> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in path.split('/') {
         match part {
@@ -131,8 +161,11 @@ fn has_heading(page: &File, anchor: &str) -> bool {
             .any(|line| anchor_of(line.trim_start_matches('#').trim()) == anchor)
 }
 
-/// Derives an anchor from a heading, as code hosts do.
+/// Derives an anchor from a heading, as code hosts do. A heading of the book may name its anchor: `A title {#anchor}`.
 fn anchor_of(heading: &str) -> String {
+    if let Some((_, named)) = heading.split_once("{#") {
+        return named.trim_end_matches('}').to_owned();
+    }
     heading
         .chars()
         .filter(|it| it.is_alphanumeric() || " -_".contains(*it))

@@ -160,7 +160,7 @@ pub(crate) fn is_path_separator(tokens: &[TokenTree]) -> bool {
     matches!(tokens, [a, b, ..] if is_punct(a, ':') && is_punct(b, ':'))
 }
 
-/// Whether these tokens end in `::` behind another segment. A `::` at the start of a path names a crate.
+/// Returns true if the tokens end in a path segment and `::`. A `::` at the start of a path names a crate.
 fn continues_path(before: &[TokenTree]) -> bool {
     let Some((rest, separator)) = before.split_last_chunk::<2>() else {
         return false;
@@ -172,7 +172,7 @@ fn continues_path(before: &[TokenTree]) -> bool {
         })
 }
 
-/// Whether the tokens begin with `#[cfg(test)]`.
+/// Returns true if the tokens begin with `#[cfg(test)]`.
 fn is_test_only(tokens: &[TokenTree]) -> bool {
     matches!(tokens, [mark, TokenTree::Group(attribute), ..]
         if is_punct(mark, '#') && attribute.to_string().replace(' ', "").starts_with("[cfg(test)"))

@@ -18,7 +18,9 @@ fn no_file_is_too_long() {
 fn too_long(file: &File) -> Vec<String> {
     let lines = file.text.lines().count();
     if lines > MAX_LINES {
-        return vec![format!("{lines} lines, more than {MAX_LINES}: split it")];
+        return vec![format!(
+            "{lines} lines, more than {MAX_LINES}: split the file"
+        )];
     }
     vec![]
 }
@@ -47,7 +49,7 @@ fn ragged(file: &File) -> Vec<String> {
 }
 
 #[test]
-fn modules_are_named_for_what_they_are() {
+fn no_module_file_is_called_mod() {
     check(&repository(), mod_rs);
     assert_eq!(mod_rs(&File::new("src/a/mod.rs", "")).len(), 1);
     assert_eq!(mod_rs(&File::new("src/amod.rs", "")).len(), 0);
@@ -61,33 +63,36 @@ fn mod_rs(file: &File) -> Vec<String> {
 }
 
 #[test]
-fn every_file_opens_with_what_it_is_for() {
+fn every_file_opens_with_a_doc_comment() {
     let files = repository();
     check(
         files
             .iter()
             .filter(|it| it.is_rust() && !it.is_ui_case() && !it.is_output()),
-        unopened,
+        undescribed,
     );
-    assert_eq!(unopened(&File::new("a.rs", "use b;\n//! Late.\n")).len(), 1);
-    assert_eq!(unopened(&File::new("a.rs", "//!\n")).len(), 1);
-    assert_eq!(unopened(&File::new("a.rs", "//! Why.\n")).len(), 0);
+    assert_eq!(
+        undescribed(&File::new("a.rs", "use b;\n//! Late.\n")).len(),
+        1
+    );
+    assert_eq!(undescribed(&File::new("a.rs", "//!\n")).len(), 1);
+    assert_eq!(undescribed(&File::new("a.rs", "//! Why.\n")).len(), 0);
 }
 
-fn unopened(file: &File) -> Vec<String> {
+fn undescribed(file: &File) -> Vec<String> {
     let says = file
         .text
         .lines()
         .next()
         .and_then(|it| it.strip_prefix("//! "));
     if says.is_none_or(|it| it.trim().is_empty()) {
-        return vec!["open it with a `//!` line that says what it is for".to_owned()];
+        return vec!["open the file with a `//!` line that says what it contains".to_owned()];
     }
     vec![]
 }
 
 #[test]
-fn nothing_is_left_to_be_done() {
+fn no_placeholder_is_left() {
     check(repository().iter().filter(|it| it.is_rust()), left_over);
     let bad = "fn f() { todo!(); g(dbg!(1)); if x { unimplemented!(\"later\") } }";
     assert_eq!(left_over(&File::new("a.rs", bad)).len(), 3);
@@ -108,30 +113,30 @@ fn left_over(file: &File) -> Vec<String> {
             && mark.as_char() == '!'
             && ["todo", "unimplemented", "dbg"].contains(&name.to_string().as_str())
         {
-            wrong.push(format!("`{name}!` is left"));
+            wrong.push(format!("remove `{name}!`"));
         }
     });
     wrong
 }
 
-/// Visits every pair of adjacent tokens, inside of groups as well.
-fn visit(tokens: TokenStream, look: &mut impl FnMut(&[TokenTree; 2])) {
+/// Visits every pair of adjacent tokens, including those inside of groups.
+fn visit(tokens: TokenStream, visitor: &mut impl FnMut(&[TokenTree; 2])) {
     let tokens: Vec<_> = tokens.into_iter().collect();
     for token in &tokens {
         if let TokenTree::Group(group) = token {
-            visit(group.stream(), look);
+            visit(group.stream(), visitor);
         }
     }
     for pair in tokens.array_windows() {
-        look(pair);
+        visitor(pair);
     }
 }
 
 #[test]
-fn nobody_sees_where_it_was_written() {
+fn no_file_has_a_path_of_one_machine() {
     let files = repository();
     check(&files, machine_path);
-    // Assembled from parts, because this file would otherwise be found too.
+    // Assembled from parts, because the check reads this file too.
     for path in ["home/me", "root/x", "tmp/x", "work/x", "Users/me"] {
         let bad = format!("see `/{path}`");
         assert_eq!(machine_path(&File::new("a.md", &bad)).len(), 1, "{bad}");
@@ -159,7 +164,7 @@ fn machine_path(file: &File) -> Vec<String> {
 }
 
 #[test]
-fn nothing_refers_to_a_ticket() {
+fn no_file_refers_to_a_ticket() {
     let files = repository();
     check(files.iter().filter(|it| !it.is_output()), ticket);
     for number in [1, 23] {
@@ -190,6 +195,8 @@ fn ticket(file: &File) -> Vec<String> {
             ];
             words.into_iter().any(numbered)
         })
-        .map(|(number, _)| format!("line {number} refers to a ticket: say what it says"))
+        .map(|(number, _)| {
+            format!("line {number} refers to a ticket: write the reason instead of the number")
+        })
         .collect()
 }

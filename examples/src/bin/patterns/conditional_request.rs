@@ -90,6 +90,6 @@ pub(crate) async fn run(_: SqlitePool) -> anyhow::Result<Proof> {
     ensure!(page.text == "a lamp");
     Ok(Proof {
         effects: page.version,
-        told: format!("1 got 204, {} got 412; without If-Match: 428", FIFTY - 1),
+        answers: format!("1 × 204, {} × 412; without If-Match: 428", FIFTY - 1),
     })
 }

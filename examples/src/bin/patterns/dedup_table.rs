@@ -91,7 +91,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         async move { consumer.handle(message, true).await }
     });
     let died = tokio::time::timeout(Duration::from_secs(30), consumer.grave.notified()).await;
-    died.context("the first delivery never got to the account")?;
+    died.context("the first delivery did not reach the account")?;
     first.abort();
     ensure!(first.await.is_err());
 
@@ -107,6 +107,6 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     ensure!(cents == 500);
     Ok(Proof {
         effects: cents / 500,
-        told: "all of them that it is done, after a crash in the middle".to_owned(),
+        answers: "50 × done, although the first delivery crashed".to_owned(),
     })
 }

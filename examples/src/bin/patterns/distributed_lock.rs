@@ -51,7 +51,7 @@ async fn locked<T>(
     match held {
         Err(Unlocked::Done(value)) => Ok(value),
         Err(Unlocked::Failed(error)) => Err(error.into()),
-        Ok(()) => bail!("{name} is the key of a call that keeps its result"),
+        Ok(()) => bail!("{name} is the key of a call that stored its result"),
     }
 }
 
@@ -68,12 +68,12 @@ impl Resource {
         {
             let mut highest = self.highest.lock().unwrap_or_else(PoisonError::into_inner);
             let token = fencing_token.context("no lock is held")?;
-            ensure!(token >= *highest, "somebody else has the lock now");
+            ensure!(token >= *highest, "the lock was taken over");
             *highest = token;
         }
         ensure!(
             self.inside.fetch_add(1, Ordering::SeqCst) == 0,
-            "two at once"
+            "two writers hold the lock"
         );
         // Gives concurrent writers a chance to enter here, if the lock lets them.
         tokio::task::yield_now().await;
@@ -105,7 +105,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         }
     });
     let came_in = tokio::time::timeout(Duration::from_secs(30), inside.notified()).await;
-    came_in.context("the first owner never got the lock")?;
+    came_in.context("the first owner did not get the lock")?;
     first.abort();
     ensure!(first.await.is_err());
 
@@ -126,6 +126,6 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     ensure!(effects == FIFTY as u64);
     Ok(Proof {
         effects,
-        told: "one by one that it is theirs; a paused owner: refused".to_owned(),
+        answers: "50 × locked, one after the other; a paused owner: refused".to_owned(),
     })
 }

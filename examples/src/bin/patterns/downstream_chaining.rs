@@ -88,7 +88,10 @@ impl Payments {
         let payment = self
             .http
             .post(&self.processor)
-            .header("idempotency-key", attempt.downstream_key("processor"))
+            .header(
+                "idempotency-key",
+                attempt.downstream_key("processor").as_str(),
+            )
             .send()
             .await?
             .error_for_status()?
@@ -132,7 +135,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         async move { payments.pay("order-1").await }
     });
     let died = tokio::time::timeout(Duration::from_secs(30), payments.grave.notified()).await;
-    died.context("the first attempt never got to the processor")?;
+    died.context("the first attempt did not reach the processor")?;
     first.abort();
     ensure!(first.await.is_err());
 
@@ -159,6 +162,6 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     ensure!(rows == 1 && taken == 1 && requests == 2);
     Ok(Proof {
         effects: taken,
-        told: format!("all {FIFTY} payment 1, after a crash between charge and commit"),
+        answers: format!("{FIFTY} × payment 1, after a crash between charge and commit"),
     })
 }

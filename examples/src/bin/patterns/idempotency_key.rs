@@ -90,6 +90,6 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     ensure!(effects == 1);
     Ok(Proof {
         effects,
-        told: "all of them the order's number; another order: the key was reused".to_owned(),
+        answers: "50 × the number of the order; another order: key reused".to_owned(),
     })
 }

@@ -35,7 +35,7 @@ use sqlx::SqlitePool;
 /// Result of a scheme: the number of effects, and the answers that the duplicates got.
 struct Proof {
     effects: u64,
-    told: String,
+    answers: String,
 }
 
 type Scheme = fn(SqlitePool) -> Pin<Box<dyn Future<Output = anyhow::Result<Proof>>>>;
@@ -72,7 +72,7 @@ async fn main() -> anyhow::Result<()> {
         if !SCHEMES.iter().any(|(it, _)| it == name) {
             let known: Vec<_> = SCHEMES.iter().map(|(it, _)| *it).collect();
             bail!(
-                "there is no scheme {name:?}, there are {}",
+                "unknown scheme {name:?}; known schemes: {}",
                 known.join(", ")
             );
         }
@@ -80,7 +80,7 @@ async fn main() -> anyhow::Result<()> {
     let table = Table::new([
         ("scheme", 19),
         ("effects", 7),
-        ("what the 50 duplicates were told", 60),
+        ("answers to the 50 duplicates", 60),
     ]);
     for (name, scheme) in SCHEMES {
         if !wanted.is_empty() && !wanted.iter().any(|it| it == name) {
@@ -89,9 +89,9 @@ async fn main() -> anyhow::Result<()> {
         let folder = tempfile::tempdir()?;
         let options = SqliteStore::connect_options(folder.path().join("app.db"));
         let db = SqlitePool::connect_with(options).await?;
-        let Proof { effects, told } = scheme(db.clone()).await?;
+        let Proof { effects, answers } = scheme(db.clone()).await?;
         db.close().await;
-        table.line([name, &effects.to_string(), &told]);
+        table.line([name, &effects.to_string(), &answers]);
     }
     Ok(())
 }

@@ -94,6 +94,6 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     ensure!(effects == 1);
     Ok(Proof {
         effects,
-        told: "all of them the transfer's number; a token made up: refused".to_owned(),
+        answers: "50 × the number of the transfer; an invented token: refused".to_owned(),
     })
 }

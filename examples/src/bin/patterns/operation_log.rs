@@ -35,7 +35,7 @@ async fn append(
             .await?;
     ensure!(
         original == (account, cents),
-        "another operation has this name"
+        "another operation has this name already"
     );
     Ok(false)
 }
@@ -68,6 +68,6 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         .await?;
     Ok(Proof {
         effects: operations - 1,
-        told: format!("1 that it was booked, {} that it had been", FIFTY - 1),
+        answers: format!("1 × booked now, {} × booked before", FIFTY - 1),
     })
 }

@@ -70,6 +70,6 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     ensure!((cents, version) == (950, 8));
     Ok(Proof {
         effects: (version - 7) as u64,
-        told: "1 that it was written, 49 that it had been; another's: a conflict".to_owned(),
+        answers: "1 × written now, 49 × written before; another: conflict".to_owned(),
     })
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use idem_runtime::outbox::{self, Message, Outbox};
+use idem_runtime::outbox::{self, Message, Outbox, Relay};
 use idem_runtime::{Error, Fingerprint, Idem, Key, SqliteStore, idempotent};
 use serde::{Deserialize, Serialize};
 use sqlx::SqlitePool;
@@ -33,8 +33,8 @@ enum ShopError {
 #[derive(Clone)]
 struct Shop {
     idem: Idem<SqliteStore>,
-    /// Number of times that the warehouse was given a message.
-    handed_out: Arc<AtomicU32>,
+    /// Number of deliveries of messages to the warehouse.
+    deliveries: Arc<AtomicU32>,
 }
 
 impl Shop {
@@ -53,7 +53,7 @@ impl Shop {
     /// Handler of the relay. Its first answer is lost, as may happen on a network.
     async fn on_order_placed(&self, message: Message<OrderPlaced>) -> Result<(), ShopError> {
         self.send_parcel(message.key(), &message.payload).await?;
-        match self.handed_out.fetch_add(1, Ordering::Relaxed) {
+        match self.deliveries.fetch_add(1, Ordering::Relaxed) {
             0 => Err(ShopError::ReplyLost),
             _ => Ok(()),
         }
@@ -83,7 +83,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     outbox.migrate().await?;
     let shop = Shop {
         idem: Idem::new(store),
-        handed_out: Arc::default(),
+        deliveries: Arc::default(),
     };
 
     let answers = fifty(|_| {
@@ -98,8 +98,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
             .await?;
     ensure!(counts == (1, 1));
 
-    let relay = outbox
-        .relay()
+    let relay = Relay::new(&outbox)
         .backoff(Duration::from_millis(5), Duration::from_millis(50))
         .poll_interval(Duration::from_millis(50))
         .on("order.placed", {
@@ -112,18 +111,21 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         .start()?;
     let deadline = Instant::now() + Duration::from_secs(30);
     while outbox.backlog().await?.waiting > 0 {
-        ensure!(Instant::now() < deadline, "the message is never delivered");
+        ensure!(
+            Instant::now() < deadline,
+            "the message was not delivered in time"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    relay.shutdown().await;
+    relay.stop().await;
 
-    ensure!(shop.handed_out.load(Ordering::Relaxed) == 2);
+    ensure!(shop.deliveries.load(Ordering::Relaxed) == 2);
     let effects = sqlx::query_scalar("SELECT count(*) FROM parcels")
         .fetch_one(&db)
         .await?;
     ensure!(effects == 1);
     Ok(Proof {
         effects,
-        told: "all of them the order's number; 1 message, handed out twice".to_owned(),
+        answers: "50 × the number of the order; 1 message, delivered twice".to_owned(),
     })
 }

@@ -66,6 +66,6 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     ensure!(seats.iter().filter(|seat| seat.is_some()).count() == 1);
     Ok(Proof {
         effects,
-        told: format!("all of them seat 1; of {FIFTY} others, one the last seat"),
+        answers: format!("50 × seat 1; of {FIFTY} other requests, 1 got the last seat"),
     })
 }

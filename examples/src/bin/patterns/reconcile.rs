@@ -87,7 +87,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         async move { shipping.label(1001).await }
     });
     let died = tokio::time::timeout(Duration::from_secs(30), shipping.grave.notified()).await;
-    died.context("the first attempt never got to the printer")?;
+    died.context("the first attempt did not reach the printer")?;
     first.abort();
     ensure!(first.await.is_err());
 
@@ -112,6 +112,6 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     ensure!(printed == 1 && asked == 1);
     Ok(Proof {
         effects: printed,
-        told: format!("all {FIFTY} label 1, after a crash; the printer was asked once"),
+        answers: format!("{FIFTY} × label 1, after a crash; the printer was asked once"),
     })
 }

@@ -80,7 +80,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     ensure!(pages(&db).await? == 2);
     Ok(Proof {
         effects,
-        told: "all of them that it was done; the next minute's alarm is a new one".to_owned(),
+        answers: "50 × done; the alarm of the next minute is another request".to_owned(),
     })
 }
 

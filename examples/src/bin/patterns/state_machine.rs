@@ -28,8 +28,8 @@ async fn pay(db: &SqlitePool, order: i64) -> anyhow::Result<bool> {
     match state.as_deref() {
         // A paid order may have been shipped since.
         Some("paid" | "shipped") => Ok(false),
-        Some(state) => bail!("an order that is {state} cannot be paid"),
-        None => bail!("there is no such order"),
+        Some(state) => bail!("the order is {state} and cannot be paid"),
+        None => bail!("the order does not exist"),
     }
 }
 
@@ -55,6 +55,6 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     ensure!(effects == 1);
     Ok(Proof {
         effects,
-        told: format!("1 that it paid, {} that it was paid before", FIFTY - 1),
+        answers: format!("1 × paid now, {} × paid before", FIFTY - 1),
     })
 }

@@ -44,7 +44,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         async move {
             open(&db, "ann@shop.example", "basic")
                 .await?
-                .context("it is the same request")
+                .context("an equal request was refused")
         }
     })
     .await?;
@@ -57,6 +57,6 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     ensure!(effects == 1);
     Ok(Proof {
         effects,
-        told: "all of them the first one's account; another plan: a conflict".to_owned(),
+        answers: "50 × the account of the first request; another plan: conflict".to_owned(),
     })
 }

@@ -53,6 +53,6 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     ensure!(effects == 1);
     Ok(Proof {
         effects,
-        told: format!("1 that it was news, {} that it was not", FIFTY - 1),
+        answers: format!("1 × newer, {} × not newer", FIFTY - 1),
     })
 }

@@ -16,8 +16,8 @@ use anyhow::bail;
 use lexopt::prelude::{Long, Short, Value, ValueExt as _};
 
 const USAGE: &str = "\
-Usage: payments                    tells the story
-       payments serve [--port N]   serves the page on 127.0.0.1, port 8080 unless told otherwise; 0 takes a free one
+Usage: payments                    makes charges and provokes failures, and checks the counts
+       payments serve [--port N]   serves the page on port N of 127.0.0.1 (8080; 0: any free port)
 ";
 
 enum Command {
@@ -59,12 +59,12 @@ fn parse() -> anyhow::Result<Command> {
                     Some(serve::WORKER) => Command::Worker(serve::Worker {
                         port: args.value()?.parse()?,
                         file: args.value()?.into(),
-                        life: args.value()?.parse()?,
+                        number: args.value()?.parse()?,
                     }),
                     Some(story::DOOMED) => Command::Doomed {
                         file: args.value()?,
                     },
-                    _ => bail!("there is no command {name:?}\n\n{USAGE}"),
+                    _ => bail!("unknown command {name:?}\n\n{USAGE}"),
                 };
             }
             (Command::Serve { port }, Long("port")) => *port = args.value()?.parse()?,

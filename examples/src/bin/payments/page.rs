@@ -22,12 +22,12 @@ use serde_json::json;
 use crate::service::{Charge, ChargeError, DOOMED, Payments, Receipt};
 
 /// Returns the routes of the page and of the requests that it sends.
-pub(crate) async fn routes(shop: Arc<Payments>, life: u32) -> anyhow::Result<Router> {
+pub(crate) async fn routes(shop: Arc<Payments>, number: u32) -> anyhow::Result<Router> {
     // Replays need a table of their own: a replay writes nothing to its record.
     let table = "CREATE TABLE IF NOT EXISTS replays (key TEXT PRIMARY KEY, times INTEGER NOT NULL)";
     sqlx::raw_sql(table).execute(&shop.ledger).await?;
     let process = Process {
-        life,
+        number,
         started: Instant::now(),
     };
     let live = {
@@ -172,7 +172,7 @@ async fn once_per_connection(mut response: Response) -> Response {
 
 #[derive(Clone, Copy)]
 struct Process {
-    life: u32,
+    number: u32,
     started: Instant,
 }
 
@@ -180,7 +180,7 @@ struct Process {
 #[derive(Serialize)]
 struct View {
     pid: u32,
-    life: u32,
+    number: u32,
     up_seconds: u64,
     /// Number of requests to the card processor.
     asked: i64,
@@ -266,7 +266,7 @@ async fn look(shop: &Payments, process: Process) -> Result<View, ChargeError> {
     }
     Ok(View {
         pid: std::process::id(),
-        life: process.life,
+        number: process.number,
         up_seconds: process.started.elapsed().as_secs(),
         asked,
         moved,

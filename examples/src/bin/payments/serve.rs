@@ -20,10 +20,13 @@ use crate::service::Payments;
 pub(crate) async fn supervise(mut port: u16) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("payments.sqlite");
-    for life in 1.. {
-        let mut serving = Serving::start(&file, port, life).await?;
-        if life == 1 {
-            println!("http://127.0.0.1:{}/   (Ctrl-C ends it)", serving.port);
+    for number in 1.. {
+        let mut serving = Serving::start(&file, port, number).await?;
+        if number == 1 {
+            println!(
+                "http://127.0.0.1:{}/   (press Ctrl-C to stop)",
+                serving.port
+            );
         }
         port = serving.port;
         tokio::select! {
@@ -33,7 +36,7 @@ pub(crate) async fn supervise(mut port: u16) -> anyhow::Result<()> {
                 return Ok(stopped?);
             }
             died = serving.process.wait() => {
-                println!("process {} has died ({}); here is another", serving.pid, died?);
+                println!("process {} has died ({}), another one starts", serving.pid, died?);
             }
         }
     }
@@ -52,19 +55,25 @@ struct Serving {
 
 impl Serving {
     /// Starts a worker process. The worker accepts connections when this returns.
-    async fn start(file: &Path, port: u16, life: u32) -> anyhow::Result<Self> {
+    async fn start(file: &Path, port: u16, number: u32) -> anyhow::Result<Self> {
         let mut process = Command::new(std::env::current_exe()?)
             .arg(WORKER)
             .arg(port.to_string())
             .arg(file)
-            .arg(life.to_string())
+            .arg(number.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;
-        let pid = process.id().context("it was just started")?;
-        let lifeline = process.stdin.take().context("its stdin is a pipe")?;
-        let stdout = process.stdout.take().context("its stdout is a pipe")?;
+        let pid = process.id().context("the worker has already ended")?;
+        let lifeline = process
+            .stdin
+            .take()
+            .context("the worker has no piped input")?;
+        let stdout = process
+            .stdout
+            .take()
+            .context("the worker has no piped output")?;
         let mut said = String::new();
         BufReader::new(stdout).read_line(&mut said).await?;
         match said.trim().strip_prefix(LISTENING) {
@@ -95,24 +104,26 @@ pub(crate) struct Worker {
     pub(crate) port: u16,
     pub(crate) file: PathBuf,
     /// Number of worker processes started so far, this one included.
-    pub(crate) life: u32,
+    pub(crate) number: u32,
 }
 
 impl Worker {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         die_with_the_parent();
-        let Self { port, file, life } = self;
+        let Self { port, file, number } = self;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
         let listener = match listener {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
-                bail!("port {port} is taken: choose another one with --port, or 0 for any");
+                bail!(
+                    "port {port} is in use: choose another one with `--port`, or 0 for any free port"
+                );
             }
             listener => listener?,
         };
         let mut shop = Payments::open(&file, Duration::from_secs(24 * 60 * 60)).await?;
         // Gives the user time to click again during a charge.
         shop.processor.pause = Duration::from_millis(700);
-        let routes = page::routes(Arc::new(shop), life).await?;
+        let routes = page::routes(Arc::new(shop), number).await?;
         println!("{LISTENING}{}", listener.local_addr()?.port());
         Ok(axum::serve(listener, routes).await?)
     }

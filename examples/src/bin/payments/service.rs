@@ -44,8 +44,8 @@ pub(crate) enum ChargeError {
 
 pub(crate) struct Payments {
     pub(crate) idem: Idem<SqliteStore>,
-    /// Retention of the receipt: how long a retry gets it.
-    keep: Duration,
+    /// Retention of a receipt: how long a retry gets the stored receipt.
+    ttl: Duration,
     pub(crate) ledger: SqlitePool,
     pub(crate) processor: Processor,
 }
@@ -55,7 +55,7 @@ impl Payments {
     #[idempotent(
         key = key,
         scope = tenant,
-        ttl = self.keep,
+        ttl = self.ttl,
         name = "charges.create",
         store = self.idem,
         attempt = attempt,
@@ -70,7 +70,7 @@ impl Payments {
         // If this process dies after the payment, the next attempt sends the same key, and no second payment happens.
         let payment = self
             .processor
-            .take(&attempt.downstream_key("cards"), &charge)
+            .take(attempt.downstream_key("cards").as_str(), &charge)
             .await?;
         let row =
             sqlx::query("INSERT INTO ledger (tenant, key, payment, cents) VALUES (?, ?, ?, ?)")
@@ -86,7 +86,7 @@ impl Payments {
         })
     }
 
-    pub(crate) async fn open(file: &Path, keep: Duration) -> anyhow::Result<Self> {
+    pub(crate) async fn open(file: &Path, ttl: Duration) -> anyhow::Result<Self> {
         let db = SqlitePool::connect_with(SqliteStore::connect_options(file)).await?;
         sqlx::raw_sql(
             "CREATE TABLE IF NOT EXISTS ledger (tenant TEXT, key TEXT, payment INTEGER, cents INTEGER);
@@ -104,10 +104,10 @@ impl Payments {
                 // How long a concurrent duplicate waits for the running call before it gets `InFlight`.
                 .wait(Duration::from_secs(30))
                 .build(),
-            keep,
+            ttl,
             processor: Processor {
                 db: db.clone(),
-                keep,
+                ttl,
                 pause: Duration::ZERO,
                 down: AtomicBool::new(false),
                 mute: AtomicBool::new(false),
@@ -121,7 +121,7 @@ impl Payments {
 /// the key after a while. It has its own tables, because it outlives our processes.
 pub(crate) struct Processor {
     db: SqlitePool,
-    keep: Duration,
+    ttl: Duration,
     /// Duration of each request.
     pub(crate) pause: Duration,
     /// If set, requests time out without an effect.
@@ -131,7 +131,7 @@ pub(crate) struct Processor {
 }
 
 /// Printed by the processor after a payment whose answer is lost.
-pub(crate) const MONEY_MOVED: &str = "the money has moved";
+pub(crate) const MONEY_MOVED: &str = "the payment was made";
 
 tokio::task_local! {
     /// Set around a call that must exit this process right after the payment.
@@ -166,7 +166,7 @@ impl Processor {
             "SELECT rowid FROM processor_payments WHERE key = ? AND at > unixepoch('subsec') - ?",
         )
         .bind(key)
-        .bind(self.keep.as_secs_f64())
+        .bind(self.ttl.as_secs_f64())
         .fetch_optional(&self.db)
         .await?;
         if let Some(payment) = known {

@@ -29,10 +29,12 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
 
     // A first charge, and a retry by a caller whose reply was lost.
     let first = ask(&shop, "order-1", card("visa", 12_50)).await;
-    story.tell("a first charge", &first, 1, 1).await?;
+    story.answer("a first charge", &first, 1, 1).await?;
     ensure!(first.source() == Some(Source::Executed));
     let retry = ask(&shop, "order-1", card("visa", 12_50)).await;
-    story.tell("the same again: a retry", &retry, 1, 1).await?;
+    story
+        .answer("the same charge again: a retry", &retry, 1, 1)
+        .await?;
     ensure!(retry.source() == Some(Source::Replayed) && retry.receipt()? == first.receipt()?);
 
     // A double click makes two concurrent calls. Here are a hundred.
@@ -55,7 +57,7 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
         format!("{executed} of 100 executed"),
     );
     story
-        .line("100 at once, with one new key", &got, &how, 2, 2)
+        .line("100 concurrent calls, one new key", &got, &how, 2, 2)
         .await?;
     ensure!(executed == 1);
     for answer in &answers {
@@ -65,15 +67,17 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
     // A key is bound to the request that used it first.
     let reused = ask(&shop, "order-1", card("visa", 99_00)).await;
     story
-        .tell("the first key, with another amount", &reused, 2, 2)
+        .answer("the first key, with another amount", &reused, 2, 2)
         .await?;
     ensure!(reused.is_idempotency(|error| matches!(error, Error::KeyReused)));
 
     // Named in `replay_err`, so the error is stored, and the retry does not reach the processor.
     let declined = ask(&shop, "order-3", card("empty", 5_00)).await;
-    story.tell("a card without money", &declined, 3, 2).await?;
+    story
+        .answer("a card without money", &declined, 3, 2)
+        .await?;
     let again = ask(&shop, "order-3", card("empty", 5_00)).await;
-    story.tell("the same again", &again, 3, 2).await?;
+    story.answer("the same charge again", &again, 3, 2).await?;
     for answer in [&declined, &again] {
         ensure!(matches!(answer.result, Err(ChargeError::Declined { .. })));
     }
@@ -83,13 +87,13 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
     shop.processor.down.store(true, Ordering::Relaxed);
     let timed_out = ask(&shop, "order-4", card("visa", 7_00)).await;
     story
-        .tell("the processor is down", &timed_out, 4, 2)
+        .answer("the processor is down", &timed_out, 4, 2)
         .await?;
     ensure!(matches!(timed_out.result, Err(ChargeError::TimedOut)));
     shop.processor.down.store(false, Ordering::Relaxed);
     let retried = ask(&shop, "order-4", card("visa", 7_00)).await;
     story
-        .tell("it is up again: a retry", &retried, 5, 3)
+        .answer("the processor is up: a retry", &retried, 5, 3)
         .await?;
     ensure!(retried.attempt() == Some(2));
 
@@ -97,17 +101,11 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
     // the processor a second time, with a key that the processor knows.
     kill_in_the_middle_of_a_charge(&file).await?;
     story
-        .line(
-            "kill -9 when the money has moved",
-            "nothing",
-            "killed",
-            6,
-            3,
-        )
+        .line("kill -9 after the payment", "nothing", "killed", 6, 3)
         .await?;
     let taken_over = ask(&shop, "order-5", doomed_charge()).await;
     story
-        .tell("the same from another process", &taken_over, 7, 4)
+        .answer("the same charge, another process", &taken_over, 7, 4)
         .await?;
     ensure!(taken_over.source() == Some(Source::Executed) && taken_over.attempt() == Some(2));
 
@@ -115,7 +113,7 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
     let brief = Payments::open(&file, Duration::from_millis(300)).await?;
     let short_lived = ask(&brief, "order-6", card("visa", 1_00)).await;
     story
-        .tell("a charge that is kept for 300 ms", &short_lived, 8, 5)
+        .answer("a charge with a ttl of 300 ms", &short_lived, 8, 5)
         .await?;
     let deadline = Instant::now() + Duration::from_secs(20);
     let forgotten = loop {
@@ -127,7 +125,7 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
         tokio::time::sleep(Duration::from_millis(25)).await;
     };
     story
-        .tell("the same key when that is over", &forgotten, 9, 6)
+        .answer("the same key after the ttl", &forgotten, 9, 6)
         .await?;
     ensure!(forgotten.source() == Some(Source::Executed));
 
@@ -163,7 +161,10 @@ async fn kill_in_the_middle_of_a_charge(file: &Path) -> anyhow::Result<()> {
         .kill_on_drop(true)
         .spawn()?;
     let mut said = String::new();
-    let stdout = child.stdout.take().context("its stdout is a pipe")?;
+    let stdout = child
+        .stdout
+        .take()
+        .context("the process has no piped output")?;
     BufReader::new(stdout).read_line(&mut said).await?;
     ensure!(said.trim() == MONEY_MOVED, "the process said {said:?}");
     // SIGKILL runs no destructors and no clean-up.
@@ -247,7 +248,7 @@ impl<'a> Story<'a> {
         }
     }
 
-    async fn tell(&self, did: &str, got: &Answer, asked: u64, rows: u64) -> anyhow::Result<()> {
+    async fn answer(&self, did: &str, got: &Answer, asked: u64, rows: u64) -> anyhow::Result<()> {
         let how = match (got.source(), got.attempt()) {
             (Some(Source::Executed), Some(attempt @ 2..)) => format!("executed, attempt {attempt}"),
             (Some(Source::Executed), _) => "executed".to_owned(),
@@ -274,7 +275,7 @@ impl<'a> Story<'a> {
         self.table.line([did, got, how, &a, &b]);
         ensure!(
             counted == (asked, rows),
-            "{did}: asked and ledger must be {asked} and {rows}"
+            "{did}: asked and ledger are {counted:?}, not {asked} and {rows}"
         );
         Ok(())
     }

@@ -5,45 +5,91 @@ use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::{Attribute, Meta, Type};
 
+use super::private;
 use crate::canonical::{Entry, encode_map};
-use crate::idempotent::model::{AfterCrash, Idempotent, Request};
+use crate::idempotent::duration::Duration;
+use crate::idempotent::model::{AfterCrash, Idempotent, OperationName, Request};
 use crate::idempotent::params::Param;
 use crate::idempotent::tokens::{Extent, local, result_arguments};
 
 impl Idempotent {
     /// Expression for the call, with all settings.
     pub(super) fn call(&self) -> TokenStream {
-        let p = &self.private(Span::call_site());
+        let p = &private(Span::call_site());
         let function = self.function.sig.ident.unraw().to_string();
         let path = quote!(::core::concat!(::core::module_path!(), "::", #function));
-        let name = self.name.as_ref().unwrap_or(&path);
+        let name = match &self.name {
+            None => path.clone(),
+            Some(OperationName::Text(text)) => text.clone(),
+            Some(OperationName::Path(constant)) => self.checked_name(constant),
+        };
         let request = self.request();
-        let ttl = self.ttl.expand(p);
+        let ttl = self.duration(&self.ttl);
         let settings = self.settings();
         let call = match &self.key {
-            Some(key) => quote!(#p::Call::new(#name, #key, #request, #ttl) #settings),
+            Some(key) => {
+                let key = self.checked("usable_as_key", key);
+                quote!(#p::Call::new(#name, #key, #request, #ttl) #settings)
+            }
             None => quote!(#p::Call::by_fingerprint(#name, #request, #ttl) #settings),
         };
         if self.name.is_some() {
             return call;
         }
+        let only_if_free = self.only_if_free();
         // No message shows this name. Its path tells the runtime whether the function is nested.
         let nested = format_ident!("__idem_nested", span = Span::mixed_site());
         quote! {
             #p::free_function(#call, #path, {
+                #only_if_free
                 fn #nested() {}
                 &#nested
             })
         }
     }
 
+    /// Name that a constant gives. The compiler reports a constant of other types there.
+    fn checked_name(&self, constant: &TokenStream) -> TokenStream {
+        let p = &private(Span::call_site());
+        let ret = self.shown_ret();
+        let returns = quote!(<#ret as #p::Returns>);
+        let stored = match &self.replay_err {
+            Some(_) => quote!(#returns::Err),
+            None => quote!(#p::Infallible),
+        };
+        let at = Extent::of(constant);
+        let name = quote_spanned!(at.last=> operation_name::<#returns::Ok, #stored, _>);
+        self.call_at(at, &name, &quote_spanned!(at.last=> const { #constant }))
+    }
+
+    /// Statements that compile only if the module has an item with the name of the function.
+    ///
+    /// The name is found in the inner block if the module has the item. Otherwise it is found in the outer block, where
+    /// it is a function that cannot be used.
+    fn only_if_free(&self) -> TokenStream {
+        let p = &private(Span::call_site());
+        let function = &self.function.sig.ident;
+        quote! {
+            #[allow(unused_imports)]
+            use #p::not_free as #function;
+            {
+                #[allow(unused_imports)]
+                use self::*;
+                let _ = #function;
+            }
+        }
+    }
+
     /// Methods of `Call` that the options set.
     fn settings(&self) -> TokenStream {
-        let p = &self.private(Span::call_site());
-        let scope = self.scope.as_ref().map(|scope| quote!(.scope(#scope)));
-        let lease = self.lease.as_ref().map(|lease| lease.expand(p));
+        let p = &private(Span::call_site());
+        let scope = self.scope.as_ref().map(|scope| {
+            let scope = self.checked("usable_as_scope", scope);
+            quote!(.scope(#scope))
+        });
+        let lease = self.lease.as_ref().map(|lease| self.duration(lease));
         let lease = lease.map(|lease| quote!(.lease(#lease)));
-        let wait = self.wait.as_ref().map(|wait| wait.expand(p));
+        let wait = self.wait.as_ref().map(|wait| self.duration(wait));
         let wait = wait.map(|wait| quote!(.wait(#wait)));
         let on_crash = match &self.after_crash {
             AfterCrash::Rerun => None,
@@ -54,22 +100,28 @@ impl Idempotent {
             .run_on_store_error
             .then(|| quote!(.run_on_store_error()));
         let recover_with = self.recover_with.as_ref().map(|input| {
-            let at = Extent::of(input);
-            let input = self.call_at(at, &quote_spanned!(at.first=> recovery_input), input);
+            let input = self.checked("usable_as_recovery_input", input);
             quote!(.recover_with(#input))
         });
         let issued = self.issued.then(|| quote!(.issued()));
         quote!(#scope #lease #wait #on_crash #run #recover_with #issued)
     }
 
+    /// Expression for a `Duration`.
+    fn duration(&self, duration: &Duration) -> TokenStream {
+        match duration {
+            Duration::Millis(millis) => {
+                millis.expand(&private(Span::call_site()).to_token_stream())
+            }
+            Duration::Expr(expr) => self.checked("usable_as_duration", expr),
+        }
+    }
+
     /// Borrow of the fingerprinted request.
     fn request(&self) -> TokenStream {
-        let p = &self.private(Span::call_site());
+        let p = &private(Span::call_site());
         let params = match &self.request {
-            Request::Expr(expr) => {
-                let at = Extent::of(expr);
-                return self.call_at(at, &quote_spanned!(at.first=> argument), expr);
-            }
+            Request::Expr(expr) => return self.checked("usable_as_request", expr),
             Request::Params(params) => params,
         };
         let encoder = local("encoder");
@@ -78,7 +130,7 @@ impl Idempotent {
             .enumerate()
             .map(|(index, param)| self.entry(index, param))
             .unzip();
-        let map = encode_map(p, &encoder.to_token_stream(), entries);
+        let map = encode_map(&p.to_token_stream(), &encoder.to_token_stream(), entries);
         quote! {
             &#p::from_fn(|#encoder| {
                 #(#configured)*
@@ -95,7 +147,7 @@ impl Idempotent {
             let value = argument;
             return (None, Entry { name, value });
         }
-        let p = &self.private(Span::call_site());
+        let p = &private(Span::call_site());
         let cfg = &param.cfg;
         let value = local(&format!("value{index}"));
         let predicates = cfg.iter().filter_map(predicate);
@@ -123,8 +175,8 @@ impl Idempotent {
             borrow.extend(quote_spanned!(at.first=> *));
             referent = &reference.elem;
         }
-        let argument = quote_spanned!(at.first=> argument);
-        self.call_at(at, &argument, &quote!(#borrow #shown))
+        let checked = quote_spanned!(at.last=> usable_as_request);
+        self.call_at(at, &checked, &quote!(#borrow #shown))
     }
 
     /// Codecs for the result. The compiler reports a missing bound at the user's type, and nowhere else.
@@ -140,7 +192,7 @@ impl Idempotent {
     }
 
     fn codec(&self, function: &str, side: &str, at: Extent) -> TokenStream {
-        let p = self.private(at.first);
+        let p = private(at.first);
         let ret = self.shown_ret();
         let function = format_ident!("{function}", span = at.first);
         let side = format_ident!("{side}", span = at.last);

@@ -27,67 +27,66 @@ where
         let __arg2 = __arg2;
         let mut amount = amount;
         let __ret: Result<u64, Error> = {
+            use ::idem_runtime::__private as __idem_private;
             #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
             let (__idem_handle, __idem_call) = {
                 #[allow(unused_variables, clippy::pattern_type_mismatch)]
                 let [first, ..] = &__arg2;
                 (
-                    ::idem_runtime::__private::handle(&__self.idem),
-                    ::idem_runtime::__private::Call::new(
+                    __idem_private::engine_of_handle(&__self.idem),
+                    __idem_private::Call::new(
                             "charges.create",
-                            &key,
-                            &::idem_runtime::__private::from_fn(|__idem_encoder| {
+                            __idem_private::usable_as_key(&key),
+                            &__idem_private::from_fn(|__idem_encoder| {
                                 {
-                                    let __encoder: &mut ::idem_runtime::__private::Encoder = __idem_encoder;
-                                    ::idem_runtime::__private::Encoder::map(
+                                    let __encoder: &mut __idem_private::Encoder = __idem_encoder;
+                                    __idem_private::Encoder::map(
                                         __encoder,
                                         0usize
-                                            + ::idem_runtime::__private::Encoder::present(
-                                                ::idem_runtime::__private::argument(&__arg2),
+                                            + __idem_private::Encoder::present(
+                                                __idem_private::usable_as_request(&__arg2),
                                             )
-                                            + ::idem_runtime::__private::Encoder::present(
-                                                ::idem_runtime::__private::argument(&amount),
+                                            + __idem_private::Encoder::present(
+                                                __idem_private::usable_as_request(&amount),
                                             ),
                                     );
-                                    ::idem_runtime::__private::Encoder::entry(
+                                    __idem_private::Encoder::entry(
                                         __encoder,
                                         b"a1",
-                                        ::idem_runtime::__private::argument(&__arg2),
+                                        __idem_private::usable_as_request(&__arg2),
                                     );
-                                    ::idem_runtime::__private::Encoder::entry(
+                                    __idem_private::Encoder::entry(
                                         __encoder,
                                         b"famount",
-                                        ::idem_runtime::__private::argument(&amount),
+                                        __idem_private::usable_as_request(&amount),
                                     );
                                 }
                             }),
-                            ::idem_runtime::__private::Duration::from_secs(86400u64),
+                            __idem_private::Duration::from_secs(86400u64),
                         )
-                        .scope(&format!("{first}")),
+                        .scope(__idem_private::usable_as_scope(&format!("{first}"))),
                 )
             };
-            let mut __idem_running = match ::idem_runtime::__private::enter::<
+            let mut __idem_running = match __idem_private::enter::<
                 Result<u64, Error>,
             >(
                     __idem_handle,
                     __idem_call,
-                    ::idem_runtime::__private::stored_values::<
-                        <Result<u64, Error> as ::idem_runtime::__private::Returns>::Ok,
+                    __idem_private::stored_values::<
+                        <Result<u64, Error> as __idem_private::Returns>::Ok,
                     >(),
-                    ::idem_runtime::__private::call_errors::<
-                        <Result<u64, Error> as ::idem_runtime::__private::Returns>::Err,
+                    __idem_private::call_errors::<
+                        <Result<u64, Error> as __idem_private::Returns>::Err,
                     >(),
                 )
                 .await
             {
-                ::idem_runtime::__private::Result::Ok(__idem_running) => __idem_running,
-                ::idem_runtime::__private::Result::Err(__idem_answer) => {
-                    return ::idem_runtime::__private::returned::<
-                        Result<u64, Error>,
-                    >(__idem_answer);
+                __idem_private::Result::Ok(__idem_running) => __idem_running,
+                __idem_private::Result::Err(__idem_answer) => {
+                    return __idem_private::returned::<Result<u64, Error>>(__idem_answer);
                 }
             };
-            let __idem_result: Result<u64, Error> = ::idem_runtime::__private::drive::<
+            let __idem_result: Result<u64, Error> = __idem_private::drive::<
                 Result<u64, Error>,
             >(
                     &mut __idem_running,
@@ -110,15 +109,15 @@ where
                     },
                 )
                 .await;
-            ::idem_runtime::__private::returned::<
+            __idem_private::returned::<
                 Result<u64, Error>,
             >(
-                ::idem_runtime::__private::finish::<
+                __idem_private::finish::<
                     Result<u64, Error>,
                 >(
                         __idem_running,
                         __idem_result,
-                        |_| ::idem_runtime::__private::ErrorKind::Transient,
+                        |_| __idem_private::ErrorKind::Transient,
                     )
                     .await,
             )

@@ -1,57 +1,65 @@
 //! Expansion that the test of this name in `snapshots.rs` checks.
 
 async fn mail(mailer: &Mailer, to: &str, (_, trace): (u8, Trace)) -> Result<(), Error> {
+    use crate::idem::__private as __idem_private;
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
-    let __idem_handle = crate::idem::__private::default_handle();
+    let __idem_handle = __idem_private::default_handle();
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
-    let __idem_call = crate::idem::__private::free_function(
-        crate::idem::__private::Call::by_fingerprint(
+    let __idem_call = __idem_private::free_function(
+        __idem_private::Call::by_fingerprint(
             ::core::concat!(::core::module_path!(), "::", "mail"),
-            &crate::idem::__private::from_fn(|__idem_encoder| {
+            &__idem_private::from_fn(|__idem_encoder| {
                 {
-                    let __encoder: &mut crate::idem::__private::Encoder = __idem_encoder;
-                    crate::idem::__private::Encoder::map(
+                    let __encoder: &mut __idem_private::Encoder = __idem_encoder;
+                    __idem_private::Encoder::map(
                         __encoder,
                         0usize
-                            + crate::idem::__private::Encoder::present(
-                                crate::idem::__private::argument(&*to),
+                            + __idem_private::Encoder::present(
+                                __idem_private::usable_as_request(&*to),
                             ),
                     );
-                    crate::idem::__private::Encoder::entry(
+                    __idem_private::Encoder::entry(
                         __encoder,
                         b"bto",
-                        crate::idem::__private::argument(&*to),
+                        __idem_private::usable_as_request(&*to),
                     );
                 }
             }),
-            crate::idem::__private::Duration::from_secs(86400u64),
+            __idem_private::Duration::from_secs(86400u64),
         ),
         ::core::concat!(::core::module_path!(), "::", "mail"),
         {
+            #[allow(unused_imports)]
+            use __idem_private::not_free as mail;
+            {
+                #[allow(unused_imports)]
+                use self::*;
+                let _ = mail;
+            }
             fn __idem_nested() {}
             &__idem_nested
         },
     );
-    let mut __idem_running = match crate::idem::__private::enter::<
+    let mut __idem_running = match __idem_private::enter::<
         Result<(), Error>,
     >(
             __idem_handle,
             __idem_call,
-            crate::idem::__private::stored_values::<
-                <Result<(), Error> as crate::idem::__private::Returns>::Ok,
+            __idem_private::stored_values::<
+                <Result<(), Error> as __idem_private::Returns>::Ok,
             >(),
-            crate::idem::__private::call_errors::<
-                <Result<(), Error> as crate::idem::__private::Returns>::Err,
+            __idem_private::call_errors::<
+                <Result<(), Error> as __idem_private::Returns>::Err,
             >(),
         )
         .await
     {
-        crate::idem::__private::Result::Ok(__idem_running) => __idem_running,
-        crate::idem::__private::Result::Err(__idem_answer) => {
-            return crate::idem::__private::returned::<Result<(), Error>>(__idem_answer);
+        __idem_private::Result::Ok(__idem_running) => __idem_running,
+        __idem_private::Result::Err(__idem_answer) => {
+            return __idem_private::returned::<Result<(), Error>>(__idem_answer);
         }
     };
-    let __idem_result: Result<(), Error> = crate::idem::__private::drive::<
+    let __idem_result: Result<(), Error> = __idem_private::drive::<
         Result<(), Error>,
     >(
             &mut __idem_running,
@@ -70,16 +78,12 @@ async fn mail(mailer: &Mailer, to: &str, (_, trace): (u8, Trace)) -> Result<(), 
             },
         )
         .await;
-    crate::idem::__private::returned::<
+    __idem_private::returned::<
         Result<(), Error>,
     >(
-        crate::idem::__private::finish::<
+        __idem_private::finish::<
             Result<(), Error>,
-        >(
-                __idem_running,
-                __idem_result,
-                |_| crate::idem::__private::ErrorKind::Transient,
-            )
+        >(__idem_running, __idem_result, |_| __idem_private::ErrorKind::Transient)
             .await,
     )
 }

@@ -7,62 +7,60 @@ pub async fn charge(
     key: &Key,
     charge: Charge,
 ) -> Result<Receipt, ChargeError> {
+    use ::idem_runtime::__private as __idem_private;
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
-    let __idem_handle = ::idem_runtime::__private::handle(&self.idem);
+    let __idem_handle = __idem_private::engine_of_handle(&self.idem);
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
-    let __idem_call = ::idem_runtime::__private::Call::new(
+    let __idem_call = __idem_private::Call::new(
             "charges.create",
-            &key,
-            &::idem_runtime::__private::from_fn(|__idem_encoder| {
+            __idem_private::usable_as_key(&key),
+            &__idem_private::from_fn(|__idem_encoder| {
                 {
-                    let __encoder: &mut ::idem_runtime::__private::Encoder = __idem_encoder;
-                    ::idem_runtime::__private::Encoder::map(
+                    let __encoder: &mut __idem_private::Encoder = __idem_encoder;
+                    __idem_private::Encoder::map(
                         __encoder,
                         0usize
-                            + ::idem_runtime::__private::Encoder::present(
-                                ::idem_runtime::__private::argument(&charge),
+                            + __idem_private::Encoder::present(
+                                __idem_private::usable_as_request(&charge),
                             ),
                     );
-                    ::idem_runtime::__private::Encoder::entry(
+                    __idem_private::Encoder::entry(
                         __encoder,
                         b"fcharge",
-                        ::idem_runtime::__private::argument(&charge),
+                        __idem_private::usable_as_request(&charge),
                     );
                 }
             }),
-            ::idem_runtime::__private::Duration::from_secs(86400u64),
+            __idem_private::Duration::from_secs(86400u64),
         )
-        .scope(&tenant);
-    let mut __idem_running = match ::idem_runtime::__private::enter::<
+        .scope(__idem_private::usable_as_scope(&tenant));
+    let mut __idem_running = match __idem_private::enter::<
         Result<Receipt, ChargeError>,
     >(
             __idem_handle,
             __idem_call,
-            ::idem_runtime::__private::stored_values::<
-                <Result<Receipt, ChargeError> as ::idem_runtime::__private::Returns>::Ok,
+            __idem_private::stored_values::<
+                <Result<Receipt, ChargeError> as __idem_private::Returns>::Ok,
             >(),
-            ::idem_runtime::__private::call_errors::<
-                <Result<Receipt, ChargeError> as ::idem_runtime::__private::Returns>::Err,
+            __idem_private::call_errors::<
+                <Result<Receipt, ChargeError> as __idem_private::Returns>::Err,
             >()
                 .with_stored(
-                    ::idem_runtime::__private::stored_errors::<
-                        <Result<
-                            Receipt,
-                            ChargeError,
-                        > as ::idem_runtime::__private::Returns>::Err,
+                    __idem_private::stored_errors::<
+                        <Result<Receipt, ChargeError> as __idem_private::Returns>::Err,
                     >(),
                 ),
         )
         .await
     {
-        ::idem_runtime::__private::Result::Ok(__idem_running) => __idem_running,
-        ::idem_runtime::__private::Result::Err(__idem_answer) => {
-            return ::idem_runtime::__private::returned::<
+        __idem_private::Result::Ok(__idem_running) => __idem_running,
+        __idem_private::Result::Err(__idem_answer) => {
+            return __idem_private::returned::<
                 Result<Receipt, ChargeError>,
             >(__idem_answer);
         }
     };
-    let __idem_result: Result<Receipt, ChargeError> = ::idem_runtime::__private::drive::<
+    let __idem_result: Result<Receipt, ChargeError> = __idem_private::drive::<
         Result<Receipt, ChargeError>,
     >(
             &mut __idem_running,
@@ -81,20 +79,18 @@ pub async fn charge(
             },
         )
         .await;
-    ::idem_runtime::__private::returned::<
+    __idem_private::returned::<
         Result<Receipt, ChargeError>,
     >(
-        ::idem_runtime::__private::finish::<
+        __idem_private::finish::<
             Result<Receipt, ChargeError>,
         >(
                 __idem_running,
                 __idem_result,
                 |__idem_error| match __idem_error {
-                    ChargeError::Declined { .. } => {
-                        ::idem_runtime::__private::ErrorKind::Terminal
-                    }
+                    ChargeError::Declined { .. } => __idem_private::ErrorKind::Terminal,
                     #[allow(unreachable_patterns)]
-                    _ => ::idem_runtime::__private::ErrorKind::Transient,
+                    _ => __idem_private::ErrorKind::Transient,
                 },
             )
             .await,

@@ -9,89 +9,81 @@ async fn order<const N: usize>(
 where
     [u8; N]: Fingerprint,
 {
+    use ::idem_runtime::__private as __idem_private;
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
     let (__idem_handle, __idem_call) = {
         #[allow(unused_variables, clippy::pattern_type_mismatch)]
         let (id, _) = &__idem_arg0;
         (
-            ::idem_runtime::__private::default_handle(),
-            ::idem_runtime::__private::free_function(
-                ::idem_runtime::__private::Call::new(
-                    ::core::concat!(::core::module_path!(), "::", "order"),
-                    &id,
-                    &::idem_runtime::__private::from_fn(|__idem_encoder| {
-                        {
-                            let __encoder: &mut ::idem_runtime::__private::Encoder = __idem_encoder;
-                            ::idem_runtime::__private::Encoder::map(
-                                __encoder,
-                                0usize
-                                    + ::idem_runtime::__private::Encoder::present(
-                                        ::idem_runtime::__private::argument(&__idem_arg0),
-                                    )
-                                    + ::idem_runtime::__private::Encoder::present(
-                                        ::idem_runtime::__private::argument(&__idem_arg1),
-                                    )
-                                    + ::idem_runtime::__private::Encoder::present(
-                                        ::idem_runtime::__private::argument(&__idem_arg3),
-                                    )
-                                    + ::idem_runtime::__private::Encoder::present(
-                                        ::idem_runtime::__private::argument(&count),
-                                    ),
-                            );
-                            ::idem_runtime::__private::Encoder::entry(
-                                __encoder,
-                                b"a0",
-                                ::idem_runtime::__private::argument(&__idem_arg0),
-                            );
-                            ::idem_runtime::__private::Encoder::entry(
-                                __encoder,
-                                b"a1",
-                                ::idem_runtime::__private::argument(&__idem_arg1),
-                            );
-                            ::idem_runtime::__private::Encoder::entry(
-                                __encoder,
-                                b"a3",
-                                ::idem_runtime::__private::argument(&__idem_arg3),
-                            );
-                            ::idem_runtime::__private::Encoder::entry(
-                                __encoder,
-                                b"ecount",
-                                ::idem_runtime::__private::argument(&count),
-                            );
-                        }
-                    }),
-                    ::idem_runtime::__private::Duration::from_secs(86400u64),
-                ),
-                ::core::concat!(::core::module_path!(), "::", "order"),
-                {
-                    fn __idem_nested() {}
-                    &__idem_nested
-                },
+            __idem_private::default_handle(),
+            __idem_private::Call::new(
+                "orders.place",
+                __idem_private::usable_as_key(&id),
+                &__idem_private::from_fn(|__idem_encoder| {
+                    {
+                        let __encoder: &mut __idem_private::Encoder = __idem_encoder;
+                        __idem_private::Encoder::map(
+                            __encoder,
+                            0usize
+                                + __idem_private::Encoder::present(
+                                    __idem_private::usable_as_request(&__idem_arg0),
+                                )
+                                + __idem_private::Encoder::present(
+                                    __idem_private::usable_as_request(&__idem_arg1),
+                                )
+                                + __idem_private::Encoder::present(
+                                    __idem_private::usable_as_request(&__idem_arg3),
+                                )
+                                + __idem_private::Encoder::present(
+                                    __idem_private::usable_as_request(&count),
+                                ),
+                        );
+                        __idem_private::Encoder::entry(
+                            __encoder,
+                            b"a0",
+                            __idem_private::usable_as_request(&__idem_arg0),
+                        );
+                        __idem_private::Encoder::entry(
+                            __encoder,
+                            b"a1",
+                            __idem_private::usable_as_request(&__idem_arg1),
+                        );
+                        __idem_private::Encoder::entry(
+                            __encoder,
+                            b"a3",
+                            __idem_private::usable_as_request(&__idem_arg3),
+                        );
+                        __idem_private::Encoder::entry(
+                            __encoder,
+                            b"ecount",
+                            __idem_private::usable_as_request(&count),
+                        );
+                    }
+                }),
+                __idem_private::Duration::from_secs(86400u64),
             ),
         )
     };
-    let mut __idem_running = match ::idem_runtime::__private::enter::<
+    let mut __idem_running = match __idem_private::enter::<
         Result<u64, Error>,
     >(
             __idem_handle,
             __idem_call,
-            ::idem_runtime::__private::stored_values::<
-                <Result<u64, Error> as ::idem_runtime::__private::Returns>::Ok,
+            __idem_private::stored_values::<
+                <Result<u64, Error> as __idem_private::Returns>::Ok,
             >(),
-            ::idem_runtime::__private::call_errors::<
-                <Result<u64, Error> as ::idem_runtime::__private::Returns>::Err,
+            __idem_private::call_errors::<
+                <Result<u64, Error> as __idem_private::Returns>::Err,
             >(),
         )
         .await
     {
-        ::idem_runtime::__private::Result::Ok(__idem_running) => __idem_running,
-        ::idem_runtime::__private::Result::Err(__idem_answer) => {
-            return ::idem_runtime::__private::returned::<
-                Result<u64, Error>,
-            >(__idem_answer);
+        __idem_private::Result::Ok(__idem_running) => __idem_running,
+        __idem_private::Result::Err(__idem_answer) => {
+            return __idem_private::returned::<Result<u64, Error>>(__idem_answer);
         }
     };
-    let __idem_result: Result<u64, Error> = ::idem_runtime::__private::drive::<
+    let __idem_result: Result<u64, Error> = __idem_private::drive::<
         Result<u64, Error>,
     >(
             &mut __idem_running,
@@ -115,16 +107,12 @@ where
             },
         )
         .await;
-    ::idem_runtime::__private::returned::<
+    __idem_private::returned::<
         Result<u64, Error>,
     >(
-        ::idem_runtime::__private::finish::<
+        __idem_private::finish::<
             Result<u64, Error>,
-        >(
-                __idem_running,
-                __idem_result,
-                |_| ::idem_runtime::__private::ErrorKind::Transient,
-            )
+        >(__idem_running, __idem_result, |_| __idem_private::ErrorKind::Transient)
             .await,
     )
 }

@@ -1,70 +1,78 @@
 //! Expansion that the test of this name in `snapshots.rs` checks.
 
 async fn charge(&self, charge: Charge) -> AppResult<Receipt> {
+    use ::idem_runtime::__private as __idem_private;
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
-    let __idem_handle = ::idem_runtime::__private::default_handle();
+    let __idem_handle = __idem_private::default_handle();
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
-    let __idem_call = ::idem_runtime::__private::Call::new(
+    let __idem_call = __idem_private::Call::new(
             "charges.create",
-            &charge.id,
-            &::idem_runtime::__private::from_fn(|__idem_encoder| {
+            __idem_private::usable_as_key(&charge.id),
+            &__idem_private::from_fn(|__idem_encoder| {
                 {
-                    let __encoder: &mut ::idem_runtime::__private::Encoder = __idem_encoder;
-                    ::idem_runtime::__private::Encoder::map(
+                    let __encoder: &mut __idem_private::Encoder = __idem_encoder;
+                    __idem_private::Encoder::map(
                         __encoder,
                         0usize
-                            + ::idem_runtime::__private::Encoder::present(
-                                ::idem_runtime::__private::argument(&charge),
+                            + __idem_private::Encoder::present(
+                                __idem_private::usable_as_request(&charge),
                             ),
                     );
-                    ::idem_runtime::__private::Encoder::entry(
+                    __idem_private::Encoder::entry(
                         __encoder,
                         b"fcharge",
-                        ::idem_runtime::__private::argument(&charge),
+                        __idem_private::usable_as_request(&charge),
                     );
                 }
             }),
-            ::idem_runtime::__private::Duration::from_secs(604800u64),
+            __idem_private::Duration::from_secs(604800u64),
         )
-        .on_crash(::idem_runtime::__private::OnCrash::Reconcile);
-    let mut __idem_entered = ::idem_runtime::__private::enter_reconciling::<
+        .on_crash(__idem_private::OnCrash::Reconcile);
+    let mut __idem_entered = __idem_private::enter_reconciling::<
         AppResult<Receipt>,
     >(
             __idem_handle,
             __idem_call,
-            ::idem_runtime::__private::stored_values::<
-                <AppResult<Receipt> as ::idem_runtime::__private::Returns>::Ok,
+            __idem_private::stored_values::<
+                <AppResult<Receipt> as __idem_private::Returns>::Ok,
             >(),
-            ::idem_runtime::__private::call_errors::<
-                <AppResult<Receipt> as ::idem_runtime::__private::Returns>::Err,
+            __idem_private::call_errors::<
+                <AppResult<Receipt> as __idem_private::Returns>::Err,
             >(),
         )
         .await;
     let mut __idem_running = loop {
         __idem_entered = match __idem_entered {
-            ::idem_runtime::__private::Result::Ok(
-                ::idem_runtime::__private::Entered::Run(__idem_running),
-            ) => break __idem_running,
-            ::idem_runtime::__private::Result::Ok(
-                ::idem_runtime::__private::Entered::Reconcile(__idem_request),
+            __idem_private::Result::Ok(__idem_private::Entered::Run(__idem_running)) => {
+                break __idem_running;
+            }
+            __idem_private::Result::Ok(
+                __idem_private::Entered::Reconcile(__idem_request),
             ) => {
                 #[allow(unused_variables)]
                 let attempt = __idem_request.attempt();
-                ::idem_runtime::__private::answer::<
+                __idem_private::answer::<
                     AppResult<Receipt>,
-                >(__idem_request, { self.bank.lookup(&charge.id, &attempt).await })
+                >(
+                        __idem_request,
+                        {
+                            __idem_private::question::<
+                                AppResult<Receipt>,
+                                _,
+                            >(self.bank.lookup(&charge.id, &attempt))
+                                .await
+                        },
+                    )
                     .await
             }
-            ::idem_runtime::__private::Result::Err(__idem_answer) => {
-                return ::idem_runtime::__private::returned::<
-                    AppResult<Receipt>,
-                >(__idem_answer);
+            __idem_private::Result::Err(__idem_answer) => {
+                return __idem_private::returned::<AppResult<Receipt>>(__idem_answer);
             }
         };
     };
     #[allow(unused_variables)]
     let attempt = __idem_running.attempt();
-    let __idem_result: AppResult<Receipt> = ::idem_runtime::__private::drive::<
+    let __idem_result: AppResult<Receipt> = __idem_private::drive::<
         AppResult<Receipt>,
     >(
             &mut __idem_running,
@@ -83,16 +91,12 @@ async fn charge(&self, charge: Charge) -> AppResult<Receipt> {
             },
         )
         .await;
-    ::idem_runtime::__private::returned::<
+    __idem_private::returned::<
         AppResult<Receipt>,
     >(
-        ::idem_runtime::__private::finish::<
+        __idem_private::finish::<
             AppResult<Receipt>,
-        >(
-                __idem_running,
-                __idem_result,
-                |_| ::idem_runtime::__private::ErrorKind::Unknown,
-            )
+        >(__idem_running, __idem_result, |_| __idem_private::ErrorKind::Unknown)
             .await,
     )
 }

@@ -1,55 +1,54 @@
 //! Expansion that the test of this name in `snapshots.rs` checks.
 
 async fn checkout(&self, order: Order) -> Result<u64, CheckoutError> {
+    use ::idem_runtime::__private as __idem_private;
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
-    let __idem_handle = ::idem_runtime::__private::handle(&self.idem);
+    let __idem_handle = __idem_private::engine_of_handle(&self.idem);
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
-    let __idem_call = ::idem_runtime::__private::Call::new(
+    let __idem_call = __idem_private::Call::new(
             "orders.checkout",
-            &order.id,
-            &::idem_runtime::__private::from_fn(|__idem_encoder| {
+            __idem_private::usable_as_key(&order.id),
+            &__idem_private::from_fn(|__idem_encoder| {
                 {
-                    let __encoder: &mut ::idem_runtime::__private::Encoder = __idem_encoder;
-                    ::idem_runtime::__private::Encoder::map(
+                    let __encoder: &mut __idem_private::Encoder = __idem_encoder;
+                    __idem_private::Encoder::map(
                         __encoder,
                         0usize
-                            + ::idem_runtime::__private::Encoder::present(
-                                ::idem_runtime::__private::argument(&order),
+                            + __idem_private::Encoder::present(
+                                __idem_private::usable_as_request(&order),
                             ),
                     );
-                    ::idem_runtime::__private::Encoder::entry(
+                    __idem_private::Encoder::entry(
                         __encoder,
                         b"eorder",
-                        ::idem_runtime::__private::argument(&order),
+                        __idem_private::usable_as_request(&order),
                     );
                 }
             }),
-            ::idem_runtime::__private::Duration::from_secs(604800u64),
+            __idem_private::Duration::from_secs(604800u64),
         )
-        .recover_with(::idem_runtime::__private::recovery_input(&order));
-    let mut __idem_running = match ::idem_runtime::__private::enter::<
+        .recover_with(__idem_private::usable_as_recovery_input(&order));
+    let mut __idem_running = match __idem_private::enter::<
         Result<u64, CheckoutError>,
     >(
             __idem_handle,
             __idem_call,
-            ::idem_runtime::__private::stored_values::<
-                <Result<u64, CheckoutError> as ::idem_runtime::__private::Returns>::Ok,
+            __idem_private::stored_values::<
+                <Result<u64, CheckoutError> as __idem_private::Returns>::Ok,
             >(),
-            ::idem_runtime::__private::call_errors::<
-                <Result<u64, CheckoutError> as ::idem_runtime::__private::Returns>::Err,
+            __idem_private::call_errors::<
+                <Result<u64, CheckoutError> as __idem_private::Returns>::Err,
             >(),
         )
         .await
     {
-        ::idem_runtime::__private::Result::Ok(__idem_running) => __idem_running,
-        ::idem_runtime::__private::Result::Err(__idem_answer) => {
-            return ::idem_runtime::__private::returned::<
-                Result<u64, CheckoutError>,
-            >(__idem_answer);
+        __idem_private::Result::Ok(__idem_running) => __idem_running,
+        __idem_private::Result::Err(__idem_answer) => {
+            return __idem_private::returned::<Result<u64, CheckoutError>>(__idem_answer);
         }
     };
     let attempt = __idem_running.attempt();
-    let __idem_result: Result<u64, CheckoutError> = ::idem_runtime::__private::drive::<
+    let __idem_result: Result<u64, CheckoutError> = __idem_private::drive::<
         Result<u64, CheckoutError>,
     >(
             &mut __idem_running,
@@ -68,16 +67,12 @@ async fn checkout(&self, order: Order) -> Result<u64, CheckoutError> {
             },
         )
         .await;
-    ::idem_runtime::__private::returned::<
+    __idem_private::returned::<
         Result<u64, CheckoutError>,
     >(
-        ::idem_runtime::__private::finish::<
+        __idem_private::finish::<
             Result<u64, CheckoutError>,
-        >(
-                __idem_running,
-                __idem_result,
-                |_| ::idem_runtime::__private::ErrorKind::Transient,
-            )
+        >(__idem_running, __idem_result, |_| __idem_private::ErrorKind::Transient)
             .await,
     )
 }

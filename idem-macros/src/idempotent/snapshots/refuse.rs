@@ -1,72 +1,75 @@
 //! Expansion that the test of this name in `snapshots.rs` checks.
 
 async fn charge(key: String, amount: u64) -> Result<Receipt, Error> {
+    use ::idem_runtime::__private as __idem_private;
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
-    let __idem_handle = ::idem_runtime::__private::default_handle();
+    let __idem_handle = __idem_private::default_handle();
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
-    let __idem_call = ::idem_runtime::__private::free_function(
-        ::idem_runtime::__private::Call::new(
+    let __idem_call = __idem_private::free_function(
+        __idem_private::Call::new(
                 ::core::concat!(::core::module_path!(), "::", "charge"),
-                &key,
-                &::idem_runtime::__private::from_fn(|__idem_encoder| {
+                __idem_private::usable_as_key(&key),
+                &__idem_private::from_fn(|__idem_encoder| {
                     {
-                        let __encoder: &mut ::idem_runtime::__private::Encoder = __idem_encoder;
-                        ::idem_runtime::__private::Encoder::map(
+                        let __encoder: &mut __idem_private::Encoder = __idem_encoder;
+                        __idem_private::Encoder::map(
                             __encoder,
                             0usize
-                                + ::idem_runtime::__private::Encoder::present(
-                                    ::idem_runtime::__private::argument(&amount),
+                                + __idem_private::Encoder::present(
+                                    __idem_private::usable_as_request(&amount),
                                 ),
                         );
-                        ::idem_runtime::__private::Encoder::entry(
+                        __idem_private::Encoder::entry(
                             __encoder,
                             b"famount",
-                            ::idem_runtime::__private::argument(&amount),
+                            __idem_private::usable_as_request(&amount),
                         );
                     }
                 }),
-                TTL,
+                __idem_private::usable_as_duration(TTL),
             )
-            .lease(::idem_runtime::__private::Duration::from_secs(90u64))
-            .wait(::idem_runtime::__private::Duration::from_secs(0u64))
-            .on_crash(::idem_runtime::__private::OnCrash::Refuse)
+            .lease(__idem_private::Duration::from_secs(90u64))
+            .wait(__idem_private::Duration::from_secs(0u64))
+            .on_crash(__idem_private::OnCrash::Refuse)
             .run_on_store_error(),
         ::core::concat!(::core::module_path!(), "::", "charge"),
         {
+            #[allow(unused_imports)]
+            use __idem_private::not_free as charge;
+            {
+                #[allow(unused_imports)]
+                use self::*;
+                let _ = charge;
+            }
             fn __idem_nested() {}
             &__idem_nested
         },
     );
-    let mut __idem_running = match ::idem_runtime::__private::enter::<
+    let mut __idem_running = match __idem_private::enter::<
         Result<Receipt, Error>,
     >(
             __idem_handle,
             __idem_call,
-            ::idem_runtime::__private::stored_values::<
-                <Result<Receipt, Error> as ::idem_runtime::__private::Returns>::Ok,
+            __idem_private::stored_values::<
+                <Result<Receipt, Error> as __idem_private::Returns>::Ok,
             >(),
-            ::idem_runtime::__private::call_errors::<
-                <Result<Receipt, Error> as ::idem_runtime::__private::Returns>::Err,
+            __idem_private::call_errors::<
+                <Result<Receipt, Error> as __idem_private::Returns>::Err,
             >()
                 .with_stored(
-                    ::idem_runtime::__private::stored_errors::<
-                        <Result<
-                            Receipt,
-                            Error,
-                        > as ::idem_runtime::__private::Returns>::Err,
+                    __idem_private::stored_errors::<
+                        <Result<Receipt, Error> as __idem_private::Returns>::Err,
                     >(),
                 ),
         )
         .await
     {
-        ::idem_runtime::__private::Result::Ok(__idem_running) => __idem_running,
-        ::idem_runtime::__private::Result::Err(__idem_answer) => {
-            return ::idem_runtime::__private::returned::<
-                Result<Receipt, Error>,
-            >(__idem_answer);
+        __idem_private::Result::Ok(__idem_running) => __idem_running,
+        __idem_private::Result::Err(__idem_answer) => {
+            return __idem_private::returned::<Result<Receipt, Error>>(__idem_answer);
         }
     };
-    let __idem_result: Result<Receipt, Error> = ::idem_runtime::__private::drive::<
+    let __idem_result: Result<Receipt, Error> = __idem_private::drive::<
         Result<Receipt, Error>,
     >(
             &mut __idem_running,
@@ -85,23 +88,23 @@ async fn charge(key: String, amount: u64) -> Result<Receipt, Error> {
             },
         )
         .await;
-    ::idem_runtime::__private::returned::<
+    __idem_private::returned::<
         Result<Receipt, Error>,
     >(
-        ::idem_runtime::__private::finish::<
+        __idem_private::finish::<
             Result<Receipt, Error>,
         >(
                 __idem_running,
                 __idem_result,
                 |__idem_error| match __idem_error {
                     Error::Declined | Error::Expired => {
-                        ::idem_runtime::__private::ErrorKind::Terminal
+                        __idem_private::ErrorKind::Terminal
                     }
                     Error::Http(status) if *status == 503 => {
-                        ::idem_runtime::__private::ErrorKind::Transient
+                        __idem_private::ErrorKind::Transient
                     }
                     #[allow(unreachable_patterns)]
-                    _ => ::idem_runtime::__private::ErrorKind::Unknown,
+                    _ => __idem_private::ErrorKind::Unknown,
                 },
             )
             .await,

@@ -1,60 +1,68 @@
 //! Expansion that the test of this name in `snapshots.rs` checks.
 
 async fn charge(key: &str, amount: u64) -> Result<Receipt, ChargeError> {
+    use ::idem_runtime::__private as __idem_private;
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
-    let __idem_handle = ::idem_runtime::__private::default_handle();
+    let __idem_handle = __idem_private::default_handle();
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
-    let __idem_call = ::idem_runtime::__private::free_function(
-        ::idem_runtime::__private::Call::new(
+    let __idem_call = __idem_private::free_function(
+        __idem_private::Call::new(
             ::core::concat!(::core::module_path!(), "::", "charge"),
-            &key,
-            &::idem_runtime::__private::from_fn(|__idem_encoder| {
+            __idem_private::usable_as_key(&key),
+            &__idem_private::from_fn(|__idem_encoder| {
                 {
-                    let __encoder: &mut ::idem_runtime::__private::Encoder = __idem_encoder;
-                    ::idem_runtime::__private::Encoder::map(
+                    let __encoder: &mut __idem_private::Encoder = __idem_encoder;
+                    __idem_private::Encoder::map(
                         __encoder,
                         0usize
-                            + ::idem_runtime::__private::Encoder::present(
-                                ::idem_runtime::__private::argument(&amount),
+                            + __idem_private::Encoder::present(
+                                __idem_private::usable_as_request(&amount),
                             ),
                     );
-                    ::idem_runtime::__private::Encoder::entry(
+                    __idem_private::Encoder::entry(
                         __encoder,
                         b"famount",
-                        ::idem_runtime::__private::argument(&amount),
+                        __idem_private::usable_as_request(&amount),
                     );
                 }
             }),
-            ::idem_runtime::__private::Duration::from_secs(86400u64),
+            __idem_private::Duration::from_secs(86400u64),
         ),
         ::core::concat!(::core::module_path!(), "::", "charge"),
         {
+            #[allow(unused_imports)]
+            use __idem_private::not_free as charge;
+            {
+                #[allow(unused_imports)]
+                use self::*;
+                let _ = charge;
+            }
             fn __idem_nested() {}
             &__idem_nested
         },
     );
-    let mut __idem_running = match ::idem_runtime::__private::enter::<
+    let mut __idem_running = match __idem_private::enter::<
         Result<Receipt, ChargeError>,
     >(
             __idem_handle,
             __idem_call,
-            ::idem_runtime::__private::stored_values::<
-                <Result<Receipt, ChargeError> as ::idem_runtime::__private::Returns>::Ok,
+            __idem_private::stored_values::<
+                <Result<Receipt, ChargeError> as __idem_private::Returns>::Ok,
             >(),
-            ::idem_runtime::__private::call_errors::<
-                <Result<Receipt, ChargeError> as ::idem_runtime::__private::Returns>::Err,
+            __idem_private::call_errors::<
+                <Result<Receipt, ChargeError> as __idem_private::Returns>::Err,
             >(),
         )
         .await
     {
-        ::idem_runtime::__private::Result::Ok(__idem_running) => __idem_running,
-        ::idem_runtime::__private::Result::Err(__idem_answer) => {
-            return ::idem_runtime::__private::returned::<
+        __idem_private::Result::Ok(__idem_running) => __idem_running,
+        __idem_private::Result::Err(__idem_answer) => {
+            return __idem_private::returned::<
                 Result<Receipt, ChargeError>,
             >(__idem_answer);
         }
     };
-    let __idem_result: Result<Receipt, ChargeError> = ::idem_runtime::__private::drive::<
+    let __idem_result: Result<Receipt, ChargeError> = __idem_private::drive::<
         Result<Receipt, ChargeError>,
     >(
             &mut __idem_running,
@@ -73,16 +81,12 @@ async fn charge(key: &str, amount: u64) -> Result<Receipt, ChargeError> {
             },
         )
         .await;
-    ::idem_runtime::__private::returned::<
+    __idem_private::returned::<
         Result<Receipt, ChargeError>,
     >(
-        ::idem_runtime::__private::finish::<
+        __idem_private::finish::<
             Result<Receipt, ChargeError>,
-        >(
-                __idem_running,
-                __idem_result,
-                |_| ::idem_runtime::__private::ErrorKind::Transient,
-            )
+        >(__idem_running, __idem_result, |_| __idem_private::ErrorKind::Transient)
             .await,
     )
 }

@@ -13,17 +13,13 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
-use super::give_back::Abandoned;
-use crate::engine::call::Prepared;
+use crate::engine::give_back::AbandonedClaim;
+use crate::engine::prepared::Prepared;
 use crate::engine::singleflight::Leader;
-use crate::engine::timing::{Backoff, bounded, later, timed_out, within};
 use crate::error::StoreError;
 use crate::record::{FencingToken, Observation};
 use crate::store::{ClaimOutcome, ClaimRequest};
-
-/// Maximum number of claims of one handle that outlive their callers at the same time. A store that never answers would
-/// otherwise collect one task for each failed call. Beyond the limit a claim is cancelled, and searched for later.
-pub(in crate::engine) const MAX_ORPHANS: usize = 1024;
+use crate::timing::{Retries, bounded, later, timed_out, within};
 
 /// Grace period in which the answer to an abandoned claim is only waited for. During it, the calls of this process with
 /// the claim's key wait as well. After it, they ask the store themselves, and the claim is searched for.
@@ -33,7 +29,7 @@ const ANSWER_SOON: Duration = Duration::from_millis(250);
 type PendingClaim = Pin<Box<dyn Future<Output = Result<ClaimOutcome, StoreError>> + Send>>;
 
 /// Answer to a claim, and the time at which the claim was sent.
-pub(super) type Answer = Result<(ClaimOutcome, Instant), StoreError>;
+pub(super) type ClaimAnswer = Result<(ClaimOutcome, Instant), StoreError>;
 
 /// Content of a claim.
 pub(super) enum ClaimMessage {
@@ -72,7 +68,7 @@ enum Decision {
 
 /// The claims of one call that were sent, until it is certain that all of them are accounted for.
 #[derive(Default)]
-pub(super) struct Sent {
+pub(super) struct SentClaims {
     /// The store call that the caller waits for.
     under_way: Option<PendingClaim>,
     /// Store calls that took too long and were followed by a retry. Each has a task, which waits for the decision.
@@ -81,14 +77,14 @@ pub(super) struct Sent {
     in_doubt: bool,
 }
 
-impl Sent {
+impl SentClaims {
     /// Sends a claim until the store answers or patience runs out.
     pub(super) async fn send(
         &mut self,
         call: &Arc<Prepared>,
         message: &ClaimMessage,
         mut now: Option<Instant>,
-    ) -> Answer {
+    ) -> ClaimAnswer {
         let policy = &call.engine.policy;
         if let ClaimMessage::Call = message
             && call.engine.store.answers_at_once()
@@ -104,55 +100,63 @@ impl Sent {
         let mut retries = None;
         loop {
             let sent_at = now.take().unwrap_or_else(Instant::now);
-            let pending = self.under_way.insert(message.send(call));
-            let answer = within(policy.store_timeout, pending).await;
-            let pending = self.under_way.take();
-            let error = match answer {
-                Some(Ok(claim)) => {
-                    if let ClaimOutcome::Granted(granted) = &claim {
-                        self.decide(|| Decision::Uses(granted.fencing_token));
-                    }
-                    self.in_doubt = false;
-                    return Ok((claim, sent_at));
-                }
-                Some(Err(error)) => {
-                    self.in_doubt = true;
-                    error
-                }
-                None => {
-                    if let Some(pending) = pending {
-                        let (decide, decision) = oneshot::channel();
-                        self.unanswered.push(decide);
-                        outlive(call, pending, Some(decision), None);
-                    }
-                    timed_out(policy.store_timeout)
-                }
+            let error = match self.send_once(call, message).await {
+                Ok(claim) => return Ok((claim, sent_at)),
+                Err(error) => error,
             };
-            let (retries, give_up_at) = retries.get_or_insert_with(|| {
-                let give_up_at = later(sent_at, policy.store_patience);
-                (Backoff::of_retries(), give_up_at)
-            });
-            let pause = retries.pause();
-            if !error.is_retryable() || Instant::now() + pause >= *give_up_at {
-                return Err(error);
+            let retries = retries
+                .get_or_insert_with(|| Retries::until(later(sent_at, policy.store_patience)));
+            // Boxed, because a timer is larger than the rest of a waiting call's state.
+            Box::pin(retries.pause_after(error)).await?;
+        }
+    }
+
+    /// Sends a claim, and waits for the answer within the time limit of a store call. Without an answer, a task goes on
+    /// waiting.
+    async fn send_once(
+        &mut self,
+        call: &Arc<Prepared>,
+        message: &ClaimMessage,
+    ) -> Result<ClaimOutcome, StoreError> {
+        let limit = call.engine.policy.store_timeout;
+        let pending = self.under_way.insert(message.send(call));
+        let answer = within(limit, pending).await;
+        let pending = self.under_way.take();
+        match answer {
+            Some(Ok(claim)) => {
+                if let ClaimOutcome::Granted(granted) = &claim {
+                    self.decide(|| Decision::Uses(granted.fencing_token));
+                }
+                self.in_doubt = false;
+                Ok(claim)
             }
-            tracing::debug!(target: "idem", error = ?error.kind(), "the claim failed, trying again");
-            Box::pin(tokio::time::sleep(pause)).await;
+            Some(Err(error)) => {
+                self.in_doubt = true;
+                Err(error)
+            }
+            None => {
+                if let Some(pending) = pending {
+                    let (decide, decision) = oneshot::channel();
+                    self.unanswered.push(decide);
+                    outlive(call, pending, Some(decision), None);
+                }
+                Err(timed_out(limit))
+            }
         }
     }
 
     /// Marks a granted claim as unused: if the call is dropped now, the claim is released.
-    pub(super) fn hesitate(&mut self) {
+    pub(super) fn mark_unused(&mut self) {
         self.in_doubt = true;
     }
 
     /// Marks the granted claim as used: the body is about to run under it.
-    pub(super) fn proceed(&mut self) {
+    pub(super) fn mark_used(&mut self) {
         self.in_doubt = false;
     }
 
     /// Leaves every claim that may have been granted to its lease: the body runs without a claim.
-    pub(super) fn leave(&mut self) {
+    pub(super) fn leave_to_lease(&mut self) {
         self.decide(|| Decision::Leaves);
         self.in_doubt = false;
     }
@@ -170,54 +174,77 @@ impl Sent {
         if let Some(pending) = self.under_way.take() {
             outlive(call, pending, None, leader);
         } else if self.in_doubt {
-            Abandoned::in_doubt(call, leader).give_back();
+            give_back(call, AbandonedClaim::in_doubt(&call.request, leader));
         }
     }
 }
 
-/// Spawns a task that waits for the answer to a claim. The task releases a granted claim unless the call uses it.
+/// Spawns a task that waits for the answer to a claim, if the handle may have one more such task.
 fn outlive(
     call: &Arc<Prepared>,
+    pending: PendingClaim,
+    decision: Option<oneshot::Receiver<Decision>>,
+    leader: Option<Leader>,
+) {
+    let orphans: &Arc<Semaphore> = &call.engine.orphans;
+    let Ok(permit) = Arc::clone(orphans).try_acquire_owned() else {
+        give_back(call, AbandonedClaim::in_doubt(&call.request, leader));
+        return;
+    };
+    let release = release_unless_used(Arc::clone(call), pending, decision, leader);
+    call.runtime.spawn(async move {
+        let _permit = permit;
+        release.await;
+    });
+}
+
+/// Waits for the answer to a claim, and releases a granted claim unless the call uses it.
+async fn release_unless_used(
+    call: Arc<Prepared>,
     mut pending: PendingClaim,
     decision: Option<oneshot::Receiver<Decision>>,
     mut leader: Option<Leader>,
 ) {
-    let orphans: &Arc<Semaphore> = &call.engine.orphans;
-    let Ok(permit) = Arc::clone(orphans).try_acquire_owned() else {
-        Abandoned::in_doubt(call, leader).give_back();
-        return;
+    let mut answer = within(ANSWER_SOON, &mut pending).await;
+    if answer.is_none() {
+        leader = None;
+    }
+    let decision = match decision {
+        Some(decision) => decision.await.ok(),
+        None => None,
     };
-    let call = Arc::clone(call);
-    let runtime = call.runtime.clone();
-    runtime.spawn(async move {
-        let _permit = permit;
-        let mut answer = within(ANSWER_SOON, &mut pending).await;
-        if answer.is_none() {
-            leader = None;
+    if answer.is_none() {
+        if decision.is_none() {
+            // The answer may be lost, or the claim may still be waiting at the server.
+            give_back(&call, AbandonedClaim::in_doubt(&call.request, None));
         }
-        let decision = match decision {
-            Some(decision) => decision.await.ok(),
-            None => None,
-        };
-        if answer.is_none() {
-            if decision.is_none() {
-                // The answer may be lost, or the claim may still be waiting at the server.
-                Abandoned::in_doubt(&call, None).give_back();
-            }
-            answer = within(call.request.lease, &mut pending).await;
+        answer = within(call.request.lease, &mut pending).await;
+    }
+    match (answer, decision) {
+        (Some(Ok(ClaimOutcome::Granted(granted))), decision)
+            if !decision
+                .as_ref()
+                .is_some_and(|it| it.covers(granted.fencing_token)) =>
+        {
+            let claim = AbandonedClaim::granted(&call.request, granted.fencing_token, leader);
+            give_back(&call, claim);
         }
-        match (answer, decision) {
-            (Some(Ok(ClaimOutcome::Granted(granted))), decision)
-                if !decision
-                    .as_ref()
-                    .is_some_and(|it| it.covers(granted.fencing_token)) =>
-            {
-                Abandoned::granted(&call, granted.fencing_token, leader).give_back();
-            }
-            (Some(Err(_)), None) => Abandoned::in_doubt(&call, leader).give_back(),
-            _ => {}
+        (Some(Err(_)), None) => {
+            give_back(&call, AbandonedClaim::in_doubt(&call.request, leader));
         }
-    });
+        _ => {}
+    }
+}
+
+/// Passes an abandoned claim to the handle's task.
+fn give_back(call: &Prepared, claim: AbandonedClaim) {
+    if !call.engine.give_back.add(claim, &call.runtime) {
+        tracing::warn!(
+            target: "idem",
+            operation = call.request.identity.operation.as_str(),
+            "too many calls went away while they claimed: this claim is left to its lease",
+        );
+    }
 }
 
 impl Decision {

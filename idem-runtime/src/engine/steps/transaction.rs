@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use tracing::Span;
 
-use super::StepStart;
+use super::Reserved;
 use crate::codec::{self, EncodeError, StoredValue};
-use crate::engine::timing::bounded;
-use crate::engine::transaction::reentrancy::{self, ReentrancyGuard};
+use crate::engine::reentrancy::{self, ReentrancyGuard};
 use crate::engine::{Attempt, Idem};
 use crate::error::{Error, InvalidCall, StoreError};
 use crate::record::{Owner, Payload};
 use crate::store::{FencedWrite, TransactionalStore};
+use crate::timing::bounded;
 
 impl Attempt {
     /// A [`step`](Self::step) that runs in a transaction of the database that holds the records. The step's changes
@@ -39,7 +39,7 @@ impl Attempt {
     ///         })
     ///         .await?;
     ///     let key = attempt.step_downstream_key("charge");
-    ///     let receipt = attempt.step("charge", async || charge(&key).await).await?;
+    ///     let receipt = attempt.step("charge", async || charge(key.as_str()).await).await?;
     ///     Ok::<_, Error>((parcel, receipt))
     /// })
     /// .await?;
@@ -96,8 +96,8 @@ impl Attempt {
         E: From<Error>,
     {
         let mut step = match self.begin_step_tx(idem, name).await {
-            Ok(StartedStep::Run(step)) => step,
-            Ok(StartedStep::Saved(payload)) => {
+            Ok(Reserved::Run(step)) => step,
+            Ok(Reserved::Saved(payload)) => {
                 return codec::decode(&payload).map_err(|error| E::from(error.into()));
             }
             Err(error) => return Err(error.into()),
@@ -124,20 +124,20 @@ impl Attempt {
         &'a self,
         idem: &'a Idem<S>,
         name: &'a str,
-    ) -> Boxed<'a, Result<StartedStep<S>, Error>> {
+    ) -> Boxed<'a, Result<Reserved<TransactionStep<S>>, Error>> {
         Box::pin(async move {
             if !std::ptr::eq(self.engine(), &raw const **idem.engine()) {
                 return Err(InvalidCall::OtherStore.into());
             }
             let owner = match self.open_step(name, "step_tx").await? {
-                StepStart::Saved(payload) => return Ok(StartedStep::Saved(payload)),
-                StepStart::Run(owner) => owner,
+                Reserved::Saved(payload) => return Ok(Reserved::Saved(payload)),
+                Reserved::Run(owner) => owner,
             };
-            let transaction = self.persist(|| Box::pin(idem.store.begin())).await;
+            let transaction = self.engine().retry(|| Box::pin(idem.store.begin())).await;
             if transaction.is_err() {
                 self.free_step(name);
             }
-            Ok(StartedStep::Run(Step {
+            Ok(Reserved::Run(TransactionStep {
                 transaction: transaction?,
                 store: Arc::clone(&idem.store),
                 attempt: self.clone(),
@@ -149,7 +149,7 @@ impl Attempt {
 
     /// Frees the name of a step that did nothing, so that the step may run again.
     fn free_step(&self, name: &str) {
-        self.call().steps.book().pages().used.remove(name);
+        self.call().steps.state().free(name);
     }
 
     /// Checks whether an unacknowledged commit saved the step; none if another call owns the record.
@@ -157,25 +157,22 @@ impl Attempt {
         let engine = self.engine();
         let lease = self.call().request.lease;
         // A commit in progress locks the record: the renewal waits until the commit ends.
-        let renewed = self.persist(|| engine.store.renew(owner, lease)).await?;
+        let renewed = self
+            .engine()
+            .retry(|| engine.store.renew(owner, lease))
+            .await?;
         let (FencedWrite::Applied, Some(store)) = (renewed, engine.store.steps()) else {
             return Ok(None);
         };
-        let saved = self.persist(|| store.saved_steps(owner)).await?;
+        let saved = self.engine().retry(|| store.saved_steps(owner)).await?;
         Ok(saved.map(|steps| steps.iter().any(|step| step.name == name)))
     }
 }
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-enum StartedStep<S: TransactionalStore> {
-    /// An earlier attempt has finished the step.
-    Saved(Payload),
-    Run(Step<S>),
-}
-
 /// A step in its transaction. Dropping it rolls it back.
-struct Step<S: TransactionalStore> {
+struct TransactionStep<S: TransactionalStore> {
     transaction: S::Transaction<'static>,
     store: Arc<S>,
     attempt: Attempt,
@@ -184,7 +181,7 @@ struct Step<S: TransactionalStore> {
     name: Box<str>,
 }
 
-impl<S: TransactionalStore> Step<S> {
+impl<S: TransactionalStore> TransactionStep<S> {
     /// Commits the step's changes together with its result.
     fn commit(
         mut self,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::claim::{ClaimFuture, TransactionClaim};
+use crate::engine::typed::Joins;
 use crate::error::{InvalidCall, StoreError, StoreErrorKind};
 use crate::record::Observation;
 use crate::store::{ClaimInTransaction, ClaimRequest, TransactionalStore};
@@ -12,7 +13,7 @@ use crate::store::{ClaimInTransaction, ClaimRequest, TransactionalStore};
 /// Source of transactions to claim in.
 pub(super) trait TransactionSource<'c, S: TransactionalStore>: Send {
     /// True if the transactions are part of the caller's open transaction.
-    const JOINS: bool;
+    const JOINS: Joins;
 
     /// Opens a transaction.
     fn open<'a>(
@@ -39,7 +40,7 @@ impl<S: TransactionalStore> OwnConnection<S> {
 }
 
 impl<S: TransactionalStore> TransactionSource<'static, S> for OwnConnection<S> {
-    const JOINS: bool = false;
+    const JOINS: Joins = Joins(false);
 
     async fn open<'a>(
         &'a mut self,
@@ -81,7 +82,7 @@ impl<'c, S: TransactionalStore> JoinedConnection<'c, S> {
 }
 
 impl<'c, S: TransactionalStore> TransactionSource<'c, S> for JoinedConnection<'c, S> {
-    const JOINS: bool = true;
+    const JOINS: Joins = Joins(true);
 
     async fn open<'a>(&'a mut self, store: &'a S) -> Result<&'a mut S::Transaction<'c>, StoreError>
     where
@@ -149,14 +150,13 @@ impl<'c, S: TransactionalStore, F: TransactionSource<'c, S>> TransactionClaimer<
         observed: Option<&Observation>,
         request: &ClaimRequest,
     ) -> Result<ClaimInTransaction, StoreError> {
-        if !F::JOINS
-            && let Some(found) = self.store.precheck(request).await?
-        {
+        let Joins(joins) = F::JOINS;
+        if !joins && let Some(found) = self.store.precheck(request).await? {
             return Ok(found);
         }
         let transaction = self.source.open(&self.store).await?;
         let claimed = self.store.claim_in(transaction, observed, request).await;
-        if !F::JOINS && !matches!(claimed, Ok(ClaimInTransaction::Granted(_))) {
+        if !joins && !matches!(claimed, Ok(ClaimInTransaction::Granted(_))) {
             self.leave().await;
         }
         claimed
@@ -175,6 +175,6 @@ impl<'c, S: TransactionalStore, F: TransactionSource<'c, S>> TransactionClaim
     }
 
     fn joins(&self) -> bool {
-        F::JOINS
+        F::JOINS.0
     }
 }

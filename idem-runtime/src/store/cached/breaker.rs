@@ -1,11 +1,12 @@
 //! Circuit breaker, so that few calls wait in vain for a server that failed.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::error::StoreError;
+use crate::mutex::lock;
 
 /// Pause before one caller tries again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -72,8 +73,7 @@ impl Breaker {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A state is assigned as a whole, so it is valid even after a panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Cache of ended records in the memory of this process, bounded in bytes.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::{CachedRecord, StoreRead};
 use crate::key::RecordId;
+use crate::mutex::lock;
 use crate::record::Record;
 
 /// Records by id. When the cache is full, it evicts by how recently and how often records were requested.
@@ -87,10 +88,7 @@ impl LocalCache {
     }
 
     fn lock(&self, id: &RecordId) -> MutexGuard<'_, u64> {
-        // A number cannot be left half changed.
-        self.epochs[usize::from(id.as_bytes()[0])]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.epochs[usize::from(id.as_bytes()[0])])
     }
 }
 

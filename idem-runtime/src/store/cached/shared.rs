@@ -223,7 +223,7 @@ impl RedisCache {
     }
 
     fn key(&self, id: &RecordId) -> Vec<u8> {
-        format!("{}{}", self.prefix, hex(id.as_bytes())).into_bytes()
+        format!("{}{}", self.prefix, hex::encode(id.as_bytes())).into_bytes()
     }
 }
 

@@ -93,13 +93,15 @@ pub(super) fn write(record: &Record, freshness: &Freshness) -> Option<Vec<u8>> {
         scope: record.identity.scope.as_str().to_owned(),
         operation: record.identity.operation.as_str().to_owned(),
         key: record.identity.key.as_str().to_owned(),
-        fingerprint: hex(record.fingerprint.as_bytes()),
+        fingerprint: hex::encode(record.fingerprint.as_bytes()),
         state: record.state.as_str().to_owned(),
         payload: record
             .payload
             .as_ref()
             .map(|payload| (payload.codec.to_string(), payload.bytes.len())),
-        claim_id: record.claim_id.map(|claim_id| hex(claim_id.as_bytes())),
+        claim_id: record
+            .claim_id
+            .map(|claim_id| hex::encode(claim_id.as_bytes())),
         attempt: record.attempt,
         lease_until: record.lease_until.as_micros(),
         retention: micros(record.retention),
@@ -149,13 +151,13 @@ pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Freshness)> {
         return None;
     }
     let claim_id = match header.claim_id {
-        Some(claim_id) => Some(ClaimId::from_bytes(unhex(&claim_id)?.try_into().ok()?)),
+        Some(claim_id) => Some(ClaimId::from_bytes(hex::decode(&claim_id)?)),
         None => None,
     };
     let record = Record {
         id: *id,
         identity,
-        fingerprint: Digest::from_bytes(&unhex(&header.fingerprint)?)?,
+        fingerprint: Digest::from_bytes(&hex::decode::<{ Digest::LEN }>(&header.fingerprint)?)?,
         state,
         payload,
         claim_id,
@@ -179,17 +181,6 @@ pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Freshness)> {
 fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     Some((&bytes[..end], &bytes[end + 1..]))
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
-    text.as_bytes()
-        .chunks(2)
-        .map(|pair| match pair {
-            [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-            _ => None,
-        })
-        .collect()
 }
 
 #[cfg(test)]

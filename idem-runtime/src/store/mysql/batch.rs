@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{
-    DUPLICATE, Executed, Executor as _, InsertResult, LOCKED, MySqlStore, insert_result, number,
-};
+use super::MySqlStore;
+use super::claiming::{Executor as _, InsertResult, insert_result};
+use super::connections::Executed;
+use super::errors::{DUPLICATE, LOCKED, number};
 use crate::key::hex;
 use crate::record::{Outcome, Owner};
 use crate::store::sql::{self, Backend as _, BatchExecutor, Pending, Query, Readable as _};
@@ -121,12 +122,12 @@ impl BatchExecutor for CompletionBatch {
 
 fn of_claim(claim: &ClaimRequest) -> Value {
     json!([
-        hex(claim.id.as_bytes()),
+        hex::encode(claim.id.as_bytes()),
         claim.identity.scope.as_str(),
         claim.identity.operation.as_str(),
         claim.identity.key.as_str(),
-        hex(claim.fingerprint.as_bytes()),
-        hex(claim.claim_id.as_bytes()),
+        hex::encode(claim.fingerprint.as_bytes()),
+        hex::encode(claim.claim_id.as_bytes()),
         sql::span(claim.lease),
         sql::span(claim.retention),
         claim.on_crash.as_str(),
@@ -136,11 +137,11 @@ fn of_claim(claim: &ClaimRequest) -> Value {
 fn of_completion((owner, outcome): &(Owner, Outcome)) -> Value {
     let payload = outcome.payload();
     json!([
-        hex(owner.id.as_bytes()),
-        hex(owner.claim_id.as_bytes()),
+        hex::encode(owner.id.as_bytes()),
+        hex::encode(owner.claim_id.as_bytes()),
         owner.fencing_token.number(),
         outcome.state().as_str(),
         payload.map(|it| &*it.codec),
-        payload.map(|it| hex(&it.bytes)),
+        payload.map(|it| hex::encode(&it.bytes)),
     ])
 }

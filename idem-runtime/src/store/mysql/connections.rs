@@ -70,7 +70,7 @@ pub(in crate::store) async fn run_borrowed(
             if connection.is_in_transaction()
                 && number(&error).is_some_and(|it| MAY_ROLL_BACK.contains(&it)) =>
         {
-            match bar_if_rolled_back(connection).await? {
+            match refuse_writes_if_rolled_back(connection).await? {
                 true => Err(sqlx::Error::AnyDriverError(Box::new(RolledBack))),
                 false => Err(error),
             }
@@ -84,7 +84,9 @@ const MAY_ROLL_BACK: &[u16] = &[1205, 3572, 1213, 1020];
 
 /// Checks whether the connection is in no transaction any more, and if so makes it refuse writes. Both MySQL and
 /// MariaDB refuse to change the access mode of an open transaction, which reveals whether one is open.
-async fn bar_if_rolled_back(connection: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
+async fn refuse_writes_if_rolled_back(
+    connection: &mut MySqlConnection,
+) -> Result<bool, sqlx::Error> {
     match sqlx::raw_sql("SET TRANSACTION READ ONLY")
         .execute(&mut *connection)
         .await

@@ -5,6 +5,7 @@ use std::time::Duration;
 use sqlx::mysql::MySqlDatabaseError;
 
 use crate::error::{StoreError, StoreErrorKind};
+use crate::random;
 use crate::store::sql;
 
 /// Error of a statement for which the server has rolled back the caller's transaction.
@@ -20,7 +21,7 @@ pub(in crate::store) async fn retry_undone<T, F>(run: impl FnMut() -> F) -> Resu
 where
     F: Future<Output = Result<T, sqlx::Error>>,
 {
-    let pause = |tried: u32| Duration::from_micros(rand::random::<u64>() % (1000 << tried));
+    let pause = |tried: u32| Duration::from_micros(random::number() % (1000 << tried));
     sql::retry(TRIES, is_undone, pause, run).await
 }
 

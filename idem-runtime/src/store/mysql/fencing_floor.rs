@@ -6,7 +6,7 @@
 //! number is raised to the server's time, so that all records that exist at that moment can be deleted later without
 //! raising it again.
 
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 use sqlx::{MySql, MySqlPool};
@@ -15,6 +15,8 @@ use tokio::time::{Instant, sleep};
 use super::errors::{LOCKED, is_undone, number};
 use super::{MySqlStore, error, run};
 use crate::error::StoreError;
+use crate::mutex::lock;
+use crate::random;
 use crate::record::FencingToken;
 use crate::store::sql::{self, Readable as _, Statement};
 
@@ -45,7 +47,10 @@ pub(super) async fn raise_above(
     }
     let give_up_at = Instant::now() + PATIENCE;
     loop {
-        let query = statements.raise_now.query().number(fencing_token.number());
+        let query = statements
+            .raise_floor_now
+            .query()
+            .number(fencing_token.number());
         match run(&store.pool, &query).await {
             Ok(_) => {
                 *starved_since(store) = None;
@@ -63,22 +68,20 @@ pub(super) async fn raise_above(
             Err(undone) if is_undone(&undone) => {}
             Err(failed) => return Err(error(failed)),
         }
-        sleep(LONGEST_PAUSE.mul_f64(rand::random())).await;
+        sleep(LONGEST_PAUSE.mul_f64(random::fraction())).await;
     }
 }
 
 fn starved_since(store: &MySqlStore) -> MutexGuard<'_, Option<Instant>> {
-    store
-        .starved_since
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
+    lock(&store.starved_since)
 }
 
 async fn wait_and_raise(store: &MySqlStore, fencing_token: FencingToken) -> Result<(), StoreError> {
     let (pool, statements) = (store.pool.clone(), store.statements.clone());
     // If the caller is cancelled, no connection of the pool may keep this session's lock time-out.
-    let raised =
-        sql::run_to_completion(async move { raise(&pool, &statements.raise, fencing_token).await });
+    let raised = sql::run_to_completion(async move {
+        raise(&pool, &statements.raise_floor, fencing_token).await
+    });
     raised.await.map_err(error)?;
     *starved_since(store) = None;
     Ok(())

@@ -1,10 +1,13 @@
 //! Versions of the tables, and the migration of a database from one to the next.
 
-use sqlx::{AssertSqlSafe, MySqlConnection, MySqlPool};
+use std::time::{Duration, Instant};
 
-use super::{error, statements::DIALECT};
+use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool, SqlSafeStr as _};
+
+use super::errors::{self, error};
+use super::statements::DIALECT;
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::sql::{self, Migrations, Table};
+use crate::store::sql::{self, Migrations, Readable as _, Table, declare_statements};
 
 /// Migrations of the tables of records. MySQL commits each statement that defines an object on its own. Each statement
 /// must therefore be repeatable, in case of a crash half way.
@@ -13,8 +16,27 @@ pub(super) const RECORDS: Migrations = Migrations {
     versions: &[include_str!("../../../migrations/mysql/0001_records.sql")],
 };
 
-/// Longest wait for another process that migrates, in seconds.
-const PATIENCE: i64 = 60;
+declare_statements! {
+    /// Statements on the table of applied versions.
+    struct LogStatements {}
+    from "migrate.sql" {
+        count,
+        create,
+        enter,
+    }
+}
+
+impl LogStatements {
+    fn new(table: &Table) -> Self {
+        let log = table.quoted(DIALECT.quote, "_migrations");
+        Self::from_template(&DIALECT.template().with("log", log))
+    }
+}
+
+/// Longest wait for another process that migrates.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Pause before the next look whether another process still migrates.
+const LOCK_POLL: Duration = Duration::from_millis(50);
 
 /// Runs the migrations to their end, even if the caller is cancelled: a statement that is dropped half way would leave
 /// a connection of the pool out of step.
@@ -43,16 +65,7 @@ async fn migrate(
     // The lock belongs to the session. If the future is dropped half way, the connection must not return to the pool
     // with it.
     let mut connection = connection.detach();
-    let locked: Option<i64> = sqlx::query_scalar(
-        "SELECT GET_LOCK(CONCAT('idem ', SHA1(CONCAT_WS('.', COALESCE(?, DATABASE()), ?))), ?)",
-    )
-    .bind(table.schema.as_deref())
-    .bind(&*table.name)
-    .bind(PATIENCE)
-    .fetch_one(&mut connection)
-    .await
-    .map_err(error)?;
-    if locked != Some(1) {
+    if !lock(&mut connection, table).await.map_err(error)? {
         return Err(StoreError::new(
             StoreErrorKind::Conflict,
             "another process has been migrating the tables for a minute, try again",
@@ -62,6 +75,25 @@ async fn migrate(
     // Closing the connection releases the lock. An error of the close loses nothing.
     let _ = sqlx::Connection::close(connection).await;
     applied
+}
+
+/// Waits until no other process migrates. Returns false if that takes too long. A statement that waits in the server for
+/// a second would be logged as slow.
+async fn lock(connection: &mut MySqlConnection, table: &Table) -> Result<bool, sqlx::Error> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let locked: Option<i64> = sqlx::query_scalar(
+            "SELECT GET_LOCK(CONCAT('idem ', SHA1(CONCAT_WS('.', COALESCE(?, DATABASE()), ?))), 0)",
+        )
+        .bind(table.schema.as_deref())
+        .bind(&*table.name)
+        .fetch_one(&mut *connection)
+        .await?;
+        if locked == Some(1) || Instant::now() >= deadline {
+            return Ok(locked == Some(1));
+        }
+        tokio::time::sleep(LOCK_POLL).await;
+    }
 }
 
 /// Rejects connections without autocommit: each transition of a record is a statement that has to commit on its own, so
@@ -89,26 +121,22 @@ async fn apply(
     migrations: &Migrations,
 ) -> Result<(), StoreError> {
     for version in missing(connection, table, migrations).await? {
-        let log = log(table);
-        let make = format!(
-            "CREATE TABLE IF NOT EXISTS {log} \
-             (version INT NOT NULL PRIMARY KEY, applied_at BIGINT NOT NULL) ENGINE = InnoDB"
-        );
+        let log = LogStatements::new(table);
         let statements = migrations.versions[version].replace(
             &format!("`{}", migrations.table),
             table.quoted(DIALECT.quote, "").trim_end_matches('`'),
         );
-        let enter = format!(
-            "INSERT INTO {log} (version, applied_at) VALUES ({}, {})",
-            version + 1,
-            DIALECT.now
-        );
-        for statements in [make, statements, enter] {
-            sqlx::raw_sql(AssertSqlSafe(statements))
+        for statements in [log.create.text(), AssertSqlSafe(statements).into_sql_str()] {
+            sqlx::raw_sql(statements)
                 .execute(&mut *connection)
                 .await
                 .map_err(error)?;
         }
+        let enter = log.enter.query().number(version as i64 + 1);
+        sqlx::raw_sql(enter.literal())
+            .execute(&mut *connection)
+            .await
+            .map_err(error)?;
     }
     Ok(())
 }
@@ -119,12 +147,10 @@ async fn missing(
     table: &Table,
     migrations: &Migrations,
 ) -> Result<std::ops::Range<usize>, StoreError> {
-    let statement = format!("SELECT count(*) FROM {}", log(table));
-    let applied = match sqlx::query_scalar::<_, i64>(AssertSqlSafe(statement))
-        .fetch_one(connection)
-        .await
-        .map_err(error)
-    {
+    let statements = LogStatements::new(table);
+    let query = statements.count.query().build::<MySql>();
+    let counted = query.fetch_one(connection).await;
+    let applied = match counted.and_then(|row| row.number(0)).map_err(error) {
         Ok(applied) => applied as usize,
         Err(error) if is_about_a_table(&error) => 0,
         Err(error) => return Err(error),
@@ -135,11 +161,18 @@ async fn missing(
 fn is_about_a_table(error: &StoreError) -> bool {
     std::error::Error::source(error)
         .and_then(|source| source.downcast_ref::<sqlx::Error>())
-        .and_then(super::number)
-        == Some(super::NO_SUCH_TABLE)
+        .and_then(errors::number)
+        == Some(errors::NO_SUCH_TABLE)
 }
 
-/// Name of the table of applied versions.
-fn log(table: &Table) -> String {
-    table.quoted(DIALECT.quote, "_migrations")
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sql::check_statements;
+
+    #[test]
+    fn statements_are_those_of_the_file() {
+        let statements = LogStatements::new(&Table::default());
+        check_statements(LogStatements::FILE, &statements.each());
+    }
 }

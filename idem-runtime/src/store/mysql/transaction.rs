@@ -5,16 +5,16 @@ use std::time::Duration;
 use sqlx::MySql;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 
-use super::{
-    Executed, Executor, InsertResult, LOCKED, MySqlStore, claim_existing, connections, error,
-    insert, number, try_take_over,
-};
+use super::claiming::{Executor, InsertResult, claim_existing, insert, try_take_over};
+use super::connections::Executed;
+use super::errors::{LOCKED, error, number};
+use super::{MySqlStore, connections};
 use crate::error::StoreError;
 use crate::record::{Observation, Outcome, Owner, Record};
 use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query};
 use crate::store::{ClaimInTransaction, ClaimRequest, FencedWrite, TransactionalStore};
 
-sql::transactions!(lends MySqlConnection);
+sql::transactions!(lends MySqlStore, MySql, MySqlConnection);
 
 impl Backend for InTransaction<'_, MySqlStore, MySqlConnection> {
     type Row = MySqlRow;
@@ -58,7 +58,7 @@ const PRECHECK_TIMEOUT: Duration = Duration::from_millis(200);
 /// Result of trying to lock a row.
 enum LockAttempt {
     /// The lock is acquired. Contains the record, if it exists.
-    Held(Option<Box<Record>>),
+    Acquired(Option<Box<Record>>),
     Locked,
 }
 
@@ -67,7 +67,7 @@ impl LockAttempt {
         match executed {
             Ok(Executed { rows, .. }) => {
                 let record = rows.first().map(sql::text_row::record).transpose()?;
-                Ok(Self::Held(record.map(Box::new)))
+                Ok(Self::Acquired(record.map(Box::new)))
             }
             Err(error) if number(&error).is_some_and(|it| LOCKED.contains(&it)) => Ok(Self::Locked),
             Err(source) => Err(error(source)),
@@ -95,7 +95,7 @@ impl TransactionalStore for MySqlStore {
         let query = self.statements.lock.query();
         let query = query.bytes(&claim.id.as_bytes()[..]);
         match LockAttempt::of(connections::run(&self.pool, &query).await)? {
-            LockAttempt::Held(record) => Ok(record.filter(|it| has_ended(it)).map(existing)),
+            LockAttempt::Acquired(record) => Ok(record.filter(|it| has_ended(it)).map(existing)),
             // Concurrent pre-checks conflict here as well.
             LockAttempt::Locked => match sql::read_current(self, &claim.id)
                 .await?
@@ -156,13 +156,13 @@ impl InTransaction<'_, MySqlStore, MySqlConnection> {
         let query = self.store.statements.lock.query();
         let query = query.bytes(&claim.id.as_bytes()[..]);
         let record = match LockAttempt::of(self.execute(&query).await)? {
-            LockAttempt::Held(None) => return Ok(None),
-            LockAttempt::Held(Some(record)) => record,
+            LockAttempt::Acquired(None) => return Ok(None),
+            LockAttempt::Acquired(Some(record)) => record,
             LockAttempt::Locked => {
                 return Ok(Some(ClaimInTransaction::Locked { fingerprint: None }));
             }
         };
-        let outcome = if record.is_expired() || sql::is_claimable(&record, claim) {
+        let outcome = if record.is_expired() || claim.may_claim(&record) {
             claim_existing(self, claim).await?
         } else if let Some(observed) = observed {
             try_take_over(self, observed, claim).await?

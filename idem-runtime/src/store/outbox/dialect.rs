@@ -4,15 +4,26 @@ use sqlx::Pool;
 
 use crate::error::StoreError;
 use crate::store::outbox::DEFAULT_TABLE;
-use crate::store::sql::{Dialect, Migrations, Query, Readable, Table};
+use crate::store::sql::{Dialect, Migrations, Query, Readable, Table, Template};
 
 /// The operations of an outbox that differ between databases.
 pub(super) trait OutboxDialect: sqlx::Database<Row: Readable> {
     const DIALECT: Dialect;
+    /// File with the parts and statements of this dialect.
+    const SQL: &'static str;
     /// True if a statement that writes can return rows.
     const RETURNS_ROWS: bool;
     /// True if only one writer at a time can write to the database.
     const ONE_WRITER: bool;
+
+    /// Template for statements on messages.
+    fn template(table: &Table) -> Template {
+        Self::DIALECT
+            .template()
+            .with_parts(include_str!("statements.sql"))
+            .with_parts(Self::SQL)
+            .with("messages", table.quoted(Self::DIALECT.quote, ""))
+    }
 
     /// Runs a statement and returns its rows. The statement is driven to its end even if one row is enough: the commit
     /// comes after the last row.
@@ -61,11 +72,12 @@ macro_rules! on_pool {
 }
 
 macro_rules! outbox_dialect {
-    ($feature:literal, $database:ty, $module:ident, $retry:ident, $migration:literal, $returns_rows:literal,
+    ($name:literal, $sql:literal, $database:ty, $module:ident, $retry:ident, $returns_rows:literal,
      $one_writer:literal) => {
-        #[cfg(feature = $feature)]
+        #[cfg(feature = $name)]
         impl OutboxDialect for $database {
             const DIALECT: Dialect = crate::store::$module::statements::DIALECT;
+            const SQL: &'static str = include_str!($sql);
             const RETURNS_ROWS: bool = $returns_rows;
             const ONE_WRITER: bool = $one_writer;
 
@@ -91,7 +103,7 @@ macro_rules! outbox_dialect {
                     table: DEFAULT_TABLE,
                     versions: &[include_str!(concat!(
                         "../../../migrations/",
-                        $migration,
+                        $name,
                         "/outbox/0001_outbox.sql"
                     ))],
                 };
@@ -103,28 +115,28 @@ macro_rules! outbox_dialect {
 
 outbox_dialect!(
     "sqlite",
+    "sqlite.sql",
     sqlx::Sqlite,
     sqlite,
     retry_busy,
-    "sqlite",
     true,
     true
 );
 outbox_dialect!(
     "postgres",
+    "postgres.sql",
     sqlx::Postgres,
     postgres,
     retry_conflicts,
-    "postgres",
     true,
     false
 );
 outbox_dialect!(
     "mysql",
+    "mysql.sql",
     sqlx::MySql,
     mysql,
     retry_undone,
-    "mysql",
     false,
     false
 );

@@ -3,8 +3,10 @@
 use std::sync::OnceLock;
 
 use crate::error::{StoreError, StoreErrorKind};
+use crate::store::outbox::dialect::OutboxDialect;
+use crate::store::outbox::statements::InsertStatements;
 use crate::store::outbox::{Envelope, TableName, unreadable};
-use crate::store::sql::{Dialect, Placeholders, Query, Readable, Statement, Table, span};
+use crate::store::sql::{Query, Readable, Table, Template, span};
 
 /// Connection on which messages can be enqueued: `SqliteConnection`, `PgConnection` or `MySqlConnection` of sqlx. The
 /// message becomes visible when the open transaction of the connection commits.
@@ -55,12 +57,6 @@ pub(crate) struct Inserts {
     of_kind: [OnceLock<InsertStatements>; 3],
 }
 
-#[derive(Debug)]
-struct InsertStatements {
-    insert: Statement,
-    find: Statement,
-}
-
 /// Maximum number of tries of an insert that conflicts with a message which is then deleted.
 const MAX_CONFLICTS: u32 = 8;
 
@@ -80,9 +76,9 @@ impl Inserts {
         same_payload: impl Fn(&str, &str) -> bool + Sync,
     ) -> Result<Enqueued, StoreError> {
         let mut connection = connection.any_connection();
-        let (number, dialect) = connection.index_and_dialect();
+        let (number, template) = connection.index_and_template();
         let statements =
-            self.of_kind[number].get_or_init(|| InsertStatements::new(dialect, &self.table));
+            self.of_kind[number].get_or_init(|| InsertStatements::new(&template(&self.table)));
         for _ in 0..MAX_CONFLICTS {
             let query = statements
                 .insert
@@ -116,28 +112,6 @@ impl Inserts {
             StoreErrorKind::Conflict,
             "a message with the same key was inserted and deleted at each try, try again",
         ))
-    }
-}
-
-impl InsertStatements {
-    fn new(dialect: &Dialect, table: &Table) -> Self {
-        let now = dialect.now;
-        let messages = table.quoted(dialect.quote, "");
-        // In a transaction of MySQL, a plain read may not see the message with which the insert conflicted.
-        let (otherwise, latest) = match dialect.placeholders {
-            Placeholders::InOrder => ("", " LOCK IN SHARE MODE"),
-            Placeholders::Numbered(_) => (" ON CONFLICT (message_key) DO NOTHING", ""),
-        };
-        let sql = |text: String| Statement::new(&text, dialect.placeholders);
-        Self {
-            insert: sql(format!(
-                "INSERT INTO {messages} (message_key, topic, ordering_key, payload, headers, state, attempt, due_at, \
-                 enqueued_at) VALUES (?1, ?2, ?3, ?4, ?5, 'waiting', 0, {now} + ?6, {now}){otherwise}"
-            )),
-            find: sql(format!(
-                "SELECT message_key, topic, coalesce(ordering_key, ''), payload FROM {messages} WHERE message_key = ?1{latest}"
-            )),
-        }
     }
 }
 
@@ -185,12 +159,12 @@ macro_rules! kinds {
         )*
 
         impl AnyConnection<'_> {
-            /// Index of this kind of connection, and its dialect.
-            fn index_and_dialect(&self) -> (usize, &'static Dialect) {
+            /// Index of this kind of connection, and the template of its statements for a table.
+            fn index_and_template(&self) -> (usize, fn(&Table) -> Template) {
                 match self.0 {
                     $(
                         #[cfg(feature = $feature)]
-                        ConnectionKind::$variant(_) => ($number, &crate::store::$module::statements::DIALECT),
+                        ConnectionKind::$variant(_) => ($number, <$database as OutboxDialect>::template),
                     )*
                 }
             }

@@ -1,93 +1,139 @@
 //! Statements on messages, in the dialect of the database.
 
-mod polling;
+use crate::store::outbox::dialect::OutboxDialect;
+use crate::store::outbox::{BATCH, WINDOW};
+use crate::store::sql::{Statement, Table, Template, declare_statements, statement_in};
 
-use crate::store::outbox::{BATCH, COLUMNS};
-use crate::store::sql::{Dialect, Placeholders, Statement, Table};
-
-pub(crate) use polling::Polling;
-
-/// Statements for one table.
-#[derive(Debug)]
-pub(super) struct OutboxStatements {
-    pub(super) renew: Statement,
-    pub(super) delete: Statement,
-    pub(super) deliver: Statement,
-    pub(super) give_back: Statement,
-    pub(super) park: Statement,
-    pub(super) attempt: Statement,
-    pub(super) parked: Statement,
-    pub(super) requeue: Statement,
-    pub(super) discard: Statement,
-    pub(super) purge: Statement,
-    pub(super) count: Statement,
-    /// Claims those messages of a batch of ids that were not claimed since they were read.
-    pub(super) take: Statement,
-    /// Reads those messages of a batch of ids that have this claim id.
-    pub(super) taken: Statement,
+declare_statements! {
+    /// Statements for one table.
+    pub(super) struct OutboxStatements {
+        /// Deletes delivered messages whose retention is over.
+        pub(super) purge: Statement,
+    }
+    from "statements.sql" {
+        renew,
+        delete,
+        deliver,
+        give_back,
+        park,
+        attempt,
+        parked,
+        requeue,
+        discard,
+        count,
+        /// Claims those messages of a batch of ids that were not claimed since they were read.
+        take,
+        /// Reads those messages of a batch of ids that have this claim id.
+        taken,
+    }
 }
 
 impl OutboxStatements {
-    pub(super) fn new(dialect: &Dialect, table: &Table) -> Self {
-        let now = dialect.now;
-        let messages = table.quoted(dialect.quote, "");
-        let sql = |text: String| Statement::new(&text, dialect.placeholders);
-        let update = |rest: String| sql(format!("UPDATE {messages} SET {rest}"));
-        let ids: Vec<_> = (1..=BATCH).map(|number| format!("?{number}")).collect();
-        let ids = ids.join(", ");
-        let (claim_id, lease) = (BATCH + 1, BATCH + 2);
-        let expired = format!("purge_after <= {now}");
-        Self {
-            renew: update(format!(
-                "due_at = {now} + ?3 WHERE id = ?1 AND claim_id = ?2"
-            )),
-            delete: sql(format!(
-                "DELETE FROM {messages} WHERE id = ?1 AND claim_id = ?2"
-            )),
-            deliver: update(format!(
-                "state = 'delivered', claim_id = NULL, due_at = NULL, purge_after = {now} + ?3 \
-                 WHERE id = ?1 AND claim_id = ?2"
-            )),
-            give_back: update(format!(
-                "claim_id = NULL, due_at = {now} + ?3, last_error = ?4 WHERE id = ?1 AND claim_id = ?2"
-            )),
-            park: update(format!(
-                "state = 'parked', claim_id = NULL, due_at = NULL, parked_at = {now}, last_error = ?3 \
-                 WHERE id = ?1 AND claim_id = ?2"
-            )),
-            attempt: sql(format!("SELECT attempt FROM {messages} WHERE id = ?1")),
-            parked: sql(format!(
-                "SELECT {COLUMNS} FROM {messages} WHERE parked_at IS NOT NULL AND id > ?1 ORDER BY id LIMIT ?2"
-            )),
-            requeue: update(format!(
-                "state = 'waiting', due_at = {now}, attempt = 0, parked_at = NULL \
-                 WHERE message_key = ?1 AND state = 'parked'"
-            )),
-            discard: sql(format!(
-                "DELETE FROM {messages} WHERE message_key = ?1 AND state = 'parked'"
-            )),
-            purge: sql(match dialect.placeholders {
-                Placeholders::InOrder => format!("DELETE FROM {messages} WHERE {expired} LIMIT ?1"),
-                Placeholders::Numbered(_) => format!(
-                    "DELETE FROM {messages} WHERE id IN \
-                     (SELECT id FROM {messages} WHERE {expired} ORDER BY purge_after LIMIT ?1)"
-                ),
-            }),
-            count: sql(format!(
-                "SELECT waiting.number, parked.number, waiting.oldest FROM \
-                 (SELECT count(*) AS number, coalesce({now} - min(enqueued_at), 0) AS oldest FROM \
-                   (SELECT enqueued_at FROM {messages} WHERE due_at IS NOT NULL AND ordering_key IS NULL \
-                     UNION ALL SELECT enqueued_at FROM {messages} \
-                       WHERE due_at IS NOT NULL AND ordering_key IS NOT NULL) AS both_kinds) AS waiting, \
-                 (SELECT count(*) AS number FROM {messages} WHERE parked_at IS NOT NULL) AS parked"
-            )),
-            take: update(format!(
-                "attempt = attempt + 1, claim_id = ?{claim_id}, due_at = {now} + ?{lease} \
-                 WHERE id IN ({ids}) AND due_at <= {now}"
-            )),
-            taken: sql(format!(
-                "SELECT {COLUMNS} FROM {messages} WHERE id IN ({ids}) AND claim_id = ?{claim_id}"
-            )),
+    pub(super) fn new<DB: OutboxDialect>(table: &Table) -> Self {
+        let template = DB::template(table)
+            .with("batch", parameters(1, BATCH))
+            .with("claim_id_after_batch", (BATCH + 1).to_string())
+            .with("lease_after_batch", (BATCH + 2).to_string());
+        let purge = template.statement(const { statement_in(DB::SQL, "purge") });
+        Self::from_template(&template, purge)
+    }
+}
+
+declare_statements! {
+    /// Statements that enqueue messages in one table.
+    pub(super) struct InsertStatements {}
+    from "statements.sql" {
+        insert,
+        find,
+    }
+}
+
+impl InsertStatements {
+    pub(super) fn new(template: &Template) -> Self {
+        Self::from_template(template)
+    }
+}
+
+declare_statements! {
+    /// Statements that poll for some topics.
+    pub(crate) struct Polling {
+        pub(super) topics: Box<[Box<str>]>,
+        /// Claims messages of a topic.
+        pub(super) claim: Statement,
+        /// Claims the first message of an ordering key.
+        pub(super) claim_next: Statement,
+    }
+    from "statements.sql" {
+        /// Counts claimable messages by topic.
+        due,
+        /// Reads the ordering key after another one, and checks whether its first message is claimable.
+        next_key,
+    }
+}
+
+impl Polling {
+    pub(super) fn new<DB: OutboxDialect>(
+        table: &Table,
+        topics: &[&str],
+        skip_parked: bool,
+    ) -> Self {
+        let is_claimable = match skip_parked {
+            true => "{is_first_or_behind_parked}",
+            false => "{is_first}",
+        };
+        let due = (1..=topics.len()).map(|topic| format!("{{due_of_topic:?{topic}}}"));
+        let template = DB::template(table)
+            .with("is_claimable", is_claimable)
+            .with(
+                "due_of_each_topic",
+                due.collect::<Vec<_>>().join(" UNION ALL "),
+            )
+            .with("topics_from_2", parameters(2, topics.len()))
+            .with("topics_from_4", parameters(4, topics.len()))
+            .with("window_size", WINDOW.to_string())
+            .with("candidates", (4 * BATCH).to_string());
+        let topics = topics.iter().map(|topic| (*topic).into()).collect();
+        let claim = template.statement(const { statement_in(DB::SQL, "claim") });
+        let claim_next = template.statement(const { statement_in(DB::SQL, "claim_next") });
+        Self::from_template(&template, topics, claim, claim_next)
+    }
+}
+
+/// List of this many parameters, from this number on.
+fn parameters(from: usize, count: usize) -> String {
+    let listed: Vec<_> = (from..from + count).map(|it| format!("?{it}")).collect();
+    listed.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sql::check_statements;
+
+    fn check<DB: OutboxDialect>() {
+        let table = Table::default();
+        let statements = OutboxStatements::new::<DB>(&table);
+        let inserts = InsertStatements::new(&DB::template(&table));
+        for skip_parked in [false, true] {
+            let polling = Polling::new::<DB>(&table, &["a", "b"], skip_parked);
+            let shared = [inserts.each(), statements.each(), polling.each()];
+            check_statements(OutboxStatements::FILE, &shared.concat());
+            let of_dialect = [
+                ("claim", &polling.claim),
+                ("claim_next", &polling.claim_next),
+                ("purge", &statements.purge),
+            ];
+            check_statements(DB::SQL, &of_dialect);
         }
+    }
+
+    #[test]
+    fn statements_are_those_of_the_files() {
+        #[cfg(feature = "sqlite")]
+        check::<sqlx::Sqlite>();
+        #[cfg(feature = "postgres")]
+        check::<sqlx::Postgres>();
+        #[cfg(feature = "mysql")]
+        check::<sqlx::MySql>();
     }
 }

@@ -33,7 +33,7 @@ impl BatchExecutor for ClaimBatch {
         let operations: Vec<_> = each().map(|it| it.identity.operation.as_str()).collect();
         let keys: Vec<_> = each().map(|it| it.identity.key.as_str()).collect();
         let fingerprints: Vec<_> = each().map(|it| &it.fingerprint.as_bytes()[..]).collect();
-        let tokens: Vec<_> = each().map(|it| &it.claim_id.as_bytes()[..]).collect();
+        let claim_ids: Vec<_> = each().map(|it| &it.claim_id.as_bytes()[..]).collect();
         let leases: Vec<_> = each().map(|it| sql::span(it.lease)).collect();
         let retentions: Vec<_> = each().map(|it| sql::span(it.retention)).collect();
         let on_crash: Vec<_> = each().map(|it| it.on_crash.as_str()).collect();
@@ -44,7 +44,7 @@ impl BatchExecutor for ClaimBatch {
                 .bind(&operations)
                 .bind(&keys)
                 .bind(&fingerprints)
-                .bind(&tokens)
+                .bind(&claim_ids)
                 .bind(&leases)
                 .bind(&retentions)
                 .bind(&on_crash)
@@ -66,8 +66,8 @@ impl BatchExecutor for CompletionBatch {
         let owners = || batch.iter().map(|((owner, _), _)| owner);
         let outcomes = || batch.iter().map(|((_, outcome), _)| outcome);
         let ids: Vec<_> = owners().map(|it| &it.id.as_bytes()[..]).collect();
-        let tokens: Vec<_> = owners().map(|it| &it.claim_id.as_bytes()[..]).collect();
-        let grants: Vec<_> = owners().map(|it| it.fencing_token.number()).collect();
+        let claim_ids: Vec<_> = owners().map(|it| &it.claim_id.as_bytes()[..]).collect();
+        let fencing_tokens: Vec<_> = owners().map(|it| it.fencing_token.number()).collect();
         let states: Vec<_> = outcomes().map(|it| it.state().as_str()).collect();
         let codecs: Vec<_> = outcomes()
             .map(|it| it.payload().map(|it| &*it.codec))
@@ -78,8 +78,8 @@ impl BatchExecutor for CompletionBatch {
         let rows = rows(&self.0.pool, || {
             sqlx::query(self.0.statements.complete_all.text())
                 .bind(&ids)
-                .bind(&tokens)
-                .bind(&grants)
+                .bind(&claim_ids)
+                .bind(&fencing_tokens)
                 .bind(&states)
                 .bind(&codecs)
                 .bind(&payloads)
@@ -95,20 +95,20 @@ async fn rows<'q>(pool: &PgPool, query: impl Fn() -> Query<'q>) -> Result<Vec<Pg
         .map_err(error)
 }
 
-/// Responds to each request from its row, whose column `place` contains the position of the request.
+/// Responds to each request from its row, which has the position of the request in this column.
 fn respond<S, A>(
     batch: Vec<(S, Sender<A>)>,
     rows: &[PgRow],
-    place: usize,
+    column: usize,
     read: impl Fn(&PgRow, &S) -> Option<A>,
 ) {
     let mut pending: Vec<_> = batch.into_iter().map(Some).collect();
     for row in rows {
         let request = row
-            .number(place)
+            .number(column)
             .ok()
-            .and_then(|place| usize::try_from(place - 1).ok());
-        let request = request.and_then(|place| pending.get_mut(place)?.take());
+            .and_then(|position| usize::try_from(position - 1).ok());
+        let request = request.and_then(|position| pending.get_mut(position)?.take());
         if let Some((request, sender)) = request
             && let Some(response) = read(row, &request)
         {

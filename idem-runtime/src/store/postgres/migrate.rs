@@ -1,10 +1,13 @@
 //! Versions of the tables, and the migration of a database from one to the next.
 
-use sqlx::{AssertSqlSafe, PgPool};
+use std::time::Duration;
 
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres};
+
+use super::statements::DIALECT;
 use super::{error, retry_conflicts};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::sql::{self, Migrations, Table};
+use crate::store::sql::{self, Migrations, Readable as _, Table, declare_statements};
 
 /// Migrations of the tables of records.
 pub(super) const RECORDS: Migrations = Migrations {
@@ -14,8 +17,27 @@ pub(super) const RECORDS: Migrations = Migrations {
     )],
 };
 
+declare_statements! {
+    /// Statements on the table of applied versions.
+    struct LogStatements {}
+    from "migrate.sql" {
+        count,
+        create,
+        enter,
+    }
+}
+
+impl LogStatements {
+    fn new(table: &Table) -> Self {
+        let log = table.quoted(DIALECT.quote, "_migrations");
+        Self::from_template(&DIALECT.template().with("log", log))
+    }
+}
+
 /// Advisory lock that a migration holds: "idem" in ASCII.
 const LOCK: i64 = 0x6964_656d;
+/// Pause before the next look whether another process still migrates.
+const LOCK_POLL: Duration = Duration::from_millis(50);
 
 /// Runs the migrations to their end, even if the caller is cancelled: a `BEGIN` that is not awaited would leave a
 /// transaction open on a connection of the pool.
@@ -58,10 +80,12 @@ async fn migrate(pool: &PgPool, table: &Table, migrations: &Migrations) -> Resul
 }
 
 async fn applied(pool: &PgPool, table: &Table) -> Result<usize, StoreError> {
-    let statement = format!("SELECT count(*) FROM {}", table.quoted('"', "_migrations"));
-    retry_conflicts(|| sqlx::query_scalar(AssertSqlSafe(statement.clone())).fetch_one(pool))
+    let statements = LogStatements::new(table);
+    let query = statements.count.query();
+    retry_conflicts(|| query.build::<Postgres>().fetch_one(pool))
         .await
-        .map(|count: i64| count as usize)
+        .and_then(|row| row.number(0))
+        .map(|count| count as usize)
         .map_err(error)
 }
 
@@ -77,10 +101,11 @@ async fn apply(
     let mut transaction = pool
         .begin_with("BEGIN ISOLATION LEVEL READ COMMITTED")
         .await?;
-    sqlx::query("SELECT pg_advisory_xact_lock($1)")
-        .bind(LOCK)
+    // Otherwise each "already exists, skipping" is a line in the log of the application, although it is expected.
+    sqlx::raw_sql("SET LOCAL client_min_messages TO warning")
         .execute(&mut *transaction)
         .await?;
+    lock(&mut transaction).await?;
     if let Some(schema) = &table.schema {
         sqlx::raw_sql(AssertSqlSafe(format!(
             "SET LOCAL search_path TO \"{schema}\""
@@ -88,19 +113,13 @@ async fn apply(
         .execute(&mut *transaction)
         .await?;
     }
-    let log = table.quoted('"', "_migrations");
-    let make = format!(
-        "CREATE TABLE IF NOT EXISTS {log} (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL)"
-    );
-    sqlx::raw_sql(AssertSqlSafe(make))
+    let statements = LogStatements::new(table);
+    sqlx::raw_sql(statements.create.text())
         .execute(&mut *transaction)
         .await?;
-    let enter = format!(
-        "INSERT INTO {log} (version, applied_at) VALUES ($1, (extract(epoch FROM now()) * 1000000)::bigint) \
-         ON CONFLICT (version) DO NOTHING"
-    );
-    let entered = sqlx::query(AssertSqlSafe(enter))
-        .bind(version as i64 + 1)
+    let enter = statements.enter.query().number(version as i64 + 1);
+    let entered = enter
+        .build::<Postgres>()
         .execute(&mut *transaction)
         .await?
         .rows_affected();
@@ -111,4 +130,30 @@ async fn apply(
             .await?;
     }
     transaction.commit().await
+}
+
+/// Waits until no other process migrates. A statement that waits in the server for a second would be logged as slow.
+async fn lock(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    loop {
+        let locked: bool = sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)")
+            .bind(LOCK)
+            .fetch_one(&mut *connection)
+            .await?;
+        if locked {
+            return Ok(());
+        }
+        tokio::time::sleep(LOCK_POLL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sql::check_statements;
+
+    #[test]
+    fn statements_are_those_of_the_file() {
+        let statements = LogStatements::new(&Table::default());
+        check_statements(LogStatements::FILE, &statements.each());
+    }
 }

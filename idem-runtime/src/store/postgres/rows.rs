@@ -12,23 +12,10 @@ use crate::store::sql::{
 };
 use crate::store::status::Status;
 
-macro_rules! content {
-    () => {
-        "fingerprint, state, claim_id, fencing_token, attempt, lease_until, retention, on_crash, codec, payload, \
-         first_claimed_at, ended_at"
-    };
-}
-
-/// Columns that [`record`] reads, in its order; the time of reading comes last.
-pub(super) const COLUMNS: &str = concat!("id, scope, operation, idempotency_key, ", content!());
-
-/// Columns without those of the identity, for [`record_for`].
-pub(super) const CONTENT: &str = content!();
-
-/// Number of columns in [`CONTENT`].
+/// Number of columns in the part `content` of the statements: those of a record without its identity.
 pub(super) const CONTENT_LEN: usize = 12;
 
-/// Reads the record in a row of [`COLUMNS`] and the time of reading.
+/// Reads the record in a row of the part `record` of the statements.
 pub(super) fn record<R: Readable>(row: &R) -> Result<Record, StoreError> {
     let bytes = row.bytes(0).map_err(unreadable)?;
     let id = RecordId::from_bytes(bytes.try_into().map_err(|_| corrupt("id"))?);
@@ -42,8 +29,8 @@ pub(super) fn record<R: Readable>(row: &R) -> Result<Record, StoreError> {
     content(row, 4, id, identity)
 }
 
-/// Reads the record in a row of [`CONTENT`] and the time of reading, given that the id is that of the claim. Returns
-/// `None` if all columns of [`CONTENT`] are null.
+/// Reads the record in a row of the part `content` and the time of reading, given that the id is that of the claim.
+/// Returns `None` if all columns of the part are null.
 pub(super) fn record_for<R: Readable>(
     row: &R,
     claim: &ClaimRequest,
@@ -54,7 +41,7 @@ pub(super) fn record_for<R: Readable>(
         .transpose()
 }
 
-/// Reads the record in a row that has [`CONTENT`] and the time of reading from this column on.
+/// Reads the record in a row that has the part `content` and the time of reading from this column on.
 fn content<R: Readable>(
     row: &R,
     first: usize,

@@ -77,7 +77,7 @@ impl InTransaction<'_, PostgresStore, PgConnection> {
             ClaimRow::IdMismatch => return Err(id_mismatch(self, claim).await),
             ClaimRow::Record(record) => record,
         };
-        let answer = if record.is_expired() || sql::is_claimable(&record, claim) {
+        let answer = if record.is_expired() || claim.may_claim(&record) {
             sql::claim_returning(self, sql::claim_query(claim_again, claim)).await?
         } else if let Some(observed) = observed {
             sql::try_take_over(self, take_over, observed, claim).await?

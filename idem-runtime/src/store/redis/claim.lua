@@ -31,7 +31,7 @@ end
 -- The Redis key determines scope, operation and idempotency key: requests differ only in their fingerprints.
 if REQUEST == CLAIMED_REQUEST then
     if record.state == 'running' and record.claim_id == claim_id then
-        record.lease_until = lease_until
+        record.lease_until, record.retention = lease_until, retention
         return write(record)
     end
     local free = record.state == 'released'

@@ -1,6 +1,6 @@
 //! Connections to a cluster, which are replaced if the cluster no longer answers.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::cluster::ClusterClient;
@@ -8,6 +8,7 @@ use redis::cluster_async::ClusterConnection;
 use tokio::time::Instant;
 
 use super::renewal::{Epoch, Renewals};
+use crate::mutex::lock;
 
 /// Connections to a cluster. Clones share them.
 #[derive(Clone)]
@@ -34,7 +35,8 @@ const SILENT_FOR: Duration = Duration::from_secs(2);
 const FAILING_FOR: Duration = Duration::from_secs(10);
 /// Time without a failed call after which the failures of [`FAILING_FOR`] are counted from zero.
 const FAILURES_APART: Duration = Duration::from_secs(5);
-/// Minimum wait of a call that its caller cancels to count as unanswered.
+/// Minimum wait of a call that its caller cancels to count as unanswered. It is never counted as a failure: the answer
+/// of a slow server might have arrived.
 const LEFT_AFTER: Duration = Duration::from_millis(500);
 /// Time limit of a new connection. The client waits two seconds for a node that does not answer, twice, and for the
 /// slots between the two.
@@ -133,15 +135,22 @@ impl ClusterCall<'_> {
 
 impl Drop for ClusterCall<'_> {
     fn drop(&mut self) {
-        let counts = match self.end {
-            End::Answered => {
-                lock(&self.current.failures).answered(Instant::now());
-                return;
+        let now = Instant::now();
+        let is_stuck = {
+            let mut failures = lock(&self.current.failures);
+            match self.end {
+                End::Answered => {
+                    failures.answered(now);
+                    false
+                }
+                End::Failed => failures.failed(self.begun_at, now),
+                End::Left => {
+                    now.duration_since(self.begun_at) >= LEFT_AFTER
+                        && failures.unanswered(self.begun_at)
+                }
             }
-            End::Failed => true,
-            End::Left => self.begun_at.elapsed() >= LEFT_AFTER,
         };
-        if counts && lock(&self.current.failures).one_more(self.begun_at, Instant::now()) {
+        if is_stuck {
             self.cluster.renew(self.current.epoch);
         }
     }
@@ -163,8 +172,18 @@ impl Failures {
         self.silent_since = None;
     }
 
-    /// Records an unanswered call. Returns true if the connection has to be replaced.
-    fn one_more(&mut self, begun_at: Instant, now: Instant) -> bool {
+    /// Records a call that failed. Returns true if the connection has to be replaced.
+    fn failed(&mut self, begun_at: Instant, now: Instant) -> bool {
+        let first = match self.series {
+            Some((first, last)) if now.duration_since(last) <= FAILURES_APART => first,
+            _ => now,
+        };
+        self.series = Some((first, now));
+        self.unanswered(begun_at) || now.duration_since(first) >= FAILING_FOR
+    }
+
+    /// Records a call without an answer. Returns true if the connection has to be replaced.
+    fn unanswered(&mut self, begun_at: Instant) -> bool {
         // A call may have begun before another one was answered. Calls that waited for the same slow script began
         // together.
         let silent_from = self.answered_at.map_or(begun_at, |it| it.max(begun_at));
@@ -172,19 +191,8 @@ impl Failures {
             .silent_since
             .map_or(silent_from, |it| it.min(silent_from));
         self.silent_since = Some(silent_since);
-        let first = match self.series {
-            Some((first, last)) if now.duration_since(last) <= FAILURES_APART => first,
-            _ => now,
-        };
-        self.series = Some((first, now));
         begun_at.saturating_duration_since(silent_since) >= SILENT_FOR
-            || now.duration_since(first) >= FAILING_FOR
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change is made as a whole, so the data is valid even after a panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -199,12 +207,12 @@ mod tests {
         let now = Instant::now();
         // All calls that arrive while the script runs, and time out in the middle of it.
         for after in (0..1900).map(Duration::from_millis) {
-            assert!(!failures.one_more(now + after, now + after + TIMEOUT));
+            assert!(!failures.failed(now + after, now + after + TIMEOUT));
         }
         failures.answered(now + SILENT_FOR);
         for after in (0..1900).map(Duration::from_millis) {
             let begun_at = now + SILENT_FOR + after;
-            assert!(!failures.one_more(begun_at, begun_at + TIMEOUT));
+            assert!(!failures.failed(begun_at, begun_at + TIMEOUT));
         }
     }
 
@@ -212,12 +220,12 @@ mod tests {
     async fn a_connection_over_which_nothing_is_answered_is_replaced_after_some_seconds() {
         let mut failures = Failures::default();
         let now = Instant::now();
-        assert!(!failures.one_more(now, now + TIMEOUT));
-        assert!(failures.one_more(now + TIMEOUT, now + 2 * TIMEOUT));
+        assert!(!failures.failed(now, now + TIMEOUT));
+        assert!(failures.failed(now + TIMEOUT, now + 2 * TIMEOUT));
         // Each further call reports this as long as it lasts, and the renewals have their own pauses.
-        assert!(failures.one_more(now + 2 * TIMEOUT, now + 3 * TIMEOUT));
+        assert!(failures.failed(now + 2 * TIMEOUT, now + 3 * TIMEOUT));
         failures.answered(now + 3 * TIMEOUT);
-        assert!(!failures.one_more(now + 3 * TIMEOUT, now + 4 * TIMEOUT));
+        assert!(!failures.failed(now + 3 * TIMEOUT, now + 4 * TIMEOUT));
     }
 
     #[tokio::test(start_paused = true)]
@@ -228,7 +236,7 @@ mod tests {
         loop {
             // Another node answers throughout.
             failures.answered(now + TIMEOUT / 2);
-            let is_long = failures.one_more(now, now + TIMEOUT);
+            let is_long = failures.failed(now, now + TIMEOUT);
             now += TIMEOUT;
             if is_long {
                 break;
@@ -243,8 +251,22 @@ mod tests {
         let mut now = Instant::now();
         for _ in 0..100 {
             failures.answered(now);
-            assert!(!failures.one_more(now, now + TIMEOUT));
+            assert!(!failures.failed(now, now + TIMEOUT));
             now += FAILURES_APART + Duration::from_millis(1);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_that_leave_replace_nothing_while_others_are_answered() {
+        let mut failures = Failures::default();
+        let mut now = Instant::now();
+        for _ in 0..100 {
+            // A caller that waits for a slow replica leaves, and another caller gets an answer.
+            assert!(!failures.unanswered(now));
+            now += LEFT_AFTER;
+            failures.answered(now);
+        }
+        // The failures of the other rule start from zero.
+        assert!(!failures.failed(now, now + TIMEOUT));
     }
 }

@@ -2,11 +2,11 @@
 
 use redis::Value;
 
-use super::encode::{read_payload, read_request};
 use super::errors::{corrupt, unreadable};
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::{Record, Timestamp};
+use crate::record::{Payload, Record, Timestamp};
+use crate::store::encoding::read_request;
 use crate::store::status::{Status, number};
 use crate::store::{ClaimOutcome, ClaimRequest, SavedStep};
 
@@ -44,7 +44,7 @@ pub(super) fn saved_steps(answer: Value) -> Result<Option<Vec<SavedStep>>, Store
         let name = name.strip_prefix("step:").ok_or_else(|| corrupt("step"))?;
         saved_steps.push(SavedStep {
             name: name.to_owned(),
-            payload: read_payload(&fields.bytes("step")?).ok_or_else(|| corrupt("step"))?,
+            payload: Payload::from_bytes(&fields.bytes("step")?).ok_or_else(|| corrupt("step"))?,
         });
     }
     Ok(Some(saved_steps))
@@ -83,7 +83,9 @@ fn record(
     let status =
         Status::read(parts.next().ok_or_else(unreadable)?).map_err(|_| corrupt("status"))?;
     let (fingerprint, identity) = match (fields.0.next(), claim) {
-        (Some(Value::BulkString(request)), _) => read_request(&request)?,
+        (Some(Value::BulkString(request)), _) => {
+            read_request(&request).ok_or_else(|| corrupt("request"))?
+        }
         (Some(Value::Nil), Some(claim)) => (claim.fingerprint, claim.identity.clone()),
         _ => return Err(unreadable()),
     };
@@ -92,7 +94,7 @@ fn record(
         return Err(corrupt("request"));
     }
     let payload = match fields.next() {
-        Some(outcome) => Some(read_payload(&outcome).ok_or_else(|| corrupt("outcome"))?),
+        Some(outcome) => Some(Payload::from_bytes(&outcome).ok_or_else(|| corrupt("outcome"))?),
         None => None,
     };
     let read_at = Timestamp::from_micros(read_at);

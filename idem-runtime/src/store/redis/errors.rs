@@ -1,6 +1,7 @@
 //! Meaning of Redis' errors.
 
 use redis::{ErrorKind, RedisError};
+use tokio::task::JoinError;
 
 use crate::error::{StoreError, StoreErrorKind};
 
@@ -59,6 +60,11 @@ pub(super) fn is_of_a_replica(error: &RedisError) -> bool {
 fn refuses_wait(error: &RedisError) -> bool {
     let detail = error.detail();
     detail.is_some_and(|it| it.contains("WAIT cannot be used with replica"))
+}
+
+/// Returns the error for a task of the store that panicked.
+pub(super) fn task_failed(source: JoinError) -> StoreError {
+    StoreError::new(StoreErrorKind::Other, "a task of the store failed").with_source(source)
 }
 
 /// Returns the error for an answer that the scripts never give.
@@ -185,7 +191,7 @@ fn meaning_of_code(code: &str) -> Option<(StoreErrorKind, &'static str)> {
         "TRYAGAIN" => (Unavailable, "the cluster is moving this slot, try again"),
         "MOVED" | "ASK" | "CROSSSLOT" => (
             Other,
-            "the server is part of a cluster, connect with `RedisStore::open_cluster` or a `ClusterConnection` (feature \
+            "the server is part of a cluster, connect with `RedisStore::connect_cluster` or a `ClusterConnection` (feature \
              `redis-cluster`)",
         ),
         "BUSY" => (Conflict, "Redis is busy with somebody's script, try again"),

@@ -1,10 +1,12 @@
 //! Replacement of a connection: one renewal at a time, with growing pauses, in its own task.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::Instant;
+
+use crate::mutex::lock;
 
 /// Number of times that the connection was given up: an answer is about the connection of its own epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,8 +67,7 @@ impl Renewals {
     }
 
     fn lock(&self) -> MutexGuard<'_, Renewal> {
-        // Each change is made as a whole, so the data is valid even after a panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use redis::{Arg, Cmd, Script, cmd};
 
-use super::encode;
+use crate::key::hex;
 use crate::record::{Observation, Outcome, Owner, micros};
-use crate::store::ClaimRequest;
+use crate::store::{ClaimRequest, encoding};
 
 macro_rules! script {
     ($name:ident, $($file:literal),+) => {
@@ -83,20 +83,20 @@ impl ScriptCall {
     }
 
     pub(super) fn claim(self, claim: &ClaimRequest) -> Self {
-        self.text(&encode::claim_id(&claim.claim_id))
+        self.text(&hex::encode(claim.claim_id.as_bytes()))
             .number(span(claim.lease))
             .number(span(claim.retention))
             .text(claim.on_crash.as_str())
-            .bytes(&encode::request(&claim.fingerprint, &claim.identity))
+            .bytes(&encoding::request(&claim.fingerprint, &claim.identity))
     }
 
     pub(super) fn owner(self, owner: &Owner) -> Self {
-        self.text(&encode::claim_id(&owner.claim_id))
+        self.text(&hex::encode(owner.claim_id.as_bytes()))
             .number(owner.fencing_token.number())
     }
 
     pub(super) fn observation(self, observed: &Observation) -> Self {
-        let claim_id = observed.claim_id.as_ref().map(encode::claim_id);
+        let claim_id = observed.claim_id.map(|it| hex::encode(it.as_bytes()));
         self.text(observed.state.as_str())
             .text(claim_id.as_deref().unwrap_or("-"))
             .number(observed.fencing_token.number())
@@ -106,7 +106,7 @@ impl ScriptCall {
     pub(super) fn outcome(self, outcome: &Outcome) -> Self {
         let call = self.text(outcome.state().as_str());
         match outcome.payload() {
-            Some(payload) => call.bytes(&encode::payload(payload)),
+            Some(payload) => call.bytes(&payload.to_bytes()),
             None => call,
         }
     }

@@ -9,7 +9,7 @@ mod servers;
 
 use std::fmt;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -17,6 +17,8 @@ use tokio::sync::oneshot;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::yield_now;
 use tokio::time::timeout;
+
+use crate::mutex::lock;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(in crate::store) use servers::one_per_record;
@@ -169,7 +171,7 @@ impl<T: BatchExecutor> Batcher<T> {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue<T>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 }
 

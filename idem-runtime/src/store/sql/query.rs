@@ -65,7 +65,7 @@ impl Statement {
                         }
                     }
                 }
-                // This question mark is in a comment.
+                // This question mark is no parameter.
                 Err(_) => text.push('?'),
             }
             text.push_str(rest);
@@ -87,12 +87,12 @@ impl Statement {
         }
     }
 
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(in crate::store) fn text(&self) -> SqlStr {
         self.text.clone()
     }
 
-    #[cfg(test)]
+    #[cfg(any(feature = "mysql", test))]
     pub(in crate::store) fn as_str(&self) -> &str {
         self.text.as_str()
     }
@@ -196,8 +196,10 @@ impl<'q> Query<'q> {
                 }
                 Bound::Number(Some(number)) if number < 0 => write!(text, "({number})"),
                 Bound::Number(Some(number)) => write!(text, "{number}"),
-                Bound::Text(Some(words)) => write!(text, "_utf8mb4 X'{}'", hex(words.as_bytes())),
-                Bound::Bytes(Some(bytes)) => write!(text, "X'{}'", hex(bytes)),
+                Bound::Text(Some(words)) => {
+                    write!(text, "_utf8mb4 X'{}'", hex::encode(words.as_bytes()))
+                }
+                Bound::Bytes(Some(bytes)) => write!(text, "X'{}'", hex::encode(bytes)),
             };
         }
         text.push_str(&template[from..]);

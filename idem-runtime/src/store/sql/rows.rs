@@ -10,11 +10,6 @@ use crate::record::{FencingToken, OnCrash, State, Timestamp};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use crate::store::Granted;
 
-/// Columns that [`granted`] reads, in its order.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(in crate::store) const GRANTED_COLUMNS: &str =
-    "fencing_token, attempt, first_claimed_at, on_crash";
-
 /// Row of a database, with one method for each type that is read.
 pub(in crate::store) trait Readable: Row {
     fn number(&self, column: usize) -> Result<i64, sqlx::Error>;
@@ -73,7 +68,7 @@ pub(in crate::store) fn state<R: Readable>(row: &R) -> Result<State, StoreError>
     State::from_stored(row.text(0).map_err(unreadable)?).ok_or_else(|| corrupt("state"))
 }
 
-/// Reads the granted claim from a row of [`GRANTED_COLUMNS`].
+/// Reads the granted claim from a row of the part `granted` of the statements.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(in crate::store) fn granted<R: Readable>(row: &R) -> Result<Granted, StoreError> {
     granted_at(row, [0, 1, 2, 3])

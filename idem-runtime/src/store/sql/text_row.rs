@@ -3,8 +3,8 @@
 //! the driver of SQLite copies each value separately.
 
 use crate::error::StoreError;
+use crate::key::{RecordId, hex};
 use crate::record::{Digest, Record, Timestamp};
-use crate::store::cursor;
 use crate::store::sql::Readable;
 use crate::store::sql::rows::{corrupt, identity, payload, unreadable};
 use crate::store::status::{Status, number};
@@ -25,7 +25,8 @@ pub(in crate::store) fn record<R: Readable>(row: &R) -> Result<Record, StoreErro
     let mut line = |column| lines.next().ok_or_else(|| corrupt(column));
     let status = Status::read(line("state")?).map_err(corrupt)?;
     let read_at = number(line("state")?).ok_or_else(|| corrupt("state"))?;
-    let id = cursor::parse(line("id")?).ok_or_else(|| corrupt("id"))?;
+    let id = hex::decode(line("id")?).ok_or_else(|| corrupt("id"))?;
+    let id = RecordId::from_bytes(id);
     let codec = match line("codec")? {
         "-" => None,
         length => Some(length.parse().map_err(|_| corrupt("codec"))?),

@@ -5,12 +5,11 @@ use std::mem;
 use std::ops::{Deref, DerefMut};
 
 use sqlx::pool::PoolConnection;
-use sqlx::{Database, Pool, SqlStr, Transaction};
+use sqlx::{Database, Pool, SqlStr};
 use sqlx_core::transaction::TransactionManager;
 use tokio::sync::{Mutex, OwnedSemaphorePermit};
 
 use super::cancel::{OnCancel, catch_panic, run_to_completion};
-use crate::store::Connects;
 
 /// Open transaction in a SQL database, or a savepoint in one. If it is dropped, it is rolled back before its connection
 /// is used again.
@@ -289,12 +288,6 @@ impl<DB: Cancellation> std::fmt::Debug for OpenTransaction<'_, DB> {
     }
 }
 
-impl<C, DB: Database<Connection = C>> Connects<C> for Transaction<'_, DB> {
-    fn connection(&mut self) -> &mut C {
-        self
-    }
-}
-
 /// Store whose statements run on one connection, in the open transaction there. No statement is retried: an error may
 /// have undone the whole transaction.
 pub(in crate::store) struct InTransaction<'c, S, C> {
@@ -322,15 +315,23 @@ impl<'c, S, C> InTransaction<'c, S, C> {
 /// Implements the methods of [`TransactionalStore`](crate::store::TransactionalStore) that are alike in all dialects,
 /// and the transitions of records on a connection.
 macro_rules! transactions {
-    (lends $connection:ty) => {
-        impl crate::store::Connects<Self> for $connection {
+    (lends $store:ty, $database:ty, $connection:ty) => {
+        #[diagnostic::do_not_recommend]
+        impl crate::store::Connects<$store> for $connection {
             fn connection(&mut self) -> &mut Self {
+                self
+            }
+        }
+
+        #[diagnostic::do_not_recommend]
+        impl crate::store::Connects<$store> for sqlx::Transaction<'_, $database> {
+            fn connection(&mut self) -> &mut $connection {
                 self
             }
         }
     };
     ($store:ty, $database:ty, $connection:ty, $row:ty) => {
-        crate::store::sql::transactions!(lends $connection);
+        crate::store::sql::transactions!(lends $store, $database, $connection);
 
         impl crate::store::sql::Backend for crate::store::sql::InTransaction<'_, $store, $connection> {
             type Row = $row;
@@ -393,8 +394,7 @@ macro_rules! transactions {
             payload: &crate::record::Payload,
         ) -> Result<FencedWrite, StoreError> {
             let on = crate::store::sql::InTransaction::new(self, transaction);
-            let steps = &self.statements.steps;
-            crate::store::sql::save_new_step(&on, steps, owner, name, payload).await
+            crate::store::sql::save_new_step(&on, owner, name, payload).await
         }
 
         async fn savepoint(

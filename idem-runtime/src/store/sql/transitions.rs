@@ -7,8 +7,8 @@ use crate::key::RecordId;
 use crate::record::{Observation, Outcome, Owner, Record, State, micros};
 use crate::store::sql::{Query, Readable, SharedStatements, Statement, span};
 use crate::store::{
-    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Resolution, Resolved,
-    cursor,
+    ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter, Page, PageRequest, Purged, Resolution,
+    Resolved,
 };
 
 /// Backend that runs the statements of a store.
@@ -17,7 +17,7 @@ pub(in crate::store) trait Backend: Sync {
 
     fn statements(&self) -> &SharedStatements;
 
-    /// Reads the record in a row of [`Dialect::record`](crate::store::sql::Dialect::record).
+    /// Reads the record in a row of the part `record` of the statements.
     fn record(row: &Self::Row) -> Result<Record, StoreError>;
 
     /// Runs a statement that only reads.
@@ -30,8 +30,8 @@ pub(in crate::store) trait Backend: Sync {
     fn write(&self, query: Query<'_>) -> impl Future<Output = Result<u64, StoreError>> + Send;
 }
 
-/// Transitions that claim. Each statement commits on its own.
-pub(in crate::store) trait ClaimTransitions: Backend {
+/// Transitions of a store that differ between databases. Each statement commits on its own.
+pub(in crate::store) trait SqlStore: Backend + Sized {
     /// Claims like [`Store::claim`](crate::store::Store::claim). Returns `None` if the record changed between read and
     /// write.
     fn try_claim(
@@ -45,6 +45,27 @@ pub(in crate::store) trait ClaimTransitions: Backend {
         observed: &Observation,
         claim: &ClaimRequest,
     ) -> impl Future<Output = Result<Option<ClaimOutcome>, StoreError>> + Send;
+
+    /// Completes like [`Store::complete`](crate::store::Store::complete).
+    fn complete(
+        &self,
+        owner: &Owner,
+        outcome: &Outcome,
+    ) -> impl Future<Output = Result<FencedWrite, StoreError>> + Send {
+        complete(self, owner, outcome)
+    }
+
+    /// Resolves like [`Store::resolve`](crate::store::Store::resolve).
+    fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> impl Future<Output = Result<Resolved, StoreError>> + Send {
+        resolve(self, observed, resolution)
+    }
+
+    /// Purges like [`Store::purge`](crate::store::Store::purge).
+    fn purge(&self, limit: u32) -> impl Future<Output = Result<Purged, StoreError>> + Send;
 }
 
 /// Maximum number of tries of a claim whose record changes between its read and its write.
@@ -59,7 +80,7 @@ pub(in crate::store) fn too_many_conflicts() -> StoreError {
 }
 
 pub(in crate::store) async fn claim(
-    backend: &impl ClaimTransitions,
+    backend: &impl SqlStore,
     claim: &ClaimRequest,
 ) -> Result<ClaimOutcome, StoreError> {
     for _ in 0..MAX_CONFLICTS {
@@ -71,7 +92,7 @@ pub(in crate::store) async fn claim(
 }
 
 pub(in crate::store) async fn take_over(
-    backend: &impl ClaimTransitions,
+    backend: &impl SqlStore,
     observed: &Observation,
     request: &ClaimRequest,
 ) -> Result<ClaimOutcome, StoreError> {
@@ -79,13 +100,6 @@ pub(in crate::store) async fn take_over(
         Some(answer) => Ok(answer),
         None => claim(backend, request).await,
     }
-}
-
-/// Returns true if the claim may be granted on this record, which exists and has not expired.
-pub(in crate::store) fn is_claimable(record: &Record, claim: &ClaimRequest) -> bool {
-    record.fingerprint == claim.fingerprint
-        && (record.state == State::Released
-            || record.state == State::Running && record.claim_id == Some(claim.claim_id))
 }
 
 /// Binds parameters 1 to 9: id, scope, operation, key, fingerprint, claim id, lease, retention, `on_crash`.
@@ -138,11 +152,9 @@ pub(in crate::store) async fn complete(
     if fenced(backend, query.outcome(outcome)).await? == FencedWrite::Applied {
         return Ok(FencedWrite::Applied);
     }
-    let repeated = get(backend, &owner.id).await?.is_some_and(|record| {
-        record.state.is_ended()
-            && record.claim_id == Some(owner.claim_id)
-            && record.fencing_token == owner.fencing_token
-    });
+    let repeated = get(backend, &owner.id)
+        .await?
+        .is_some_and(|record| record.state.is_ended() && owner.owns(&record));
     Ok(if repeated {
         FencedWrite::Applied
     } else {
@@ -166,7 +178,11 @@ pub(in crate::store) async fn interrupt(
     fenced(backend, query).await
 }
 
-async fn fenced(backend: &impl Backend, query: Query<'_>) -> Result<FencedWrite, StoreError> {
+/// Runs a transition that only the owner may make.
+pub(super) async fn fenced(
+    backend: &impl Backend,
+    query: Query<'_>,
+) -> Result<FencedWrite, StoreError> {
     Ok(match backend.write(query).await? {
         0 => FencedWrite::Fenced,
         _ => FencedWrite::Applied,
@@ -189,6 +205,14 @@ pub(in crate::store) async fn resolve(
     if let Resolution::Complete(outcome) = resolution {
         query = query.outcome(outcome);
     }
+    resolved(backend, query).await
+}
+
+/// Runs a transition that requires the row to be as it was read.
+pub(super) async fn resolved(
+    backend: &impl Backend,
+    query: Query<'_>,
+) -> Result<Resolved, StoreError> {
     Ok(match backend.write(query).await? {
         0 => Resolved::Stale,
         _ => Resolved::Done,
@@ -218,7 +242,7 @@ pub(in crate::store) async fn list<B: Backend>(
     filter: &Filter,
     page: &PageRequest,
 ) -> Result<Page, StoreError> {
-    let (after, limit) = cursor::read(page)?;
+    let (after, limit) = page.in_id_order()?;
     let query = backend
         .statements()
         .list
@@ -227,6 +251,7 @@ pub(in crate::store) async fn list<B: Backend>(
         .text(filter.state.map(State::as_str))
         .text(filter.operation.as_deref())
         .number(i64::from(filter.lapsed))
+        .number(i64::from(filter.stuck))
         .number(filter.older_than.map(micros))
         .number(limit as i64 + 1);
     let rows = backend.read(query).await?;
@@ -238,6 +263,6 @@ pub(in crate::store) async fn list<B: Backend>(
     let next = records
         .last()
         .filter(|_| rows.len() > limit)
-        .map(|record| cursor::after(&record.id));
+        .map(|record| Cursor::after(&record.id));
     Ok(Page { records, next })
 }

@@ -20,7 +20,7 @@ impl BatchExecutor for ReadBatch {
 
     /// Sends no response if a row is unreadable: each caller then reads individually and gets its own error.
     async fn run(&self, batch: Vec<Pending<Self>>) {
-        let ids = batch.iter().map(|(id, _)| hex(id.as_bytes()));
+        let ids = batch.iter().map(|(id, _)| hex::encode(id.as_bytes()));
         let ids = ids.collect::<Value>().to_string();
         let Self(store) = self;
         let query = store.statements.find_all.query().text(&*ids);

@@ -1,16 +1,34 @@
 //! Versions of the tables, and the migration of a file from one to the next.
 
-use sqlx::{AssertSqlSafe, SqlitePool};
+use sqlx::{AssertSqlSafe, Sqlite, SqlitePool};
 
+use super::statements::DIALECT;
 use super::{error, retry_busy};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::sql::{self, Migrations, Table};
+use crate::store::sql::{self, Migrations, Readable as _, Table, declare_statements};
 
 /// Migrations of the tables of records.
 pub(super) const RECORDS: Migrations = Migrations {
     table: Table::DEFAULT,
     versions: &[include_str!("../../../migrations/sqlite/0001_records.sql")],
 };
+
+declare_statements! {
+    /// Statements on the table of applied versions.
+    struct LogStatements {}
+    from "migrate.sql" {
+        count,
+        create,
+        enter,
+    }
+}
+
+impl LogStatements {
+    fn new(table: &Table) -> Self {
+        let log = table.quoted(DIALECT.quote, "_migrations");
+        Self::from_template(&DIALECT.template().with("log", log))
+    }
+}
 
 pub(in crate::store) async fn run(
     pool: &SqlitePool,
@@ -31,11 +49,12 @@ pub(in crate::store) async fn run(
 }
 
 async fn applied(pool: &SqlitePool, table: &Table) -> Result<usize, StoreError> {
-    let log = log(table);
-    let statement = format!("SELECT count(*) FROM {log}");
-    retry_busy(|| sqlx::query_scalar(AssertSqlSafe(statement.clone())).fetch_one(pool))
+    let statements = LogStatements::new(table);
+    let query = statements.count.query();
+    retry_busy(|| query.build::<Sqlite>().fetch_one(pool))
         .await
-        .map(|count: i64| count as usize)
+        .and_then(|row| row.number(0))
+        .map(|count| count as usize)
         .map_err(error)
 }
 
@@ -48,20 +67,12 @@ async fn apply(
     version: usize,
 ) -> Result<(), sqlx::Error> {
     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
-    let log = log(table);
-    let make = format!(
-        "CREATE TABLE IF NOT EXISTS {log} \
-         (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL) STRICT"
-    );
-    sqlx::query(AssertSqlSafe(make))
-        .execute(&mut *transaction)
-        .await?;
-    let enter = format!(
-        "INSERT INTO {log} (version, applied_at) VALUES (?1, unixepoch() * 1000000) \
-         ON CONFLICT (version) DO NOTHING"
-    );
-    let entered = sqlx::query(AssertSqlSafe(enter))
-        .bind(version as i64 + 1)
+    let statements = LogStatements::new(table);
+    let create = statements.create.query();
+    create.build::<Sqlite>().execute(&mut *transaction).await?;
+    let enter = statements.enter.query().number(version as i64 + 1);
+    let entered = enter
+        .build::<Sqlite>()
         .execute(&mut *transaction)
         .await?
         .rows_affected();
@@ -74,16 +85,12 @@ async fn apply(
     transaction.commit().await
 }
 
-/// Name of the table of applied versions.
-fn log(table: &Table) -> String {
-    table.quoted('"', "_migrations")
-}
-
 #[cfg(test)]
 mod tests {
     use sqlx::sqlite::SqlitePoolOptions;
 
     use super::*;
+    use crate::store::sql::check_statements;
 
     const FIRST: &str = "CREATE TABLE \"made_up\" (number INTEGER NOT NULL) STRICT;";
     const SECOND: &str =
@@ -98,6 +105,12 @@ mod tests {
             versions: &[FIRST, SECOND],
         },
     ];
+
+    #[test]
+    fn statements_are_those_of_the_file() {
+        let statements = LogStatements::new(&Table::default());
+        check_statements(LogStatements::FILE, &statements.each());
+    }
 
     /// Releases with one and with two versions of made-up tables.
     #[tokio::test]

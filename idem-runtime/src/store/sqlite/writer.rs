@@ -103,13 +103,13 @@ async fn written(
     query: sqlx::query::Query<'_, Sqlite, SqliteArguments>,
 ) -> Result<Written, sqlx::Error> {
     let mut all = Written::default();
-    let mut steps = connection.fetch_many(query);
-    while let Some(step) = steps.try_next().await? {
-        match step {
+    let mut parts = connection.fetch_many(query);
+    while let Some(part) = parts.try_next().await? {
+        match part {
             Either::Left(done) => all.rows_affected += done.rows_affected(),
             Either::Right(row) => all.rows.push(row),
         }
     }
-    drop(steps);
+    drop(parts);
     Ok(all)
 }

@@ -18,7 +18,7 @@ use crate::redis::privileges::{Documented, as_caller, refused};
 /// A failover behind the address of the cache: the old primary keeps its connections open and refuses writes.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn a_cache_whose_server_was_demoted_stores_again() {
+async fn a_cache_whose_server_was_demoted_finds_the_new_primary() {
     let pair = Pair::start().await;
     let service = Service {
         connection: pair.manager().await,
@@ -26,7 +26,7 @@ async fn a_cache_whose_server_was_demoted_stores_again() {
     };
     let cached = service.process();
     let first = ended(&service.store, "first", b"1").await;
-    service.found_and_kept(&cached, &first).await;
+    service.found_and_cached(&cached, &first).await;
     pair.demote().await;
     pair.lead_to_the_primary();
 
@@ -41,7 +41,7 @@ async fn a_cache_whose_server_was_demoted_stores_again() {
         if there.unwrap() == "1" {
             break;
         }
-        assert!(Instant::now() < deadline, "nothing is kept any more");
+        assert!(Instant::now() < deadline, "no record is cached any more");
     }
 }
 
@@ -52,7 +52,7 @@ async fn walk_of_a_cache(process: impl Fn() -> Cached<Counted>, store: &Counted)
     let claim = ended(store, "walk", b"1").await;
     let deadline = Instant::now() + Duration::from_secs(30);
     while process_hits(&process, &claim).await == 0 {
-        assert!(Instant::now() < deadline, "nothing is kept");
+        assert!(Instant::now() < deadline, "no record is cached");
         sleep(Duration::from_millis(10)).await;
     }
     let seen = observed(store, &claim).await;

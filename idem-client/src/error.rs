@@ -1,0 +1,133 @@
+//! Errors of a guarded request on the client side, and the details known when the request ends.
+
+use std::fmt;
+
+use idem_store::Key;
+use reqwest::Response;
+use reqwest_middleware::Error as SendError;
+
+use super::JournalError;
+
+/// Reason for which a guarded request has no response. Wrapped in a [`reqwest_middleware::Error`], from which
+/// [`of`](Self::of) extracts it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// No conclusive answer arrived. The work may have been done.
+    #[error(transparent)]
+    GaveUp(#[from] GaveUp),
+    /// The request names its key more than once. Nothing was sent.
+    #[error(
+        "a request has one key: in its header, as a `Key` or by its `Job`, and in the header once"
+    )]
+    SeveralKeys,
+    /// The header that the request already carries is not a valid key. Nothing was sent.
+    #[error(
+        "the key in the header of the request is neither a structured-field string nor 1 to 255 printable characters"
+    )]
+    InvalidHeader,
+    /// The key cannot be sent without quotes: it begins with a quote, or surrounding spaces would be lost. Nothing was
+    /// sent.
+    #[error("a key that begins with a quote, or begins or ends with a space, cannot be sent bare")]
+    NotBare,
+    /// The request carries a [`Job`](super::Job), and no journal is set. Nothing was sent.
+    #[error("the request names a job, and the middleware has no journal to keep its key in")]
+    NoJournal,
+    /// The key of the job could not be stored or found. Nothing was sent.
+    #[error("the key of the job could not be read from the journal or saved in it")]
+    Journal(#[from] JournalError),
+    /// The key of the job has been in the journal for as long as the server keeps its records, so the server may have
+    /// forgotten it. Nothing was sent: find out what became of the job, then end it.
+    #[error("the key of the job is older than the records of the server")]
+    KeyTooOld,
+}
+
+impl ClientError {
+    /// Extracts this middleware's error, if the error is one.
+    pub fn of(error: &SendError) -> Option<&Self> {
+        match error {
+            SendError::Middleware(error) => error.downcast_ref(),
+            SendError::Reqwest(_) => None,
+        }
+    }
+}
+
+/// A guarded request got no conclusive answer. Its work may have been done: sending the request again with the same key
+/// finds out.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer after {tries} tries, {why}", tries = sent.tries)]
+pub struct GaveUp {
+    sent: Sent,
+    why: Why,
+    source: Option<SendError>,
+}
+
+impl GaveUp {
+    pub(super) fn new(sent: Sent, why: Why, source: Option<SendError>) -> Self {
+        Self { sent, why, source }
+    }
+
+    /// The key that was sent.
+    pub fn key(&self) -> &Key {
+        &self.sent.key
+    }
+
+    /// Number of times that it was sent.
+    pub fn tries(&self) -> u32 {
+        self.sent.tries
+    }
+
+    /// Reason for which it was not sent again.
+    pub fn why(&self) -> Why {
+        self.why
+    }
+}
+
+/// Reason for which a request is not retried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Why {
+    /// The retries that the policy allows are used up.
+    Tries,
+    /// The next try would begin after the time that the policy allows.
+    Time,
+    /// The next try would begin when the server may have forgotten the key of the job.
+    KeyTooOld,
+    /// The request's body is a stream, which can be read only once.
+    Stream,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tries => "and no more are allowed",
+            Self::Time => "and the time for them is over",
+            Self::KeyTooOld => "and the server may forget the key before another",
+            Self::Stream => "and its body is a stream, which cannot be sent again",
+        })
+    }
+}
+
+/// Key and number of tries of a guarded request. Found in the extensions of its response.
+#[derive(Debug, Clone)]
+pub struct Sent {
+    pub(super) key: Key,
+    pub(super) tries: u32,
+}
+
+impl Sent {
+    pub(super) fn on(&self, mut response: Response) -> Response {
+        response.extensions_mut().insert(self.clone());
+        response
+    }
+
+    /// The key that was sent.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Number of times that it was sent.
+    pub fn tries(&self) -> u32 {
+        self.tries
+    }
+}

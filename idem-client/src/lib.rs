@@ -1,0 +1,323 @@
+//! Client side: a `reqwest-middleware` middleware that gives requests an idempotency key, and retries them with that
+//! key.
+//!
+//! Every POST and PATCH gets the header `Idempotency-Key` of draft-ietf-httpapi-idempotency-key-header-07, a string of
+//! RFC 9651 such as `"018f4d6e-8f2b-7c3a-9d1e-5b6a7c8d9e0f"`. Every retry sends the same key. A server that supports
+//! keys therefore does the work only once, even if replies are lost.
+//!
+//! ```no_run
+//! use idem_client::{ClientError, IdempotencyMiddleware, same_origin};
+//! use reqwest_middleware::ClientBuilder;
+//!
+//! # async fn pay(url: &str) -> Result<(), reqwest_middleware::Error> {
+//! let client = reqwest::Client::builder().redirect(same_origin()).build()?;
+//! let client = ClientBuilder::new(client)
+//!     .with(IdempotencyMiddleware::new())
+//!     .build();
+//! match client.post(url).body("500 cents").send().await {
+//!     Ok(response) => println!("{}", response.status()),
+//!     // The work may have been done. Retrying with this key finds out, and does not repeat the work.
+//!     Err(error) => match ClientError::of(&error) {
+//!         Some(ClientError::GaveUp(gave_up)) => println!("ask again with {}", gave_up.key().as_str()),
+//!         _ => return Err(error),
+//!     },
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Which requests
+//!
+//! POST and PATCH, the methods that RFC 9110, section 9.2.2 does not call idempotent. Other requests are passed through
+//! unchanged, and sent once. GET changes nothing. A blindly repeated PUT or DELETE may overwrite a concurrent change,
+//! or get a 404 about its own deletion. A request of any method is guarded if its caller gives it a key.
+//!
+//! # Which key
+//!
+//! | the request carries | its key |
+//! | --- | --- |
+//! | nothing | a fresh one, from [`Key::generate`] or the function set by [`keys`](IdempotencyMiddleware::keys) |
+//! | `.with_extension(key)`, a [`Key`] | that key. A program that keeps its work in a database creates the key with the work, in one transaction, and passes it here; the key then survives a restart |
+//! | `.with_extension(job)`, a [`Job`] | the key that the [`KeyJournal`] stores under this name: durable before the first byte is sent, and found again after a restart |
+//! | the header already | that key, byte for byte |
+//!
+//! More than one of these is an error. The scope that a `Key` may carry is not sent: scopes are assigned by the server.
+//!
+//! # What is repeated
+//!
+//! These outcomes are retried: network errors, replies that do not arrive within the time limit of a try, 408, 425,
+//! 429, every 5xx, and a 409 that is marked as temporary. A 409 is marked by `Retry-After`, or by a body of
+//! `application/problem+json` (RFC 9457) with `"retryable": true`. If every 409 of a service means that the first
+//! request is still being processed, set [`RetryPolicy::conflicts`]. No other answer is retried: 400 and 422 say that
+//! the request is wrong, and a retry would not change that. The pause between two tries follows [`RetryPolicy`], and is
+//! at least `Retry-After`.
+//!
+//! When the tries or the time are used up, the caller gets the last answer, or [`ClientError::GaveUp`] if there was
+//! none. A response carries its key and the number of tries in its extensions: [`Sent`].
+//!
+//! A reply of known length up to 64 KiB is read as part of its try, so a reply that breaks off is retried. A longer or
+//! streamed reply is returned as soon as its head has arrived. If its body breaks off, send the request again with the
+//! key of [`Sent`].
+//!
+//! A request whose body is a stream cannot be repeated. It gets its key and is sent once. A warning event and
+//! [`GaveUp::why`] report this.
+//!
+//! # Redirections
+//!
+//! reqwest follows redirections below all middleware, and sends the key along, to other origins as well. With 307 and
+//! 308 it also sends the body. Keys are often guessable or secret. Build the client with the redirect policy
+//! [`same_origin`], as above, or with reqwest's `Policy::none()`. The middleware cannot prevent a key from being sent
+//! elsewhere, but reports it with an event at level WARN.
+//!
+//! # Other middleware
+//!
+//! Put this middleware outside of other middleware that repeats requests, or do without the latter. Repeating
+//! middleware further inside, such as `reqwest-retry`, multiplies the tries.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod error;
+mod journal;
+mod policy;
+mod redirect;
+mod reply;
+mod wire;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::{Extensions, HeaderName, Method};
+use idem_store::{Key, structured};
+use reqwest::{Request, Response};
+use reqwest_middleware::{Error as SendError, Middleware, Next};
+use tokio::time::Instant;
+
+use self::reply::Reply;
+
+pub use self::error::{ClientError, GaveUp, Sent, Why};
+pub use self::journal::{DirectoryJournal, Entry, Job, JournalError, KeyJournal};
+pub use self::policy::{Conflicts, RetryPolicy};
+pub use self::redirect::same_origin;
+
+/// Request header with the key, from draft-ietf-httpapi-idempotency-key-header-07.
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static(structured::IDEMPOTENCY_KEY);
+
+/// Gives requests a key, and retries them with that key. The [module](self) lists which requests get one and what is
+/// retried.
+///
+/// # Cancel safety
+/// The work of a dropped request may have been done. Its key is lost unless the caller supplied it.
+#[derive(Debug, Clone)]
+pub struct IdempotencyMiddleware {
+    policy: RetryPolicy,
+    header: HeaderName,
+    bare: bool,
+    fresh: fn() -> Key,
+    journal: Option<Journal>,
+}
+
+/// The key of one request, and the time for which it may still be sent.
+struct Held {
+    key: Key,
+    left: Duration,
+}
+
+impl Held {
+    fn new(key: Key) -> Self {
+        Self {
+            key,
+            left: Duration::MAX,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Journal {
+    keys: Arc<dyn KeyJournal>,
+    retention: Duration,
+}
+
+impl IdempotencyMiddleware {
+    /// A middleware with the default [`RetryPolicy`], keys of UUID version 7, and no journal.
+    pub fn new() -> Self {
+        Self {
+            policy: RetryPolicy::new(),
+            header: IDEMPOTENCY_KEY,
+            bare: false,
+            fresh: Key::generate,
+            journal: None,
+        }
+    }
+
+    /// Sets the number of retries, their time limits and their pauses.
+    #[must_use]
+    pub fn policy(mut self, policy: RetryPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Sets the generator of keys for requests that carry none, such as [`Key::generate_v4`].
+    #[must_use]
+    pub fn keys(mut self, fresh: fn() -> Key) -> Self {
+        self.fresh = fresh;
+        self
+    }
+
+    /// Sets another header, for services with a header of their own.
+    #[must_use]
+    pub fn header(mut self, header: HeaderName) -> Self {
+        self.header = header;
+        self
+    }
+
+    /// Sends keys without quotes, for services that do not read structured fields.
+    #[must_use]
+    pub fn bare(mut self) -> Self {
+        self.bare = true;
+        self
+    }
+
+    /// Sets the journal that stores the keys of [`Job`]s, and the retention of the server's records, as published by
+    /// the server.
+    ///
+    /// A key that has been in the journal for the whole retention is not sent: the server may have forgotten it, and
+    /// would do the work again. The request fails with [`ClientError::KeyTooOld`].
+    #[must_use]
+    pub fn journal(mut self, keys: Arc<dyn KeyJournal>, retention: Duration) -> Self {
+        self.journal = Some(Journal { keys, retention });
+        self
+    }
+
+    /// Determines the key of a request, and sets its header. `None` for a request that is not guarded.
+    async fn key_of(
+        &self,
+        request: &mut Request,
+        extensions: &Extensions,
+    ) -> Result<Option<Held>, ClientError> {
+        let mut values = request.headers().get_all(&self.header).iter();
+        let own = values.next();
+        let given = extensions.get::<Key>();
+        let job = extensions.get::<Job>();
+        let several = [own.is_some(), given.is_some(), job.is_some()];
+        if values.next().is_some() || several.iter().filter(|it| **it).count() > 1 {
+            return Err(ClientError::SeveralKeys);
+        }
+        let held = match (own, given, job) {
+            (Some(value), ..) => {
+                let key = wire::parse(value).ok_or(ClientError::InvalidHeader)?;
+                return Ok(Some(Held::new(key)));
+            }
+            (_, Some(key), _) => Held::new(key.clone()),
+            (.., Some(job)) => self.journaled(job).await?,
+            _ if matches!(*request.method(), Method::POST | Method::PATCH) => {
+                Held::new((self.fresh)())
+            }
+            _ => return Ok(None),
+        };
+        let value = if self.bare {
+            wire::bare(&held.key).ok_or(ClientError::NotBare)?
+        } else {
+            wire::quoted(&held.key).ok_or(ClientError::InvalidHeader)?
+        };
+        request.headers_mut().insert(self.header.clone(), value);
+        Ok(Some(held))
+    }
+
+    async fn journaled(&self, job: &Job) -> Result<Held, ClientError> {
+        let journal = self.journal.as_ref().ok_or(ClientError::NoJournal)?;
+        let entry = journal.keys.begin(job, (self.fresh)()).await?;
+        // Measured from here on by the monotonic clock, which is never set.
+        let left = journal.retention.saturating_sub(entry.age);
+        if left.is_zero() {
+            return Err(ClientError::KeyTooOld);
+        }
+        Ok(Held {
+            key: entry.key,
+            left,
+        })
+    }
+
+    async fn send(
+        &self,
+        held: Held,
+        mut request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> Result<Response, SendError> {
+        let began = Instant::now();
+        let time = self.policy.total.min(held.left);
+        let mut sent = Sent {
+            key: held.key,
+            tries: 0,
+        };
+        loop {
+            sent.tries += 1;
+            let spare = request.try_clone();
+            let left = time.saturating_sub(began.elapsed());
+            let url = request.url().clone();
+            let sending = async {
+                let response = next.clone().run(request, extensions).await?;
+                redirect::report(&url, &response);
+                Ok(response)
+            };
+            let time_of_try = left.min(self.policy.per_try);
+            let reply = match Reply::of(sending, time_of_try, self.policy.conflicts).await {
+                Reply::Final(answer) => return answer.map(|response| sent.on(response)),
+                Reply::Passing(reply) => reply,
+            };
+            let pause = self.policy.pause(sent.tries, reply.at_least);
+            let left = time.saturating_sub(began.elapsed());
+            let why = match spare {
+                None => Why::Stream,
+                Some(_) if sent.tries > self.policy.retries => Why::Tries,
+                Some(again) if pause < left => {
+                    tracing::debug!(
+                        target: "idem",
+                        tries = sent.tries,
+                        %reply,
+                        ?pause,
+                        "a request is repeated with its key"
+                    );
+                    // Frees the connection for other requests: this reply will not be read.
+                    drop(reply);
+                    tokio::time::sleep(pause).await;
+                    request = again;
+                    continue;
+                }
+                Some(_) if time < self.policy.total => Why::KeyTooOld,
+                Some(_) => Why::Time,
+            };
+            tracing::warn!(
+                target: "idem",
+                tries = sent.tries,
+                %reply,
+                %why,
+                "a request with a key is not repeated any more, and may have been done"
+            );
+            return reply.hand_over(sent, why);
+        }
+    }
+}
+
+impl Default for IdempotencyMiddleware {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[async_trait]
+impl Middleware for IdempotencyMiddleware {
+    async fn handle(
+        &self,
+        mut request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> Result<Response, SendError> {
+        match self.key_of(&mut request, extensions).await {
+            Ok(Some(held)) => self.send(held, request, extensions, next).await,
+            Ok(None) => next.run(request, extensions).await,
+            Err(error) => Err(SendError::middleware(error)),
+        }
+    }
+}

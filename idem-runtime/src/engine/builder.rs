@@ -1,0 +1,129 @@
+//! Configures a handle.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Engine, Idem};
+use crate::codec::Codec;
+use crate::fingerprint::Secret;
+use crate::policy::{OnStoreError, Policy};
+use crate::store::Store;
+
+/// Configures a handle. Created by [`Idem::builder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use idem_runtime::{Idem, MemoryStore};
+///
+/// let idem = Idem::builder(MemoryStore::new())
+///     .lease(Duration::from_secs(10))
+///     .wait(Duration::from_secs(5))
+///     .build();
+/// assert_eq!(idem.policy().lease, Duration::from_secs(10));
+/// ```
+#[derive(Debug)]
+pub struct Builder<S> {
+    store: S,
+    policy: Policy,
+    secrets: Vec<Secret>,
+}
+
+impl<S: Store> Idem<S> {
+    /// A handle on this store with the default [`Policy`].
+    pub fn new(store: S) -> Self {
+        Self::builder(store).build()
+    }
+
+    /// A builder for a handle on this store, to set its policy.
+    pub fn builder(store: S) -> Builder<S> {
+        Builder {
+            store,
+            policy: Policy::default(),
+            secrets: Vec::new(),
+        }
+    }
+}
+
+impl<S: Store> Builder<S> {
+    /// Lease duration: how long a claim stays valid without renewal. Default 30 s.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.policy.lease = lease;
+        self
+    }
+
+    /// Maximum time that a duplicate waits for the running call. Default 0.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.policy.wait = wait;
+        self
+    }
+
+    /// Time limit for one store call. Default 3 s.
+    #[must_use]
+    pub fn store_timeout(mut self, timeout: Duration) -> Self {
+        self.policy.store_timeout = timeout;
+        self
+    }
+
+    /// Total time for retries of a store call that fails. Default 6 s.
+    #[must_use]
+    pub fn store_patience(mut self, patience: Duration) -> Self {
+        self.policy.store_patience = patience;
+        self
+    }
+
+    /// Encoding of stored results. Default JSON.
+    #[must_use]
+    pub fn codec(mut self, codec: Codec) -> Self {
+        self.policy.codec = codec;
+        self
+    }
+
+    /// The largest encoded result that is stored, in bytes. Default 1 MiB.
+    #[must_use]
+    pub fn max_result_bytes(mut self, bytes: usize) -> Self {
+        self.policy.max_result_bytes = bytes;
+        self
+    }
+
+    /// Behaviour when the store cannot be reached for a claim. Default: the call fails.
+    #[must_use]
+    pub fn on_store_error(mut self, on_store_error: OnStoreError) -> Self {
+        self.policy.on_store_error = on_store_error;
+        self
+    }
+
+    /// Adds a secret that signs stored digests (HMAC), because an unsigned hash of a guessable request reveals the
+    /// request.
+    ///
+    /// The first secret signs; later ones only verify, so that a secret can be rotated. To rotate, give every process
+    /// the new secret after the old one, then before it. Remove the old one once the longest retention has passed. A
+    /// process without the secret of a record returns [`Error::Decode`](crate::Error::Decode), and runs nothing.
+    ///
+    /// Under `key = fingerprint` the key itself is signed, so replacing the secret makes every request a new one.
+    ///
+    /// The secret also signs the tokens of [`issue`](Idem::issue), by the same rules.
+    #[must_use]
+    pub fn fingerprint_secret(mut self, secret: Secret) -> Self {
+        self.secrets.push(secret);
+        self
+    }
+
+    /// Replaces the whole policy.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Builds the handle.
+    pub fn build(self) -> Idem<S> {
+        let store = Arc::new(self.store);
+        let engine = Engine::new(Arc::clone(&store) as _, self.policy, self.secrets);
+        Idem {
+            engine: Arc::new(engine),
+            store,
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Claims the record of a call in a transaction.
+
+use std::pin::Pin;
+
+use tokio::time::Instant;
+
+use super::{ClaimStage, Claimer};
+use crate::error::{Error, StoreError};
+use crate::policy::Policy;
+use crate::record::Observation;
+use crate::store::{ClaimInTransaction, ClaimOutcome, ClaimRequest};
+use crate::timing::{Retries, bounded};
+
+/// Claims in a transaction. The transaction stays open if the claim is granted, and is rolled back otherwise.
+pub(in crate::engine) trait TransactionClaim: Send {
+    /// Claims the record ([`Store::claim`](crate::Store::claim)), or takes over the observed record.
+    fn claim<'a>(
+        &'a mut self,
+        observed: Option<&'a Observation>,
+        request: &'a ClaimRequest,
+    ) -> ClaimFuture<'a>;
+
+    /// True if the transaction is the caller's. An error may have undone the caller's earlier statements, and data read
+    /// in the transaction may never be committed.
+    fn joins(&self) -> bool;
+}
+
+/// Future of a claim in a transaction.
+pub(in crate::engine) type ClaimFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<ClaimInTransaction, StoreError>> + Send + 'a>>;
+
+impl Claimer<'_> {
+    /// Claims in the call's transaction, and interprets the answer.
+    pub(super) async fn claim_in_transaction(
+        &mut self,
+        observed: Option<&Observation>,
+        request: &ClaimRequest,
+    ) -> Result<ClaimStage, Error> {
+        let Some(transaction) = self.transaction.as_deref_mut() else {
+            return Ok(ClaimStage::Again);
+        };
+        let policy = &self.call.engine.policy;
+        let now = self.now.take();
+        let (answer, sent_at) = send(transaction, policy, now, observed, request).await?;
+        match answer {
+            ClaimInTransaction::Granted(granted) => {
+                self.act_on(ClaimOutcome::Granted(granted), sent_at).await
+            }
+            ClaimInTransaction::Existing(record) => {
+                self.act_on(ClaimOutcome::Existing(record), sent_at).await
+            }
+            ClaimInTransaction::Locked { fingerprint } => Ok(ClaimStage::Locked(fingerprint)),
+        }
+    }
+}
+
+/// Claims until the store answers or patience runs out. Returns the answer, and the time at which the claim was sent.
+async fn send(
+    transaction: &mut (dyn TransactionClaim + '_),
+    policy: &Policy,
+    mut now: Option<Instant>,
+    observed: Option<&Observation>,
+    request: &ClaimRequest,
+) -> Result<(ClaimInTransaction, Instant), StoreError> {
+    let mut retries = Retries::within(policy.store_patience);
+    loop {
+        let sent_at = now.take().unwrap_or_else(Instant::now);
+        let claim = transaction.claim(observed, request);
+        match bounded(policy.store_timeout, claim).await {
+            Ok(answer) => return Ok((answer, sent_at)),
+            Err(error) if transaction.joins() => return Err(error),
+            Err(error) => retries.pause_after(error).await?,
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! A frozen call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle as Runtime;
+
+use super::Engine;
+use super::progress::Progress;
+use super::singleflight::{SharedCall, SingleFlight};
+use super::step_state::Steps;
+use crate::error::{Error, InvalidKey};
+use crate::key::RecordId;
+use crate::record::{Digest, Payload, Timestamp};
+use crate::store::ClaimRequest;
+
+/// A frozen call: the body can change none of its inputs. Shared by its claim, its body and the calls that wait for it,
+/// in one allocation.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(super) engine: Arc<Engine>,
+    pub(super) runtime: Runtime,
+    pub(super) request: ClaimRequest,
+    /// The digest of the request before any signing.
+    pub(super) digest: Digest,
+    pub(super) wait: Duration,
+    pub(super) by_fingerprint: bool,
+    pub(super) run_unprotected: bool,
+    /// Recovery input, saved with the record before the body runs.
+    pub(super) recovery_input: Option<Payload>,
+    /// The latest time, by the store's clock, at which the record may have been claimed first. Set for an issued key.
+    pub(super) first_claim_by: Option<Timestamp>,
+    /// The call's effects and its record are committed together or not at all: there is no lease to renew.
+    pub(super) transactional: bool,
+    pub(super) progress: Progress,
+    pub(super) steps: Steps,
+}
+
+impl Prepared {
+    /// Refuses a record of an issued key that was first claimed after the key expired. Later attempts on a record that
+    /// was claimed in time are allowed.
+    pub(super) fn check_issued_key(&self, first_claimed_at: Timestamp) -> Result<(), Error> {
+        match self.first_claim_by {
+            Some(until) if first_claimed_at > until => Err(InvalidKey::Expired.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl SharedCall for Prepared {
+    fn singleflight(&self) -> &SingleFlight {
+        &self.engine.singleflight
+    }
+
+    fn record_id(&self) -> &RecordId {
+        &self.request.id
+    }
+
+    fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+}
+
+impl Prepared {
+    /// Warns that the record has become INTERRUPTED.
+    pub(super) fn warn_interrupted(&self) {
+        tracing::warn!(
+            target: "idem",
+            operation = self.request.identity.operation.as_str(),
+            record = %self.request.id,
+            "the call is interrupted: it is unknown whether its effect happened, so `reconcile` or an operator must \
+             resolve its record",
+        );
+    }
+}

@@ -1,0 +1,74 @@
+//! State that the calls of a handle share.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use super::detached_tasks::DetachedTasks;
+use super::give_back::GiveBack;
+use super::singleflight::SingleFlight;
+use crate::error::StoreError;
+use crate::fingerprint::Secret;
+use crate::policy::Policy;
+use crate::record::Digest;
+use crate::store::Store;
+use crate::timing::{self, Retries};
+
+/// Maximum number of claims of one handle that outlive their callers at the same time. A store that never answers would
+/// otherwise collect one task for each failed call. Beyond the limit a claim is cancelled, and searched for later.
+const MAX_ORPHANS: usize = 1024;
+
+/// State shared by all clones of a handle.
+pub(super) struct Engine {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) policy: Policy,
+    /// The first secret signs new digests; stored digests are checked against all of them.
+    pub(super) secrets: Vec<Secret>,
+    pub(super) singleflight: SingleFlight,
+    /// Tasks that callers do not cancel.
+    pub(super) detached: DetachedTasks,
+    /// Abandoned claims: the calls that made them were dropped.
+    pub(super) give_back: Arc<GiveBack>,
+    /// Permits for tasks that wait for the store's answers to abandoned claims.
+    pub(super) orphans: Arc<Semaphore>,
+}
+
+impl Engine {
+    pub(super) fn new(store: Arc<dyn Store>, policy: Policy, secrets: Vec<Secret>) -> Self {
+        Self {
+            singleflight: SingleFlight::default(),
+            detached: DetachedTasks::default(),
+            give_back: Arc::new(GiveBack::new(Arc::clone(&store), policy.store_timeout)),
+            orphans: Arc::new(Semaphore::new(MAX_ORPHANS)),
+            store,
+            policy,
+            secrets,
+        }
+    }
+
+    /// Runs a transition of the store, and retries it for as long as the handle's patience lasts.
+    pub(super) async fn retry<'a, T>(
+        &self,
+        transition: impl Fn() -> Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>,
+    ) -> Result<T, StoreError> {
+        let retries = Retries::within(self.policy.store_patience);
+        timing::retry(self.policy.store_timeout, retries, transition).await
+    }
+
+    /// Signs a digest, if the handle has a secret.
+    pub(super) fn sign(&self, digest: &Digest) -> Digest {
+        let secret = self.secrets.first();
+        secret.map_or(*digest, |secret| secret.sign_digest(digest))
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("store", &self.store)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,250 @@
+//! A transaction that holds a record, from its claim to its commit or rollback.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::claim::{TransactionClaimer, TransactionSource};
+use crate::engine::Attempt;
+use crate::engine::claim::{Claimed, Claimer, Waited};
+use crate::engine::prepared::Prepared;
+use crate::engine::progress::{Phase, SharedOutcome};
+use crate::engine::singleflight::Leader;
+use crate::engine::typed::Joins;
+use crate::error::{Error, StoreError};
+use crate::random;
+use crate::record::{Outcome, Owner};
+use crate::store::{FencedWrite, TransactionalStore};
+use crate::timing::bounded;
+
+/// A transaction that holds a record.
+///
+/// This type is free of the user's types, and its methods return boxed futures that are `Send`. The compiler therefore
+/// need not prove `Send` for them, which it cannot do under `#[async_trait]`.
+pub(super) struct HeldTransaction<'c, S: TransactionalStore> {
+    /// Dropped first, so that the record is released as early as possible before waiters are woken.
+    transaction: S::Transaction<'c>,
+    store: Arc<S>,
+    /// True if this is part of a transaction of the caller's, which may still roll it back.
+    joins: Joins,
+    savepoint: Option<String>,
+    leader: Option<Leader>,
+    attempt_guard: AttemptGuard,
+    owner: Owner,
+}
+
+/// The attempt. Dropping the guard ends it: tasks that the body left running must not treat the record as theirs any
+/// more.
+struct AttemptGuard(Attempt);
+
+impl Drop for AttemptGuard {
+    fn drop(&mut self) {
+        self.0.lose();
+    }
+}
+
+/// Reason for not running the body.
+pub(super) enum NotRun {
+    Replay(SharedOutcome, Waited),
+    Refuse(Error),
+}
+
+impl<X: Into<Error>> From<X> for NotRun {
+    fn from(error: X) -> Self {
+        Self::Refuse(error.into())
+    }
+}
+
+/// True if the body's changes may have to be rolled back without the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NeedsSavepoint(pub(super) bool);
+
+/// Fate of the body's changes when the outcome is committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BodyChanges {
+    Keep,
+    RollBack,
+}
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
+    /// Claims the record in a transaction.
+    pub(super) fn claim<F: TransactionSource<'c, S> + 'c>(
+        store: Arc<S>,
+        source: F,
+        call: Arc<Prepared>,
+        needs_savepoint: NeedsSavepoint,
+    ) -> Boxed<'c, Result<Self, NotRun>> {
+        Box::pin(async move {
+            let limit = call.engine.policy.store_timeout;
+            let mut transactions = TransactionClaimer::new(Arc::clone(&store), source);
+            let mut claimer = Claimer::in_transaction(call, &mut transactions);
+            let claimed = claimer.claim().await;
+            drop(claimer);
+            let (attempt, leader) = match granted(claimed) {
+                Ok(granted) => granted,
+                Err(not_run) => {
+                    transactions.give_up(limit).await;
+                    return Err(not_run);
+                }
+            };
+            let (Some(transaction), Some(owner)) =
+                (transactions.into_transaction(), attempt.owner())
+            else {
+                return Err(Error::LeaseLost.into());
+            };
+            let mut held = Self {
+                transaction,
+                store,
+                joins: F::JOINS,
+                savepoint: None,
+                leader,
+                attempt_guard: AttemptGuard(attempt),
+                owner,
+            };
+            if needs_savepoint == NeedsSavepoint(true)
+                && let Err(error) = held.set_savepoint().await
+            {
+                held.roll_back().await;
+                return Err(error.into());
+            }
+            Ok(held)
+        })
+    }
+
+    pub(super) fn attempt(&self) -> &Attempt {
+        &self.attempt_guard.0
+    }
+
+    /// The connection that the body works with.
+    pub(super) fn connection(&mut self) -> &mut S::Connection {
+        &mut self.transaction
+    }
+
+    fn store_timeout(&self) -> Duration {
+        self.attempt().engine().policy.store_timeout
+    }
+
+    async fn set_savepoint(&mut self) -> Result<(), StoreError> {
+        // A unique name, because MySQL would otherwise replace the savepoint of an enclosing call.
+        let name = format!("idem_{:016x}", random::number());
+        let limit = self.store_timeout();
+        let set = self.store.savepoint(&mut self.transaction, &name);
+        bounded(limit, Box::pin(set)).await?;
+        self.savepoint = Some(name);
+        Ok(())
+    }
+
+    /// Commits the outcome, and the body's changes if they are kept.
+    pub(super) fn end(
+        mut self,
+        changes: BodyChanges,
+        outcome: Outcome,
+    ) -> Boxed<'c, Result<(), Error>> {
+        Box::pin(async move {
+            match self.complete(changes, &outcome).await {
+                Ok(FencedWrite::Applied) => self.commit(outcome).await,
+                Ok(FencedWrite::Fenced) => {
+                    // Another process has changed the row, or the body has tampered with the transaction.
+                    self.roll_back().await;
+                    Err(Error::LeaseLost)
+                }
+                Err(error) => {
+                    self.roll_back().await;
+                    Err(error.into())
+                }
+            }
+        })
+    }
+
+    /// Writes the outcome.
+    async fn complete(
+        &mut self,
+        changes: BodyChanges,
+        outcome: &Outcome,
+    ) -> Result<FencedWrite, StoreError> {
+        let limit = self.store_timeout();
+        if let (BodyChanges::RollBack, Some(savepoint)) = (changes, &self.savepoint) {
+            let undone = self.store.rollback_to(&mut self.transaction, savepoint);
+            bounded(limit, Box::pin(undone)).await?;
+        }
+        let completed = self
+            .store
+            .complete_in(&mut self.transaction, &self.owner, outcome);
+        bounded(limit, Box::pin(completed)).await
+    }
+
+    /// Commits, and publishes the outcome to the waiters.
+    async fn commit(self, outcome: Outcome) -> Result<(), Error> {
+        let limit = self.store_timeout();
+        let Self {
+            transaction,
+            store,
+            joins: Joins(joins),
+            savepoint: _,
+            leader,
+            attempt_guard: guard,
+            owner,
+        } = self;
+        let committed = bounded(limit, Box::pin(store.commit(transaction))).await;
+        if let Err(error) = committed
+            && (joins || !was_committed(&guard.0, &owner).await)
+        {
+            return Err(error.into());
+        }
+        if let Some(leader) = leader {
+            leader.step_down(|| match joins {
+                // The caller's transaction may still roll this back, so the outcome is not shared.
+                true => Phase::AskStore,
+                false => Phase::Ended(Arc::new(guard.0.share(outcome))),
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn undo(self) -> Boxed<'c, Result<(), Error>> {
+        Box::pin(async move {
+            self.roll_back().await;
+            Ok(())
+        })
+    }
+
+    /// Rolls everything back. If this fails, the database rolls back once the connection is lost.
+    async fn roll_back(self) {
+        let limit = self.store_timeout();
+        let undone = self.store.rollback(self.transaction);
+        if let Err(error) = bounded(limit, Box::pin(undone)).await {
+            tracing::debug!(
+                target: "idem",
+                error = ?error.kind(),
+                "the connection was lost before the transaction could be rolled back",
+            );
+        }
+        // Waiters are woken after the record is free.
+        drop(self.leader);
+    }
+}
+
+/// The attempt that the claim was granted to.
+fn granted(claimed: Result<Claimed, Error>) -> Result<(Attempt, Option<Leader>), NotRun> {
+    match claimed? {
+        Claimed::Run(attempt, leader) => Ok((attempt, leader)),
+        Claimed::Replay(ended, waited) => Err(NotRun::Replay(ended, waited)),
+        // `reconcile` would act outside of the transaction.
+        Claimed::NeedsReconcile(_) => Err(Error::Interrupted.into()),
+    }
+}
+
+/// Finds out, on another connection, whether an unacknowledged commit took effect. False if the record is not there, or
+/// if the store cannot answer. The caller then retries with the same key, and gets the result if the commit was still
+/// in progress and succeeds.
+async fn was_committed(attempt: &Attempt, owner: &Owner) -> bool {
+    let engine = attempt.engine();
+    let Ok(Some(record)) = engine.retry(|| engine.store.get(&owner.id)).await else {
+        return false;
+    };
+    record.state.is_ended()
+        && record.claim_id == Some(owner.claim_id)
+        && record.fencing_token == owner.fencing_token
+}

@@ -1,0 +1,208 @@
+//! A body that may run: runs it, and settles the record according to its result.
+
+use std::future::Future;
+
+use tracing::Instrument;
+
+use super::context::CallContext;
+use crate::engine::Attempt;
+use crate::engine::detach::{ShutDown, run_in_a_task};
+use crate::engine::progress::SharedOutcome;
+use crate::engine::provenance::Source;
+use crate::engine::running::RunGuard;
+use crate::engine::settle::{Settle, SettleResult};
+use crate::engine::singleflight::Leader;
+use crate::error::Error;
+use crate::fingerprint;
+use crate::record::{OnCrash, Outcome};
+use crate::timing::bounded;
+
+/// Classification of an `Err` of the body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// Stored and replayed, like a value.
+    Terminal,
+    /// Proves that nothing was done: the key is released, and the next call runs the body again.
+    Transient,
+    /// Leaves open whether anything was done: treated like a crash.
+    Unknown,
+}
+
+/// A body that may run.
+pub struct Running<T, E> {
+    guard: RunGuard,
+    context: CallContext<T, E>,
+}
+
+impl<T, E> Running<T, E> {
+    pub(super) fn new(
+        attempt: Attempt,
+        leader: Option<Leader>,
+        context: CallContext<T, E>,
+    ) -> Self {
+        context.span.record("attempt", attempt.number());
+        Self {
+            guard: RunGuard::new(attempt, leader),
+            context,
+        }
+    }
+
+    /// The running attempt.
+    pub fn attempt(&self) -> Attempt {
+        self.guard.attempt.clone()
+    }
+
+    /// Marks the body as begun: it is about to be called, and may act before it returns its future.
+    pub(crate) fn begin(&mut self) {
+        self.guard.begin();
+    }
+
+    /// Runs the body, and renews the lease while it runs.
+    pub fn drive<'a, F: Future + 'a>(
+        &'a mut self,
+        body: F,
+    ) -> impl Future<Output = F::Output> + use<'a, F, T, E> {
+        self.guard.drive(body, &self.context.span)
+    }
+
+    /// Settles the record according to the body's result, and returns the caller's result.
+    ///
+    /// The result is classified before the future is created, so that the future stays small.
+    ///
+    /// # Errors
+    /// The function's own error, or an error of the call.
+    pub fn finish<C>(
+        mut self,
+        result: Result<T, E>,
+        classify: C,
+    ) -> impl Future<Output = Result<T, E>> + use<T, E, C>
+    where
+        C: FnOnce(&E) -> ErrorKind,
+    {
+        let settle = self.settle(&result, classify);
+        let ends = matches!(settle, Some(Settle::End(_)));
+        let word = match settle {
+            Some(Settle::End(Outcome::Unrecorded)) => "unrecorded",
+            Some(Settle::End(_) | Settle::Release) => "executed",
+            Some(Settle::Interrupt) | None => "interrupted",
+        };
+        let mut settlement = settle.and_then(|settle| self.guard.settle(settle));
+        // Boxed, so that the future of a long-running body does not reserve the memory that only settling needs.
+        Box::pin(async move {
+            // Borrowed, because a value moved out of a capture is stored twice in the future.
+            if let Some(settlement) = &mut settlement {
+                let settled = settlement.settle(&self.context.span).await;
+                if ends && settled == SettleResult::Lost {
+                    return Box::pin(self.after_loss()).await;
+                }
+                if ends && settled == SettleResult::Pending {
+                    if !self.guard.attempt.is_live() {
+                        return self.context.refuse(Error::LeaseLost);
+                    }
+                    self.warn_unrecorded();
+                }
+            }
+            let number = self.guard.attempt.number();
+            self.context.record_executed(word, number);
+            result
+        })
+    }
+
+    /// Runs the body and settles the record in a task of its own, which the caller does not cancel.
+    ///
+    /// # Errors
+    /// As for [`finish`](Self::finish), and [`Error::LeaseLost`] if the runtime was shut down.
+    pub fn finish_detached<C>(
+        mut self,
+        body: impl Future<Output = Result<T, E>> + Send + 'static,
+        classify: C,
+    ) -> impl Future<Output = Result<T, E>>
+    where
+        T: Send + 'static,
+        E: Send + 'static,
+        C: FnOnce(&E) -> ErrorKind + Send + 'static,
+    {
+        let call = self.guard.attempt.call();
+        let (tasks, runtime) = (call.engine.detached.clone(), call.runtime.clone());
+        let carry = self.context.codecs.errors.carry();
+        let task = async move {
+            let result = self.drive(body).await;
+            self.finish(result, classify).await
+        };
+        let task = run_in_a_task(&tasks, &runtime, task);
+        async move {
+            match task.await {
+                Ok(result) => result,
+                Err(ShutDown) => Err(carry(Error::LeaseLost)),
+            }
+        }
+    }
+
+    /// Decides how to settle the record. None if the record is left as after a crash.
+    fn settle(
+        &self,
+        result: &Result<T, E>,
+        classify: impl FnOnce(&E) -> ErrorKind,
+    ) -> Option<Settle> {
+        let attempt = &self.guard.attempt;
+        let codecs = &self.context.codecs;
+        let error = match result {
+            Ok(value) => return Some(Settle::End(codecs.completed(value, attempt))),
+            Err(error) => error,
+        };
+        let kind = match (classify(error), attempt.on_crash()) {
+            // The function now says `rerun`, where every error may be retried; the record was claimed under another
+            // policy.
+            (ErrorKind::Transient, OnCrash::Refuse | OnCrash::Reconcile)
+                if attempt.call().request.on_crash == OnCrash::Rerun =>
+            {
+                ErrorKind::Unknown
+            }
+            (kind, _) => kind,
+        };
+        if kind == ErrorKind::Terminal
+            && let Some(outcome) = codecs.failed(error, attempt)
+        {
+            return Some(Settle::End(outcome));
+        }
+        // Releasing after an unknown step would repeat the step immediately, although it may have been done.
+        if kind == ErrorKind::Transient && !attempt.has_unknown_steps() {
+            return Some(Settle::Release);
+        }
+        match attempt.on_crash() {
+            OnCrash::Rerun => None,
+            OnCrash::Refuse | OnCrash::Reconcile => Some(Settle::Interrupt),
+        }
+    }
+
+    /// Another call took over, and the store refused this call's result: replays the stored result, if there is one.
+    async fn after_loss(&self) -> Result<T, E> {
+        let engine = self.guard.attempt.engine();
+        let call = self.guard.attempt.call();
+        let limit = engine.policy.store_timeout;
+        let read = bounded(limit, engine.store.get(&call.request.id));
+        let ended = match read.instrument(self.context.span.clone()).await {
+            Ok(Some(record)) => {
+                match fingerprint::matches(&record.fingerprint, &call.digest, &engine.secrets) {
+                    Ok(true) => SharedOutcome::of(&record),
+                    Ok(false) | Err(_) => None,
+                }
+            }
+            Ok(None) | Err(_) => None,
+        };
+        match ended {
+            Some(ended) => self.context.replay(&ended, Source::Replayed),
+            None => self.context.refuse(Error::LeaseLost),
+        }
+    }
+
+    fn warn_unrecorded(&self) {
+        tracing::warn!(
+            target: "idem",
+            parent: &self.context.span,
+            operation = self.guard.attempt.operation().as_str(),
+            record = %self.guard.attempt.record_id(),
+            "the result is given to its caller but could not be recorded yet",
+        );
+    }
+}

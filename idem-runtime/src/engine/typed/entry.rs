@@ -1,0 +1,114 @@
+//! Entry of a call: prepares it and claims its record.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::runtime::Handle as Runtime;
+use tracing::Instrument;
+
+use super::body::Running;
+use super::codecs::{Codecs, ErrorCodec, ValueCodec};
+use super::context::CallContext;
+use crate::engine::claim::{CanReconcile, Claimed, Claimer};
+use crate::engine::install::default_engine;
+use crate::engine::prepared::Prepared;
+use crate::engine::provenance::Observer;
+use crate::engine::{Call, Engine, Idem, reentrancy};
+use crate::error::{Error, InvalidCall};
+use crate::store::Store;
+
+/// An engine to call, or the reason for its absence.
+pub struct EngineRef(Result<Arc<Engine>, Error>);
+
+/// True if a call becomes part of an open transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engine) struct Joins(pub(in crate::engine) bool);
+
+/// Returns the engine of a handle.
+pub(crate) fn handle<S: Store + ?Sized>(idem: &Idem<S>) -> EngineRef {
+    EngineRef(Ok(Arc::clone(idem.engine())))
+}
+
+/// Returns the engine of calls that name no store: the task's default or the process's.
+pub fn default_handle() -> EngineRef {
+    EngineRef(default_engine())
+}
+
+/// Claims the record of a call. `Err` is the function's return value if its body does not run.
+///
+/// The call is turned into a claimer before the future is created, so that the future does not hold the call as well.
+pub(crate) fn enter<T, E>(
+    engine: EngineRef,
+    call: Call,
+    values: ValueCodec<T>,
+    errors: ErrorCodec<E>,
+) -> impl Future<Output = Result<Running<T, E>, Result<T, E>>> {
+    let begun = begin(engine, call, Codecs { values, errors }, CanReconcile(false));
+    // Boxed, so that the future of a long-running body does not reserve the memory that only claiming needs.
+    Box::pin(async move {
+        let (mut claimer, context) = begun?;
+        match claimer.claim().instrument(context.span.clone()).await {
+            Ok(Claimed::Run(attempt, leader)) => Ok(Running::new(attempt, leader, context)),
+            Ok(Claimed::Replay(ended, waited)) => Err(context.replay(&ended, waited.into())),
+            // Unreachable for a call that cannot reconcile.
+            Ok(Claimed::NeedsReconcile(_)) => Err(context.refuse(Error::Interrupted)),
+            Err(error) => Err(context.refuse(error)),
+        }
+    })
+}
+
+/// Turns a call into a claimer.
+pub(super) fn begin<T, E>(
+    engine: EngineRef,
+    call: Call,
+    codecs: Codecs<T, E>,
+    can_reconcile: CanReconcile,
+) -> Result<(Claimer<'static>, CallContext<T, E>), Result<T, E>> {
+    let (call, context) = prepare(engine, call, codecs, Joins(false))?;
+    Ok((Claimer::new(call, can_reconcile), context))
+}
+
+/// A frozen call, with its context.
+type PreparedCall<T, E> = (Arc<Prepared>, CallContext<T, E>);
+
+/// Validates and freezes a call, with a span.
+pub(in crate::engine) fn prepare<T, E>(
+    engine: EngineRef,
+    call: Call,
+    codecs: Codecs<T, E>,
+    joins: Joins,
+) -> Result<PreparedCall<T, E>, Result<T, E>> {
+    let mut context = CallContext {
+        codecs,
+        span: tracing::info_span!(
+            target: "idem",
+            "idempotent",
+            operation = call.operation(),
+            record = tracing::field::Empty,
+            attempt = tracing::field::Empty,
+            outcome = tracing::field::Empty,
+        ),
+        observer: None,
+    };
+    match freeze(engine, call, joins) {
+        Ok(call) => {
+            if !context.span.is_disabled() {
+                let id = tracing::field::display(call.request.id);
+                context.span.record("record", id);
+            }
+            // A call that is refused leaves the observer to the next one.
+            context.observer = Observer::take();
+            Ok((call, context))
+        }
+        Err(error) => Err(context.refuse(error)),
+    }
+}
+
+fn freeze(engine: EngineRef, call: Call, joins: Joins) -> Result<Arc<Prepared>, Error> {
+    let engine = engine.0?;
+    let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
+    if joins == Joins(false) && reentrancy::is_polled(&engine) {
+        return Err(InvalidCall::InsideTransaction.into());
+    }
+    call.prepare(engine, runtime)
+}

@@ -1,0 +1,258 @@
+//! Records whose ids begin alike, and the order in which they become due.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+
+use crate::key::RecordId;
+use crate::record::{FencingToken, Observation, Owner, Payload, Record, State, Timestamp};
+use crate::store::transitions::{self, Purge};
+use crate::store::{
+    ClaimOutcome, ClaimRequest, FencedWrite, Granted, Purged, Resolution, Resolved, SavedStep,
+};
+
+use super::hasher::BuildIdHasher;
+
+/// Records with a lock of their own.
+pub(super) struct Shard {
+    slots: Slots,
+    /// Due times of records, earliest first. An entry that its slot does not name is stale.
+    queue: Queue,
+    /// Highest fencing token of a deleted record: first claims get a higher one.
+    fencing_floor: Option<FencingToken>,
+}
+
+type Slots = HashMap<RecordId, Slot, BuildIdHasher>;
+type Queue = BinaryHeap<Reverse<(Timestamp, RecordId)>>;
+
+struct Slot {
+    /// Boxed, because the map moves its slots when it grows.
+    record: Box<Record>,
+    /// Due time of the record's queue entry; never later than the record may expire.
+    queued: Option<Timestamp>,
+    /// Saved steps of this generation of the record, by name.
+    steps: BTreeMap<Box<str>, Payload>,
+}
+
+impl Slot {
+    /// Returns the current record, unless it has expired.
+    fn at(&mut self, now: Timestamp) -> Option<&mut Record> {
+        self.record.read_at = now;
+        (!self.record.is_expired()).then_some(&mut *self.record)
+    }
+}
+
+impl Shard {
+    pub(super) fn new(seeds: (u64, u64)) -> Self {
+        Self {
+            slots: HashMap::with_hasher(BuildIdHasher(seeds.0, seeds.1)),
+            queue: BinaryHeap::new(),
+            fencing_floor: None,
+        }
+    }
+
+    /// Returns the record, unless it has expired.
+    pub(super) fn live(&mut self, id: &RecordId, now: Timestamp) -> Option<&mut Record> {
+        self.slots.get_mut(id)?.at(now)
+    }
+
+    /// Returns all records that have not expired, in no order.
+    pub(super) fn all(&mut self, now: Timestamp) -> impl Iterator<Item = &Record> {
+        let live = self.slots.values_mut().filter_map(move |slot| slot.at(now));
+        live.map(|record| &*record)
+    }
+
+    /// Claims an existing record, or replaces it if it has expired. Returns `None` if there is no record yet.
+    pub(super) fn claim_present(
+        &mut self,
+        claim: &ClaimRequest,
+        now: Timestamp,
+    ) -> Option<ClaimOutcome> {
+        let slot = self.slots.get_mut(&claim.id)?;
+        let previous = slot.record.fencing_token;
+        let outcome = match slot.at(now) {
+            None => {
+                *slot.record = transitions::begin(claim, Some(previous), now);
+                slot.steps.clear();
+                ClaimOutcome::Granted(Granted::on(&slot.record))
+            }
+            Some(record) => transitions::claim(record, claim),
+        };
+        if let ClaimOutcome::Granted(_) = outcome {
+            enqueue(&mut self.queue, slot);
+        }
+        Some(outcome)
+    }
+
+    /// Creates a record for a claim of a new key.
+    pub(super) fn claim_absent(&mut self, claim: &ClaimRequest, now: Timestamp) -> ClaimOutcome {
+        let record = Box::new(transitions::begin(claim, self.fencing_floor, now));
+        let granted = Granted::on(&record);
+        let mut slot = Slot {
+            record,
+            queued: None,
+            steps: BTreeMap::new(),
+        };
+        enqueue_new(&mut self.queue, &mut slot);
+        self.slots.insert(claim.id, slot);
+        ClaimOutcome::Granted(granted)
+    }
+
+    /// Returns `None` if the record no longer exists.
+    pub(super) fn take_over(
+        &mut self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+        now: Timestamp,
+    ) -> Option<ClaimOutcome> {
+        let slot = self.slots.get_mut(&claim.id)?;
+        let outcome = transitions::take_over(slot.at(now)?, observed, claim);
+        if let ClaimOutcome::Granted(_) = outcome {
+            enqueue(&mut self.queue, slot);
+        }
+        Some(outcome)
+    }
+
+    /// Applies a transition that only the owner may make.
+    pub(super) fn write(
+        &mut self,
+        owner: &Owner,
+        now: Timestamp,
+        transition: impl FnOnce(&mut Record) -> FencedWrite,
+    ) -> FencedWrite {
+        let Some(slot) = self.slots.get_mut(&owner.id) else {
+            return FencedWrite::Fenced;
+        };
+        let written = slot.at(now).map_or(FencedWrite::Fenced, transition);
+        if written == FencedWrite::Applied {
+            enqueue(&mut self.queue, slot);
+        }
+        written
+    }
+
+    /// Saves the result of a step, unless the record has one under this name.
+    pub(super) fn save_step(
+        &mut self,
+        owner: &Owner,
+        name: &str,
+        payload: &Payload,
+        now: Timestamp,
+    ) -> FencedWrite {
+        let Some(slot) = self.owned_slot(owner, now) else {
+            return FencedWrite::Fenced;
+        };
+        if !slot.steps.contains_key(name) {
+            slot.steps.insert(name.into(), payload.clone());
+        }
+        FencedWrite::Applied
+    }
+
+    /// Returns the saved steps in the order of their names, or `None` if the caller does not own the record.
+    pub(super) fn saved_steps(&mut self, owner: &Owner, now: Timestamp) -> Option<Vec<SavedStep>> {
+        let slot = self.owned_slot(owner, now)?;
+        let steps = slot.steps.iter().map(|(name, payload)| SavedStep {
+            name: name.to_string(),
+            payload: payload.clone(),
+        });
+        Some(steps.collect())
+    }
+
+    /// Returns the record and its steps to its owner.
+    fn owned_slot(&mut self, owner: &Owner, now: Timestamp) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(&owner.id)?;
+        let record = slot.at(now)?;
+        owner.may_write(record).then_some(slot)
+    }
+
+    /// Applies a manual change.
+    pub(super) fn resolve(
+        &mut self,
+        observed: &Observation,
+        resolution: &Resolution,
+        now: Timestamp,
+    ) -> Resolved {
+        let Some(slot) = self.slots.get_mut(&observed.id) else {
+            return Resolved::Stale;
+        };
+        let Some(record) = slot.at(now) else {
+            return Resolved::Stale;
+        };
+        if transitions::resolve(record, observed, resolution) == Resolved::Stale {
+            return Resolved::Stale;
+        }
+        if *resolution == Resolution::Erase {
+            self.fencing_floor = self.fencing_floor.max(Some(record.fencing_token));
+            self.slots.remove(&observed.id);
+            self.drop_stale_entries();
+        } else {
+            enqueue(&mut self.queue, slot);
+        }
+        Resolved::Done
+    }
+
+    /// Removes expired records, and marks abandoned ones as interrupted. `budget` is the number of entries that it may
+    /// still examine.
+    pub(super) fn purge(&mut self, now: Timestamp, budget: &mut u32) -> Purged {
+        let mut purged = Purged::default();
+        while *budget > 0
+            && let Some(Reverse((due, id))) = self.queue.peek().copied()
+            && due <= now
+        {
+            self.queue.pop();
+            *budget -= 1;
+            let Some(slot) = self.slots.get_mut(&id).filter(|it| it.queued == Some(due)) else {
+                continue;
+            };
+            slot.queued = None;
+            slot.record.read_at = now;
+            let purge = transitions::purge(&mut slot.record);
+            purged.count(purge, &slot.record);
+            if purge == Purge::Expired {
+                self.fencing_floor = self.fencing_floor.max(Some(slot.record.fencing_token));
+                self.slots.remove(&id);
+            } else {
+                enqueue(&mut self.queue, slot);
+            }
+        }
+        purged
+    }
+
+    /// Erasing leaves an entry behind until its due time. A program that erases many records must not accumulate such
+    /// entries.
+    fn drop_stale_entries(&mut self) {
+        if self.queue.len() > 64 + 2 * self.slots.len() {
+            let slots = &self.slots;
+            self.queue.retain(|Reverse((due, id))| {
+                slots.get(id).is_some_and(|slot| slot.queued == Some(*due))
+            });
+        }
+    }
+}
+
+/// Ensures that the record is checked no later than it may expire. Most records already have an early enough queue
+/// entry, so this is one comparison.
+fn enqueue(queue: &mut Queue, slot: &mut Slot) {
+    let record = &slot.record;
+    let due = match record.state {
+        State::Interrupted => return,
+        State::Running => record.lease_until.after(record.retention),
+        _ => record
+            .ended_at
+            .unwrap_or(record.read_at)
+            .after(record.retention),
+    };
+    enqueue_at(queue, slot, due);
+}
+
+/// The first entry of a record is early enough for a record that ends immediately, so ending it needs no other entry.
+/// Records of one retention arrive in the order of their time, so this is an append.
+fn enqueue_new(queue: &mut Queue, slot: &mut Slot) {
+    let due = slot.record.read_at.after(slot.record.retention);
+    enqueue_at(queue, slot, due);
+}
+
+fn enqueue_at(queue: &mut Queue, slot: &mut Slot, due: Timestamp) {
+    if slot.queued.is_none_or(|queued| due < queued) {
+        slot.queued = Some(due);
+        queue.push(Reverse((due, slot.record.id)));
+    }
+}

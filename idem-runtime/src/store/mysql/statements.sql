@@ -1,0 +1,255 @@
+-- Syntax of MySQL and MariaDB, and the statements that only they have.
+--
+-- To MySQL, the text between `/*M!` and its end is a comment. MariaDB runs it.
+
+-- part: now
+-- Server clock in microseconds: the time at which the statement began, constant within one statement. It is in UTC in
+-- every session, so an hour that a time zone's clock shows twice is not ambiguous.
+--
+-- A statement that waited for a row sees a time before the end of the wait. This errs on the safe side. A lease or
+-- retention seems to have more time left, so no live record is taken over or deleted. A lease that is granted after a
+-- wait began when it was requested, and its owner counts from then as well. `SYSDATE(6)` would show the end of the
+-- wait. But it uses the session's time zone, differs within one statement, cannot be used with an index, and is unsafe
+-- for statement-based replication.
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
+-- part: record
+-- Columns that `text_row::record` reads. Line breaks are written literally, because the meaning of a backslash depends
+-- on a setting.
+CONCAT(
+    CONCAT_WS(
+        ' ', state, COALESCE(ended_at, '-'), retention, on_crash, lease_until,
+        COALESCE(HEX(claim_id), '-'), fencing_token, attempt, first_claimed_at
+    ),
+    '{newline}', {now}, '{newline}', HEX(id), '{newline}', COALESCE(LENGTH(codec), '-'),
+    '{newline}', operation, '{newline}', idempotency_key, '{newline}', COALESCE(codec, ''), scope
+),
+fingerprint, payload
+
+-- part: greatest
+greatest
+
+-- part: null_safe_eq
+<=>
+
+-- part: lock
+FOR UPDATE
+
+-- part: upsert
+ON DUPLICATE KEY UPDATE
+
+-- part: proposed
+-- Value that the insert proposed for a column.
+VALUES({it})
+
+-- part: step_lock
+-- Locks the current version of the row until the end of the statement.
+FOR UPDATE
+
+-- part: step_upsert
+-- An assignment sees the results of earlier assignments, so the column that decides comes last. A row counts as matched
+-- even if nothing changes.
+ON DUPLICATE KEY UPDATE
+    {steps}.codec = IF({steps}.first_claimed_at = VALUES(first_claimed_at), {steps}.codec, VALUES(codec)),
+    {steps}.payload = IF({steps}.first_claimed_at = VALUES(first_claimed_at), {steps}.payload, VALUES(payload)),
+    {steps}.first_claimed_at = VALUES(first_claimed_at)
+
+-- part: step_name
+CONVERT(s.name USING utf8mb4)
+
+-- part: returning_record
+-- On MariaDB, an assignment that changes nothing: neither a row nor a byte of the log is written, and the row is
+-- returned.
+/*M! ON DUPLICATE KEY UPDATE id = VALUES(id) RETURNING {record} */
+
+-- part: nowait
+-- Only for MariaDB. Statements of MySQL cannot be kept from waiting, so it gets no batches.
+/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
+
+-- part: completions
+-- A parameter with completions: a JSON array of arrays.
+JSON_TABLE(?1, '$[*]' COLUMNS (
+    p_id CHAR(64) PATH '$[0]',
+    p_claim_id CHAR(32) PATH '$[1]',
+    p_fencing_token BIGINT PATH '$[2]',
+    p_state VARCHAR(16) PATH '$[3]',
+    p_codec VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[4]',
+    p_payload LONGTEXT PATH '$[5]'
+)) AS a
+
+-- part: past_retention
+-- The owner is gone for good, or the record waits to be reconciled.
+state = 'running' AND lease_until + retention <= {now}
+
+-- name: lock
+-- Another transaction may hold the row until it commits. The statement then fails instead of waiting.
+SELECT {record} FROM {records} WHERE id = ?1 FOR UPDATE NOWAIT
+
+-- name: insert
+-- Two callers may claim an absent record concurrently: the primary key lets one of them insert. A purge may delete the
+-- record in between: the shared lock waits for a purge that raises the floor.
+INSERT INTO {records} ({inserted})
+SELECT
+    ?1, ?2, ?3, ?4, ?5, 'running', ?6, last_insert_id({now}), 1,
+    {now} + ?7, ?8, ?9, {now}, {now} + ?7 + ?8
+FROM {fencing_floor}
+WHERE one = 1 AND fencing_token < {now}
+LOCK IN SHARE MODE
+{returning_record}
+
+-- name: insert_above
+-- As above, after the clock was set back, or has not ticked since a record was deleted.
+INSERT INTO {records} ({inserted})
+SELECT
+    ?1, ?2, ?3, ?4, ?5, 'running', ?6, greatest({now}, coalesce(max(fencing_token) + 1, 0)), 1,
+    {now} + ?7, ?8, ?9, {now}, {now} + ?7 + ?8
+FROM {fencing_floor}
+WHERE one = 1
+LOCK IN SHARE MODE
+{returning_record}
+
+-- name: insert_all
+-- As above for each record. A transaction may hold one of the rows for long: the other requests must not wait for it.
+-- The statement therefore waits for no lock, and if it fails, each request runs individually.
+{nowait} INSERT INTO {records} ({inserted})
+SELECT
+    UNHEX(a.p_id), a.p_scope, a.p_operation, a.p_key, UNHEX(a.p_fingerprint), 'running', UNHEX(a.p_claim_id), {now}, 1,
+    {now} + a.p_lease, a.p_retention, a.p_on_crash, {now}, {now} + a.p_lease + a.p_retention
+FROM {fencing_floor} AS d JOIN JSON_TABLE(?1, '$[*]' COLUMNS (
+    p_id CHAR(64) PATH '$[0]',
+    p_scope MEDIUMTEXT CHARACTER SET utf8mb4 PATH '$[1]',
+    p_operation VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[2]',
+    p_key VARCHAR(255) PATH '$[3]',
+    p_fingerprint CHAR(74) PATH '$[4]',
+    p_claim_id CHAR(32) PATH '$[5]',
+    p_lease BIGINT PATH '$[6]',
+    p_retention BIGINT PATH '$[7]',
+    p_on_crash VARCHAR(16) PATH '$[8]'
+)) AS a
+WHERE d.one = 1 AND d.fencing_token < {now}
+LOCK IN SHARE MODE
+{returning_record}
+
+-- name: complete_all
+-- A transaction may hold one of the rows for long. The other requests must not wait for it. No assignment reads what
+-- another one writes: their order is the server's choice.
+{nowait} UPDATE {completions} STRAIGHT_JOIN {records} AS r ON r.id = UNHEX(a.p_id) SET
+    r.purge_after = {queued_from_now:r.},
+    r.codec = a.p_codec,
+    r.payload = UNHEX(a.p_payload),
+    r.ended_at = {now},
+    r.state = a.p_state
+WHERE r.id = UNHEX(a.p_id) AND r.claim_id = UNHEX(a.p_claim_id) AND r.fencing_token = a.p_fencing_token
+    AND {writable:r.}
+
+-- name: completed
+-- Some completions of a batch took no effect. The owner of a record that has ended with its claim id and fencing token
+-- is acknowledged, whichever try completed it.
+SELECT r.id FROM {completions} STRAIGHT_JOIN {records} AS r ON r.id = UNHEX(a.p_id)
+WHERE r.claim_id = UNHEX(a.p_claim_id) AND r.fencing_token = a.p_fencing_token
+    AND r.state IN ('completed', 'failed', 'unrecorded') AND NOT ({expired:r.})
+
+-- name: claim
+-- Another caller may have claimed a record that was read as expired or released. That claim changed what the condition
+-- compares. Or the claim finds its own claim id, from a try whose answer was lost. An assignment sees the results of
+-- earlier assignments: the columns that `expired` reads come last.
+UPDATE {records} SET
+    fencing_token = CASE
+        WHEN state = 'running' AND NOT ({expired}) THEN fencing_token
+        ELSE {next_fencing_token}
+    END,
+    attempt = CASE
+        WHEN {expired} THEN 1
+        WHEN state = 'running' THEN attempt
+        ELSE least(attempt + 1, 4294967295)
+    END,
+    first_claimed_at = CASE WHEN {expired} THEN {now} ELSE first_claimed_at END,
+    on_crash = CASE WHEN {expired} THEN ?9 ELSE on_crash END,
+    state = 'running',
+    fingerprint = ?5,
+    claim_id = ?6,
+    lease_until = {now} + ?7,
+    retention = ?8,
+    codec = NULL,
+    payload = NULL,
+    ended_at = NULL,
+    purge_after = {now} + ?7 + ?8
+WHERE id = ?1 AND (
+    ({expired})
+    OR fingerprint = ?5 AND (state = 'released' OR state = 'running' AND claim_id = ?6)
+)
+
+-- name: take_over
+-- The owner may renew its lease or complete after the record was read as lapsed, and another caller may take over
+-- first. Each of these changes what was observed, and the condition compares all of it.
+UPDATE {records} SET
+    fencing_token = CASE
+        WHEN state = 'running' AND claim_id = ?6 THEN fencing_token
+        ELSE {next_fencing_token}
+    END,
+    attempt = CASE
+        WHEN state = 'running' AND claim_id = ?6 THEN attempt
+        ELSE least(attempt + 1, 4294967295)
+    END,
+    state = 'running',
+    claim_id = ?6,
+    lease_until = {now} + ?8,
+    retention = ?9,
+    purge_after = {now} + ?8 + ?9
+WHERE id = ?10 AND fingerprint = ?7 AND NOT ({expired}) AND (
+    state = 'running' AND claim_id = ?6
+    OR {observed} AND {unsettled} AND on_crash <> 'refuse'
+)
+
+-- name: purge_due
+-- Reads without a lock what each of the statements below checks again when it writes.
+SELECT
+    id, fencing_token,
+    CASE
+        WHEN {expired} THEN IF(state = 'running', 'abandoned', 'expired')
+        WHEN {past_retention} THEN 'interrupt'
+        ELSE 'requeue'
+    END
+FROM {records}
+WHERE purge_after <= {now}
+ORDER BY purge_after LIMIT ?1
+
+-- name: fencing_floor
+-- Another purge may have raised the floor already. The last column is 1 on MariaDB.
+SELECT fencing_token, CAST(VERSION() LIKE '%MariaDB%' AS SIGNED) FROM {fencing_floor} WHERE one = 1
+
+-- name: raise_floor_now
+-- Claims and transactions lock the row. A statement that waits for it makes all further claims wait.
+{nowait} UPDATE {fencing_floor} SET fencing_token = greatest(?1, {now})
+WHERE one = 1 AND fencing_token < ?1
+
+-- name: raise_floor
+-- Waits for the row, where nothing else is left. A floor that another purge has raised further stays.
+UPDATE {fencing_floor} SET fencing_token = greatest(?1, {now})
+WHERE one = 1 AND fencing_token < ?1
+
+-- name: purge_abandoned
+-- The due time was set at the claim: an owner may have renewed its lease since, or completed late. This statement and
+-- the next three therefore check again what was read of the row. The list of ids is written at each purge.
+DELETE FROM {records}
+WHERE state = 'running' AND ({expired}) AND fencing_token <= ?1 AND id IN ({ids})
+
+-- name: purge_expired
+-- As above. A record that was claimed again in between has a higher fencing token than the floor was raised to.
+DELETE FROM {records}
+WHERE state <> 'running' AND ({expired}) AND fencing_token <= ?1 AND id IN ({ids})
+
+-- name: purge_interrupt
+-- As above. The owner may have renewed its lease.
+UPDATE {records} SET purge_after = NULL, state = 'interrupted'
+WHERE {past_retention} AND on_crash <> 'rerun' AND purge_after <= {now} AND id IN ({ids})
+
+-- name: purge_requeue
+-- As above, for records that are still alive: queued until they may expire.
+UPDATE {records} SET
+    purge_after = CASE
+        WHEN state = 'interrupted' THEN NULL
+        WHEN state <> 'running' THEN ended_at + retention
+        ELSE lease_until + retention
+    END
+WHERE NOT ({expired}) AND NOT ({past_retention}) AND purge_after <= {now} AND id IN ({ids})

@@ -1,0 +1,222 @@
+-- Syntax of PostgreSQL, and the statements that only PostgreSQL has.
+
+-- part: now
+-- Database clock in microseconds. It is constant within one statement, and stable, so that an index can be searched
+-- with it. It shows when the statement arrived, which is after it was sent. An owner that counts its lease from the
+-- sending therefore never overestimates it. The seconds are a floating-point number, and the rounding of the cast
+-- restores the exact microsecond. `extract`, whose result is exact from version 14 on, takes ten times as long.
+(date_part('epoch', statement_timestamp()) * 1000000)::bigint
+
+-- part: content
+-- Columns that `rows::record_for` reads, in its order; the time of reading comes after them.
+{it}fingerprint, {it}state, {it}claim_id, {it}fencing_token, {it}attempt, {it}lease_until, {it}retention, {it}on_crash,
+    {it}codec, {it}payload, {it}first_claimed_at, {it}ended_at
+
+-- part: record
+-- Columns that `rows::record` reads, in its order.
+id, scope, operation, idempotency_key, {content}, {now}
+
+-- part: greatest
+greatest
+
+-- part: null_safe_eq
+IS NOT DISTINCT FROM
+
+-- part: lock
+FOR UPDATE
+
+-- part: upsert
+ON CONFLICT (id) DO UPDATE SET
+
+-- part: proposed
+-- Value that the insert proposed for a column.
+excluded.{it}
+
+-- part: step_lock
+-- Locks the current version of the row until the end of the statement.
+FOR NO KEY UPDATE
+
+-- part: step_upsert
+ON CONFLICT (id, name) DO UPDATE SET
+    first_claimed_at = excluded.first_claimed_at,
+    codec = excluded.codec,
+    payload = excluded.payload
+WHERE {steps}.first_claimed_at <> excluded.first_claimed_at
+
+-- part: step_name
+s.name
+
+-- part: insert
+-- Returns the fencing token, or the number of a lost race.
+{claim_function}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+
+-- part: is_of_another
+-- The record has another scope, operation or key. Null if there is no record.
+r.scope <> ?2 OR r.operation <> ?3 OR r.idempotency_key <> ?4
+
+-- part: limited_wait
+-- Longest wait of a batched statement for a locked row. After that, its requests run individually. Because of one
+-- locked record, a caller with another key waits at most this long, and once more for its slot. The function is called
+-- before the first row is locked, and only for the statement's own transaction.
+(SELECT set_config('lock_timeout', '50ms', true)) AS waiting
+
+-- part: due
+WITH due AS MATERIALIZED (
+    SELECT id FROM {records}
+    WHERE purge_after <= {now}
+    ORDER BY purge_after LIMIT ?1
+    FOR UPDATE SKIP LOCKED
+)
+
+-- name: claim
+-- Two callers may both have read that there is no record. The primary key lets one of them insert; the other waits for
+-- its commit, inserts nothing, and reads again. An existing record is neither written nor locked.
+SELECT {content}, {now},
+    CASE
+        WHEN r.id IS NULL THEN {insert}
+        WHEN {is_of_another} THEN {id_mismatch}::bigint
+    END
+FROM (SELECT) AS one LEFT JOIN {records} AS r ON r.id = ?1
+
+-- name: claim_all
+-- As above for each record. A statement that waits for another commit has locked the rows before it. This is no
+-- deadlock, because all statements sort their rows. A transaction may hold one of the rows for long: the other requests
+-- must not wait for it, so the statement gives up, and each request runs individually.
+WITH requests AS (
+    SELECT a.*
+    FROM {limited_wait}, unnest(
+        ?1::bytea[], ?2::text[], ?3::text[], ?4::text[], ?5::bytea[],
+        ?6::bytea[], ?7::bigint[], ?8::bigint[], ?9::text[]
+    ) WITH ORDINALITY AS a (
+        id, scope, operation, idempotency_key, fingerprint, claim_id, lease, retention, on_crash, place
+    )
+), inserted AS (
+    INSERT INTO {records} ({inserted})
+    SELECT
+        a.id, a.scope, a.operation, a.idempotency_key, a.fingerprint, 'running', a.claim_id,
+        greatest({now}, coalesce((SELECT fencing_token + 1 FROM {fencing_floor}), 0)), 1,
+        {now} + a.lease, a.retention, a.on_crash, {now}, {now} + a.lease + a.retention
+    FROM requests AS a
+    WHERE NOT EXISTS (SELECT FROM {records} AS r WHERE r.id = a.id)
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id, fencing_token
+)
+SELECT {content:r.}, {now},
+    CASE
+        WHEN r.id IS NULL THEN coalesce(m.fencing_token, {lost_race})
+        WHEN r.scope <> a.scope OR r.operation <> a.operation OR r.idempotency_key <> a.idempotency_key
+            THEN {id_mismatch}::bigint
+    END,
+    a.place
+FROM requests AS a
+    LEFT JOIN {records} AS r ON r.id = a.id
+    LEFT JOIN inserted AS m ON m.id = a.id
+
+-- name: complete_all
+-- A transaction may hold one of the rows for long. The other requests must not wait for it.
+UPDATE {records} AS r SET
+    purge_after = {queued_from_now:r.},
+    codec = a.codec,
+    payload = a.payload,
+    ended_at = {now},
+    state = a.state
+FROM {limited_wait}, unnest(
+    ?1::bytea[], ?2::bytea[], ?3::bigint[], ?4::text[], ?5::text[], ?6::bytea[]
+) WITH ORDINALITY AS a (id, claim_id, fencing_token, state, codec, payload, place)
+WHERE r.id = a.id AND r.claim_id = a.claim_id AND r.fencing_token = a.fencing_token AND {writable:r.}
+RETURNING a.place
+
+-- name: claim_locked
+-- Another open transaction may have claimed the record: its row is not visible yet, and an insert or update would wait
+-- for it. The advisory lock is therefore tried first. It never waits, and is released with the transaction. Its number
+-- includes the table, so that it differs from locks of other users. A caller that gets it after the other transaction
+-- has committed does not see that row here: the insert does nothing, and the caller reads again.
+SELECT {content}, {now},
+    CASE
+        WHEN {is_of_another} THEN {id_mismatch}::bigint
+        WHEN r.state IN ('completed', 'failed', 'unrecorded') AND NOT ({expired:r.}) THEN NULL
+        WHEN NOT pg_try_advisory_xact_lock(?10 # '{records}'::regclass::oid::bigint) THEN {locked}::bigint
+        WHEN r.id IS NULL THEN {insert}
+    END
+FROM (SELECT) AS one LEFT JOIN {records} AS r ON r.id = ?1
+
+-- name: claim_again
+-- Several callers may have read that the record is released or has expired. The first locks the row; for the others the
+-- server checks the condition again on the updated row.
+UPDATE {records} AS r SET
+    fencing_token = CASE
+        WHEN r.state = 'running' AND NOT ({expired:r.}) THEN r.fencing_token
+        ELSE {next_fencing_token:r.}
+    END,
+    attempt = CASE
+        WHEN {expired:r.} THEN 1
+        WHEN r.state = 'running' THEN r.attempt
+        ELSE least(r.attempt + 1, 4294967295)
+    END,
+    on_crash = CASE WHEN {expired:r.} THEN ?9 ELSE r.on_crash END,
+    first_claimed_at = CASE WHEN {expired:r.} THEN {now} ELSE r.first_claimed_at END,
+    state = 'running',
+    fingerprint = ?5,
+    claim_id = ?6,
+    lease_until = {now} + ?7,
+    retention = ?8,
+    codec = NULL,
+    payload = NULL,
+    ended_at = NULL,
+    purge_after = {now} + ?7 + ?8
+WHERE r.id = ?1 AND (
+    ({expired:r.})
+    OR r.fingerprint = ?5 AND (r.state = 'released' OR r.state = 'running' AND r.claim_id = ?6)
+)
+RETURNING {granted}
+
+-- name: take_over
+-- The owner may renew its lease or complete after the record was read as lapsed, and another caller may take over
+-- first. Each of these changes what was observed. The condition compares all of it, and is checked again for a caller
+-- that waited for the row.
+UPDATE {records} AS r SET
+    state = 'running',
+    claim_id = ?6,
+    lease_until = {now} + ?8,
+    retention = ?9,
+    purge_after = {now} + ?8 + ?9,
+    fencing_token = CASE
+        WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.fencing_token
+        ELSE {next_fencing_token:r.}
+    END,
+    attempt = CASE
+        WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.attempt
+        ELSE least(r.attempt + 1, 4294967295)
+    END
+WHERE r.id = ?10 AND r.fingerprint = ?7 AND NOT ({expired:r.}) AND (
+    r.state = 'running' AND r.claim_id = ?6
+    OR {observed:r.} AND {unsettled:r.} AND r.on_crash <> 'refuse'
+)
+RETURNING {granted}
+
+-- name: purge
+-- The due time was set at the claim: the owner may have renewed its lease since, or completed late. The condition is
+-- therefore checked again here, on locked rows. Rows that another transaction has locked are left for the next purge:
+-- waiting for them in another order would be a deadlock.
+{due}
+DELETE FROM {records} AS r USING due
+WHERE r.id = due.id AND ({expired:r.})
+RETURNING r.state
+
+-- name: requeue
+-- As above for records that stay: they are interrupted, or still alive and queued until they may expire. Without the
+-- check of the lease, a renewal would be overwritten.
+{due}
+UPDATE {records} AS r SET
+    state = CASE
+        WHEN r.state = 'running' AND r.lease_until + r.retention <= {now} THEN 'interrupted'
+        ELSE r.state
+    END,
+    purge_after = CASE
+        WHEN r.state = 'interrupted' THEN NULL
+        WHEN r.state <> 'running' THEN r.ended_at + r.retention
+        WHEN r.lease_until + r.retention > {now} THEN r.lease_until + r.retention
+    END
+FROM due
+WHERE r.id = due.id AND NOT ({expired:r.})
+RETURNING r.state

@@ -1,0 +1,389 @@
+//! Connections, and the sending of commands over them.
+
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
+#[cfg(feature = "redis-cluster")]
+use redis::cluster::ClusterClient;
+#[cfg(feature = "redis-cluster")]
+use redis::cluster_async::ClusterConnection;
+#[cfg(feature = "redis-cluster")]
+use redis::cluster_routing::{
+    MultipleNodeRoutingInfo, Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr,
+};
+use redis::io::tcp::TcpSettings;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, RedisError, RedisResult,
+    ServerErrorKind, Value, cmd,
+};
+#[cfg(feature = "redis-cluster")]
+use tokio::task::JoinSet;
+
+#[cfg(feature = "redis-cluster")]
+use super::cluster::Cluster;
+use super::errors;
+use super::renewal::Epoch;
+use super::scripts::ScriptCall;
+use super::single::Single;
+use crate::error::{StoreError, StoreErrorKind};
+
+/// Connection to one server or to a cluster, which reconnects when it is lost. Clones share it.
+#[derive(Clone)]
+pub(super) enum Connection {
+    One(Single),
+    #[cfg(feature = "redis-cluster")]
+    Cluster(Cluster),
+}
+
+/// Server with its own keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Primary {
+    Only,
+    #[cfg(feature = "redis-cluster")]
+    At {
+        host: String,
+        port: u16,
+    },
+}
+
+impl Connection {
+    /// Connects to the server of this URL.
+    pub(super) async fn open(url: &str, timeout: Duration) -> Result<Self, StoreError> {
+        let info = url.into_connection_info().map_err(errors::error)?;
+        let settings = tcp_settings(info.tcp_settings().clone(), timeout);
+        let client = Client::open(info.set_tcp_settings(settings)).map_err(errors::error)?;
+        // The manager would retry a refused login until the time limit.
+        let once = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        let first = client.get_multiplexed_async_connection_with_config(&once);
+        bounded(timeout, first).await?.map_err(errors::error)?;
+        // Each command has its own time limit, and the connection outlives it.
+        let config = ConnectionManagerConfig::new()
+            .set_connection_timeout(Some(timeout))
+            .set_response_timeout(None)
+            .set_max_delay(Duration::from_secs(1));
+        let manager = ConnectionManager::new_lazy_with_config(client, config);
+        let connection = Self::from(manager.map_err(errors::error)?);
+        connection
+            .answer(timeout, connection.command(&cmd("PING")))
+            .await?;
+        Ok(connection)
+    }
+
+    /// Connects to the cluster that the servers of these URLs are part of.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) async fn open_cluster<'a>(
+        urls: impl IntoIterator<Item = &'a str>,
+        timeout: Duration,
+    ) -> Result<Self, StoreError> {
+        let client = ClusterClient::builder(urls)
+            .connection_timeout(timeout)
+            .response_timeout(timeout)
+            .tcp_settings(tcp_settings(TcpSettings::default(), timeout))
+            .build()
+            .map_err(errors::error)?;
+        let connection = bounded(timeout, client.get_async_connection()).await?;
+        let connection = connection.map_err(errors::cluster_error)?;
+        Ok(Self::Cluster(Cluster::new(connection, Some(client))))
+    }
+
+    /// Waits for an answer. Gives the connection up if the answer shows that its server is a replica, or if a cluster
+    /// has not answered for a while.
+    async fn answer<T>(
+        &self,
+        timeout: Duration,
+        answer: impl Future<Output = RedisResult<T>>,
+    ) -> Result<T, StoreError> {
+        match self {
+            Self::One(single) => {
+                // Read before the command is sent, because its answer is about the connection at that time.
+                let epoch = single.epoch();
+                bounded(timeout, answer).await?.map_err(|error| {
+                    if errors::is_of_a_replica(&error) {
+                        single.give_up(epoch);
+                    }
+                    errors::error(error)
+                })
+            }
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(cluster) => {
+                let call = cluster.call();
+                match bounded(timeout, answer).await {
+                    Ok(Err(error)) if errors::is_of_the_connection(&error) => {
+                        call.failed();
+                        Err(errors::cluster_error(error))
+                    }
+                    Ok(answer) => {
+                        call.answered();
+                        answer.map_err(errors::cluster_error)
+                    }
+                    Err(error) => {
+                        call.failed();
+                        Err(error)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Epoch of the connection, which changes when the connection is given up. The epoch of a cluster never changes:
+    /// its client detects the new primary, so a connection has nothing to follow, and each connection notices its own
+    /// silence.
+    pub(super) fn epoch(&self) -> Epoch {
+        match self {
+            Self::One(single) => single.epoch(),
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(_) => Epoch::default(),
+        }
+    }
+
+    /// Gives the connection up, because another one to the same address was. Returns `false` if it is too soon for
+    /// that; the caller then tries again later.
+    pub(super) fn give_up(&self) -> bool {
+        match self {
+            Self::One(single) => single.give_up(single.epoch()),
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(_) => true,
+        }
+    }
+
+    async fn command(&self, command: &Cmd) -> RedisResult<Value> {
+        match self {
+            Self::One(single) => command.query_async(&mut single.connection()).await,
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(cluster) => command.query_async(&mut cluster.connection()).await,
+        }
+    }
+
+    /// Runs a script. If the server does not know the script, sends its text.
+    pub(super) async fn run(
+        &self,
+        call: &ScriptCall,
+        timeout: Duration,
+    ) -> Result<Value, StoreError> {
+        self.answer(timeout, async {
+            match self.command(call.by_hash()).await {
+                Err(error) if is_unknown(&error) => self.command(&call.by_text()).await,
+                answer => answer,
+            }
+        })
+        .await
+    }
+
+    /// Runs a script, then waits until this many replicas have the writes of this connection. Returns the number of
+    /// replicas that have them.
+    ///
+    /// Both commands go to one server over one connection, because WAIT covers only the writes of its own connection.
+    pub(super) async fn run_and_wait(
+        &self,
+        call: &ScriptCall,
+        replicas: u32,
+        patience: Duration,
+        timeout: Duration,
+    ) -> Result<(Value, i64), StoreError> {
+        let mut wait = cmd("WAIT");
+        // Zero would wait for ever.
+        wait.arg(replicas).arg(patience.as_millis().max(1) as u64);
+        let answers = self.answer(timeout.saturating_add(patience), async {
+            match self.both(call.key(), call.by_hash(), &wait).await {
+                Err(error) if is_unknown(&error) => {
+                    self.both(call.key(), &call.by_text(), &wait).await
+                }
+                answer => answer,
+            }
+        });
+        match answers.await? {
+            (answer, Value::Int(count)) => Ok((answer, count)),
+            _ => Err(errors::unreadable()),
+        }
+    }
+
+    #[cfg_attr(
+        not(feature = "redis-cluster"),
+        expect(unused_variables, reason = "only a cluster has to find the server")
+    )]
+    async fn both(&self, key: &[u8], first: &Cmd, second: &Cmd) -> RedisResult<(Value, Value)> {
+        let mut pipeline = redis::pipe();
+        pipeline
+            .add_command(first.clone())
+            .add_command(second.clone());
+        let answers = match self {
+            Self::One(single) => {
+                single
+                    .connection()
+                    .req_packed_commands(&pipeline, 0, 2)
+                    .await?
+            }
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(cluster) => {
+                let route = Route::with_key(key, SlotAddr::Master);
+                let route = SingleNodeRoutingInfo::SpecificNode(route);
+                cluster
+                    .connection()
+                    .route_pipeline(pipeline, 0, 2, route)
+                    .await?
+            }
+        };
+        let mut answers = answers.into_iter();
+        let first = answers.next().unwrap_or(Value::Nil).extract_error()?;
+        let second = answers.next().unwrap_or(Value::Nil).extract_error()?;
+        Ok((first, second))
+    }
+
+    /// Returns all servers with their own keys.
+    pub(super) async fn primaries(&self, timeout: Duration) -> Result<Vec<Primary>, StoreError> {
+        match self {
+            Self::One(_) => {
+                let _ = timeout;
+                Ok(vec![Primary::Only])
+            }
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(cluster) => {
+                let mut connection = cluster.connection();
+                let everywhere = (MultipleNodeRoutingInfo::AllMasters, None);
+                let answer =
+                    connection.route_command(cmd("PING"), RoutingInfo::MultiNode(everywhere));
+                let Value::Map(answers) = self.answer(timeout, answer).await? else {
+                    return Err(errors::unreadable());
+                };
+                answers
+                    .iter()
+                    .map(|(address, _)| primary_at(address).ok_or_else(errors::unreadable))
+                    .collect()
+            }
+        }
+    }
+
+    /// Sends several commands without a key to one of the [`primaries`](Self::primaries) in one pipeline.
+    pub(super) async fn ask<const N: usize>(
+        &self,
+        primary: &Primary,
+        commands: [Cmd; N],
+        timeout: Duration,
+    ) -> Result<[Value; N], StoreError> {
+        let mut pipeline = redis::pipe();
+        for command in commands {
+            pipeline.add_command(command);
+        }
+        let answers = self.answer(timeout, async {
+            let answers = match (self, primary) {
+                #[cfg(feature = "redis-cluster")]
+                (Self::Cluster(cluster), Primary::At { host, port }) => {
+                    let address = SingleNodeRoutingInfo::ByAddress {
+                        host: host.clone(),
+                        port: *port,
+                    };
+                    let mut connection = cluster.connection();
+                    connection.route_pipeline(pipeline, 0, N, address).await?
+                }
+                #[cfg(feature = "redis-cluster")]
+                (Self::Cluster(cluster), Primary::Only) => {
+                    let mut connection = cluster.connection();
+                    connection.req_packed_commands(&pipeline, 0, N).await?
+                }
+                (Self::One(single), _) => {
+                    let mut connection = single.connection();
+                    connection.req_packed_commands(&pipeline, 0, N).await?
+                }
+            };
+            answers.into_iter().map(Value::extract_error).collect()
+        });
+        let answers: Vec<Value> = answers.await?;
+        answers.try_into().map_err(|_| errors::unreadable())
+    }
+
+    /// Sends commands that each read one key, all of them concurrently. Returns the answers in the order of the
+    /// commands. An answer may be an error, such as that of a key that a cluster is moving.
+    ///
+    /// In a cluster each command goes to the node of its key. As one pipeline, the client would redirect all commands
+    /// at the first key that moved, and the other node would redirect the others back.
+    pub(super) async fn read_each(
+        &self,
+        commands: Vec<Cmd>,
+        timeout: Duration,
+    ) -> Result<Vec<Value>, StoreError> {
+        match self {
+            Self::One(single) => {
+                let mut pipeline = redis::pipe();
+                let count = commands.len();
+                for command in commands {
+                    pipeline.add_command(command);
+                }
+                let mut connection = single.connection();
+                let answers = connection.req_packed_commands(&pipeline, 0, count);
+                self.answer(timeout, answers).await
+            }
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(cluster) => {
+                let mut answers = vec![Value::Nil; commands.len()];
+                let mut reading = JoinSet::new();
+                for (number, command) in commands.into_iter().enumerate() {
+                    let mut connection = cluster.connection();
+                    reading
+                        .spawn(async move { (number, command.query_async(&mut connection).await) });
+                }
+                self.answer(timeout, async {
+                    while let Some(read) = reading.join_next().await {
+                        // A task that panicked leaves its key unread.
+                        let Ok((number, answer)) = read else { continue };
+                        match answer {
+                            Ok(answer) => answers[number] = answer,
+                            Err(error) if errors::is_moving(&error) => {}
+                            Err(error) => return Err(error),
+                        }
+                    }
+                    Ok(answers)
+                })
+                .await
+            }
+        }
+    }
+}
+
+impl From<ConnectionManager> for Connection {
+    fn from(manager: ConnectionManager) -> Self {
+        Self::One(Single::new(manager))
+    }
+}
+
+/// A connection that the caller made is never replaced: the store does not know how to make another one.
+#[cfg(feature = "redis-cluster")]
+impl From<ClusterConnection> for Connection {
+    fn from(connection: ClusterConnection) -> Self {
+        Self::Cluster(Cluster::new(connection, None))
+    }
+}
+
+#[cfg(feature = "redis-cluster")]
+fn primary_at(address: &Value) -> Option<Primary> {
+    let address: String = redis::from_redis_value_ref(address).ok()?;
+    let (host, port) = address.rsplit_once(':')?;
+    Some(Primary::At {
+        host: host.to_owned(),
+        port: port.parse().ok()?,
+    })
+}
+
+/// Detects a peer that vanished silently by the packets that it does not acknowledge.
+fn tcp_settings(settings: TcpSettings, timeout: Duration) -> TcpSettings {
+    let settings = settings.set_nodelay(true);
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    let settings = settings.set_user_timeout(timeout.saturating_mul(2));
+    #[cfg(not(any(target_os = "android", target_os = "fuchsia", target_os = "linux")))]
+    let _ = timeout;
+    settings
+}
+
+async fn bounded<T>(timeout: Duration, answer: impl Future<Output = T>) -> Result<T, StoreError> {
+    tokio::time::timeout(timeout, answer).await.map_err(|_| {
+        StoreError::new(
+            StoreErrorKind::Timeout,
+            "Redis did not answer in time, see whether it is overloaded or give the store a longer time-out",
+        )
+    })
+}
+
+fn is_unknown(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}

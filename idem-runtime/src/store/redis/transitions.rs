@@ -1,0 +1,167 @@
+//! Transitions of records and their steps: one script each.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::Value;
+
+use super::scripts::{self, ScriptCall, span};
+use super::{RedisStore, decode};
+use crate::error::StoreError;
+use crate::key::RecordId;
+use crate::record::{Observation, Outcome, Owner, Payload, Record};
+use crate::store::{
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution,
+    Resolved, SavedStep, StepStore, Store,
+};
+
+impl RedisStore {
+    /// Runs a script that only reads.
+    async fn read(&self, call: &ScriptCall) -> Result<Value, StoreError> {
+        self.connection.run(call, self.timeout).await
+    }
+
+    /// Runs a script that may write.
+    pub(super) async fn write(&self, call: &ScriptCall) -> Result<Value, StoreError> {
+        match &self.replica_wait {
+            None => self.read(call).await,
+            Some(replica_wait) => replica_wait.run(call, self.timeout, &self.connection).await,
+        }
+    }
+
+    async fn fenced(&self, call: &ScriptCall) -> Result<FencedWrite, StoreError> {
+        Ok(if decode::took_effect(&self.write(call).await?)? {
+            FencedWrite::Applied
+        } else {
+            FencedWrite::Fenced
+        })
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
+        if self.replica_wait.is_some()
+            && let Some(record) = self.get(&claim.id).await?
+            && !claim.may_claim(&record)
+        {
+            return Ok(ClaimOutcome::Existing(Box::new(record)));
+        }
+        let key = self.key(&claim.id);
+        let call = ScriptCall::new(&scripts::CLAIM, &key).claim(claim);
+        decode::claim_outcome(claim, self.write(&call).await?)
+    }
+
+    async fn take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<ClaimOutcome, StoreError> {
+        let key = self.key(&claim.id);
+        let call = ScriptCall::new(&scripts::CLAIM, &key)
+            .claim(claim)
+            .observation(observed);
+        decode::claim_outcome(claim, self.write(&call).await?)
+    }
+
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
+        let key = self.key(&owner.id);
+        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
+            .text("renew")
+            .owner(owner);
+        self.fenced(&call.number(span(lease))).await
+    }
+
+    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
+        let key = self.key(&owner.id);
+        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
+            .text("complete")
+            .owner(owner)
+            .number(self.replica_wait.is_some().into())
+            .outcome(outcome);
+        self.fenced(&call).await
+    }
+
+    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
+        let key = self.key(&owner.id);
+        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
+            .text("release")
+            .owner(owner);
+        self.fenced(&call).await
+    }
+
+    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
+        let key = self.key(&owner.id);
+        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
+            .text("interrupt")
+            .owner(owner);
+        self.fenced(&call).await
+    }
+
+    async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        let key = self.key(&observed.id);
+        let name = match resolution {
+            Resolution::Complete(_) => "complete",
+            Resolution::Release => "release",
+            Resolution::Interrupt => "interrupt",
+            Resolution::Erase => "erase",
+        };
+        let mut call = ScriptCall::new(&scripts::RESOLVE, &key)
+            .text(name)
+            .observation(observed);
+        if let Resolution::Complete(outcome) = resolution {
+            call = call.outcome(outcome);
+        }
+        Ok(if decode::took_effect(&self.write(&call).await?)? {
+            Resolved::Done
+        } else {
+            Resolved::Stale
+        })
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        let key = self.key(id);
+        decode::record_if_any(id, self.read(&ScriptCall::new(&scripts::GET, &key)).await?)
+    }
+
+    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
+        self.page(filter, page).await
+    }
+
+    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+        self.purge_due(limit).await
+    }
+
+    fn steps(&self) -> Option<&dyn StepStore> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl StepStore for RedisStore {
+    async fn save_step(
+        &self,
+        owner: &Owner,
+        name: &str,
+        payload: &Payload,
+    ) -> Result<FencedWrite, StoreError> {
+        let (key, content) = (self.key(&owner.id), payload.to_bytes());
+        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
+            .text("save")
+            .owner(owner)
+            .number(self.replica_wait.is_some().into())
+            .text(name)
+            .bytes(&content);
+        self.fenced(&call).await
+    }
+
+    async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError> {
+        let key = self.key(&owner.id);
+        let call = ScriptCall::new(&scripts::SAVED_STEPS, &key).owner(owner);
+        decode::saved_steps(self.read(&call).await?)
+    }
+}

@@ -1,0 +1,212 @@
+-- Statements on records, saved steps and recovery inputs that are alike in every dialect, and the conditions on a
+-- record that all statements share.
+--
+-- Between two concurrent transitions, the row as it is at the write decides: each statement that writes checks the row
+-- again. In some dialects an assignment sees the results of earlier assignments. Each assignment therefore reads only
+-- columns that are written after it.
+--
+-- `template.rs` explains sections and markers.
+
+-- part: expired
+-- The record is absent for claims, and purging deletes it.
+CASE {it}state
+    WHEN 'running' THEN {it}on_crash = 'rerun' AND {it}lease_until + {it}retention <= {now}
+    WHEN 'interrupted' THEN false
+    ELSE {it}ended_at + {it}retention <= {now}
+END
+
+-- part: unsettled
+-- RUNNING with a lapsed lease, or INTERRUPTED.
+({it}state = 'interrupted' OR {it}state = 'running' AND {it}lease_until <= {now})
+
+-- part: observed
+-- The record equals the observation in parameters 1 to 5.
+{it}id = ?1 AND {it}state = ?2 AND {it}claim_id {null_safe_eq} ?3
+    AND {it}fencing_token = ?4 AND {it}lease_until = ?5
+
+-- part: resolvable
+-- The record equals the observation, is unsettled and has not expired.
+{observed} AND {unsettled} AND NOT ({expired})
+
+-- part: writable
+-- The record has not ended, so its owner may still write.
+{it}state IN ('running', 'interrupted') AND NOT ({expired})
+
+-- part: held
+-- The owner in parameters 1 to 3 may still write.
+{it}id = ?1 AND {it}claim_id = ?2 AND {it}fencing_token = ?3 AND {writable}
+
+-- part: next_fencing_token
+{greatest}({it}fencing_token + 1, {now})
+
+-- part: queued_from_now
+-- Next purge check of a record whose retention begins now.
+coalesce({it}purge_after, {now} + {it}retention)
+
+-- part: inserted
+-- Columns that a first claim writes.
+id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token,
+    attempt, lease_until, retention, on_crash, first_claimed_at, purge_after
+
+-- part: granted
+-- Columns that `rows::granted` reads, in its order.
+fencing_token, attempt, first_claimed_at, on_crash
+
+-- name: get
+-- Reads the record, even if it has expired. What a caller reads here may change before it writes.
+SELECT {record} FROM {records} WHERE id = ?1
+
+-- name: renew
+-- Another caller may have taken the record over, and the owner may have completed it in an earlier try.
+UPDATE {records} SET
+    purge_after = coalesce(purge_after, {now} + ?4 + retention),
+    lease_until = {now} + ?4,
+    state = 'running'
+WHERE {held}
+
+-- name: complete
+-- Another caller may have taken the record over, or an operator may have resolved it. An outcome is never overwritten.
+UPDATE {records} SET
+    purge_after = {queued_from_now},
+    codec = ?5,
+    payload = ?6,
+    ended_at = {now},
+    state = ?4
+WHERE {held}
+
+-- name: release
+-- As above: only the owner may let the next call run the body.
+UPDATE {records} SET
+    purge_after = {queued_from_now},
+    ended_at = {now},
+    claim_id = NULL,
+    state = 'released'
+WHERE {held}
+
+-- name: interrupt
+-- As above: a record that has an outcome, or another owner, stays as it is.
+UPDATE {records} SET
+    purge_after = NULL,
+    state = 'interrupted'
+WHERE {held}
+
+-- name: resolve_complete
+-- After the operator read the record, its owner may have renewed or completed it, and another operator may have
+-- resolved it. Each of these changes what was observed. The new fencing token refuses a paused owner.
+UPDATE {records} SET
+    purge_after = {queued_from_now},
+    codec = ?7,
+    payload = ?8,
+    ended_at = {now},
+    claim_id = NULL,
+    fencing_token = {next_fencing_token},
+    state = ?6
+WHERE {resolvable}
+
+-- name: resolve_release
+-- As above.
+UPDATE {records} SET
+    purge_after = {queued_from_now},
+    ended_at = {now},
+    claim_id = NULL,
+    fencing_token = {next_fencing_token},
+    state = 'released'
+WHERE {resolvable}
+
+-- name: resolve_interrupt
+-- As above, but the owner may still complete the record.
+UPDATE {records} SET
+    purge_after = NULL,
+    state = 'interrupted'
+WHERE {resolvable}
+
+-- name: erase
+-- As above for a record in any state. An owner whose lease is valid may be running: its record is never erased.
+DELETE FROM {records}
+WHERE {observed} AND NOT ({expired})
+    AND NOT (state = 'running' AND lease_until > {now})
+
+-- name: list
+-- Reads for an operator, who resolves by what was observed. Where a comparison ignores trailing blanks, the length does
+-- not.
+SELECT {record} FROM {records}
+WHERE id > ?1
+    AND (?2 IS NULL OR state = ?2)
+    AND (?3 IS NULL OR operation = ?3 AND length(operation) = length(?3))
+    AND (?4 = 0 OR state = 'running' AND lease_until <= {now})
+    AND (?5 = 0 OR {unsettled})
+    AND (?6 IS NULL OR {now} - first_claimed_at >= ?6)
+    AND NOT ({expired})
+ORDER BY id LIMIT ?7
+
+-- name: due
+-- Mostly nothing is due. This read shows that without blocking any writer.
+SELECT state FROM {records} WHERE purge_after <= {now} LIMIT 1
+
+-- part: of_this_generation
+s.id = r.id AND s.first_claimed_at = r.first_claimed_at
+
+-- name: save_step
+-- A takeover could come between the check of the owner and the insert, and its attempt would read the steps without
+-- this one. The record therefore stays locked until the end of the statement.
+INSERT INTO {steps} (id, name, first_claimed_at, codec, payload)
+SELECT r.id, ?4, r.first_claimed_at, ?5, ?6
+FROM {records} AS r
+WHERE {held:r.} {step_lock}
+{step_upsert}
+
+-- name: find_step
+-- The step may have been saved by an earlier try, or the caller may have lost the record.
+SELECT 1
+FROM {records} AS r JOIN {steps} AS s ON {of_this_generation} AND s.name = ?4
+WHERE {held:r.}
+
+-- name: saved_steps
+-- One statement, so that the steps are those of the owner's generation. A record without steps returns a row of its
+-- own.
+SELECT {step_name}, s.codec, s.payload
+FROM {records} AS r LEFT JOIN {steps} AS s ON {of_this_generation}
+WHERE {held:r.}
+
+-- part: as_read
+id = ?1 AND first_claimed_at = ?2 AND recover_after = ?3 AND recoveries = ?4
+
+-- part: same_generation
+{recovery}.first_claimed_at = {proposed:first_claimed_at}
+
+-- name: save_input
+-- A takeover could come between the check of the owner and the insert, so the record stays locked until the end of the
+-- statement. A row of an earlier generation of the record starts again from zero.
+INSERT INTO {recovery} (id, first_claimed_at, operation, codec, payload, recover_after, recoveries)
+SELECT r.id, r.first_claimed_at, r.operation, ?4, ?5, {now} + ?6, 0
+FROM {records} AS r
+WHERE {held:r.} {lock}
+{upsert}
+    recoveries = CASE WHEN {same_generation} THEN {recovery}.recoveries ELSE 0 END,
+    recover_after = CASE
+        WHEN {same_generation} THEN {greatest}({recovery}.recover_after, {proposed:recover_after})
+        ELSE {proposed:recover_after}
+    END,
+    codec = {proposed:codec},
+    payload = {proposed:payload},
+    -- In some dialects an assignment sees the results of earlier assignments, so this column is written last.
+    first_claimed_at = {proposed:first_claimed_at}
+
+-- name: due_inputs
+-- Several callers may read the same rows. Postponing decides between them.
+SELECT id, first_claimed_at, codec, payload, recoveries, recover_after
+FROM {recovery}
+WHERE operation = ?1 AND recover_after <= {now}
+ORDER BY recover_after LIMIT ?2
+
+-- name: postpone_input
+-- Several callers may have read the row as due. The first one postpones it, and the others then find another due time
+-- than they read.
+UPDATE {recovery} SET
+    recover_after = {now} + ?5,
+    recoveries = recoveries + ?6
+WHERE {as_read}
+
+-- name: forget_input
+-- A call of the next generation may have replaced the row since it was read.
+DELETE FROM {recovery} WHERE {as_read}

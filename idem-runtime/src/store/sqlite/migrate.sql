@@ -1,0 +1,15 @@
+-- Statements on the table of applied versions.
+
+-- name: count
+-- Another process may be applying a version at this moment. Entering it decides.
+SELECT count(*) FROM {log}
+
+-- name: create
+-- Another process may create the table concurrently. The write lock of the transaction prevents that.
+CREATE TABLE IF NOT EXISTS {log} (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL) STRICT
+
+-- name: enter
+-- Ten processes may start concurrently, and all of them find the same version missing. The first one enters it, and the
+-- others find its row when they get the lock.
+INSERT INTO {log} (version, applied_at) VALUES (?1, unixepoch() * 1000000)
+ON CONFLICT (version) DO NOTHING

@@ -1,0 +1,133 @@
+-- Syntax of SQLite, and the statements that only SQLite has.
+
+-- part: now
+-- Database clock in microseconds, constant within one statement. It ticks in milliseconds. The rounding corrects the
+-- error of a floating-point number of seconds.
+(CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
+
+-- part: record
+-- Columns that `text_row::record` reads.
+printf(
+    '%s %s %d %s %d %s %d %d %d{newline}%d{newline}%s{newline}%s{newline}',
+    state, coalesce(ended_at, '-'), retention, on_crash, lease_until,
+    iif(claim_id IS NULL, '-', hex(claim_id)), fencing_token, attempt, first_claimed_at,
+    {now}, hex(id), coalesce(length(CAST(codec AS BLOB)), '-')
+) || operation || '{newline}' || idempotency_key || '{newline}' || coalesce(codec, '') || scope,
+fingerprint, payload
+
+-- part: greatest
+max
+
+-- part: null_safe_eq
+IS
+
+-- part: lock
+-- SQLite has one writer at a time, so no row lock is needed.
+
+-- part: upsert
+ON CONFLICT (id) DO UPDATE SET
+
+-- part: proposed
+-- Value that the insert proposed for a column.
+excluded.{it}
+
+-- part: step_lock
+-- As above.
+
+-- part: step_upsert
+ON CONFLICT (id, name) DO UPDATE SET
+    first_claimed_at = excluded.first_claimed_at,
+    codec = excluded.codec,
+    payload = excluded.payload
+WHERE {steps}.first_claimed_at <> excluded.first_claimed_at
+
+-- part: step_name
+s.name
+
+-- part: due
+(SELECT id FROM {records} WHERE purge_after <= {now} ORDER BY purge_after LIMIT ?1)
+
+-- name: find_all
+-- Reads for several claims, each of which checks its record again when it writes.
+SELECT {record} FROM {records} WHERE id IN (SELECT unhex(value) FROM json_each(?1))
+
+-- name: claim
+-- Two callers may both have read that there is no record. The primary key lets one of them insert; the insert of the
+-- other becomes an update, whose condition is checked on the row that won.
+INSERT INTO {records} AS r ({inserted})
+SELECT
+    ?1, ?2, ?3, ?4, ?5, 'running', ?6,
+    max({now}, coalesce((SELECT fencing_token + 1 FROM {fencing_floor}), 0)), 1,
+    {now} + ?7, ?8, ?9, {now}, {now} + ?7 + ?8
+WHERE true
+ON CONFLICT (id) DO UPDATE SET
+    fencing_token = CASE
+        WHEN r.state = 'running' AND NOT ({expired:r.}) THEN r.fencing_token
+        ELSE max(r.fencing_token + 1, excluded.fencing_token)
+    END,
+    attempt = CASE
+        WHEN {expired:r.} THEN 1
+        WHEN r.state = 'running' THEN r.attempt
+        ELSE min(r.attempt + 1, 4294967295)
+    END,
+    on_crash = CASE WHEN {expired:r.} THEN excluded.on_crash ELSE r.on_crash END,
+    first_claimed_at = CASE WHEN {expired:r.} THEN excluded.first_claimed_at ELSE r.first_claimed_at END,
+    state = 'running',
+    fingerprint = excluded.fingerprint,
+    claim_id = excluded.claim_id,
+    lease_until = excluded.lease_until,
+    retention = excluded.retention,
+    codec = NULL,
+    payload = NULL,
+    ended_at = NULL,
+    purge_after = excluded.purge_after
+WHERE {expired:r.}
+    OR r.fingerprint = excluded.fingerprint
+    AND (r.state = 'released' OR r.state = 'running' AND r.claim_id = excluded.claim_id)
+RETURNING {granted}
+
+-- name: take_over
+-- The owner may renew its lease or complete after the record was read as lapsed, and another caller may take over
+-- first. Each of these changes what was observed, and the condition compares all of it.
+UPDATE {records} AS r SET
+    state = 'running',
+    claim_id = ?6,
+    lease_until = {now} + ?8,
+    retention = ?9,
+    purge_after = {now} + ?8 + ?9,
+    fencing_token = CASE
+        WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.fencing_token
+        ELSE {next_fencing_token:r.}
+    END,
+    attempt = CASE
+        WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.attempt
+        ELSE min(r.attempt + 1, 4294967295)
+    END
+WHERE r.id = ?10 AND r.fingerprint = ?7 AND NOT ({expired:r.}) AND (
+    r.state = 'running' AND r.claim_id = ?6
+    OR {observed:r.} AND {unsettled:r.} AND r.on_crash <> 'refuse'
+)
+RETURNING {granted}
+
+-- name: purge
+-- The due time was set at the claim: the owner may have renewed its lease since, or completed late. The condition is
+-- therefore checked again here, where no other write can come in between.
+DELETE FROM {records} AS r
+WHERE ({expired:r.}) AND r.id IN {due}
+RETURNING state
+
+-- name: requeue
+-- As above for records that stay: they are interrupted, or still alive and queued until they may expire. Without the
+-- check of the lease, a renewal would be overwritten.
+UPDATE {records} AS r SET
+    state = CASE
+        WHEN r.state = 'running' AND r.lease_until + r.retention <= {now} THEN 'interrupted'
+        ELSE r.state
+    END,
+    purge_after = CASE
+        WHEN r.state = 'interrupted' THEN NULL
+        WHEN r.state <> 'running' THEN r.ended_at + r.retention
+        WHEN r.lease_until + r.retention > {now} THEN r.lease_until + r.retention
+    END
+WHERE NOT ({expired:r.}) AND r.id IN {due}
+RETURNING state

@@ -1,0 +1,417 @@
+//! Suite of cases that every store must pass, for the stores of this crate and for those of other crates.
+//!
+//! Each [`Case`] proves one rule of the [contract of `Store`](crate::store::Store#contract), or of that of
+//! [`StepStore`](crate::store::StepStore#contract) or [`RecoveryStore`](crate::store::RecoveryStore#contract) if the
+//! store implements it. A case creates its own fresh records and does not clean up. The suite therefore runs on any
+//! store: shared, already used, and never emptied. Where a lease must lapse, a case waits in real time, with short
+//! leases and polling up to a deadline. Use a tokio runtime whose clock is the store's, and a multi-threaded one if the
+//! store allows it.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use idem_store::Store;
+//! use idem_store::conformance::{self, Failed, Needs};
+//!
+//! async fn keeps_every_rule(store: Arc<dyn Store>) -> Result<(), Failed> {
+//!     let report = conformance::run_all(store).await?;
+//!     assert!(report.inapplicable.iter().all(|it| it.needs() == Needs::Recovery));
+//!     println!("{report}");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! A test runner that lists each case separately iterates over [`cases`] and calls [`Case::run`].
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::store::Store;
+
+pub mod faults;
+
+mod claiming;
+mod fencing;
+mod interruption;
+mod kit;
+mod listing;
+mod purging;
+mod recovery;
+mod resolving;
+mod steps;
+mod storing;
+mod takeover;
+
+use kit::{CaseResult, Subject};
+
+/// Time limit of a case. A case that takes longer fails. No case needs more than a few seconds.
+const CASE_LIMIT: Duration = Duration::from_secs(60);
+/// Number of cases that [`run_all`] runs concurrently.
+const CONCURRENT_CASES: usize = 8;
+
+type Run = fn(Subject) -> Pin<Box<dyn Future<Output = CaseResult> + Send>>;
+
+/// Required capability of a store for a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Needs {
+    /// No capability: the case applies to any store.
+    Nothing,
+    /// Saved steps: [`Store::steps`] returns a store of steps.
+    Steps,
+    /// Recovery inputs: [`Store::recovery`] returns a store of recovery inputs.
+    Recovery,
+}
+
+/// Proof of one rule.
+#[derive(Clone, Copy)]
+pub struct Case {
+    name: &'static str,
+    rule: &'static str,
+    needs: Needs,
+    run: Run,
+}
+
+impl Case {
+    /// Name in `snake_case`, unique in the suite.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Rule that a store breaks if this case fails.
+    pub fn rule(&self) -> &'static str {
+        self.rule
+    }
+
+    /// Required capability of the store.
+    pub fn needs(&self) -> Needs {
+        self.needs
+    }
+
+    /// Returns true if the store has the capability that the case [needs](Self::needs).
+    pub fn applies_to(&self, store: &dyn Store) -> bool {
+        match self.needs {
+            Needs::Nothing => true,
+            Needs::Steps => store.steps().is_some(),
+            Needs::Recovery => store.recovery().is_some(),
+        }
+    }
+
+    /// Runs the case on a store. Needs a tokio runtime with timers.
+    ///
+    /// # Errors
+    /// [`Violation`] if the store breaks the rule, returns an error, or takes longer than a minute; and if the case
+    /// [does not apply](Self::applies_to) to the store.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, its records remain in the store. They do not affect other cases.
+    pub async fn run(&self, store: Arc<dyn Store>) -> Result<(), Violation> {
+        let outcome = tokio::time::timeout(CASE_LIMIT, (self.run)(Subject::new(store))).await;
+        let seen = match outcome {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(seen)) => seen,
+            Err(_) => format!("it had not come to an end after {CASE_LIMIT:?}"),
+        };
+        Err(self.violation(seen))
+    }
+
+    fn violation(&self, seen: String) -> Violation {
+        Violation {
+            case: self.name,
+            rule: self.rule,
+            seen,
+        }
+    }
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Case({}: {})", self.name, self.rule)
+    }
+}
+
+/// Violation of a rule by a store.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{case}: {rule}; seen: {seen}")]
+pub struct Violation {
+    /// Name of the case.
+    pub case: &'static str,
+    /// Rule that the store breaks.
+    pub rule: &'static str,
+    /// Observed behaviour of the store.
+    pub seen: String,
+}
+
+/// Result of the suite on a store that breaks no rule.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// Number of cases that passed.
+    pub passed: usize,
+    /// Cases that [do not apply](Case::applies_to) to the store, and did not run.
+    pub inapplicable: Vec<&'static Case>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cases passed", self.passed)?;
+        for (needs, what) in [
+            (Needs::Steps, "no steps"),
+            (Needs::Recovery, "nothing to recover calls with"),
+        ] {
+            let missing = self.inapplicable.iter().filter(|it| it.needs == needs);
+            match missing.count() {
+                0 => {}
+                missing => write!(f, ", {missing} were not run: the store keeps {what}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Rules that a store breaks, one per line. `Debug` shows the same text, for a readable `unwrap` in a test.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Failed {
+    /// Number of cases that passed.
+    pub passed: usize,
+    /// Violations that were found.
+    pub violations: Vec<Violation>,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let total = self.passed + self.violations.len();
+        write!(f, "{} of {total} cases failed", self.violations.len())?;
+        for violation in &self.violations {
+            write!(f, "\n  {violation}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+/// Runs all cases that apply to the store, some of them concurrently. Returns how many passed and which do not apply.
+/// Needs a tokio runtime with timers. A panic inside the store fails the case in which it happens.
+///
+/// # Errors
+/// [`Failed`] with each rule that the store breaks.
+///
+/// # Cancel safety
+/// As for [`Case::run`].
+pub async fn run_all(store: Arc<dyn Store>) -> Result<Report, Failed> {
+    let turns = Arc::new(Semaphore::new(CONCURRENT_CASES));
+    let mut running = JoinSet::new();
+    let mut cases_of = std::collections::HashMap::new();
+    let (applicable, inapplicable): (Vec<&'static Case>, Vec<_>) =
+        cases().iter().partition(|case| case.applies_to(&*store));
+    for case in applicable {
+        let (turns, store) = (Arc::clone(&turns), Arc::clone(&store));
+        let task = running.spawn(async move {
+            let _turn = turns.acquire().await;
+            case.run(store).await
+        });
+        cases_of.insert(task.id(), case);
+    }
+    let mut failed = Failed {
+        passed: 0,
+        violations: Vec::new(),
+    };
+    while let Some(done) = running.join_next().await {
+        match done {
+            Ok(Ok(())) => failed.passed += 1,
+            Ok(Err(violation)) => failed.violations.push(violation),
+            Err(panicked) => failed.violations.extend(
+                cases_of
+                    .get(&panicked.id())
+                    .map(|case| case.violation(format!("it panicked: {panicked}"))),
+            ),
+        }
+    }
+    if failed.violations.is_empty() {
+        return Ok(Report {
+            passed: failed.passed,
+            inapplicable,
+        });
+    }
+    failed.violations.sort_by_key(|violation| violation.case);
+    Err(failed)
+}
+
+/// Returns the case with this name.
+pub fn case(name: &str) -> Option<&'static Case> {
+    cases().iter().find(|case| case.name == name)
+}
+
+/// Returns all cases of the suite.
+pub fn cases() -> &'static [Case] {
+    CASES
+}
+
+macro_rules! table {
+    ($($module:ident { $($name:ident: $rule:literal,)* })*) => {
+        &[$($(Case {
+            name: stringify!($name),
+            rule: $rule,
+            needs: needs(stringify!($module)),
+            run: |store| Box::pin($module::$name(store)),
+        },)*)*]
+    };
+}
+
+const fn needs(module: &str) -> Needs {
+    match module.as_bytes() {
+        b"steps" => Needs::Steps,
+        b"recovery" => Needs::Recovery,
+        _ => Needs::Nothing,
+    }
+}
+
+const CASES: &[Case] = table! {
+    claiming {
+        claim_is_exclusive: "of claims of one fresh record at the same moment exactly one is granted, and all others are told whose it is",
+        claim_keeps_what_it_was_given: "a first claim is RUNNING, attempt 1, with the claim id, fingerprint, identity and durations that it brought",
+        claim_of_a_running_record_writes_nothing: "a claim of a record that another owns reports it as it stands and writes nothing",
+        repeated_claim_keeps_its_fencing_token: "a claim repeated after a lost acknowledgement is granted with the same fencing token and attempt, its lease begun anew",
+        repeated_claim_sets_the_retention: "a repeated claim with another retention sets it, also a shorter one, and the record expires by it",
+        repeated_claims_at_once_are_one: "a claim repeated while the first is under way is the same claim",
+        repeated_claim_compares_the_fingerprint: "a claim with the owner's claim id and another fingerprint is not granted",
+        claim_never_takes_over: "a claim of a lapsed record reports it as it stands and writes nothing",
+        delayed_claim_revives_no_lost_claim: "a claim that arrives after its owner was taken over gives the lost fencing token no power",
+        released_is_claimed_again: "a claim of a RELEASED record is granted: new claim id and fencing token, attempt + 1, lease and retention of the claim; on_crash and the time of the first claim stay",
+        released_is_claimed_once: "of claims of one RELEASED record at the same moment exactly one is granted",
+        released_compares_the_fingerprint: "a claim of a RELEASED record with another fingerprint is not granted and writes nothing",
+        ended_is_never_granted: "a claim of an ended record reports it with its outcome, also to its own owner",
+        expired_outcome_is_absent: "an ended record is absent for every method once its retention is over, and a claim begins anew",
+        abandoned_run_is_absent: "a RUNNING record under rerun is absent once its lease ended longer than its retention ago",
+        unknown_outcome_never_expires: "a RUNNING record under refuse or reconcile never becomes absent by itself",
+        fencing_tokens_never_go_back: "each fencing token of a key is higher than the one before, also across release, takeover, erasure and expiry",
+        fencing_token_is_at_least_the_clock: "a fencing token is not below the time of the claim in microseconds by the store's clock",
+    }
+    fencing {
+        renew_begins_the_lease_anew: "renewing lets the lease run from now on and changes nothing else",
+        lapsed_owner_is_accepted: "a lease that ran out does not by itself refuse its owner",
+        stale_owner_is_refused: "after a takeover the former owner can neither renew, complete, release nor interrupt, and nothing is written",
+        fencing_token_is_compared: "the right claim id with another fencing token is refused, and nothing is written",
+        claim_id_is_compared: "the right fencing token with another claim id is refused, and nothing is written",
+        released_bears_no_claim_id: "after a release its owner is refused",
+        absent_refuses_every_owner: "where there is no record every owner is refused, and none is made",
+        completion_keeps_its_outcome: "a completion ends the record with its state and its value, keeping claim id and fencing token",
+        repeated_completion_finds_itself: "a completion repeated after a lost acknowledgement answers done and writes nothing",
+        outcome_is_immutable: "nothing changes an ended record",
+        interrupted_accepts_its_owner: "an INTERRUPTED record that nobody resolved still accepts its owner's completion, renewal and release",
+        interruption_is_repeatable: "interrupting keeps claim id and fencing token, and answers done again",
+    }
+    takeover {
+        takeover_needs_a_lapsed_lease: "a record whose lease runs is not taken over, and nothing is written",
+        takeover_begins_the_next_attempt: "a takeover gives new claim id and fencing token, attempt + 1, lease and retention of the claim; on_crash and the time of the first claim stay",
+        takeover_is_won_once: "of takeovers of one observation at the same moment exactly one is granted",
+        takeover_sees_a_heartbeat: "a heartbeat between observing and taking over refuses the takeover, even if that lease has lapsed too",
+        takeover_sees_an_interruption: "an interruption between observing and taking over refuses the takeover",
+        takeover_compares_all_of_the_observation: "a takeover is refused where state, claim id, fencing token or lease end differ from what was observed",
+        takeover_of_interrupted: "an INTERRUPTED record under rerun or reconcile can be taken over",
+        takeover_of_refuse_is_refused: "a record under refuse is never taken over",
+        takeover_compares_the_fingerprint: "a takeover with another fingerprint is refused, and nothing is written",
+        repeated_takeover_keeps_its_fencing_token: "a takeover repeated after a lost acknowledgement is granted with the same fencing token, its lease begun anew",
+        delayed_takeover_is_refused: "a takeover that arrives again after somebody else took over is refused",
+        takeover_of_nothing_claims: "a takeover of a record that is gone behaves like a claim",
+        takeover_of_settled_is_refused: "a released or ended record is not taken over",
+    }
+    resolving {
+        resolved_as_done: "resolving as done ends the record with that outcome, without claim id, and fences its owner off by a new fencing token",
+        resolved_as_not_done: "resolving as not done releases the record and fences its owner off by a new fencing token",
+        resolved_as_unknown: "resolving as unknown interrupts the record and leaves its owner claim id and fencing token",
+        resolving_needs_a_silent_owner: "a record whose lease runs cannot be resolved nor erased",
+        resolving_sees_a_heartbeat: "a heartbeat between observing and resolving refuses the resolution, even if that lease has lapsed too",
+        resolving_sees_an_interruption: "an interruption between observing and resolving refuses the resolution",
+        resolving_sees_a_completion: "a completion between observing and releasing by hand refuses the release",
+        resolving_compares_all_of_the_observation: "a resolution is refused where state, claim id, fencing token or lease end differ from what was observed",
+        settled_is_not_resolved: "a released or ended record can be erased and not resolved otherwise",
+        erased_is_absent: "an erased record is absent, and its owner refused",
+        resolving_nothing: "resolving a record that is gone answers stale and makes none",
+        resolving_against_takeover: "of a takeover and a resolution of one observation at the same moment exactly one takes effect",
+    }
+    purging {
+        purge_removes_what_expired: "purging removes, and counts, what ended or was released longer than its retention ago, and runs under rerun silent for as long",
+        purge_keeps_what_has_not_expired: "purging removes nothing whose time has not come",
+        purge_looks_at_the_lease_again: "purging spares a record whose lease was renewed since its claim",
+        purge_against_renew: "of a purge and a renewal at the same moment one comes first: a renewal that was acknowledged keeps the record",
+        purge_counts_retention_from_the_outcome: "retention begins with the outcome, however long the body ran",
+        purge_interrupts_what_is_unknown: "purging marks INTERRUPTED, and never removes, runs under refuse and reconcile silent for longer than lease and retention",
+        purge_finds_what_was_resolved_late: "a record that was INTERRUPTED and ended later is purged when its retention is over",
+        purge_is_bounded: "one purge changes at most as many records as it was allowed, and says that there is more",
+    }
+    listing {
+        list_by_operation: "listing by operation gives the records of exactly that operation",
+        list_by_state: "listing by state gives the records in exactly that state",
+        list_lapsed: "listing lapsed records gives RUNNING ones whose lease is over",
+        list_stuck: "listing stuck records gives RUNNING ones whose lease is over, and INTERRUPTED ones",
+        list_by_age: "listing by age gives records first claimed at least that long ago",
+        list_in_pages: "a record that is there all the time is on exactly one page, whatever comes and goes meanwhile",
+        list_hides_what_expired: "an expired record is on no page",
+    }
+    storing {
+        every_key_byte_is_kept: "every printable ASCII byte in a key is kept, case and blanks included",
+        long_identities_are_kept: "key, operation and each part of a scope of 255 bytes are kept",
+        scopes_are_kept_in_unicode: "scope and operation are kept in any script",
+        split_identities_differ: "identities that differ only in where their parts are split have records of their own",
+        payloads_are_kept: "payloads are kept byte for byte, from none to 1 MiB",
+        codec_tags_are_kept: "the tag of a codec is kept as it is",
+        endless_durations_are_kept: "the longest lease and retention neither overflow nor lapse",
+    }
+    interruption {
+        lost_answer_of_a_claim: "a claim that committed and failed to say so is found by repeating it, and one that failed before is made by it",
+        lost_answer_of_a_takeover: "a takeover that committed and failed to say so is found by repeating it",
+        lost_answer_of_a_completion: "a completion that committed and failed to say so is found by repeating it",
+        dropped_claim: "a claim that is dropped half way is done or not done, and the store goes on working",
+        dropped_takeover: "a takeover that is dropped half way is done or not done",
+        dropped_completion: "a completion that is dropped half way is done or not done",
+    }
+    steps {
+        step_is_read_back: "a saved step is read by its owner as it was saved, and saving changes nothing of the record",
+        steps_are_kept_over_takeover: "whoever takes over reads the steps of the attempts before",
+        steps_are_kept_over_release: "whoever claims a RELEASED record reads the steps of the attempts before, also where it was released by hand",
+        step_is_immutable: "saving a step that is there answers done and writes nothing, for the next owner as well",
+        step_compares_the_owner: "with another claim id or another fencing token no step is saved or read",
+        stale_owner_has_no_steps: "after a takeover the former owner can neither save nor read steps",
+        settled_takes_no_step: "a released or ended record takes no step, and tells its former owner of none",
+        silent_owner_saves_steps: "a lease that ran out does not by itself refuse a step, nor does INTERRUPTED",
+        absent_takes_no_step: "where there is no record no step is saved, nor seen by the claim that comes",
+        step_against_takeover: "of a takeover and a save at the same moment one comes first: the successor reads the step if and only if it was acknowledged",
+        steps_end_with_expiry: "a claim that replaces an expired record begins without steps",
+        steps_end_with_erasure: "a record that is claimed after it was erased begins without steps",
+        steps_end_with_purging: "a record that is claimed after it was purged begins without steps",
+        step_names_are_kept: "names of 1 to 255 bytes are told apart and kept by their bytes, case and blanks included",
+        step_payloads_are_kept: "what a step came to is kept byte for byte, from none to 1 MiB, with the tag of its codec",
+        many_steps_are_kept: "hundreds of steps of one record are kept, also where they are saved at the same time",
+        lost_answer_of_a_step: "a step that was saved without an acknowledgement is found by saving it again",
+        dropped_step: "a save that is dropped half way is done or not done",
+    }
+    recovery {
+        input_is_read_as_it_was_saved: "a recovery input is read byte for byte with the tag of its codec, and keeping it changes nothing of the record",
+        input_is_due_a_lease_later: "a recovery input is due a lease later and no sooner, by the store's clock",
+        saving_an_input_is_fenced: "only while the record bears the owner's claim id and fencing token and has not ended a recovery input is saved for it",
+        silent_owner_saves_its_input: "a lease that ran out does not by itself refuse a recovery input",
+        saving_again_replaces_the_input: "a later attempt replaces the value, counts its recoveries on, and makes it due no sooner than it was",
+        postponed_by_one: "of several who postpone one reading at the same moment exactly one does, and one recovery is counted",
+        postponed_as_it_was_read: "a value is postponed only as it was read: generation, due time and recoveries",
+        postponed_is_due_later: "a postponed value is due that much later, by the store's clock",
+        recoveries_are_counted: "each postponement that begins a recovery is counted, and no other",
+        forgotten_as_it_was_read: "a value is forgotten once, and only as it was read: generation, due time and recoveries",
+        input_belongs_to_one_generation: "a claim that replaces an expired record begins without a recovery input, its recoveries and its due time",
+        input_ends_with_erasure: "the recovery input of an erased record is never due, also where it is claimed again",
+        input_ends_with_purging: "the recovery input of a purged record is never due",
+        operations_are_kept_apart: "of the values of other operations, of names however alike, none is read",
+        longest_due_first: "values are read the longest due first, and no more than were asked for",
+    }
+};

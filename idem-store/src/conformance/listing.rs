@@ -1,0 +1,307 @@
+//! Cases on listings.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::kit::*;
+use crate::key::{Identity, RecordId, Scope};
+use crate::record::{OnCrash, Outcome, Record, State};
+use crate::store::{ClaimRequest, Filter, PageRequest};
+
+fn claim_of(name: &str) -> ClaimRequest {
+    about(Identity {
+        scope: Scope::none(),
+        operation: operation(name),
+        key: key(&unique()),
+    })
+}
+
+fn by_operation(name: &str) -> Filter {
+    Filter {
+        operation: Some(name.to_owned()),
+        ..Filter::default()
+    }
+}
+
+/// Reads all pages of this size, one after the other.
+async fn all(store: &Subject, filter: &Filter, limit: u32) -> Result<Vec<Record>, String> {
+    let mut records = Vec::new();
+    let mut page = PageRequest { limit, after: None };
+    loop {
+        let found = store.list(filter, &page).await?;
+        ensure!(
+            found.records.len() <= limit as usize,
+            "a page of {limit} holds {} records",
+            found.records.len()
+        );
+        records.extend(found.records);
+        match found.next {
+            None => return Ok(records),
+            Some(next) => {
+                ensure!(
+                    page.after.as_ref() != Some(&next),
+                    "the listing does not move on from {next:?}"
+                );
+                page.after = Some(next);
+            }
+        }
+    }
+}
+
+fn ids(records: &[Record]) -> BTreeSet<RecordId> {
+    records.iter().map(|record| record.id).collect()
+}
+
+pub(super) async fn list_by_operation(store: Subject) -> CaseResult {
+    let name = format!("op-{}", unique());
+    let longer = format!("{name}x");
+    let upper = name.to_uppercase();
+    let mut expected = BTreeMap::new();
+    for name in [&name, &longer, &upper] {
+        for _ in 0..3 {
+            let claim = claim_of(name);
+            store.own(&claim).await?;
+            expected
+                .entry(name)
+                .or_insert_with(BTreeSet::new)
+                .insert(claim.id);
+        }
+    }
+    for (name, expected) in expected {
+        let found = all(&store, &by_operation(name), 100).await?;
+        ensure!(
+            ids(&found) == expected,
+            "3 records of {name}, listed {found:?}"
+        );
+        for listed in found {
+            store.unchanged(&listed).await?;
+        }
+    }
+    let found = all(&store, &by_operation(&unique()), 100).await?;
+    ensure!(found.is_empty(), "no record, listed {found:?}");
+    Ok(())
+}
+
+pub(super) async fn list_by_state(store: Subject) -> CaseResult {
+    let name = format!("op-{}", unique());
+    let mut expected = BTreeMap::new();
+    for state in [
+        State::Running,
+        State::Released,
+        State::Completed,
+        State::Failed,
+        State::Unrecorded,
+        State::Interrupted,
+    ] {
+        let claim = claim_of(&name);
+        let owner = store.own(&claim).await?;
+        match state {
+            State::Running => {}
+            State::Released => drop(store.release(&owner).await?),
+            State::Completed => drop(store.complete(&owner, &outcome()).await?),
+            State::Failed => {
+                let outcome = Outcome::Failed(payload(b"{}"));
+                store.complete(&owner, &outcome).await?;
+            }
+            State::Unrecorded => drop(store.complete(&owner, &Outcome::Unrecorded).await?),
+            State::Interrupted => drop(store.interrupt(&owner).await?),
+        }
+        expected.insert(claim.id, state);
+    }
+    for (id, state) in expected {
+        let filter = Filter {
+            state: Some(state),
+            ..by_operation(&name)
+        };
+        let found = all(&store, &filter, 100).await?;
+        ensure!(
+            ids(&found) == BTreeSet::from([id]),
+            "1 record is {state}, listed {found:?}"
+        );
+    }
+    Ok(())
+}
+
+pub(super) async fn list_lapsed(store: Subject) -> CaseResult {
+    let name = format!("op-{}", unique());
+    let short = || ClaimRequest {
+        lease: SHORT,
+        ..claim_of(&name)
+    };
+    let lapsed = short();
+    store.own(&lapsed).await?;
+    let ended = short();
+    let owner = store.own(&ended).await?;
+    store.complete(&owner, &outcome()).await?;
+    let live = claim_of(&name);
+    store.own(&live).await?;
+    store.lapsed(&lapsed.id).await?;
+    let filter = Filter {
+        lapsed: true,
+        ..by_operation(&name)
+    };
+    let found = all(&store, &filter, 100).await?;
+    ensure!(
+        ids(&found) == BTreeSet::from([lapsed.id]),
+        "1 record is lapsed, listed {found:?}"
+    );
+    Ok(())
+}
+
+pub(super) async fn list_stuck(store: Subject) -> CaseResult {
+    let name = format!("op-{}", unique());
+    let short = || ClaimRequest {
+        lease: SHORT,
+        ..claim_of(&name)
+    };
+    let lapsed = short();
+    store.own(&lapsed).await?;
+    let (ended, released) = (short(), short());
+    let owner = store.own(&ended).await?;
+    store.complete(&owner, &outcome()).await?;
+    let owner = store.own(&released).await?;
+    store.release(&owner).await?;
+    let (live, interrupted) = (claim_of(&name), claim_of(&name));
+    store.own(&live).await?;
+    let owner = store.own(&interrupted).await?;
+    store.interrupt(&owner).await?;
+    store.lapsed(&lapsed.id).await?;
+    let stuck = Filter {
+        stuck: true,
+        ..by_operation(&name)
+    };
+    let expected = BTreeSet::from([lapsed.id, interrupted.id]);
+    for limit in [1, 100] {
+        let found = all(&store, &stuck, limit).await?;
+        ensure!(
+            ids(&found) == expected,
+            "2 records are stuck, listed {found:?} in pages of {limit}"
+        );
+    }
+    for (state, expected) in [
+        (State::Interrupted, Some(interrupted.id)),
+        (State::Running, Some(lapsed.id)),
+        (State::Completed, None),
+    ] {
+        let filter = Filter {
+            state: Some(state),
+            ..stuck.clone()
+        };
+        let found = all(&store, &filter, 100).await?;
+        ensure!(
+            ids(&found) == expected.into_iter().collect(),
+            "listed as stuck and {state}: {found:?}"
+        );
+    }
+    let nobody = Filter {
+        operation: Some(unique()),
+        ..stuck
+    };
+    let found = all(&store, &nobody, 100).await?;
+    ensure!(
+        found.is_empty(),
+        "no record of the operation, listed {found:?}"
+    );
+    Ok(())
+}
+
+async fn older(store: &Subject, name: &str, age: Duration) -> Result<Option<Record>, String> {
+    let filter = Filter {
+        older_than: Some(age),
+        ..by_operation(name)
+    };
+    Ok(all(store, &filter, 100).await?.pop())
+}
+
+pub(super) async fn list_by_age(store: Subject) -> CaseResult {
+    let name = format!("op-{}", unique());
+    let claim = claim_of(&name);
+    store.own(&claim).await?;
+    for age in [LONG, Duration::MAX] {
+        let found = older(&store, &name, age).await?;
+        ensure!(found.is_none(), "listed as older than {age:?}: {found:?}");
+    }
+    let mut patience = Patience::new("it never became older than its age");
+    while older(&store, &name, SHORT).await?.is_none() {
+        patience.wait().await?;
+    }
+    let found = older(&store, &name, Duration::ZERO).await?;
+    ensure!(found.is_some(), "it is not listed as older than nothing");
+    Ok(())
+}
+
+pub(super) async fn list_in_pages(store: Subject) -> CaseResult {
+    let name = format!("op-{}", unique());
+    let mut stay = BTreeSet::new();
+    for _ in 0..23 {
+        let claim = claim_of(&name);
+        store.own(&claim).await?;
+        stay.insert(claim.id);
+    }
+    let filter = by_operation(&name);
+    for limit in [1, 2, 7, 23, 24, u32::MAX] {
+        let found = all(&store, &filter, limit).await?;
+        ensure!(
+            found.len() == stay.len() && ids(&found) == stay,
+            "{} records in pages of {limit}, listed {} times {} of them",
+            stay.len(),
+            found.len(),
+            ids(&found).len()
+        );
+    }
+
+    let mut seen: BTreeMap<RecordId, u32> = BTreeMap::new();
+    let mut page = PageRequest {
+        limit: 3,
+        after: None,
+    };
+    for number in 0.. {
+        ensure!(number < 1000, "the listing does not come to an end");
+        let found = store.list(&filter, &page).await?;
+        for record in found.records {
+            *seen.entry(record.id).or_default() += 1;
+        }
+        // Records that are created during the listing may be listed or not.
+        for _ in 0..if number < 15 { 3 } else { 0 } {
+            let claim = claim_of(&name);
+            let owner = store.own(&claim).await?;
+            store.release(&owner).await?;
+        }
+        match found.next {
+            Some(next) => page.after = Some(next),
+            None => break,
+        }
+    }
+    ensure!(
+        stay.iter().all(|id| seen.get(id) == Some(&1)),
+        "records that stayed were listed {:?} times",
+        stay.iter().map(|id| seen.get(id)).collect::<Vec<_>>()
+    );
+    Ok(())
+}
+
+pub(super) async fn list_hides_what_expired(store: Subject) -> CaseResult {
+    let name = format!("op-{}", unique());
+    let brief = |on_crash| ClaimRequest {
+        lease: SHORT,
+        retention: SHORT,
+        on_crash,
+        ..claim_of(&name)
+    };
+    let completed = brief(OnCrash::Refuse);
+    let owner = store.own(&completed).await?;
+    store.complete(&owner, &outcome()).await?;
+    let abandoned = brief(OnCrash::Rerun);
+    store.own(&abandoned).await?;
+    let unknown = brief(OnCrash::Refuse);
+    store.own(&unknown).await?;
+    for claim in [&completed, &abandoned] {
+        store.absent(&claim.id).await?;
+    }
+    let found = all(&store, &by_operation(&name), 100).await?;
+    ensure!(
+        ids(&found) == BTreeSet::from([unknown.id]),
+        "listed {found:?}"
+    );
+    Ok(())
+}

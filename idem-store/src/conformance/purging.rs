@@ -1,0 +1,304 @@
+//! Cases on purging: records to delete, records to keep, and concurrent changes.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::kit::*;
+use crate::record::{OnCrash, Owner, State};
+use crate::store::{ClaimRequest, FencedWrite, Purged};
+
+fn brief(on_crash: OnCrash) -> ClaimRequest {
+    ClaimRequest {
+        lease: SHORT,
+        retention: SHORT,
+        on_crash,
+        ..fresh()
+    }
+}
+
+/// Record that would have expired by now, counted from its claim, but whose lease was renewed for a long time before
+/// that.
+async fn renewed_and_due(
+    store: &Subject,
+    on_crash: OnCrash,
+    retention: Duration,
+) -> Result<(Owner, ClaimRequest), String> {
+    for _ in 0..40 {
+        let claim = ClaimRequest {
+            lease: Duration::from_millis(200),
+            retention,
+            on_crash,
+            ..fresh()
+        };
+        let granted = store.granted(&claim).await?;
+        let owner = owned_by(&claim, &granted);
+        if store.renew(&owner, LONG).await? == FencedWrite::Fenced {
+            // The store was so slow that the record has expired. The next try may be quicker.
+            store.absent(&claim.id).await?;
+            continue;
+        }
+        let due = granted.first_claimed_at.after(claim.lease).after(retention);
+        store.passes(due, &claim.id).await?;
+        return Ok((owner, claim));
+    }
+    Err("the store is too slow: no lease was renewed before it was over".to_owned())
+}
+
+/// Purges until nothing is due, and adds up the results.
+async fn purge_all(store: &Subject, limit: u32) -> Result<Purged, String> {
+    let mut total = Purged::default();
+    let begun = Instant::now();
+    loop {
+        let purged = store.purge(limit).await?;
+        total.removed += purged.removed;
+        total.abandoned += purged.abandoned;
+        total.interrupted += purged.interrupted;
+        if !purged.more {
+            return Ok(total);
+        }
+        ensure!(
+            begun.elapsed() < Duration::from_secs(20),
+            "it always says that there is more"
+        );
+    }
+}
+
+pub(super) async fn purge_removes_what_expired(store: Subject) -> CaseResult {
+    let mut counted = Purged::default();
+    // Other purges may run on the same store, so a count that is too low is measured again.
+    for _ in 0..40 {
+        let completed = brief(OnCrash::Refuse);
+        let released = brief(OnCrash::Reconcile);
+        let abandoned = brief(OnCrash::Rerun);
+        let owner = store.own(&completed).await?;
+        store.complete(&owner, &outcome()).await?;
+        let owner = store.own(&released).await?;
+        store.release(&owner).await?;
+        store.own(&abandoned).await?;
+        for claim in [&completed, &released, &abandoned] {
+            store.absent(&claim.id).await?;
+        }
+
+        counted = Purged::default();
+        let begun = Instant::now();
+        while counted.removed < 3 && begun.elapsed() < Duration::from_millis(500) {
+            let purged = purge_all(&store, 100).await?;
+            counted.removed += purged.removed;
+            counted.abandoned += purged.abandoned;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if counted.removed >= 3 && counted.abandoned >= 1 && counted.abandoned < counted.removed {
+            return Ok(());
+        }
+    }
+    Err(format!(
+        "3 expired records, 1 of them abandoned, were counted as {counted:?}"
+    ))
+}
+
+pub(super) async fn purge_keeps_what_has_not_expired(store: Subject) -> CaseResult {
+    let running = ClaimRequest {
+        retention: SHORT,
+        ..fresh()
+    };
+    store.own(&running).await?;
+    let lapsed = store.silent(OnCrash::Rerun).await?;
+    let released = fresh();
+    let owner = store.own(&released).await?;
+    store.release(&owner).await?;
+    let completed = fresh();
+    let owner = store.own(&completed).await?;
+    store.complete(&owner, &outcome()).await?;
+    let interrupted = ClaimRequest {
+        on_crash: OnCrash::Refuse,
+        retention: Duration::ZERO,
+        ..fresh()
+    };
+    let owner = store.own(&interrupted).await?;
+    store.interrupt(&owner).await?;
+
+    let mut before = Vec::new();
+    for id in [
+        running.id,
+        lapsed.claim.id,
+        released.id,
+        completed.id,
+        interrupted.id,
+    ] {
+        before.push(store.record(&id).await?);
+    }
+    purge_all(&store, 50).await?;
+    for record in before {
+        store.unchanged(&record).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn purge_looks_at_the_lease_again(store: Subject) -> CaseResult {
+    for on_crash in [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile] {
+        let (owner, _) = renewed_and_due(&store, on_crash, SHORT).await?;
+        let renewed = store.record(&owner.id).await?;
+        purge_all(&store, 100).await?;
+        store.unchanged(&renewed).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn purge_against_renew(store: Subject) -> CaseResult {
+    for round in 0..20 {
+        let claim = ClaimRequest {
+            lease: Duration::from_millis(5),
+            retention: Duration::ZERO,
+            ..fresh()
+        };
+        let owner = store.own(&claim).await?;
+        tokio::time::sleep(Duration::from_millis(round % 7)).await;
+        let answers = concurrently(2, |number| {
+            let store = store.clone();
+            async move {
+                Ok(if number == 0 {
+                    Some(store.renew(&owner, LONG).await?)
+                } else {
+                    for _ in 0..8 {
+                        store.purge(100).await?;
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                    None
+                })
+            }
+        })
+        .await?;
+        let renewed = answers.contains(&Some(FencedWrite::Applied));
+        let record = store.get(&claim.id).await?;
+        ensure!(
+            renewed == record.is_some(),
+            "the renewal was {}, and there is {record:?}",
+            if renewed { "acknowledged" } else { "refused" }
+        );
+    }
+    Ok(())
+}
+
+pub(super) async fn purge_counts_retention_from_the_outcome(store: Subject) -> CaseResult {
+    const RETENTION: Duration = Duration::from_secs(1);
+    for _ in 0..5 {
+        let (owner, claim) = renewed_and_due(&store, OnCrash::Rerun, RETENTION).await?;
+        let begun = Instant::now();
+        store.complete(&owner, &outcome()).await?;
+        purge_all(&store, 100).await?;
+        let record = store.get(&claim.id).await?;
+        if begun.elapsed() < RETENTION / 2 {
+            ensure!(
+                record.is_some(),
+                "it was gone {:?} after its outcome, with a retention of {RETENTION:?}",
+                begun.elapsed()
+            );
+            return Ok(());
+        }
+    }
+    Err("the store was too slow to tell: purging took longer than half a second".to_owned())
+}
+
+pub(super) async fn purge_interrupts_what_is_unknown(store: Subject) -> CaseResult {
+    let mut counted = 0;
+    for _ in 0..40 {
+        for on_crash in [OnCrash::Refuse, OnCrash::Reconcile] {
+            let claim = brief(on_crash);
+            let owner = store.own(&claim).await?;
+            let mut patience = Patience::new("it was never marked INTERRUPTED");
+            let record = loop {
+                counted += purge_all(&store, 100).await?.interrupted;
+                let record = store.record(&claim.id).await?;
+                if record.state == State::Interrupted {
+                    break record;
+                }
+                patience.wait().await?;
+            };
+            ensure!(
+                record.claim_id == Some(owner.claim_id)
+                    && record.fencing_token == owner.fencing_token
+                    && record.attempt == 1
+                    && record.lease_until.after(record.retention) <= record.read_at,
+                "marked as {record:?}"
+            );
+            purge_all(&store, 100).await?;
+            store.unchanged(&record).await?;
+            let done = store.complete(&owner, &outcome()).await?;
+            ensure!(
+                done == FencedWrite::Applied,
+                "its owner was refused afterwards"
+            );
+        }
+        if counted > 0 {
+            return Ok(());
+        }
+    }
+    Err("no purge counted a record that it marked".to_owned())
+}
+
+pub(super) async fn purge_finds_what_was_resolved_late(store: Subject) -> CaseResult {
+    let mut removed = 0;
+    for _ in 0..40 {
+        let claim = brief(OnCrash::Refuse);
+        let owner = store.own(&claim).await?;
+        let mut patience = Patience::new("it was never marked INTERRUPTED");
+        while store.record(&claim.id).await?.state != State::Interrupted {
+            patience.wait().await?;
+            purge_all(&store, 100).await?;
+        }
+        store.complete(&owner, &outcome()).await?;
+        store.absent(&claim.id).await?;
+        removed += purge_all(&store, 100).await?.removed;
+        if removed > 0 {
+            return Ok(());
+        }
+    }
+    Err("no purge removed such a record".to_owned())
+}
+
+pub(super) async fn purge_is_bounded(store: Subject) -> CaseResult {
+    let mut told = false;
+    let asked = Instant::now();
+    // Purges of other cases, or of other users of the store, may come first.
+    while asked.elapsed() < Duration::from_secs(20) {
+        let mut claims = Vec::new();
+        for number in 0..12 {
+            let on_crash = match number % 3 {
+                0 => OnCrash::Refuse,
+                _ => OnCrash::Rerun,
+            };
+            let claim = brief(on_crash);
+            store.own(&claim).await?;
+            claims.push(claim);
+        }
+        for claim in &claims {
+            let mut patience = Patience::new("its time never came");
+            while let Some(record) = store.get(&claim.id).await?
+                && record.lease_until.after(record.retention) > record.read_at
+            {
+                patience.wait().await?;
+            }
+        }
+        let begun = Instant::now();
+        loop {
+            let purged = store.purge(5).await?;
+            ensure!(
+                purged.removed + purged.interrupted <= 5 && purged.abandoned <= purged.removed,
+                "a purge of 5 did {purged:?}"
+            );
+            told |= purged.more && purged.removed + purged.interrupted == 5;
+            if !purged.more {
+                break;
+            }
+            ensure!(
+                begun.elapsed() < Duration::from_secs(20),
+                "it always says that there is more"
+            );
+        }
+        if told {
+            return Ok(());
+        }
+    }
+    Err("12 records were due, and no purge of 5 did 5 and said that there is more".to_owned())
+}

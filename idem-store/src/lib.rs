@@ -1,0 +1,38 @@
+//! Contract of the stores of [`idem-runtime`](https://docs.rs/idem-runtime).
+//!
+//! A store keeps records and moves them from state to state, atomically and by its own clock. This crate has what such a
+//! store needs and nothing else: keys, records, errors, the traits, and the cases that every store must pass. It depends
+//! on no database driver and no HTTP library. A release of such a library is therefore no breaking release for a store.
+//!
+//! Programs that make calls idempotent depend on `idem-runtime`, which re-exports everything here under the same paths.
+//!
+//! - [`Store`]: the contract. [`store::StepStore`], [`store::RecoveryStore`] and [`store::TransactionalStore`] are
+//!   optional.
+//! - [Writing a store](https://github.com/idem-rs/idem/blob/main/docs/writing-a-store.md): answers to the questions that
+//!   the contract leaves to an author.
+//! - `conformance` (feature of that name): the cases that every store must pass, and a store that injects faults.
+//!
+//! | feature | contents | default |
+//! | --- | --- | --- |
+//! | `conformance` | the test cases that every store must pass, and a store that injects faults | |
+//! | `serde` | `Record`, `Observation` and what they consist of can be serialized | |
+//! | `uuid` | a `uuid::Uuid` can be a key and a scope | |
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod error;
+pub mod key;
+#[doc(hidden)]
+pub mod random;
+pub mod record;
+pub mod store;
+#[doc(hidden)]
+pub mod structured;
+
+pub use crate::error::{
+    InvalidKey, InvalidObservation, InvalidOperation, InvalidRecordId, StoreError, StoreErrorKind,
+};
+pub use crate::key::{Identity, Key, KeyPart, Operation, RecordId, Scope, ToKey, ToScope};
+pub use crate::record::{OnCrash, Record, State, Timestamp};
+pub use crate::store::Store;

@@ -1,0 +1,426 @@
+//! Contract between the engine and the stores of records.
+//!
+//! A store moves records from state to state, atomically and by its own clock. It never sees a codec, a policy or a
+//! user's type. Every implementation passes the same suite of cases (feature `conformance`).
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::error::StoreError;
+use crate::key::{Identity, RecordId};
+use crate::record::{
+    ClaimId, Digest, FencingToken, Observation, OnCrash, Outcome, Owner, Record, State, Timestamp,
+};
+
+mod cursor;
+#[doc(hidden)]
+pub mod encoding;
+mod recovery;
+#[doc(hidden)]
+pub mod status;
+mod steps;
+mod transaction;
+pub mod transitions;
+
+pub use self::recovery::{RecoveryInput, RecoveryStore};
+pub use self::steps::{SavedStep, StepStore};
+pub use self::transaction::{ClaimInTransaction, Connects, TransactionalStore};
+
+/// Store of records.
+///
+/// # Contract
+///
+/// ```text
+///  (nothing) ──claim──▶ RUNNING ──complete──▶ COMPLETED | FAILED | UNRECORDED ──retention over──▶ (nothing)
+///                        │ ▲ ▲ └─ renew, save_step
+///              release   │ │ └── take_over of what was observed (new claim_id, fencing_token, attempt + 1), steps kept
+///                        ▼ │
+///                     RELEASED ──claim (new claim_id, fencing_token, attempt + 1), steps kept
+///
+///  RUNNING ──interrupt | resolve──▶ INTERRUPTED ──complete, renew, release by its owner | resolve──▶ …
+/// ```
+///
+/// 1. Each method is **one atomic transition**, durable when it returns `Ok`. Of two concurrent claims of one record,
+///    at most one creates it.
+/// 2. **The store's clock decides** every "now" below. Requests contain durations, never points in time.
+/// 3. A record whose [`is_expired`](Record::is_expired) holds is **absent** for every method. A claim replaces the
+///    record, and the other methods behave as if it had been purged.
+/// 4. A **fencing token** is `max(previous + 1, now in µs)`, see [`FencingToken::next`].
+/// 5. [`renew`](Self::renew), [`complete`](Self::complete), [`release`](Self::release) and
+///    [`interrupt`](Self::interrupt) take effect only while the record has the owner's claim id **and** fencing token
+///    and has not ended. Otherwise they write nothing and return [`FencedWrite::Fenced`]. An owner whose lease has
+///    lapsed, or whose record is INTERRUPTED, may still write. RELEASED records and records resolved by hand have no
+///    claim id.
+/// 6. [`take_over`](Self::take_over) and [`resolve`](Self::resolve) take effect only while the record **equals the
+///    observation** (compare-and-swap), and never on a record whose lease is still valid.
+/// 7. An **outcome is immutable** until it expires.
+/// 8. After an error the transition may have been applied or not. The caller repeats it, and the store recognises the
+///    repetition by its claim id. This holds as well for errors that certainly changed nothing.
+///
+/// # Cancel safety
+///
+/// If a future of this trait is dropped, its transition is applied or not applied, never in part.
+#[doc = concat!("\n", include_str!("store/example.md"))]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a store",
+    label = "not a store",
+    note = "`Idem::new` takes a store, such as `PostgresStore::new(pool)` or `SqliteStore::open(path).await?`: open it, await it and handle its error first"
+)]
+#[async_trait]
+pub trait Store: Debug + Send + Sync + 'static {
+    /// Claims a record, in one transition:
+    ///
+    /// - absent: becomes RUNNING with this claim id, a new fencing token and attempt 1; granted;
+    /// - RUNNING with this claim id and fingerprint: the claim is a repetition. Its lease is renewed, and its retention
+    ///   is that of the repetition; granted with the same fencing token and attempt;
+    /// - RELEASED with this fingerprint: becomes RUNNING with this claim id, a new fencing token and attempt + 1;
+    ///   granted. Lease and retention are those of the new claim; `on_crash`, fingerprint and the time of the first
+    ///   claim stay;
+    /// - anything else: nothing is written, and the current record is returned, even if it has lapsed.
+    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError>;
+
+    /// Claims a lapsed RUNNING record, or an INTERRUPTED one, that still equals the observation. The record becomes
+    /// RUNNING with the claim's own id, lease and retention, a new fencing token and attempt + 1. A record whose
+    /// `on_crash` is [`Refuse`](OnCrash::Refuse), or that has another fingerprint, is never taken over.
+    ///
+    /// A repeated takeover finds its own claim id RUNNING. It is granted with the same fencing token, and its lease is
+    /// renewed. In every other case nothing is written and the current record is returned. If the record no longer
+    /// exists, this method behaves like [`claim`](Self::claim).
+    async fn take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<ClaimOutcome, StoreError>;
+
+    /// Renews the lease. An INTERRUPTED record becomes RUNNING again, because its owner is alive.
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError>;
+
+    /// Ends the record, which keeps its claim id and fencing token. A repeated completion finds its own fencing token
+    /// on the ended record and returns [`FencedWrite::Applied`] without writing.
+    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError>;
+
+    /// Releases the claim: the record becomes RELEASED, without claim id.
+    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError>;
+
+    /// Marks the record INTERRUPTED, on behalf of its owner, who does not know whether the body took effect. The record
+    /// keeps its claim id and fencing token. A repetition returns [`FencedWrite::Applied`].
+    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError>;
+
+    /// Resolves a lapsed RUNNING or an INTERRUPTED record that still equals the observation, see [`Resolution`].
+    /// [`Resolution::Erase`] works on ended and released records as well. Any other record stays unchanged.
+    async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError>;
+
+    /// Reads a record.
+    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError>;
+
+    /// Reads a page of matching records, in a stable order that the store chooses. A record that exists during the
+    /// whole listing is on exactly one page.
+    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError>;
+
+    /// Checks up to `limit` records that are due. Deletes those that are [expired](Record::is_expired). Marks
+    /// INTERRUPTED those RUNNING under `refuse` or `reconcile` whose lease ended more than their retention ago. The
+    /// statement that writes checks these conditions again.
+    async fn purge(&self, limit: u32) -> Result<Purged, StoreError>;
+
+    /// Returns true if the futures of this store are ready at their first poll, so that none can be dropped half way.
+    /// The engine then omits the code that releases the claim of a dropped call.
+    fn answers_at_once(&self) -> bool {
+        false
+    }
+
+    /// Returns this store as a store of recovery inputs, if it supports them.
+    fn recovery(&self) -> Option<&dyn RecoveryStore> {
+        None
+    }
+
+    /// Returns this store as a store of steps, if it supports them. A wrapper around a store returns that of the inner
+    /// store.
+    fn steps(&self) -> Option<&dyn StepStore> {
+        None
+    }
+}
+
+/// Request to claim a record.
+#[derive(Debug, Clone)]
+pub struct ClaimRequest {
+    /// Id of the record.
+    pub id: RecordId,
+    /// Scope, operation and key of the record, in readable form.
+    pub identity: Identity,
+    /// Fingerprint of the request.
+    pub fingerprint: Digest,
+    /// Claim id that the caller made before its first try.
+    pub claim_id: ClaimId,
+    /// Lease duration: how long the claim stays valid without renewal.
+    pub lease: Duration,
+    /// Retention: time for which the record is kept after it ends.
+    pub retention: Duration,
+    /// Policy after a crash. Applies only if this is the first claim of the record.
+    pub on_crash: OnCrash,
+}
+
+impl ClaimRequest {
+    /// Returns true if [`Store::claim`] grants this claim on an existing record that has not
+    /// [expired](Record::is_expired): a RELEASED record with this fingerprint, or a record that this claim already has.
+    pub fn may_claim(&self, record: &Record) -> bool {
+        self.is_repeated_on(record)
+            || record.state == State::Released && record.fingerprint == self.fingerprint
+    }
+
+    /// Returns true if [`Store::take_over`] grants this claim on an existing record that has not
+    /// [expired](Record::is_expired): a lapsed or INTERRUPTED record with this fingerprint that equals the observation
+    /// and is not under [`Refuse`](OnCrash::Refuse), or a record that this claim already has.
+    pub fn may_take_over(&self, observed: &Observation, record: &Record) -> bool {
+        self.is_repeated_on(record)
+            || record.is_unsettled()
+                && record.observation() == *observed
+                && record.on_crash != OnCrash::Refuse
+                && record.fingerprint == self.fingerprint
+    }
+
+    /// Returns true if the record is RUNNING under this very claim: the caller repeats it, because the answer was lost.
+    pub fn is_repeated_on(&self, record: &Record) -> bool {
+        record.state == State::Running
+            && record.claim_id == Some(self.claim_id)
+            && record.fingerprint == self.fingerprint
+    }
+}
+
+/// Answer to a claim or a takeover.
+#[derive(Debug, Clone)]
+pub enum ClaimOutcome {
+    /// The caller owns the record.
+    Granted(Granted),
+    /// The caller does not own the record. Contains the current record.
+    Existing(Box<Record>),
+}
+
+/// Data of a granted claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Granted {
+    /// Fencing token. A repeated claim gets the same one.
+    pub fencing_token: FencingToken,
+    /// Number of this attempt; the first is 1.
+    pub attempt: u32,
+    /// Time of the first claim of the record, by the store's clock.
+    pub first_claimed_at: Timestamp,
+    /// Policy after a crash, as the first claim of the record set it.
+    pub on_crash: OnCrash,
+}
+
+impl Granted {
+    /// Data of the claim that owns this record.
+    pub fn on(record: &Record) -> Self {
+        Self {
+            fencing_token: record.fencing_token,
+            attempt: record.attempt,
+            first_claimed_at: record.first_claimed_at,
+            on_crash: record.on_crash,
+        }
+    }
+}
+
+/// Answer to a write that only the owner of a record may make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FencedWrite {
+    /// The write took effect.
+    Applied,
+    /// The record has another claim id or fencing token than the owner, or it has ended. Nothing was written.
+    Fenced,
+}
+
+/// Resolution of a record whose owner is gone. Every resolution except `Interrupt` removes the claim id. Those that
+/// keep the record also give it a new fencing token, which fences off an owner that was only paused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resolution {
+    /// The operation took effect, with this outcome.
+    Complete(Outcome),
+    /// The operation did not take effect: the record becomes RELEASED, and the next claim runs the body.
+    Release,
+    /// Nothing is known about the effect of the operation: the record becomes INTERRUPTED. Claim id and fencing token
+    /// stay, so that its owner may still complete it.
+    Interrupt,
+    /// Deletes the record, in any state except RUNNING with a valid lease.
+    Erase,
+}
+
+/// Answer to a [`Resolution`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolved {
+    /// The resolution took effect.
+    Done,
+    /// The record no longer equals the observation, or its state does not allow this resolution. Nothing was written.
+    Stale,
+}
+
+/// Selection of the records to list. The default selects all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Selects only records in this state.
+    pub state: Option<State>,
+    /// Selects only records whose lease has lapsed.
+    pub lapsed: bool,
+    /// Selects only stuck records, whose owner is gone without an outcome: lapsed or INTERRUPTED, see
+    /// [`Record::is_unsettled`].
+    pub stuck: bool,
+    /// Selects only records of the operation with exactly this name.
+    pub operation: Option<String>,
+    /// Selects only records first claimed at least this long ago.
+    pub older_than: Option<Duration>,
+}
+
+impl Filter {
+    /// Returns true if this record matches.
+    pub fn matches(&self, record: &Record) -> bool {
+        self.state.is_none_or(|state| record.state == state)
+            && (!self.lapsed || record.is_lapsed())
+            && (!self.stuck || record.is_unsettled())
+            && self
+                .operation
+                .as_ref()
+                .is_none_or(|name| record.identity.operation.as_str() == name)
+            && self
+                .older_than
+                .is_none_or(|age| record.read_at.since(record.first_claimed_at) >= age)
+    }
+}
+
+/// Position and size of a page. The default is the first page, with [`DEFAULT_LIMIT`](Self::DEFAULT_LIMIT) records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageRequest {
+    /// Maximum number of records; at least 1.
+    pub limit: u32,
+    /// [`Page::next`] of the previous page; `None` for the first page.
+    pub after: Option<Cursor>,
+}
+
+impl PageRequest {
+    /// Number of records on a page of the default size.
+    pub const DEFAULT_LIMIT: u32 = 100;
+}
+
+impl Default for PageRequest {
+    fn default() -> Self {
+        Self {
+            limit: Self::DEFAULT_LIMIT,
+            after: None,
+        }
+    }
+}
+
+/// Position at which a listing continues. Opaque: valid only for the store that returned it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Cursor(Box<str>);
+
+impl Cursor {
+    /// Creates a cursor from its text.
+    pub fn new(text: impl Into<Box<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// Text of the cursor, to send over a network or show on a command line.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Page of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// Records of the page. There may be fewer than requested, even none, while [`next`](Self::next) says there are
+    /// more.
+    pub records: Vec<Record>,
+    /// Start of the next page; `None` on the last page.
+    pub next: Option<Cursor>,
+}
+
+/// Result of a purge.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// Number of deleted records, those in [`abandoned`](Self::abandoned) included.
+    pub removed: u64,
+    /// Number of deleted records that were still RUNNING under `rerun`, not renewed for longer than lease and
+    /// retention.
+    pub abandoned: u64,
+    /// Number of records marked INTERRUPTED.
+    pub interrupted: u64,
+    /// True if more records may be due right now.
+    pub more: bool,
+}
+
+/// A pointer to a store is that store.
+macro_rules! by_pointer {
+    ($($pointer:ident),*) => {$(
+        #[async_trait]
+        impl<S: Store + ?Sized> Store for $pointer<S> {
+            async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
+                (**self).claim(claim).await
+            }
+
+            async fn take_over(
+                &self,
+                observed: &Observation,
+                claim: &ClaimRequest,
+            ) -> Result<ClaimOutcome, StoreError> {
+                (**self).take_over(observed, claim).await
+            }
+
+            async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
+                (**self).renew(owner, lease).await
+            }
+
+            async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
+                (**self).complete(owner, outcome).await
+            }
+
+            async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
+                (**self).release(owner).await
+            }
+
+            async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
+                (**self).interrupt(owner).await
+            }
+
+            async fn resolve(
+                &self,
+                observed: &Observation,
+                resolution: &Resolution,
+            ) -> Result<Resolved, StoreError> {
+                (**self).resolve(observed, resolution).await
+            }
+
+            async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+                (**self).get(id).await
+            }
+
+            async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
+                (**self).list(filter, page).await
+            }
+
+            async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+                (**self).purge(limit).await
+            }
+
+            fn answers_at_once(&self) -> bool {
+                (**self).answers_at_once()
+            }
+
+            fn recovery(&self) -> Option<&dyn RecoveryStore> {
+                (**self).recovery()
+            }
+
+            fn steps(&self) -> Option<&dyn StepStore> {
+                (**self).steps()
+            }
+        }
+    )*};
+}
+
+by_pointer!(Arc, Box);

@@ -1,0 +1,140 @@
+//! Optional store trait for records in the application's own database: claims and completes in the transaction in which
+//! the body changes its data.
+
+use std::ops::DerefMut;
+
+use crate::error::StoreError;
+use crate::record::{Digest, Observation, Outcome, Owner, Payload, Record};
+use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Granted, Store};
+
+/// Store whose records can be written in one transaction with the application's own data.
+///
+/// # Contract
+///
+/// Writes of a transaction become visible to others when it commits. They are undone if the transaction is rolled back,
+/// dropped or cut off. [`claim_in`](Self::claim_in) and [`complete_in`](Self::complete_in) do inside the transaction
+/// what [`Store::claim`], [`Store::take_over`] and [`Store::complete`] do immediately. Between the claim and the end of
+/// the transaction no other caller is granted the record. Another caller gets an answer without waiting for that end,
+/// as far as the database allows it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no transactions to run the body in",
+    label = "`tx` needs a handle on a SQL store",
+    note = "`tx` works with `Idem<SqliteStore>`, `Idem<PostgresStore>` and `Idem<MySqlStore>`; `Idem` alone hides which store it is on, so name it",
+    note = "on any other store leave out `tx`, and choose with `on_crash` what a crash means"
+)]
+pub trait TransactionalStore: Store {
+    /// Connection for the body, which is in the transaction.
+    type Connection: Connects<Self> + Send + 'static;
+
+    /// Open transaction, or a savepoint in one. Dropping it rolls it back.
+    type Transaction<'c>: DerefMut<Target = Self::Connection> + Send;
+
+    /// Opens a transaction on a connection from the store's pool.
+    fn begin(&self) -> impl Future<Output = Result<Self::Transaction<'static>, StoreError>> + Send;
+
+    /// Sets a savepoint in the transaction of this connection. Dropping the savepoint restores the transaction's
+    /// earlier state.
+    fn join<'c>(
+        &self,
+        connection: &'c mut Self::Connection,
+    ) -> impl Future<Output = Result<Self::Transaction<'c>, StoreError>> + Send;
+
+    /// Returns true if this connection is in a transaction that its driver has begun and will end.
+    fn is_in_transaction(connection: &Self::Connection) -> bool;
+
+    /// Reads the record before a transaction is opened, for stores where opening one waits for others. `None` means:
+    /// try to claim.
+    fn precheck(
+        &self,
+        claim: &ClaimRequest,
+    ) -> impl Future<Output = Result<Option<ClaimInTransaction>, StoreError>> + Send;
+
+    /// [`Store::claim`] in a transaction, or [`Store::take_over`] if there is an observation. In a [joined](Self::join)
+    /// transaction, there was no [pre-check](Self::precheck).
+    fn claim_in(
+        &self,
+        transaction: &mut Self::Transaction<'_>,
+        observed: Option<&Observation>,
+        claim: &ClaimRequest,
+    ) -> impl Future<Output = Result<ClaimInTransaction, StoreError>> + Send;
+
+    /// [`Store::complete`] in a transaction.
+    fn complete_in(
+        &self,
+        transaction: &mut Self::Transaction<'_>,
+        owner: &Owner,
+        outcome: &Outcome,
+    ) -> impl Future<Output = Result<FencedWrite, StoreError>> + Send;
+
+    /// [`StepStore::save_step`](crate::store::StepStore::save_step) in a transaction, for a step that was not saved
+    /// before. Returns [`FencedWrite::Fenced`] if it was. After this call the record remains the owner's until the
+    /// transaction ends.
+    fn save_step_in(
+        &self,
+        transaction: &mut Self::Transaction<'_>,
+        owner: &Owner,
+        name: &str,
+        payload: &Payload,
+    ) -> impl Future<Output = Result<FencedWrite, StoreError>> + Send;
+
+    /// Sets a savepoint with this name, which must be a plain identifier.
+    fn savepoint(
+        &self,
+        connection: &mut Self::Connection,
+        name: &str,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Rolls back to the savepoint with this name.
+    fn rollback_to(
+        &self,
+        connection: &mut Self::Connection,
+        name: &str,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Commits a transaction, or releases a savepoint. After an error it is unknown whether this took effect.
+    fn commit(
+        &self,
+        transaction: Self::Transaction<'_>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Rolls back a transaction, or to a savepoint.
+    fn rollback(
+        &self,
+        transaction: Self::Transaction<'_>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+/// Answer to a claim in a transaction.
+#[derive(Debug, Clone)]
+pub enum ClaimInTransaction {
+    /// The transaction owns the record.
+    Granted(Granted),
+    /// The transaction does not own the record. Contains the current record.
+    Existing(Box<Record>),
+    /// Another open transaction has locked the record. The outcome is unknown until that transaction ends.
+    Locked {
+        /// Fingerprint of the request for which the record was claimed, if that claim is committed.
+        fingerprint: Option<Digest>,
+    },
+}
+
+impl From<ClaimOutcome> for ClaimInTransaction {
+    fn from(claim: ClaimOutcome) -> Self {
+        match claim {
+            ClaimOutcome::Granted(granted) => Self::Granted(granted),
+            ClaimOutcome::Existing(record) => Self::Existing(record),
+        }
+    }
+}
+
+/// Source of a connection of this store: the connection itself, or a transaction on it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no connection that `tx` could join",
+    label = "not a connection of the store's database",
+    note = "an argument that `tx` names is the transaction to join: `&mut Transaction<'_, Postgres>`, or the `&mut PgConnection` that it lends, on a `PostgresStore`, likewise on the others",
+    note = "for a transaction of the call's own give `tx` a name that is no argument's"
+)]
+pub trait Connects<S: TransactionalStore + ?Sized> {
+    /// The connection.
+    fn connection(&mut self) -> &mut S::Connection;
+}

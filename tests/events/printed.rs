@@ -1,0 +1,183 @@
+//! The lines that `tracing_subscriber::fmt()` prints without any further setting.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use idem_runtime::{
+    Call, Error, Idem, MemoryStore, MySqlStore, OnCrash, PostgresStore, SqliteStore,
+};
+use idem_servers::{Options, Server};
+use tracing::Level;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::LEASE;
+
+/// Everything that was printed.
+#[derive(Debug, Clone, Default)]
+struct Printed(Arc<Mutex<Vec<u8>>>);
+
+impl Printed {
+    fn take(&self) -> String {
+        String::from_utf8(std::mem::take(&mut self.0.lock().unwrap())).unwrap()
+    }
+}
+
+impl Write for Printed {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Printed {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// Prints as `tracing_subscriber::fmt().init()` does.
+fn print() -> (Printed, tracing::subscriber::DefaultGuard) {
+    let printed = Printed::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(printed.clone())
+        .finish();
+    (printed, tracing::subscriber::set_default(subscriber))
+}
+
+fn call(key: &str) -> Call {
+    Call::new("test.operation", &format!("secret-{key}"), &1, LEASE * 100)
+        .scope("secret-scope")
+        .on_crash(OnCrash::Refuse)
+}
+
+async fn crash(idem: &Idem<Arc<MemoryStore>>, key: &str) {
+    let body = async || std::future::pending::<Result<String, Error>>().await;
+    assert!(Box::pin(idem.run(call(key), body)).now_or_never().is_none());
+    tokio::task::yield_now().await;
+}
+
+#[track_caller]
+fn assert_warns_once(printed: &Printed, of: &str) {
+    let text = printed.take();
+    assert_eq!(text.matches("WARN").count(), 1, "{of}: {text}");
+    assert!(text.contains("interrupted"), "{of}: {text}");
+    assert!(
+        text.contains("operation=\"test.operation\""),
+        "{of}: {text}"
+    );
+    assert!(!text.contains("secret"), "{of}: {text}");
+    let id = text.split("record=").nth(1).unwrap();
+    let id: String = id.chars().take_while(char::is_ascii_hexdigit).collect();
+    id.parse::<idem_runtime::RecordId>().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_becomes_interrupted_is_printed_once() {
+    let (printed, _guard) = print();
+    let store = Arc::new(MemoryStore::new());
+    let idem = Idem::new(Arc::clone(&store));
+
+    crash(&idem, "cancelled").await;
+    assert_warns_once(&printed, "a dropped call");
+    idem.run(call("cancelled"), async || Ok::<_, Error>(String::new()))
+        .await
+        .unwrap_err();
+    assert_eq!(printed.take(), "");
+
+    let failed = idem.run(call("failed"), async || Err::<String, _>(Error::LeaseLost));
+    failed.await.unwrap_err();
+    assert_warns_once(&printed, "an error that proves nothing");
+
+    // The owner is gone without a trace, and the next call finds its lapsed record.
+    let body = async || std::future::pending::<Result<String, Error>>().await;
+    let dead = Box::pin(idem.run(call("killed"), body));
+    let mut dead = Some(dead);
+    assert!(dead.as_mut().unwrap().now_or_never().is_none());
+    std::mem::forget(dead.take());
+    tokio::time::advance(LEASE * 2).await;
+    let rival = Idem::new(store);
+    let next = rival.run(call("killed"), async || Ok::<_, Error>(String::new()));
+    next.await.unwrap_err();
+    assert_warns_once(&printed, "a lapsed record");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replay_is_an_event_at_debug() {
+    let printed = Printed::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_max_level(Level::DEBUG)
+        .with_writer(printed.clone())
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let idem = Idem::new(MemoryStore::new());
+    let run = || idem.run(call("k"), async || Ok::<_, Error>("secret".to_owned()));
+    run().await.unwrap();
+    assert!(!printed.take().contains("replayed"));
+    run().await.unwrap();
+    let text = printed.take();
+    let line = text.lines().find(|line| line.contains("replayed")).unwrap();
+    assert!(
+        line.contains("DEBUG") && line.contains("test.operation"),
+        "{line}"
+    );
+    assert!(!text.contains("secret"), "{text}");
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL and MariaDB: cargo xtask test runs it"]
+async fn stores_that_start_print_nothing() {
+    let (printed, _guard) = print();
+    let sqlite = SqliteStore::in_memory().await.unwrap();
+    sqlite.migrate().await.unwrap();
+    assert_eq!(printed.take(), "");
+
+    // Several processes start at once, so that one finds the tables of another. One of them waits longer for the lock
+    // than sqlx takes for slow.
+    let postgres = Server::postgres(&Options::fast()).unwrap();
+    let url = postgres.url();
+    let rival = sqlx::PgPool::connect(&url).await.unwrap();
+    let lock = "SELECT pg_advisory_xact_lock(x'6964656d'::bigint)";
+    let mut locked = rival.begin().await.unwrap();
+    sqlx::query(lock).execute(&mut *locked).await.unwrap();
+    let started = join_all((0..5).map(|_| async {
+        let store = PostgresStore::connect(&url).await.unwrap();
+        store.migrate().await.unwrap();
+        store.migrate().await.unwrap();
+    }));
+    let unlocked = async {
+        tokio::time::sleep(Duration::from_millis(1_200)).await;
+        locked.rollback().await.unwrap();
+    };
+    tokio::join!(started, unlocked);
+    assert_quiet(&printed);
+
+    let mysql = Server::maria_db(&Options::fast()).unwrap();
+    mysql.query("CREATE DATABASE shop").unwrap();
+    let url = mysql.url().replace("/mysql", "/shop");
+    let started = join_all((0..5).map(|_| async {
+        let store = MySqlStore::connect(&url).await.unwrap();
+        store.migrate().await.unwrap();
+        store.migrate().await.unwrap();
+    }));
+    started.await;
+    assert_quiet(&printed);
+}
+
+/// A machine under load may make any statement slow, except that nothing waits for a lock inside of the server.
+#[track_caller]
+fn assert_quiet(printed: &Printed) {
+    let text = printed.take();
+    let slow = |line: &&str| line.contains("slow statement") && !line.contains("lock");
+    let lines: Vec<_> = text.lines().filter(|line| !slow(line)).collect();
+    assert!(lines.is_empty(), "{lines:#?}");
+}

@@ -1,0 +1,19 @@
+//! The cases of the contract.
+
+use std::sync::Arc;
+
+use idem_store::conformance::{self, Needs};
+use outside_store::RevisionStore;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_rule_is_kept() {
+    let store = Arc::new(RevisionStore::new());
+    let report = conformance::run_all(store).await.unwrap();
+    assert!(
+        report
+            .inapplicable
+            .iter()
+            .all(|case| case.needs() == Needs::Recovery)
+    );
+    println!("{report}");
+}

@@ -1,0 +1,33 @@
+//! Deterministic simulation of idem.
+//!
+//! A seed decides on a [`Plan`]: processes, keys, faults, and the actions of callers and operators. [`run`] performs the
+//! plan on the real engine. Every process has a tokio runtime of its own in paused time, which the driver steps. Below
+//! the engine, every store call is a message over a simulated network to a simulated store. An observer checks the
+//! promises after every change. The same plan always gives the same trace, byte for byte.
+
+mod calls;
+mod clock;
+mod driver;
+mod message;
+// The runtime's own, which its batcher uses.
+mod mutants;
+#[path = "../../../idem-runtime/src/mutex.rs"]
+mod mutex;
+mod network;
+mod outcome;
+mod plan;
+mod process;
+mod server;
+mod shrink;
+mod store;
+mod trace;
+mod world;
+
+pub use crate::driver::{Report, run};
+pub use crate::mutants::StoreMutant;
+pub use crate::plan::{
+    Action, CallPlan, Decision, End, Faults, Leaves, Mode, Part, Plan, Script, Setup, Style, What,
+};
+pub use crate::shrink::shrink;
+pub use crate::trace::{Stats, Trace};
+pub use crate::world::Violation;

@@ -1,0 +1,224 @@
+//! Messages between processes and the store.
+
+use std::time::Duration;
+
+use idem_store::key::{Operation, RecordId};
+use idem_store::record::{Observation, Outcome, Owner, Payload, Record};
+use idem_store::store::{
+    ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged,
+    RecoveryInput, Resolution, Resolved, SavedStep,
+};
+use idem_store::{StoreError, StoreErrorKind};
+
+/// Number of a connection, unique in a run.
+pub(crate) type ConnectionId = u64;
+
+/// A row that a transactional body inserts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) key: usize,
+    /// Number of the run of the body.
+    pub(crate) run: u64,
+}
+
+/// Request of a process.
+#[derive(Debug, Clone)]
+pub(crate) enum Request {
+    Claim(ClaimRequest),
+    TakeOver(Observation, ClaimRequest),
+    Renew(Owner, Duration),
+    Complete(Owner, Outcome),
+    Release(Owner),
+    Interrupt(Owner),
+    Resolve(Observation, Resolution),
+    Get(RecordId),
+    List(Filter, PageRequest),
+    Purge(u32),
+    SaveStep(Owner, String, Payload),
+    SavedSteps(Owner),
+    SaveInput(Owner, Payload, Duration),
+    Due(Operation, u32),
+    BeginRecovery(RecoveryInput, Duration),
+    Postpone(RecoveryInput, Duration),
+    Forget(RecoveryInput),
+    /// Claims and completions in one statement.
+    Batch(Vec<Self>),
+    Precheck(ClaimRequest),
+    InTransaction(Statement),
+}
+
+/// Statement on a connection that is, or comes to be, in a transaction.
+#[derive(Debug, Clone)]
+pub(crate) enum Statement {
+    Begin,
+    Claim(Option<Observation>, ClaimRequest),
+    Complete(Owner, Outcome),
+    SaveStep(Owner, String, Payload),
+    Savepoint(String),
+    RollbackTo(String),
+    Insert(Row),
+    Commit,
+    Rollback,
+    /// The client closes the connection, which rolls back.
+    Close,
+}
+
+/// A request that has arrived.
+#[derive(Debug, Clone)]
+pub(crate) struct Arrival {
+    pub(crate) process: usize,
+    pub(crate) connection: Option<ConnectionId>,
+    /// Clock of the process when the request was sent. Only a defective store looks at it.
+    pub(crate) process_clock: i64,
+    /// True time at which the request was sent, in microseconds.
+    pub(crate) sent_at: u64,
+    pub(crate) request: Request,
+}
+
+/// Reply of the store.
+#[derive(Debug, Clone)]
+pub(crate) enum Reply {
+    Claim(ClaimOutcome),
+    Fenced(FencedWrite),
+    Resolved(Resolved),
+    Record(Option<Box<Record>>),
+    Page(Page),
+    Purged(Purged),
+    Steps(Option<Vec<SavedStep>>),
+    Due(Vec<RecoveryInput>),
+    /// A reply for each request of a batch that the store could answer without waiting.
+    Batch(Vec<Option<Self>>),
+    InTransaction(ClaimInTransaction),
+    Prechecked(Option<ClaimInTransaction>),
+    Done,
+}
+
+pub(crate) type Answer = Result<Reply, StoreError>;
+
+impl Request {
+    /// Record that the request is about.
+    pub(crate) fn record(&self) -> Option<RecordId> {
+        match self {
+            Self::Claim(claim)
+            | Self::TakeOver(_, claim)
+            | Self::Precheck(claim)
+            | Self::InTransaction(Statement::Claim(_, claim)) => Some(claim.id),
+            Self::Renew(owner, _)
+            | Self::Complete(owner, _)
+            | Self::Release(owner)
+            | Self::Interrupt(owner)
+            | Self::SaveStep(owner, ..)
+            | Self::SavedSteps(owner)
+            | Self::SaveInput(owner, ..) => Some(owner.id),
+            Self::Resolve(observed, _) => Some(observed.id),
+            Self::Get(id) => Some(*id),
+            Self::BeginRecovery(input, _) | Self::Postpone(input, _) | Self::Forget(input) => {
+                Some(input.id)
+            }
+            Self::InTransaction(Statement::Complete(owner, _) | Statement::SaveStep(owner, ..)) => {
+                Some(owner.id)
+            }
+            Self::List(..)
+            | Self::Purge(_)
+            | Self::Due(..)
+            | Self::Batch(_)
+            | Self::InTransaction(_) => None,
+        }
+    }
+
+    /// Name of the request in a trace.
+    pub(crate) fn name(&self) -> String {
+        let name = match self {
+            Self::Claim(_) => "claim",
+            Self::TakeOver(..) => "take over",
+            Self::Renew(..) => "renew",
+            Self::Complete(..) => "complete",
+            Self::Release(_) => "release",
+            Self::Interrupt(_) => "interrupt",
+            Self::Resolve(_, Resolution::Complete(_)) => "resolve: complete",
+            Self::Resolve(_, Resolution::Release) => "resolve: release",
+            Self::Resolve(_, Resolution::Interrupt) => "resolve: interrupt",
+            Self::Resolve(_, Resolution::Erase) => "resolve: erase",
+            Self::Get(_) => "read",
+            Self::List(..) => "list",
+            Self::Purge(_) => "purge",
+            Self::SaveStep(_, name, _) => return format!("save step {name}"),
+            Self::SavedSteps(_) => "read steps",
+            Self::SaveInput(..) => "save recovery input",
+            Self::Due(..) => "read due inputs",
+            Self::BeginRecovery(..) => "begin recovery",
+            Self::Postpone(..) => "postpone recovery",
+            Self::Forget(_) => "forget recovery input",
+            Self::Batch(batch) => return format!("batch of {}", batch.len()),
+            Self::Precheck(_) => "look for a lock",
+            Self::InTransaction(statement) => statement.name(),
+        };
+        name.to_owned()
+    }
+}
+
+impl Statement {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Begin => "BEGIN",
+            Self::Claim(None, _) => "claim in transaction",
+            Self::Claim(Some(_), _) => "take over in transaction",
+            Self::Complete(..) => "complete in transaction",
+            Self::SaveStep(..) => "save step in transaction",
+            Self::Savepoint(_) => "SAVEPOINT",
+            Self::RollbackTo(_) => "ROLLBACK TO",
+            Self::Insert(_) => "INSERT",
+            Self::Commit => "COMMIT",
+            Self::Rollback => "ROLLBACK",
+            Self::Close => "close the connection",
+        }
+    }
+}
+
+impl Reply {
+    /// The reply in a trace.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Claim(ClaimOutcome::Granted(granted))
+            | Self::InTransaction(ClaimInTransaction::Granted(granted)) => {
+                format!("granted, attempt {}", granted.attempt)
+            }
+            Self::Claim(ClaimOutcome::Existing(record))
+            | Self::InTransaction(ClaimInTransaction::Existing(record)) => {
+                let lapsed = if record.is_lapsed() { ", lapsed" } else { "" };
+                format!("exists: {}{lapsed}", record.state)
+            }
+            Self::InTransaction(ClaimInTransaction::Locked { .. }) | Self::Prechecked(Some(_)) => {
+                "locked".to_owned()
+            }
+            Self::Prechecked(None) => "not locked".to_owned(),
+            Self::Fenced(FencedWrite::Applied) | Self::Done => "done".to_owned(),
+            Self::Fenced(FencedWrite::Fenced) => "fenced".to_owned(),
+            Self::Resolved(resolved) => format!("{resolved:?}").to_lowercase(),
+            Self::Record(None) => "no record".to_owned(),
+            Self::Record(Some(record)) => format!("record: {}", record.state),
+            Self::Page(page) => format!("{} records", page.records.len()),
+            Self::Purged(purged) => format!("removed {}", purged.removed),
+            Self::Steps(None) => "not the owner".to_owned(),
+            Self::Steps(Some(steps)) => format!("{} steps", steps.len()),
+            Self::Due(due) => format!("{} inputs", due.len()),
+            Self::Batch(replies) => {
+                let names = replies.iter().map(|reply| match reply {
+                    Some(reply) => reply.name(),
+                    None => "not answered".to_owned(),
+                });
+                names.collect::<Vec<_>>().join("; ")
+            }
+        }
+    }
+}
+
+/// The error of a request whose connection was lost.
+pub(crate) fn connection_lost() -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, "the connection was lost")
+}
+
+/// The error of a reply of the wrong kind, which only a defect of the simulator causes.
+pub(crate) fn wrong_reply() -> StoreError {
+    StoreError::new(StoreErrorKind::Corrupt, "the reply is of another kind")
+}

@@ -1,0 +1,210 @@
+//! Transactions of the simulated store. Their writes are private until they commit, and lock the records that they
+//! change.
+
+use std::collections::BTreeMap;
+
+use idem_store::key::RecordId;
+use idem_store::record::Timestamp;
+use idem_store::store::{ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite};
+
+use super::{Server, Slot};
+use crate::message::Arrival;
+use crate::message::{Answer, ConnectionId, Reply, Request, Row, Statement, connection_lost};
+use crate::mutants::StoreMutant;
+use crate::world::World;
+
+/// An open transaction.
+#[derive(Debug, Clone, Default)]
+pub(super) struct OpenTransaction {
+    writes: Writes,
+    savepoints: Vec<(String, Writes)>,
+}
+
+/// What a transaction has written.
+#[derive(Debug, Clone, Default)]
+struct Writes {
+    /// Changed records, which are locked.
+    slots: BTreeMap<RecordId, Option<Slot>>,
+    rows: Vec<Row>,
+}
+
+impl Server {
+    pub(super) fn is_locked(&self, id: &RecordId) -> bool {
+        !self.is(StoreMutant::IgnoresLocks)
+            && self
+                .open
+                .values()
+                .any(|open| open.writes.slots.contains_key(id))
+    }
+
+    fn is_locked_by_other(&self, id: &RecordId, connection: ConnectionId) -> bool {
+        let holds = |(holder, open): (&ConnectionId, &OpenTransaction)| {
+            *holder != connection && open.writes.slots.contains_key(id)
+        };
+        !self.is(StoreMutant::IgnoresLocks) && self.open.iter().any(holds)
+    }
+
+    /// Says that the record is locked. None: try to claim.
+    pub(super) fn precheck(&self, claim: &ClaimRequest) -> Option<ClaimInTransaction> {
+        self.is_locked(&claim.id).then(|| self.locked(&claim.id))
+    }
+
+    fn locked(&self, id: &RecordId) -> ClaimInTransaction {
+        let committed = self.slots.get(id);
+        ClaimInTransaction::Locked {
+            fingerprint: committed.map(|slot| slot.record.fingerprint),
+        }
+    }
+
+    /// Ends the transaction of a connection that the store lost. Returns true if there was one.
+    pub(crate) fn disconnect(&mut self, connection: ConnectionId) -> bool {
+        self.open.remove(&connection).is_some()
+    }
+}
+
+/// Executes a statement. None: it waits for the end of another transaction.
+pub(super) fn execute(
+    server: &mut Server,
+    world: &mut World,
+    arrival: &Arrival,
+    connection: ConnectionId,
+    statement: &Statement,
+) -> Option<Answer> {
+    match statement {
+        Statement::Begin => {
+            server.open.insert(connection, OpenTransaction::default());
+            return Some(Ok(Reply::Done));
+        }
+        Statement::Rollback | Statement::Close => {
+            server.open.remove(&connection);
+            return Some(Ok(Reply::Done));
+        }
+        _ => {}
+    }
+    let Some(mut open) = server.open.remove(&connection) else {
+        return Some(Err(connection_lost()));
+    };
+    if let Statement::Commit = statement {
+        commit(server, world, arrival, open);
+        return Some(Ok(Reply::Done));
+    }
+    let now = server.now(world);
+    let answer = in_transaction(server, &mut open, arrival, connection, statement, now);
+    server.open.insert(connection, open);
+    answer.map(Ok)
+}
+
+fn in_transaction(
+    server: &Server,
+    open: &mut OpenTransaction,
+    arrival: &Arrival,
+    connection: ConnectionId,
+    statement: &Statement,
+    now: Timestamp,
+) -> Option<Reply> {
+    let writes = &mut open.writes;
+    Some(match statement {
+        Statement::Claim(observed, claim) => {
+            if server.is_locked_by_other(&claim.id, connection) {
+                return Some(Reply::InTransaction(server.locked(&claim.id)));
+            }
+            let mut cell = writes.read(server, &claim.id, now);
+            let outcome = match observed {
+                None => server.claim(&mut cell, claim, now),
+                Some(observed) => server.take_over(&mut cell, observed, claim, now),
+            };
+            // Only a claim that was granted keeps the lock.
+            if let ClaimOutcome::Granted(_) = outcome {
+                writes.slots.insert(claim.id, cell);
+            }
+            Reply::InTransaction(outcome.into())
+        }
+        Statement::Complete(owner, outcome) => {
+            let request = Request::Complete(*owner, outcome.clone());
+            write(server, writes, arrival, connection, &request, now)?
+        }
+        Statement::SaveStep(owner, name, payload) => {
+            let saved = writes
+                .read(server, &owner.id, now)
+                .is_some_and(|slot| slot.steps.contains_key(name));
+            if saved {
+                return Some(Reply::Fenced(FencedWrite::Fenced));
+            }
+            let request = Request::SaveStep(*owner, name.clone(), payload.clone());
+            write(server, writes, arrival, connection, &request, now)?
+        }
+        Statement::Savepoint(name) => {
+            let saved = writes.clone();
+            open.savepoints.push((name.clone(), saved));
+            Reply::Done
+        }
+        Statement::RollbackTo(name) => {
+            if let Some(at) = open.savepoints.iter().rposition(|(it, _)| it == name) {
+                open.writes = open.savepoints[at].1.clone();
+            }
+            Reply::Done
+        }
+        Statement::Insert(row) => {
+            writes.rows.push(*row);
+            Reply::Done
+        }
+        Statement::Begin | Statement::Commit | Statement::Rollback | Statement::Close => {
+            Reply::Done
+        }
+    })
+}
+
+/// Applies a write of an owner. None: another transaction has locked the record.
+fn write(
+    server: &Server,
+    writes: &mut Writes,
+    arrival: &Arrival,
+    connection: ConnectionId,
+    request: &Request,
+    now: Timestamp,
+) -> Option<Reply> {
+    let id = request.record()?;
+    if server.is_locked_by_other(&id, connection) {
+        return None;
+    }
+    let mut cell = writes.read(server, &id, now);
+    let reply = server.transition(&mut cell, arrival, request, now);
+    writes.slots.insert(id, cell);
+    Some(reply)
+}
+
+impl Writes {
+    /// The record as this transaction sees it.
+    fn read(&self, server: &Server, id: &RecordId, now: Timestamp) -> Option<Slot> {
+        let slot = match self.slots.get(id) {
+            Some(own) => own.clone(),
+            None => server.slots.get(id).cloned(),
+        };
+        slot.map(|mut slot| {
+            slot.record.read_at = now;
+            slot
+        })
+    }
+}
+
+fn commit(server: &mut Server, world: &mut World, arrival: &Arrival, open: OpenTransaction) {
+    let now = server.now(world);
+    let loses_record = server.is(StoreMutant::CommitsRowsAlone) && !open.writes.rows.is_empty();
+    for (id, cell) in open.writes.slots {
+        if loses_record {
+            continue;
+        }
+        let before = server.slots.get(&id).map(|slot| slot.record.clone());
+        let after = cell.as_ref().map(|slot| &slot.record);
+        world.changed(arrival, &arrival.request, now, before.as_ref(), after);
+        match cell {
+            Some(slot) => {
+                server.slots.insert(id, slot);
+            }
+            None => server.remove(&id),
+        }
+    }
+    for row in open.writes.rows {
+        world.committed_row(row);
+    }
+}

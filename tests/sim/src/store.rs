@@ -1,0 +1,342 @@
+//! The simulated store as a process sees it: every call is a message, and its answer may never come.
+
+// The batcher of the SQL stores, compiled once more: it is private in the runtime.
+#[rustfmt::skip]
+#[expect(
+    unexpected_cfgs,
+    reason = "the module for database servers depends on features of the runtime"
+)]
+#[path = "../../../idem-runtime/src/store/sql/batch.rs"]
+mod batch;
+mod batches;
+mod connections;
+
+use std::fmt;
+use std::future::pending;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use idem_store::key::{Operation, RecordId};
+use idem_store::record::{Observation, Outcome, Owner, Payload, Record};
+use idem_store::store::{
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, RecoveryInput,
+    RecoveryStore, Resolution, Resolved, SavedStep, StepStore,
+};
+use idem_store::{Store, StoreError};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use self::batches::Batches;
+pub(crate) use self::connections::SimConnection;
+use crate::message::{Answer, ConnectionId, Reply, Request, wrong_reply};
+use crate::mutants::StoreMutant;
+use crate::mutex::lock;
+use crate::world::Shared;
+
+/// A message on its way to the store.
+pub(crate) struct Envelope {
+    pub(crate) process: usize,
+    pub(crate) connection: Option<ConnectionId>,
+    pub(crate) request: Request,
+    /// None if nobody waits for the answer.
+    pub(crate) reply_to: Option<oneshot::Sender<Answer>>,
+}
+
+/// The messages and connections of a process.
+#[derive(Clone)]
+pub(crate) struct Endpoint {
+    state: Arc<Mutex<EndpointState>>,
+    has_sent: Arc<Notify>,
+}
+
+struct EndpointState {
+    process: usize,
+    /// False once the process was killed: what its drop guards send goes nowhere.
+    is_alive: bool,
+    sent: Vec<Envelope>,
+    idle: Vec<ConnectionId>,
+    next: ConnectionId,
+}
+
+impl Endpoint {
+    /// The endpoint of a process that has just started. Its connections have numbers of its own.
+    pub(crate) fn new(process: usize, incarnation: u64) -> Self {
+        let state = EndpointState {
+            process,
+            is_alive: true,
+            sent: Vec::new(),
+            idle: Vec::new(),
+            next: (incarnation * 100 + process as u64) * 100_000,
+        };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            has_sent: Arc::default(),
+        }
+    }
+
+    /// Ends once a message was sent.
+    pub(crate) async fn has_sent(&self) {
+        self.has_sent.notified().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, EndpointState> {
+        lock(&self.state)
+    }
+
+    /// Takes the messages that were sent.
+    pub(crate) fn take(&self) -> Vec<Envelope> {
+        std::mem::take(&mut self.lock().sent)
+    }
+
+    /// Takes the process off the network.
+    pub(crate) fn kill(&self) {
+        let mut state = self.lock();
+        state.is_alive = false;
+        state.sent.clear();
+    }
+
+    fn send(
+        &self,
+        connection: Option<ConnectionId>,
+        request: Request,
+        reply_to: Option<oneshot::Sender<Answer>>,
+    ) {
+        let mut state = self.lock();
+        if state.is_alive {
+            let process = state.process;
+            state.sent.push(Envelope {
+                process,
+                connection,
+                request,
+                reply_to,
+            });
+            self.has_sent.notify_one();
+        }
+    }
+
+    fn connect(&self) -> ConnectionId {
+        let mut state = self.lock();
+        state.idle.pop().unwrap_or_else(|| {
+            state.next += 1;
+            state.next
+        })
+    }
+
+    fn give_back(&self, connection: ConnectionId) {
+        self.lock().idle.push(connection);
+    }
+}
+
+/// The store of one process.
+#[derive(Clone)]
+pub(crate) struct SimStore {
+    process: usize,
+    endpoint: Endpoint,
+    shared: Shared,
+    batches: Option<Batches>,
+    mutant: Option<StoreMutant>,
+}
+
+impl SimStore {
+    pub(crate) fn new(
+        process: usize,
+        endpoint: Endpoint,
+        shared: Shared,
+        batches: bool,
+        mutant: Option<StoreMutant>,
+    ) -> Self {
+        Self {
+            process,
+            endpoint,
+            shared,
+            batches: batches.then(Batches::new),
+            mutant,
+        }
+    }
+
+    /// Sends a request on a connection, and waits for its answer: for ever if the answer is lost.
+    async fn ask_on(&self, connection: ConnectionId, request: Request) -> Answer {
+        let (tell, told) = oneshot::channel();
+        self.endpoint.send(Some(connection), request, Some(tell));
+        match told.await {
+            Ok(answer) => answer,
+            Err(_) => pending().await,
+        }
+    }
+
+    /// Sends a request on a connection of the pool. A connection whose answer was not awaited is not used again.
+    async fn ask(&self, request: Request) -> Answer {
+        let connection = self.endpoint.connect();
+        let answer = self.ask_on(connection, request).await?;
+        self.endpoint.give_back(connection);
+        Ok(answer)
+    }
+
+    /// Remembers the lease that the store has acknowledged.
+    fn acknowledge(&self, token: i64, sent_at: Instant, lease: Duration) {
+        let mut world = self.shared.world();
+        world.acknowledge(self.process, token, sent_at + lease);
+    }
+}
+
+impl fmt::Debug for SimStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimStore").finish_non_exhaustive()
+    }
+}
+
+/// Sends a request, and takes the answer out of the reply of the expected kind.
+macro_rules! ask {
+    ($store:expr, $request:expr, $reply:path) => {
+        match $store.ask($request).await? {
+            $reply(answer) => Ok(answer),
+            _ => Err(wrong_reply()),
+        }
+    };
+}
+
+#[async_trait]
+impl Store for SimStore {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
+        let sent_at = Instant::now();
+        let single = async { ask!(self, Request::Claim(claim.clone()), Reply::Claim) };
+        let outcome = match &self.batches {
+            Some(batches) => batches.claim(self, claim, single).await?,
+            None => single.await?,
+        };
+        if let ClaimOutcome::Granted(granted) = &outcome {
+            self.acknowledge(granted.fencing_token.number(), sent_at, claim.lease);
+        }
+        Ok(outcome)
+    }
+
+    async fn take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<ClaimOutcome, StoreError> {
+        let sent_at = Instant::now();
+        let request = Request::TakeOver(*observed, claim.clone());
+        let outcome = ask!(self, request, Reply::Claim)?;
+        if let ClaimOutcome::Granted(granted) = &outcome {
+            self.acknowledge(granted.fencing_token.number(), sent_at, claim.lease);
+        }
+        Ok(outcome)
+    }
+
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
+        let sent_at = Instant::now();
+        let fenced = ask!(self, Request::Renew(*owner, lease), Reply::Fenced)?;
+        if fenced == FencedWrite::Applied {
+            self.acknowledge(owner.fencing_token.number(), sent_at, lease);
+        }
+        Ok(fenced)
+    }
+
+    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
+        let request = Request::Complete(*owner, outcome.clone());
+        let single = async { ask!(self, request, Reply::Fenced) };
+        match &self.batches {
+            Some(batches) => batches.complete(self, owner, outcome, single).await,
+            None => single.await,
+        }
+    }
+
+    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
+        ask!(self, Request::Release(*owner), Reply::Fenced)
+    }
+
+    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
+        ask!(self, Request::Interrupt(*owner), Reply::Fenced)
+    }
+
+    async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        let request = Request::Resolve(*observed, resolution.clone());
+        ask!(self, request, Reply::Resolved)
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        let record = ask!(self, Request::Get(*id), Reply::Record)?;
+        Ok(record.map(|record| *record))
+    }
+
+    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
+        ask!(
+            self,
+            Request::List(filter.clone(), page.clone()),
+            Reply::Page
+        )
+    }
+
+    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+        ask!(self, Request::Purge(limit), Reply::Purged)
+    }
+
+    fn recovery(&self) -> Option<&dyn RecoveryStore> {
+        Some(self)
+    }
+
+    fn steps(&self) -> Option<&dyn StepStore> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl StepStore for SimStore {
+    async fn save_step(
+        &self,
+        owner: &Owner,
+        name: &str,
+        payload: &Payload,
+    ) -> Result<FencedWrite, StoreError> {
+        let request = Request::SaveStep(*owner, name.to_owned(), payload.clone());
+        ask!(self, request, Reply::Fenced)
+    }
+
+    async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError> {
+        ask!(self, Request::SavedSteps(*owner), Reply::Steps)
+    }
+}
+
+#[async_trait]
+impl RecoveryStore for SimStore {
+    async fn save_input(
+        &self,
+        owner: &Owner,
+        input: &Payload,
+        lease: Duration,
+    ) -> Result<FencedWrite, StoreError> {
+        let request = Request::SaveInput(*owner, input.clone(), lease);
+        ask!(self, request, Reply::Fenced)
+    }
+
+    async fn due(
+        &self,
+        operation: &Operation,
+        limit: u32,
+    ) -> Result<Vec<RecoveryInput>, StoreError> {
+        ask!(self, Request::Due(operation.clone(), limit), Reply::Due)
+    }
+
+    async fn begin_recovery(
+        &self,
+        input: &RecoveryInput,
+        by: Duration,
+    ) -> Result<Resolved, StoreError> {
+        let request = Request::BeginRecovery(input.clone(), by);
+        ask!(self, request, Reply::Resolved)
+    }
+
+    async fn postpone(&self, input: &RecoveryInput, by: Duration) -> Result<Resolved, StoreError> {
+        ask!(self, Request::Postpone(input.clone(), by), Reply::Resolved)
+    }
+
+    async fn forget(&self, input: &RecoveryInput) -> Result<Resolved, StoreError> {
+        ask!(self, Request::Forget(input.clone()), Reply::Resolved)
+    }
+}

@@ -1,0 +1,268 @@
+//! Connections and transactions of a process.
+
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use idem_store::StoreError;
+use idem_store::record::{Observation, Outcome, Owner, Payload};
+use idem_store::store::{
+    ClaimInTransaction, ClaimRequest, Connects, FencedWrite, TransactionalStore,
+};
+
+use super::{Endpoint, SimStore};
+use crate::message::{
+    Answer, ConnectionId, Reply, Request, Row, Statement, connection_lost, wrong_reply,
+};
+use crate::mutants::StoreMutant;
+
+/// Time limit of a body's statement.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A connection of a process.
+pub(crate) struct SimConnection {
+    id: ConnectionId,
+    store: SimStore,
+    /// Number of transactions and savepoints that the driver has begun.
+    depth: u32,
+}
+
+impl SimConnection {
+    /// Inserts a row in the open transaction, in bounded time: the engine does not limit the statements of a body.
+    pub(crate) async fn insert(&mut self, row: Row) -> Result<(), StoreError> {
+        let inserted = tokio::time::timeout(PATIENCE, self.execute(Statement::Insert(row)));
+        inserted
+            .await
+            .unwrap_or_else(|_| Err(connection_lost()))
+            .map(drop)
+    }
+
+    async fn execute(&self, statement: Statement) -> Answer {
+        let request = Request::InTransaction(statement);
+        self.store.ask_on(self.id, request).await
+    }
+
+    /// Sends a statement without waiting for its answer.
+    fn send(&self, statement: Statement) {
+        let request = Request::InTransaction(statement);
+        self.store.endpoint.send(Some(self.id), request, None);
+    }
+}
+
+impl Connects<SimStore> for SimConnection {
+    fn connection(&mut self) -> &mut Self {
+        self
+    }
+}
+
+/// An open transaction, or a savepoint in the caller's. Dropping it rolls it back.
+pub(crate) struct SimTransaction<'c> {
+    connection: Connection<'c>,
+    is_ended: bool,
+}
+
+enum Connection<'c> {
+    /// A connection of the pool. It returns there if the transaction ends in an orderly way.
+    Own(SimConnection),
+    Joined(&'c mut SimConnection),
+}
+
+impl Deref for SimTransaction<'_> {
+    type Target = SimConnection;
+
+    fn deref(&self) -> &SimConnection {
+        match &self.connection {
+            Connection::Own(connection) => connection,
+            Connection::Joined(connection) => connection,
+        }
+    }
+}
+
+impl DerefMut for SimTransaction<'_> {
+    fn deref_mut(&mut self) -> &mut SimConnection {
+        match &mut self.connection {
+            Connection::Own(connection) => connection,
+            Connection::Joined(connection) => connection,
+        }
+    }
+}
+
+impl SimTransaction<'_> {
+    fn savepoint(&self) -> String {
+        format!("joined_{}", self.depth)
+    }
+
+    /// Ends the transaction with this statement. Once sent, the statement takes effect whoever waits for it.
+    async fn end(mut self, statement: Statement) -> Result<(), StoreError> {
+        // Whoever stops waiting leaves a connection that is closed, after the statement.
+        self.is_ended = false;
+        self.execute(statement).await?;
+        self.is_ended = true;
+        if let Connection::Own(connection) = &self.connection {
+            connection.store.endpoint.give_back(connection.id);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for SimTransaction<'_> {
+    fn drop(&mut self) {
+        match &self.connection {
+            _ if self.is_ended => {}
+            Connection::Own(connection) => connection.send(Statement::Close),
+            Connection::Joined(_) => {
+                let savepoint = self.savepoint();
+                self.send(Statement::RollbackTo(savepoint));
+            }
+        }
+        self.depth -= 1;
+    }
+}
+
+/// A `BEGIN` whose answer has not come.
+struct Beginning {
+    endpoint: Endpoint,
+    connection: ConnectionId,
+    is_begun: bool,
+    /// A driver that forgets the `BEGIN` and lends the connection to others.
+    is_pooled: bool,
+}
+
+impl Drop for Beginning {
+    fn drop(&mut self) {
+        if self.is_begun {
+            return;
+        }
+        match self.is_pooled {
+            true => self.endpoint.give_back(self.connection),
+            false => {
+                let close = Request::InTransaction(Statement::Close);
+                self.endpoint.send(Some(self.connection), close, None);
+            }
+        }
+    }
+}
+
+macro_rules! execute {
+    ($connection:expr, $statement:expr, $reply:path) => {
+        match $connection.execute($statement).await? {
+            $reply(answer) => Ok(answer),
+            _ => Err(wrong_reply()),
+        }
+    };
+}
+
+impl TransactionalStore for SimStore {
+    type Connection = SimConnection;
+    type Transaction<'c> = SimTransaction<'c>;
+
+    async fn begin(&self) -> Result<Self::Transaction<'static>, StoreError> {
+        let id = self.endpoint.connect();
+        let mut beginning = Beginning {
+            endpoint: self.endpoint.clone(),
+            connection: id,
+            is_begun: false,
+            is_pooled: self.mutant == Some(StoreMutant::PoolsDroppedBegin),
+        };
+        let begin = Request::InTransaction(Statement::Begin);
+        self.ask_on(id, begin).await?;
+        beginning.is_begun = true;
+        Ok(SimTransaction {
+            connection: Connection::Own(SimConnection {
+                id,
+                store: self.clone(),
+                depth: 1,
+            }),
+            is_ended: false,
+        })
+    }
+
+    async fn join<'c>(
+        &self,
+        connection: &'c mut SimConnection,
+    ) -> Result<Self::Transaction<'c>, StoreError> {
+        let savepoint = format!("joined_{}", connection.depth + 1);
+        connection.execute(Statement::Savepoint(savepoint)).await?;
+        connection.depth += 1;
+        Ok(SimTransaction {
+            connection: Connection::Joined(connection),
+            is_ended: false,
+        })
+    }
+
+    fn is_in_transaction(connection: &SimConnection) -> bool {
+        connection.depth > 0
+    }
+
+    async fn precheck(
+        &self,
+        claim: &ClaimRequest,
+    ) -> Result<Option<ClaimInTransaction>, StoreError> {
+        match self.ask(Request::Precheck(claim.clone())).await? {
+            Reply::Prechecked(found) => Ok(found),
+            _ => Err(wrong_reply()),
+        }
+    }
+
+    async fn claim_in(
+        &self,
+        transaction: &mut Self::Transaction<'_>,
+        observed: Option<&Observation>,
+        claim: &ClaimRequest,
+    ) -> Result<ClaimInTransaction, StoreError> {
+        let statement = Statement::Claim(observed.copied(), claim.clone());
+        execute!(transaction, statement, Reply::InTransaction)
+    }
+
+    async fn complete_in(
+        &self,
+        transaction: &mut Self::Transaction<'_>,
+        owner: &Owner,
+        outcome: &Outcome,
+    ) -> Result<FencedWrite, StoreError> {
+        let statement = Statement::Complete(*owner, outcome.clone());
+        execute!(transaction, statement, Reply::Fenced)
+    }
+
+    async fn save_step_in(
+        &self,
+        transaction: &mut Self::Transaction<'_>,
+        owner: &Owner,
+        name: &str,
+        payload: &Payload,
+    ) -> Result<FencedWrite, StoreError> {
+        let statement = Statement::SaveStep(*owner, name.to_owned(), payload.clone());
+        execute!(transaction, statement, Reply::Fenced)
+    }
+
+    async fn savepoint(
+        &self,
+        connection: &mut SimConnection,
+        name: &str,
+    ) -> Result<(), StoreError> {
+        let statement = Statement::Savepoint(name.to_owned());
+        connection.execute(statement).await.map(drop)
+    }
+
+    async fn rollback_to(
+        &self,
+        connection: &mut SimConnection,
+        name: &str,
+    ) -> Result<(), StoreError> {
+        let statement = Statement::RollbackTo(name.to_owned());
+        connection.execute(statement).await.map(drop)
+    }
+
+    async fn commit(&self, transaction: Self::Transaction<'_>) -> Result<(), StoreError> {
+        transaction.end(Statement::Commit).await
+    }
+
+    async fn rollback(&self, transaction: Self::Transaction<'_>) -> Result<(), StoreError> {
+        match &transaction.connection {
+            Connection::Own(_) => transaction.end(Statement::Rollback).await,
+            Connection::Joined(_) => {
+                let savepoint = transaction.savepoint();
+                transaction.end(Statement::RollbackTo(savepoint)).await
+            }
+        }
+    }
+}

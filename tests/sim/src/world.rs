@@ -1,0 +1,274 @@
+//! The observer of a run: sees every change of a record, every body and every answer, and checks the promises.
+
+mod answers;
+mod bodies;
+mod records;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use idem_runtime::Error;
+use idem_store::key::RecordId;
+use idem_store::record::{ClaimId, Timestamp};
+use tokio::time::Instant;
+
+use crate::clock::Clock;
+use crate::message::Row;
+use crate::mutex::lock;
+use crate::plan::{Mode, Plan};
+use crate::trace::{Stats, Trace};
+
+pub(crate) use self::bodies::{BodyEnd, BodyStart};
+
+/// The observer, which all tasks of all processes share. They run on one thread.
+#[derive(Clone)]
+pub(crate) struct Shared(Arc<Mutex<World>>);
+
+impl Shared {
+    pub(crate) fn new(world: World) -> Self {
+        Self(Arc::new(Mutex::new(world)))
+    }
+
+    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
+        lock(&self.0)
+    }
+}
+
+/// A broken promise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Name of the promise.
+    pub rule: &'static str,
+    /// What happened.
+    pub what: String,
+}
+
+/// The observer of a run.
+pub(crate) struct World {
+    /// True time since the beginning, in microseconds.
+    pub(crate) now: u64,
+    pub(crate) trace: Trace,
+    pub(crate) stats: Stats,
+    pub(crate) violation: Option<Violation>,
+    keys: Vec<KeyHistory>,
+    by_id: BTreeMap<RecordId, usize>,
+    runs: Vec<Run>,
+    /// Clock of the process that runs now, and has run ahead of the others.
+    pub(crate) running: Option<Clock>,
+    /// The process that is being killed: the bodies that end now are no decision of a caller's.
+    pub(crate) killing: Option<usize>,
+    /// True if nothing disturbs processes, network and store.
+    is_calm: bool,
+    /// True if processes and store live, and requests arrive in time.
+    is_prompt: bool,
+    lease: Duration,
+    store_timeout: Duration,
+    /// Callers that wait for their answers.
+    waiting: BTreeSet<usize>,
+    /// Number of the last caller that was not planned.
+    callers: usize,
+    /// Answers to the driver's own calls.
+    probes: BTreeMap<usize, Result<(), Error>>,
+    /// End of each lease that the store has acknowledged, by the clock of its process.
+    acknowledged: BTreeMap<(usize, i64), Instant>,
+}
+
+/// What happened to a key.
+struct KeyHistory {
+    mode: Mode,
+    /// Number of times that an effect was allowed: once for each generation, and for each operator who said that
+    /// nothing was done.
+    epoch: u64,
+    generation: Option<Timestamp>,
+    /// The request of this generation, once a body has run with it.
+    request: Option<u32>,
+    /// All requests whose bodies have run.
+    requests: BTreeSet<u32>,
+    highest: Option<i64>,
+    claims: BTreeMap<i64, ClaimHistory>,
+    /// Outcomes that the store has recorded, each with the run that it came from, and true for a value.
+    committed: Vec<(Option<u64>, bool)>,
+    /// Effects outside of the store's database, as epoch and run.
+    effects: Vec<(u64, u64)>,
+    /// Rows in the store's database, as epoch and run.
+    rows: Vec<(u64, u64)>,
+    /// Steps that ran, as epoch and name.
+    steps: Vec<(u64, String)>,
+    /// Time at which a step was saved, in a generation.
+    saved_steps: BTreeMap<(Timestamp, String), u64>,
+    recoveries: BTreeSet<(Timestamp, u32)>,
+    /// Runs of the body that have not ended.
+    active: Vec<u64>,
+    /// True once an operator or a worker has interrupted, completed or erased a record.
+    was_resolved: bool,
+}
+
+/// A granted claim.
+struct ClaimHistory {
+    process: usize,
+    claim_id: ClaimId,
+    epoch: u64,
+    generation: Timestamp,
+    granted_at: u64,
+    /// End of the lease by the store's clock, if the store keeps to its contract.
+    lease_until: Timestamp,
+    /// True if the store executed the claim so late that the process no longer waits for it.
+    is_late: bool,
+    /// True if a body began under this claim.
+    has_body: bool,
+    /// Time at which a body returned that began under this claim.
+    returned_at: Option<u64>,
+    /// True once the claim is no longer that of a running record.
+    is_over: bool,
+}
+
+/// A run of a body.
+struct Run {
+    key: usize,
+    process: usize,
+    caller: usize,
+    token: Option<i64>,
+    epoch: u64,
+}
+
+impl World {
+    pub(crate) fn new(plan: &Plan, ids: Vec<RecordId>) -> Self {
+        let keys = plan.setup.keys.iter().map(|mode| KeyHistory::new(*mode));
+        Self {
+            now: 0,
+            trace: Trace::default(),
+            stats: Stats::default(),
+            violation: None,
+            keys: keys.collect(),
+            by_id: ids.into_iter().zip(0..).collect(),
+            runs: Vec::new(),
+            running: None,
+            killing: None,
+            is_calm: plan.is_calm(),
+            is_prompt: plan.is_prompt(),
+            lease: plan.setup.lease,
+            store_timeout: plan.setup.store_timeout,
+            waiting: BTreeSet::new(),
+            callers: 1000,
+            probes: BTreeMap::new(),
+            acknowledged: BTreeMap::new(),
+        }
+    }
+
+    /// Number of a caller that is not in the plan.
+    pub(crate) fn next_caller(&mut self) -> usize {
+        self.callers += 1;
+        self.callers
+    }
+
+    pub(crate) fn waits(&mut self, caller: usize) {
+        self.waiting.insert(caller);
+    }
+
+    pub(crate) fn waits_no_more(&mut self, caller: usize) {
+        self.waiting.remove(&caller);
+    }
+
+    /// A caller that waits.
+    pub(crate) fn waiting(&self) -> Option<usize> {
+        self.waiting.first().copied()
+    }
+
+    /// Takes the answer to a call of the driver's.
+    pub(crate) fn take_probe(&mut self, caller: usize) -> Option<Result<(), Error>> {
+        self.probes.remove(&caller)
+    }
+
+    /// Writes a line of the trace.
+    pub(crate) fn note(&mut self, who: &str, what: impl std::fmt::Display) {
+        let now = self.running.as_ref().map_or(self.now, Clock::now);
+        self.trace.line(now, who, what);
+    }
+
+    /// Reports a broken promise. The first one counts.
+    pub(crate) fn violation(&mut self, rule: &'static str, what: String) {
+        self.note("VIOLATION", format_args!("{rule}: {what}"));
+        self.violation.get_or_insert(Violation { rule, what });
+    }
+
+    /// Number of the key of a record.
+    pub(crate) fn key_of(&self, id: &RecordId) -> Option<usize> {
+        self.by_id.get(id).copied()
+    }
+
+    /// The name of a record in a trace.
+    pub(crate) fn name_of(&self, id: Option<RecordId>) -> String {
+        match id.and_then(|id| self.key_of(&id)) {
+            Some(key) => format!(" key {key}"),
+            None => String::new(),
+        }
+    }
+
+    /// The store has acknowledged a lease to a process.
+    pub(crate) fn acknowledge(&mut self, process: usize, token: i64, until: Instant) {
+        let known = self.acknowledged.entry((process, token)).or_insert(until);
+        *known = until.max(*known);
+    }
+
+    /// A recovery may begin a call.
+    pub(crate) fn recovery_began(&mut self, id: &RecordId, generation: Timestamp, recoveries: u32) {
+        let Some(key) = self.key_of(id) else { return };
+        self.stats.recoveries += 1;
+        if !self.keys[key].recoveries.insert((generation, recoveries)) {
+            self.violation(
+                "recovery",
+                format!("key {key}: two processes began recovery {}", recoveries + 1),
+            );
+        }
+    }
+
+    /// A transaction with this row was committed.
+    pub(crate) fn committed_row(&mut self, row: Row) {
+        let key = row.key;
+        let history = &mut self.keys[key];
+        let epoch = history.epoch;
+        let is_recorded = history
+            .committed
+            .last()
+            .is_some_and(|committed| *committed == (Some(row.run), true));
+        history.rows.push((epoch, row.run));
+        let rows = history.rows.iter().filter(|(it, _)| *it == epoch).count();
+        self.stats.effects += 1;
+        if !is_recorded {
+            let what = format!(
+                "key {key}: the row of run {} was committed without its record",
+                row.run
+            );
+            self.violation("transactional", what);
+        }
+        if rows > 1 {
+            self.violation(
+                "transactional",
+                format!("key {key}: {rows} rows were committed"),
+            );
+        }
+    }
+}
+
+impl KeyHistory {
+    fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            epoch: 0,
+            generation: None,
+            request: None,
+            requests: BTreeSet::new(),
+            highest: None,
+            claims: BTreeMap::new(),
+            committed: Vec::new(),
+            effects: Vec::new(),
+            rows: Vec::new(),
+            steps: Vec::new(),
+            saved_steps: BTreeMap::new(),
+            recoveries: BTreeSet::new(),
+            active: Vec::new(),
+            was_resolved: false,
+        }
+    }
+}

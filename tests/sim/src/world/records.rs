@@ -1,0 +1,350 @@
+//! Checks of each change of a record.
+
+use idem_store::record::{OnCrash, Record, State, Timestamp};
+use idem_store::store::Resolution;
+
+use super::{ClaimHistory, World};
+use crate::message::Arrival;
+use crate::message::{Request, Statement};
+use crate::outcome::{Receipt, SimError};
+use crate::plan::Mode;
+
+impl World {
+    /// The store has executed a request on a record.
+    pub(crate) fn changed(
+        &mut self,
+        arrival: &Arrival,
+        request: &Request,
+        now: Timestamp,
+        before: Option<&Record>,
+        after: Option<&Record>,
+    ) {
+        let Some(key) = before.or(after).and_then(|record| self.key_of(&record.id)) else {
+            return;
+        };
+        // An expired record is absent.
+        let before = before.map(|record| at(record, now));
+        let earlier_token = before.as_ref().map(|record| record.fencing_token.number());
+        let before = before.filter(|record| !record.is_expired());
+        // A commit may come so late that the record it writes has expired.
+        let after = after.filter(|record| {
+            earlier_token != Some(record.fencing_token.number()) || !at(record, now).is_expired()
+        });
+        self.model_lease(key, request, now, before.as_ref());
+        self.check_fence(key, request, before.as_ref(), after);
+        self.check_outcome(key, request, before.as_ref(), after);
+        let Some(after) = after else {
+            self.resolved(key, request);
+            return;
+        };
+        let token = after.fencing_token.number();
+        if earlier_token != Some(token) {
+            self.check_token(key, token);
+        }
+        if before.is_none() {
+            let history = &mut self.keys[key];
+            history.epoch += 1;
+            history.generation = Some(after.first_claimed_at);
+            history.request = None;
+        }
+        let is_new = before.as_ref().is_none_or(|before| {
+            before.fencing_token != after.fencing_token || before.claim_id != after.claim_id
+        });
+        if is_new && after.state == State::Running {
+            self.granted(key, arrival, now, before.as_ref(), after);
+        }
+        if after.state != State::Running
+            && let Some(claim) = self.keys[key].claims.get_mut(&token)
+        {
+            claim.is_over = true;
+        }
+        let has_changed = before
+            .as_ref()
+            .is_none_or(|before| before.state != after.state);
+        if has_changed {
+            self.resolved(key, request);
+            self.remember_outcome(key, after);
+        }
+        if let Request::SaveStep(owner, name, _) = request
+            && before
+                .as_ref()
+                .is_some_and(|before| owner.may_write(before))
+        {
+            let step = (after.first_claimed_at, name.clone());
+            let saved_at = self.now;
+            self.keys[key].saved_steps.entry(step).or_insert(saved_at);
+        }
+    }
+
+    /// A purge has looked at a record.
+    pub(crate) fn purged(&mut self, now: Timestamp, before: &Record, after: Option<&Record>) {
+        let Some(key) = self.key_of(&before.id) else {
+            return;
+        };
+        let before = at(before, now);
+        if after.is_none() && !before.is_expired() {
+            self.violation(
+                "purge",
+                format!("key {key}: a record was removed before it expired"),
+            );
+        }
+        if let Some(claim) = self.keys[key]
+            .claims
+            .get_mut(&before.fencing_token.number())
+        {
+            claim.is_over |= after.is_none_or(|after| after.state != State::Running);
+        }
+    }
+
+    /// Computes where the lease ends, without trusting the store.
+    fn model_lease(
+        &mut self,
+        key: usize,
+        request: &Request,
+        now: Timestamp,
+        before: Option<&Record>,
+    ) {
+        let Some(before) = before else { return };
+        let lease = match request {
+            Request::Renew(owner, lease) if owner.may_write(before) => *lease,
+            Request::Claim(claim) | Request::TakeOver(_, claim) if claim.is_repeated_on(before) => {
+                claim.lease
+            }
+            _ => return,
+        };
+        let token = before.fencing_token.number();
+        if let Some(claim) = self.keys[key].claims.get_mut(&token) {
+            claim.lease_until = now.after(lease);
+        }
+    }
+
+    /// Only the owner writes.
+    fn check_fence(
+        &mut self,
+        key: usize,
+        request: &Request,
+        before: Option<&Record>,
+        after: Option<&Record>,
+    ) {
+        let (Request::Renew(owner, _)
+        | Request::Complete(owner, _)
+        | Request::Release(owner)
+        | Request::Interrupt(owner)
+        | Request::InTransaction(Statement::Complete(owner, _))) = request
+        else {
+            return;
+        };
+        let (Some(before), Some(after)) = (before, after) else {
+            return;
+        };
+        let is_written = before.state != after.state || before.payload != after.payload;
+        if is_written && !owner.may_write(before) {
+            let what = format!(
+                "key {key}: \"{}\" of an earlier owner was accepted",
+                request.name()
+            );
+            self.violation("fencing", what);
+        }
+    }
+
+    /// An outcome never changes until it expires.
+    fn check_outcome(
+        &mut self,
+        key: usize,
+        request: &Request,
+        before: Option<&Record>,
+        after: Option<&Record>,
+    ) {
+        let Some(before) = before.filter(|before| before.state.is_ended()) else {
+            return;
+        };
+        let is_same = after.is_some_and(|after| {
+            (
+                after.state,
+                &after.payload,
+                after.ended_at,
+                after.first_claimed_at,
+            ) == (
+                before.state,
+                &before.payload,
+                before.ended_at,
+                before.first_claimed_at,
+            )
+        });
+        let is_erased =
+            after.is_none() && matches!(request, Request::Resolve(_, Resolution::Erase));
+        if !is_same && !is_erased {
+            let what = format!("key {key}: \"{}\" changed an outcome", request.name());
+            self.violation("one outcome", what);
+        }
+    }
+
+    fn check_token(&mut self, key: usize, token: i64) {
+        let highest = self.keys[key].highest;
+        if highest.is_some_and(|highest| token <= highest) {
+            let what = format!("key {key}: the fencing token did not increase");
+            self.violation("fencing tokens", what);
+        }
+        self.keys[key].highest = highest.max(Some(token));
+    }
+
+    /// A claim or a takeover was granted to a new owner.
+    fn granted(
+        &mut self,
+        key: usize,
+        arrival: &Arrival,
+        now: Timestamp,
+        before: Option<&Record>,
+        after: &Record,
+    ) {
+        if let Some(before) = before {
+            self.regranted(key, now, before, after);
+        }
+        self.check_exclusive(key, now);
+        let history = &mut self.keys[key];
+        for claim in history.claims.values_mut() {
+            claim.is_over = true;
+        }
+        let is_transactional =
+            arrival.connection.is_some() && matches!(arrival.request, Request::InTransaction(_));
+        history.claims.insert(
+            after.fencing_token.number(),
+            ClaimHistory {
+                process: arrival.process,
+                claim_id: after
+                    .claim_id
+                    .unwrap_or(idem_store::record::ClaimId::from_bytes([0; 16])),
+                epoch: history.epoch,
+                generation: after.first_claimed_at,
+                granted_at: self.now,
+                lease_until: now.after(self.lease),
+                is_late: self.now - arrival.sent_at > self.lease.as_micros() as u64,
+                has_body: is_transactional,
+                returned_at: None,
+                is_over: is_transactional,
+            },
+        );
+    }
+
+    /// A record that existed got another owner.
+    fn regranted(&mut self, key: usize, now: Timestamp, before: &Record, after: &Record) {
+        let previous = self.keys[key].claims.get(&before.fencing_token.number());
+        let is_live = before.state == State::Running
+            && previous.is_some_and(|claim| !claim.is_over && claim.lease_until > now);
+        let is_repeated = previous.map(|claim| claim.claim_id) == after.claim_id;
+        if is_live && is_repeated {
+            let what = format!("key {key}: a repeated claim got another fencing token");
+            self.violation("repeated claims", what);
+        } else if is_live {
+            let what = format!("key {key}: a record was taken over while its lease was valid");
+            self.violation("exclusive", what);
+        }
+        if before.fingerprint != after.fingerprint {
+            self.violation(
+                "fingerprint",
+                format!("key {key}: another request got the record"),
+            );
+        }
+        let is_unknown = matches!(before.state, State::Running | State::Interrupted);
+        if is_unknown && self.keys[key].mode == Mode::Refuse {
+            let what = format!("key {key}: a record under `refuse` was taken over");
+            self.violation("refuse", what);
+        }
+        if before.state == State::Running {
+            self.stats.takeovers += 1;
+        }
+        debug_assert!(before.on_crash != OnCrash::Refuse || self.keys[key].mode == Mode::Refuse);
+    }
+
+    /// Never two bodies at once while the lease of one is valid.
+    fn check_exclusive(&mut self, key: usize, now: Timestamp) {
+        let history = &self.keys[key];
+        if history.mode == Mode::Transaction {
+            return;
+        }
+        let running = history.active.iter().find(|run| {
+            let claim = self.runs[**run as usize]
+                .token
+                .and_then(|token| history.claims.get(&token));
+            claim.is_some_and(|claim| claim.lease_until > now || self.is_calm)
+        });
+        if let Some(run) = running {
+            let what = match self.is_calm {
+                true => format!("key {key}: the healthy owner of run {run} lost its claim"),
+                false => {
+                    format!("key {key}: a claim was granted while run {run} had a valid lease")
+                }
+            };
+            self.violation("two bodies", what);
+        }
+    }
+
+    /// Takes note of an operator's decision.
+    fn resolved(&mut self, key: usize, request: &Request) {
+        let Request::Resolve(_, resolution) = request else {
+            return;
+        };
+        let history = &mut self.keys[key];
+        history.was_resolved = true;
+        if matches!(resolution, Resolution::Release | Resolution::Erase) {
+            history.epoch += 1;
+        }
+        if *resolution == Resolution::Erase {
+            for claim in history.claims.values_mut() {
+                claim.is_over = true;
+            }
+        }
+        if !matches!(resolution, Resolution::Interrupt) {
+            self.stats.resolutions += 1;
+        }
+    }
+
+    fn remember_outcome(&mut self, key: usize, after: &Record) {
+        if !after.state.is_ended() {
+            return;
+        }
+        let bytes = after.payload.as_ref().map(|payload| &*payload.bytes);
+        let run = bytes.and_then(|bytes| match after.state {
+            State::Completed => serde_json::from_slice(bytes).ok().map(|it: Receipt| it.run),
+            _ => serde_json::from_slice(bytes)
+                .ok()
+                .and_then(|it: SimError| it.run()),
+        });
+        let is_value = after.state == State::Completed;
+        self.keys[key].committed.push((run, is_value));
+    }
+
+    /// A claim without a body is given back, and a body that has returned is settled, although its caller left.
+    pub(crate) fn check_abandoned_claims(&mut self) {
+        if !self.is_prompt {
+            return;
+        }
+        let patience = 10 * self.store_timeout.as_micros() as u64 + 2_000_000;
+        let claims = self.keys.iter().zip(0..);
+        let mut claims = claims
+            .flat_map(|(history, key)| history.claims.values().map(move |claim| (key, claim)));
+        let abandoned = claims.find(|(_, claim)| {
+            let since = match claim.has_body {
+                true => claim.returned_at,
+                false => Some(claim.granted_at),
+            };
+            !claim.is_over
+                && !claim.is_late
+                && since.is_some_and(|since| self.now > since + patience)
+        });
+        if let Some((key, claim)) = abandoned {
+            let what = match claim.has_body {
+                true => "never settles a body that returned",
+                false => "keeps a claim without a body",
+            };
+            let what = format!("key {key}: process {} {what}", claim.process);
+            self.violation("abandoned claims", what);
+        }
+    }
+}
+
+fn at(record: &Record, now: Timestamp) -> Record {
+    let mut record = record.clone();
+    record.read_at = now;
+    record
+}

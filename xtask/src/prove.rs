@@ -1,0 +1,181 @@
+//! `cargo xtask prove`: many seeds of the simulator, or its defects of the engine.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, bail, ensure};
+use toml::Value;
+use xshell::cmd;
+
+use crate::run::Run;
+
+/// What to prove.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Prove {
+    /// First seed.
+    pub(crate) seed: u64,
+    /// Time for which seeds run.
+    pub(crate) hours: f64,
+    /// True to run the seeds on each defect of the engine instead.
+    pub(crate) mutants: bool,
+}
+
+impl Default for Prove {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            hours: 0.05,
+            mutants: false,
+        }
+    }
+}
+
+/// File with the defects of the engine.
+const MUTANTS: &str = "tests/sim/mutants.toml";
+/// Number of seeds after which a defect counts as not found.
+const SEEDS: u64 = 4000;
+
+/// Runs seeds on all cores, and shows a progress bar. Fails if a seed breaks a promise.
+pub(crate) fn prove(run: &mut Run, what: &Prove) -> anyhow::Result<()> {
+    if what.mutants {
+        return mutants(run);
+    }
+    let (cargo, seed, hours) = (run.cargo(), what.seed.to_string(), what.hours.to_string());
+    run.step("simulation", |sh| {
+        let seeds = cmd!(
+            sh,
+            "{cargo} run -q -p idem-sim -- --first {seed} --hours {hours}"
+        );
+        Ok(seeds.run()?)
+    })
+}
+
+/// A defect of the engine: a replacement in one file.
+#[derive(Debug)]
+struct Mutant {
+    name: String,
+    file: PathBuf,
+    find: String,
+    replace: String,
+}
+
+/// Applies each defect to a copy of the repository, and runs seeds until one fails.
+fn mutants(run: &mut Run) -> anyhow::Result<()> {
+    let (cargo, folder) = (run.cargo(), run.target().join("mutants"));
+    let sources = folder.join("sources");
+    run.step("a copy of the sources", |sh| {
+        let files = cmd!(sh, "git ls-files -z --cached --others --exclude-standard").read()?;
+        copy(&sh.current_dir(), &sources, &files)
+    })?;
+    let mutants = read(&sources.join(MUTANTS))?;
+    let simulate = |arguments: &[&str]| {
+        let mut command = Command::new(&cargo);
+        command
+            .args(["run", "-q", "-p", "idem-sim", "--"])
+            .args(arguments);
+        command.current_dir(&sources);
+        command.env("CARGO_TARGET_DIR", folder.join("target"));
+        command
+    };
+    let mut found = BTreeMap::new();
+    for mutant in &mutants {
+        run.step(&mutant.name, |_| {
+            let path = sources.join(&mutant.file);
+            let text = fs::read_to_string(&path)?;
+            fs::write(&path, mutant.apply(&text)?)?;
+            let seeds = SEEDS.to_string();
+            let output = simulate(&["--seeds", &seeds, "--terse"]).output();
+            fs::write(&path, text)?;
+            let output = output?;
+            let printed = String::from_utf8_lossy(&output.stdout);
+            let first = printed.lines().next().unwrap_or_default().to_owned();
+            let built = first.starts_with("seed ") || output.status.success();
+            ensure!(built, "{}", String::from_utf8_lossy(&output.stderr));
+            println!("{first}");
+            found.insert(mutant.name.clone(), first);
+            Ok(())
+        })?;
+    }
+    let survivors: Vec<_> = found
+        .iter()
+        .filter(|(_, first)| !first.starts_with("seed "))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    println!(
+        "\n{} of {} defects found",
+        found.len() - survivors.len(),
+        found.len()
+    );
+    if !survivors.is_empty() {
+        bail!("not found in {SEEDS} seeds: {}", survivors.join(", "));
+    }
+    Ok(())
+}
+
+/// Copies the files that git knows. Files that have not changed keep their times, so that cargo need not compile them.
+fn copy(root: &Path, to: &Path, files: &str) -> anyhow::Result<()> {
+    for file in files.split('\0').filter(|file| !file.is_empty()) {
+        let (from, to) = (root.join(file), to.join(file));
+        // A deleted file is still listed until it is committed, and a link leads to a file that is copied itself.
+        let Ok(text) = fs::read(&from) else { continue };
+        if fs::read(&to).is_ok_and(|copied| copied == text) {
+            continue;
+        }
+        let folder = to.parent().context("a file has no folder")?;
+        fs::create_dir_all(folder)?;
+        fs::write(&to, text)?;
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<Mutant>> {
+    let table: toml::Table = fs::read_to_string(path)?.parse()?;
+    let mutants = table.get("mutant").and_then(Value::as_array);
+    let mutants = mutants.context("no `[[mutant]]`")?;
+    let text = |mutant: &Value, field: &str| {
+        let value = mutant.get(field).and_then(Value::as_str);
+        value
+            .map(str::to_owned)
+            .with_context(|| format!("a mutant has no `{field}`"))
+    };
+    mutants
+        .iter()
+        .map(|mutant| {
+            Ok(Mutant {
+                name: text(mutant, "name")?,
+                file: text(mutant, "file")?.into(),
+                find: text(mutant, "find")?,
+                replace: text(mutant, "replace")?,
+            })
+        })
+        .collect()
+}
+
+impl Mutant {
+    /// Replaces the text, which must occur once.
+    fn apply(&self, text: &str) -> anyhow::Result<String> {
+        let count = text.matches(&self.find).count();
+        let (name, file) = (&self.name, self.file.display());
+        ensure!(count == 1, "{name}: `find` occurs {count} times in {file}");
+        Ok(text.replace(&self.find, &self.replace))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_defect_fits_the_sources() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mutants = read(&root.join(MUTANTS)).expect("the file is valid");
+        assert!(mutants.len() >= 15, "{} mutants", mutants.len());
+        for mutant in &mutants {
+            let text = fs::read_to_string(root.join(&mutant.file)).expect("the file exists");
+            let changed = mutant.apply(&text).expect("the text occurs once");
+            assert_ne!(changed, text, "{}", mutant.name);
+        }
+    }
+}
