@@ -59,7 +59,10 @@ fn main() -> Result<ExitCode> {
         println!("{drops} random drops on each store, with the seed {seed}");
     }
     let conclusion = libtest_mimic::run(&arguments, all);
-    report::print_table();
+    // Failures are the last thing that is printed.
+    if !conclusion.has_failed() {
+        report::print_table();
+    }
     Ok(conclusion.exit_code())
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -26,6 +26,8 @@ struct Step {
     /// Processor time of its processes, where the system reports it.
     cpu: Option<Duration>,
     passed: bool,
+    /// The end of its output, if it failed and its output went to a file.
+    last_lines: String,
 }
 
 /// A step made of commands. All of them run, even if one fails.
@@ -80,6 +82,7 @@ impl Run {
                 .zip(cpu)
                 .map(|(after, before)| after - before),
             passed: true,
+            last_lines: String::new(),
         });
         Ok(done)
     }
@@ -116,8 +119,8 @@ impl Run {
         self.root.join(target)
     }
 
-    /// Runs the jobs of each lane in order, and the lanes concurrently. With several lanes, the output of a job is
-    /// printed after the job has ended.
+    /// Runs the jobs of each lane in order, and the lanes concurrently. With several lanes, the output of a job goes to a
+    /// file. When the job has ended, its results are printed, and the whole output if it failed.
     ///
     /// # Errors
     /// Returns an error if a job failed. All other jobs run nevertheless.
@@ -153,6 +156,9 @@ impl Run {
         self.steps.extend(steps);
         if !failed.is_empty() {
             self.total();
+            for step in self.steps.iter().filter(|it| !it.passed) {
+                print(&format!("\n==== end of {}\n{}", step.name, step.last_lines))?;
+            }
             bail!("failed: {}", failed.join(", "));
         }
         Ok(())
@@ -185,6 +191,7 @@ impl Job {
             took: Duration::ZERO,
             cpu: Some(Duration::ZERO),
             passed: true,
+            last_lines: String::new(),
         };
         match &log {
             Some(log) => {
@@ -208,13 +215,51 @@ impl Job {
         step.took = began.elapsed();
         if let Some(log) = &log {
             let output = fs::read(log)?;
-            let end = if step.passed { "passed" } else { "FAILED" };
-            let mut out = std::io::stderr().lock();
-            writeln!(out, "\n==== {name}: {end}")?;
-            out.write_all(&output)?;
+            let output = String::from_utf8_lossy(&output);
+            if step.passed {
+                print(&format!("\n==== {name}: passed\n{}", results(&output)))?;
+            } else {
+                print(&format!("\n==== {name}: FAILED\n{output}"))?;
+                step.last_lines = last_lines(&output, 60);
+            }
         }
         Ok(step)
     }
+}
+
+/// The lines in which the test runners of a job say how many tests ran. A job without a test runner says it in its last
+/// line.
+fn results(output: &str) -> String {
+    let results = output.lines().filter(|it| it.starts_with("test result: "));
+    let results: String = results.map(|line| format!("{line}\n")).collect();
+    match results.is_empty() {
+        true => last_lines(output, 1),
+        false => results,
+    }
+}
+
+fn last_lines(output: &str, count: usize) -> String {
+    let lines: Vec<_> = output.trim_end().lines().collect();
+    let lines = &lines[lines.len().saturating_sub(count)..];
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Prints a text as one piece. Where standard error is a pipe that another process has made non-blocking, a long text is
+/// written as fast as the reader takes it.
+fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stderr().lock();
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        match out.write(rest) {
+            Ok(written) => rest = &rest[written..],
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(10)),
+                _ => return Err(error),
+            },
+        }
+    }
+    Ok(())
 }
 
 fn print_row(took: Duration, cpu: Option<Duration>, name: &str) {
@@ -308,6 +353,18 @@ mod tests {
         run.lanes(vec![vec![job("f", "true")]])
             .expect("the job passes");
         let _ = fs::remove_dir_all(&run.root);
+    }
+
+    #[test]
+    fn the_results_of_a_job_are_its_closing_lines() {
+        let two = "test a ... ok\ntest result: ok. 1 passed\n\ntest result: ok. 2 passed\ndone\n";
+        assert_eq!(
+            results(two),
+            "test result: ok. 1 passed\ntest result: ok. 2 passed\n"
+        );
+        assert_eq!(results("calls\nno stuck keys\n\n"), "no stuck keys\n");
+        assert_eq!(results(""), "");
+        assert_eq!(last_lines("a\nb\nc\n", 2), "b\nc\n");
     }
 
     #[test]
