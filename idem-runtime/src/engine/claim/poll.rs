@@ -1,7 +1,5 @@
 //! Waits for an owner outside of this process, by polling the store.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use super::{ClaimStage, Claimer, MAX_RETRY_AFTER, Waited, in_flight};
@@ -35,8 +33,7 @@ impl Claimer<'_> {
                 lapses,
                 retry_at: lapses,
             };
-            let wake = now + self.polls.pause();
-            let wake = wake.min(lapses.max(now + Duration::from_millis(1)));
+            let wake = lapses.min(now + self.polls.pause());
             self.pause(now, wake, &held).await?;
             if let Some(stage) = self.poll(&mut seen).await? {
                 return Ok(stage);
