@@ -1,5 +1,6 @@
 //! The engine's guarantees, through the API without macros, on the memory store with paused time.
 
+mod abandoned;
 mod concurrency;
 mod crash;
 mod edge_cases;
@@ -7,6 +8,7 @@ mod errors;
 mod faults;
 mod handle;
 mod lifecycle;
+mod patience;
 mod purger;
 mod records;
 mod steps;

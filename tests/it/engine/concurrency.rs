@@ -210,6 +210,22 @@ async fn followers_do_not_hang_with_a_leader_whose_claim_hangs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn followers_send_no_claim_while_their_leader_claims() {
+    let (idem, effects) = (service(), Effects::default());
+    let gate = idem.store().hold_before(Op::Claim);
+    let calls = join_all((0..10).map(|_| effects.run(&idem, patient("k"))));
+    let opened = async {
+        gate.reached().await;
+        tokio::time::sleep(idem.policy().store_timeout / 2).await;
+        assert_eq!(idem.store().count(Op::Claim), 1);
+        gate.open();
+    };
+    let (results, ()) = tokio::join!(calls, opened);
+    assert!(results.into_iter().all(|it| it.unwrap() == 1));
+    assert_eq!(idem.store().count(Op::Claim), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_follower_gets_a_value_only_after_the_store_acknowledged_it() {
     let (idem, effects) = (service(), Effects::default());
     idem.store().hang_before(Op::Complete, 1);

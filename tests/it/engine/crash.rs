@@ -373,6 +373,33 @@ async fn an_owner_whose_record_was_taken_over_by_a_running_call_lost_its_lease()
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_owner_that_lost_its_record_does_not_get_the_outcome_of_another_request() {
+    let (pair, effects) = (Pair::new(), Effects::default());
+    let result = pair
+        .slow
+        .run_with(call("k", 1), RunOptions::new(), async |attempt| {
+            let own = effects.happen();
+            paused_past_the_lease(&attempt).await;
+            // The record has expired, so the key is free for any request.
+            tokio::time::advance(TTL).await;
+            assert_eq!(effects.run(&pair.other, call("k", 2)).await?, 2);
+            Ok::<_, Failure>(own)
+        })
+        .await;
+    assert!(matches!(refusal(result), Error::LeaseLost));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_record_refuses_another_request_as_a_reused_key() {
+    let (idem, effects) = (idem(), Effects::default());
+    die(&idem, &effects, call("k", 1).on_crash(OnCrash::Refuse)).await;
+    assert_eq!(record(&idem).await.state, State::Interrupted);
+    let other = effects.run(&idem, call("k", 2)).await;
+    assert!(matches!(refusal(other), Error::KeyReused));
+    assert_eq!(effects.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_owner_under_refuse_may_complete_an_unresolved_record() {
     let (pair, effects) = (Pair::new(), Effects::default());
     let refuse = || call("k", 1).on_crash(OnCrash::Refuse);

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Gate, Op};
+use idem_runtime::record::Owner;
+use idem_runtime::store::FencedWrite;
 use idem_runtime::{
-    Error, Idem, MemoryStore, OnCrash, Purger, RunOptions, Scope, State, StoreErrorKind,
-    TypedOperation,
+    Error, Idem, MemoryStore, OnCrash, Purger, RunOptions, Scope, State, Store as _,
+    StoreErrorKind, TypedOperation,
 };
 
 use super::{Effects, Failure, LEASE, call, idem, refusal};
@@ -123,6 +125,29 @@ async fn an_attempt_that_released_its_key_is_no_longer_live() {
         Ok::<_, Failure>(effects.happen())
     });
     assert_eq!(next.await.unwrap(), 1);
+}
+
+/// Its error is unknown, and the record that it would interrupt was released under it.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_cannot_interrupt_its_record_is_no_longer_live() {
+    let idem = idem();
+    let mut attempt_of_first = None;
+    let refuse = call("k", 1).on_crash(OnCrash::Refuse);
+    let failed = idem.run_with(refuse, RunOptions::new(), async |attempt| {
+        let record = idem.records().get(&attempt.record_id()).await?.unwrap();
+        let owner = Owner {
+            id: record.id,
+            claim_id: record.claim_id.unwrap(),
+            fencing_token: record.fencing_token,
+        };
+        let released = idem.store().release(&owner).await;
+        assert_eq!(released.unwrap(), FencedWrite::Applied);
+        assert!(attempt.is_live(), "it does not know yet");
+        attempt_of_first = Some(attempt);
+        Err::<u32, _>(Failure::Lost)
+    });
+    assert!(matches!(failed.await, Err(Failure::Lost)));
+    assert!(!attempt_of_first.unwrap().is_live());
 }
 
 #[tokio::test(start_paused = true)]

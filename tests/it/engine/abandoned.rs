@@ -1,0 +1,218 @@
+//! Claims whose callers left: how they are searched for, released, and in the end left to their leases.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use idem_runtime::conformance::faults::{Fault, FaultStore, Gate, Op};
+use idem_runtime::store::{Filter, PageRequest};
+use idem_runtime::{Idem, MemoryStore, OnCrash, State, Store, StoreErrorKind};
+use tokio::runtime::Builder;
+
+use super::{Effects, Failure, LEASE, call};
+
+/// Time for which the answer to an abandoned claim is only waited for.
+const ANSWER_SOON: Duration = Duration::from_millis(250);
+/// A moment that is longer than a round of the timer.
+const MOMENT: Duration = Duration::from_millis(5);
+
+fn service() -> Idem<FaultStore<MemoryStore>> {
+    Idem::new(FaultStore::new(MemoryStore::new()))
+}
+
+/// Drops a call while its claim is under way.
+fn leave<S: Store>(idem: &Idem<S>, key: &str) {
+    let effects = Effects::default();
+    let claiming = effects.run(idem, call(key, 1).on_crash(OnCrash::Refuse));
+    assert!(claiming.now_or_never().is_none());
+    assert_eq!(effects.count(), 0);
+}
+
+/// Lets background work finish that waits only for the store.
+async fn settle() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Number of records in this state.
+async fn count(idem: &Idem<FaultStore<MemoryStore>>, state: State) -> usize {
+    let page = PageRequest {
+        limit: 10_000,
+        after: None,
+    };
+    let listed = idem.store().inner().list(&Filter::default(), &page).await;
+    let records = listed.unwrap().records;
+    records.iter().filter(|it| it.state == state).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_never_arrives_is_searched_for_three_times() {
+    let idem = service();
+    idem.store().hang_before(Op::Claim, 1);
+    leave(&idem, "k");
+    let reads = || idem.store().count(Op::Get);
+    let half = idem.policy().store_timeout / 2;
+    tokio::time::sleep(ANSWER_SOON - MOMENT).await;
+    assert_eq!(reads(), 0, "the answer may still come");
+    tokio::time::sleep(2 * MOMENT).await;
+    assert_eq!(reads(), 1);
+    tokio::time::sleep(half - 2 * MOMENT).await;
+    assert_eq!(reads(), 1);
+    tokio::time::sleep(3 * MOMENT).await;
+    assert_eq!(reads(), 2);
+    tokio::time::sleep(half).await;
+    assert_eq!(reads(), 3, "at the end of the time of a store call");
+    tokio::time::sleep(4 * LEASE).await;
+    assert_eq!(reads(), 3);
+    assert_eq!(idem.store().count(Op::Release), 0);
+}
+
+/// The first search finds the record of another call. Then that call releases the key, and the claim arrives after all.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_arrives_after_another_calls_release_is_found_and_released() {
+    let store = Arc::new(MemoryStore::new());
+    let other = Idem::new(store.clone());
+    let idem = Idem::new(FaultStore::new(FaultStore::new(store)));
+    let arrives = idem.store().inner().hold_before(Op::Claim);
+    let _answer_is_lost = idem.store().hold_after(Op::Claim);
+    let failed = other.run(call("k", 1), async || {
+        leave(&idem, "k");
+        tokio::time::sleep(ANSWER_SOON + MOMENT).await;
+        assert_eq!(idem.store().count(Op::Get), 1);
+        Err::<u32, _>(Failure::TimedOut)
+    });
+    assert!(matches!(failed.await, Err(Failure::TimedOut)));
+    let state = async || {
+        let found = other.records().find("test.operation", "k").await;
+        found.unwrap().map(|record| record.state)
+    };
+    assert_eq!(state().await, Some(State::Released));
+    arrives.open();
+    settle().await;
+    assert_eq!(state().await, Some(State::Running));
+    tokio::time::sleep(idem.policy().store_timeout).await;
+    assert_eq!(state().await, Some(State::Released));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_answered_with_an_error_is_searched_for_and_released() {
+    let store = Arc::new(MemoryStore::new());
+    let idem = Idem::new(FaultStore::new(FaultStore::new(store.clone())));
+    let gate = idem.store().hold_before(Op::Claim);
+    idem.store().inner().fail_after(Op::Claim, 1);
+    leave(&idem, "k");
+    gate.open();
+    settle().await;
+    let found = Idem::new(store).records().find("test.operation", "k").await;
+    assert_eq!(found.unwrap().unwrap().state, State::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_answer_comes_is_released_without_a_search() {
+    let idem = service();
+    let gate = idem.store().hold_after(Op::Claim);
+    leave(&idem, "k");
+    settle().await;
+    assert_eq!(count(&idem, State::Running).await, 1);
+    gate.open();
+    settle().await;
+    assert_eq!(count(&idem, State::Released).await, 1);
+    assert_eq!(idem.store().count(Op::Get), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_of_a_minute_an_abandoned_claim_is_left_to_its_lease() {
+    let idem = service();
+    idem.store().hang_after(Op::Claim, 1);
+    leave(&idem, "k");
+    let unavailable = Fault::FailBefore(StoreErrorKind::Unavailable);
+    idem.store().always(Op::Get, unavailable);
+    tokio::time::sleep(Duration::from_secs(55)).await;
+    let reads = idem.store().count(Op::Get);
+    assert!(reads > 50, "{reads}");
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let reads = idem.store().count(Op::Get);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(idem.store().count(Op::Get), reads, "given up");
+}
+
+/// The store is asked about one claim first. Once it has answered, sixteen releases are under way at a time.
+#[tokio::test(start_paused = true)]
+async fn abandoned_claims_are_released_sixteen_at_a_time_once_the_store_answers() {
+    let idem = service();
+    let answers = Gate::new();
+    idem.store()
+        .always(Op::Claim, Fault::HoldAfter(answers.clone()));
+    for number in 0..40 {
+        leave(&idem, &number.to_string());
+    }
+    settle().await;
+    let (first, others) = (Gate::new(), Gate::new());
+    idem.store()
+        .next(Op::Release, Fault::HoldBefore(first.clone()));
+    idem.store()
+        .always(Op::Release, Fault::HoldBefore(others.clone()));
+    answers.open();
+    settle().await;
+    assert_eq!(idem.store().count(Op::Release), 1);
+    first.open();
+    settle().await;
+    // The first batch is what had arrived when the task began.
+    let concurrent = idem.store().count(Op::Release) - 1;
+    assert_eq!(concurrent, 16);
+    others.open();
+    settle().await;
+    assert_eq!(count(&idem, State::Released).await, 40);
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_abandoned_claims_than_a_handle_remembers_are_left_to_their_leases() {
+    const REMEMBERED: usize = 4096;
+    let idem = service();
+    let unavailable = Fault::FailBefore(StoreErrorKind::Unavailable);
+    idem.store().always(Op::Get, unavailable);
+    idem.store().always(Op::Claim, Fault::HangAfter);
+    for number in 0..REMEMBERED + 100 {
+        leave(&idem, &number.to_string());
+    }
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    idem.store().always(Op::Get, Fault::None);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let released = count(&idem, State::Released).await;
+    assert!(
+        (REMEMBERED..=REMEMBERED + 1).contains(&released),
+        "{released}"
+    );
+}
+
+/// Its runtime ends with claims that are not released yet. The claims of calls on the next runtime are released, and so
+/// are the earlier ones.
+#[test]
+fn a_handle_releases_abandoned_claims_on_the_runtime_after_the_first() {
+    let idem = service();
+    let runtime = || {
+        Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap()
+    };
+    let unavailable = Fault::FailBefore(StoreErrorKind::Unavailable);
+    idem.store().always(Op::Release, unavailable);
+    for key in ["first", "second"] {
+        runtime().block_on(async {
+            let gate = idem.store().hold_after(Op::Claim);
+            leave(&idem, key);
+            settle().await;
+            gate.open();
+            settle().await;
+            assert_eq!(count(&idem, State::Released).await, 0);
+            if key == "second" {
+                idem.store().always(Op::Release, Fault::None);
+                tokio::time::sleep(LEASE / 2).await;
+                assert_eq!(count(&idem, State::Released).await, 2);
+            }
+        });
+    }
+}
