@@ -209,7 +209,7 @@ impl<T: BatchExecutor> Drop for FlushGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::runtime::Builder;
+    use tokio::runtime::{Builder, Handle};
     use tokio::task::JoinSet;
 
     use super::*;
@@ -283,6 +283,21 @@ mod tests {
         assert_eq!(sizes, [MAX_BATCH, 200 - MAX_BATCH]);
         assert_eq!(batcher.slots.available_permits(), 1);
         assert!(!batcher.queue().is_flushing);
+    }
+
+    #[tokio::test]
+    async fn one_task_serves_all_requests_of_a_queue() {
+        let (squares, batcher) = (Squares::default(), with_slots(1, None));
+        let taken = Arc::clone(&batcher.slots).acquire_owned().await.unwrap();
+        let square = |number| squares.square(&batcher, number);
+        let queued = async {
+            until_queued(&batcher, 3).await;
+            assert_eq!(Handle::current().metrics().num_alive_tasks(), 1);
+            drop(taken);
+        };
+        let (two, four, six, ()) = tokio::join!(square(2), square(4), square(6), queued);
+        assert_eq!([two, four, six], [4, 16, 36]);
+        assert_eq!(squares.batches(), [[2, 4, 6]]);
     }
 
     #[tokio::test]

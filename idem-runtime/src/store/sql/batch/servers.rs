@@ -48,3 +48,58 @@ pub(in crate::store) fn one_per_record<S, A>(
     batch.sort_unstable_by_key(|(request, _)| id(request));
     batch
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::key::{Identity, Key, Operation, Scope};
+    use crate::record::Payload;
+
+    fn record(key: &str) -> RecordId {
+        RecordId::of(&Identity {
+            scope: Scope::none(),
+            operation: Operation::new("test.operation").unwrap(),
+            key: Key::new(key).unwrap(),
+        })
+    }
+
+    fn outcome(bytes: usize) -> Outcome {
+        Outcome::Completed(Payload {
+            codec: "json/1".into(),
+            bytes: vec![0; bytes].into(),
+        })
+    }
+
+    #[test]
+    fn large_payloads_are_sent_on_their_own() {
+        assert!(!is_large(&Outcome::Unrecorded));
+        assert!(!is_large(&outcome(16 * 1024)));
+        assert!(is_large(&outcome(16 * 1024 + 1)));
+    }
+
+    #[test]
+    fn a_batch_has_one_request_a_record_in_the_order_of_their_ids() {
+        let keys = ["a", "b", "c", "b", "d", "a", "e"];
+        let (batch, mut receivers): (Vec<_>, Vec<_>) = keys
+            .iter()
+            .enumerate()
+            .map(|(number, key)| {
+                let (sender, receiver) = oneshot::channel::<()>();
+                (((number, record(key)), sender), receiver)
+            })
+            .unzip();
+        let sorted = one_per_record(batch, |(_, id)| *id);
+        let ids: Vec<_> = sorted.iter().map(|((_, id), _)| *id).collect();
+        assert!(ids.is_sorted() && ids.len() == 5, "{ids:?}");
+        let mut kept: Vec<_> = sorted.iter().map(|((number, _), _)| *number).collect();
+        kept.sort_unstable();
+        assert_eq!(kept, [0, 1, 2, 4, 6], "the first of each record");
+        // The dropped requests have no sender any more, so their callers run them individually.
+        for dropped in [3, 5] {
+            let closed = Err(oneshot::error::TryRecvError::Closed);
+            assert_eq!(receivers[dropped].try_recv(), closed);
+        }
+    }
+}
