@@ -20,6 +20,8 @@ mod params;
 mod parse;
 mod question;
 #[cfg(test)]
+mod refusals;
+#[cfg(test)]
 mod snapshots;
 mod tokens;
 mod values;
