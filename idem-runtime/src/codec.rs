@@ -168,7 +168,8 @@ impl Codec {
         notes.digest()
     }
 
-    pub(crate) const fn tag(self) -> &'static str {
+    /// Name of the codec in a stored [`Payload`].
+    pub const fn tag(self) -> &'static str {
         match self {
             Self::Json => JSON,
             #[cfg(feature = "cbor")]

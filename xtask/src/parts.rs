@@ -130,6 +130,13 @@ pub(crate) const PARTS: &[Part] = &[
         lane: 1,
     },
     Part {
+        name: "cli",
+        about: "the command for operators, on every store",
+        work: package("idem-cli"),
+        needs: &[Postgres, MySql, Redis, RedisCluster],
+        lane: 1,
+    },
+    Part {
         name: "clients",
         about: "HTTP clients over a network that loses requests and replies",
         work: target(&["clients"]),

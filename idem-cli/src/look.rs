@@ -1,0 +1,173 @@
+//! Commands that only read.
+
+use idem_runtime::store::{Cursor, Filter, Page, PageRequest};
+use idem_runtime::{Record, State};
+use jiff::SignedDuration;
+use serde_json::json;
+
+use crate::End;
+use crate::arguments::{Explain, List, Show, Stuck};
+use crate::explain::Explanation;
+use crate::find::{find, print_absent};
+use crate::output::{self, shown, time_from};
+use crate::target::Handle;
+
+pub(crate) async fn list(idem: &Handle, list: &List) -> anyhow::Result<End> {
+    let filter = Filter {
+        state: list.state.map(State::from),
+        operation: list.operation.clone(),
+        older_than: list.older_than.map(SignedDuration::unsigned_abs),
+        ..Filter::default()
+    };
+    let after = list.after.as_deref().map(Cursor::new);
+    let page = page(idem, &filter, after, list.limit).await?;
+    print_page(&page, list.form.json);
+    Ok(End::Done)
+}
+
+pub(crate) async fn stuck(idem: &Handle, stuck: &Stuck) -> anyhow::Result<End> {
+    let filter = Filter {
+        stuck: true,
+        operation: stuck.operation.clone(),
+        ..Filter::default()
+    };
+    let page = page(idem, &filter, None, stuck.limit).await?;
+    print_page(&page, stuck.form.json);
+    Ok(match page.records.is_empty() {
+        true => End::Done,
+        false => End::Found,
+    })
+}
+
+pub(crate) async fn show(idem: &Handle, show: &Show) -> anyhow::Result<End> {
+    let Some(record) = find(idem, &show.which).await? else {
+        print_absent();
+        return Ok(End::Found);
+    };
+    if show.form.json {
+        println!("{:#}", output::json(&record, show.payload));
+        return Ok(End::Done);
+    }
+    print_record(&record);
+    if let Some(payload) = &record.payload {
+        match show.payload {
+            true => println!("result      {}", output::payload(&payload.bytes)),
+            false => println!("result      hidden, --payload shows it"),
+        }
+    }
+    Ok(End::Done)
+}
+
+pub(crate) async fn explain(idem: &Handle, explain: &Explain) -> anyhow::Result<End> {
+    let Some(record) = find(idem, &explain.which).await? else {
+        print_absent();
+        return Ok(End::Found);
+    };
+    let explanation = Explanation::of(&record);
+    if explain.form.json {
+        let commands = explanation.commands.iter().map(|(name, _)| *name);
+        let value = json!({
+            "record": output::json(&record, false),
+            "happened": explanation.happened,
+            "answer": explanation.answer,
+            "next": explanation.next,
+            "commands": commands.collect::<Vec<_>>(),
+        });
+        println!("{value:#}");
+        return Ok(End::Done);
+    }
+    println!("{}", explanation.happened);
+    println!("{}", explanation.answer);
+    println!("{}", explanation.next);
+    if explanation.commands.is_empty() {
+        println!("\nNo command applies while the lease is valid.");
+        return Ok(End::Done);
+    }
+    println!("\nYou may:");
+    for (command, meaning) in explanation.commands {
+        println!("  idem {command:<9} {meaning}");
+    }
+    println!("on the record with --id {}", record.id);
+    Ok(End::Done)
+}
+
+/// Prints what a record holds, except for its result.
+pub(crate) fn print_record(record: &Record) {
+    let now = record.read_at;
+    println!("operation   {}", shown(record.identity.operation.as_str()));
+    println!("key         {}", shown(record.identity.key.as_str()));
+    if !record.identity.scope.is_none() {
+        println!("scope       {}", shown(record.identity.scope.as_str()));
+    }
+    println!("state       {}", output::state(record));
+    println!("attempt     {}", record.attempt);
+    println!("on crash    {}", output::policy(record.on_crash));
+    println!("claimed     {}", time_from(record.first_claimed_at, now));
+    if matches!(record.state, State::Running | State::Interrupted) {
+        println!("lease until {}", time_from(record.lease_until, now));
+    }
+    if let Some(ended) = record.ended_at {
+        println!("ended       {}", time_from(ended, now));
+    }
+    match record.expires_at() {
+        Some(at) => println!("expires     {}", time_from(at, now)),
+        None => println!("expires     never, before it is resolved"),
+    }
+    println!("retention   {}", output::duration(record.retention));
+    println!("token       {}", record.fencing_token.number());
+    println!("id          {}", record.id);
+    if let Some(payload) = &record.payload {
+        println!(
+            "codec       {}, {} bytes",
+            shown(&payload.codec),
+            payload.bytes.len()
+        );
+    }
+}
+
+/// Reads records until the page is full or there are no more: a store may return short pages.
+async fn page(
+    idem: &Handle,
+    filter: &Filter,
+    mut after: Option<Cursor>,
+    limit: u32,
+) -> anyhow::Result<Page> {
+    let mut records = Vec::new();
+    loop {
+        let missing = limit - u32::try_from(records.len())?;
+        let request = PageRequest {
+            limit: missing,
+            after,
+        };
+        let page = idem.records().list(filter, &request).await?;
+        records.extend(page.records);
+        after = page.next;
+        if after.is_none() || records.len() >= limit as usize {
+            return Ok(Page {
+                records,
+                next: after,
+            });
+        }
+    }
+}
+
+fn print_page(page: &Page, as_json: bool) {
+    if as_json {
+        let records: Vec<_> = page
+            .records
+            .iter()
+            .map(|it| output::json(it, false))
+            .collect();
+        let next = page.next.as_ref().map(Cursor::as_str);
+        println!("{:#}", json!({ "records": records, "next": next }));
+        return;
+    }
+    if page.records.is_empty() {
+        println!("no records");
+    } else {
+        println!("{}", output::table(&page.records));
+    }
+    if let Some(next) = &page.next {
+        println!("\nthere are more: --after {}", shown(next.as_str()));
+    }
+}

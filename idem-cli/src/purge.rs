@@ -1,0 +1,57 @@
+//! Deletes expired records now, instead of waiting for the service's purger.
+
+use std::time::Duration;
+
+use idem_runtime::store::{Purged, Store as _};
+use indicatif::ProgressBar;
+use serde_json::json;
+
+use crate::End;
+use crate::arguments::Purge;
+use crate::change::is_confirmed;
+use crate::target::Handle;
+
+/// Number of records that one batch examines, as many as the service's purger does. A claim waits only milliseconds
+/// for a batch.
+const BATCH: u32 = 1_000;
+
+pub(crate) async fn purge(idem: &Handle, purge: &Purge) -> anyhow::Result<End> {
+    let change = "delete all records that have expired";
+    if !purge.yes && !is_confirmed(change)? {
+        println!("nothing was deleted");
+        return Ok(End::Failed);
+    }
+    let progress = ProgressBar::new_spinner();
+    progress.enable_steady_tick(Duration::from_millis(200));
+    let mut all = Purged::default();
+    loop {
+        let batch = idem.store().purge(BATCH).await?;
+        all.removed += batch.removed;
+        all.abandoned += batch.abandoned;
+        all.interrupted += batch.interrupted;
+        progress.set_message(format!("{} records deleted", all.removed));
+        if !batch.more {
+            break;
+        }
+    }
+    progress.finish_and_clear();
+    if purge.form.json {
+        let value = json!({
+            "removed": all.removed,
+            "abandoned": all.abandoned,
+            "interrupted": all.interrupted,
+        });
+        println!("{value:#}");
+        return Ok(End::Done);
+    }
+    println!("deleted      {}", all.removed);
+    println!(
+        "  abandoned  {} (their owners never came back)",
+        all.abandoned
+    );
+    println!(
+        "interrupted  {} (their outcome is unknown, see `idem stuck`)",
+        all.interrupted
+    );
+    Ok(End::Done)
+}

@@ -1,0 +1,171 @@
+//! Connects to the store that the command line names.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail, ensure};
+use idem_runtime::{Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore, Store};
+use url::Url;
+
+use crate::arguments::Target;
+
+/// Handle on a store of any kind.
+pub(crate) type Handle = Idem<Arc<dyn Store>>;
+
+/// Kind of a store, and how its URL begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Sqlite,
+    Postgres,
+    MySql,
+    Redis,
+    RedisCluster,
+}
+
+impl Target {
+    /// Connects to the store. Nothing is created: the store must be there.
+    ///
+    /// # Errors
+    /// If no URL is given, if it is no URL of a store, has a password on the command line, or if the server does not
+    /// answer.
+    pub(crate) async fn connect(self) -> anyhow::Result<Handle> {
+        let Some(url) = &self.url else {
+            bail!(
+                "no store is given: set IDEM_STORE_URL or pass --url, for example sqlite://service.db or \
+                 postgres://service@localhost/service"
+            );
+        };
+        let from_environment = std::env::var("IDEM_STORE_URL").is_ok_and(|it| it == *url);
+        ensure!(
+            from_environment || !has_password(url),
+            "the URL on the command line has a password, which other users of this machine can read: set \
+             IDEM_STORE_URL instead"
+        );
+        let kind = Kind::of(url)?;
+        self.refuse_options_of_other_kinds(kind)?;
+        let store: Arc<dyn Store> = match kind {
+            Kind::Sqlite => Arc::new(self.sqlite(url).await?),
+            Kind::Postgres => Arc::new(self.postgres(url).await?),
+            Kind::MySql => Arc::new(self.mysql(url).await?),
+            Kind::Redis | Kind::RedisCluster => Arc::new(self.redis(url).await?),
+        };
+        Ok(Idem::new(store))
+    }
+
+    fn refuse_options_of_other_kinds(&self, kind: Kind) -> anyhow::Result<()> {
+        let is_redis = matches!(kind, Kind::Redis | Kind::RedisCluster);
+        let has_schemas = matches!(kind, Kind::Postgres | Kind::MySql);
+        ensure!(
+            self.table.is_none() || !is_redis,
+            "--table is for SQL stores: a Redis store has --prefix"
+        );
+        ensure!(
+            self.schema.is_none() || has_schemas,
+            "--schema is for PostgreSQL and MySQL: this store has none"
+        );
+        ensure!(
+            self.prefix.is_none() || is_redis,
+            "--prefix is for Redis: a SQL store has --table"
+        );
+        Ok(())
+    }
+
+    async fn sqlite(&self, url: &str) -> anyhow::Result<SqliteStore> {
+        let mut store = SqliteStore::connect(url).await?;
+        if let Some(table) = &self.table {
+            store = store.with_table(table)?;
+        }
+        Ok(store)
+    }
+
+    async fn postgres(&self, url: &str) -> anyhow::Result<PostgresStore> {
+        let mut store = PostgresStore::connect(url).await?;
+        if let Some(table) = &self.table {
+            store = store.with_table(table)?;
+        }
+        if let Some(schema) = &self.schema {
+            store = store.with_schema(schema)?;
+        }
+        Ok(store)
+    }
+
+    async fn mysql(&self, url: &str) -> anyhow::Result<MySqlStore> {
+        let mut store = MySqlStore::connect(url).await?;
+        if let Some(table) = &self.table {
+            store = store.with_table(table)?;
+        }
+        if let Some(schema) = &self.schema {
+            store = store.with_schema(schema)?;
+        }
+        Ok(store)
+    }
+
+    async fn redis(&self, url: &str) -> anyhow::Result<RedisStore> {
+        let mut store = match url.contains(',') {
+            false => RedisStore::connect(url).await?,
+            true => RedisStore::connect_cluster(url.split(',').map(str::trim)).await?,
+        };
+        if let Some(prefix) = &self.prefix {
+            store = store.with_prefix(prefix)?;
+        }
+        Ok(store)
+    }
+}
+
+impl Kind {
+    fn of(url: &str) -> anyhow::Result<Self> {
+        let scheme = url.split_once(':').map(|(scheme, _)| scheme).context(
+            "the store's URL has no scheme: write sqlite://, postgres://, mysql:// or redis://",
+        )?;
+        Ok(match scheme {
+            "sqlite" => Self::Sqlite,
+            "postgres" | "postgresql" => Self::Postgres,
+            "mysql" | "mariadb" => Self::MySql,
+            "redis" | "rediss" if url.contains(',') => Self::RedisCluster,
+            "redis" | "rediss" => Self::Redis,
+            // Only the scheme is repeated: the rest may be a password.
+            other => bail!(
+                "there is no store for `{}:`: write sqlite://, postgres://, mysql:// or redis://",
+                other.escape_debug()
+            ),
+        })
+    }
+}
+
+fn has_password(urls: &str) -> bool {
+    let mut urls = urls.split(',');
+    urls.any(|url| {
+        Url::parse(url.trim()).is_ok_and(|url| {
+            url.password().is_some() || url.query_pairs().any(|(name, _)| name == "password")
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scheme_of_the_url_names_the_store() {
+        for (url, kind) in [
+            ("sqlite://a.db", Kind::Sqlite),
+            ("postgresql://host/db", Kind::Postgres),
+            ("mariadb://host/db", Kind::MySql),
+            ("rediss://host", Kind::Redis),
+            ("redis://a,redis://b", Kind::RedisCluster),
+        ] {
+            assert_eq!(Kind::of(url).unwrap(), kind, "{url}");
+        }
+        let error = Kind::of("mongodb://user:secret@host").unwrap_err();
+        assert!(!error.to_string().contains("secret"), "{error}");
+        assert!(Kind::of("service.db").is_err());
+    }
+
+    #[test]
+    fn a_password_in_any_url_is_seen() {
+        assert!(has_password("postgres://user:secret@host/db"));
+        assert!(has_password("postgres://host/db?user=ann&password=secret"));
+        assert!(has_password("redis://a, redis://:secret@b"));
+        assert!(!has_password("postgres://user@host/db"));
+        assert!(!has_password("sqlite://a.db"));
+    }
+}

@@ -1,0 +1,428 @@
+//! The command, run as an operator runs it, on each store with its real server.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail by panicking, too"
+)]
+
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite, Store};
+use idem_runtime::{
+    Identity, Key, MySqlStore, OnCrash, Operation, PostgresStore, RecordId, RedisStore, Scope,
+    SqliteStore,
+};
+use idem_tests::backends::{MYSQL, POSTGRES, REDIS, REDIS_CLUSTER};
+use tempfile::TempDir;
+
+/// A store that the command connects to.
+struct Place {
+    store: Box<dyn Store>,
+    url: String,
+    options: Vec<String>,
+    /// Holds the files of an embedded store.
+    _folder: Option<TempDir>,
+}
+
+impl Place {
+    async fn sqlite() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("records.sqlite");
+        let store = SqliteStore::open(&path).await.unwrap();
+        store.migrate().await.unwrap();
+        Self {
+            store: Box::new(store),
+            url: format!("sqlite://{}", path.display()),
+            options: Vec::new(),
+            _folder: Some(folder),
+        }
+    }
+
+    async fn postgres() -> Self {
+        let (url, name) = (variable(POSTGRES), unique());
+        let store = PostgresStore::connect(&url).await.unwrap();
+        let store = store.with_table(&name).unwrap();
+        store.migrate().await.unwrap();
+        Self::server(Box::new(store), url, "--table", name)
+    }
+
+    async fn mysql() -> Self {
+        let (url, name) = (variable(MYSQL), unique());
+        let store = MySqlStore::connect(&url).await.unwrap();
+        let store = store.with_table(&name).unwrap();
+        store.migrate().await.unwrap();
+        Self::server(Box::new(store), url, "--table", name)
+    }
+
+    async fn redis() -> Self {
+        let (url, name) = (variable(REDIS), unique());
+        let store = RedisStore::connect(&url).await.unwrap();
+        let store = store.with_prefix(&name).unwrap();
+        Self::server(Box::new(store), url, "--prefix", name)
+    }
+
+    async fn redis_cluster() -> Self {
+        let (urls, name) = (variable(REDIS_CLUSTER), unique());
+        let store = RedisStore::connect_cluster(urls.split(',')).await.unwrap();
+        let store = store.with_prefix(&name).unwrap();
+        Self::server(Box::new(store), urls, "--prefix", name)
+    }
+
+    fn server(store: Box<dyn Store>, url: String, option: &str, name: String) -> Self {
+        Self {
+            store,
+            url,
+            options: vec![option.to_owned(), name],
+            _folder: None,
+        }
+    }
+
+    /// Runs the command. Its standard input is no terminal.
+    fn idem(&self, arguments: &[&str]) -> Ran {
+        let output = Command::new(env!("CARGO_BIN_EXE_idem"))
+            .env("IDEM_STORE_URL", &self.url)
+            .args(&self.options)
+            .args(arguments)
+            .output()
+            .unwrap();
+        Ran::new(output)
+    }
+
+    /// Claims a record, and leaves it to its lease.
+    async fn claim(&self, key: &str, lease: Duration) -> Owner {
+        let identity = Identity {
+            scope: Scope::new("tenant-3").unwrap(),
+            operation: Operation::new("letters.post").unwrap(),
+            key: Key::new(key).unwrap(),
+        };
+        let claim = ClaimRequest {
+            id: RecordId::of(&identity),
+            identity,
+            fingerprint: Digest::new(1, [0; 4], &[7; 32]),
+            claim_id: ClaimId::random(),
+            lease,
+            retention: Duration::from_secs(3600),
+            on_crash: OnCrash::Refuse,
+        };
+        match self.store.claim(&claim).await.unwrap() {
+            ClaimOutcome::Granted(granted) => Owner {
+                id: claim.id,
+                claim_id: claim.claim_id,
+                fencing_token: granted.fencing_token,
+            },
+            ClaimOutcome::Existing(record) => panic!("the key is in use: {record:?}"),
+        }
+    }
+
+    /// Claims a record and marks it as interrupted: nobody knows whether the letter was posted.
+    async fn interrupted(&self, key: &str) -> Owner {
+        let owner = self.claim(key, Duration::from_secs(600)).await;
+        self.store.interrupt(&owner).await.unwrap();
+        owner
+    }
+}
+
+/// What a run of the command printed, and its exit code.
+#[derive(Debug)]
+struct Ran {
+    out: String,
+    err: String,
+    code: Option<i32>,
+}
+
+impl Ran {
+    fn new(output: Output) -> Self {
+        Self {
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+            code: output.status.code(),
+        }
+    }
+
+    #[track_caller]
+    fn expect(self, code: i32, parts: &[&str]) -> Self {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        for part in parts {
+            assert!(self.out.contains(part), "no {part:?} in {self:?}");
+        }
+        self
+    }
+
+    #[track_caller]
+    fn expect_error(self, code: i32, part: &str) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert!(self.err.contains(part), "no {part:?} in {self:?}");
+    }
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"))
+}
+
+/// Name of a table or prefix of its own.
+fn unique() -> String {
+    let id = ClaimId::random();
+    let digits: String = id.as_bytes().iter().map(|it| format!("{it:02x}")).collect();
+    format!("cli_{digits}")
+}
+
+const LETTER: [&str; 4] = ["letters.post", "order-1", "--scope", "tenant-3"];
+
+fn on_letter<'a>(command: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&[command], &LETTER[..], more].concat()
+}
+
+/// An interrupted letter is found, explained, and completed: the way of a night.
+async fn an_interrupted_letter_is_found_explained_and_completed(place: &Place) {
+    place.idem(&["stuck"]).expect(0, &["no records"]);
+    let owner = place.interrupted("order-1").await;
+    place
+        .idem(&["stuck"])
+        .expect(3, &["letters.post", "order-1", "tenant-3", "interrupted"]);
+    place.idem(&on_letter("explain", &[])).expect(
+        0,
+        &[
+            "it is unknown whether the work was done",
+            "`Interrupted` (over HTTP 409)",
+            "idem complete",
+            "idem release",
+            &owner.id.to_string(),
+        ],
+    );
+    place
+        .idem(&on_letter("complete", &["--value", "7"]))
+        .expect_error(1, "pass --yes");
+    place
+        .idem(&on_letter("complete", &["--value", "7", "--yes"]))
+        .expect(0, &["done"]);
+    place
+        .idem(&on_letter("explain", &[]))
+        .expect(0, &["The work was done", "the stored result"]);
+    let shown = place
+        .idem(&on_letter("show", &[]))
+        .expect(0, &["completed", "json/1, 1 bytes", "hidden"]);
+    assert!(!shown.out.contains("result      7"), "{shown:?}");
+    place
+        .idem(&on_letter("show", &["--payload"]))
+        .expect(0, &["result      7"]);
+    place.idem(&["stuck"]).expect(0, &["no records"]);
+    place
+        .idem(&on_letter("release", &["--yes"]))
+        .expect_error(1, "does not apply");
+}
+
+/// A record is released, failed, and erased; a key that is gone is said to be so.
+async fn a_record_is_failed_released_and_erased(place: &Place) {
+    place.interrupted("order-1").await;
+    place
+        .idem(&on_letter("release", &["--yes"]))
+        .expect(0, &["done"]);
+    place.idem(&on_letter("explain", &[])).expect(
+        0,
+        &[
+            "released the key",
+            "The next call with this key runs the work",
+        ],
+    );
+    place
+        .idem(&on_letter("erase", &["--yes"]))
+        .expect(0, &["done"]);
+    place
+        .idem(&on_letter("show", &[]))
+        .expect(3, &["No record has this key"]);
+    place.interrupted("order-1").await;
+    place
+        .idem(&on_letter("fail", &["--error", "\"lost\"", "--yes"]))
+        .expect(0, &["done"]);
+    place
+        .idem(&on_letter("explain", &[]))
+        .expect(0, &["failed for good", "the stored error"]);
+}
+
+/// While the lease of an owner is valid, no command changes its record.
+async fn a_living_owner_is_left_alone(place: &Place) {
+    let owner = place.claim("order-1", Duration::from_secs(600)).await;
+    place
+        .idem(&on_letter("explain", &[]))
+        .expect(0, &["Attempt 1 runs", "`InProgress`", "No command applies"]);
+    for command in ["release", "erase"] {
+        place
+            .idem(&on_letter(command, &["--yes"]))
+            .expect_error(1, "does not apply");
+    }
+    let outcome = Outcome::Unrecorded;
+    let written = place.store.complete(&owner, &outcome).await.unwrap();
+    assert_eq!(written, FencedWrite::Applied);
+}
+
+/// Pages of a listing contain each record once, as JSON, too.
+async fn a_listing_continues_where_a_page_ended(place: &Place) {
+    for key in ["order-1", "order-2", "order-3"] {
+        place.interrupted(key).await;
+    }
+    let (mut keys, mut after) = (Vec::new(), None::<String>);
+    loop {
+        let mut arguments = vec![
+            "list",
+            "--limit",
+            "2",
+            "--json",
+            "--operation",
+            "letters.post",
+        ];
+        arguments.extend(after.iter().flat_map(|it| ["--after", it]));
+        let page = place.idem(&arguments).expect(0, &[]);
+        let page: serde_json::Value = serde_json::from_str(&page.out).unwrap();
+        let records = page["records"].as_array().unwrap();
+        assert!(records.len() <= 2, "{page}");
+        for record in records {
+            assert_eq!(record["state"], "interrupted");
+            assert_eq!(record["scope"], "tenant-3");
+            keys.push(record["key"].as_str().unwrap().to_owned());
+        }
+        after = page["next"].as_str().map(str::to_owned);
+        if after.is_none() {
+            break;
+        }
+    }
+    keys.sort();
+    assert_eq!(keys, ["order-1", "order-2", "order-3"]);
+    place
+        .idem(&["list", "--state", "completed"])
+        .expect(0, &["no records"]);
+    place.idem(&["purge"]).expect_error(1, "pass --yes");
+    place
+        .idem(&["purge", "--yes"])
+        .expect(0, &["deleted      0"]);
+}
+
+/// Runs each case on each store.
+macro_rules! on_each_store {
+    ($($(#[$attribute:meta])* $place:ident),*) => {$(
+        mod $place {
+            use super::Place;
+
+            on_each_store!(@cases $place [$(#[$attribute])*]
+                an_interrupted_letter_is_found_explained_and_completed,
+                a_record_is_failed_released_and_erased,
+                a_living_owner_is_left_alone,
+                a_listing_continues_where_a_page_ended
+            );
+        }
+    )*};
+    (@cases $place:ident $attributes:tt $($case:ident),*) => {
+        $(on_each_store!(@case $place $attributes $case);)*
+    };
+    (@case $place:ident [$($attribute:tt)*] $case:ident) => {
+        #[tokio::test]
+        $($attribute)*
+        async fn $case() {
+            super::$case(&Place::$place().await).await;
+        }
+    };
+}
+
+on_each_store!(
+    sqlite,
+    #[ignore = "IDEM_TEST_POSTGRES_URL"]
+    postgres,
+    #[ignore = "IDEM_TEST_MYSQL_URL"]
+    mysql,
+    #[ignore = "IDEM_TEST_REDIS_URL"]
+    redis,
+    #[ignore = "IDEM_TEST_REDIS_CLUSTER_URLS"]
+    redis_cluster
+);
+
+#[tokio::test]
+async fn wrong_arguments_are_refused_with_what_to_do() {
+    let place = Place::sqlite().await;
+    place.idem(&["show"]).expect_error(2, "required");
+    place
+        .idem(&["show", "letters.post"])
+        .expect_error(2, "required");
+    place
+        .idem(&on_letter("complete", &["--yes"]))
+        .expect_error(2, "--without-value");
+    place
+        .idem(&["--prefix", "a:", "list"])
+        .expect_error(1, "--prefix is for Redis");
+    place
+        .idem(&["--url", "postgres://me:secret@localhost/db", "list"])
+        .expect_error(1, "set IDEM_STORE_URL instead");
+    place
+        .idem(&["--url", "mongodb://localhost", "list"])
+        .expect_error(1, "there is no store for `mongodb:`");
+    place
+        .idem(&["list", "--after", "nonsense\u{1b}[2J"])
+        .expect_error(1, "cursor");
+    place.interrupted("order-1").await;
+    place
+        .idem(&on_letter("complete", &["--value", "sent", "--yes"]))
+        .expect_error(1, "not JSON");
+}
+
+#[tokio::test]
+async fn an_operator_who_decides_too_late_is_told_what_changed() {
+    let place = Place::sqlite().await;
+    let owner = place.interrupted("order-1").await;
+    // A terminal to ask on, from util-linux.
+    let idem = env!("CARGO_BIN_EXE_idem");
+    let mut asked = Command::new("script")
+        .args(["--quiet", "--return", "--command"])
+        .arg(format!("{idem} {}", on_letter("release", &[]).join(" ")))
+        .arg("/dev/null")
+        .env("IDEM_STORE_URL", &place.url)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut keys, mut screen) = (asked.stdin.take().unwrap(), asked.stdout.take().unwrap());
+    let mut seen = Vec::new();
+    while !seen.ends_with(b"[y/N] ") {
+        let mut byte = [0];
+        screen.read_exact(&mut byte).unwrap();
+        seen.extend(byte);
+    }
+    // Meanwhile the owner was only slow, and completes.
+    let completed = place.store.complete(&owner, &Outcome::Unrecorded).await;
+    assert_eq!(completed.unwrap(), FencedWrite::Applied);
+    keys.write_all(b"y\n").unwrap();
+    let mut rest = String::new();
+    screen.read_to_string(&mut rest).unwrap();
+    assert_eq!(asked.wait().unwrap().code(), Some(4), "{rest}");
+    assert!(rest.contains("no longer as it was shown"), "{rest}");
+    assert!(rest.contains("unrecorded"), "{rest}");
+}
+
+#[tokio::test]
+async fn a_store_that_is_not_there_is_said_to_be_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = Place {
+        url: format!("sqlite://{}/none/records.sqlite", folder.path().display()),
+        ..Place::sqlite().await
+    };
+    let ran = place.idem(&["list"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.err.starts_with("error: "), "{ran:?}");
+    assert!(!folder.path().join("none").exists());
+}
+
+#[tokio::test]
+async fn what_callers_wrote_cannot_change_the_terminal() {
+    let place = Place::sqlite().await;
+    let owner = place.claim("order-1", Duration::from_secs(600)).await;
+    let hostile = "\"\u{1b}[2J\u{202e}<script>\"";
+    let outcome = Outcome::Completed(Payload {
+        codec: "json/1".into(),
+        bytes: hostile.as_bytes().into(),
+    });
+    place.store.complete(&owner, &outcome).await.unwrap();
+    let ran = place
+        .idem(&on_letter("show", &["--payload"]))
+        .expect(0, &["\\u{1b}[2J\\u{202e}<script>"]);
+    assert!(!ran.out.contains('\u{1b}'), "{ran:?}");
+}
