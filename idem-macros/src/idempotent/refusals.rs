@@ -167,6 +167,7 @@ fn a_mistake_is_one_error_that_names_it() {
     let no_arguments = "async fn charge() -> Result<u64, Error> { Ok(3) }";
     let tuple = "async fn charge((a, b): (u8, u8), key: &str) -> Result<u8, Error> { Ok(a + b) }";
     let float = "async fn charge(key: &str, amount: f64) -> Result<u64, Error> { Ok(3) }";
+    let tuple_result = "async fn charge(key: &str) -> (u64, Error) { (3, Error) }";
     let long = format!("key = key, name = \"{}\"", "n".repeat(256));
     for (options, item, part) in [
         (
@@ -214,6 +215,14 @@ fn a_mistake_is_one_error_that_names_it() {
             CHARGE,
             "write `skip_all` instead",
         ),
+        (
+            "key = key, replay_err = matches!(error, E::A)",
+            CHARGE,
+            "a condition is its guard",
+        ),
+        ("key = key, replay_err = (_)", CHARGE, "matches every error"),
+        ("key = key, replay_err = &_", CHARGE, "matches every error"),
+        ("key = key", tuple_result, "must return a `Result`"),
         // An argument may be meant to be left out.
         ("key = key, skip = amount", float, "`skip"),
         ("key = key, fingerprint = ,", float, "fingerprint"),
@@ -223,6 +232,14 @@ fn a_mistake_is_one_error_that_names_it() {
         let is_named = one.is_some_and(|it| it.contains(&without_spaces(part)));
         assert!(is_named, "{options}: {found:#?}");
     }
+}
+
+#[test]
+fn only_the_output_of_a_future_is_taken_for_the_result() {
+    let stream = "fn charge(key: &str) -> impl Stream<Item = Result<u64, Error>> { pay(key) }";
+    let found = messages_of("key = key", stream);
+    let advice = without_spaces("write `async fn charge`");
+    assert!(found.iter().any(|it| it.ends_with(&advice)), "{found:#?}");
 }
 
 #[test]
@@ -239,6 +256,7 @@ fn what_only_looks_like_a_mistake_is_accepted() {
         (&long, CHARGE),
         ("key = key, scope = None", CHARGE),
         ("key = key, fingerprint = none", none),
+        ("key = key, fingerprint = REQUEST", CHARGE),
         ("key = key", tuple),
         ("key = key", json),
     ] {
