@@ -2,6 +2,8 @@
 
 mod book;
 mod clients;
+mod copy;
+mod mutation;
 mod packages;
 mod parts;
 mod prove;
@@ -48,6 +50,10 @@ Usage: cargo xtask <command>
                       Runs seeds of the simulator from N on all cores, for H hours, by default from 0 for three minutes.
                       --mutants instead applies each deliberate defect of the engine to a copy of the sources, and
                       runs seeds until one fails. docs/proof.md has the results
+  prove --mutation [AREA...] [--shard K/N]
+                      Changes one place of the sources at a time with cargo-mutants, in a copy, and runs the tests that
+                      should notice: in the areas of tests/mutation.toml, or only those named. --shard tests every N-th
+                      mutant of each area, from the K-th. Fails if a mutant survives that is not accepted there
   ci                  Runs lint, then test
 ";
 
@@ -86,6 +92,17 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
                 Long("seed") => prove.seed = args.value()?.parse()?,
                 Long("hours") => prove.hours = args.value()?.parse()?,
                 Long("mutants") => prove.mutants = true,
+                Long("mutation") => {
+                    prove.mutation.get_or_insert_default();
+                }
+                Long("shard") if prove.mutation.is_some() => {
+                    let shard = args.value()?.parse()?;
+                    prove.mutation.get_or_insert_default().shard = Some(shard);
+                }
+                Value(area) if prove.mutation.is_some() => {
+                    let area = area.string()?;
+                    prove.mutation.get_or_insert_default().areas.push(area);
+                }
                 Long("help") | Short('h') => return Ok(Command::Help),
                 other => return Err(other.unexpected().into()),
             }
@@ -241,6 +258,7 @@ fn features(metadata: &str, package: &str) -> anyhow::Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mutation::Mutation;
 
     fn parsed(args: &[&str]) -> Result<Command, String> {
         parse(args.iter().map(Into::into)).map_err(|error| error.to_string())
@@ -276,7 +294,19 @@ mod tests {
             Ok(Command::Prove(Prove {
                 seed: 7,
                 hours: 0.5,
-                mutants: true
+                mutants: true,
+                mutation: None
+            }))
+        );
+        let mutation = Mutation {
+            areas: vec!["batcher".to_owned()],
+            shard: Some("0/4".parse().expect("a shard")),
+        };
+        assert_eq!(
+            parsed(&["prove", "--mutation", "batcher", "--shard", "0/4"]),
+            Ok(Command::Prove(Prove {
+                mutation: Some(mutation),
+                ..Prove::default()
             }))
         );
         assert_eq!(parsed(&["lint", "--help"]), Ok(Command::Help));
@@ -296,6 +326,9 @@ mod tests {
             &["lint", "--", "test"],
             &["prove", "--hours"],
             &["prove", "x"],
+            &["prove", "--shard", "0/4"],
+            &["prove", "--mutation", "--shard", "4/4"],
+            &["prove", "x", "--mutation"],
             &["test", "--seed", "7"],
             &["servers", "--embedded"],
         ] {

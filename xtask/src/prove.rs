@@ -9,6 +9,8 @@ use anyhow::{Context as _, bail, ensure};
 use toml::Value;
 use xshell::cmd;
 
+use crate::copy::copy;
+use crate::mutation::{Mutation, mutation};
 use crate::run::Run;
 
 /// What to prove.
@@ -20,6 +22,8 @@ pub(crate) struct Prove {
     pub(crate) hours: f64,
     /// True to run the seeds on each defect of the engine instead.
     pub(crate) mutants: bool,
+    /// Mutation testing instead.
+    pub(crate) mutation: Option<Mutation>,
 }
 
 impl Default for Prove {
@@ -28,6 +32,7 @@ impl Default for Prove {
             seed: 0,
             hours: 0.05,
             mutants: false,
+            mutation: None,
         }
     }
 }
@@ -41,6 +46,9 @@ const SEEDS: u64 = 4000;
 pub(crate) fn prove(run: &mut Run, what: &Prove) -> anyhow::Result<()> {
     if what.mutants {
         return mutants(run);
+    }
+    if let Some(what) = &what.mutation {
+        return mutation(run, what);
     }
     let (cargo, seed, hours) = (run.cargo(), what.seed.to_string(), what.hours.to_string());
     run.step("simulation", |sh| {
@@ -110,22 +118,6 @@ fn mutants(run: &mut Run) -> anyhow::Result<()> {
     );
     if !survivors.is_empty() {
         bail!("not found in {SEEDS} seeds: {}", survivors.join(", "));
-    }
-    Ok(())
-}
-
-/// Copies the files that git knows. Files that have not changed keep their times, so that cargo need not compile them.
-fn copy(root: &Path, to: &Path, files: &str) -> anyhow::Result<()> {
-    for file in files.split('\0').filter(|file| !file.is_empty()) {
-        let (from, to) = (root.join(file), to.join(file));
-        // A deleted file is still listed until it is committed, and a link leads to a file that is copied itself.
-        let Ok(text) = fs::read(&from) else { continue };
-        if fs::read(&to).is_ok_and(|copied| copied == text) {
-            continue;
-        }
-        let folder = to.parent().context("a file has no folder")?;
-        fs::create_dir_all(folder)?;
-        fs::write(&to, text)?;
     }
     Ok(())
 }
