@@ -88,7 +88,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// A repeated takeover finds its own claim id RUNNING. It is granted with the same fencing token, and its lease is
     /// renewed. In every other case nothing is written and the current record is returned. If the record no longer
-    /// exists, this method behaves like [`claim`](Self::claim).
+    /// exists, this method behaves like [`claim`](Self::claim). The claim may be a second transition, after the one that
+    /// found no record.
     async fn take_over(
         &self,
         observed: &Observation,

@@ -96,10 +96,15 @@ pub(in crate::store) async fn take_over(
     observed: &Observation,
     request: &ClaimRequest,
 ) -> Result<ClaimOutcome, StoreError> {
-    match backend.try_take_over(observed, request).await? {
-        Some(answer) => Ok(answer),
-        None => claim(backend, request).await,
+    for _ in 0..MAX_CONFLICTS {
+        match backend.try_take_over(observed, request).await? {
+            // The lease lapsed, or an earlier try of this takeover arrived, between the write and the read.
+            Some(ClaimOutcome::Existing(record)) if request.may_take_over(observed, &record) => {}
+            Some(answer) => return Ok(answer),
+            None => return claim(backend, request).await,
+        }
     }
+    Err(too_many_conflicts())
 }
 
 /// Binds parameters 1 to 9: id, scope, operation, key, fingerprint, claim id, lease, retention, `on_crash`.
