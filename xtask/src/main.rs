@@ -46,10 +46,11 @@ Usage: cargo xtask <command>
                       right version, compiles it into `tools` there. `test docs` compiles the code of the book, and
                       `test tidy` checks its links
   bench               Runs the benchmarks, which print ratios to their baselines
-  prove [--seed N] [--hours H] [--mutants]
+  prove [--seed N] [--hours H] [--mutants | --histories]
                       Runs seeds of the simulator from N on all cores, for H hours, by default from 0 for three minutes.
                       --mutants instead applies each deliberate defect of the engine to a copy of the sources, and
-                      runs seeds until one fails. docs/proof.md has the results
+                      runs seeds until one fails. --histories instead compares every store with the reference:
+                      sequences of commands, and 10,000 contended histories. docs/proof.md has the results
   prove --mutation [AREA...] [--shard K/N]
                       Changes one place of the sources at a time with cargo-mutants, in a copy, and runs the tests that
                       should notice: in the areas of tests/mutation.toml, or only those named. --shard tests every N-th
@@ -103,6 +104,7 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
                     let area = area.string()?;
                     prove.mutation.get_or_insert_default().areas.push(area);
                 }
+                Long("histories") => prove.histories = true,
                 Long("help") | Short('h') => return Ok(Command::Help),
                 other => return Err(other.unexpected().into()),
             }
@@ -295,7 +297,14 @@ mod tests {
                 seed: 7,
                 hours: 0.5,
                 mutants: true,
-                mutation: None
+                ..Prove::default()
+            }))
+        );
+        assert_eq!(
+            parsed(&["prove", "--histories"]),
+            Ok(Command::Prove(Prove {
+                histories: true,
+                ..Prove::default()
             }))
         );
         let mutation = Mutation {

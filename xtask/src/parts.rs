@@ -137,6 +137,13 @@ pub(crate) const PARTS: &[Part] = &[
         lane: 1,
     },
     Part {
+        name: "histories",
+        about: "every store against the reference: sequences, contended histories, and defects that must be found",
+        work: package("idem-histories"),
+        needs: &[Postgres, MySql, Redis, RedisCluster, Programs],
+        lane: 1,
+    },
+    Part {
         name: "clients",
         about: "HTTP clients over a network that loses requests and replies",
         work: target(&["clients"]),
@@ -211,6 +218,7 @@ pub(crate) const AREAS: &[Area] = &[
         runs: &[
             ("integration", &["memory"]),
             ("conformance", &["memory::"]),
+            ("histories", &["memory"]),
             ("drops", &["memory::"]),
             ("crash", &["memory"]),
         ],
@@ -222,6 +230,7 @@ pub(crate) const AREAS: &[Area] = &[
         runs: &[
             ("integration", &["sqlite"]),
             ("conformance", &["sqlite"]),
+            ("histories", &["sqlite"]),
             ("drops", &["sqlite::"]),
             ("clients", &["sqlite"]),
             ("crash", &["sqlite"]),
@@ -234,6 +243,7 @@ pub(crate) const AREAS: &[Area] = &[
         runs: &[
             ("integration", &["postgres", "--skip", "redis"]),
             ("conformance", &["postgres::"]),
+            ("histories", &["postgres"]),
             ("drops", &["postgres::"]),
             ("clients", &["postgres"]),
             ("crash", &["postgres"]),
@@ -246,6 +256,7 @@ pub(crate) const AREAS: &[Area] = &[
         runs: &[
             ("integration", &["mysql", "maria_db", "mariadb"]),
             ("conformance", &["mysql::"]),
+            ("histories", &["mysql"]),
             ("drops", &["mysql::"]),
             ("crash", &["mariadb"]),
         ],
@@ -260,6 +271,7 @@ pub(crate) const AREAS: &[Area] = &[
                 &["redis", "--skip", "cluster", "--skip", "postgres"],
             ),
             ("conformance", &["redis::"]),
+            ("histories", &["redis", "--skip", "cluster"]),
             ("drops", &["redis::"]),
             ("crash", &["redis"]),
         ],
@@ -271,6 +283,7 @@ pub(crate) const AREAS: &[Area] = &[
         runs: &[
             ("integration", &["cluster"]),
             ("conformance", &["redis_cluster::"]),
+            ("histories", &["cluster"]),
             ("drops", &["redis_cluster::"]),
             ("crash", &["redis-cluster"]),
         ],
@@ -574,7 +587,14 @@ mod tests {
         let names: Vec<_> = runs.iter().map(|(part, _)| part.name).collect();
         assert_eq!(
             names,
-            ["integration", "conformance", "drops", "crash", "docs"]
+            [
+                "integration",
+                "conformance",
+                "histories",
+                "drops",
+                "crash",
+                "docs"
+            ]
         );
         assert_eq!(needs, [Redis]);
         let error = chosen(&["redis", "reddis"]).expect_err("a typing error");

@@ -1,4 +1,4 @@
-//! `cargo xtask prove`: many seeds of the simulator, or its defects of the engine.
+//! `cargo xtask prove`: many seeds of the simulator, its defects of the engine, or histories of the stores.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,6 +24,8 @@ pub(crate) struct Prove {
     pub(crate) mutants: bool,
     /// Mutation testing instead.
     pub(crate) mutation: Option<Mutation>,
+    /// True to compare the stores with the reference instead: sequences, and contended histories.
+    pub(crate) histories: bool,
 }
 
 impl Default for Prove {
@@ -33,6 +35,7 @@ impl Default for Prove {
             hours: 0.05,
             mutants: false,
             mutation: None,
+            histories: false,
         }
     }
 }
@@ -50,6 +53,9 @@ pub(crate) fn prove(run: &mut Run, what: &Prove) -> anyhow::Result<()> {
     if let Some(what) = &what.mutation {
         return mutation(run, what);
     }
+    if what.histories {
+        return histories(run, what.seed);
+    }
     let (cargo, seed, hours) = (run.cargo(), what.seed.to_string(), what.hours.to_string());
     run.step("simulation", |sh| {
         let seeds = cmd!(
@@ -57,6 +63,14 @@ pub(crate) fn prove(run: &mut Run, what: &Prove) -> anyhow::Result<()> {
             "{cargo} run -q -p idem-sim -- --first {seed} --hours {hours}"
         );
         Ok(seeds.run()?)
+    })
+}
+
+/// Compares every store with the reference, on private servers, and shows a progress bar.
+fn histories(run: &mut Run, seed: u64) -> anyhow::Result<()> {
+    let (cargo, seed) = (run.cargo(), seed.to_string());
+    run.step("histories", |sh| {
+        Ok(cmd!(sh, "{cargo} run -q -p idem-histories -- --seed {seed}").run()?)
     })
 }
 

@@ -1,0 +1,207 @@
+//! Checks sequences of commands and contended histories of every store, with a progress bar.
+//!
+//! `idem-histories [--store NAME]... [--records N] [--sequences N] [--seed N]`
+
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use idem_histories::failover;
+use idem_histories::places::{Name, Place};
+use idem_histories::round::{self, Faults, Round};
+use idem_histories::sequence::{Search, search};
+use lexopt::prelude::{Long, ValueExt as _};
+use tokio::runtime::Runtime;
+
+/// Pause between two kills of a server.
+const KILLS: Duration = Duration::from_secs(4);
+/// Records for which clients contend during one failover.
+const RECORDS_OF_FAILOVER: u64 = 200;
+
+/// What to check.
+struct Options {
+    stores: Vec<Name>,
+    records: u64,
+    sequences: u32,
+    seed: u64,
+}
+
+fn main() -> ExitCode {
+    match options().and_then(|options| prove(&options)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("idem-histories: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn options() -> anyhow::Result<Options> {
+    let mut options = Options {
+        stores: Vec::new(),
+        records: 10_000,
+        sequences: 2000,
+        seed: 0,
+    };
+    let mut args = lexopt::Parser::from_env();
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("store") => {
+                let name = args.value()?.string()?;
+                let named = Name::named(&name);
+                let store = named.with_context(|| format!("there is no store {name:?}"))?;
+                options.stores.push(store);
+            }
+            Long("records") => options.records = args.value()?.parse()?,
+            Long("sequences") => options.sequences = args.value()?.parse()?,
+            Long("seed") => options.seed = args.value()?.parse()?,
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    if options.stores.is_empty() {
+        options.stores = Name::ALL.to_vec();
+    }
+    Ok(options)
+}
+
+/// Runs everything. Returns true if nothing is wrong.
+fn prove(options: &Options) -> anyhow::Result<bool> {
+    let runtime = Runtime::new()?;
+    let mut is_clean = true;
+    for name in &options.stores {
+        is_clean &= prove_sequences(&runtime, *name, options)?;
+        let is_served = !matches!(name, Name::Memory | Name::Sqlite);
+        let calm = if is_served {
+            options.records / 5
+        } else {
+            options.records
+        };
+        is_clean &= prove_histories(&runtime, *name, options, Faults::None, calm)?;
+        if is_served {
+            let faults = Faults::LossesAndKills(KILLS);
+            is_clean &= prove_histories(&runtime, *name, options, faults, options.records)?;
+        }
+        if *name == Name::Redis {
+            is_clean &= prove_failovers(&runtime, options)?;
+        }
+    }
+    Ok(is_clean)
+}
+
+fn prove_sequences(runtime: &Runtime, name: Name, options: &Options) -> anyhow::Result<bool> {
+    let begun = Instant::now();
+    let folder = tempfile::tempdir()?;
+    let place = runtime.block_on(Place::open(name, folder.path()))?;
+    let settings = Search {
+        cases: options.sequences,
+        seed: options.seed,
+        persists: true,
+    };
+    let found = search(runtime, &*place.direct, place.clock, settings);
+    let took = begun.elapsed().as_secs_f64();
+    match found {
+        Ok(()) => {
+            let cases = options.sequences;
+            println!("{name}: {cases} sequences in {took:.0} s, no difference");
+            Ok(true)
+        }
+        Err(difference) => {
+            println!("{name}: a sequence differs from the reference\n{difference}");
+            Ok(false)
+        }
+    }
+}
+
+fn prove_histories(
+    runtime: &Runtime,
+    name: Name,
+    options: &Options,
+    faults: Faults,
+    records: u64,
+) -> anyhow::Result<bool> {
+    let begun = Instant::now();
+    let round = Round {
+        name,
+        records,
+        seed: options.seed,
+        faults,
+    };
+    let report = runtime.block_on(round::run(&round, |report| {
+        show(name, "histories", report.contended, records);
+    }))?;
+    end_progress();
+    let took = begun.elapsed().as_secs_f64();
+    println!(
+        "{name}: {} histories in {took:.0} s, {} of them contended, with {} requests, {} without an answer, \
+         {} kills; {} with an allowance, {} rejected, {} not checked because the clock was set",
+        report.records,
+        report.contended,
+        report.requests,
+        report.open,
+        report.kills,
+        report.allowed,
+        report.rejected.len(),
+        report.unchecked,
+    );
+    print_all(&report.rejected, &report.unexpected);
+    Ok(report.is_clean())
+}
+
+fn prove_failovers(runtime: &Runtime, options: &Options) -> anyhow::Result<bool> {
+    let begun = Instant::now();
+    let mut all = failover::Report::default();
+    while all.contended < options.records / 5 && all.is_clean() {
+        let seed = options.seed.wrapping_add(all.records);
+        all.merge(runtime.block_on(failover::run(RECORDS_OF_FAILOVER, seed))?);
+        show(Name::Redis, "failovers", all.contended, options.records / 5);
+    }
+    end_progress();
+    println!(
+        "redis: {} failovers in {:.0} s, {} histories, {} of them contended; {} lost their last transitions as \
+         documented, {} lost nothing; {} rejected",
+        all.failovers,
+        begun.elapsed().as_secs_f64(),
+        all.records,
+        all.contended,
+        all.lost,
+        all.intact,
+        all.rejected.len(),
+    );
+    print_all(&all.rejected, &all.unexpected);
+    Ok(all.is_clean())
+}
+
+fn print_all(rejected: &[String], unexpected: &[String]) {
+    for history in rejected {
+        println!("\n{history}");
+    }
+    for error in unexpected {
+        println!("not retryable: {error}");
+    }
+}
+
+/// Draws the progress bar, if there is a terminal.
+fn show(name: Name, what: &str, done: u64, all: u64) {
+    let mut out = std::io::stderr();
+    if !out.is_terminal() {
+        return;
+    }
+    let part = (done as f64 / all.max(1) as f64).min(1.0);
+    let filled = (part * 40.0) as usize;
+    let bar = format!("{}{}", "#".repeat(filled), ".".repeat(40 - filled));
+    // A bar that cannot be drawn is no reason to stop.
+    let _ = write!(
+        out,
+        "\r[{bar}] {:>3.0} %  {name}, {done} {what}",
+        part * 100.0
+    );
+    let _ = out.flush();
+}
+
+fn end_progress() {
+    if std::io::stderr().is_terminal() {
+        eprintln!();
+    }
+}

@@ -1,0 +1,33 @@
+//! What a record may be, as far as its answers tell.
+
+use std::hash::{Hash, Hasher};
+
+use idem_store::record::Timestamp;
+
+use crate::reference::Cell;
+
+/// Limits of the store's clock during a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Earliest time.
+    pub from: Timestamp,
+    /// Latest time.
+    pub to: Timestamp,
+}
+
+/// Possible states of a record that differ in times and fencing tokens only, by their earliest and their latest one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Possible {
+    pub(crate) early: Cell,
+    pub(crate) late: Cell,
+}
+
+impl Hash for Possible {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        for cell in [&self.early, &self.late] {
+            let Some(record) = &cell.record else { continue };
+            (record.state, record.claim_id, record.attempt).hash(hasher);
+            (record.fencing_token, record.lease_until, record.ended_at).hash(hasher);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! A round: clients contend for many records of one store, under faults, and the checker sees every history.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use idem_servers::Server;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::checker::{Allowed, Verdict, check};
+use crate::clients::{Contended, Pace, Rng, Subject, contend};
+use crate::history::{Clock, History};
+use crate::places::{Name, Place};
+use crate::purges::Purges;
+
+/// Number of records for which clients contend at the same time.
+const AT_ONCE: usize = 24;
+/// Percentage of replies that the proxy loses.
+const LOST: u8 = 1;
+/// Largest change of the wall clock during a history, beyond which the history is not checked.
+const STEADY: Duration = Duration::from_millis(1);
+
+/// What a round does.
+#[derive(Debug, Clone)]
+pub struct Round {
+    /// The store.
+    pub name: Name,
+    /// Number of contended records to check.
+    pub records: u64,
+    /// First seed: each record has one.
+    pub seed: u64,
+    /// What the server does to its clients.
+    pub faults: Faults,
+}
+
+/// What the server does to its clients. Clients drop their own requests in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Faults {
+    /// Nothing.
+    None,
+    /// Replies are lost, and the server is killed again and again after this pause.
+    LossesAndKills(Duration),
+}
+
+/// What a round has seen.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Histories that the checker has decided.
+    pub records: u64,
+    /// Those in which requests of several clients were under way at the same moment.
+    pub contended: u64,
+    /// Requests.
+    pub requests: u64,
+    /// Requests that were never answered: lost, dropped, or under way when the server was killed.
+    pub open: u64,
+    /// Histories that were accepted only with what the store is [allowed](Allowed) beside the reference.
+    pub allowed: u64,
+    /// Times that the server was killed.
+    pub kills: u64,
+    /// Histories that were not checked, because somebody set the clock meanwhile.
+    pub unchecked: u64,
+    /// Histories that the checker did not accept, as texts.
+    pub rejected: Vec<String>,
+    /// Errors that no caller could retry.
+    pub unexpected: Vec<String>,
+}
+
+impl Report {
+    /// Returns true if nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.rejected.is_empty() && self.unexpected.is_empty()
+    }
+
+    fn add(&mut self, checked: Checked) {
+        let Checked {
+            history,
+            unexpected,
+            verdict,
+            needs_allowance,
+            seed,
+        } = checked;
+        self.unexpected.extend(unexpected);
+        let Some(verdict) = verdict else {
+            self.unchecked += 1;
+            return;
+        };
+        self.records += 1;
+        self.contended += u64::from(history.is_contended());
+        self.requests += history.events.iter().filter(|it| it.is_request()).count() as u64;
+        self.open += history.open() as u64;
+        self.allowed += u64::from(needs_allowance);
+        if verdict != Verdict::Accepted {
+            self.rejected
+                .push(format!("{verdict:?}, seed {seed}:\n{history}"));
+        }
+    }
+}
+
+/// A history with its verdict; without one if the clock was set meanwhile.
+struct Checked {
+    seed: u64,
+    history: History,
+    unexpected: Vec<String>,
+    verdict: Option<Verdict>,
+    needs_allowance: bool,
+}
+
+/// Runs a round, and calls `progress` after each history.
+///
+/// # Errors
+/// The server did not start or did not come back, or a task failed.
+///
+/// # Cancel safety
+/// If the future is dropped, the round ends, and its server stops.
+pub async fn run(round: &Round, progress: impl Fn(&Report)) -> anyhow::Result<Report> {
+    let folder = tempfile::tempdir()?;
+    let place = Place::open(round.name, folder.path()).await?;
+    let (up, is_up) = watch::channel(true);
+    let (kills, purges) = (Arc::<AtomicU64>::default(), Purges::default());
+    let mut background = JoinSet::new();
+    let purging = purges.clone();
+    background.spawn(purging.run(place.direct, place.clock, is_up.clone()));
+    let allowed = allowed(round.name, round.faults);
+    if let (Some((server, proxy)), Faults::LossesAndKills(pause)) = (&place.server, round.faults) {
+        proxy.lose_replies(LOST);
+        let server = Arc::clone(server);
+        background.spawn(kill_again_and_again(
+            server,
+            up.clone(),
+            pause,
+            kills.clone(),
+        ));
+    }
+    let subject = Subject {
+        stores: place.stores,
+        clock: place.clock,
+        is_up,
+        purges,
+    };
+    let mut report = tokio::select! {
+        report = contests(round, &subject, allowed, progress) => report?,
+        Some(ended) = background.join_next() => {
+            ended??;
+            bail!("the purges or the kills ended before the round");
+        }
+    };
+    report.kills = kills.load(Ordering::SeqCst);
+    Ok(report)
+}
+
+/// What a store may do beyond the reference.
+fn allowed(name: Name, faults: Faults) -> Allowed {
+    let is_sql = matches!(name, Name::Sqlite | Name::Postgres | Name::MariaDb);
+    Allowed {
+        // Requests of a batch that got no answer are sent again, one by one. MariaDB reads in a second statement whether
+        // an update granted the claim, and begins again if the record has changed meanwhile.
+        repetitions: is_sql && faults != Faults::None || name == Name::MariaDb,
+        late_claims: is_sql,
+        losses: false,
+    }
+}
+
+/// Kills the server, and starts it again.
+async fn kill_again_and_again(
+    server: Arc<Server>,
+    up: watch::Sender<bool>,
+    pause: Duration,
+    kills: Arc<AtomicU64>,
+) -> anyhow::Result<()> {
+    loop {
+        tokio::time::sleep(pause).await;
+        let server = Arc::clone(&server);
+        up.send_replace(false);
+        tokio::task::spawn_blocking(move || {
+            server.kill()?;
+            server.restart()
+        })
+        .await??;
+        kills.fetch_add(1, Ordering::SeqCst);
+        up.send_replace(true);
+    }
+}
+
+/// Lets clients contend for one record after the other, several at the same time, and checks the histories.
+async fn contests(
+    round: &Round,
+    subject: &Subject,
+    allowed: Allowed,
+    progress: impl Fn(&Report),
+) -> anyhow::Result<Report> {
+    let mut seeds = round.seed..;
+    let mut report = Report::default();
+    let mut running = JoinSet::new();
+    while report.contended < round.records && report.is_clean() {
+        ensure!(
+            report.records + report.unchecked < round.records * 2 + 100,
+            "too few records were contended for: {report:?}"
+        );
+        while running.len() < AT_ONCE
+            && let Some(seed) = seeds.next()
+        {
+            let way = if round.name == Name::Memory { 2000 } else { 0 };
+            running.spawn(contest(subject.clone(), seed, way, allowed));
+        }
+        if let Some(checked) = running.join_next().await {
+            report.add(checked?);
+            progress(&report);
+        }
+    }
+    Ok(report)
+}
+
+/// Lets clients contend for the record of a seed, and checks the history.
+async fn contest(subject: Subject, seed: u64, way: u64, allowed: Allowed) -> Checked {
+    let mut rng = Rng::new(seed);
+    let pace = Pace {
+        clients: 2 + rng.below(4) as usize,
+        requests: 4 + rng.below(5),
+        pause: rng.below(8),
+        dropped: 0.03,
+        way,
+    };
+    let watched = Clock::wall();
+    let key = format!("record-{seed}");
+    let Contended {
+        history,
+        unexpected,
+    } = contend(&subject, &key, rng.number(), &pace).await;
+    let is_steady = watched.drift() < STEADY;
+    let judged = tokio::task::spawn_blocking(move || {
+        // The allowances multiply what there is to search, and few histories need them.
+        let strictly = is_steady.then(|| check(&history, Allowed::default()));
+        let verdict = match strictly {
+            Some(Verdict::Rejected) if allowed != Allowed::default() => {
+                Some(check(&history, allowed))
+            }
+            _ => strictly,
+        };
+        (history, verdict, verdict != strictly)
+    });
+    match judged.await {
+        Ok((history, verdict, needs_allowance)) => Checked {
+            seed,
+            history,
+            unexpected,
+            verdict,
+            needs_allowance,
+        },
+        Err(error) => Checked {
+            seed,
+            history: History::default(),
+            unexpected: vec![format!("the checker failed: {error}")],
+            verdict: Some(Verdict::Undecided),
+            needs_allowance: false,
+        },
+    }
+}

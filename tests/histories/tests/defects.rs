@@ -1,0 +1,240 @@
+//! The checker must reject: stores with deliberate defects, and accepted histories with one changed answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem_histories::checker::{Allowed, Verdict, check};
+use idem_histories::clients::{Contended, Pace, Subject, contend};
+use idem_histories::defects::{Defect, ReferenceStore};
+use idem_histories::history::{Clock, History, What};
+use idem_histories::places;
+use idem_histories::purges::Purges;
+use idem_histories::request::{Answer, Request};
+use idem_runtime::State;
+use idem_runtime::record::{FencingToken, Timestamp};
+use idem_runtime::store::{ClaimOutcome, FencedWrite, Resolved, Store};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Records for which clients contend at the same time.
+const AT_ONCE: u64 = 16;
+/// Most histories until a defect is found.
+const HISTORIES: u64 = 1600;
+
+fn pace() -> Pace {
+    Pace {
+        clients: 4,
+        requests: 8,
+        pause: 4,
+        dropped: 0.02,
+        way: 1000,
+    }
+}
+
+/// Histories of a store, with their seeds.
+async fn histories(store: Arc<dyn Store>, clock: Clock, first: u64) -> Vec<(u64, History)> {
+    let (up, is_up) = watch::channel(true);
+    let purges = Purges::default();
+    let subject = Subject {
+        stores: vec![Arc::clone(&store)],
+        clock,
+        is_up: is_up.clone(),
+        purges: purges.clone(),
+    };
+    let mut purging = JoinSet::new();
+    purging.spawn(purges.run(store, clock, is_up));
+    let mut contests = JoinSet::new();
+    for seed in first..first + AT_ONCE {
+        let subject = subject.clone();
+        contests.spawn(async move {
+            let Contended {
+                history,
+                unexpected,
+            } = contend(&subject, &format!("record-{seed}"), seed, &pace()).await;
+            assert!(unexpected.is_empty(), "{unexpected:?}");
+            (seed, history)
+        });
+    }
+    let histories = contests.join_all().await;
+    drop(up);
+    histories
+}
+
+/// The number of histories that were accepted before the first one that was not.
+async fn accepted_before_rejected(defect: Option<Defect>, limit: u64) -> Option<u64> {
+    for first in (0..limit).step_by(AT_ONCE as usize) {
+        let clock = Clock::wall();
+        let store = Arc::new(ReferenceStore::new(defect, clock));
+        let histories = histories(store, clock, first).await;
+        for (seed, history) in histories {
+            if check(&history, Allowed::default()) != Verdict::Accepted {
+                return Some(seed);
+            }
+        }
+    }
+    None
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_without_defects_is_accepted() {
+    let rejected = accepted_before_rejected(None, 10 * AT_ONCE).await;
+    assert_eq!(rejected, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_defect_of_a_store_is_rejected() {
+    for defect in Defect::ALL {
+        // Clients of these histories send no recovery inputs.
+        if defect == Defect::RecoversTwice {
+            continue;
+        }
+        let found = accepted_before_rejected(Some(defect), HISTORIES).await;
+        println!("{defect:?}: {found:?}");
+        assert!(found.is_some(), "{defect:?} is not found");
+    }
+}
+
+/// A change of the answer that matches: what the store said would be wrong.
+type Change = fn(&mut Answer) -> bool;
+
+/// Changes of one answer, each of which makes a history impossible.
+const CHANGES: [(&str, Change); 8] = [
+    ("a refused write is acknowledged", |answer| {
+        replace(answer, |it| {
+            matches!(it, Answer::Write(FencedWrite::Fenced))
+                .then_some(Answer::Write(FencedWrite::Applied))
+        })
+    }),
+    ("a stale resolution is acknowledged", |answer| {
+        replace(answer, |it| {
+            matches!(it, Answer::Resolved(Resolved::Stale))
+                .then_some(Answer::Resolved(Resolved::Done))
+        })
+    }),
+    ("a record is not there", |answer| {
+        replace(answer, |it| {
+            matches!(it, Answer::Record(Some(_))).then_some(Answer::Record(None))
+        })
+    }),
+    (
+        "a claim gets an earlier fencing token",
+        |answer| match answer {
+            Answer::Claim(ClaimOutcome::Granted(granted)) => {
+                let earlier = granted.fencing_token.number() - 10_000_000;
+                granted.fencing_token = FencingToken::from_number(earlier);
+                true
+            }
+            _ => false,
+        },
+    ),
+    ("a claim counts one more attempt", |answer| match answer {
+        Answer::Claim(ClaimOutcome::Granted(granted)) => {
+            granted.attempt += 1;
+            true
+        }
+        _ => false,
+    }),
+    ("an outcome is another one", |answer| match answer {
+        Answer::Record(Some(record)) if record.state == State::Completed => {
+            record.state = State::Failed;
+            true
+        }
+        _ => false,
+    }),
+    ("a lease ends later", |answer| match answer {
+        Answer::Record(Some(record)) | Answer::Claim(ClaimOutcome::Existing(record)) => {
+            record.lease_until = record.lease_until.after(Duration::from_secs(100));
+            true
+        }
+        _ => false,
+    }),
+    ("the store's clock is another one", |answer| match answer {
+        Answer::Record(Some(record)) => {
+            let earlier = record.read_at.as_micros() - 60_000_000;
+            record.read_at = Timestamp::from_micros(earlier);
+            true
+        }
+        _ => false,
+    }),
+];
+
+fn replace(answer: &mut Answer, with: impl Fn(&Answer) -> Option<Answer>) -> bool {
+    match with(answer) {
+        Some(other) => {
+            *answer = other;
+            true
+        }
+        None => false,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_accepted_history_with_one_changed_answer_is_rejected() {
+    let mut rejected = [0; CHANGES.len()];
+    for first in (0..10 * AT_ONCE).step_by(AT_ONCE as usize) {
+        let (store, clock) = places::memory();
+        for (seed, history) in histories(Arc::new(store), clock, first).await {
+            assert_eq!(
+                check(&history, Allowed::default()),
+                Verdict::Accepted,
+                "{seed}"
+            );
+            for (number, (_, change)) in CHANGES.iter().enumerate() {
+                let mut changed = history.clone();
+                let mut answers = changed
+                    .events
+                    .iter_mut()
+                    .filter_map(|it| it.answer.as_mut());
+                if answers.any(change) && check(&changed, Allowed::default()) == Verdict::Rejected {
+                    rejected[number] += 1;
+                }
+            }
+        }
+        if rejected.iter().all(|times| *times > 5) {
+            return;
+        }
+    }
+    for ((name, _), times) in CHANGES.iter().zip(rejected) {
+        assert!(times > 5, "{name}: rejected {times} times");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acknowledged_write_that_is_missing_is_rejected() {
+    let mut rejected = 0;
+    for first in (0..10 * AT_ONCE).step_by(AT_ONCE as usize) {
+        let (store, clock) = places::memory();
+        for (_, history) in histories(Arc::new(store), clock, first).await {
+            let lost = history.events.iter().rposition(|event| {
+                let What::Request(Request::Complete(..)) = event.what else {
+                    return false;
+                };
+                matches!(event.answer, Some(Answer::Write(FencedWrite::Applied)))
+            });
+            let Some(lost) = lost else { continue };
+            let mut without = history.clone();
+            without.events.remove(lost);
+            rejected += u64::from(check(&without, Allowed::default()) == Verdict::Rejected);
+        }
+    }
+    assert!(rejected > 10, "rejected {rejected} times");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_of_answers_that_time_forbids_is_rejected() {
+    let (store, clock) = places::memory();
+    let histories = histories(Arc::new(store), clock, 0).await;
+    let mut rejected = 0;
+    for (_, mut history) in histories {
+        // The first read of a record happens before everything else.
+        let read = history
+            .events
+            .iter()
+            .position(|event| matches!(event.answer, Some(Answer::Record(Some(_)))));
+        let Some(read) = read else { continue };
+        let event = &mut history.events[read];
+        (event.sent, event.answered) = (-2, Some(-1));
+        rejected += u64::from(check(&history, Allowed::default()) == Verdict::Rejected);
+    }
+    assert!(rejected > 5, "rejected {rejected} times");
+}

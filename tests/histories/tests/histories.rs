@@ -1,0 +1,74 @@
+//! Contended histories: a short round on every store, and failovers of Redis.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a panic fails the test that it happens in"
+)]
+
+use std::time::Duration;
+
+use idem_histories::failover;
+use idem_histories::places::Name;
+use idem_histories::round::{self, Faults, Round};
+
+/// Contended records of each store in the round that runs with all tests.
+const RECORDS: u64 = 120;
+
+/// Pause between two kills of the server.
+const KILLS: Duration = Duration::from_millis(1500);
+
+async fn is_linearizable(name: Name) {
+    let kills = Faults::LossesAndKills(KILLS);
+    let rounds: &[(Faults, u64)] = match name {
+        Name::Memory | Name::Sqlite => &[(Faults::None, RECORDS)],
+        _ => &[(Faults::None, RECORDS / 3), (kills, RECORDS)],
+    };
+    for (faults, records) in rounds.iter().copied() {
+        let round = Round {
+            name,
+            records,
+            seed: 1,
+            faults,
+        };
+        let report = round::run(&round, |_| {}).await.unwrap();
+        assert!(report.is_clean(), "{}", report.rejected.join("\n"));
+        assert!(report.contended >= records, "{report:?}");
+        assert!(report.open > 0, "{report:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_memory_store_is_linearizable() {
+    is_linearizable(Name::Memory).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sqlite_store_is_linearizable() {
+    is_linearizable(Name::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn the_postgres_store_is_linearizable() {
+    is_linearizable(Name::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MariaDB: cargo xtask test runs it"]
+async fn the_mysql_store_is_linearizable() {
+    is_linearizable(Name::MariaDb).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn the_redis_store_is_linearizable() {
+    is_linearizable(Name::Redis).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn a_failover_of_redis_loses_the_last_transitions_and_nothing_else() {
+    let report = failover::run(100, 1).await.unwrap();
+    assert!(report.is_clean(), "{}", report.rejected.join("\n"));
+    assert!(report.lost > 0 && report.intact > 0, "{report:?}");
+}

@@ -1,0 +1,217 @@
+//! Sequences of commands, compared with the reference: fixed seeds on every store, and defects that must be found.
+//!
+//! `IDEM_SEQUENCES` sets the number of sequences, and `IDEM_SEED` their seed.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a panic fails the test that it happens in"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem_histories::command::Command;
+use idem_histories::defects::{Defect, ReferenceStore};
+use idem_histories::history::Clock;
+use idem_histories::places;
+use idem_histories::sequence::{Difference, Search, search};
+use idem_runtime::record::{ClaimId, Digest};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest};
+use idem_runtime::{
+    Identity, Key, MySqlStore, OnCrash, Operation, PostgresStore, RecordId, RedisStore, Scope,
+    SqliteStore, Store,
+};
+use idem_tests::backends;
+use tokio::runtime::Runtime;
+
+/// Sequences on each store.
+const CASES: u32 = 60;
+/// Sequences within which each defect is found.
+const CASES_OF_DEFECT: u32 = 2000;
+
+fn number(variable: &str) -> Option<u64> {
+    let value = std::env::var(variable).ok()?;
+    Some(value.parse().expect("the variable is a number"))
+}
+
+/// Runs the fixed seeds, or those of the environment.
+#[track_caller]
+fn agrees(runtime: &Runtime, store: &dyn Store, clock: Clock) {
+    let cases = number("IDEM_SEQUENCES").map_or(CASES, |cases| cases as u32);
+    let seed = number("IDEM_SEED").unwrap_or(1);
+    let settings = Search {
+        cases,
+        seed,
+        persists: true,
+    };
+    if let Err(difference) = search(runtime, store, clock, settings) {
+        panic!("the store differs from the reference:\n{difference}");
+    }
+}
+
+#[test]
+fn the_memory_store_agrees() {
+    let runtime = Runtime::new().unwrap();
+    let (store, clock) = places::memory();
+    agrees(&runtime, &store, clock);
+}
+
+#[test]
+fn the_sqlite_store_agrees() {
+    let runtime = Runtime::new().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(folder.path().join("records.sqlite"));
+    let store = runtime.block_on(store).unwrap();
+    agrees(&runtime, &store, Clock::wall());
+}
+
+#[test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+fn the_postgres_store_agrees() {
+    let runtime = Runtime::new().unwrap();
+    let store = runtime.block_on(async {
+        let store = PostgresStore::new(backends::postgres().await.unwrap());
+        store.migrate().await.unwrap();
+        store
+    });
+    agrees(&runtime, &store, Clock::wall());
+}
+
+#[test]
+#[ignore = "needs MariaDB: cargo xtask test runs it"]
+fn the_mysql_store_agrees() {
+    let runtime = Runtime::new().unwrap();
+    let store = runtime.block_on(async {
+        let store = MySqlStore::new(backends::mysql().await.unwrap());
+        store.migrate().await.unwrap();
+        store
+    });
+    agrees(&runtime, &store, Clock::wall());
+}
+
+#[test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+fn the_redis_store_agrees() {
+    let runtime = Runtime::new().unwrap();
+    let store = runtime.block_on(async {
+        let keys = backends::redis().await.unwrap();
+        let connection = keys.client.get_connection_manager().await.unwrap();
+        RedisStore::new(connection)
+            .with_prefix(&keys.prefix)
+            .unwrap()
+    });
+    agrees(&runtime, &store, Clock::wall());
+}
+
+#[test]
+#[ignore = "needs a Redis Cluster: cargo xtask test runs it"]
+fn the_redis_store_on_a_cluster_agrees() {
+    let runtime = Runtime::new().unwrap();
+    let store = runtime.block_on(async {
+        let keys = backends::redis_cluster().await.unwrap();
+        let connection = keys.client.get_async_connection().await.unwrap();
+        RedisStore::new(connection)
+            .with_prefix(&keys.prefix)
+            .unwrap()
+    });
+    agrees(&runtime, &store, Clock::wall());
+}
+
+#[test]
+fn the_reference_as_a_store_agrees() {
+    let runtime = Runtime::new().unwrap();
+    let clock = Clock::by_hand();
+    agrees(&runtime, &ReferenceStore::new(None, clock), clock);
+}
+
+/// The difference that a defect makes.
+fn difference(runtime: &Runtime, defect: Defect) -> Option<Difference> {
+    let clock = Clock::by_hand();
+    let store = ReferenceStore::new(Some(defect), clock);
+    let settings = Search {
+        cases: CASES_OF_DEFECT,
+        seed: 1,
+        persists: false,
+    };
+    search(runtime, &store, clock, settings).err()
+}
+
+#[test]
+fn each_defect_is_found_and_its_sequence_is_short() {
+    let runtime = Arc::new(Runtime::new().unwrap());
+    std::thread::scope(|scope| {
+        for defect in Defect::ALL {
+            // One command after the other loses no update.
+            if defect == Defect::LosesUpdates {
+                continue;
+            }
+            let runtime = Arc::clone(&runtime);
+            scope.spawn(move || {
+                let found = difference(&runtime, defect);
+                let found = found.unwrap_or_else(|| panic!("{defect:?} is not found"));
+                println!("{defect:?}:\n{found}\n");
+                let commands = &found.commands;
+                assert!((1..=8).contains(&commands.len()), "{defect:?}:\n{found}");
+            });
+        }
+    });
+}
+
+#[test]
+fn a_lost_comparison_shrinks_to_a_claim_its_end_and_a_takeover() {
+    let runtime = Runtime::new().unwrap();
+    let found = difference(&runtime, Defect::CompletesWithoutFencing).expect("it is found");
+    let [first, .., last] = &found.commands[..] else {
+        panic!("one command shows nothing:\n{found}");
+    };
+    assert!(matches!(first, Command::Claim(..)), "{found}");
+    assert!(matches!(last, Command::Complete(..)), "{found}");
+    assert!(
+        found.to_string().contains("reference: Write(Fenced)"),
+        "{found}"
+    );
+}
+
+/// SQLite writes and reads in two statements. The lease may lapse between them, and the answer would then be a record
+/// that the takeover should have got.
+#[test]
+fn a_takeover_is_refused_only_while_the_sqlite_record_has_an_owner() {
+    let runtime = Runtime::new().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    runtime.block_on(async {
+        let store = SqliteStore::open(folder.path().join("records.sqlite"));
+        let store = store.await.unwrap();
+        let mut refused = 0;
+        for number in 0..200_u8 {
+            let claim = claim(number, 0);
+            store.claim(&claim).await.unwrap();
+            let observed = store.get(&claim.id).await.unwrap().unwrap().observation();
+            let duplicate = self::claim(number, 1);
+            while let ClaimOutcome::Existing(record) =
+                store.take_over(&observed, &duplicate).await.unwrap()
+            {
+                refused += 1;
+                assert!(!duplicate.may_take_over(&observed, &record), "{record:?}");
+            }
+        }
+        assert!(refused > 0, "no takeover came before the end of the lease");
+    });
+}
+
+/// A claim with a lease of two milliseconds.
+fn claim(number: u8, claim_id: u8) -> ClaimRequest {
+    let identity = Identity {
+        scope: Scope::none(),
+        operation: Operation::new("takeover").unwrap(),
+        key: Key::new(format!("record-{number}")).unwrap(),
+    };
+    ClaimRequest {
+        id: RecordId::of(&identity),
+        identity,
+        fingerprint: Digest::new(1, [0; 4], &[1; 32]),
+        claim_id: ClaimId::from_bytes([claim_id; 16]),
+        lease: Duration::from_millis(2),
+        retention: Duration::from_secs(60),
+        on_crash: OnCrash::Rerun,
+    }
+}
