@@ -26,12 +26,13 @@ use crate::timing::{Backoff, bounded, later};
 const MAX_WAITING: usize = 4096;
 /// Number of claims that are released concurrently, once the store has answered for one.
 const MAX_IN_FLIGHT: usize = 16;
-/// Time for which the release of a claim is retried, unless its lease is longer. Under `refuse`, a record that stays
+/// Time for which a claim is searched for and its release is retried, unless its lease is longer. Under `refuse`, a record that stays
 /// RUNNING needs an operator, and a restart of a server may take longer than a short lease.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(60);
-/// Number of reads for a claim that is not in the store. They are spread over the time limit of a store call, because
-/// the claim may still arrive.
-const MAX_READS: u32 = 3;
+/// Number of reads, spread over the time limit of a store call, for a claim that is not in the store. After them the
+/// claim has most likely not arrived. It may also wait at the store for a lock, whose owner decides how long: the claim
+/// is therefore searched for with growing pauses, until its search ends.
+const EARLY_READS: u32 = 3;
 
 /// The abandoned claims of a handle.
 pub(super) struct GiveBack {
@@ -54,6 +55,10 @@ pub(super) struct AbandonedClaim {
     /// None if the store's answer is not known.
     fencing_token: Option<FencingToken>,
     reads: u32,
+    /// Pause after the last read.
+    pause: Duration,
+    /// Longest pause. A claim that is found later has nearly lapsed.
+    longest_pause: Duration,
     due: Instant,
     give_up_at: Instant,
     /// Prevents other calls of this process from claiming the key until this claim was tried once.
@@ -83,10 +88,24 @@ impl AbandonedClaim {
             claim_id: request.claim_id,
             fencing_token: None,
             reads: 0,
+            pause: Duration::ZERO,
+            longest_pause: request.lease / 2,
             due: now,
             give_up_at: later(now, request.lease.max(LONGEST_OUTAGE)),
             leader,
         }
+    }
+
+    /// Schedules the next read. False if the search is over.
+    fn search_again(&mut self, store_timeout: Duration) -> bool {
+        self.reads += 1;
+        let early = store_timeout / (EARLY_READS - 1);
+        self.pause = match self.reads < EARLY_READS {
+            true => early,
+            false => (self.pause * 2).min(self.longest_pause.max(early)),
+        };
+        self.due = later(Instant::now(), self.pause);
+        self.due <= self.give_up_at
     }
 
     /// A claim that was granted with this fencing token.
@@ -126,9 +145,14 @@ impl GiveBack {
     pub(super) fn add(self: &Arc<Self>, claim: AbandonedClaim, runtime: &Runtime) -> bool {
         let mut queue = self.lock();
         if queue.waiting.len() >= MAX_WAITING {
-            // Unlocked first, because dropping the claim passes its leadership on.
-            drop(queue);
-            return false;
+            // A claim that was searched for in vain gives way: it has most likely not arrived.
+            let in_vain = |it: &AbandonedClaim| it.reads >= EARLY_READS;
+            let Some(oldest) = queue.waiting.iter().position(in_vain) else {
+                // Unlocked first, because dropping the claim passes its leadership on.
+                drop(queue);
+                return false;
+            };
+            queue.waiting.swap_remove(oldest);
         }
         queue.waiting.push(claim);
         let is_served = mem::replace(&mut queue.is_served, true);
@@ -196,12 +220,7 @@ impl GiveBack {
         let store_failed = released.is_err();
         let again = match released {
             Ok(Release::Done) => false,
-            Ok(Release::NotFound) => {
-                claim.reads += 1;
-                let pause = self.store_timeout / (MAX_READS - 1);
-                claim.due = later(Instant::now(), pause);
-                claim.reads < MAX_READS && claim.due <= claim.give_up_at
-            }
+            Ok(Release::NotFound) => claim.search_again(self.store_timeout),
             Err(error) => error.is_retryable() && Instant::now() < claim.give_up_at,
         };
         Tried {
