@@ -1,6 +1,7 @@
 //! Claims the record of a call in a transaction.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -11,7 +12,7 @@ use crate::record::Observation;
 use crate::store::{ClaimInTransaction, ClaimOutcome, ClaimRequest};
 use crate::timing::{Retries, bounded};
 
-/// Claims in a transaction. The transaction stays open if the claim is granted, and is rolled back otherwise.
+/// Claims in a transaction. The transaction stays open if the claim is granted.
 pub(in crate::engine) trait TransactionClaim: Send {
     /// Claims the record ([`Store::claim`](crate::Store::claim)), or takes over the observed record.
     fn claim<'a>(
@@ -19,6 +20,9 @@ pub(in crate::engine) trait TransactionClaim: Send {
         observed: Option<&'a Observation>,
         request: &'a ClaimRequest,
     ) -> ClaimFuture<'a>;
+
+    /// Rolls back a transaction of the call's own, after an answer that grants nothing. Takes no longer than `limit`.
+    fn leave(&mut self, limit: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 
     /// True if the transaction is the caller's. An error may have undone the caller's earlier statements, and data read
     /// in the transaction may never be committed.
@@ -67,7 +71,13 @@ async fn send(
         let sent_at = now.take().unwrap_or_else(Instant::now);
         let claim = transaction.claim(observed, request);
         match bounded(policy.store_timeout, claim).await {
-            Ok(answer) => return Ok((answer, sent_at)),
+            Ok(answer) => {
+                if !transaction.joins() && !matches!(answer, ClaimInTransaction::Granted(_)) {
+                    // The answer is known, so a rollback that is not acknowledged must not take it away.
+                    transaction.leave(policy.store_timeout).await;
+                }
+                return Ok((answer, sent_at));
+            }
             Err(error) if transaction.joins() => return Err(error),
             Err(error) => retries.pause_after(error).await?,
         }

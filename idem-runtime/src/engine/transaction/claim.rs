@@ -1,6 +1,7 @@
 //! Claims the record of a call in a transaction, on a connection of the store or of the caller.
 
 use std::marker::PhantomData;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -156,7 +157,7 @@ impl<'c, S: TransactionalStore, F: TransactionSource<'c, S>> TransactionClaimer<
         }
         let transaction = self.source.open(&self.store).await?;
         let claimed = self.store.claim_in(transaction, observed, request).await;
-        if !joins && !matches!(claimed, Ok(ClaimInTransaction::Granted(_))) {
+        if !joins && claimed.is_err() {
             self.leave().await;
         }
         claimed
@@ -172,6 +173,10 @@ impl<'c, S: TransactionalStore, F: TransactionSource<'c, S>> TransactionClaim
         request: &'a ClaimRequest,
     ) -> ClaimFuture<'a> {
         Box::pin(self.try_claim(observed, request))
+    }
+
+    fn leave(&mut self, limit: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.give_up(limit))
     }
 
     fn joins(&self) -> bool {
