@@ -17,7 +17,9 @@ use crate::error::Error;
 use crate::random;
 use crate::timing::{Backoff, Caught, DECADES, later};
 
+// The path is given, because the simulation of `tests/sim` compiles this file from elsewhere.
 #[cfg(test)]
+#[path = "worker/tests.rs"]
 mod tests;
 
 /// Pause before another search if there may be work already. After an enqueue, about the time until its transaction
@@ -117,20 +119,9 @@ pub(crate) enum Found {
 
 /// Result of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TaskEnd {
-    Done,
-    /// Ending the task made work due that only a search finds.
-    #[cfg_attr(
-        not(any(
-            test,
-            all(
-                feature = "outbox",
-                any(feature = "sqlite", feature = "postgres", feature = "mysql")
-            )
-        )),
-        expect(dead_code, reason = "only relays find more work at once")
-    )]
-    MoreIsDue,
+pub(crate) struct TaskEnd {
+    /// True if ending the task made work due that only a search finds.
+    pub(crate) more_is_due: bool,
 }
 
 /// The tasks that a worker has started. Dropping them aborts them.
@@ -293,7 +284,7 @@ impl<S: Search> Worker<S> {
                 Event::Due => return true,
                 Event::Woken => self.pace.wake(),
                 Event::Ended(end) => {
-                    let is_done = end == Some(TaskEnd::Done);
+                    let is_done = end.is_some_and(|end| !end.more_is_due);
                     if self.pace.next.is_none() || !is_done {
                         return true;
                     }

@@ -53,14 +53,14 @@ pub(super) async fn deliver_in_order(
         let delivery = Delivery::new(&shared, claim, &message);
         let next_may_follow = delivery.handle(message).await;
         let Some(ordering_key) = ordering_key else {
-            return TaskEnd::Done;
+            return TaskEnd { more_is_due: false };
         };
         if !next_may_follow || shared.stop.is_requested() {
-            return TaskEnd::Done;
+            return TaskEnd { more_is_due: false };
         }
         run += 1;
         if run == MAX_RUN_PER_KEY {
-            return TaskEnd::MoreIsDue;
+            return TaskEnd { more_is_due: true };
         }
         let lease = shared.settings.lease;
         claim = MessageClaim::new(lease);
@@ -69,8 +69,8 @@ pub(super) async fn deliver_in_order(
             .claim_next(&shared.polling, &ordering_key, &claim.id, lease);
         message = match bounded(STATEMENT_TIMEOUT, next).await {
             Ok(Some(next)) => next,
-            Ok(None) => return TaskEnd::Done,
-            Err(_) => return TaskEnd::MoreIsDue,
+            Ok(None) => return TaskEnd { more_is_due: false },
+            Err(_) => return TaskEnd { more_is_due: true },
         };
     }
 }
@@ -154,6 +154,8 @@ impl<'a> Delivery<'a> {
         let mut is_held = true;
         loop {
             tokio::select! {
+                // A handler that has ended needs no renewal.
+                biased;
                 Some(ended) = task.join_next() => return Handled::of(ended),
                 () = tokio::time::sleep(self.shared.settings.lease / 3), if is_held => {
                     is_held = self.renew().await;

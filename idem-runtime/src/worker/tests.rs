@@ -9,6 +9,9 @@ use tokio::time::sleep;
 
 use super::*;
 
+const DONE: TaskEnd = TaskEnd { more_is_due: false };
+const MORE_IS_DUE: TaskEnd = TaskEnd { more_is_due: true };
+
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Longer than any pause of these tests.
 const LONG: Duration = Duration::from_secs(3_600);
@@ -148,7 +151,7 @@ async fn a_worker_searches_after_its_first_pause_and_then_about_once_an_interval
 
 #[tokio::test(start_paused = true)]
 async fn stopping_waits_for_the_search_and_the_tasks_and_begins_no_more() {
-    let stage = Stage::new([Act::Starts(Found::All, TaskEnd::MoreIsDue)]);
+    let stage = Stage::new([Act::Starts(Found::All, MORE_IS_DUE)]);
     let worker = start(&stage);
     settle().await;
     let stopping = tokio::spawn(worker.stop());
@@ -167,7 +170,7 @@ async fn stopping_waits_for_the_search_and_the_tasks_and_begins_no_more() {
 
 #[tokio::test(start_paused = true)]
 async fn dropping_the_guard_cancels_the_search_and_the_tasks() {
-    let stage = Stage::new([Act::Starts(Found::More, TaskEnd::Done), Act::Hangs]);
+    let stage = Stage::new([Act::Starts(Found::More, DONE), Act::Hangs]);
     let schedule = Schedule {
         concurrency: 2,
         ..schedule()
@@ -186,7 +189,7 @@ async fn dropping_the_guard_cancels_the_search_and_the_tasks() {
 
 #[tokio::test(start_paused = true)]
 async fn dropping_the_future_of_stopping_cancels_the_tasks() {
-    let stage = Stage::new([Act::Starts(Found::All, TaskEnd::Done)]);
+    let stage = Stage::new([Act::Starts(Found::All, DONE)]);
     let worker = start(&stage);
     settle().await;
     let stopped = tokio::time::timeout(INTERVAL, worker.stop()).await;
@@ -210,7 +213,7 @@ fn a_worker_ends_with_its_runtime() {
         let mut builder = Builder::new_current_thread();
         builder.enable_time().start_paused(true).build().unwrap()
     };
-    let stage = Stage::new([Act::Starts(Found::All, TaskEnd::Done)]);
+    let stage = Stage::new([Act::Starts(Found::All, DONE)]);
     let first = runtime();
     let worker = first.block_on(async {
         let worker = start(&stage);
@@ -269,8 +272,8 @@ async fn failures_are_followed_by_growing_pauses() {
 #[tokio::test(start_paused = true)]
 async fn a_worker_without_room_waits_for_the_end_of_a_task() {
     let stage = Stage::new([
-        Act::Starts(Found::Full, TaskEnd::Done),
-        Act::Starts(Found::Full, TaskEnd::Done),
+        Act::Starts(Found::Full, DONE),
+        Act::Starts(Found::Full, DONE),
     ]);
     let worker = start(&stage);
     for searches in 1..=2 {
@@ -286,7 +289,7 @@ async fn a_worker_without_room_waits_for_the_end_of_a_task() {
 
 #[tokio::test(start_paused = true)]
 async fn only_a_task_that_made_more_work_due_brings_the_next_search_forward() {
-    for (end, searches) in [(TaskEnd::Done, 1), (TaskEnd::MoreIsDue, 2)] {
+    for (end, searches) in [(DONE, 1), (MORE_IS_DUE, 2)] {
         let stage = Stage::new([Act::Starts(Found::All, end)]);
         let schedule = Schedule {
             concurrency: 2,

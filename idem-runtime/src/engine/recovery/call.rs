@@ -82,7 +82,7 @@ async fn call(
             "the recovery input of the call does not fit its handler",
         ),
     }
-    TaskEnd::Done
+    TaskEnd { more_is_due: false }
 }
 
 /// A retry in progress. When dropped, it reports a failed recovery, also after a panic.
