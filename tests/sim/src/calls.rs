@@ -1,16 +1,18 @@
 //! The service under simulation: one function per mode, written with the macro and without it, and the body that they
 //! share.
 
+mod body;
+mod joined;
+
 use std::time::Duration;
 
-use idem_runtime::{Attempt, Call, Error, Idem, OnCrash, Reconciled, RunOptions, idempotent};
+use idem_runtime::{Attempt, Call, Idem, OnCrash, Reconciled, RunOptions, idempotent};
 use serde::{Deserialize, Serialize};
 
-use crate::message::Row;
 use crate::outcome::{Receipt, SimError};
-use crate::plan::{End, Mode, Part, Script, Style};
+use crate::plan::{Mode, Script, Style};
 use crate::store::{SimConnection, SimStore};
-use crate::world::{BodyEnd, BodyStart, Shared};
+use crate::world::Shared;
 
 /// A call of a caller: everything but its key and its request.
 #[derive(Clone)]
@@ -21,6 +23,7 @@ pub(crate) struct Service {
     pub(crate) key: usize,
     pub(crate) ttl: Duration,
     pub(crate) wait: Duration,
+    pub(crate) style: Style,
     pub(crate) script: Script,
 }
 
@@ -44,7 +47,7 @@ async fn rerun(
     request: u32,
     service: &Service,
 ) -> Result<Receipt, SimError> {
-    service.body(request, &attempt).await
+    service.body(idem, request, &attempt).await
 }
 
 #[idempotent(key = key, ttl = service.ttl, wait = service.wait, name = "sim.refuse", fingerprint = request, store = idem,
@@ -56,7 +59,7 @@ async fn refuse(
     request: u32,
     service: &Service,
 ) -> Result<Receipt, SimError> {
-    service.body(request, &attempt).await
+    service.body(idem, request, &attempt).await
 }
 
 #[idempotent(key = key, ttl = service.ttl, wait = service.wait, name = "sim.reconcile", fingerprint = request,
@@ -68,7 +71,7 @@ async fn reconcile(
     request: u32,
     service: &Service,
 ) -> Result<Receipt, SimError> {
-    service.body(request, &attempt).await
+    service.body(idem, request, &attempt).await
 }
 
 #[idempotent(key = key, ttl = service.ttl, wait = service.wait, name = "sim.recover", fingerprint = request, store = idem,
@@ -79,7 +82,7 @@ async fn recover(
     request: u32,
     service: &Service,
 ) -> Result<Receipt, SimError> {
-    service.body(request, &attempt).await
+    service.body(idem, request, &attempt).await
 }
 
 #[idempotent(key = key, ttl = service.ttl, wait = service.wait, name = "sim.transaction", fingerprint = request,
@@ -93,29 +96,68 @@ async fn transaction(
     service.body_in_transaction(request, &attempt, tx).await
 }
 
+#[idempotent(key = key, ttl = service.ttl, wait = service.wait, name = "sim.transaction", fingerprint = request,
+             store = idem, tx = tx, replay_err = SimError::Final { .. }, attempt = attempt)]
+async fn join(
+    idem: &Idem<SimStore>,
+    tx: &mut SimConnection,
+    key: &str,
+    request: u32,
+    service: &Service,
+) -> Result<Receipt, SimError> {
+    service.body_in_transaction(request, &attempt, tx).await
+}
+
+#[idempotent(key = key, ttl = service.ttl, wait = service.wait, name = "sim.unprotected", fingerprint = request,
+             store = idem, on_store_error = run, replay_err = SimError::Final { .. }, attempt = attempt)]
+async fn unprotected(
+    idem: &Idem<SimStore>,
+    key: &str,
+    request: u32,
+    service: &Service,
+) -> Result<Receipt, SimError> {
+    service.body(idem, request, &attempt).await
+}
+
+#[idempotent(key = key, ttl = service.ttl, wait = service.wait, name = "sim.refuse", fingerprint = request, store = idem,
+             on_crash = refuse, replay_err = SimError::Final { .. }, retry_err = SimError::NothingDone { .. },
+             attempt = attempt, detached)]
+async fn refuse_detached(
+    idem: Idem<SimStore>,
+    key: String,
+    request: u32,
+    service: Service,
+) -> Result<Receipt, SimError> {
+    service.body(&idem, request, &attempt).await
+}
+
 impl Service {
     /// Makes the call.
     pub(crate) async fn call(
         &self,
         idem: &Idem<SimStore>,
         mode: Mode,
-        style: Style,
         request: u32,
     ) -> Result<Receipt, SimError> {
-        match style {
-            Style::Macro => self.call_function(idem, mode, request).await,
-            Style::Plain => self.call_plainly(idem, mode, request).await,
-            Style::Leased => {
-                let call = Call::new(mode.operation(), &key_text(self.key), &request, self.ttl);
-                let leased = async |attempt: Attempt| self.body(request, &attempt).await;
-                match mode {
-                    Mode::Transaction => {
-                        let options = RunOptions::new()
-                            .replay_err(|error| matches!(error, SimError::Final { .. }));
-                        idem.run_with(call.wait(self.wait), options, leased).await
-                    }
-                    _ => self.call_plainly(idem, mode, request).await,
-                }
+        match (self.style, mode) {
+            (Style::Macro, _) => self.call_function(idem, mode, request).await,
+            (Style::Joined(joined), _) => self.call_joined(idem, joined, request).await,
+            (Style::Detached, Mode::Refuse) => {
+                refuse_detached(idem.clone(), key_text(self.key), request, self.clone()).await
+            }
+            (Style::Detached, _) => self.call_detached(idem, mode, request).await,
+            (Style::Plain, Mode::Transaction) => {
+                let options = RunOptions::new().replay_err(is_final);
+                let body = async |tx: &mut SimConnection, attempt: Attempt| {
+                    self.body_in_transaction(request, &attempt, tx).await
+                };
+                idem.run_in_transaction(self.plain_call(mode, request), options, body)
+                    .await
+            }
+            (Style::Plain | Style::Leased, _) => {
+                let (call, options) = self.leased(mode, request);
+                let body = async |attempt: Attempt| self.body(idem, request, &attempt).await;
+                idem.run_with(call, options, body).await
             }
         }
     }
@@ -134,44 +176,49 @@ impl Service {
             Mode::Reconcile => reconcile(idem, &key, request, self).await,
             Mode::Recover => recover(idem, &key, request, self).await,
             Mode::Transaction => transaction(idem, &key, request, self).await,
+            Mode::Unprotected => unprotected(idem, &key, request, self).await,
         }
     }
 
-    /// Makes the same call without the macro.
-    async fn call_plainly(
+    /// Makes the call in a task of its own.
+    async fn call_detached(
         &self,
         idem: &Idem<SimStore>,
         mode: Mode,
         request: u32,
     ) -> Result<Receipt, SimError> {
-        let call = Call::new(mode.operation(), &key_text(self.key), &request, self.ttl);
-        let call = call.wait(self.wait);
-        let options = RunOptions::new().replay_err(|error| matches!(error, SimError::Final { .. }));
+        let (call, options) = self.leased(mode, request);
+        let (service, handle) = (self.clone(), idem.clone());
+        let body = async move |attempt: Attempt| service.body(&handle, request, &attempt).await;
+        idem.run_detached(call, options, body).await
+    }
+
+    fn plain_call(&self, mode: Mode, request: u32) -> Call {
+        Call::new(mode.operation(), &key_text(self.key), &request, self.ttl).wait(self.wait)
+    }
+
+    /// The call and the options that say without the macro what the function of this mode says with it.
+    fn leased(&self, mode: Mode, request: u32) -> (Call, RunOptions<'static, Receipt, SimError>) {
+        let call = self.plain_call(mode, request);
+        let options = RunOptions::new().replay_err(is_final);
         let nothing_done = |error: &SimError| matches!(error, SimError::NothingDone { .. });
-        let body = async |attempt: Attempt| self.body(request, &attempt).await;
         match mode {
-            Mode::Rerun => idem.run_with(call, options, body).await,
-            Mode::Recover => {
-                let call = call.recover_with(&self.input(request));
-                idem.run_with(call, options, body).await
-            }
-            Mode::Refuse => {
-                let call = call.on_crash(OnCrash::Refuse);
-                idem.run_with(call, options.retry_err(nothing_done), body)
-                    .await
-            }
+            // The last one is what an older version of a transactional function did.
+            Mode::Rerun | Mode::Transaction => (call, options),
+            Mode::Recover => (call.recover_with(&self.input(request)), options),
+            Mode::Refuse => (
+                call.on_crash(OnCrash::Refuse),
+                options.retry_err(nothing_done),
+            ),
             Mode::Reconcile => {
-                let options = options
-                    .retry_err(nothing_done)
-                    .reconcile(|_| self.reconcile(request));
-                idem.run_with(call, options, body).await
+                let service = self.clone();
+                let options = options.retry_err(nothing_done).reconcile(move |_| {
+                    let service = service.clone();
+                    async move { service.reconcile(request).await }
+                });
+                (call, options)
             }
-            Mode::Transaction => {
-                let body = async |tx: &mut SimConnection, attempt: Attempt| {
-                    self.body_in_transaction(request, &attempt, tx).await
-                };
-                idem.run_in_transaction(call, options, body).await
-            }
+            Mode::Unprotected => (call.run_on_store_error(), options),
         }
     }
 
@@ -194,135 +241,12 @@ impl Service {
         );
         world.note(&process, text);
         Ok(match found {
-            Some(run) => Reconciled::Done(Receipt { request, run }),
+            Some(run) => Reconciled::Done(Receipt::new(request, run)),
             None => Reconciled::NotDone,
         })
     }
-
-    async fn body(&self, request: u32, attempt: &Attempt) -> Result<Receipt, SimError> {
-        let mut body = RunningBody::begin(self, request, attempt);
-        let run = body.run;
-        for part in &self.script.parts {
-            match *part {
-                Part::Sleep(millis) => sleep(millis).await,
-                Part::Effect => self.shared.world().effect(run),
-                Part::Step(step, millis) => {
-                    let done = self.step(attempt, run, step, millis).await;
-                    match (done, self.script.end) {
-                        (Ok(()), _) => {}
-                        // A body that is wrong about its own step. The engine must know better.
-                        (Err(_), End::NothingDone) => break,
-                        (Err(error), _) => {
-                            body.end = BodyEnd::Returned;
-                            return Err(error);
-                        }
-                    }
-                }
-                // A lost lease does not end the body: the engine must cope with that.
-                Part::Renew => drop(attempt.renew().await),
-            }
-        }
-        body.end = self.script.body_end();
-        self.script.result(request, run)
-    }
-
-    async fn step(
-        &self,
-        attempt: &Attempt,
-        run: u64,
-        step: u32,
-        millis: u64,
-    ) -> Result<(), SimError> {
-        let name = format!("s{step}");
-        let by = attempt
-            .step(&name, async || {
-                self.shared.world().step_runs(run, &name);
-                sleep(millis).await;
-                Ok::<_, SimError>(run)
-            })
-            .await?;
-        self.shared.world().step_returned(run, &name, by);
-        Ok(())
-    }
-
-    async fn body_in_transaction(
-        &self,
-        request: u32,
-        attempt: &Attempt,
-        connection: &mut SimConnection,
-    ) -> Result<Receipt, SimError> {
-        let mut body = RunningBody::begin(self, request, attempt);
-        let run = body.run;
-        for part in &self.script.parts {
-            match *part {
-                Part::Sleep(millis) => sleep(millis).await,
-                Part::Effect => {
-                    let row = Row { key: self.key, run };
-                    connection.insert(row).await.map_err(Error::from)?;
-                }
-                Part::Renew => drop(attempt.renew().await),
-                Part::Step(..) => {}
-            }
-        }
-        body.end = self.script.body_end();
-        self.script.result(request, run)
-    }
 }
 
-async fn sleep(millis: u64) {
-    if millis > 0 {
-        tokio::time::sleep(Duration::from_millis(millis)).await;
-    }
-}
-
-impl Script {
-    fn body_end(&self) -> BodyEnd {
-        match self.end {
-            End::Value | End::Final => BodyEnd::Outcome,
-            End::Failed | End::NothingDone | End::Panic => BodyEnd::Returned,
-        }
-    }
-
-    fn result(&self, request: u32, run: u64) -> Result<Receipt, SimError> {
-        match self.end {
-            End::Value => Ok(Receipt { request, run }),
-            End::Final => Err(SimError::Final { run }),
-            End::Failed => Err(SimError::Failed { run }),
-            End::NothingDone => Err(SimError::NothingDone { run }),
-            // Without the panic hook, which would print the panic.
-            End::Panic => std::panic::resume_unwind(Box::new("a planned panic")),
-        }
-    }
-}
-
-/// A body that has begun. Dropping it tells the observer.
-struct RunningBody<'a> {
-    service: &'a Service,
-    run: u64,
-    end: BodyEnd,
-}
-
-impl<'a> RunningBody<'a> {
-    fn begin(service: &'a Service, request: u32, attempt: &Attempt) -> Self {
-        let start = BodyStart {
-            key: service.key,
-            process: service.process,
-            caller: service.caller,
-            request,
-            token: attempt.fencing_token(),
-            attempt: attempt.number(),
-        };
-        let run = service.shared.world().body_starts(&start);
-        Self {
-            service,
-            run,
-            end: BodyEnd::Dropped,
-        }
-    }
-}
-
-impl Drop for RunningBody<'_> {
-    fn drop(&mut self) {
-        self.service.shared.world().body_ends(self.run, self.end);
-    }
+fn is_final(error: &SimError) -> bool {
+    matches!(error, SimError::Final { .. })
 }

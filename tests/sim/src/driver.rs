@@ -1,5 +1,7 @@
 //! The driver of a run: moves time, processes, network and store, one event at a time.
 
+use std::time::Duration;
+
 use idem_runtime::{Error, Identity, Key, Operation, RecordId, Scope};
 
 use crate::calls::key_text;
@@ -10,6 +12,7 @@ use crate::network::{Delivery, Network, ReplyTo};
 use crate::plan::{CallPlan, End, Leaves, Mode, Part, Plan, Script, Style, What};
 use crate::process::Process;
 use crate::server::Server;
+use crate::store::Sent;
 use crate::trace::{Stats, Trace};
 use crate::world::{Shared, Violation, World};
 
@@ -17,6 +20,9 @@ use crate::world::{Shared, Violation, World};
 const LONGEST_STEP: u64 = 100_000;
 /// Time that a batch may hold up records that are not locked, in microseconds.
 const NEIGHBOURS_WAIT: u64 = 150_000;
+
+/// Time in which relays handle what is left: one waits ten seconds for an answer that was lost.
+const RELAYS_TAKE: Duration = Duration::from_secs(40);
 
 /// What became of a run.
 #[derive(Debug)]
@@ -131,6 +137,13 @@ impl<'a> Driver<'a> {
                 self.processes[*process].resolve(*key, mode, *decision, *thinks, &self.shared);
             }
             What::Purge { process } => self.processes[*process].purge(),
+            What::Echo { process, key } => {
+                let id = record_id(self.plan.setup.keys[*key], *key);
+                let mut world = self.shared.world();
+                let text = format!("its first claim of key {key} arrives once more");
+                world.note(&self.processes[*process].name(), text);
+                self.network.echo(&mut world, *process, id);
+            }
         }
     }
 
@@ -210,8 +223,13 @@ impl<'a> Driver<'a> {
         let mut world = self.shared.world();
         let clock = 1_790_000_000_000_000 + process.clock(world.now);
         let is_cut_off = world.now < process.cut_off_until;
-        for envelope in process.sent() {
-            self.network.send(&mut world, envelope, clock, is_cut_off);
+        for message in process.sent() {
+            match message {
+                Sent::Request(envelope) => {
+                    self.network.send(&mut world, *envelope, clock, is_cut_off);
+                }
+                Sent::CutOff(connection) => self.network.cut_off(&mut world, connection),
+            }
         }
     }
 
@@ -308,13 +326,17 @@ impl<'a> Driver<'a> {
         self.network.heal();
         self.shared.world().note("driver", "all faults are over");
         let setup = &self.plan.setup;
-        let patience = setup.lease * 10 + setup.store_patience * 6;
+        let mut patience = setup.lease * 10 + setup.store_patience * 6;
+        if setup.has_relays {
+            patience += RELAYS_TAKE;
+        }
         self.run_until(quiet_at + patience.as_micros() as u64);
         if self.is_broken() {
             return;
         }
         let mut world = self.shared.world();
         world.check_abandoned_claims();
+        world.check_messages();
         if let Some(caller) = world.waiting() {
             world.violation("waiting", format!("caller {caller} still waits"));
         }
@@ -335,7 +357,8 @@ impl<'a> Driver<'a> {
                 answered = self.probe_with(key, 1);
             }
             let is_settled = match answered {
-                Some(Ok(())) => true,
+                // A result that could not be stored is an outcome, too.
+                Some(Ok(()) | Err(Error::Unrecorded)) => true,
                 Some(Err(Error::Interrupted)) => self.plan.setup.keys[key] != Mode::Transaction,
                 _ => false,
             };

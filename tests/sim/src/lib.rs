@@ -8,25 +8,38 @@
 mod calls;
 mod clock;
 mod driver;
+mod error;
+mod leaving;
 mod message;
 // The runtime's own, which its batcher uses.
 mod mutants;
 #[path = "../../../idem-runtime/src/mutex.rs"]
 mod mutex;
 mod network;
+mod outbox;
 mod outcome;
 mod plan;
 mod process;
 mod server;
 mod shrink;
 mod store;
+#[expect(dead_code, reason = "the relay needs a part of it")]
+#[path = "../../../idem-runtime/src/timing.rs"]
+mod timing;
 mod trace;
+#[expect(dead_code, reason = "the relay needs a part of it")]
+#[path = "../../../idem-runtime/src/worker.rs"]
+mod worker;
 mod world;
+
+// Names that the runtime's sources use.
+use idem_store::{random, record};
 
 pub use crate::driver::{Report, run};
 pub use crate::mutants::StoreMutant;
 pub use crate::plan::{
-    Action, CallPlan, Decision, End, Faults, Leaves, Mode, Part, Plan, Script, Setup, Style, What,
+    Action, CallPlan, Decision, End, Faults, Joined, Leaves, Mode, Part, Plan, Script, Setup,
+    Style, TransactionEnd, What,
 };
 pub use crate::shrink::shrink;
 pub use crate::trace::{Stats, Trace};

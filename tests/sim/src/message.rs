@@ -1,5 +1,7 @@
 //! Messages between processes and the store.
 
+mod relay;
+
 use std::time::Duration;
 
 use idem_store::key::{Operation, RecordId};
@@ -10,15 +12,29 @@ use idem_store::store::{
 };
 use idem_store::{StoreError, StoreErrorKind};
 
+pub(crate) use self::relay::{ClaimedMessage, MessageOwner, MessageReply, MessageRequest};
+
 /// Number of a connection, unique in a run.
 pub(crate) type ConnectionId = u64;
 
-/// A row that a transactional body inserts.
+/// A row that is inserted in a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) key: usize,
     /// Number of the run of the body.
     pub(crate) run: u64,
+    pub(crate) kind: RowKind,
+}
+
+/// Origin of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowKind {
+    /// Effect of a transactional body.
+    Effect,
+    /// Effect of a step of this number.
+    Step(u32),
+    /// The caller inserted it in its own transaction. `run` is the number of the caller.
+    Callers,
 }
 
 /// Request of a process.
@@ -45,6 +61,8 @@ pub(crate) enum Request {
     Batch(Vec<Self>),
     Precheck(ClaimRequest),
     InTransaction(Statement),
+    /// Request of a relay of the outbox.
+    Messages(MessageRequest),
 }
 
 /// Statement on a connection that is, or comes to be, in a transaction.
@@ -56,7 +74,11 @@ pub(crate) enum Statement {
     SaveStep(Owner, String, Payload),
     Savepoint(String),
     RollbackTo(String),
+    /// Keeps what was done since the savepoint.
+    Release(String),
     Insert(Row),
+    /// Enqueues a message, with or without an ordering key.
+    Enqueue(Option<usize>),
     Commit,
     Rollback,
     /// The client closes the connection, which rolls back.
@@ -70,8 +92,8 @@ pub(crate) struct Arrival {
     pub(crate) connection: Option<ConnectionId>,
     /// Clock of the process when the request was sent. Only a defective store looks at it.
     pub(crate) process_clock: i64,
-    /// True time at which the request was sent, in microseconds.
-    pub(crate) sent_at: u64,
+    /// True if the store refuses what it would have to keep.
+    pub(crate) is_refused: bool,
     pub(crate) request: Request,
 }
 
@@ -90,6 +112,7 @@ pub(crate) enum Reply {
     Batch(Vec<Option<Self>>),
     InTransaction(ClaimInTransaction),
     Prechecked(Option<ClaimInTransaction>),
+    Messages(MessageReply),
     Done,
 }
 
@@ -122,8 +145,21 @@ impl Request {
             | Self::Purge(_)
             | Self::Due(..)
             | Self::Batch(_)
+            | Self::Messages(_)
             | Self::InTransaction(_) => None,
         }
+    }
+
+    /// True if the request stores a result.
+    pub(crate) fn stores_result(&self) -> bool {
+        let outcome = match self {
+            Self::Complete(_, outcome) | Self::InTransaction(Statement::Complete(_, outcome)) => {
+                outcome
+            }
+            Self::SaveStep(..) | Self::InTransaction(Statement::SaveStep(..)) => return true,
+            _ => return false,
+        };
+        *outcome != Outcome::Unrecorded
     }
 
     /// Name of the request in a trace.
@@ -152,6 +188,7 @@ impl Request {
             Self::Batch(batch) => return format!("batch of {}", batch.len()),
             Self::Precheck(_) => "look for a lock",
             Self::InTransaction(statement) => statement.name(),
+            Self::Messages(request) => return request.name(),
         };
         name.to_owned()
     }
@@ -167,7 +204,9 @@ impl Statement {
             Self::SaveStep(..) => "save step in transaction",
             Self::Savepoint(_) => "SAVEPOINT",
             Self::RollbackTo(_) => "ROLLBACK TO",
+            Self::Release(_) => "RELEASE",
             Self::Insert(_) => "INSERT",
+            Self::Enqueue(_) => "enqueue",
             Self::Commit => "COMMIT",
             Self::Rollback => "ROLLBACK",
             Self::Close => "close the connection",
@@ -191,6 +230,7 @@ impl Reply {
             Self::InTransaction(ClaimInTransaction::Locked { .. }) | Self::Prechecked(Some(_)) => {
                 "locked".to_owned()
             }
+            Self::Messages(reply) => reply.name(),
             Self::Prechecked(None) => "not locked".to_owned(),
             Self::Fenced(FencedWrite::Applied) | Self::Done => "done".to_owned(),
             Self::Fenced(FencedWrite::Fenced) => "fenced".to_owned(),
@@ -216,6 +256,11 @@ impl Reply {
 /// The error of a request whose connection was lost.
 pub(crate) fn connection_lost() -> StoreError {
     StoreError::new(StoreErrorKind::Unavailable, "the connection was lost")
+}
+
+/// The error of a store that is full.
+pub(crate) fn full() -> StoreError {
+    StoreError::new(StoreErrorKind::Full, "the store is full")
 }
 
 /// The error of a reply of the wrong kind, which only a defect of the simulator causes.

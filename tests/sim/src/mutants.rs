@@ -45,11 +45,29 @@ pub enum StoreMutant {
     BatchWaitsForLock,
     /// A connection whose `BEGIN` was dropped returns to the pool.
     PoolsDroppedBegin,
+    /// A completion compares the claim id alone, and not the fencing token.
+    CompletesByClaimIdAlone,
+    /// A step's transaction commits its rows without the step.
+    CommitsStepRowsAlone,
+    /// A joined call that is dropped keeps its changes.
+    KeepsDroppedJoin,
+    /// A joined call that is dropped rolls back the caller's transaction.
+    DroppedJoinEndsTransaction,
+    /// A message can be claimed before its transaction commits.
+    EnqueuesAtOnce,
+    /// A relay claims messages that another one has leased.
+    RelayIgnoresLease,
+    /// A relay claims messages while earlier ones of their ordering key are undelivered.
+    RelayIgnoresOrder,
+    /// What a relay does with a message does not compare the claim id.
+    RelayIgnoresClaimId,
+    /// A claim is granted although the record is `UNRECORDED`.
+    ClaimsUnrecorded,
 }
 
 impl StoreMutant {
     /// All mutants.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 30] = [
         Self::CompletesWithoutFencing,
         Self::OverwritesOutcome,
         Self::TakesOverWithoutCompare,
@@ -71,6 +89,15 @@ impl StoreMutant {
         Self::IgnoresLocks,
         Self::BatchWaitsForLock,
         Self::PoolsDroppedBegin,
+        Self::CompletesByClaimIdAlone,
+        Self::CommitsStepRowsAlone,
+        Self::KeepsDroppedJoin,
+        Self::DroppedJoinEndsTransaction,
+        Self::EnqueuesAtOnce,
+        Self::RelayIgnoresLease,
+        Self::RelayIgnoresOrder,
+        Self::RelayIgnoresClaimId,
+        Self::ClaimsUnrecorded,
     ];
 
     /// Name on the command line.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
+use idem_store::key::RecordId;
 use tokio::sync::oneshot;
 
 use crate::message::Arrival;
@@ -48,6 +49,8 @@ pub(crate) struct Network {
     /// Number of messages of a kind, so that each has a fate of its own.
     counts: BTreeMap<(usize, String), u64>,
     connections: BTreeMap<ConnectionId, Route>,
+    /// The first claim of each process and record.
+    claims: BTreeMap<(usize, RecordId), Arrival>,
     broken: BTreeSet<ConnectionId>,
 }
 
@@ -66,6 +69,7 @@ impl Network {
             next: 0,
             counts: BTreeMap::new(),
             connections: BTreeMap::new(),
+            claims: BTreeMap::new(),
             broken: BTreeSet::new(),
         }
     }
@@ -78,6 +82,9 @@ impl Network {
             lost_replies: 0.0,
             duplicates: 0.0,
             slow: 0.0,
+            refused: 0.0,
+            cuts_off: false,
+            loses_rollbacks: false,
             ..self.faults
         };
     }
@@ -150,9 +157,10 @@ impl Network {
             process,
             connection,
             process_clock: clock,
-            sent_at: world.now,
+            is_refused: fate.chance(self.faults.refused),
             request,
         };
+        self.remember(&arrival);
         if again {
             world.stats.duplicated += 1;
             let later = at + self.long_delay(&mut fate);
@@ -178,6 +186,13 @@ impl Network {
     ) {
         let mut fate = self.fate(arrival.process, world, &arrival.request, "reply");
         let at = world.now + self.delay(&mut fate);
+        if let Request::InTransaction(Statement::Rollback) = arrival.request
+            && self.faults.loses_rollbacks
+        {
+            world.stats.lost += 1;
+            world.note("store", "the reply to \"ROLLBACK\" is lost");
+            return;
+        }
         if is_cut_off || fate.chance(self.faults.lost_replies) {
             let name = arrival.request.name();
             let text = format!(
@@ -191,6 +206,44 @@ impl Network {
             return;
         }
         self.schedule(at, Delivery::Reply(answer, reply_to));
+    }
+
+    fn remember(&mut self, arrival: &Arrival) {
+        if let Request::Claim(claim) = &arrival.request {
+            let key = (arrival.process, claim.id);
+            self.claims.entry(key).or_insert_with(|| arrival.clone());
+        }
+    }
+
+    /// Delivers the first claim of a process for a record once more. Nobody waits for the answer.
+    pub(crate) fn echo(&mut self, world: &mut World, process: usize, id: RecordId) {
+        let Some(claim) = self.claims.get(&(process, id)) else {
+            return;
+        };
+        let arrival = Arrival {
+            connection: None,
+            ..claim.clone()
+        };
+        world.stats.duplicated += 1;
+        let nobody = ReplyTo::new(None);
+        self.schedule(world.now, Delivery::Request(Box::new(arrival), nobody));
+    }
+
+    /// The caller of the request that is under way on a connection has left.
+    pub(crate) fn cut_off(&mut self, world: &mut World, connection: ConnectionId) {
+        if !self.faults.cuts_off {
+            return;
+        }
+        self.queue.retain(|_, delivery| match delivery {
+            Delivery::Request(arrival, _) if arrival.connection == Some(connection) => {
+                let name = arrival.request.name();
+                let text = format!("\"{name}\" is lost, because its caller left");
+                world.note(&format!("process {}", arrival.process), text);
+                world.stats.lost += 1;
+                false
+            }
+            _ => true,
+        });
     }
 
     /// Loses a message. Its sender gets an error, or waits in vain. A connection in a transaction is lost with it.

@@ -9,9 +9,30 @@ pub(crate) struct Receipt {
     pub(crate) request: u32,
     /// Number of the run of the body, unique in a simulation.
     pub(crate) run: u64,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    filler: String,
 }
 
 impl Receipt {
+    pub(crate) fn new(request: u32, run: u64) -> Self {
+        let filler = String::new();
+        Self {
+            request,
+            run,
+            filler,
+        }
+    }
+
+    /// A value that is larger than a result may be.
+    pub(crate) fn large(request: u32, run: u64) -> Self {
+        let filler = "x".repeat(2000);
+        Self {
+            request,
+            run,
+            filler,
+        }
+    }
+
     /// Run of a value that an operator has recorded.
     pub(crate) const OF_OPERATOR: u64 = u64::MAX;
 }
@@ -25,6 +46,10 @@ pub(crate) enum SimError {
     Failed { run: u64 },
     #[error("run {run} did nothing")]
     NothingDone { run: u64 },
+    /// The caller dropped the joined call, and went on with its transaction.
+    #[serde(skip)]
+    #[error("the joined call was dropped")]
+    Dropped,
     #[serde(skip)]
     #[error("{0:?}")]
     Idempotency(Error),
@@ -35,7 +60,7 @@ impl SimError {
     pub(crate) fn run(&self) -> Option<u64> {
         match self {
             Self::Final { run } | Self::Failed { run } | Self::NothingDone { run } => Some(*run),
-            Self::Idempotency(_) => None,
+            Self::Dropped | Self::Idempotency(_) => None,
         }
     }
 }

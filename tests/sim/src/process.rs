@@ -1,23 +1,27 @@
 //! A simulated process: a runtime of its own with paused time, a clock of its own, and a handle of the real engine.
 
-use std::future::Future;
-use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use idem_runtime::{Idem, Purger, Recovery, TypedOperation};
 use idem_store::random::Generator;
+use idem_store::store::Resolved;
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
 use crate::calls::{Input, Service, key_text};
 use crate::clock::Clock;
+use crate::leaving::Leaving;
 use crate::mutants::StoreMutant;
+use crate::outbox;
 use crate::outcome::{Receipt, SimError};
-use crate::plan::{CallPlan, Decision, End, Leaves, Mode, Part, Script, Setup, Style};
-use crate::store::{Endpoint, Envelope, SimStore};
+use crate::plan::{CallPlan, Decision, End, Mode, Part, Script, Setup, Style};
+use crate::store::{Endpoint, Sent, SimStore};
 use crate::world::Shared;
+
+/// Limit on results. A [`Receipt::large`] exceeds it.
+const MAX_RESULT_BYTES: usize = 1000;
 
 /// A process, running or not.
 pub(crate) struct Process {
@@ -72,17 +76,12 @@ impl Process {
     pub(crate) fn start(&mut self, shared: &Shared, setup: &Setup, mutant: Option<StoreMutant>) {
         self.incarnation += 1;
         let endpoint = Endpoint::new(self.number, self.incarnation);
-        let store = SimStore::new(
-            self.number,
-            endpoint.clone(),
-            shared.clone(),
-            setup.batches,
-            mutant,
-        );
+        let store = SimStore::new(self.number, endpoint.clone(), shared.clone(), setup, mutant);
         let idem = Idem::builder(store)
             .lease(setup.lease)
             .store_timeout(setup.store_timeout)
             .store_patience(setup.store_patience)
+            .max_result_bytes(MAX_RESULT_BYTES)
             .build();
         // Building a runtime fails only if the system is out of resources.
         #[expect(clippy::unwrap_used, reason = "there is no run without a runtime")]
@@ -95,6 +94,10 @@ impl Process {
             runtime.block_on(async {
                 if setup.has_workers {
                     start_workers(&idem, self.number, shared, setup);
+                }
+                if setup.has_relays {
+                    // It starts, because there is a runtime.
+                    let _ = outbox::start(idem.store(), self.number, shared, setup);
                 }
                 Instant::now()
             })
@@ -154,7 +157,7 @@ impl Process {
     }
 
     /// Takes the messages that the process has sent.
-    pub(crate) fn sent(&self) -> Vec<Envelope> {
+    pub(crate) fn sent(&self) -> Vec<Sent> {
         self.running
             .as_ref()
             .map_or_else(Vec::new, |running| running.endpoint.take())
@@ -170,17 +173,19 @@ impl Process {
             key: plan.key,
             ttl: setup.ttl,
             wait: Duration::from_millis(plan.wait),
+            style: plan.style,
             script: plan.script.clone(),
         };
         let (idem, plan, mode) = (running.idem.clone(), plan.clone(), setup.keys[plan.key]);
         running.runtime.spawn(async move {
             let mut waiting = Waiting::begin(&service);
-            let call = service.call(&idem, mode, plan.style, plan.request);
+            let called_at = service.shared.world().time();
+            let call = service.call(&idem, mode, plan.request);
             let answer = Leaving::new(call, plan.leaves).await;
             waiting.is_over = true;
             let mut world = service.shared.world();
             match answer {
-                Some(answer) => world.answered(caller, &plan, answer),
+                Some(answer) => world.answered(caller, &plan, called_at, answer),
                 None => world.left(caller, &plan),
             }
         });
@@ -197,6 +202,7 @@ impl Process {
     ) {
         let Some(running) = &self.running else { return };
         let (idem, shared, process) = (running.idem.clone(), shared.clone(), self.name());
+        let number = self.number;
         running.runtime.spawn(async move {
             let records = idem.records();
             let found = records.find(mode.operation(), &key_text(key)).await;
@@ -209,7 +215,7 @@ impl Process {
             let operation = TypedOperation::<Receipt, SimError>::new(mode.operation());
             let resolved = match decision {
                 Decision::Complete => {
-                    let receipt = Receipt { request: 0, run };
+                    let receipt = Receipt::new(0, run);
                     records.complete(operation, &observed, &receipt).await
                 }
                 Decision::Fail => {
@@ -219,6 +225,10 @@ impl Process {
                 Decision::Release => records.release(&observed).await,
                 Decision::Erase => records.erase(&observed).await,
             };
+            if decision == Decision::Erase && matches!(resolved, Ok(Resolved::Done)) {
+                let token = observed.fencing_token.number();
+                shared.world().erased_by(number, key, token);
+            }
             let text = format!("the operator's decision on key {key}, {decision:?}: {resolved:?}");
             shared.world().note(&process, text);
         });
@@ -248,14 +258,13 @@ fn start_workers(idem: &Idem<SimStore>, process: usize, shared: &Shared, setup: 
                     key: input.key,
                     ttl,
                     wait: Duration::ZERO,
+                    style: Style::Macro,
                     script: Script {
                         parts: vec![Part::Sleep(20), Part::Effect],
                         end: End::Value,
                     },
                 };
-                service
-                    .call(&idem, Mode::Recover, Style::Macro, input.request)
-                    .await
+                service.call(&idem, Mode::Recover, input.request).await
             }
         })
         .poll_interval(setup.lease / 2)
@@ -297,56 +306,5 @@ impl Drop for Waiting<'_> {
                 format_args!("caller {} panics", self.service.caller),
             );
         }
-    }
-}
-
-/// A future that its caller may drop: after some polls, or at some time.
-struct Leaving<F> {
-    call: Option<Pin<Box<F>>>,
-    polls: Option<u32>,
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl<F: Future> Leaving<F> {
-    fn new(call: F, leaves: Leaves) -> Self {
-        let sleep = |millis| Box::pin(tokio::time::sleep(Duration::from_millis(millis)));
-        Self {
-            call: Some(Box::pin(call)),
-            polls: match leaves {
-                Leaves::AfterPolls(polls) => Some(polls),
-                _ => None,
-            },
-            timer: match leaves {
-                Leaves::After(millis) => Some(sleep(millis)),
-                _ => None,
-            },
-        }
-    }
-}
-
-impl<F: Future> Future for Leaving<F> {
-    type Output = Option<F::Output>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        if let Some(timer) = &mut this.timer
-            && timer.as_mut().poll(cx).is_ready()
-        {
-            this.call = None;
-        }
-        let Some(call) = &mut this.call else {
-            return Poll::Ready(None);
-        };
-        if let Poll::Ready(answer) = call.as_mut().poll(cx) {
-            return Poll::Ready(Some(answer));
-        }
-        if let Some(polls) = &mut this.polls {
-            *polls -= 1;
-            if *polls == 0 {
-                this.call = None;
-                return Poll::Ready(None);
-            }
-        }
-        Poll::Pending
     }
 }

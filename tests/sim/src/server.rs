@@ -3,6 +3,7 @@
 //! Every request is one atomic change. A request for a record that an open transaction has locked waits for the end of
 //! that transaction, as in a database.
 
+mod outbox;
 mod recovery;
 mod transactions;
 mod transitions;
@@ -14,8 +15,9 @@ use idem_store::record::{FencingToken, Payload, Record, Timestamp};
 use idem_store::store::{Filter, Page, PageRequest, Purged, SavedStep};
 use idem_store::{State, StoreError};
 
+use self::outbox::Outbox;
 use self::transactions::OpenTransaction;
-use crate::message::{Answer, Arrival, ConnectionId, Reply, Request, Statement};
+use crate::message::{Answer, Arrival, ConnectionId, Reply, Request, Statement, full};
 use crate::mutants::StoreMutant;
 use crate::world::World;
 
@@ -28,6 +30,7 @@ pub(crate) struct Server {
     /// Highest fencing token of a deleted record.
     floor: Option<FencingToken>,
     open: BTreeMap<ConnectionId, OpenTransaction>,
+    outbox: Outbox,
     /// Distance of the clock from the true time, in microseconds.
     shift: i64,
     mutant: Option<StoreMutant>,
@@ -56,6 +59,7 @@ impl Server {
             slots: BTreeMap::new(),
             floor: None,
             open: BTreeMap::new(),
+            outbox: Outbox::default(),
             shift: 0,
             mutant,
         }
@@ -89,7 +93,11 @@ impl Server {
     /// Executes a request. None: it waits for the end of a transaction.
     pub(crate) fn execute(&mut self, world: &mut World, arrival: &Arrival) -> Option<Answer> {
         let request = &arrival.request;
+        world.store_time = self.now(world);
         if let Request::InTransaction(statement) = request {
+            if arrival.is_refused && request.stores_result() {
+                return Some(Err(full()));
+            }
             return self.execute_statement(world, arrival, statement);
         }
         if let Some(connection) = arrival.connection
@@ -102,6 +110,9 @@ impl Server {
                     request.name()
                 ),
             );
+        }
+        if arrival.is_refused && request.stores_result() {
+            return Some(Err(full()));
         }
         if let Request::Batch(batch) = request {
             return self.execute_batch(world, arrival, batch);
@@ -127,7 +138,8 @@ impl Server {
         let mut replies = Vec::new();
         for request in batch {
             let is_locked = request.record().is_some_and(|id| self.is_locked(&id));
-            let reply = match is_locked {
+            let is_refused = arrival.is_refused && request.stores_result();
+            let reply = match is_locked || is_refused {
                 true => None,
                 false => self.execute_alone(world, arrival, request).ok(),
             };
@@ -162,6 +174,10 @@ impl Server {
                 self.postpone(world, input, *by, false, now),
             )),
             Request::Forget(input) => Ok(Reply::Resolved(self.forget(input, now))),
+            Request::Messages(request) => {
+                let reply = self.execute_for_relay(world, arrival.process, request);
+                Ok(Reply::Messages(reply))
+            }
             Request::Precheck(claim) => Ok(Reply::Prechecked(self.precheck(claim))),
             _ => self.change(world, arrival, request, now),
         }

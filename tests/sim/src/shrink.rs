@@ -52,6 +52,10 @@ fn without_actions(mut best: Plan, fails: &impl Fn(&Plan) -> bool) -> Plan {
 const SIMPLER: &[fn(&mut Plan)] = &[
     |plan| plan.setup.has_workers = false,
     |plan| plan.setup.batches = false,
+    |plan| plan.setup.cache = None,
+    |plan| plan.setup.has_relays = false,
+    |plan| plan.faults.cuts_off = false,
+    |plan| plan.faults.refused = 0.0,
     |plan| plan.setup.clock_rates.fill(1.0),
     |plan| plan.setup.ttl = Duration::from_secs(600),
     |plan| plan.faults.duplicates = 0.0,

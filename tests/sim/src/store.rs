@@ -10,6 +10,7 @@
 mod batch;
 mod batches;
 mod connections;
+pub(crate) mod outbox;
 
 use std::fmt;
 use std::future::pending;
@@ -17,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use idem_runtime::Cached;
 use idem_store::key::{Operation, RecordId};
 use idem_store::record::{Observation, Outcome, Owner, Payload, Record};
 use idem_store::store::{
@@ -28,11 +30,15 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use self::batches::Batches;
-pub(crate) use self::connections::SimConnection;
+pub(crate) use self::connections::{SimConnection, SimTransaction};
 use crate::message::{Answer, ConnectionId, Reply, Request, wrong_reply};
 use crate::mutants::StoreMutant;
 use crate::mutex::lock;
+use crate::plan::Setup;
 use crate::world::Shared;
+
+/// Size of a cache: more than the records of a run need.
+const CACHE_BYTES: usize = 1 << 20;
 
 /// A message on its way to the store.
 pub(crate) struct Envelope {
@@ -41,6 +47,13 @@ pub(crate) struct Envelope {
     pub(crate) request: Request,
     /// None if nobody waits for the answer.
     pub(crate) reply_to: Option<oneshot::Sender<Answer>>,
+}
+
+/// What a process gives to the network.
+pub(crate) enum Sent {
+    Request(Box<Envelope>),
+    /// The caller of the request on this connection has left.
+    CutOff(ConnectionId),
 }
 
 /// The messages and connections of a process.
@@ -54,7 +67,7 @@ struct EndpointState {
     process: usize,
     /// False once the process was killed: what its drop guards send goes nowhere.
     is_alive: bool,
-    sent: Vec<Envelope>,
+    sent: Vec<Sent>,
     idle: Vec<ConnectionId>,
     next: ConnectionId,
 }
@@ -85,7 +98,7 @@ impl Endpoint {
     }
 
     /// Takes the messages that were sent.
-    pub(crate) fn take(&self) -> Vec<Envelope> {
+    pub(crate) fn take(&self) -> Vec<Sent> {
         std::mem::take(&mut self.lock().sent)
     }
 
@@ -105,12 +118,21 @@ impl Endpoint {
         let mut state = self.lock();
         if state.is_alive {
             let process = state.process;
-            state.sent.push(Envelope {
+            state.sent.push(Sent::Request(Box::new(Envelope {
                 process,
                 connection,
                 request,
                 reply_to,
-            });
+            })));
+            self.has_sent.notify_one();
+        }
+    }
+
+    /// The caller of the request on this connection has left.
+    fn cut_off(&self, connection: ConnectionId) {
+        let mut state = self.lock();
+        if state.is_alive {
+            state.sent.push(Sent::CutOff(connection));
             self.has_sent.notify_one();
         }
     }
@@ -135,7 +157,24 @@ pub(crate) struct SimStore {
     endpoint: Endpoint,
     shared: Shared,
     batches: Option<Batches>,
+    /// The store behind a cache, if this one has a cache.
+    cached: Option<Arc<Cached<Self>>>,
     mutant: Option<StoreMutant>,
+}
+
+/// A request whose answer has not come. Dropping it tells the network that its caller has left.
+struct Asking<'a> {
+    endpoint: &'a Endpoint,
+    connection: ConnectionId,
+    is_over: bool,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.endpoint.cut_off(self.connection);
+        }
+    }
 }
 
 impl SimStore {
@@ -143,16 +182,22 @@ impl SimStore {
         process: usize,
         endpoint: Endpoint,
         shared: Shared,
-        batches: bool,
+        setup: &Setup,
         mutant: Option<StoreMutant>,
     ) -> Self {
-        Self {
+        let store = Self {
             process,
             endpoint,
             shared,
-            batches: batches.then(Batches::new),
+            batches: setup.batches.then(Batches::new),
+            cached: None,
             mutant,
-        }
+        };
+        let cached = setup.cache.map(|max_age| {
+            let cached = Cached::with_capacity(store.clone(), CACHE_BYTES);
+            Arc::new(cached.max_age(max_age))
+        });
+        Self { cached, ..store }
     }
 
     /// Sends a request on a connection, and waits for its answer: for ever if the answer is lost.
@@ -168,7 +213,14 @@ impl SimStore {
     /// Sends a request on a connection of the pool. A connection whose answer was not awaited is not used again.
     async fn ask(&self, request: Request) -> Answer {
         let connection = self.endpoint.connect();
-        let answer = self.ask_on(connection, request).await?;
+        let mut asking = Asking {
+            endpoint: &self.endpoint,
+            connection,
+            is_over: false,
+        };
+        let answer = self.ask_on(connection, request).await;
+        asking.is_over = true;
+        let answer = answer?;
         self.endpoint.give_back(connection);
         Ok(answer)
     }
@@ -199,6 +251,9 @@ macro_rules! ask {
 #[async_trait]
 impl Store for SimStore {
     async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
+        if let Some(cached) = &self.cached {
+            return cached.claim(claim).await;
+        }
         let sent_at = Instant::now();
         let single = async { ask!(self, Request::Claim(claim.clone()), Reply::Claim) };
         let outcome = match &self.batches {
@@ -216,6 +271,9 @@ impl Store for SimStore {
         observed: &Observation,
         claim: &ClaimRequest,
     ) -> Result<ClaimOutcome, StoreError> {
+        if let Some(cached) = &self.cached {
+            return cached.take_over(observed, claim).await;
+        }
         let sent_at = Instant::now();
         let request = Request::TakeOver(*observed, claim.clone());
         let outcome = ask!(self, request, Reply::Claim)?;
@@ -256,11 +314,17 @@ impl Store for SimStore {
         observed: &Observation,
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
+        if let Some(cached) = &self.cached {
+            return cached.resolve(observed, resolution).await;
+        }
         let request = Request::Resolve(*observed, resolution.clone());
         ask!(self, request, Reply::Resolved)
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        if let Some(cached) = &self.cached {
+            return cached.get(id).await;
+        }
         let record = ask!(self, Request::Get(*id), Reply::Record)?;
         Ok(record.map(|record| *record))
     }
@@ -274,6 +338,9 @@ impl Store for SimStore {
     }
 
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+        if let Some(cached) = &self.cached {
+            return cached.purge(limit).await;
+        }
         ask!(self, Request::Purge(limit), Reply::Purged)
     }
 

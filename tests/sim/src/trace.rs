@@ -83,4 +83,18 @@ stats! {
     replays: "replays",
     /// Values that a caller got within its lease although they were not recorded.
     unrecorded: "values within the lease before they were recorded",
+    /// Results that could not be stored.
+    unrecordable: "results that could not be stored",
+    /// Bodies that ran without a claim, under `on_store_error = run`.
+    unprotected: "bodies without protection",
+    /// Transactions of callers with joined calls that were committed.
+    joined: "joined transactions",
+    /// Steps that were committed in a transaction.
+    step_rows: "steps in transactions",
+    /// Messages whose transactions were committed.
+    messages: "messages",
+    /// Handlers of messages that began.
+    deliveries: "deliveries",
+    /// Messages that were parked.
+    parked: "messages parked",
 }

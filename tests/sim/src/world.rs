@@ -2,7 +2,9 @@
 
 mod answers;
 mod bodies;
+mod messages;
 mod records;
+mod rows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,12 +16,13 @@ use idem_store::record::{ClaimId, Timestamp};
 use tokio::time::Instant;
 
 use crate::clock::Clock;
-use crate::message::Row;
+use crate::message::ConnectionId;
 use crate::mutex::lock;
 use crate::plan::{Mode, Plan};
 use crate::trace::{Stats, Trace};
 
-pub(crate) use self::bodies::{BodyEnd, BodyStart};
+pub(crate) use self::bodies::{BodyEnd, BodyStart, StepKind, transaction_step};
+use self::messages::MessageHistory;
 
 /// The observer, which all tasks of all processes share. They run on one thread.
 #[derive(Clone)]
@@ -72,6 +75,23 @@ pub(crate) struct World {
     probes: BTreeMap<usize, Result<(), Error>>,
     /// End of each lease that the store has acknowledged, by the clock of its process.
     acknowledged: BTreeMap<(usize, i64), Instant>,
+    /// Messages of the outbox, by number.
+    messages: Vec<MessageHistory>,
+    /// Time by the store's clock, when it executed the last request.
+    pub(crate) store_time: Timestamp,
+    /// Number of own rows that a caller has inserted in its transaction, by connection.
+    own_rows: BTreeMap<ConnectionId, usize>,
+    /// Time after which an outcome that is gone must no longer be replayed, in microseconds: the maximum age in a cache,
+    /// and the time that a read may be under way.
+    staleness: Staleness,
+}
+
+/// Times that an outcome may still be replayed after it is gone, in microseconds.
+struct Staleness {
+    /// In the process that has erased it.
+    own: u64,
+    /// In any process.
+    any: u64,
 }
 
 /// What happened to a key.
@@ -102,6 +122,14 @@ struct KeyHistory {
     active: Vec<u64>,
     /// True once an operator or a worker has interrupted, completed or erased a record.
     was_resolved: bool,
+    /// Runs whose results could not be stored.
+    unrecorded: BTreeSet<u64>,
+    /// Highest fencing token of the records that are gone, and since when.
+    gone: Vec<(i64, u64)>,
+    /// Highest fencing token of the records that a process has erased, and since when.
+    erased: Vec<(usize, i64, u64)>,
+    /// Rows of steps, by generation and number.
+    step_rows: BTreeSet<(Timestamp, u32)>,
 }
 
 /// A granted claim.
@@ -113,8 +141,6 @@ struct ClaimHistory {
     granted_at: u64,
     /// End of the lease by the store's clock, if the store keeps to its contract.
     lease_until: Timestamp,
-    /// True if the store executed the claim so late that the process no longer waits for it.
-    is_late: bool,
     /// True if a body began under this claim.
     has_body: bool,
     /// Time at which a body returned that began under this claim.
@@ -130,6 +156,7 @@ struct Run {
     caller: usize,
     token: Option<i64>,
     epoch: u64,
+    is_detached: bool,
 }
 
 impl World {
@@ -153,6 +180,10 @@ impl World {
             callers: 1000,
             probes: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
+            messages: Vec::new(),
+            store_time: Timestamp::from_micros(0),
+            own_rows: BTreeMap::new(),
+            staleness: Staleness::of(plan),
         }
     }
 
@@ -180,10 +211,20 @@ impl World {
         self.probes.remove(&caller)
     }
 
+    /// True time, also in a process that has run ahead of the others.
+    pub(crate) fn time(&self) -> u64 {
+        self.running.as_ref().map_or(self.now, Clock::now)
+    }
+
+    /// True if this is a run of the caller's own call.
+    pub(crate) fn is_own(&self, run: u64, caller: usize) -> bool {
+        let run = self.runs.get(run as usize);
+        run.is_some_and(|run| run.caller == caller)
+    }
+
     /// Writes a line of the trace.
     pub(crate) fn note(&mut self, who: &str, what: impl std::fmt::Display) {
-        let now = self.running.as_ref().map_or(self.now, Clock::now);
-        self.trace.line(now, who, what);
+        self.trace.line(self.time(), who, what);
     }
 
     /// Reports a broken promise. The first one counts.
@@ -222,33 +263,6 @@ impl World {
             );
         }
     }
-
-    /// A transaction with this row was committed.
-    pub(crate) fn committed_row(&mut self, row: Row) {
-        let key = row.key;
-        let history = &mut self.keys[key];
-        let epoch = history.epoch;
-        let is_recorded = history
-            .committed
-            .last()
-            .is_some_and(|committed| *committed == (Some(row.run), true));
-        history.rows.push((epoch, row.run));
-        let rows = history.rows.iter().filter(|(it, _)| *it == epoch).count();
-        self.stats.effects += 1;
-        if !is_recorded {
-            let what = format!(
-                "key {key}: the row of run {} was committed without its record",
-                row.run
-            );
-            self.violation("transactional", what);
-        }
-        if rows > 1 {
-            self.violation(
-                "transactional",
-                format!("key {key}: {rows} rows were committed"),
-            );
-        }
-    }
 }
 
 impl KeyHistory {
@@ -269,6 +283,23 @@ impl KeyHistory {
             recoveries: BTreeSet::new(),
             active: Vec::new(),
             was_resolved: false,
+            unrecorded: BTreeSet::new(),
+            gone: Vec::new(),
+            erased: Vec::new(),
+            step_rows: BTreeSet::new(),
+        }
+    }
+}
+
+impl Staleness {
+    fn of(plan: &Plan) -> Self {
+        // A claim that was sent before the outcome was gone may be answered as late as this.
+        let flight = plan.setup.store_patience * 3;
+        // Clocks of processes run up to a tenth too slow.
+        let max_age = plan.setup.cache.unwrap_or_default().mul_f64(1.2);
+        Self {
+            own: flight.as_micros() as u64,
+            any: (flight + max_age).as_micros() as u64,
         }
     }
 }

@@ -7,6 +7,7 @@ use idem_store::key::RecordId;
 use idem_store::record::Timestamp;
 use idem_store::store::{ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite};
 
+use super::outbox::Enqueued;
 use super::{Server, Slot};
 use crate::message::Arrival;
 use crate::message::{Answer, ConnectionId, Reply, Request, Row, Statement, connection_lost};
@@ -26,6 +27,7 @@ struct Writes {
     /// Changed records, which are locked.
     slots: BTreeMap<RecordId, Option<Slot>>,
     rows: Vec<Row>,
+    messages: Vec<Enqueued>,
 }
 
 impl Server {
@@ -85,10 +87,21 @@ pub(super) fn execute(
         return Some(Err(connection_lost()));
     };
     if let Statement::Commit = statement {
-        commit(server, world, arrival, open);
+        commit(server, world, arrival, connection, open);
         return Some(Ok(Reply::Done));
     }
     let now = server.now(world);
+    if let Statement::Enqueue(ordering_key) = statement {
+        let ordering_key = *ordering_key;
+        let id = world.enqueues(ordering_key);
+        let message = Enqueued { id, ordering_key };
+        open.writes.messages.push(message);
+        if server.is(StoreMutant::EnqueuesAtOnce) {
+            server.add_messages(now, &[message]);
+        }
+        server.open.insert(connection, open);
+        return Some(Ok(Reply::Done));
+    }
     let answer = in_transaction(server, &mut open, arrival, connection, statement, now);
     server.open.insert(connection, open);
     answer.map(Ok)
@@ -144,13 +157,21 @@ fn in_transaction(
             }
             Reply::Done
         }
+        Statement::Release(name) => {
+            if let Some(at) = open.savepoints.iter().rposition(|(it, _)| it == name) {
+                open.savepoints.truncate(at);
+            }
+            Reply::Done
+        }
         Statement::Insert(row) => {
             writes.rows.push(*row);
             Reply::Done
         }
-        Statement::Begin | Statement::Commit | Statement::Rollback | Statement::Close => {
-            Reply::Done
-        }
+        Statement::Begin
+        | Statement::Enqueue(_)
+        | Statement::Commit
+        | Statement::Rollback
+        | Statement::Close => Reply::Done,
     })
 }
 
@@ -187,24 +208,45 @@ impl Writes {
     }
 }
 
-fn commit(server: &mut Server, world: &mut World, arrival: &Arrival, open: OpenTransaction) {
+fn commit(
+    server: &mut Server,
+    world: &mut World,
+    arrival: &Arrival,
+    connection: ConnectionId,
+    open: OpenTransaction,
+) {
     let now = server.now(world);
     let loses_record = server.is(StoreMutant::CommitsRowsAlone) && !open.writes.rows.is_empty();
-    for (id, cell) in open.writes.slots {
+    for (id, mut cell) in open.writes.slots {
         if loses_record {
             continue;
         }
-        let before = server.slots.get(&id).map(|slot| slot.record.clone());
+        let before = server.slots.get(&id);
+        let earlier = before.map(|slot| slot.steps.clone()).unwrap_or_default();
+        if let Some(slot) = &mut cell
+            && server.is(StoreMutant::CommitsStepRowsAlone)
+        {
+            slot.steps.clone_from(&earlier);
+        }
+        let before = before.map(|slot| slot.record.clone());
         let after = cell.as_ref().map(|slot| &slot.record);
         world.changed(arrival, &arrival.request, now, before.as_ref(), after);
         match cell {
             Some(slot) => {
+                let steps = slot.steps.keys();
+                for step in steps.filter(|step| !earlier.contains_key(*step)) {
+                    world.saved_step(&id, slot.record.first_claimed_at, step);
+                }
                 server.slots.insert(id, slot);
             }
             None => server.remove(&id),
         }
     }
-    for row in open.writes.rows {
-        world.committed_row(row);
+    world.committed_rows(connection, &open.writes.rows);
+    for message in &open.writes.messages {
+        world.message_is_committed(message.id);
+    }
+    if !server.is(StoreMutant::EnqueuesAtOnce) {
+        server.add_messages(now, &open.writes.messages);
     }
 }

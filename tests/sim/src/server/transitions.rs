@@ -84,7 +84,9 @@ impl Server {
         let takes_over = self.is(StoreMutant::ClaimTakesOver) && record.is_lapsed();
         let is_free = self.is(StoreMutant::ClaimsReleasedWithoutFingerprint)
             && record.state == State::Released;
-        if takes_over || is_free {
+        let is_unrecorded =
+            self.is(StoreMutant::ClaimsUnrecorded) && record.state == State::Unrecorded;
+        if takes_over || is_free || is_unrecorded {
             if is_free {
                 record.fingerprint = claim.fingerprint;
             }
@@ -189,6 +191,11 @@ impl Server {
     /// The owner that a completion is compared with.
     fn completing(&self, owner: &Owner, slot: &Slot) -> Owner {
         let mut owner = *owner;
+        if self.is(StoreMutant::CompletesByClaimIdAlone)
+            && slot.record.claim_id == Some(owner.claim_id)
+        {
+            owner.fencing_token = slot.record.fencing_token;
+        }
         if self.is(StoreMutant::CompletesWithoutFencing)
             && let Some(claim_id) = slot.record.claim_id
         {

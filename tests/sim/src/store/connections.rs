@@ -36,6 +36,19 @@ impl SimConnection {
             .map(drop)
     }
 
+    pub(crate) fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    /// Enqueues a message in the open transaction, in bounded time.
+    pub(crate) async fn enqueue(&mut self, ordering_key: Option<usize>) -> Result<(), StoreError> {
+        let statement = Statement::Enqueue(ordering_key);
+        let enqueued = tokio::time::timeout(PATIENCE, self.execute(statement)).await;
+        enqueued
+            .unwrap_or_else(|_| Err(connection_lost()))
+            .map(drop)
+    }
+
     async fn execute(&self, statement: Statement) -> Answer {
         let request = Request::InTransaction(statement);
         self.store.ask_on(self.id, request).await
@@ -109,10 +122,17 @@ impl Drop for SimTransaction<'_> {
         match &self.connection {
             _ if self.is_ended => {}
             Connection::Own(connection) => connection.send(Statement::Close),
-            Connection::Joined(_) => {
-                let savepoint = self.savepoint();
-                self.send(Statement::RollbackTo(savepoint));
-            }
+            Connection::Joined(connection) => match connection.store.mutant {
+                Some(StoreMutant::KeepsDroppedJoin) => {}
+                Some(StoreMutant::DroppedJoinEndsTransaction) => {
+                    self.send(Statement::Rollback);
+                    self.send(Statement::Begin);
+                }
+                _ => {
+                    let savepoint = self.savepoint();
+                    self.send(Statement::RollbackTo(savepoint));
+                }
+            },
         }
         self.depth -= 1;
     }
@@ -253,7 +273,14 @@ impl TransactionalStore for SimStore {
     }
 
     async fn commit(&self, transaction: Self::Transaction<'_>) -> Result<(), StoreError> {
-        transaction.end(Statement::Commit).await
+        match &transaction.connection {
+            Connection::Own(_) => transaction.end(Statement::Commit).await,
+            // The caller commits.
+            Connection::Joined(_) => {
+                let savepoint = transaction.savepoint();
+                transaction.end(Statement::Release(savepoint)).await
+            }
+        }
     }
 
     async fn rollback(&self, transaction: Self::Transaction<'_>) -> Result<(), StoreError> {

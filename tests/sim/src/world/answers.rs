@@ -13,9 +13,11 @@ impl World {
         &mut self,
         caller: usize,
         plan: &CallPlan,
+        called_at: u64,
         answer: Result<Receipt, SimError>,
     ) {
         self.check_answer(caller, plan, &answer);
+        self.check_staleness(caller, plan, called_at, &answer);
         let settled = match answer {
             Err(SimError::Idempotency(error)) => Err(error),
             Ok(_) | Err(_) => Ok(()),
@@ -60,6 +62,7 @@ impl World {
                     self.violation("answers", what);
                 }
             }
+            Err(SimError::Dropped) => {}
             Err(SimError::Idempotency(error)) => self.check_error(caller, plan, error),
         }
     }
@@ -67,10 +70,15 @@ impl World {
     /// A caller gets a value only if it was recorded, or within its own lease.
     fn check_committed(&mut self, caller: usize, plan: &CallPlan, run: u64) {
         let history = &self.keys[plan.key];
-        let is_own = self
-            .runs
-            .get(run as usize)
-            .is_some_and(|run| run.caller == caller);
+        let is_own = self.is_own(run, caller);
+        if history.unrecorded.contains(&run) && !is_own {
+            let what = format!(
+                "key {}: a value that is not recorded was replayed",
+                plan.key
+            );
+            self.violation("answers", what);
+            return;
+        }
         if history.committed.iter().any(|(it, _)| *it == Some(run)) {
             if !is_own {
                 self.stats.replays += 1;
@@ -81,9 +89,17 @@ impl World {
             let token = run.token?;
             self.acknowledged.get(&(plan.process, token)).copied()
         });
+        let run_is_protected = self
+            .runs
+            .get(run as usize)
+            .is_some_and(|run| run.token.is_some());
+        // `on_store_error = run` gives a value that nobody records.
+        if is_own && !run_is_protected && history.mode == Mode::Unprotected {
+            return;
+        }
         // A transaction has no lease that the store could have acknowledged.
         let within_lease = lease.is_some_and(|until| Instant::now() < until);
-        if is_own && within_lease {
+        if is_own && within_lease && !self.is_calm {
             self.stats.unrecorded += 1;
             return;
         }
@@ -102,6 +118,7 @@ impl World {
         let is_expected = match error {
             // The other request of a reused key may have left before its body ran.
             Error::InFlight { .. } | Error::Store(_) | Error::LeaseLost | Error::KeyReused => true,
+            Error::Unrecorded => !history.unrecorded.is_empty(),
             Error::Interrupted => {
                 matches!(history.mode, Mode::Refuse | Mode::Reconcile | Mode::Recover)
                     || history.was_resolved
@@ -111,6 +128,40 @@ impl World {
         if !is_expected {
             let what = format!("key {}: caller {caller} got {error:?}", plan.key);
             self.violation("answers", what);
+        }
+    }
+
+    /// An outcome that is gone is not replayed, or for no longer than a cache may serve it.
+    fn check_staleness(
+        &mut self,
+        caller: usize,
+        plan: &CallPlan,
+        called_at: u64,
+        answer: &Result<Receipt, SimError>,
+    ) {
+        let run = match answer {
+            Ok(receipt) => Some(receipt.run),
+            Err(error) => error.run(),
+        };
+        let run = run.filter(|run| !self.is_own(*run, caller));
+        let token = run.and_then(|run| self.runs.get(run as usize)?.token);
+        let Some(token) = token else { return };
+        let history = &self.keys[plan.key];
+        let is_before = |since: u64, lasts: u64| called_at > since + lasts;
+        let is_gone = history
+            .gone
+            .iter()
+            .any(|(last, since)| token <= *last && is_before(*since, self.staleness.any));
+        let is_erased = history.erased.iter().any(|(process, last, since)| {
+            let lasts = self.staleness.own;
+            *process == plan.process && token <= *last && is_before(*since, lasts)
+        });
+        if is_gone || is_erased {
+            let what = format!(
+                "key {}: caller {caller} got an outcome that is long gone",
+                plan.key
+            );
+            self.violation("stale answers", what);
         }
     }
 }

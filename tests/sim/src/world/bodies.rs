@@ -22,6 +22,20 @@ pub(crate) struct BodyStart {
     pub(crate) request: u32,
     pub(crate) token: Option<i64>,
     pub(crate) attempt: u32,
+    pub(crate) is_detached: bool,
+}
+
+/// Kind of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StepKind {
+    Plain,
+    /// A step whose effect is a row, which is rolled back unless the step is saved.
+    InTransaction,
+}
+
+/// Name of a step in a transaction.
+pub(crate) fn transaction_step(step: u32) -> String {
+    format!("t{step}")
 }
 
 impl World {
@@ -34,6 +48,7 @@ impl World {
             request,
             token,
             attempt,
+            is_detached,
         } = start;
         let run = self.runs.len() as u64;
         self.note(
@@ -65,7 +80,15 @@ impl World {
             caller,
             token,
             epoch,
+            is_detached,
         });
+        let may_be_unprotected = self.keys[key].mode == Mode::Unprotected;
+        if token.is_none() && may_be_unprotected {
+            self.stats.unprotected += 1;
+        } else if token.is_none() {
+            let what = format!("key {key}: run {run} has no claim");
+            self.violation("fail closed", what);
+        }
         if other.is_some() {
             let what = format!("key {key}: bodies of two requests ran in one generation");
             self.violation("fingerprint", what);
@@ -109,7 +132,7 @@ impl World {
     }
 
     /// A step of a body runs.
-    pub(crate) fn step_runs(&mut self, run: u64, name: &str) {
+    pub(crate) fn step_runs(&mut self, run: u64, name: &str, kind: StepKind) {
         let Run {
             key,
             token,
@@ -129,7 +152,9 @@ impl World {
         });
         let epoch = self.runs[run as usize].epoch;
         let step = (epoch, name.to_owned());
-        let is_second = history.mode == Mode::Refuse && history.steps.contains(&step);
+        let is_second = kind == StepKind::Plain
+            && history.mode == Mode::Refuse
+            && history.steps.contains(&step);
         self.keys[key].steps.push(step);
         if is_second {
             let what = format!("key {key}: step {name} ran twice");
@@ -145,15 +170,8 @@ impl World {
 
     /// A step returned a value that an earlier attempt saved. It must be of this generation.
     pub(crate) fn step_returned(&mut self, run: u64, name: &str, by: u64) {
-        let (key, token) = (self.runs[run as usize].key, self.runs[run as usize].token);
-        let generation_of = |token: Option<i64>| {
-            let claim = token.and_then(|token| self.keys[key].claims.get(&token));
-            claim.map(|claim| claim.generation)
-        };
-        let (own, its) = (
-            generation_of(token),
-            generation_of(self.runs[by as usize].token),
-        );
+        let key = self.runs[run as usize].key;
+        let (own, its) = (self.generation_of(run), self.generation_of(by));
         if own.is_some() && its.is_some() && own != its {
             let what = format!("key {key}: step {name} is of an earlier generation");
             self.violation("steps", what);
@@ -162,7 +180,16 @@ impl World {
 
     /// A body ends.
     pub(crate) fn body_ends(&mut self, run: u64, end: BodyEnd) {
-        let Run { key, process, .. } = self.runs[run as usize];
+        let Run {
+            key,
+            process,
+            is_detached,
+            ..
+        } = self.runs[run as usize];
+        if is_detached && end == BodyEnd::Dropped && self.killing != Some(process) {
+            let what = format!("key {key}: the detached run {run} was dropped");
+            self.violation("detached", what);
+        }
         self.keys[key].active.retain(|it| *it != run);
         let token = self.runs[run as usize].token;
         let claim = token.and_then(|token| self.keys[key].claims.get_mut(&token));

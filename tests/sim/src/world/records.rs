@@ -35,6 +35,7 @@ impl World {
         self.check_outcome(key, request, before.as_ref(), after);
         let Some(after) = after else {
             self.resolved(key, request);
+            self.is_gone(key, earlier_token);
             return;
         };
         let token = after.fencing_token.number();
@@ -46,6 +47,7 @@ impl World {
             history.epoch += 1;
             history.generation = Some(after.first_claimed_at);
             history.request = None;
+            self.is_gone(key, earlier_token);
         }
         let is_new = before.as_ref().is_none_or(|before| {
             before.fencing_token != after.fencing_token || before.claim_id != after.claim_id
@@ -218,7 +220,6 @@ impl World {
                 generation: after.first_claimed_at,
                 granted_at: self.now,
                 lease_until: now.after(self.lease),
-                is_late: self.now - arrival.sent_at > self.lease.as_micros() as u64,
                 has_body: is_transactional,
                 returned_at: None,
                 is_over: is_transactional,
@@ -310,8 +311,39 @@ impl World {
                 .ok()
                 .and_then(|it: SimError| it.run()),
         });
+        if after.state == State::Unrecorded {
+            self.remember_unrecorded(key, after);
+            return;
+        }
         let is_value = after.state == State::Completed;
         self.keys[key].committed.push((run, is_value));
+    }
+
+    /// The result of the owner's run could not be stored.
+    fn remember_unrecorded(&mut self, key: usize, after: &Record) {
+        self.stats.unrecordable += 1;
+        let token = Some(after.fencing_token.number());
+        let run = self
+            .runs
+            .iter()
+            .rposition(|run| run.key == key && run.token == token);
+        let run = run.map(|run| run as u64);
+        let history = &mut self.keys[key];
+        history.committed.push((run, true));
+        history.unrecorded.extend(run);
+    }
+
+    /// The record with this fencing token is gone.
+    fn is_gone(&mut self, key: usize, token: Option<i64>) {
+        let now = self.now;
+        let gone = token.map(|token| (token, now));
+        self.keys[key].gone.extend(gone);
+    }
+
+    /// A process has erased the record that it had read with this fencing token.
+    pub(crate) fn erased_by(&mut self, process: usize, key: usize, token: i64) {
+        let now = self.time();
+        self.keys[key].erased.push((process, token, now));
     }
 
     /// A claim without a body is given back, and a body that has returned is settled, although its caller left.
@@ -323,14 +355,14 @@ impl World {
         let claims = self.keys.iter().zip(0..);
         let mut claims = claims
             .flat_map(|(history, key)| history.claims.values().map(move |claim| (key, claim)));
-        let abandoned = claims.find(|(_, claim)| {
+        let abandoned = claims.find(|(key, claim)| {
             let since = match claim.has_body {
                 true => claim.returned_at,
                 false => Some(claim.granted_at),
             };
-            !claim.is_over
-                && !claim.is_late
-                && since.is_some_and(|since| self.now > since + patience)
+            // Where the body may run without a claim, a claim that was in doubt is left to its lease.
+            let is_left = self.keys[*key].mode == Mode::Unprotected && !claim.has_body;
+            !claim.is_over && !is_left && since.is_some_and(|since| self.now > since + patience)
         });
         if let Some((key, claim)) = abandoned {
             let what = match claim.has_body {

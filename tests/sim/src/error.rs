@@ -1,0 +1,3 @@
+//! Errors, under the names by which the runtime's sources import them.
+
+pub(crate) use idem_runtime::error::{DecodeError, Error, StoreError, StoreErrorKind};

@@ -1,0 +1,98 @@
+//! Plans that broke a promise once. Each stays here after its repair.
+
+use std::time::Duration;
+
+use idem_sim::{
+    Action, CallPlan, End, Faults, Leaves, Mode, Part, Plan, Script, Setup, Style, What, run,
+};
+
+/// A plan without faults, in which processes call one transactional key.
+fn plan(processes: usize, actions: Vec<Action>) -> Plan {
+    Plan {
+        seed: 1,
+        setup: Setup {
+            clock_rates: vec![1.0; processes],
+            lease: Duration::from_millis(1500),
+            store_timeout: Duration::from_millis(300),
+            store_patience: Duration::from_millis(600),
+            ttl: Duration::from_secs(600),
+            keys: vec![Mode::Transaction],
+            has_workers: false,
+            has_relays: false,
+            batches: false,
+            cache: None,
+        },
+        faults: Faults {
+            lost_requests: 0.0,
+            lost_replies: 0.0,
+            duplicates: 0.0,
+            slow: 0.0,
+            delay: 5,
+            long_delay: 5,
+            refused: 0.0,
+            cuts_off: false,
+            loses_rollbacks: false,
+        },
+        actions,
+    }
+}
+
+/// A call of a process whose body takes this time.
+fn call(at: u64, process: usize, style: Style, leaves: Leaves, takes: u64, end: End) -> Action {
+    Action {
+        at,
+        what: What::Call(CallPlan {
+            process,
+            key: 0,
+            request: 0,
+            wait: 0,
+            style,
+            leaves,
+            script: Script {
+                parts: vec![Part::Sleep(takes), Part::Effect],
+                end,
+            },
+        }),
+    }
+}
+
+#[test]
+fn a_claim_that_waits_for_a_lock_beyond_a_lease_is_given_back() {
+    // The first call locks the record for six seconds and rolls back. The second one, without a transaction, gives up
+    // after half a second, and its claim is granted five seconds later.
+    let holder = call(0, 0, Style::Plain, Leaves::Never, 6000, End::Failed);
+    let waiter = call(200, 1, Style::Leased, Leaves::After(500), 0, End::Value);
+    let plan = plan(2, vec![holder, waiter]);
+    assert!(plan.is_prompt());
+    let report = run(&plan, None);
+    let story = report.trace.text();
+    assert!(report.violation.is_none(), "{story}");
+    assert!(
+        story.contains("\"claim\" of process 1 key 0: granted"),
+        "{story}"
+    );
+    assert!(
+        story.contains("\"release\" of process 1 key 0: done"),
+        "{story}"
+    );
+}
+
+#[test]
+fn a_known_outcome_is_returned_although_the_reply_to_the_rollback_is_lost() {
+    let first = call(0, 0, Style::Plain, Leaves::Never, 0, End::Value);
+    let again = (1..=5).map(|number| {
+        let at = number * 3000;
+        call(at, 0, Style::Plain, Leaves::Never, 0, End::Value)
+    });
+    let mut plan = plan(1, std::iter::once(first).chain(again).collect());
+    plan.faults.loses_rollbacks = true;
+    let report = run(&plan, None);
+    let story = report.trace.text();
+    assert!(report.violation.is_none(), "{story}");
+    assert!(
+        story.contains("the reply to \"ROLLBACK\" is lost"),
+        "{story}"
+    );
+    assert!(!story.contains("gets an error"), "{story}");
+    assert_eq!(report.stats.replays, 6, "{story}");
+}
