@@ -29,8 +29,9 @@ pub enum Verdict {
 /// What else may explain an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Allowed {
-    /// A store may execute a claim, a takeover or a completion twice, as its caller would after an error.
-    pub repetitions: bool,
+    /// Number of times that a store may execute a claim, a takeover or a completion in addition, as its caller would after
+    /// an error.
+    pub repetitions: usize,
     /// A takeover that finds no record is granted as a claim, which is a second transition.
     pub late_claims: bool,
     /// After a failover, the record may be in an earlier state that it had since the replica was cut off.
@@ -43,13 +44,12 @@ pub fn check(history: &History, allowed: Allowed) -> Verdict {
     // A read without an answer changed nothing and tells nothing.
     let events = history.events.iter();
     for event in events.filter(|it| it.answered.is_some() || !it.only_reads()) {
-        let tries =
-            match &event.what {
-                What::Request(
-                    Request::Claim(_) | Request::TakeOver(..) | Request::Complete(..),
-                ) if allowed.repetitions => 2,
-                _ => 1,
-            };
+        let tries = match &event.what {
+            What::Request(Request::Claim(_) | Request::TakeOver(..) | Request::Complete(..)) => {
+                1 + allowed.repetitions
+            }
+            _ => 1,
+        };
         for left in (0..tries).rev() {
             operations.push(Operation {
                 client_id: u32::try_from(event.client).ok(),
