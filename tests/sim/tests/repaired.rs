@@ -96,3 +96,31 @@ fn a_known_outcome_is_returned_although_the_reply_to_the_rollback_is_lost() {
     assert!(!story.contains("gets an error"), "{story}");
     assert_eq!(report.stats.replays, 6, "{story}");
 }
+
+/// The defect was one of the simulation: the end of a connection overtook its `BEGIN`.
+#[test]
+fn a_store_that_stands_still_twice_gets_the_messages_of_a_connection_in_order() {
+    let actions = vec![
+        call(0, 0, Style::Plain, Leaves::Never, 0, End::Value),
+        // The call has looked for a lock, and its `BEGIN` is on the way.
+        Action {
+            at: 3,
+            what: What::Stall { length: 1000 },
+        },
+        Action {
+            at: 15,
+            what: What::Stall { length: 2000 },
+        },
+        Action {
+            at: 20,
+            what: What::Kill {
+                process: 0,
+                down: 3000,
+            },
+        },
+    ];
+    let report = run(&plan(2, actions), None);
+    let story = report.trace.text();
+    assert!(story.contains("\"BEGIN\" of process 0: done"), "{story}");
+    assert!(report.violation.is_none(), "{story}");
+}
