@@ -80,6 +80,11 @@ fn skip_bare_item(value: &[u8]) -> Option<&[u8]> {
                 .all(|byte| matches!(byte, 0x20..=0x7e))
                 .then(|| &value[end + 2..])
         }
+        // A display string, in which a quote is `%22`.
+        [b'%', b'"', text @ ..] => {
+            let rest = skip(text, |byte| matches!(byte, 0x20..=0x7e) && byte != b'"');
+            rest.strip_prefix(b"\"")
+        }
         _ => {
             let rest = skip(value, |byte| {
                 byte.is_ascii_graphic() && byte != b';' && byte != b','

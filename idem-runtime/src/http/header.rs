@@ -215,6 +215,7 @@ mod tests {
             (r#""a\"b\\c""#, r#"a"b\c"#),
             (r#""k";v=1;w="a\";b";x;y=:aGk=:;z=?1"#, "k"),
             (r#""k"; *a=tok/en"#, "k"),
+            (r#""k";a=%"f%c3%bc; r, you";b"#, "k"),
         ] {
             for syntax in [KeySyntax::Strict, KeySyntax::Lenient] {
                 assert_eq!(
@@ -263,6 +264,7 @@ mod tests {
             br#""k";A=1"#,
             br#""k";a="#,
             br#""k";a="b"#,
+            br#""k";a=%"b"#,
             br#""k"x"#,
             b"\"\xc3\xa4\"",
             b"\xc3\xa4",
