@@ -155,7 +155,10 @@ pub(super) mod duration {
     pub(in crate::record) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Duration, D::Error> {
-        u64::deserialize(deserializer).map(Duration::from_micros)
+        // A store counts in 63 bits, and so does `serialize`: a longer duration would be written as another one.
+        let micros = i64::deserialize(deserializer)?;
+        let micros = u64::try_from(micros).map_err(|_| D::Error::custom("a negative duration"))?;
+        Ok(Duration::from_micros(micros))
     }
 }
 
@@ -241,6 +244,20 @@ mod tests {
             r#"{"codec":"json/1","hex":"3"}"#,
         ] {
             assert!(serde_json::from_str::<Payload>(json).is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn a_retention_that_would_be_written_otherwise_is_refused() {
+        let json = serde_json::to_string(&record()).unwrap();
+        let with = |retention: &str| {
+            let json = json.replace("3600000000", retention);
+            serde_json::from_str::<Record>(&json)
+        };
+        let longest = with("9223372036854775807").unwrap();
+        assert_eq!(through_json(&longest), longest);
+        for refused in ["9223372036854775808", "-1"] {
+            assert!(with(refused).is_err(), "{refused}");
         }
     }
 }
