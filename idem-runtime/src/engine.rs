@@ -20,6 +20,7 @@ mod attempt;
 mod builder;
 mod call;
 mod claim;
+mod decisions;
 mod detach;
 mod detached_tasks;
 mod give_back;

@@ -14,13 +14,14 @@ pub(super) use self::in_transaction::{ClaimFuture, TransactionClaim};
 use self::send::{ClaimMessage, SentClaims};
 
 use super::Attempt;
+use super::decisions::{Abilities, IsOtherDigest, OnExisting, on_existing};
 use super::prepared::Prepared;
 use super::progress::{Phase, SharedOutcome};
 use super::provenance::Source;
 use super::singleflight::{FlightRole, Leader};
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::fingerprint;
-use crate::record::{Digest, Observation, OnCrash, Record, State};
+use crate::record::{Digest, Observation, Record, State};
 use crate::store::{ClaimOutcome, FencedWrite, Resolution, Resolved};
 use crate::timing::{Backoff, bounded, later};
 
@@ -321,31 +322,29 @@ impl<'o> Claimer<'o> {
     /// Decides what this call does about a record that has no outcome yet.
     async fn inspect(&mut self, record: Box<Record>) -> Result<ClaimStage, Error> {
         self.call.check_issued_key(record.first_claimed_at)?;
-        match (record.state, record.on_crash) {
-            (State::Running, _) if !record.is_lapsed() => Ok(ClaimStage::Wait(record)),
-            (State::Running, OnCrash::Rerun) => {
+        let is_other_digest = IsOtherDigest(record.fingerprint != self.call.request.fingerprint);
+        let abilities = Abilities {
+            reconciles: self.can_reconcile.0,
+            joins: self.joins(),
+        };
+        match on_existing(&record, is_other_digest, abilities) {
+            OnExisting::Wait => Ok(ClaimStage::Wait(record)),
+            OnExisting::TakeOver => {
                 self.claim_as_stored(Some(&record.observation()), &record)
                     .await
             }
-            (State::Running | State::Interrupted, OnCrash::Reconcile) if self.can_reconcile.0 => {
-                Ok(ClaimStage::Claimed(Claimed::NeedsReconcile(record)))
-            }
-            // Interrupting the record would wait for the caller's own transaction, which may have locked it. The next
-            // call outside of a transaction interrupts it.
-            (State::Running, _) if self.joins() => Err(Error::Interrupted),
-            (State::Running, _) => {
+            OnExisting::Reconcile => Ok(ClaimStage::Claimed(Claimed::NeedsReconcile(record))),
+            OnExisting::Refuse => Err(Error::Interrupted),
+            OnExisting::Interrupt => {
                 let observed = record.observation();
                 match self.resolve(&observed, &Resolution::Interrupt).await? {
                     true => Err(Error::Interrupted),
                     false => Ok(ClaimStage::Again),
                 }
             }
-            (State::Released, _) if record.fingerprint != self.call.request.fingerprint => {
-                self.claim_as_stored(None, &record).await
-            }
-            (State::Released, _) => Ok(ClaimStage::Again),
-            (State::Interrupted, _) => Err(Error::Interrupted),
-            (State::Completed | State::Failed | State::Unrecorded, _) => Err(StoreError::new(
+            OnExisting::Claim(IsOtherDigest(true)) => self.claim_as_stored(None, &record).await,
+            OnExisting::Claim(IsOtherDigest(false)) => Ok(ClaimStage::Again),
+            OnExisting::Corrupt => Err(StoreError::new(
                 StoreErrorKind::Corrupt,
                 "an ended record has no outcome",
             )

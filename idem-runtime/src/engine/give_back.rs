@@ -14,11 +14,12 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
+use super::decisions::abandoned_token;
 use super::singleflight::Leader;
 use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::mutex::lock;
-use crate::record::{ClaimId, FencingToken, Owner, State};
+use crate::record::{ClaimId, FencingToken, Owner};
 use crate::store::{ClaimRequest, Store};
 use crate::timing::{Backoff, bounded, later};
 
@@ -194,15 +195,13 @@ impl GiveBack {
         let limit = self.store_timeout;
         let fencing_token = match claim.fencing_token {
             Some(fencing_token) => fencing_token,
-            None => match bounded(limit, self.store.get(&claim.id)).await? {
-                Some(record)
-                    if record.claim_id == Some(claim.claim_id)
-                        && record.state == State::Running =>
-                {
-                    record.fencing_token
+            None => {
+                let record = bounded(limit, self.store.get(&claim.id)).await?;
+                match abandoned_token(record.as_ref(), claim.claim_id) {
+                    Some(fencing_token) => fencing_token,
+                    None => return Ok(Release::NotFound),
                 }
-                _ => return Ok(Release::NotFound),
-            },
+            }
         };
         let owner = Owner {
             id: claim.id,

@@ -11,10 +11,10 @@ use tokio::time::{Instant, Sleep};
 use tracing::Span;
 
 use super::Attempt;
+use super::decisions::{BodyStage, on_drop};
 use super::settle::{Settle, Settlement};
 use super::singleflight::Leader;
 use crate::error::Error;
-use crate::record::OnCrash;
 
 /// Permission to run a body, and the duty to settle its record. If it is dropped before the body was polled, it
 /// releases the claim. If it is dropped later, that counts as a crash.
@@ -23,16 +23,6 @@ pub(super) struct RunGuard {
     leader: Option<Leader>,
     heartbeat: Option<Heartbeat>,
     stage: BodyStage,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BodyStage {
-    /// The body was never polled: nothing can have happened.
-    NotPolled,
-    /// The body may have done anything.
-    Started,
-    /// The outcome is being settled, or there is no record to settle.
-    Ended,
 }
 
 impl RunGuard {
@@ -70,15 +60,10 @@ impl RunGuard {
 
 impl Drop for RunGuard {
     fn drop(&mut self) {
-        let settle = match (self.stage, self.attempt.on_crash()) {
-            // Under `rerun` the record stays as it is until its lease lapses, as after a crash of the process: work
-            // that the body began may still be running elsewhere.
-            (BodyStage::Ended, _) | (BodyStage::Started, OnCrash::Rerun) => return,
-            (BodyStage::NotPolled, _) => Settle::Release,
-            (BodyStage::Started, OnCrash::Refuse | OnCrash::Reconcile) => Settle::Interrupt,
-        };
-        // A dropped settlement continues in the background.
-        drop(self.settle(settle));
+        if let Some(settle) = Settle::unfinished(on_drop(self.stage, self.attempt.on_crash())) {
+            // A dropped settlement continues in the background.
+            drop(self.settle(settle));
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 use super::Attempt;
+use super::decisions::Unfinished;
 use super::progress::Phase;
 use super::singleflight::Leader;
 use crate::error::StoreError;
@@ -25,6 +26,17 @@ pub(super) enum Settle {
     Release,
     /// The effect of the body is unknown.
     Interrupt,
+}
+
+impl Settle {
+    /// The write that settles an attempt without an outcome. None if its record is left as after a crash.
+    pub(super) fn unfinished(unfinished: Unfinished) -> Option<Self> {
+        match unfinished {
+            Unfinished::Release => Some(Self::Release),
+            Unfinished::Interrupt => Some(Self::Interrupt),
+            Unfinished::Leave => None,
+        }
+    }
 }
 
 /// Result of settling an attempt.
@@ -135,6 +147,17 @@ fn patience(policy: &Policy, live_until: Option<Instant>, now: Instant) -> Durat
 impl Drop for Settlement {
     fn drop(&mut self) {
         self.continue_in_background(None);
+    }
+}
+
+impl SettleResult {
+    /// The store's answer to the write. None if there was none in time.
+    pub(super) fn written(self) -> Option<FencedWrite> {
+        match self {
+            Self::Acknowledged => Some(FencedWrite::Applied),
+            Self::Lost => Some(FencedWrite::Fenced),
+            Self::Pending => None,
+        }
     }
 }
 

@@ -3,9 +3,10 @@
 use tokio::time::Instant;
 
 use super::{ClaimStage, Claimer, MAX_RETRY_AFTER, Waited, in_flight};
+use crate::engine::decisions::{OnPoll, on_poll};
 use crate::engine::progress::Phase;
 use crate::error::Error;
-use crate::record::{Digest, Record, State};
+use crate::record::{Digest, Record};
 use crate::timing::{bounded, later};
 
 /// A claim of another owner, as this call tells its waiters and its caller about it.
@@ -52,22 +53,17 @@ impl Claimer<'_> {
             Err(error) if error.is_retryable() => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let is_running = record.state == State::Running;
-        if is_running && record.claim_id == Some(request.claim_id) {
-            // A claim that this call had given up on was granted after all: claiming again finds it.
-            return Ok(Some(ClaimStage::Again));
-        }
-        if is_running && !record.is_lapsed() {
-            self.compare(&record.fingerprint)?;
-            *seen = record;
-            return Ok(None);
-        }
-        if record.is_expired() || record.state == State::Released {
-            return Ok(Some(ClaimStage::Again));
-        }
-        match self.replay(&record)? {
-            Some(claimed) => Ok(Some(ClaimStage::Claimed(claimed))),
-            None => self.inspect(Box::new(record)).await.map(Some),
+        match on_poll(&record, request.claim_id) {
+            OnPoll::Claim => Ok(Some(ClaimStage::Again)),
+            OnPoll::Wait => {
+                self.compare(&record.fingerprint)?;
+                *seen = record;
+                Ok(None)
+            }
+            OnPoll::Look => match self.replay(&record)? {
+                Some(claimed) => Ok(Some(ClaimStage::Claimed(claimed))),
+                None => self.inspect(Box::new(record)).await.map(Some),
+            },
         }
     }
 

@@ -13,11 +13,12 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
+use crate::engine::decisions::ClaimUse;
 use crate::engine::give_back::AbandonedClaim;
 use crate::engine::prepared::Prepared;
 use crate::engine::singleflight::Leader;
 use crate::error::StoreError;
-use crate::record::{FencingToken, Observation};
+use crate::record::Observation;
 use crate::store::{ClaimOutcome, ClaimRequest};
 use crate::timing::{Retries, bounded, later, timed_out, within};
 
@@ -58,21 +59,13 @@ impl ClaimMessage {
     }
 }
 
-/// Fate of a record at the time when an unanswered claim of it gets its answer.
-enum Decision {
-    /// The body runs under this fencing token.
-    Uses(FencingToken),
-    /// The body runs without protection. A granted claim is left to its lease, so that no duplicate runs concurrently.
-    Leaves,
-}
-
 /// The claims of one call that were sent, until it is certain that all of them are accounted for.
 #[derive(Default)]
 pub(super) struct SentClaims {
     /// The store call that the caller waits for.
     under_way: Option<PendingClaim>,
     /// Store calls that took too long and were followed by a retry. Each has a task, which waits for the decision.
-    unanswered: Vec<oneshot::Sender<Decision>>,
+    unanswered: Vec<oneshot::Sender<ClaimUse>>,
     /// A claim may have been granted, and no body runs under it.
     in_doubt: bool,
 }
@@ -125,7 +118,7 @@ impl SentClaims {
         match answer {
             Some(Ok(claim)) => {
                 if let ClaimOutcome::Granted(granted) = &claim {
-                    self.decide(|| Decision::Uses(granted.fencing_token));
+                    self.decide(|| ClaimUse::Uses(granted.fencing_token));
                 }
                 self.in_doubt = false;
                 Ok(claim)
@@ -157,11 +150,11 @@ impl SentClaims {
 
     /// Leaves every claim that may have been granted to its lease: the body runs without a claim.
     pub(super) fn leave_to_lease(&mut self) {
-        self.decide(|| Decision::Leaves);
+        self.decide(|| ClaimUse::Leaves);
         self.in_doubt = false;
     }
 
-    fn decide(&mut self, decision: impl Fn() -> Decision) {
+    fn decide(&mut self, decision: impl Fn() -> ClaimUse) {
         for unanswered in self.unanswered.drain(..) {
             // A task that has ended needs no decision.
             let _ = unanswered.send(decision());
@@ -183,7 +176,7 @@ impl SentClaims {
 fn outlive(
     call: &Arc<Prepared>,
     pending: PendingClaim,
-    decision: Option<oneshot::Receiver<Decision>>,
+    decision: Option<oneshot::Receiver<ClaimUse>>,
     leader: Option<Leader>,
 ) {
     let orphans: &Arc<Semaphore> = &call.engine.orphans;
@@ -202,7 +195,7 @@ fn outlive(
 async fn release_unless_used(
     call: Arc<Prepared>,
     mut pending: PendingClaim,
-    decision: Option<oneshot::Receiver<Decision>>,
+    decision: Option<oneshot::Receiver<ClaimUse>>,
     mut leader: Option<Leader>,
 ) {
     let mut answer = within(ANSWER_SOON, &mut pending).await;
@@ -244,15 +237,5 @@ fn give_back(call: &Prepared, claim: AbandonedClaim) {
             operation = call.request.identity.operation.as_str(),
             "too many calls went away while they claimed: this claim is left to its lease",
         );
-    }
-}
-
-impl Decision {
-    /// True if a claim with this fencing token is in use, or is to be left to its lease.
-    fn covers(&self, granted: FencingToken) -> bool {
-        match self {
-            Self::Uses(used) => *used == granted,
-            Self::Leaves => true,
-        }
     }
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::claim::{TransactionClaimer, TransactionSource};
-use crate::engine::Attempt;
 use crate::engine::claim::{Claimed, Claimer, Waited};
 use crate::engine::prepared::Prepared;
 use crate::engine::progress::{Phase, SharedOutcome};
 use crate::engine::singleflight::Leader;
 use crate::engine::typed::Joins;
+use crate::engine::{Attempt, decisions};
 use crate::error::{Error, StoreError};
 use crate::random;
 use crate::record::{Outcome, Owner};
@@ -244,7 +244,5 @@ async fn was_committed(attempt: &Attempt, owner: &Owner) -> bool {
     let Ok(Some(record)) = engine.retry(|| engine.store.get(&owner.id)).await else {
         return false;
     };
-    record.state.is_ended()
-        && record.claim_id == Some(owner.claim_id)
-        && record.fencing_token == owner.fencing_token
+    decisions::was_committed(&record, owner)
 }

@@ -6,11 +6,12 @@ use tracing::Instrument;
 
 use super::context::CallContext;
 use crate::engine::Attempt;
+use crate::engine::decisions::{OwnAnswer, on_error, own_answer};
 use crate::engine::detach::{ShutDown, run_in_a_task};
 use crate::engine::progress::SharedOutcome;
 use crate::engine::provenance::Source;
 use crate::engine::running::RunGuard;
-use crate::engine::settle::{Settle, SettleResult};
+use crate::engine::settle::Settle;
 use crate::engine::singleflight::Leader;
 use crate::error::Error;
 use crate::fingerprint;
@@ -92,14 +93,13 @@ impl<T, E> Running<T, E> {
             // Borrowed, because a value moved out of a capture is stored twice in the future.
             if let Some(settlement) = &mut settlement {
                 let settled = settlement.settle(&self.context.span).await;
-                if ends && settled == SettleResult::Lost {
-                    return Box::pin(self.after_loss()).await;
-                }
-                if ends && settled == SettleResult::Pending {
-                    if !self.guard.attempt.is_live() {
-                        return self.context.refuse(Error::LeaseLost);
+                if ends {
+                    match own_answer(settled.written(), self.guard.attempt.is_live()) {
+                        OwnAnswer::Own => {}
+                        OwnAnswer::OwnUnrecorded => self.warn_unrecorded(),
+                        OwnAnswer::Stored => return Box::pin(self.after_loss()).await,
+                        OwnAnswer::LeaseLost => return self.context.refuse(Error::LeaseLost),
                     }
-                    self.warn_unrecorded();
                 }
             }
             let number = self.guard.attempt.number();
@@ -166,13 +166,8 @@ impl<T, E> Running<T, E> {
             return Some(Settle::End(outcome));
         }
         // Releasing after an unknown step would repeat the step immediately, although it may have been done.
-        if kind == ErrorKind::Transient && !attempt.has_unknown_steps() {
-            return Some(Settle::Release);
-        }
-        match attempt.on_crash() {
-            OnCrash::Rerun => None,
-            OnCrash::Refuse | OnCrash::Reconcile => Some(Settle::Interrupt),
-        }
+        let is_harmless = kind == ErrorKind::Transient && !attempt.has_unknown_steps();
+        Settle::unfinished(on_error(is_harmless, attempt.on_crash()))
     }
 
     /// Another call took over, and the store refused this call's result: replays the stored result, if there is one.

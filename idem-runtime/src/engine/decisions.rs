@@ -1,0 +1,186 @@
+//! Decisions of a call, as functions without I/O.
+//!
+//! The transitions of `idem_store::store::transitions` say what a store does. These functions say what a call does next.
+//! Together they are the protocol, and `tests/explore` searches the states that they can reach.
+
+use crate::record::{ClaimId, FencingToken, OnCrash, Owner, Record, State};
+use crate::store::FencedWrite;
+
+/// Next action of a call that found a record without an outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OnExisting {
+    /// The owner's lease is valid: wait for it.
+    Wait,
+    /// The owner is gone, and the body may run again: take the record over.
+    TakeOver,
+    /// Ask `reconcile` what became of the owner's attempt.
+    Reconcile,
+    /// The owner is gone, and it is unknown what it did: mark the record INTERRUPTED.
+    Interrupt,
+    /// It is unknown what an earlier owner did: refuse the call.
+    Refuse,
+    /// The record is free: claim it. With true, its digest was signed with another secret, and the claim needs it.
+    Claim(IsOtherDigest),
+    /// No store writes such a record.
+    Corrupt,
+}
+
+/// True if the stored digest of an equal request differs from the call's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct IsOtherDigest(pub(super) bool);
+
+/// Abilities of a call that decide what it does about a crashed attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Abilities {
+    /// The call can run `reconcile`.
+    pub(super) reconciles: bool,
+    /// The call is part of its caller's transaction.
+    pub(super) joins: bool,
+}
+
+/// Decides what a call does about a record without an outcome, after it has compared the fingerprints.
+pub(super) fn on_existing(
+    record: &Record,
+    is_other_digest: IsOtherDigest,
+    abilities: Abilities,
+) -> OnExisting {
+    match (record.state, record.on_crash) {
+        (State::Running, _) if !record.is_lapsed() => OnExisting::Wait,
+        (State::Running, OnCrash::Rerun) => OnExisting::TakeOver,
+        (State::Running | State::Interrupted, OnCrash::Reconcile) if abilities.reconciles => {
+            OnExisting::Reconcile
+        }
+        // Interrupting the record would wait for the caller's own transaction, which may have locked it. The next
+        // call outside of a transaction interrupts it.
+        (State::Running, _) if abilities.joins => OnExisting::Refuse,
+        (State::Running, _) => OnExisting::Interrupt,
+        (State::Released, _) => OnExisting::Claim(is_other_digest),
+        (State::Interrupted, _) => OnExisting::Refuse,
+        (State::Completed | State::Failed | State::Unrecorded, _) => OnExisting::Corrupt,
+    }
+}
+
+/// Next action of a call that polls a record that another owner has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OnPoll {
+    /// The owner still runs: poll again.
+    Wait,
+    /// The record looks free, or is the call's own: claim.
+    Claim,
+    /// The record has an outcome, or its owner is gone.
+    Look,
+}
+
+/// Decides what a call does after it has read the record that it waits for.
+pub(super) fn on_poll(record: &Record, own: ClaimId) -> OnPoll {
+    let is_running = record.state == State::Running;
+    if is_running && record.claim_id == Some(own) {
+        // A claim that this call had given up on was granted after all: claiming again finds it.
+        return OnPoll::Claim;
+    }
+    if is_running && !record.is_lapsed() {
+        return OnPoll::Wait;
+    }
+    if record.is_expired() || record.state == State::Released {
+        return OnPoll::Claim;
+    }
+    OnPoll::Look
+}
+
+/// Use of a record at the time when an unanswered claim of it gets its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ClaimUse {
+    /// The body runs under this fencing token.
+    Uses(FencingToken),
+    /// The body runs without protection. A granted claim is left to its lease, so that no duplicate runs concurrently.
+    Leaves,
+}
+
+impl ClaimUse {
+    /// True if a claim with this fencing token is in use, or is to be left to its lease.
+    pub(super) fn covers(&self, granted: FencingToken) -> bool {
+        match self {
+            Self::Uses(used) => *used == granted,
+            Self::Leaves => true,
+        }
+    }
+}
+
+/// Progress of a body when its future is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BodyStage {
+    /// The body was never polled: nothing can have happened.
+    NotPolled,
+    /// The body may have done anything.
+    Started,
+    /// The outcome is being settled, or there is no record to settle.
+    Ended,
+}
+
+/// Write that settles an attempt without an outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unfinished {
+    /// Nothing was done: the key is free again.
+    Release,
+    /// The effect of the body is unknown.
+    Interrupt,
+    /// The record stays as after a crash of the process.
+    Leave,
+}
+
+/// Decides how to settle the record of a body that was dropped.
+pub(super) fn on_drop(stage: BodyStage, on_crash: OnCrash) -> Unfinished {
+    match (stage, on_crash) {
+        // Under `rerun` the record stays as it is until its lease lapses, as after a crash of the process: work
+        // that the body began may still be running elsewhere.
+        (BodyStage::Ended, _) | (BodyStage::Started, OnCrash::Rerun) => Unfinished::Leave,
+        (BodyStage::NotPolled, _) => Unfinished::Release,
+        (BodyStage::Started, OnCrash::Refuse | OnCrash::Reconcile) => Unfinished::Interrupt,
+    }
+}
+
+/// Decides how to settle the record of a body that returned an error that is not stored. `is_harmless` is true if the
+/// error proves that nothing was done.
+pub(super) fn on_error(is_harmless: bool, on_crash: OnCrash) -> Unfinished {
+    match (is_harmless, on_crash) {
+        (true, _) => Unfinished::Release,
+        (false, OnCrash::Rerun) => Unfinished::Leave,
+        (false, OnCrash::Refuse | OnCrash::Reconcile) => Unfinished::Interrupt,
+    }
+}
+
+/// Answer to a caller whose body ended with an outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OwnAnswer {
+    /// The result of its body.
+    Own,
+    /// The result of its body, which is not recorded yet.
+    OwnUnrecorded,
+    /// The stored outcome of the call that took over.
+    Stored,
+    /// None: another call may have taken over.
+    LeaseLost,
+}
+
+/// Decides what a caller gets after its outcome was written. `written` is `None` if the store has not answered in time.
+pub(super) fn own_answer(written: Option<FencedWrite>, is_live: bool) -> OwnAnswer {
+    match written {
+        Some(FencedWrite::Applied) => OwnAnswer::Own,
+        Some(FencedWrite::Fenced) => OwnAnswer::Stored,
+        None if is_live => OwnAnswer::OwnUnrecorded,
+        None => OwnAnswer::LeaseLost,
+    }
+}
+
+/// The fencing token of an abandoned claim, by which it is released. None if the claim does not have the record: it may
+/// still arrive.
+pub(super) fn abandoned_token(record: Option<&Record>, abandoned: ClaimId) -> Option<FencingToken> {
+    let record = record?;
+    let is_granted = record.state == State::Running && record.claim_id == Some(abandoned);
+    is_granted.then_some(record.fencing_token)
+}
+
+/// True if a transaction whose commit was not acknowledged has ended its record.
+pub(super) fn was_committed(record: &Record, owner: &Owner) -> bool {
+    record.state.is_ended() && owner.owns(record)
+}
