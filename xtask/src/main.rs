@@ -19,7 +19,7 @@ use lexopt::prelude::{Long, Short, Value, ValueExt as _};
 use serde_json::Value as Json;
 use xshell::cmd;
 
-use crate::prove::{Prove, prove};
+use crate::prove::{Fuzz, Prove, prove};
 use crate::run::Run;
 use crate::test::{Fixtures, test};
 
@@ -55,6 +55,11 @@ Usage: cargo xtask <command>
                       Changes one place of the sources at a time with cargo-mutants, in a copy, and runs the tests that
                       should notice: in the areas of tests/mutation.toml, or only those named. --shard tests every N-th
                       mutant of each area, from the K-th. Fails if a mutant survives that is not accepted there
+  prove --explore     Searches every state that two callers of one key can reach, and shows how each deliberate defect of
+                      the transitions and decisions is found
+  prove --fuzz [--minutes M] [--target NAME]... [--keep]
+                      Runs the fuzz targets, or those named, under libFuzzer: M minutes each, by default ten. --keep
+                      adds inputs that reach more code to tests/fuzz/corpus. Needs a compiler of C++
   ci                  Runs lint, then test
 ";
 
@@ -105,6 +110,11 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
                     prove.mutation.get_or_insert_default().areas.push(area);
                 }
                 Long("histories") => prove.histories = true,
+                Long("explore") => prove.explore = true,
+                Long("fuzz") => prove.fuzz = Some(Fuzz::default()),
+                Long("minutes") => of_fuzz(prove)?.minutes = args.value()?.parse()?,
+                Long("target") => of_fuzz(prove)?.targets.push(args.value()?.string()?),
+                Long("keep") => of_fuzz(prove)?.keeps = true,
                 Long("help") | Short('h') => return Ok(Command::Help),
                 other => return Err(other.unexpected().into()),
             }
@@ -152,6 +162,14 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
         Command::Servers { .. } => Ok(Command::Servers { command: rest }),
         other => Ok(other),
     }
+}
+
+/// Options that only `prove --fuzz` has.
+fn of_fuzz(prove: &mut Prove) -> anyhow::Result<&mut Fuzz> {
+    let fuzz = prove.fuzz.as_mut();
+    fuzz.with_context(|| {
+        format!("`--minutes`, `--target` and `--keep` come after `--fuzz`\n\n{USAGE}")
+    })
 }
 
 fn execute(command: Command) -> anyhow::Result<()> {
@@ -318,6 +336,26 @@ mod tests {
                 ..Prove::default()
             }))
         );
+        let fuzz = Fuzz {
+            minutes: 0.5,
+            targets: vec!["cursors".to_owned()],
+            keeps: true,
+        };
+        assert_eq!(
+            parsed(&[
+                "prove",
+                "--fuzz",
+                "--minutes",
+                "0.5",
+                "--target",
+                "cursors",
+                "--keep"
+            ]),
+            Ok(Command::Prove(Prove {
+                fuzz: Some(fuzz),
+                ..Prove::default()
+            }))
+        );
         assert_eq!(parsed(&["lint", "--help"]), Ok(Command::Help));
     }
 
@@ -338,6 +376,7 @@ mod tests {
             &["prove", "--shard", "0/4"],
             &["prove", "--mutation", "--shard", "4/4"],
             &["prove", "x", "--mutation"],
+            &["prove", "--minutes", "1"],
             &["test", "--seed", "7"],
             &["servers", "--embedded"],
         ] {

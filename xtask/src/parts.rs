@@ -144,6 +144,20 @@ pub(crate) const PARTS: &[Part] = &[
         lane: 1,
     },
     Part {
+        name: "explore",
+        about: "every state that the protocol can reach with few faults, and defects that must be found",
+        work: package("idem-explore"),
+        needs: &[],
+        lane: 1,
+    },
+    Part {
+        name: "fuzz",
+        about: "fuzz targets: their corpus, and a short round of mutations",
+        work: package("idem-fuzz"),
+        needs: &[],
+        lane: 1,
+    },
+    Part {
         name: "clients",
         about: "HTTP clients over a network that loses requests and replies",
         work: target(&["clients"]),

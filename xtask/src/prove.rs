@@ -1,4 +1,6 @@
-//! `cargo xtask prove`: many seeds of the simulator, its defects of the engine, or histories of the stores.
+//! `cargo xtask prove`: seeds of the simulator, states of the protocol, histories of stores, mutants, or fuzz targets.
+
+mod fuzz;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,6 +11,7 @@ use anyhow::{Context as _, bail, ensure};
 use toml::Value;
 use xshell::cmd;
 
+pub(crate) use self::fuzz::Fuzz;
 use crate::copy::copy;
 use crate::mutation::{Mutation, mutation};
 use crate::run::Run;
@@ -26,6 +29,10 @@ pub(crate) struct Prove {
     pub(crate) mutation: Option<Mutation>,
     /// True to compare the stores with the reference instead: sequences, and contended histories.
     pub(crate) histories: bool,
+    /// True to search the states of the protocol instead.
+    pub(crate) explore: bool,
+    /// Fuzz targets to run instead.
+    pub(crate) fuzz: Option<Fuzz>,
 }
 
 impl Default for Prove {
@@ -36,6 +43,8 @@ impl Default for Prove {
             mutants: false,
             mutation: None,
             histories: false,
+            explore: false,
+            fuzz: None,
         }
     }
 }
@@ -56,6 +65,12 @@ pub(crate) fn prove(run: &mut Run, what: &Prove) -> anyhow::Result<()> {
     if what.histories {
         return histories(run, what.seed);
     }
+    if what.explore {
+        return explore(run);
+    }
+    if let Some(what) = &what.fuzz {
+        return fuzz::fuzz(run, what);
+    }
     let (cargo, seed, hours) = (run.cargo(), what.seed.to_string(), what.hours.to_string());
     run.step("simulation", |sh| {
         let seeds = cmd!(
@@ -72,6 +87,18 @@ fn histories(run: &mut Run, seed: u64) -> anyhow::Result<()> {
     run.step("histories", |sh| {
         Ok(cmd!(sh, "{cargo} run -q -p idem-histories -- --seed {seed}").run()?)
     })
+}
+
+/// Searches the states of the large setups, and shows how each defect of the transitions and decisions is found.
+fn explore(run: &mut Run) -> anyhow::Result<()> {
+    let cargo = run.cargo();
+    for (name, option) in [("states", "--large"), ("defects", "--mutants")] {
+        run.step(name, |sh| {
+            let search = cmd!(sh, "{cargo} run -q --release -p idem-explore -- {option}");
+            Ok(search.run()?)
+        })?;
+    }
+    Ok(())
 }
 
 /// A defect of the engine: a replacement in one file.
