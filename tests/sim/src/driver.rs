@@ -119,7 +119,6 @@ impl<'a> Driver<'a> {
             }
             What::Stall { length } => {
                 self.stalled_until = self.stalled_until.max(now + length * 1000);
-                self.network.postpone(self.stalled_until);
                 let text = format!("answers nothing for {length} ms");
                 self.shared.world().note("store", text);
             }

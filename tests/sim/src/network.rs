@@ -108,19 +108,6 @@ impl Network {
         self.queue.insert((at, self.next), delivery);
     }
 
-    /// Postpones what would arrive at the store before this time. All of it keeps its order.
-    pub(crate) fn postpone(&mut self, until: u64) {
-        let later = self.queue.split_off(&(until + 1, 0));
-        for ((at, number), delivery) in std::mem::replace(&mut self.queue, later) {
-            match delivery {
-                Delivery::Reply(..) => {
-                    self.queue.insert((at, number), delivery);
-                }
-                Delivery::Request(..) | Delivery::Disconnect(_) => self.schedule(until, delivery),
-            }
-        }
-    }
-
     /// Accepts a message of a process.
     pub(crate) fn send(
         &mut self,

@@ -8,7 +8,7 @@ mod recovery;
 mod transactions;
 mod transitions;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use idem_store::key::RecordId;
 use idem_store::record::{FencingToken, Payload, Record, Timestamp};
@@ -30,6 +30,8 @@ pub(crate) struct Server {
     /// Highest fencing token of a deleted record.
     floor: Option<FencingToken>,
     open: BTreeMap<ConnectionId, OpenTransaction>,
+    /// Connections that were closed. Their numbers are not used again.
+    closed: BTreeSet<ConnectionId>,
     outbox: Outbox,
     /// Distance of the clock from the true time, in microseconds.
     shift: i64,
@@ -59,6 +61,7 @@ impl Server {
             slots: BTreeMap::new(),
             floor: None,
             open: BTreeMap::new(),
+            closed: BTreeSet::new(),
             outbox: Outbox::default(),
             shift: 0,
             mutant,

@@ -60,6 +60,7 @@ impl Server {
 
     /// Ends the transaction of a connection that the store lost. Returns true if there was one.
     pub(crate) fn disconnect(&mut self, connection: ConnectionId) -> bool {
+        self.closed.insert(connection);
         self.open.remove(&connection).is_some()
     }
 }
@@ -73,6 +74,10 @@ pub(super) fn execute(
     statement: &Statement,
 ) -> Option<Answer> {
     match statement {
+        // Between two times at which the store stands still, the end of a connection may overtake its `BEGIN`.
+        Statement::Begin if server.closed.contains(&connection) => {
+            return Some(Err(connection_lost()));
+        }
         Statement::Begin => {
             server.open.insert(connection, OpenTransaction::default());
             return Some(Ok(Reply::Done));
