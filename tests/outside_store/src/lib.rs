@@ -20,8 +20,9 @@ use idem_store::{Record, RecordId, Store, StoreError, StoreErrorKind, Timestamp}
 use entry::{Entry, floor_from_bytes, floor_to_bytes};
 use server::{Revision, Server};
 
-/// Maximum number of tries of a transition whose entry is changed by others between its read and its write.
-const ROUNDS: u32 = 16;
+/// Maximum number of tries of a transition whose entry is changed by others between its read and its write. Each lost
+/// try is the success of another caller, so it only has to exceed the number of concurrent callers of a record.
+const ROUNDS: u32 = 1_000;
 /// Number of keys that a listing or a purge reads at a time.
 const KEYS_AT_A_TIME: usize = 100;
 
