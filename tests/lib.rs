@@ -5,6 +5,7 @@ pub mod backends;
 pub mod ledger;
 pub mod proxy;
 pub mod ratio;
+pub mod recording;
 #[cfg(unix)]
 pub mod slow_disk;
 pub mod statements;

@@ -31,4 +31,6 @@ pages! {
     migrations = "src/migrations.md";
     pools = "src/pools.md";
     operations = "src/operations.md";
+    console = "src/console.md";
+    metrics = "src/metrics.md";
 }

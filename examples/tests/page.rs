@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use idem_servers::{Options, Server};
 use serde::de::DeserializeOwned;
 use thirtyfour::{By, ChromiumLikeCapabilities as _, DesiredCapabilities, WebDriver};
@@ -95,6 +95,42 @@ async fn each_order_is_paid_once() -> anyhow::Result<()> {
             .contains("4 requests, 3 payments")
     );
 
+    page.close().await?;
+    payments.stop().await
+}
+
+#[tokio::test]
+#[ignore = "needs Chromium: cargo xtask test runs it"]
+async fn an_operator_reads_and_erases_a_record() -> anyhow::Result<()> {
+    let payments = Payments::serve().await?;
+    let page = Page::open(&payments.url).await?;
+    page.click("pay").await?;
+    let paid = page.last_answer(1).await?;
+    assert_eq!(paid.status(), "200");
+
+    page.click("operators").await?;
+    page.shows("main", "completed").await?;
+    page.press("nav a[href$=records]").await?;
+    page.shows("h1", "Records").await?;
+    page.press("main .key a").await?;
+    page.shows("main", "The work was done").await?;
+    page.shows("main svg", "completed").await?;
+    // The script runs under the console's own policy, and reads the page again.
+    page.until("Number(document.body.dataset.refreshes ?? 0) > 0")
+        .await?;
+
+    page.press("details summary").await?;
+    let reason = page.driver.find(By::Css("details input[name=reason]"));
+    reason.await?.send_keys("the order was cancelled").await?;
+    page.press("details button").await?;
+    page.shows("main", "The change was made").await?;
+    page.shows("main", "the order was cancelled").await?;
+
+    // The record is gone.
+    page.driver.goto(&payments.url).await?;
+    page.refresh().await?;
+    let records = "document.querySelectorAll('#records tbody tr').length";
+    assert_eq!(page.read::<u64>(records).await?, 0);
     page.close().await?;
     payments.stop().await
 }
@@ -246,6 +282,37 @@ impl Page {
             sleep(Duration::from_millis(50)).await;
         }
         Ok(())
+    }
+
+    /// Clicks the first element of this selector. Finds and clicks it at once: the page may replace its elements.
+    async fn press(&self, selector: &str) -> anyhow::Result<()> {
+        let click = format!("document.querySelector('{selector}').click()");
+        self.driver.execute(click, vec![]).await?;
+        Ok(())
+    }
+
+    /// Waits until an element of the page contains this text.
+    async fn shows(&self, selector: &str, text: &str) -> anyhow::Result<()> {
+        self.until(&format!(
+            "[...document.querySelectorAll('{selector}')].some((it) => it.textContent.includes('{text}'))"
+        ))
+        .await
+    }
+
+    /// Waits until a condition holds. While another page is loaded, it cannot be read.
+    async fn until(&self, condition: &str) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let read = self.read::<bool>(condition).await;
+            if let Ok(true) = read {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let shown: String = self.read("document.body.textContent").await?;
+                bail!("{condition} is {read:?} on the page: {shown}");
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// Evaluates a JavaScript expression.

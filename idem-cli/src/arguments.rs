@@ -1,14 +1,19 @@
 //! The command line.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use idem_runtime::store::{Cursor, PageRequest};
 use idem_runtime::{RecordId, State};
-use jiff::SignedDuration;
 
 use crate::End;
+use crate::condition::Condition;
+use crate::duration::duration;
 
 /// Say why an idempotency key answers what it answers, and what to do about it
 #[derive(Debug, Parser)]
@@ -16,8 +21,9 @@ use crate::End;
     name = "idem",
     version,
     max_term_width = 100,
-    after_help = "Exit codes: 0 done, 1 failed or declined, 2 wrong arguments, 3 nothing has the key or `stuck` found \
-                  records, 4 the record changed meanwhile."
+    after_help = "Exit codes: 0 done; 1 failed or declined; 2 wrong arguments; 3 nothing has the key or matches, `stuck` \
+                  found records, or `migrate --plan` found missing migrations; 4 the record changed \
+                  meanwhile, or `doctor` found a problem."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -30,7 +36,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Args)]
 pub(crate) struct Target {
     /// URL of the store: sqlite://PATH, postgres://, mysql://, redis://, or several redis:// URLs of a cluster with
-    /// commas between them
+    /// commas between them. A SQLite file must exist, unless the URL ends with ?mode=rwc
     ///
     /// A URL with a password belongs into the environment variable: other users of a machine can read command lines.
     #[arg(long, global = true, env = "IDEM_STORE_URL", hide_env_values = true)]
@@ -66,8 +72,35 @@ pub(crate) enum Command {
     Release(Change),
     /// Delete a record, as if its key had never been used
     Erase(Change),
+    /// List the saved steps of a record
+    Steps(Steps),
+    /// List the attempts of a record: who made them, when, and how each of them ended
+    Attempts(Attempts),
+    /// List the changes by hand, with actor and reason, the newest first
+    Audit(Audit),
+    /// List, requeue and discard the parked messages of the outbox, and list these changes
+    Outbox(Outbox),
+    /// Count records by operation and state, with their ages, retentions and the purge lag
+    ///
+    /// Reads the whole table, or with Redis every record: a million records take seconds.
+    Stats(Stats),
+    /// Show the statistics and the stuck records, and read them again until Ctrl-C
+    ///
+    /// Each reading costs as much as `idem stats`.
+    Watch(Watch),
+    /// Serve a page with the records, their timelines and changes, for a browser on this machine
+    ///
+    /// The command prints an address and a code, and runs until Ctrl-C. The page asks for the code.
+    Serve(Serve),
+    /// Check the tables, the server, its settings, the rights of the user and the clocks
+    ///
+    /// Nothing is written. Connect as the user of the service, so that its rights are checked. The exit code is 4 if there
+    /// is a problem.
+    Doctor(Doctor),
     /// Delete expired records now, and mark those that nobody can continue
     Purge(Purge),
+    /// Show, print or apply the migrations that the tables lack
+    Migrate(Migrate),
     /// Print the completions of a shell
     Completions {
         /// The shell
@@ -75,7 +108,7 @@ pub(crate) enum Command {
     },
 }
 
-/// Which record.
+/// Name of a record: operation, key and scope, or its id.
 #[derive(Debug, Args)]
 pub(crate) struct Which {
     /// Name of the operation, such as payments.charge
@@ -110,7 +143,7 @@ pub(crate) struct List {
     pub(crate) operation: Option<String>,
     /// Only records that were first claimed at least this long ago, such as 90s or 2h
     #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) older_than: Option<SignedDuration>,
+    pub(crate) older_than: Option<Duration>,
     /// Largest number of records
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) limit: u32,
@@ -148,6 +181,18 @@ pub(crate) struct Show {
 pub(crate) struct Explain {
     #[command(flatten)]
     pub(crate) which: Which,
+    /// A file with a request as JSON; - for standard input. Says whether the record belongs to this request
+    ///
+    /// The request of a function is an object with the names of its arguments, without those that its fingerprint skips.
+    /// A function with `fingerprint = ...` has the form of that value.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) request: Option<PathBuf>,
+    /// Method and target of the HTTP request whose body is in --request, such as 'POST /charges?a=1'
+    #[arg(long, value_name = "METHOD TARGET", requires = "request")]
+    pub(crate) http: Option<String>,
+    /// A file with the fingerprint secret of the service, if it has one. A line break at its end is ignored
+    #[arg(long, value_name = "PATH", requires = "request")]
+    pub(crate) secret_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) form: Form,
 }
@@ -155,10 +200,248 @@ pub(crate) struct Explain {
 #[derive(Debug, Args)]
 pub(crate) struct Change {
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) which: Selected,
+    /// Show the records that --where selects, and change nothing
+    #[arg(long, conflicts_with_all = ["operation", "id"])]
+    pub(crate) dry_run: bool,
+    /// Largest number of records that --where selects
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with_all = ["operation", "id"])]
+    pub(crate) limit: u32,
+    #[command(flatten)]
+    pub(crate) by: ByHand,
+    #[command(flatten)]
+    pub(crate) form: Form,
+}
+
+/// Confirmation of a change by hand, and what the audit keeps of it.
+#[derive(Debug, Args)]
+pub(crate) struct ByHand {
     /// Do not ask
     #[arg(long, short)]
     pub(crate) yes: bool,
+    /// Reason of the change. It is stored in the audit
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// Who makes the change, if not this user of this host. It is stored in the audit
+    #[arg(long, value_name = "NAME", env = "IDEM_ACTOR", hide_env_values = true)]
+    pub(crate) actor: Option<String>,
+}
+
+/// Record or records to change.
+#[derive(Debug, Args)]
+pub(crate) struct Selected {
+    /// Name of the operation, such as payments.charge
+    #[arg(required_unless_present_any = ["id", "condition"], requires = "key")]
+    pub(crate) operation: Option<String>,
+    /// The idempotency key
+    #[arg(required_unless_present_any = ["id", "condition"])]
+    pub(crate) key: Option<String>,
+    /// A part of the key's scope. Name each part, the outermost first
+    #[arg(long, value_name = "PART")]
+    pub(crate) scope: Vec<String>,
+    /// Id of the record, instead of operation, key and scope
+    #[arg(long, conflicts_with_all = ["operation", "key", "scope"])]
+    pub(crate) id: Option<RecordId>,
+    /// All records that meet a condition, such as 'state=interrupted operation=payments.charge age>2h'
+    ///
+    /// The terms are state, operation, scope, key and on_crash with = or !=; age and attempt with =, !=, <, <=, > or >=;
+    /// and the words stuck and lapsed. A record must meet each of them. Quotation marks may enclose a value.
+    #[arg(long = "where", id = "condition", value_name = "CONDITION", conflicts_with_all = ["operation", "key", "scope", "id"])]
+    pub(crate) condition: Option<Condition>,
+}
+
+impl Selected {
+    /// Name of the one record, if there is no condition.
+    pub(crate) fn which(&self) -> Which {
+        Which {
+            operation: self.operation.clone(),
+            key: self.key.clone(),
+            scope: self.scope.clone(),
+            id: self.id,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Steps {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Show the saved results, too. They may be confidential
+    #[arg(long)]
+    pub(crate) payloads: bool,
+    #[command(flatten)]
+    pub(crate) form: Form,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Attempts {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    #[command(flatten)]
+    pub(crate) form: Form,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Audit {
+    /// Only changes of this record. The record itself may be gone
+    #[arg(requires = "key")]
+    pub(crate) operation: Option<String>,
+    /// The idempotency key
+    pub(crate) key: Option<String>,
+    /// A part of the key's scope. Name each part, the outermost first
+    #[arg(long, value_name = "PART", requires = "key")]
+    pub(crate) scope: Vec<String>,
+    /// Id of the record, instead of operation, key and scope
+    #[arg(long, conflicts_with_all = ["operation", "key", "scope"])]
+    pub(crate) id: Option<RecordId>,
+    #[command(flatten)]
+    pub(crate) entries: Entries,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Outbox {
+    /// Table of the outbox, if it is not `idem_outbox`
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) outbox_table: Option<String>,
+    #[command(subcommand)]
+    pub(crate) command: OutboxCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum OutboxCommand {
+    /// Count the messages, and list those that are parked
+    List {
+        /// Largest number of parked messages
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        limit: u32,
+        /// Show the payloads, too. They may be confidential
+        #[arg(long)]
+        payloads: bool,
+        #[command(flatten)]
+        form: Form,
+    },
+    /// Deliver a parked message again, with all the attempts of a new one
+    Requeue(MessageChange),
+    /// Delete a parked message, which is then never delivered
+    Discard(MessageChange),
+    /// List changes of messages by hand: who made them, and why, the newest first
+    Audit(MessageAudit),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MessageChange {
+    /// Key of the message
+    pub(crate) key: String,
+    #[command(flatten)]
+    pub(crate) by: ByHand,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MessageAudit {
+    /// Only changes of the message with this key. The message itself may be gone
+    pub(crate) key: Option<String>,
+    #[command(flatten)]
+    pub(crate) entries: Entries,
+}
+
+/// Selection of a page of an audit.
+#[derive(Debug, Args)]
+pub(crate) struct Entries {
+    /// Only changes by exactly this actor
+    #[arg(long)]
+    pub(crate) actor: Option<String>,
+    /// Only changes of this time until now, such as 90s or 2h
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) since: Option<Duration>,
+    /// Largest number of changes
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) limit: u32,
+    /// Continue after a page: the cursor that it ended with
+    #[arg(long, value_name = "CURSOR")]
+    pub(crate) after: Option<String>,
+    #[command(flatten)]
+    pub(crate) form: Form,
+}
+
+impl Entries {
+    /// Position and size of the page.
+    pub(crate) fn page(&self) -> PageRequest {
+        PageRequest {
+            limit: self.limit,
+            after: self.after.as_deref().map(Cursor::new),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Stats {
+    #[command(flatten)]
+    pub(crate) form: Form,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Watch {
+    /// Pause between two readings, at least 1s
+    #[arg(long, default_value = "5s", value_name = "DURATION", value_parser = pause)]
+    pub(crate) every: Duration,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Port, or 0 for any free one
+    #[arg(long, default_value_t = 0)]
+    pub(crate) port: u16,
+    /// Address to listen on
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    pub(crate) listen: IpAddr,
+    /// Allow an address that other machines can reach. The page is not encrypted
+    #[arg(long)]
+    pub(crate) allow_remote: bool,
+    /// Allow no changes
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Allow to see stored results and saved steps, too. They may be confidential
+    #[arg(long)]
+    pub(crate) payloads: bool,
+    /// Show only the records of a scope, and of the scopes inside of it. Its parts have slashes between them. May be repeated
+    #[arg(long, value_name = "SCOPE", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) scope: Vec<String>,
+    /// Who changes records, if not this user of this host. It is stored in the audit
+    #[arg(long, value_name = "NAME", env = "IDEM_ACTOR", hide_env_values = true)]
+    pub(crate) actor: Option<String>,
+    /// Table of the outbox, if it is not `idem_outbox`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) outbox_table: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    pub(crate) form: Form,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Migrate {
+    #[command(flatten)]
+    pub(crate) action: MigrateAction,
+    /// Print JSON
+    #[arg(long, requires = "plan")]
+    pub(crate) json: bool,
+}
+
+/// Use of the missing migrations.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct MigrateAction {
+    /// Show the version of the tables, and the missing migrations. The exit code is 3 if there are any
+    #[arg(long)]
+    pub(crate) plan: bool,
+    /// Print the SQL of the missing migrations, for somebody who may define tables. Nothing is changed
+    #[arg(long)]
+    pub(crate) sql: bool,
+    /// Apply the missing migrations. Safe beside running services and other migrations
+    #[arg(long)]
+    pub(crate) apply: bool,
 }
 
 #[derive(Debug, Args)]
@@ -166,49 +449,42 @@ pub(crate) struct Complete {
     #[command(flatten)]
     pub(crate) change: Change,
     #[command(flatten)]
-    pub(crate) result: CompletedWith,
+    pub(crate) result: Content,
+    /// The result is unknown: later calls get the error `Unrecorded`, and the work is not done again
+    #[arg(long, group = "content")]
+    pub(crate) without_value: bool,
 }
 
-/// What a completed record holds.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
-pub(crate) struct CompletedWith {
+#[command(mut_arg("value", |it| {
+    it.long("error").help("The error as JSON, as the operation's function would return it")
+}))]
+#[command(mut_arg("value_file", |it| {
+    it.long("error-file").help("A file with the error as JSON; - for standard input")
+}))]
+pub(crate) struct Fail {
+    #[command(flatten)]
+    pub(crate) change: Change,
+    #[command(flatten)]
+    pub(crate) error: Content,
+}
+
+/// Stored content of a record, as JSON.
+#[derive(Debug, Args)]
+#[group(id = "content", required = true, multiple = false)]
+pub(crate) struct Content {
     /// The result as JSON, as the operation's function would return it
     #[arg(long, value_name = "JSON")]
     pub(crate) value: Option<String>,
     /// A file with the result as JSON; - for standard input
     #[arg(long, value_name = "PATH")]
     pub(crate) value_file: Option<PathBuf>,
-    /// The result is unknown: later calls get the error `Unrecorded`, and the work is not done again
-    #[arg(long)]
-    pub(crate) without_value: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Fail {
-    #[command(flatten)]
-    pub(crate) change: Change,
-    #[command(flatten)]
-    pub(crate) error: FailedWith,
-}
-
-/// What a failed record holds.
-#[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
-pub(crate) struct FailedWith {
-    /// The error as JSON, as the operation's function would return it
-    #[arg(long, value_name = "JSON")]
-    pub(crate) error: Option<String>,
-    /// A file with the error as JSON; - for standard input
-    #[arg(long, value_name = "PATH")]
-    pub(crate) error_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Purge {
-    /// Do not ask
-    #[arg(long, short)]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) by: ByHand,
     #[command(flatten)]
     pub(crate) form: Form,
 }
@@ -237,11 +513,11 @@ impl From<StateName> for State {
     }
 }
 
-fn duration(text: &str) -> Result<SignedDuration, String> {
-    match text.parse::<SignedDuration>() {
-        Ok(duration) if !duration.is_negative() => Ok(duration),
-        Ok(_) => Err("a duration is not negative".to_owned()),
-        Err(error) => Err(format!("{error}; write a duration as 90s, 2h or 1d12h")),
+/// Parses the pause between two views.
+fn pause(text: &str) -> Result<Duration, String> {
+    match duration(text) {
+        Ok(pause) if pause >= Duration::from_secs(1) => Ok(pause),
+        _ => Err("write a duration of at least a second, such as 5s".to_owned()),
     }
 }
 
@@ -276,20 +552,21 @@ mod tests {
             trimmed(&help.to_string())
         )
         .unwrap();
+        write_subcommands("idem", &mut command, &mut page);
+        expect_test::expect_file!["../../docs/cli.md"].assert_eq(&page);
+    }
+
+    fn write_subcommands(path: &str, command: &mut clap::Command, page: &mut String) {
         for command in command.get_subcommands_mut() {
             if command.get_name() == "help" {
                 continue;
             }
+            let path = format!("{path} {}", command.get_name());
             let help = command.render_long_help();
             let help = trimmed(&help.to_string());
-            write!(
-                page,
-                "\n## idem {}\n\n```text\n{help}\n```\n",
-                command.get_name()
-            )
-            .unwrap();
+            write!(page, "\n## {path}\n\n```text\n{help}\n```\n").unwrap();
+            write_subcommands(&path, command, page);
         }
-        expect_test::expect_file!["../../docs/cli.md"].assert_eq(&page);
     }
 
     /// Without blanks at the ends of lines.
@@ -299,9 +576,8 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_words_with_units() {
-        assert_eq!(duration("1h 30m"), Ok(SignedDuration::from_mins(90)));
-        assert!(duration("-5s").is_err_and(|it| it.contains("not negative")));
-        assert!(duration("5").is_err_and(|it| it.contains("write a duration as")));
+    fn a_pause_is_at_least_a_second() {
+        assert_eq!(pause("1m"), Ok(Duration::from_secs(60)));
+        assert!(pause("10ms").is_err_and(|it| it.contains("at least a second")));
     }
 }

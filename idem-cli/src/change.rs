@@ -2,24 +2,24 @@
 //! shown.
 
 use std::borrow::Cow;
-use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
-use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use idem_runtime::record::{Outcome, Payload};
-use idem_runtime::store::{Resolution, Resolved, Store as _};
+use idem_runtime::store::{Resolution, Resolved};
 use idem_runtime::{Codec, Record};
+use serde_json::json;
 
-use crate::End;
-use crate::arguments::{Change, Complete, Fail};
-use crate::explain::Explanation;
+use crate::arguments::{Change, Complete, Content, Fail};
 use crate::find::{find, print_absent};
+use crate::history;
+use crate::input::{is_confirmed, manual_change, read_file};
 use crate::look::print_record;
 use crate::target::Handle;
+use crate::{End, bulk, output};
+use idem_runtime::store::operator::Explanation;
 
 pub(crate) async fn complete(idem: &Handle, complete: &Complete) -> anyhow::Result<End> {
-    let result = &complete.result;
-    let outcome = match read_json(result.value.as_deref(), result.value_file.as_deref())? {
+    let outcome = match read_json(&complete.result)? {
         Some(value) => Outcome::Completed(value),
         None => Outcome::Unrecorded,
     };
@@ -36,11 +36,8 @@ pub(crate) async fn complete(idem: &Handle, complete: &Complete) -> anyhow::Resu
 }
 
 pub(crate) async fn fail(idem: &Handle, fail: &Fail) -> anyhow::Result<End> {
-    let error = read_json(
-        fail.error.error.as_deref(),
-        fail.error.error_file.as_deref(),
-    )?
-    .context("the error is missing: pass --error or --error-file")?;
+    let error = read_json(&fail.error)?;
+    let error = error.context("the error is missing: pass --error or --error-file")?;
     let change = "fail the record: later calls get this error, and the work does not run again";
     let resolution = Resolution::Complete(Outcome::Failed(error));
     resolve(idem, &fail.change, "fail", change, resolution).await
@@ -58,45 +55,61 @@ pub(crate) async fn erase(idem: &Handle, erase: &Change) -> anyhow::Result<End> 
     resolve(idem, erase, "erase", change, Resolution::Erase).await
 }
 
-/// Shows the record, asks, and resolves it.
+/// Shows the record, asks, and resolves it. With a condition, resolves all records that meet it.
 async fn resolve(
     idem: &Handle,
-    Change { which, yes }: &Change,
-    command: &str,
-    change: &str,
+    change: &Change,
+    command: &'static str,
+    meaning: &str,
     resolution: Resolution,
 ) -> anyhow::Result<End> {
-    let Some(record) = find(idem, which).await? else {
-        print_absent();
+    let as_json = change.form.json;
+    if as_json && !change.by.yes && !change.dry_run {
+        bail!("with --json there is no question: pass --yes to {meaning}");
+    }
+    if let Some(condition) = &change.which.condition {
+        return bulk::resolve(idem, change, condition, command, meaning, &resolution).await;
+    }
+    let Some(record) = find(idem, &change.which.which()).await? else {
+        match as_json {
+            true => println!("{:#}", json!({ "result": "absent" })),
+            false => print_absent(),
+        }
         return Ok(End::Found);
     };
-    print_record(&record);
+    if !as_json {
+        print_record(&record);
+    }
     let explanation = Explanation::of(&record);
-    if !explanation
-        .commands
-        .iter()
-        .any(|(name, _)| *name == command)
-    {
+    if !explanation.allows(command) {
         bail!(
             "`{command}` does not apply to this record. {} {}",
             explanation.happened,
             explanation.next
         );
     }
-    if !yes && !is_confirmed(change)? {
+    if !change.by.yes && !is_confirmed(meaning)? {
         println!("nothing was changed");
         return Ok(End::Failed);
     }
-    let resolved = idem
-        .store()
-        .resolve(&record.observation(), &resolution)
+    let by_hand = manual_change(&change.by)?;
+    let resolved = history::audit_of(idem)?
+        .resolve_by_hand(&record.observation(), &resolution, &by_hand)
         .await?;
-    if resolved == Resolved::Done {
+    let (end, result) = match resolved {
+        Resolved::Done => (End::Done, "done"),
+        Resolved::Stale => (End::Changed, "changed"),
+    };
+    if as_json {
+        let now = idem.records().get(&record.id).await?;
+        let now = now.map(|it| output::json(&it, false));
+        println!("{:#}", json!({ "result": result, "record": now }));
+    } else if resolved == Resolved::Done {
         println!("done");
-        return Ok(End::Done);
+    } else {
+        print_changed(&record, idem.records().get(&record.id).await?.as_ref());
     }
-    print_changed(&record, idem.records().get(&record.id).await?.as_ref());
-    Ok(End::Changed)
+    Ok(end)
 }
 
 /// Says what became of a record since it was shown.
@@ -114,33 +127,11 @@ fn print_changed(shown: &Record, now: Option<&Record>) {
     }
 }
 
-/// Asks a question on the terminal.
-///
-/// # Errors
-/// If there is no terminal to ask on.
-pub(crate) fn is_confirmed(change: &str) -> anyhow::Result<bool> {
-    let mut input = io::stdin().lock();
-    if !input.is_terminal() {
-        bail!("there is no terminal to ask on: pass --yes to {change}");
-    }
-    print!("\nThis will {change}. Go on? [y/N] ");
-    io::stdout().flush()?;
-    let mut answer = String::new();
-    input.read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
-}
-
 /// Reads a JSON text from the command line or a file, and checks it. None if there is neither.
-fn read_json(text: Option<&str>, file: Option<&Path>) -> anyhow::Result<Option<Payload>> {
-    let text = match (text, file) {
-        (Some(text), _) => text.to_owned(),
-        (None, Some(path)) if path == Path::new("-") => {
-            let mut text = String::new();
-            io::stdin().lock().read_to_string(&mut text)?;
-            text
-        }
-        (None, Some(path)) => std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read {}", path.display()))?,
+fn read_json(content: &Content) -> anyhow::Result<Option<Payload>> {
+    let text = match (&content.value, &content.value_file) {
+        (Some(text), _) => text.clone(),
+        (None, Some(path)) => read_file(path)?,
         (None, None) => return Ok(None),
     };
     let text = text.trim();
@@ -159,13 +150,16 @@ mod tests {
     #[test]
     fn a_value_is_stored_as_it_was_written() {
         let exact = "{\"amount\": 12345678901234567890.10}";
-        let payload = read_json(Some(&format!(" {exact}\n")), None)
-            .unwrap()
-            .unwrap();
+        let content = |value: Option<String>| Content {
+            value,
+            value_file: None,
+        };
+        let payload = read_json(&content(Some(format!(" {exact}\n"))));
+        let payload = payload.unwrap().unwrap();
         assert_eq!(&*payload.bytes, exact.as_bytes());
         assert_eq!(payload.codec, "json/1");
-        let error = read_json(Some("sent"), None).unwrap_err();
+        let error = read_json(&content(Some("sent".into()))).unwrap_err();
         assert!(error.to_string().contains("not JSON"), "{error}");
-        assert!(read_json(None, None).unwrap().is_none());
+        assert!(read_json(&content(None)).unwrap().is_none());
     }
 }

@@ -26,7 +26,7 @@ pub(crate) async fn find(idem: &Handle, which: &Which) -> anyhow::Result<Option<
     Ok(record.filter(|it| !it.is_expired()))
 }
 
-fn scope_of(parts: &[String]) -> anyhow::Result<Scope> {
+pub(crate) fn scope_of(parts: &[String]) -> anyhow::Result<Scope> {
     parts.iter().try_fold(Scope::none(), |scope, part| {
         let part = Scope::new(part).with_context(|| format!("--scope {}", shown(part)))?;
         Ok(scope.join(&part))

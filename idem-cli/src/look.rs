@@ -1,22 +1,24 @@
 //! Commands that only read.
 
+use idem_runtime::record::OwnerLabel;
 use idem_runtime::store::{Cursor, Filter, Page, PageRequest};
 use idem_runtime::{Record, State};
-use jiff::SignedDuration;
 use serde_json::json;
 
 use crate::End;
 use crate::arguments::{Explain, List, Show, Stuck};
-use crate::explain::Explanation;
 use crate::find::{find, print_absent};
+use crate::history;
 use crate::output::{self, shown, time_from};
+use crate::request::{self, Comparison};
 use crate::target::Handle;
+use idem_runtime::store::operator::Explanation;
 
 pub(crate) async fn list(idem: &Handle, list: &List) -> anyhow::Result<End> {
     let filter = Filter {
         state: list.state.map(State::from),
         operation: list.operation.clone(),
-        older_than: list.older_than.map(SignedDuration::unsigned_abs),
+        older_than: list.older_than,
         ..Filter::default()
     };
     let after = list.after.as_deref().map(Cursor::new);
@@ -44,11 +46,17 @@ pub(crate) async fn show(idem: &Handle, show: &Show) -> anyhow::Result<End> {
         print_absent();
         return Ok(End::Found);
     };
+    let owner = history::owner_of(idem, &record).await?;
     if show.form.json {
-        println!("{:#}", output::json(&record, show.payload));
+        let mut value = output::json(&record, show.payload);
+        value["owner"] = owner.as_ref().map(OwnerLabel::as_str).into();
+        println!("{value:#}");
         return Ok(End::Done);
     }
     print_record(&record);
+    if let Some(owner) = owner {
+        println!("owner       {}", shown(owner.as_str()));
+    }
     if let Some(payload) = &record.payload {
         match show.payload {
             true => println!("result      {}", output::payload(&payload.bytes)),
@@ -64,10 +72,14 @@ pub(crate) async fn explain(idem: &Handle, explain: &Explain) -> anyhow::Result<
         return Ok(End::Found);
     };
     let explanation = Explanation::of(&record);
+    let request = request::compare(explain, &record.fingerprint)?;
+    let owner = history::owner_of(idem, &record).await?;
     if explain.form.json {
         let commands = explanation.commands.iter().map(|(name, _)| *name);
         let value = json!({
             "record": output::json(&record, false),
+            "owner": owner.as_ref().map(OwnerLabel::as_str),
+            "request": request.map(Comparison::word),
             "happened": explanation.happened,
             "answer": explanation.answer,
             "next": explanation.next,
@@ -77,8 +89,18 @@ pub(crate) async fn explain(idem: &Handle, explain: &Explain) -> anyhow::Result<
         return Ok(End::Done);
     }
     println!("{}", explanation.happened);
+    if let Some(owner) = owner {
+        println!(
+            "The owner of attempt {} is {}.",
+            record.attempt,
+            shown(owner.as_str())
+        );
+    }
     println!("{}", explanation.answer);
     println!("{}", explanation.next);
+    if let Some(comparison) = request {
+        println!("{}", comparison.sentence());
+    }
     if explanation.commands.is_empty() {
         println!("\nNo command applies while the lease is valid.");
         return Ok(End::Done);
@@ -101,7 +123,7 @@ pub(crate) fn print_record(record: &Record) {
     }
     println!("state       {}", output::state(record));
     println!("attempt     {}", record.attempt);
-    println!("on crash    {}", output::policy(record.on_crash));
+    println!("on crash    {}", record.on_crash.as_str());
     println!("claimed     {}", time_from(record.first_claimed_at, now));
     if matches!(record.state, State::Running | State::Interrupted) {
         println!("lease until {}", time_from(record.lease_until, now));
@@ -126,7 +148,7 @@ pub(crate) fn print_record(record: &Record) {
 }
 
 /// Reads records until the page is full or there are no more: a store may return short pages.
-async fn page(
+pub(crate) async fn page(
     idem: &Handle,
     filter: &Filter,
     mut after: Option<Cursor>,
@@ -165,7 +187,7 @@ fn print_page(page: &Page, as_json: bool) {
     if page.records.is_empty() {
         println!("no records");
     } else {
-        println!("{}", output::table(&page.records));
+        println!("{}", output::table_of_records(&page.records));
     }
     if let Some(next) = &page.next {
         println!("\nthere are more: --after {}", shown(next.as_str()));

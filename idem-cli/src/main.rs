@@ -7,26 +7,40 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 mod arguments;
+mod bulk;
 mod change;
-mod explain;
+mod condition;
+mod doctor;
+mod duration;
 mod find;
+mod history;
+mod input;
 mod look;
+mod migrate;
+mod outbox;
 mod output;
 mod purge;
+mod request;
+mod serve;
+mod stats;
+mod steps;
 mod target;
+mod watch;
 
 use crate::arguments::{Arguments, Command};
 
-/// How a command ended, as the exit code of the program. Arguments that make no sense end with 2, from clap.
+/// End of a command, as the exit code of the program. For wrong arguments clap exits with 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Done,
     /// The command failed, or the operator said no.
     Failed,
-    /// `stuck` found records, or no record has the key.
+    /// `stuck` found records, no record has the key, or migrations are missing.
     Found,
     /// The record has changed since it was shown.
     Changed,
+    /// `doctor` found a problem.
+    Problem,
 }
 
 impl From<End> for ExitCode {
@@ -35,7 +49,7 @@ impl From<End> for ExitCode {
             End::Done => Self::SUCCESS,
             End::Failed => Self::FAILURE,
             End::Found => Self::from(3),
-            End::Changed => Self::from(4),
+            End::Changed | End::Problem => Self::from(4),
         }
     }
 }
@@ -65,17 +79,27 @@ async fn run(Arguments { target, command }: Arguments) -> anyhow::Result<End> {
     if let Command::Completions { shell } = command {
         return Ok(arguments::print_completions(shell));
     }
-    let idem = target.connect().await?;
+    let connection = target.connect().await?;
+    let idem = &connection.idem;
     match command {
-        Command::List(list) => look::list(&idem, &list).await,
-        Command::Stuck(stuck) => look::stuck(&idem, &stuck).await,
-        Command::Show(show) => look::show(&idem, &show).await,
-        Command::Explain(explain) => look::explain(&idem, &explain).await,
-        Command::Complete(complete) => change::complete(&idem, &complete).await,
-        Command::Fail(fail) => change::fail(&idem, &fail).await,
-        Command::Release(release) => change::release(&idem, &release).await,
-        Command::Erase(erase) => change::erase(&idem, &erase).await,
-        Command::Purge(purge) => purge::purge(&idem, &purge).await,
+        Command::List(list) => look::list(idem, &list).await,
+        Command::Stuck(stuck) => look::stuck(idem, &stuck).await,
+        Command::Show(show) => look::show(idem, &show).await,
+        Command::Explain(explain) => look::explain(idem, &explain).await,
+        Command::Complete(complete) => change::complete(idem, &complete).await,
+        Command::Fail(fail) => change::fail(idem, &fail).await,
+        Command::Release(release) => change::release(idem, &release).await,
+        Command::Erase(erase) => change::erase(idem, &erase).await,
+        Command::Steps(steps) => steps::steps(&connection, &steps).await,
+        Command::Attempts(attempts) => history::attempts(idem, &attempts).await,
+        Command::Audit(audit) => history::audit(idem, &audit).await,
+        Command::Outbox(outbox) => outbox::outbox(&connection, &outbox).await,
+        Command::Stats(stats) => stats::stats(&connection, &stats).await,
+        Command::Watch(watch) => watch::watch(&connection, &watch).await,
+        Command::Serve(serve) => serve::serve(&connection, &serve).await,
+        Command::Migrate(migrate) => migrate::migrate(&connection, &migrate).await,
+        Command::Doctor(doctor) => doctor::doctor(&connection, &doctor).await,
+        Command::Purge(purge) => purge::purge(idem, &purge).await,
         Command::Completions { .. } => Ok(End::Done),
     }
 }

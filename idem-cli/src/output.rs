@@ -1,111 +1,76 @@
 //! Text, tables and JSON that are safe to print, whatever a record contains.
 
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::io;
 
-use comfy_table::{ContentArrangement, Table, presets};
-use idem_runtime::{OnCrash, Record, State, Timestamp};
+pub(crate) use idem_runtime::store::operator::text::{
+    duration, payload, shown, state, time, time_from,
+};
+use idem_runtime::{Record, Timestamp};
 use serde_json::{Value, json};
-
-/// Text of a record as it may be shown in a terminal: control characters, and characters that change the direction or
-/// have no width, are escaped.
-pub(crate) fn shown(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for character in text.chars() {
-        if is_hidden(character) {
-            // Writing to a string cannot fail.
-            let _ = write!(shown, "{}", character.escape_unicode());
-        } else {
-            shown.push(character);
-        }
-    }
-    shown
-}
+use tabled::builder::Builder;
+use tabled::settings::peaker::Priority;
+use tabled::settings::{Padding, Style, Width};
+use terminal_size::terminal_size_of;
 
 /// A message on one line.
 pub(crate) fn one_line(text: &str) -> String {
     shown(&text.replace('\n', " "))
 }
 
-fn is_hidden(character: char) -> bool {
-    character.is_control()
-        || matches!(
-            character,
-            '\u{00AD}' | '\u{061C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}'
-                | '\u{2060}'..='\u{206F}' | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}'
-                | '\u{E0000}'..='\u{E007F}'
-        )
-}
-
-/// A point in time by the store's clock, in UTC.
-pub(crate) fn time(at: Timestamp) -> String {
-    match jiff::Timestamp::from_microsecond(at.as_micros()) {
-        Ok(time) => time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
-        Err(_) => format!("{} µs", at.as_micros()),
-    }
-}
-
-/// A duration in its two largest units.
-pub(crate) fn duration(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
-    let (minutes, rest) = (seconds / 60 % 60, seconds % 60);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{rest} s"),
-        (0, 0, _) => format!("{minutes} min {rest} s"),
-        (0, ..) => format!("{hours} h {minutes} min"),
-        _ => format!("{days} d {hours} h"),
-    }
-}
-
-/// A point in time, and how far it is from the time at which the record was read.
-pub(crate) fn time_from(at: Timestamp, now: Timestamp) -> String {
-    let distance = match at > now {
-        true => format!("in {}", duration(at.since(now))),
-        false => format!("{} ago", duration(now.since(at))),
-    };
-    format!("{} ({distance})", time(at))
-}
-
-pub(crate) fn policy(on_crash: OnCrash) -> &'static str {
-    on_crash.as_str()
-}
-
-/// State of a record in words: an owner may be gone without that being stored.
-pub(crate) fn state(record: &Record) -> &'static str {
-    match record.state {
-        State::Running if record.is_lapsed() => "running, lapsed",
-        state => state.as_str(),
-    }
-}
-
 /// A table of records that fits the terminal.
-pub(crate) fn table(records: &[Record]) -> String {
-    let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_header([
-            "OPERATION",
-            "KEY",
-            "SCOPE",
-            "STATE",
-            "ATTEMPT",
-            "AGE",
-            "ON CRASH",
-        ]);
-    for record in records {
-        table.add_row([
+pub(crate) fn table_of_records(records: &[Record]) -> String {
+    let rows = records.iter().map(|record| {
+        [
             shown(record.identity.operation.as_str()),
             shown(record.identity.key.as_str()),
             shown(record.identity.scope.as_str()),
             state(record).to_owned(),
             record.attempt.to_string(),
             duration(record.read_at.since(record.first_claimed_at)),
-            policy(record.on_crash).to_owned(),
-        ]);
+            record.on_crash.as_str().to_owned(),
+        ]
+    });
+    let header = [
+        "OPERATION",
+        "KEY",
+        "SCOPE",
+        "STATE",
+        "ATTEMPT",
+        "AGE",
+        "ON CRASH",
+    ];
+    table(header, rows)
+}
+
+/// A table that fits the terminal: wide cells are broken over several lines. Without a terminal, no cell is broken.
+/// The cells must be safe to print, see [`shown`].
+pub(crate) fn table<const N: usize>(
+    header: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) -> String {
+    let width = terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
+    table_of_width(width, header, rows)
+}
+
+fn table_of_width<const N: usize>(
+    width: Option<usize>,
+    header: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) -> String {
+    let mut builder = Builder::default();
+    builder.push_record(header);
+    for row in rows {
+        builder.push_record(row);
     }
-    table.trim_fmt()
+    let mut table = builder.build();
+    table.with(Style::empty()).with(Padding::new(0, 2, 0, 0));
+    if let Some(width) = width {
+        table.with(Width::wrap(width).priority(Priority::max(true)));
+    }
+    let table = table.to_string();
+    let lines: Vec<_> = table.lines().map(str::trim_end).collect();
+    lines.join("\n")
 }
 
 /// A record as JSON. Times are microseconds since 1970 by the store's clock, as everywhere in idem.
@@ -119,7 +84,7 @@ pub(crate) fn json(record: &Record, with_payload: bool) -> Value {
         "lapsed": record.is_lapsed(),
         "stuck": record.is_unsettled(),
         "attempt": record.attempt,
-        "on_crash": policy(record.on_crash),
+        "on_crash": record.on_crash.as_str(),
         "fencing_token": record.fencing_token.number(),
         "first_claimed_at": record.first_claimed_at.as_micros(),
         "lease_until": record.lease_until.as_micros(),
@@ -132,18 +97,15 @@ pub(crate) fn json(record: &Record, with_payload: bool) -> Value {
     });
     if with_payload && let Some(payload) = &record.payload {
         // As text, because a JSON value would lose digits of large numbers.
-        value["payload"] = match str::from_utf8(&payload.bytes) {
-            Ok(text) => text.into(),
-            Err(_) => hex(&payload.bytes).into(),
-        };
+        value["payload"] = plain_payload(&payload.bytes).into();
     }
     value
 }
 
-/// The stored result in readable form: JSON and other text as it is, other bytes as hexadecimal digits.
-pub(crate) fn payload(bytes: &[u8]) -> String {
+/// The stored result for JSON, which escapes it itself: text as it is, other bytes as hexadecimal digits.
+pub(crate) fn plain_payload(bytes: &[u8]) -> String {
     match str::from_utf8(bytes) {
-        Ok(text) => shown(text),
+        Ok(text) => text.to_owned(),
         Err(_) => hex(bytes),
     }
 }
@@ -161,40 +123,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_moves_the_cursor_or_hides_text_reaches_a_terminal() {
-        assert_eq!(shown("a\u{1b}[2Jb"), "a\\u{1b}[2Jb");
-        assert_eq!(
-            shown("evil\u{202e}txt\u{200b}"),
-            "evil\\u{202e}txt\\u{200b}"
-        );
-        assert_eq!(shown("größe 数"), "größe 数");
-        assert_eq!(one_line("a\nb"), "a b");
-        assert_eq!(payload(b"{\"a\":\"\x07\"}"), "{\"a\":\"\\u{7}\"}");
-        assert_eq!(payload(&[0xff, 0x00]), "ff00");
+    fn a_message_is_on_one_line() {
+        assert_eq!(one_line("a\nb\u{1b}"), "a b\\u{1b}");
     }
 
     #[test]
-    fn durations_have_two_units() {
-        for (seconds, text) in [
-            (0, "0 s"),
-            (59, "59 s"),
-            (61, "1 min 1 s"),
-            (3_661, "1 h 1 min"),
-            (90_000, "1 d 1 h"),
-        ] {
-            assert_eq!(duration(Duration::from_secs(seconds)), text);
+    fn tables_fit_the_terminal() {
+        let rows = || [["a".repeat(50), "数".repeat(20), "c d".to_owned()]].into_iter();
+        let header = ["FIRST", "SECOND", "THIRD"];
+        let unlimited = table_of_width(None, header, rows());
+        assert_eq!(unlimited.lines().count(), 2, "{unlimited}");
+        for width in [30, 60, 100] {
+            let narrow = table_of_width(Some(width), header, rows());
+            let letters = |letter| narrow.matches(letter).count();
+            assert_eq!((letters('a'), letters('数')), (50, 20), "{narrow}");
+            for line in narrow.lines() {
+                let columns: usize = line.chars().map(|it| 1 + usize::from(it == '数')).sum();
+                assert!(columns <= width, "{narrow}");
+            }
         }
-    }
-
-    #[test]
-    fn times_say_how_far_away_they_are() {
-        let now = Timestamp::from_micros(1_700_000_000_000_000);
-        let soon = now.after(Duration::from_secs(5));
-        assert_eq!(time_from(soon, now), "2023-11-14 22:13:25 UTC (in 5 s)");
-        assert_eq!(time_from(now, soon), "2023-11-14 22:13:20 UTC (5 s ago)");
-        assert_eq!(
-            time(Timestamp::from_micros(i64::MAX)),
-            format!("{} µs", i64::MAX)
-        );
     }
 }

@@ -1,14 +1,14 @@
-//! Deletes expired records now, instead of waiting for the service's purger.
+//! Deletes expired records now, instead of waiting for the service's purger. Each batch has an entry in the audit.
 
 use std::time::Duration;
 
-use idem_runtime::store::{Purged, Store as _};
+use idem_runtime::store::Purged;
 use indicatif::ProgressBar;
 use serde_json::json;
 
 use crate::End;
 use crate::arguments::Purge;
-use crate::change::is_confirmed;
+use crate::input::{is_confirmed, manual_change};
 use crate::target::Handle;
 
 /// Number of records that one batch examines, as many as the service's purger does. A claim waits only milliseconds
@@ -17,15 +17,16 @@ const BATCH: u32 = 1_000;
 
 pub(crate) async fn purge(idem: &Handle, purge: &Purge) -> anyhow::Result<End> {
     let change = "delete all records that have expired";
-    if !purge.yes && !is_confirmed(change)? {
+    if !purge.by.yes && !is_confirmed(change)? {
         println!("nothing was deleted");
         return Ok(End::Failed);
     }
+    let by_hand = manual_change(&purge.by)?;
     let progress = ProgressBar::new_spinner();
     progress.enable_steady_tick(Duration::from_millis(200));
     let mut all = Purged::default();
     loop {
-        let batch = idem.store().purge(BATCH).await?;
+        let batch = idem.records().by(&by_hand).purge(BATCH).await?;
         all.removed += batch.removed;
         all.abandoned += batch.abandoned;
         all.interrupted += batch.interrupted;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
+use idem_runtime::outbox::Database;
+use idem_runtime::store::operator::OperatorStore;
 use idem_runtime::{Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore, Store};
 use url::Url;
 
@@ -11,14 +13,25 @@ use crate::arguments::Target;
 /// Handle on a store of any kind.
 pub(crate) type Handle = Idem<Arc<dyn Store>>;
 
-/// Kind of a store, and how its URL begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+/// Connection to a store of any kind.
+pub(crate) struct Connection {
+    pub(crate) idem: Handle,
+    pub(crate) store: Arc<dyn OperatorStore>,
+    /// Connections to the database of a SQL store.
+    pub(crate) database: Option<Database>,
+    /// Schema of the tables, if one was given.
+    pub(crate) schema: Option<String>,
+}
+
+/// Kind of a store, from its URL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind<'a> {
     Sqlite,
     Postgres,
     MySql,
     Redis,
-    RedisCluster,
+    /// URLs of nodes of a cluster.
+    RedisCluster(Vec<&'a str>),
 }
 
 impl Target {
@@ -27,7 +40,7 @@ impl Target {
     /// # Errors
     /// If no URL is given, if it is no URL of a store, has a password on the command line, or if the server does not
     /// answer.
-    pub(crate) async fn connect(self) -> anyhow::Result<Handle> {
+    pub(crate) async fn connect(self) -> anyhow::Result<Connection> {
         let Some(url) = &self.url else {
             bail!(
                 "no store is given: set IDEM_STORE_URL or pass --url, for example sqlite://service.db or \
@@ -41,18 +54,40 @@ impl Target {
              IDEM_STORE_URL instead"
         );
         let kind = Kind::of(url)?;
-        self.refuse_options_of_other_kinds(kind)?;
-        let store: Arc<dyn Store> = match kind {
-            Kind::Sqlite => Arc::new(self.sqlite(url).await?),
-            Kind::Postgres => Arc::new(self.postgres(url).await?),
-            Kind::MySql => Arc::new(self.mysql(url).await?),
-            Kind::Redis | Kind::RedisCluster => Arc::new(self.redis(url).await?),
+        self.refuse_options_of_other_kinds(&kind)?;
+        let (store, database): (Arc<dyn OperatorStore>, _) = match kind {
+            Kind::Sqlite => {
+                let store = self.sqlite(url).await?;
+                let database = Database::from(&store);
+                (Arc::new(store), Some(database))
+            }
+            Kind::Postgres => {
+                let store = self.postgres(url).await?;
+                let database = Database::from(&store);
+                (Arc::new(store), Some(database))
+            }
+            Kind::MySql => {
+                let store = self.mysql(url).await?;
+                let database = Database::from(&store);
+                (Arc::new(store), Some(database))
+            }
+            Kind::Redis => (Arc::new(self.redis(RedisStore::connect(url).await?)?), None),
+            Kind::RedisCluster(urls) => {
+                let store = RedisStore::connect_cluster(urls).await?;
+                (Arc::new(self.redis(store)?), None)
+            }
         };
-        Ok(Idem::new(store))
+        let records: Arc<dyn Store> = store.clone();
+        Ok(Connection {
+            idem: Idem::new(records),
+            store,
+            database,
+            schema: self.schema,
+        })
     }
 
-    fn refuse_options_of_other_kinds(&self, kind: Kind) -> anyhow::Result<()> {
-        let is_redis = matches!(kind, Kind::Redis | Kind::RedisCluster);
+    fn refuse_options_of_other_kinds(&self, kind: &Kind<'_>) -> anyhow::Result<()> {
+        let is_redis = matches!(kind, Kind::Redis | Kind::RedisCluster(_));
         let has_schemas = matches!(kind, Kind::Postgres | Kind::MySql);
         ensure!(
             self.table.is_none() || !is_redis,
@@ -70,7 +105,7 @@ impl Target {
     }
 
     async fn sqlite(&self, url: &str) -> anyhow::Result<SqliteStore> {
-        let mut store = SqliteStore::connect(url).await?;
+        let mut store = SqliteStore::connect_as_is(url).await?;
         if let Some(table) = &self.table {
             store = store.with_table(table)?;
         }
@@ -99,20 +134,16 @@ impl Target {
         Ok(store)
     }
 
-    async fn redis(&self, url: &str) -> anyhow::Result<RedisStore> {
-        let mut store = match url.contains(',') {
-            false => RedisStore::connect(url).await?,
-            true => RedisStore::connect_cluster(url.split(',').map(str::trim)).await?,
-        };
-        if let Some(prefix) = &self.prefix {
-            store = store.with_prefix(prefix)?;
-        }
-        Ok(store)
+    fn redis(&self, store: RedisStore) -> anyhow::Result<RedisStore> {
+        Ok(match &self.prefix {
+            Some(prefix) => store.with_prefix(prefix)?,
+            None => store,
+        })
     }
 }
 
-impl Kind {
-    fn of(url: &str) -> anyhow::Result<Self> {
+impl<'a> Kind<'a> {
+    fn of(url: &'a str) -> anyhow::Result<Self> {
         let scheme = url.split_once(':').map(|(scheme, _)| scheme).context(
             "the store's URL has no scheme: write sqlite://, postgres://, mysql:// or redis://",
         )?;
@@ -120,7 +151,9 @@ impl Kind {
             "sqlite" => Self::Sqlite,
             "postgres" | "postgresql" => Self::Postgres,
             "mysql" | "mariadb" => Self::MySql,
-            "redis" | "rediss" if url.contains(',') => Self::RedisCluster,
+            "redis" | "rediss" if url.contains(',') => {
+                Self::RedisCluster(url.split(',').map(str::trim).collect())
+            }
             "redis" | "rediss" => Self::Redis,
             // Only the scheme is repeated: the rest may be a password.
             other => bail!(
@@ -151,7 +184,10 @@ mod tests {
             ("postgresql://host/db", Kind::Postgres),
             ("mariadb://host/db", Kind::MySql),
             ("rediss://host", Kind::Redis),
-            ("redis://a,redis://b", Kind::RedisCluster),
+            (
+                "redis://a, redis://b",
+                Kind::RedisCluster(vec!["redis://a", "redis://b"]),
+            ),
         ] {
             assert_eq!(Kind::of(url).unwrap(), kind, "{url}");
         }

@@ -81,6 +81,7 @@ mod journal;
 mod policy;
 mod redirect;
 mod reply;
+mod span;
 mod wire;
 
 use std::sync::Arc;
@@ -92,8 +93,10 @@ use idem_store::{Key, structured};
 use reqwest::{Request, Response};
 use reqwest_middleware::{Error as SendError, Middleware, Next};
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use self::reply::Reply;
+use self::span::TryReport;
 
 pub use self::error::{ClientError, GaveUp, Sent, Why};
 pub use self::journal::{DirectoryJournal, Entry, Job, JournalError, KeyJournal};
@@ -256,11 +259,16 @@ impl IdempotencyMiddleware {
             let spare = request.try_clone();
             let left = time.saturating_sub(began.elapsed());
             let url = request.url().clone();
+            let report = TryReport::new(&request, sent.tries);
+            let span = report.span.clone();
             let sending = async {
-                let response = next.clone().run(request, extensions).await?;
+                let answer = next.clone().run(request, extensions).await;
+                report.end(&answer);
+                let response = answer?;
                 redirect::report(&url, &response);
                 Ok(response)
             };
+            let sending = sending.instrument(span);
             let time_of_try = left.min(self.policy.per_try);
             let reply = match Reply::of(sending, time_of_try, self.policy.conflicts).await {
                 Reply::Final(answer) => return answer.map(|response| sent.on(response)),

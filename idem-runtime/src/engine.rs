@@ -56,7 +56,7 @@ pub use self::install::AlreadyInstalled;
 pub use self::operation::{OperationName, TypedOperation};
 pub use self::provenance::{Provenance, Source, with_provenance};
 pub use self::purger::{Purger, PurgerGuard};
-pub use self::records::Records;
+pub use self::records::{RecordChanges, Records};
 pub use self::recovery::{Recovery, RecoveryGuard};
 pub use self::run_options::RunOptions;
 pub use self::typed::{ErrorKind, Reconciled};

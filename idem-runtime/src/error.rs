@@ -12,7 +12,9 @@ pub use self::call::InvalidCall;
 pub use self::decode::DecodeError;
 pub use self::fingerprint::FingerprintError;
 pub use self::outbox::InvalidOutbox;
-pub use idem_store::error::{InvalidKey, InvalidOperation, StoreError, StoreErrorKind};
+pub use idem_store::error::{
+    InvalidChange, InvalidKey, InvalidOperation, StoreError, StoreErrorKind,
+};
 
 /// An error that an idempotent call returns instead of the function's own result.
 ///

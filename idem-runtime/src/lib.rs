@@ -63,7 +63,9 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //! | resume a body in the middle | [`Attempt::step`], [`Attempt::step_tx`] |
 //! | retry calls that no client retries | [`Recovery`] |
 //! | look at records, and resolve them | [`Idem::records`], [`TypedOperation`] |
+//! | check stored results before a deploy | [`Verification`] |
 //! | answer HTTP requests, or send them | [`http`], [`client`] |
+//! | give operators a page | `console` (feature `console`) |
 //! | send messages with a transaction | [`outbox`] |
 //! | write a store | [`Store`], [`store::StepStore`], [`store::RecoveryStore`]; the feature `conformance` tests it |
 //!
@@ -72,9 +74,9 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //!
 //! # Events
 //!
-//! Each call has one `tracing` span `idempotent` at level INFO and target `idem`, with `operation`, `record` (its id, which
-//! [`Records::get`] takes), `attempt` and `outcome`. The outcome is `executed`, `replayed`, `waited`,
-//! `in_flight`, `key_reused`, `interrupted`, `lease_lost`, `store_error`, `unrecorded`, `decode` or `invalid`. No span
+//! Each call has one `tracing` span `idempotent` at level INFO and target `idem`, with `idem.operation`, `idem.record` (its
+//! id, which [`Records::get`] takes), `idem.attempt`, `idem.outcome` and, without a result, `error.type`. The outcome is one of
+//! `metrics::CallOutcome`, such as `executed`, `replayed`, `waited`, `in_flight` or `key_reused`. No span
 //! or event contains a raw key, a scope or a stored value.
 //!
 //! # Features
@@ -85,11 +87,18 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod codec;
+#[cfg(feature = "console")]
+pub mod console;
 mod engine;
 pub mod error;
 pub mod fingerprint;
 #[cfg(feature = "http")]
 pub mod http;
+#[cfg(feature = "metrics")]
+pub mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[expect(unreachable_pub, reason = "it is public with the feature")]
+mod metrics;
 mod mutex;
 #[cfg(all(
     feature = "outbox",
@@ -99,6 +108,7 @@ pub mod outbox;
 pub mod policy;
 pub mod store;
 mod timing;
+mod verify;
 mod worker;
 
 #[doc(hidden)]
@@ -109,8 +119,8 @@ pub mod __private;
 pub use crate::codec::{Codec, StoredValue};
 pub use crate::engine::{
     AlreadyInstalled, Attempt, Builder, Call, ErrorKind, Idem, Provenance, Purger, PurgerGuard,
-    Reconciled, Records, Recovery, RecoveryGuard, RunOptions, Source, TypedOperation,
-    with_provenance,
+    Reconciled, RecordChanges, Records, Recovery, RecoveryGuard, RunOptions, Source,
+    TypedOperation, with_provenance,
 };
 #[doc(inline)]
 pub use crate::error::{
@@ -124,7 +134,7 @@ pub use crate::key::{Identity, Key, KeyPart, Operation, RecordId, Scope, ToKey, 
 #[doc(inline)]
 pub use crate::policy::{OnStoreError, Policy};
 #[doc(inline)]
-pub use crate::record::{Observation, OnCrash, Record, State, Timestamp};
+pub use crate::record::{Observation, OnCrash, OwnerLabel, Record, State, Timestamp};
 #[doc(inline)]
 pub use crate::store::Store;
 #[cfg(feature = "cache")]
@@ -139,6 +149,7 @@ pub use crate::store::postgres::PostgresStore;
 pub use crate::store::redis::{RedisConnection, RedisStore};
 #[cfg(feature = "sqlite")]
 pub use crate::store::sqlite::SqliteStore;
+pub use crate::verify::{StoredPart, Verification, VerificationFailure, VerificationReport};
 #[cfg(feature = "client")]
 #[doc(inline)]
 pub use idem_client as client;

@@ -98,11 +98,11 @@ Choose a `ttl` longer than the longest time until delivery, including the time f
 //! If a handler returns an error or panics, its message is retried with exponential back-off and full jitter
 //! (<https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/>). After [`Relay::max_attempts`] the
 //! message is **parked**. A parked message is kept, listed by [`Outbox::parked`] with the last error, and delivered
-//! again only after an operator calls [`Outbox::requeue`]. A message that kills the process, and so never ends an
+//! again only after an operator [requeues](OutboxChanges::requeue) it. A message that kills the process, and so never ends an
 //! attempt, is parked after the same number of attempts. A payload that cannot be decoded as the handler's type is
 //! parked immediately.
 //!
-//! A parked message **blocks later ones of its ordering key** until it is requeued or discarded ([`Outbox::discard`]),
+//! A parked message **blocks later ones of its ordering key** until it is requeued or [discarded](OutboxChanges::discard),
 //! because they may depend on it. With [`Relay::skip_parked`] the later ones are delivered without it. Messages of
 //! other ordering keys do not wait: a relay never reads the whole queue behind one message. If more than a hundred due
 //! messages of a topic wait behind others, the relay visits the ordering keys in turn, 64 in each poll, until it has
@@ -113,7 +113,7 @@ Choose a `ttl` longer than the longest time until delivery, including the time f
 //!
 //! # The database
 //!
-//! One table, `idem_outbox`, in the application's own database, created by [`Outbox::migrate`] or by the application's
+//! A table `idem_outbox` in the application's own database, and one beside it for the audit of manual changes, created by [`Outbox::migrate`] or by the application's
 //! own migrations. The SQL is in `migrations/{sqlite,postgres,mysql}/outbox` of this crate. Enqueuing is one statement.
 //! Handling a message without a failure takes two more: one to claim it (up to 32 messages at a time) and one to delete
 //! it. On MySQL a claim takes three, because it reads first. An idle relay reads once in each [`Relay::poll_interval`],
@@ -128,8 +128,8 @@ Choose a `ttl` longer than the longest time until delivery, including the time f
 //!
 //! # Events
 //!
-//! Handlers run in a `tracing` span `outbox` (target `idem`) with `topic`, `message` (its number in the table) and
-//! `attempt`. Warnings report failures, parking and lost leases. No span or event contains a key, a payload or the text
+//! Handlers run in a `tracing` span `outbox` (target `idem`) with the attributes of OpenTelemetry for messaging:
+//! `messaging.destination.name` is the topic, and `messaging.message.id` the number in the table. Warnings report failures, parking and lost leases. No span or event contains a key, a payload or the text
 //! of a handler's error. That text is stored in the table.
 
 use std::sync::Arc;
@@ -139,19 +139,28 @@ use serde::Serialize;
 use crate::error::{Error, StoreError};
 use crate::key::Key;
 use crate::store::outbox::{Inserts, Messages, TableName};
+use crate::store::{ManualChange, PageRequest};
 
+mod by_hand;
 mod deliver;
 mod enqueue;
 mod message;
 mod relay;
+#[cfg(feature = "metrics")]
+mod report;
 mod search;
 mod shared;
 mod wake;
 
+pub use self::by_hand::{MessageAuditPage, OutboxChanges};
 pub use self::enqueue::{MAX_PAYLOAD_BYTES, NewMessage, enqueue, message};
 pub use self::message::{Backlog, Message, Parked};
 pub use self::relay::{Relay, RelayGuard, RelayStats};
-pub use crate::store::outbox::{Connection, Database};
+#[cfg(feature = "metrics")]
+pub use self::report::BacklogReporter;
+pub use crate::store::outbox::{
+    Connection, Database, MessageAction, MessageAuditFilter, MessageEntry,
+};
 
 /// A table of messages. Gives operators access to parked messages. Cloning is cheap and shares the connections.
 #[derive(Debug, Clone)]
@@ -211,7 +220,7 @@ impl Outbox {
         Self::on(self.database, table).max_payload_bytes(self.max_payload_bytes)
     }
 
-    /// Creates the table, or migrates it to the current version. Safe to call at every start, and concurrently from
+    /// Creates the tables, or migrates them to the current version. Safe to call at every start, and concurrently from
     /// many processes. The applied migrations are recorded in a separate table (`idem_outbox_migrations`), apart from
     /// the application's own migrations.
     ///
@@ -268,31 +277,26 @@ impl Outbox {
         parked.into_iter().map(Parked::new).collect()
     }
 
-    /// Makes a parked message eligible for delivery again, with as many attempts as a new one. The message keeps its
-    /// place in the order. False if no parked message has this key.
-    ///
-    /// # Errors
-    /// The errors of any write.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves the message requeued or not.
-    pub async fn requeue(&self, key: &Key) -> Result<bool, StoreError> {
-        let requeued = self.messages.requeue(key.as_str()).await?;
-        wake::wake();
-        Ok(requeued)
+    /// Changes parked messages by hand. Each change writes who made it and why into the audit of the outbox, in the same
+    /// transaction.
+    pub fn by<'a>(&'a self, change: &'a ManualChange) -> OutboxChanges<'a> {
+        OutboxChanges::new(self, change)
     }
 
-    /// Deletes a parked message, which is then never handled. False if no parked message has this key.
+    /// Reads a page of the audit of manual changes, the newest entries first.
     ///
     /// # Errors
-    /// The errors of any write.
+    /// The errors of any read, and [`StoreErrorKind::Other`](crate::StoreErrorKind::Other) if the cursor is not one of
+    /// this outbox.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the message deleted or not.
-    pub async fn discard(&self, key: &Key) -> Result<bool, StoreError> {
-        let discarded = self.messages.discard(key.as_str()).await?;
-        wake::wake();
-        Ok(discarded)
+    /// Reads only.
+    pub async fn audit(
+        &self,
+        filter: &MessageAuditFilter,
+        page: &PageRequest,
+    ) -> Result<MessageAuditPage, StoreError> {
+        MessageAuditPage::read(self, filter, page).await
     }
 
     /// Counts waiting and parked messages, and the age of the oldest one; for use in alerts.

@@ -6,6 +6,7 @@ pub mod cached;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+pub mod operator;
 #[cfg(all(
     feature = "outbox",
     any(feature = "sqlite", feature = "postgres", feature = "mysql")

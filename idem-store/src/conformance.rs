@@ -1,7 +1,8 @@
 //! Suite of cases that every store must pass, for the stores of this crate and for those of other crates.
 //!
 //! Each [`Case`] proves one rule of the [contract of `Store`](crate::store::Store#contract), or of that of
-//! [`StepStore`](crate::store::StepStore#contract) or [`RecoveryStore`](crate::store::RecoveryStore#contract) if the
+//! [`StepStore`](crate::store::StepStore#contract), [`AttemptStore`](crate::store::AttemptStore#contract) or
+//! [`RecoveryStore`](crate::store::RecoveryStore#contract) if the
 //! store implements it. A case creates its own fresh records and does not clean up. The suite therefore runs on any
 //! store: shared, already used, and never emptied. Where a lease must lapse, a case waits in real time, with short
 //! leases and polling up to a deadline. Use a tokio runtime whose clock is the store's, and a multi-threaded one if the
@@ -15,7 +16,8 @@
 //!
 //! async fn keeps_every_rule(store: Arc<dyn Store>) -> Result<(), Failed> {
 //!     let report = conformance::run_all(store).await?;
-//!     assert!(report.inapplicable.iter().all(|it| it.needs() == Needs::Recovery));
+//!     let optional = [Needs::Recovery, Needs::Attempts, Needs::Audit];
+//!     assert!(report.inapplicable.iter().all(|it| optional.contains(&it.needs())));
 //!     println!("{report}");
 //!     Ok(())
 //! }
@@ -35,6 +37,8 @@ use crate::store::Store;
 
 pub mod faults;
 
+mod attempts;
+mod audit;
 mod claiming;
 mod fencing;
 mod interruption;
@@ -64,6 +68,10 @@ pub enum Needs {
     Nothing,
     /// Saved steps: [`Store::steps`] returns a store of steps.
     Steps,
+    /// History of attempts: [`Store::attempts`] returns a store of attempts.
+    Attempts,
+    /// Audit of manual changes: [`Store::audit`] returns a store of an audit.
+    Audit,
     /// Recovery inputs: [`Store::recovery`] returns a store of recovery inputs.
     Recovery,
 }
@@ -98,6 +106,8 @@ impl Case {
         match self.needs {
             Needs::Nothing => true,
             Needs::Steps => store.steps().is_some(),
+            Needs::Attempts => store.attempts().is_some(),
+            Needs::Audit => store.audit().is_some(),
             Needs::Recovery => store.recovery().is_some(),
         }
     }
@@ -161,6 +171,8 @@ impl fmt::Display for Report {
         write!(f, "{} cases passed", self.passed)?;
         for (needs, what) in [
             (Needs::Steps, "no steps"),
+            (Needs::Attempts, "no history of attempts"),
+            (Needs::Audit, "no audit"),
             (Needs::Recovery, "nothing to recover calls with"),
         ] {
             let missing = self.inapplicable.iter().filter(|it| it.needs == needs);
@@ -271,6 +283,8 @@ macro_rules! table {
 
 const fn needs(module: &str) -> Needs {
     match module.as_bytes() {
+        b"attempts" => Needs::Attempts,
+        b"audit" => Needs::Audit,
         b"steps" => Needs::Steps,
         b"recovery" => Needs::Recovery,
         _ => Needs::Nothing,
@@ -396,6 +410,25 @@ const CASES: &[Case] = table! {
         many_steps_are_kept: "hundreds of steps of one record are kept, also where they are saved at the same time",
         lost_answer_of_a_step: "a step that was saved without an acknowledgement is found by saving it again",
         dropped_step: "a save that is dropped half way is done or not done",
+    }
+    attempts {
+        owner_label_is_kept: "a claim begins an attempt with its label, kept byte for byte, and with the time of the claim",
+        repeated_claim_begins_no_attempt: "a claim or takeover that is repeated changes nothing of the attempts",
+        released_attempt_is_told: "a release ends the attempt, once, and the next claim begins another",
+        lapsed_attempt_is_told: "a takeover ends the attempt that lapsed, and begins another; a former owner and a refused takeover change nothing",
+        interrupted_attempt_is_told: "an interruption does not end the attempt for good: a renewal continues it, and a takeover ends it",
+        outcome_tells_of_the_last_attempt: "the attempts before an outcome are kept, and the outcome tells how the last one ended",
+        resolved_attempt_is_told: "a resolution ends the attempt, once, and differs from an end by the owner",
+        history_ends_with_its_generation: "a record that was claimed after it expired or was erased has no attempts of its former life",
+        history_is_bounded: "of many attempts the last ones are kept, and the others are counted",
+    }
+    audit {
+        manual_change_is_written_down: "a change by hand takes effect and writes one entry: time, actor, reason, change, record, and its state, fencing token and attempt before",
+        stale_change_writes_no_entry: "a change by hand that is refused writes no entry",
+        one_of_two_operators_wins: "of two changes by hand of one observation at the same moment one takes effect, and only that one is written down",
+        entries_outlive_their_record: "the entries of an erased record are kept, the newest first",
+        manual_purge_is_written_down: "a purge by hand writes one entry with its counts, and none if it changed nothing",
+        audit_is_listed_in_pages: "each entry of an actor is on exactly one page, and entries that are too old are on none",
     }
     recovery {
         input_is_read_as_it_was_saved: "a recovery input is read byte for byte with the tag of its codec, and keeping it changes nothing of the record",

@@ -44,6 +44,49 @@ pub enum InvalidKey {
 #[non_exhaustive]
 pub struct InvalidOperation;
 
+/// Reason for which a manual change lacks a valid actor or reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidChange {
+    /// A part is empty.
+    #[error("the {part} of a manual change is missing, it is stored in the audit")]
+    Empty {
+        /// `actor` or `reason`.
+        part: &'static str,
+    },
+    /// A part is too long.
+    #[error("the {part} of a manual change has at most {limit} bytes, this one has {length}")]
+    TooLong {
+        /// `actor` or `reason`.
+        part: &'static str,
+        /// Largest length in bytes.
+        limit: usize,
+        /// Length in bytes.
+        length: usize,
+    },
+    /// A part has control characters, such as a line break.
+    #[error("the {part} of a manual change has control characters, write it in one line")]
+    Control {
+        /// `actor` or `reason`.
+        part: &'static str,
+    },
+}
+
+/// Reason for which a text is not a label of an owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidOwnerLabel {
+    /// The label is empty.
+    #[error("a label of an owner has 1 to 120 bytes, this one is empty")]
+    Empty,
+    /// The label has more than 120 bytes.
+    #[error("a label of an owner has at most 120 bytes, this one has {0}; shorten it")]
+    TooLong(usize),
+    /// The label has a control character.
+    #[error("a label of an owner has no control characters, byte {0} of this one begins one")]
+    Control(usize),
+}
+
 /// Reason for which a text is not the id of a record: it is not 64 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the id of a record is 64 hexadecimal digits")]

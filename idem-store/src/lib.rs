@@ -6,8 +6,8 @@
 //!
 //! Programs that make calls idempotent depend on `idem-runtime`, which re-exports everything here under the same paths.
 //!
-//! - [`Store`]: the contract. [`store::StepStore`], [`store::RecoveryStore`] and [`store::TransactionalStore`] are
-//!   optional.
+//! - [`Store`]: the contract. [`store::StepStore`], [`store::RecoveryStore`], [`store::AttemptStore`] and
+//!   [`store::TransactionalStore`] are optional.
 //! - [Writing a store](https://github.com/idem-rs/idem/blob/main/docs/writing-a-store.md): answers to the questions that
 //!   the contract leaves to an author.
 //! - `conformance` (feature of that name): the cases that every store must pass, and a store that injects faults.
@@ -31,8 +31,9 @@ pub mod store;
 pub mod structured;
 
 pub use crate::error::{
-    InvalidKey, InvalidObservation, InvalidOperation, InvalidRecordId, StoreError, StoreErrorKind,
+    InvalidChange, InvalidKey, InvalidObservation, InvalidOperation, InvalidOwnerLabel,
+    InvalidRecordId, StoreError, StoreErrorKind,
 };
 pub use crate::key::{Identity, Key, KeyPart, Operation, RecordId, Scope, ToKey, ToScope};
-pub use crate::record::{OnCrash, Record, State, Timestamp};
+pub use crate::record::{OnCrash, OwnerLabel, Record, State, Timestamp};
 pub use crate::store::Store;

@@ -12,9 +12,12 @@ use async_trait::async_trait;
 use crate::error::StoreError;
 use crate::key::{Identity, RecordId};
 use crate::record::{
-    ClaimId, Digest, FencingToken, Observation, OnCrash, Outcome, Owner, Record, State, Timestamp,
+    ClaimId, Digest, FencingToken, Observation, OnCrash, Outcome, Owner, OwnerLabel, Record, State,
+    Timestamp,
 };
 
+mod attempts;
+mod audit;
 mod cursor;
 #[doc(hidden)]
 pub mod encoding;
@@ -25,6 +28,11 @@ mod steps;
 mod transaction;
 pub mod transitions;
 
+pub use self::attempts::{Attempt, AttemptEnd, AttemptLog, AttemptStore, Attempts};
+pub use self::audit::{
+    AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore, AuditSubject, AuditedRecord,
+    ManualChange,
+};
 pub use self::recovery::{RecoveryInput, RecoveryStore};
 pub use self::steps::{SavedStep, StepStore};
 pub use self::transaction::{ClaimInTransaction, Connects, TransactionalStore};
@@ -136,6 +144,18 @@ pub trait Store: Debug + Send + Sync + 'static {
         false
     }
 
+    /// Returns this store as a store of attempts, if it keeps their history. A wrapper around a store returns that of the
+    /// inner store.
+    fn attempts(&self) -> Option<&dyn AttemptStore> {
+        None
+    }
+
+    /// Returns this store as a store of an audit, if it keeps one. Without an audit, no record can be changed by hand. A
+    /// wrapper around a store returns itself or the inner store.
+    fn audit(&self) -> Option<&dyn AuditStore> {
+        None
+    }
+
     /// Returns this store as a store of recovery inputs, if it supports them.
     fn recovery(&self) -> Option<&dyn RecoveryStore> {
         None
@@ -165,6 +185,8 @@ pub struct ClaimRequest {
     pub retention: Duration,
     /// Policy after a crash. Applies only if this is the first claim of the record.
     pub on_crash: OnCrash,
+    /// Label of the caller, for operators. It has no effect on the claim. A store that is no [`AttemptStore`] ignores it.
+    pub owner_label: Option<OwnerLabel>,
 }
 
 impl ClaimRequest {
@@ -356,6 +378,13 @@ pub struct Purged {
     pub more: bool,
 }
 
+impl Purged {
+    /// Returns true if no record was deleted or marked.
+    pub const fn is_nothing(&self) -> bool {
+        self.removed == 0 && self.interrupted == 0
+    }
+}
+
 /// A pointer to a store is that store.
 macro_rules! by_pointer {
     ($($pointer:ident),*) => {$(
@@ -411,6 +440,14 @@ macro_rules! by_pointer {
 
             fn answers_at_once(&self) -> bool {
                 (**self).answers_at_once()
+            }
+
+            fn attempts(&self) -> Option<&dyn AttemptStore> {
+                (**self).attempts()
+            }
+
+            fn audit(&self) -> Option<&dyn AuditStore> {
+                (**self).audit()
             }
 
             fn recovery(&self) -> Option<&dyn RecoveryStore> {

@@ -309,6 +309,53 @@ const CAUGHT: &[(Bug, &[&str])] = &[
     (Bug::StepLosesItsCodec, &["step_payloads_are_kept"]),
     (Bug::StepsAreBounded, &["many_steps_are_kept"]),
     (Bug::StepIsSavedInHalves, &["dropped_step"]),
+    (Bug::OwnerLabelIsTrimmed, &["owner_label_is_kept"]),
+    (
+        Bug::RepeatedClaimBeginsAnAttempt,
+        &["repeated_claim_begins_no_attempt"],
+    ),
+    (Bug::ReleaseIsNotTold, &["released_attempt_is_told"]),
+    (Bug::TakeoverIsNotTold, &["lapsed_attempt_is_told"]),
+    (
+        Bug::InterruptedCountsAsLapsed,
+        &["interrupted_attempt_is_told"],
+    ),
+    (
+        Bug::OutcomeForgetsTheHistory,
+        &["outcome_tells_of_the_last_attempt"],
+    ),
+    (Bug::ResolutionIsNotTold, &["resolved_attempt_is_told"]),
+    (
+        Bug::HistoryOutlivesTheRecord,
+        &["history_ends_with_its_generation"],
+    ),
+    (Bug::HistoryKeepsTheFirst, &["history_is_bounded"]),
+    (
+        Bug::EntryForgetsTheAttempt,
+        &["manual_change_is_written_down"],
+    ),
+    (
+        Bug::StaleChangeIsWrittenDown,
+        &["stale_change_writes_no_entry"],
+    ),
+    (
+        Bug::EntryIsWrittenAfterALook,
+        &["one_of_two_operators_wins"],
+    ),
+    (
+        Bug::EntriesEndWithTheRecord,
+        &["entries_outlive_their_record"],
+    ),
+    (Bug::AuditRepeatsAnEntry, &["audit_is_listed_in_pages"]),
+    (Bug::PurgeByHandIsNotTold, &["manual_purge_is_written_down"]),
+    (
+        Bug::PurgeByHandLosesItsCounts,
+        &["manual_purge_is_written_down"],
+    ),
+    (
+        Bug::EmptyPurgeIsWrittenDown,
+        &["manual_purge_is_written_down"],
+    ),
     (
         Bug::KeepingBeginsTheLeaseAnew,
         &["input_is_read_as_it_was_saved"],

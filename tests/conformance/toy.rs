@@ -10,15 +10,19 @@ use idem_runtime::record::{
     FencingToken, Observation, OnCrash, Outcome, Owner, Payload, Record, State, Timestamp,
 };
 use idem_runtime::store::{
-    ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
-    RecoveryStore, Resolution, Resolved, StepStore,
+    AttemptLog, AttemptStore, AuditEntry, AuditStore, ClaimOutcome, ClaimRequest, Cursor,
+    FencedWrite, Filter, Granted, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved,
+    StepStore,
 };
 use idem_runtime::{RecordId, Store, StoreError};
 
 use crate::bug::Bug;
 
+mod attempts;
+mod audit;
 mod recovery;
 mod steps;
+mod values;
 
 /// All records behind one lock.
 #[derive(Debug)]
@@ -39,6 +43,8 @@ struct Inner {
     counter: i64,
     steps: BTreeMap<(RecordId, String), Payload>,
     kept: BTreeMap<RecordId, recovery::Row>,
+    logs: BTreeMap<RecordId, AttemptLog>,
+    audit: Vec<AuditEntry>,
     /// Fencing tokens of claims that were taken over or released, for some of the bugs.
     former: BTreeMap<(RecordId, [u8; 16]), FencingToken>,
 }
@@ -145,39 +151,14 @@ impl ToyStore {
             .planned
             .insert(claim.id, record.lease_until.after(record.retention));
         let granted = granted(&record);
+        self.begin_log(inner, claim);
         inner.records.insert(self.id(&claim.id), record);
         ClaimOutcome::Granted(granted)
     }
 
-    fn identity(&self, claim: &ClaimRequest) -> idem_runtime::Identity {
-        use idem_runtime::{Key, Operation, Scope};
-        let mut identity = claim.identity.clone();
-        let text = identity.key.as_str().to_owned();
-        match self.bug {
-            Some(Bug::KeyIsTrimmed) if !text.trim().is_empty() => {
-                identity.key = Key::new(text.trim()).unwrap();
-            }
-            Some(Bug::KeyIsFolded) => identity.key = Key::new(text.to_lowercase()).unwrap(),
-            Some(Bug::IdentityIsCut) => {
-                identity.key = Key::new(text[..text.len().min(191)].to_owned()).unwrap();
-            }
-            Some(Bug::ScopeIsAscii) => {
-                let plain = identity
-                    .scope
-                    .as_str()
-                    .replace(|it: char| !it.is_ascii(), "?");
-                identity.scope = Scope::from_stored(&plain);
-            }
-            Some(Bug::ClaimForgetsTheIdentity) => {
-                identity.operation = Operation::new("unknown").unwrap();
-            }
-            _ => {}
-        }
-        identity
-    }
-
     fn regrant(&self, inner: &mut Inner, claim: &ClaimRequest, takeover: bool) -> ClaimOutcome {
         let before = inner.records[&self.id(&claim.id)].clone();
+        let seen = before.observation();
         if self.has(Bug::StepsEndWithTheAttempt) {
             drop_steps(inner, &claim.id);
         }
@@ -215,6 +196,8 @@ impl ToyStore {
         inner
             .planned
             .insert(claim.id, record.lease_until.after(record.retention));
+        let label = claim.owner_label.as_ref();
+        self.follow(inner, &seen, &record, label);
         inner.records.insert(self.id(&claim.id), record);
         ClaimOutcome::Granted(granted)
     }
@@ -242,7 +225,9 @@ impl ToyStore {
             if !self.has(Bug::RepeatedClaimKeepsOldRetention) {
                 record.retention = self.span(claim.retention);
             }
-            return ClaimOutcome::Granted(granted(record));
+            let after = record.clone();
+            self.repeat_log(inner, claim, &after);
+            return ClaimOutcome::Granted(granted(&after));
         }
         if self.has(Bug::EndedIsGrantedToItsOwner)
             && record.state.is_ended()
@@ -316,7 +301,10 @@ impl ToyStore {
         if !is_of || !open {
             return FencedWrite::Fenced;
         }
+        let before = record.observation();
         step(record);
+        let after = record.clone();
+        self.follow(&mut inner, &before, &after, None);
         FencedWrite::Applied
     }
 
@@ -327,24 +315,6 @@ impl ToyStore {
         };
         record.payload = outcome.payload().map(|payload| self.payload(payload));
         record.ended_at = Some(record.read_at);
-    }
-
-    fn payload(&self, payload: &Payload) -> Payload {
-        let mut kept = payload.clone();
-        match self.bug {
-            Some(Bug::PayloadIsText) => {
-                kept.bytes = String::from_utf8_lossy(&payload.bytes)
-                    .into_owned()
-                    .into_bytes()
-                    .into();
-            }
-            Some(Bug::PayloadEmptyIsNone) if payload.bytes.is_empty() => {
-                kept.bytes = b"null".as_slice().into();
-            }
-            Some(Bug::CodecIsTrimmed) => kept.codec = kept.codec.trim().to_lowercase().into(),
-            _ => {}
-        }
-        kept
     }
 }
 
@@ -397,7 +367,9 @@ impl Store for ToyStore {
             && !self.has(Bug::RepeatedTakeoverIsStranger)
         {
             record.lease_until = record.read_at.after(self.span(claim.lease));
-            return Ok(ClaimOutcome::Granted(granted(record)));
+            let after = record.clone();
+            self.repeat_log(&mut inner, claim, &after);
+            return Ok(ClaimOutcome::Granted(granted(&after)));
         }
         let bugs = [
             Bug::TakeoverIgnoresObservation,
@@ -521,6 +493,7 @@ impl Store for ToyStore {
         let claim_id = record
             .claim_id
             .filter(|_| self.has(Bug::ResolvedKeepsToken));
+        let before = record.observation();
         match resolution {
             Resolution::Complete(outcome) => {
                 self.end(record, outcome);
@@ -547,6 +520,9 @@ impl Store for ToyStore {
                     inner.kept.remove(&observed.id);
                 }
             }
+        }
+        if let Some(after) = inner.records.get(&self.id(&observed.id)).cloned() {
+            self.follow(&mut inner, &before, &after, None);
         }
         Ok(Resolved::Done)
     }
@@ -633,6 +609,14 @@ impl Store for ToyStore {
             (purged.removed, purged.abandoned) = (0, 0);
         }
         Ok(purged)
+    }
+
+    fn audit(&self) -> Option<&dyn AuditStore> {
+        Some(self)
+    }
+
+    fn attempts(&self) -> Option<&dyn AttemptStore> {
+        Some(self)
     }
 
     fn recovery(&self) -> Option<&dyn RecoveryStore> {

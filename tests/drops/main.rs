@@ -2,14 +2,16 @@
 //!
 //! After each drop, every connection of the pool can be acquired and is in no transaction, the next call with the key
 //! succeeds within one store time-out, and another session sees all acknowledged writes. No body ran twice if its mode
-//! forbids it, and the caller's own transaction is intact. `IDEM_DROPS=100000` drops that many calls during concurrent
+//! forbids it, and the caller's own transaction is intact. At the end, every gauge of the metrics is back at zero. `IDEM_DROPS=100000` drops that many calls during concurrent
 //! traffic on each store, and `IDEM_DROPS_SEED` repeats the moments of an earlier run.
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use idem_runtime::{Idem, MySqlStore, PostgresStore, SqliteStore, Store};
+use idem_tests::recording::Recording;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::Runtime;
 
@@ -42,7 +44,10 @@ fn main() -> Result<ExitCode> {
     let mut arguments = Arguments::from_args();
     // Each case waits for its server about as long as it computes.
     arguments.test_threads.get_or_insert(4);
+    let recording = Recording::default();
+    metrics::set_global_recorder(recording.clone())?;
     let trials = Trials(Arc::new(Runtime::new()?));
+    let runtime = Arc::clone(&trials.0);
     let mut all = trials.leased::<Memory>();
     all.extend(trials.leased::<Redis>());
     all.extend(trials.leased::<RedisCluster>());
@@ -62,8 +67,28 @@ fn main() -> Result<ExitCode> {
     // Failures are the last thing that is printed.
     if !conclusion.has_failed() {
         report::print_table();
+        runtime.block_on(gauges_return_to_zero(&recording, conclusion.num_passed))?;
     }
     Ok(conclusion.exit_code())
+}
+
+/// Waits until no call holds a lease or waits. All of them have ended or were dropped, but settling may go on in the
+/// background.
+async fn gauges_return_to_zero(recording: &Recording, passed: u64) -> Result<()> {
+    let deadline = Instant::now() + sweep::CALL_LIMIT * 6;
+    loop {
+        let gauges = recording.gauges();
+        let raised: Vec<_> = gauges.iter().filter(|(_, level)| **level != 0.0).collect();
+        if raised.is_empty() {
+            ensure!(
+                passed == 0 || !gauges.is_empty(),
+                "no gauge was ever raised"
+            );
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "gauges stay raised: {raised:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 struct Trials(Arc<Runtime>);

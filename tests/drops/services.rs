@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use idem_runtime::outbox::{Message, Relay};
-use idem_runtime::store::{Filter, PageRequest, Resolved};
+use idem_runtime::store::{Filter, ManualChange, PageRequest, Resolved};
 use idem_runtime::{Call, Error, Record, Recovery, RunOptions, State, TypedOperation};
 
 use crate::calls::{REFUSE, TTL, refuse};
@@ -160,12 +160,13 @@ async fn resolve<H: AnyFixture>(
     let (trace, found) = interrupted(&witness).await?;
     let value = trace.key.clone();
     let make = async |fixture: &Fixture, record: &Record| {
-        let (records, observed) = (fixture.idem.records(), record.observation());
+        let change = ManualChange::new("drops", "a test")?;
+        let (records, observed) = (fixture.idem.records().by(&change), record.observation());
         match how {
-            ByHand::Complete => records.complete(BY_HAND, &observed, &value).await,
-            ByHand::Fail => records.fail(BY_HAND, &observed, &value).await,
-            ByHand::Release => records.release(&observed).await,
-            ByHand::Erase => records.erase(&observed).await,
+            ByHand::Complete => Ok(records.complete(BY_HAND, &observed, &value).await?),
+            ByHand::Fail => Ok(records.fail(BY_HAND, &observed, &value).await?),
+            ByHand::Release => Ok(records.release(&observed).await?),
+            ByHand::Erase => anyhow::Ok(records.erase(&observed).await?),
         }
     };
     let polled = drop_at(make(&under_test, &found), moment).await?;
@@ -202,7 +203,8 @@ async fn resolve<H: AnyFixture>(
             );
             if let Some(found) = found {
                 let observed = found.observation();
-                let records = witness.idem.records();
+                let change = ManualChange::new("drops", "a test")?;
+                let records = witness.idem.records().by(&change);
                 let value = key.clone();
                 match how {
                     ByHand::Complete => records.complete(BY_HAND, &observed, &value).await?,

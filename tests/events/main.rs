@@ -13,6 +13,7 @@ use futures_util::FutureExt;
 use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, OnCrash, RedisStore, RunOptions};
 use idem_servers::{Options, Server};
+use idem_tests::recording::Recording;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use tracing::field::{Field, Visit};
 use tracing::instrument::WithSubscriber as _;
@@ -22,6 +23,8 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
+mod metrics;
+mod names;
 mod printed;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -98,7 +101,7 @@ impl Service {
         assert_eq!(spans.count(), 1, "one span a call: {lines:?}");
         let said: Vec<_> = lines
             .iter()
-            .filter(|line| line.starts_with("outcome=") || line.starts_with("level="))
+            .filter(|line| line.starts_with("idem.outcome=") || line.starts_with("level="))
             .map(String::as_str)
             .collect();
         assert_eq!(said, expected, "{lines:?}");
@@ -119,11 +122,11 @@ async fn each_call_is_a_span_with_its_outcome_and_without_secrets() {
     let call = Service::call;
 
     service.run(call("k", 1)).await.unwrap();
-    service.said(&["outcome=executed"]);
+    service.said(&["idem.outcome=executed"]);
     service.run(call("k", 1)).await.unwrap();
-    service.said(&["outcome=replayed"]);
+    service.said(&["idem.outcome=replayed"]);
     service.run(call("k", 2)).await.unwrap_err();
-    service.said(&["outcome=key_reused"]);
+    service.said(&["idem.outcome=key_reused"]);
 
     // One call that holds the key, one that gets the in-flight error, and one that waits.
     let gate = store.hold_after(Op::Complete);
@@ -134,7 +137,7 @@ async fn each_call_is_a_span_with_its_outcome_and_without_secrets() {
     let mut waiter = Box::pin(service.run(call("slow", 1).wait(LEASE)));
     let logged = service.log.take();
     assert!(
-        logged.contains(&"outcome=in_flight".to_owned()),
+        logged.contains(&"idem.outcome=in_flight".to_owned()),
         "{logged:?}"
     );
     assert!(waiter.as_mut().now_or_never().is_none());
@@ -142,7 +145,10 @@ async fn each_call_is_a_span_with_its_outcome_and_without_secrets() {
     let (first, waiter) = tokio::join!(first, waiter);
     assert_eq!(first.unwrap(), waiter.unwrap());
     let logged = service.log.take();
-    assert!(logged.contains(&"outcome=waited".to_owned()), "{logged:?}");
+    assert!(
+        logged.contains(&"idem.outcome=waited".to_owned()),
+        "{logged:?}"
+    );
     service.everything.extend(logged);
 
     // Interrupted: its owner under `refuse` was cancelled.
@@ -156,23 +162,23 @@ async fn each_call_is_a_span_with_its_outcome_and_without_secrets() {
     tokio::task::yield_now().await;
     service.log.take();
     service.run(refuse()).await.unwrap_err();
-    service.said(&["outcome=interrupted"]);
+    service.said(&["idem.outcome=refused"]);
 
     // A result above the size limit.
     let long = service.idem.run(call("long", 1), async || {
         Ok::<_, Error>("secret ".repeat(10))
     });
     long.await.unwrap();
-    service.said(&["level=ERROR", "outcome=unrecorded"]);
+    service.said(&["level=ERROR", "idem.outcome=unrecorded"]);
     service.run(call("long", 1)).await.unwrap_err();
-    service.said(&["outcome=unrecorded"]);
+    service.said(&["idem.outcome=no_result"]);
 
     // A record that holds a result of another type.
     let other = service
         .idem
         .run(call("k", 1), async || Ok::<_, Error>(1_u64));
     other.await.unwrap_err();
-    service.said(&["outcome=decode"]);
+    service.said(&["idem.outcome=decode_error"]);
 
     // Taken over while it was paused, by a call that still runs.
     let rival = Idem::new(store.clone());
@@ -188,7 +194,7 @@ async fn each_call_is_a_span_with_its_outcome_and_without_secrets() {
     overtaken.await.unwrap_err();
     let logged = service.log.take();
     assert!(
-        logged.contains(&"outcome=lease_lost".to_owned()),
+        logged.contains(&"idem.outcome=lease_lost".to_owned()),
         "{logged:?}"
     );
     service.everything.extend(logged);
@@ -196,15 +202,15 @@ async fn each_call_is_a_span_with_its_outcome_and_without_secrets() {
     // The store is unreachable: an error for one call, an event for another that may run without a store.
     store.outage();
     service.run(call("down", 1)).await.unwrap_err();
-    service.said(&["outcome=store_error"]);
+    service.said(&["idem.outcome=store_error"]);
     service
         .run(call("down", 1).run_on_store_error())
         .await
         .unwrap();
-    service.said(&["level=WARN", "outcome=executed"]);
+    service.said(&["level=WARN", "idem.outcome=unprotected"]);
 
     let all = service.everything.join("\n");
-    assert!(all.contains("operation=test.operation") && all.contains("attempt=1"));
+    assert!(all.contains("idem.operation=test.operation") && all.contains("idem.attempt=1"));
     assert!(!all.contains("secret"), "{all}");
 }
 
@@ -256,6 +262,12 @@ async fn a_detached_body_has_the_span_and_the_subscriber_of_its_caller() {
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_cache_logs_when_redis_is_lost_and_back() {
     let server = Server::redis(&Options::fast()).unwrap();
+    let recording = Recording::default();
+    let _recorder = ::metrics::set_default_local_recorder(&recording);
+    let open_circuits = || {
+        let open = |action| format!("idem_cache_circuits_open{{action=\"{action}\"}}");
+        ["reading", "writing"].map(|action| recording.gauge(&open(action)).unwrap_or(0.0))
+    };
     let client = redis::Client::open(server.url()).unwrap();
     let config = ConnectionManagerConfig::new().set_max_delay(Duration::from_millis(50));
     let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
@@ -292,6 +304,7 @@ async fn a_cache_logs_when_redis_is_lost_and_back() {
         calls_until(true).await,
         ["message=the cache in redis fails, going on without it until it answers again"]
     );
+    assert_eq!(open_circuits()[0], 1.0);
     // Longer than some back-off intervals, after each of which a caller tries the cache.
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(1_100)).await;
@@ -302,6 +315,9 @@ async fn a_cache_logs_when_redis_is_lost_and_back() {
         calls_until(false).await,
         ["message=the cache in redis answers again"]
     );
+    assert_eq!(open_circuits()[0], 0.0);
+    drop((idem, cached));
+    assert_eq!(open_circuits(), [0.0, 0.0]);
 }
 
 #[tokio::test]

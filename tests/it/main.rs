@@ -5,11 +5,13 @@
     reason = "a panic fails the test that it happens in"
 )]
 
+mod attempts;
 mod backends;
 mod batches;
 mod cached;
 mod client;
 mod connect;
+mod console;
 mod disk;
 mod engine;
 mod fingerprint;

@@ -122,6 +122,7 @@ fn claim_of(key: &str) -> ClaimRequest {
         lease: Duration::from_secs(60),
         retention: Duration::from_secs(600),
         on_crash: OnCrash::Refuse,
+        owner_label: None,
     }
 }
 

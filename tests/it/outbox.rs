@@ -4,7 +4,8 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use idem_runtime::outbox::{Message, NewMessage, Outbox, Relay};
+use idem_runtime::outbox::{Message, NewMessage, Outbox, OutboxChanges, Relay};
+use idem_runtime::store::ManualChange;
 use idem_runtime::{Error, Key, SqliteStore};
 use idem_tests::backends;
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ use sqlx::{
 use tempfile::TempDir;
 
 mod backlog;
+mod by_hand;
 mod crashes;
 mod enqueuing;
 mod failures;
@@ -77,6 +79,7 @@ const TOPIC: &str = "order.placed";
 struct Database {
     pool: Pool,
     outbox: Outbox,
+    change: ManualChange,
     _directory: Option<TempDir>,
 }
 
@@ -119,8 +122,14 @@ impl Database {
         Self {
             pool,
             outbox,
+            change: ManualChange::new("ann", "a test").unwrap(),
             _directory: directory,
         }
+    }
+
+    /// Changes of messages by an operator.
+    fn by_hand(&self) -> OutboxChanges<'_> {
+        self.outbox.by(&self.change)
     }
 
     async fn begin(&self) -> Tx {

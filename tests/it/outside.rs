@@ -50,7 +50,9 @@ fn the_service_passes_its_own_test() {
 fn a_store_on_idem_store_alone_passes_every_case() {
     let outsider = Outsider::copy("outside_store");
     let output = outsider.cargo("test --test contract -- --nocapture");
-    assert!(output.contains("cases passed, 15 were not run"), "{output}");
+    let optional = "cases passed, 9 were not run: the store keeps no history of attempts, 6 were not run: the store \
+                    keeps no audit, 15 were not run: the store keeps nothing to recover calls with";
+    assert!(output.contains(optional), "{output}");
 
     let crates = outsider.cargo("tree --prefix none --format {lib}");
     assert_has_only(&crates, "idem_store", &["idem_runtime", "reqwest"]);

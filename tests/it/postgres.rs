@@ -249,7 +249,7 @@ async fn ten_stores_migrate_concurrently() {
     assert_eq!(listed.records.len(), 10);
     let pool = database.pool(1).await;
     let versions = "SELECT count(*) FROM idem_records_migrations";
-    assert_eq!(number(&pool, versions).await, 1);
+    assert_eq!(number(&pool, versions).await, 3);
     database.drop().await;
 }
 
@@ -305,7 +305,7 @@ async fn tables_of_a_later_release_are_not_changed() {
     .await;
     let error = store.migrate().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Schema);
-    assert!(error.to_string().contains("version 3"), "{error}");
+    assert!(error.to_string().contains("version 5"), "{error}");
     database.drop().await;
 }
 
@@ -627,7 +627,7 @@ async fn a_schema_may_be_renamed_and_copied() {
     store("staging").migrate().await.unwrap();
     execute(
         &pool,
-        "ALTER FUNCTION staging.idem_records_claim SET search_path TO shop",
+        "ALTER FUNCTION staging.idem_records_begin SET search_path TO shop",
     )
     .await;
     own(&store("staging"), &claim("copied")).await;

@@ -30,6 +30,10 @@ fn expired_records() -> u64 {
     }
 }
 
+/// Columns of a record, in the order of [`copies`].
+const COPIED: &str = "id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, attempt, \
+                      lease_until, retention, on_crash, codec, payload, first_claimed_at, ended_at, purge_after";
+
 /// Columns of a copy of a record: `n` is its number, in the order of the claims, and `id` an expression for its 32
 /// bytes.
 fn copies(id: &str, n_as_text: &str, blob: &str) -> String {
@@ -134,7 +138,7 @@ async fn a_large_table_is_purged_in_postgres() {
     let expired = expired_records();
     let columns = copies("sha256(n::text::bytea)", "n::text", "'\\x00'");
     let fill = format!(
-        "INSERT INTO idem_records SELECT {columns} FROM idem_records, generate_series(1, {}) n",
+        "INSERT INTO idem_records ({COPIED}) SELECT {columns} FROM idem_records, generate_series(1, {}) n",
         expired + ALIVE
     );
     sqlx::query(AssertSqlSafe(fill))
@@ -158,7 +162,7 @@ async fn a_large_table_is_purged_in_maria_db() {
     let columns = copies("UNHEX(SHA2(n, 256))", "n", "x'00'");
     // MariaDB can generate tables of numbers.
     let fill = format!(
-        "INSERT INTO idem_records SELECT {columns} FROM idem_records, (SELECT seq AS n FROM seq_1_to_{}) numbers",
+        "INSERT INTO idem_records ({COPIED}) SELECT {columns} FROM idem_records, (SELECT seq AS n FROM seq_1_to_{}) numbers",
         expired + ALIVE
     );
     sqlx::query(AssertSqlSafe(fill))
@@ -186,7 +190,7 @@ async fn a_large_table_is_purged_in_sqlite() {
     let columns = copies(id, "CAST(n AS TEXT)", "x'00'");
     let fill = format!(
         "WITH RECURSIVE numbers AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM numbers WHERE n < {}) \
-         INSERT INTO idem_records SELECT {columns} FROM idem_records, numbers",
+         INSERT INTO idem_records ({COPIED}) SELECT {columns} FROM idem_records, numbers",
         expired + ALIVE
     );
     sqlx::query(AssertSqlSafe(fill))

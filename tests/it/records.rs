@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
-use idem_runtime::store::{ClaimOutcome, ClaimRequest};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest, ManualChange};
 use idem_runtime::{Identity, Key, OnCrash, Operation, RecordId, Scope, Store, StoreError};
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
@@ -23,6 +23,7 @@ pub(crate) fn claim(key: &str) -> ClaimRequest {
         lease: HOUR,
         retention: HOUR,
         on_crash: OnCrash::Rerun,
+        owner_label: None,
     }
 }
 
@@ -31,6 +32,11 @@ pub(crate) fn outcome(bytes: &[u8]) -> Outcome {
         codec: "json/1".into(),
         bytes: bytes.into(),
     })
+}
+
+/// Actor and reason of the manual changes in these tests.
+pub(crate) fn by_hand() -> ManualChange {
+    ManualChange::new("ann@tests", "asked the bank").unwrap()
 }
 
 /// Makes a claim that must be granted.

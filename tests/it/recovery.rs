@@ -231,7 +231,12 @@ async fn a_call_that_recovery_cannot_complete_is_interrupted(store: Arc<dyn Stor
         assert!(matches!(answer, Err(Error::Interrupted)), "{answer:?}");
         recovering.stop().await;
         // An operator has examined the record.
-        let released = service.idem.records().release(&record.observation()).await;
+        let released = service
+            .idem
+            .records()
+            .by(&crate::records::by_hand())
+            .release(&record.observation())
+            .await;
         assert_eq!(released.unwrap(), Resolved::Done);
         service.set(Behaviour::Succeeds);
         assert!(service.run(Job::new(number)).await.is_ok());
@@ -293,7 +298,12 @@ async fn an_erased_call_is_not_recovered(store: Arc<dyn Store>) {
     service.crashes_during(1).await;
     tokio::time::sleep(LEASE + Duration::from_millis(100)).await;
     let record = service.record(1).await;
-    let erased = service.idem.records().erase(&record.observation()).await;
+    let erased = service
+        .idem
+        .records()
+        .by(&crate::records::by_hand())
+        .erase(&record.observation())
+        .await;
     assert_eq!(erased.unwrap(), Resolved::Done);
     let operation = Operation::new("jobs.run").unwrap();
     let store = service.idem.store().recovery().unwrap();

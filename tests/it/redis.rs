@@ -50,6 +50,7 @@ fn claim(on_crash: OnCrash) -> ClaimRequest {
         lease: Duration::from_secs(30),
         retention: Duration::from_secs(3600),
         on_crash,
+        owner_label: None,
     }
 }
 

@@ -187,6 +187,7 @@ async fn a_pool_of_the_user_may_have_its_own_tables() {
         [
             "_sqlx_migrations",
             "idem_records",
+            "idem_records_audit",
             "idem_records_fencing_floor",
             "idem_records_migrations",
             "idem_records_recovery",
@@ -311,12 +312,12 @@ async fn tables_of_a_later_release_are_not_changed() {
     let pool = pool(SqliteStore::connect_options(file(&directory))).await;
     execute(
         &pool,
-        "INSERT INTO idem_records_migrations VALUES (2, 0), (3, 0)",
+        "INSERT INTO idem_records_migrations VALUES (98, 0), (99, 0)",
     )
     .await;
     let error = store.migrate().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Schema);
-    assert!(error.to_string().contains("version 3"), "{error}");
+    assert!(error.to_string().contains("version 5"), "{error}");
 }
 
 #[tokio::test]

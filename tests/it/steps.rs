@@ -14,7 +14,7 @@ use crate::records::{HOUR, claim, outcome, own};
 const MOMENT: Duration = Duration::from_millis(200);
 
 /// A store with its own tables, and direct access to them.
-trait Tables: Store + Sized {
+pub(crate) trait Tables: Store + Sized {
     async fn here() -> (Self, Self::Pool);
     type Pool;
     async fn migrated(&self) -> Result<(), StoreError>;

@@ -180,7 +180,7 @@ pub(crate) const PARTS: &[Part] = &[
     },
     Part {
         name: "examples",
-        about: "every example, and the page of `payments -- serve` in a headless Chromium",
+        about: "every example, the page of `payments -- serve` in a headless Chromium, and its metrics in a Prometheus",
         work: package("idem-examples"),
         needs: &[Programs],
         lane: 0,
@@ -309,6 +309,7 @@ pub(crate) const AREAS: &[Area] = &[
         runs: &[(
             "integration",
             &[
+                "attempts::",
                 "engine::",
                 "batches::",
                 "connect::",
@@ -363,6 +364,12 @@ pub(crate) const AREAS: &[Area] = &[
         about: "the HTTP layer and extractor",
         runs: &[("units", &["http::"]), ("integration", &["http::"])],
         needs: &[Postgres, MySql],
+    },
+    Area {
+        name: "console",
+        about: "the page for operators",
+        runs: &[("units", &["console::"]), ("integration", &["console::"])],
+        needs: &[],
     },
     Area {
         name: "client",

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use idem_examples::Table;
 use idem_runtime::outbox::{self, Message, Outbox, Relay, RelayGuard};
+use idem_runtime::store::ManualChange;
 use idem_runtime::{Error, Fingerprint, Idem, Key, SqliteStore, idempotent};
 use serde::{Deserialize, Serialize};
 use sqlx::SqlitePool;
@@ -234,7 +235,8 @@ async fn main() -> anyhow::Result<()> {
     };
     ensure!(message.last_error() == "the customer has no address");
     warehouse.knows_all_addresses.store(true, Ordering::Relaxed);
-    ensure!(outbox.requeue(message.key()).await?);
+    let change = ManualChange::new("ann", "corrected the address")?;
+    ensure!(outbox.by(&change).requeue(message.key()).await?);
     story.until_waiting(0).await?;
     story
         .line("the address is corrected: requeued", 9, 0, 16, 9)

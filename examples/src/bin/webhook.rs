@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use idem_examples::Table;
 use idem_runtime::record::Record;
-use idem_runtime::store::{Filter, PageRequest, Resolved};
+use idem_runtime::store::{Filter, ManualChange, PageRequest, Resolved};
 use idem_runtime::{
     Error, Fingerprint, Idem, Provenance, Reconciled, Source, SqliteStore, State, TypedOperation,
     idempotent, with_provenance,
@@ -203,7 +203,9 @@ async fn main() -> anyhow::Result<()> {
     for record in interrupted {
         let event = record.identity.key.as_str();
         let order = event.trim_start_matches("evt_").parse()?;
-        let (records, seen) = (shop.idem.records(), record.observation());
+        // Both are stored in the audit, in the same transaction.
+        let change = ManualChange::new("ann@warehouse", "looked at the shelf")?;
+        let (records, seen) = (shop.idem.records().by(&change), record.observation());
         let (decided, resolved) = match shop.warehouse.parcel_of(order) {
             Some(parcel) => (
                 format!("\"it went out as parcel {parcel}\": complete"),

@@ -47,6 +47,8 @@ pub struct Attempt {
     on_crash: OnCrash,
     /// True for the crashed attempt that `reconcile` is asked about, rather than the call's own.
     crashed: bool,
+    /// True if the claim took the record over from an owner that crashed.
+    has_taken_over: bool,
 }
 
 impl Attempt {
@@ -64,6 +66,7 @@ impl Attempt {
             first_claimed_at: granted.first_claimed_at,
             on_crash: granted.on_crash,
             crashed: false,
+            has_taken_over: false,
             call,
         }
     }
@@ -76,6 +79,7 @@ impl Attempt {
             first_claimed_at: SystemTime::now().into(),
             on_crash: call.request.on_crash,
             crashed: false,
+            has_taken_over: false,
             call,
         }
     }
@@ -88,6 +92,7 @@ impl Attempt {
             first_claimed_at: record.first_claimed_at,
             on_crash: record.on_crash,
             crashed: true,
+            has_taken_over: false,
             call,
         }
     }
@@ -221,6 +226,16 @@ impl Attempt {
     /// True if the body runs although the store could not be reached.
     pub(super) fn is_unprotected(&self) -> bool {
         self.fencing_token.is_none() && !self.crashed
+    }
+
+    /// Marks the attempt as one that took its record over.
+    pub(super) fn mark_taken_over(&mut self) {
+        self.has_taken_over = true;
+    }
+
+    /// True if the claim took the record over from an owner that crashed.
+    pub(super) fn has_taken_over(&self) -> bool {
+        self.has_taken_over
     }
 
     /// The outcome of this attempt, for the calls that wait for it.

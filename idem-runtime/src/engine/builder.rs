@@ -7,6 +7,7 @@ use super::{Engine, Idem};
 use crate::codec::Codec;
 use crate::fingerprint::Secret;
 use crate::policy::{OnStoreError, Policy};
+use crate::record::OwnerLabel;
 use crate::store::Store;
 
 /// Configures a handle. Created by [`Idem::builder`].
@@ -26,6 +27,8 @@ pub struct Builder<S> {
     store: S,
     policy: Policy,
     secrets: Vec<Secret>,
+    owner_label: Option<OwnerLabel>,
+    program_version: Option<String>,
 }
 
 impl<S: Store> Idem<S> {
@@ -40,6 +43,8 @@ impl<S: Store> Idem<S> {
             store,
             policy: Policy::default(),
             secrets: Vec::new(),
+            owner_label: None,
+            program_version: None,
         }
     }
 }
@@ -110,6 +115,39 @@ impl<S: Store> Builder<S> {
         self
     }
 
+    /// Sets the version of this program, for the default [owner label](Self::owner_label).
+    ///
+    /// ```
+    /// use idem_runtime::{Idem, MemoryStore};
+    ///
+    /// let idem = Idem::builder(MemoryStore::new())
+    ///     .program_version(env!("CARGO_PKG_VERSION"))
+    ///     .build();
+    /// ```
+    #[must_use]
+    pub fn program_version(mut self, version: impl Into<String>) -> Self {
+        self.program_version = Some(version.into());
+        self
+    }
+
+    /// Sets the label by which operators recognise this process as the owner of an attempt. Default: host name, process id
+    /// and [version of the program](Self::program_version) if it is set, as in `web-3/4711/2.1.0`.
+    ///
+    /// The label is stored with each attempt, in plain text, and shown to operators only.
+    ///
+    /// ```
+    /// use idem_runtime::{Idem, MemoryStore, OwnerLabel};
+    ///
+    /// let label = OwnerLabel::new("payments/eu-central/blue")?;
+    /// let idem = Idem::builder(MemoryStore::new()).owner_label(label).build();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn owner_label(mut self, label: OwnerLabel) -> Self {
+        self.owner_label = Some(label);
+        self
+    }
+
     /// Replaces the whole policy.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
@@ -120,10 +158,48 @@ impl<S: Store> Builder<S> {
     /// Builds the handle.
     pub fn build(self) -> Idem<S> {
         let store = Arc::new(self.store);
-        let engine = Engine::new(Arc::clone(&store) as _, self.policy, self.secrets);
+        let owner_label = self
+            .owner_label
+            .unwrap_or_else(|| label_of_process(self.program_version.as_deref()));
+        let engine = Engine::new(
+            Arc::clone(&store) as _,
+            self.policy,
+            self.secrets,
+            owner_label,
+        );
         Idem {
             engine: Arc::new(engine),
             store,
         }
+    }
+}
+
+/// Default label of the owner: host, process id, and the program's version if it is known.
+fn label_of_process(version: Option<&str>) -> OwnerLabel {
+    let host = gethostname::gethostname();
+    let host = host.to_string_lossy();
+    // A long host name must not displace the process id.
+    let host = &host[..host.floor_char_boundary(60)];
+    let mut text = format!("{host}/{}", std::process::id());
+    if let Some(version) = version {
+        text.push('/');
+        text.push_str(version);
+    }
+    OwnerLabel::lossy(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_label_has_host_process_and_version() {
+        let label = label_of_process(Some("2.1.0"));
+        let words: Vec<_> = label.as_str().rsplit('/').collect();
+        assert_eq!(words[..2], ["2.1.0", &*std::process::id().to_string()]);
+        assert!(!words[2].is_empty(), "{label}");
+        let bare = label_of_process(None);
+        assert_eq!(format!("{bare}/2.1.0"), label.as_str());
+        assert!(label_of_process(Some(&"9".repeat(500))).as_str().len() <= OwnerLabel::MAX_BYTES);
     }
 }

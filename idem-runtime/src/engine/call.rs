@@ -16,6 +16,7 @@ use crate::codec::Codec;
 use crate::error::{Error, InvalidCall};
 use crate::fingerprint::{self, Fingerprint};
 use crate::key::{Identity, Key, Operation, RecordId, Scope, ToKey, ToScope};
+use crate::metrics::OperationMetrics;
 use crate::policy::{OnStoreError, Policy};
 use crate::record::{ClaimId, Digest, OnCrash, Payload, micros};
 use crate::store::ClaimRequest;
@@ -233,6 +234,7 @@ impl Call {
         self,
         engine: Arc<Engine>,
         runtime: Runtime,
+        metrics: OperationMetrics,
     ) -> Result<Arc<Prepared>, Error> {
         let inputs = self.0?;
         inputs.check(&engine)?;
@@ -255,6 +257,7 @@ impl Call {
                 lease,
                 retention: issued.map_or(inputs.ttl, |issued| inputs.ttl.max(issued.retention())),
                 on_crash: inputs.on_crash,
+                owner_label: Some(engine.owner_label.clone()),
             },
             digest: inputs.digest,
             by_fingerprint,
@@ -264,12 +267,13 @@ impl Call {
             transactional: inputs.transactional,
             progress: Progress::default(),
             steps: Steps::default(),
+            metrics,
             engine,
             runtime,
         }))
     }
 
-    /// The operation's name, for a span; empty if the call is malformed.
+    /// The operation's name, for spans and metrics; empty if the call is malformed.
     pub(super) fn operation(&self) -> &str {
         self.0
             .as_ref()

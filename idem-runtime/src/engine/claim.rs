@@ -21,6 +21,7 @@ use super::provenance::Source;
 use super::singleflight::{FlightRole, Leader};
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::fingerprint;
+use crate::metrics::Waiting;
 use crate::record::{Digest, Observation, Record, State};
 use crate::store::{ClaimOutcome, FencedWrite, Resolution, Resolved};
 use crate::timing::{Backoff, bounded, later};
@@ -72,6 +73,8 @@ pub(super) struct Claimer<'o> {
     /// None while the call waits for a leader, or relies on the store without single-flight.
     leader: Option<Leader>,
     sent: SentClaims,
+    /// Set while the call waits for another one.
+    waiting: Option<Waiting>,
     /// The transaction to claim in, if the call claims in one.
     transaction: Option<&'o mut (dyn TransactionClaim + 'o)>,
 }
@@ -99,6 +102,7 @@ impl<'o> Claimer<'o> {
             can_reconcile,
             leader: None,
             sent: SentClaims::default(),
+            waiting: None,
             transaction: None,
         }
     }
@@ -121,6 +125,7 @@ impl<'o> Claimer<'o> {
                 FlightRole::Waiter(leader) => {
                     // Boxed, like everything that the first call of a key does not need.
                     if let Some(claimed) = Box::pin(self.wait_for_leader(leader)).await? {
+                        self.waiting = None;
                         return Ok(claimed);
                     }
                 }
@@ -162,6 +167,12 @@ impl<'o> Claimer<'o> {
         Ok(done)
     }
 
+    /// Notes that the call waits for another one, until its claim has ended.
+    fn begin_to_wait(&mut self) {
+        let metrics = self.call.metrics;
+        self.waiting.get_or_insert_with(|| Waiting::begin(metrics));
+    }
+
     pub(super) fn call(&self) -> &Arc<Prepared> {
         &self.call
     }
@@ -172,6 +183,7 @@ impl<'o> Claimer<'o> {
 
     /// Publishes the result of the claim to the waiters. Leadership passes to the attempt that runs the body.
     fn conclude(&mut self, claimed: Result<Claimed, Error>) -> Result<Claimed, Error> {
+        self.waiting = None;
         match &claimed {
             // The attempt has taken the leadership along.
             Ok(Claimed::Run(..)) => {}
@@ -362,9 +374,8 @@ impl<'o> Claimer<'o> {
         request.fingerprint = record.fingerprint;
         if self.transaction.is_some() {
             return match self.claim_in_transaction(observed, &request).await? {
-                stage @ (ClaimStage::Claimed(Claimed::Run(..)) | ClaimStage::Locked(_)) => {
-                    Ok(stage)
-                }
+                stage @ ClaimStage::Claimed(Claimed::Run(..)) => Ok(taken_over(observed, stage)),
+                stage @ ClaimStage::Locked(_) => Ok(stage),
                 _ => Ok(ClaimStage::Again),
             };
         }
@@ -374,7 +385,10 @@ impl<'o> Claimer<'o> {
             Err(error) => return self.without_store(error),
         };
         match claim {
-            ClaimOutcome::Granted(_) => self.act_on(claim, sent_at).await,
+            ClaimOutcome::Granted(_) => {
+                let stage = self.act_on(claim, sent_at).await?;
+                Ok(taken_over(observed, stage))
+            }
             // Another call won the race. Reading the record is left to the next round, because two calls could
             // otherwise chase each other here without a limit.
             ClaimOutcome::Existing(_) => Ok(ClaimStage::Again),
@@ -395,6 +409,14 @@ impl Drop for Claimer<'_> {
         // The body has not run, so any claim that may have been granted is released.
         self.sent.abandon(&self.call, self.leader.take());
     }
+}
+
+/// Marks the granted attempt, if the claim took over the observed record.
+fn taken_over(observed: Option<&Observation>, mut stage: ClaimStage) -> ClaimStage {
+    if let (Some(_), ClaimStage::Claimed(Claimed::Run(attempt, _))) = (observed, &mut stage) {
+        attempt.mark_taken_over();
+    }
+    stage
 }
 
 fn in_flight(lapses: Instant) -> Error {

@@ -45,6 +45,12 @@ impl<S: Store + ?Sized> Idem<S> {
         }
     }
 
+    /// The store, shared.
+    #[cfg(feature = "console")]
+    pub(crate) fn shared_store(&self) -> Arc<S> {
+        Arc::clone(&self.store)
+    }
+
     pub(super) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }

@@ -144,6 +144,7 @@ async fn now(engine: &Arc<Engine>, nonce: &[u8; 16]) -> Result<Timestamp, Error>
         lease: LEASE,
         retention: MOMENT,
         on_crash: OnCrash::Rerun,
+        owner_label: Some(engine.owner_label.clone()),
     };
     let (tell, told) = oneshot::channel();
     let engine = Arc::clone(engine);

@@ -6,7 +6,8 @@ use std::fmt;
 use std::marker::PhantomData;
 
 /// Name of an operation, with the type `T` of the values and the type `E` of the errors that it stores. It decides which
-/// values an operator can store by hand, see [`Records::complete`](crate::Records::complete).
+/// values an operator can store by hand, see
+/// [`RecordChanges::complete`](crate::RecordChanges::complete).
 ///
 /// Declare it as a constant, and give it to the function as its `name`. The compiler then checks that the function returns
 /// `Result<T, _>`. A function with `replay_err` stores errors, so it needs `TypedOperation<T, E>` with its error type `E`;
@@ -15,6 +16,7 @@ use std::marker::PhantomData;
     all(feature = "macros", feature = "memory"),
     doc = r#"
 ```
+use idem_runtime::store::ManualChange;
 use idem_runtime::{Error, Idem, MemoryStore, TypedOperation, idempotent};
 
 const POST: TypedOperation<u64> = TypedOperation::new("letters.post");
@@ -31,7 +33,8 @@ assert!(post(&idem, "order-1").await.is_err());
 
 // An operator has found the letter: it has the number 7.
 let record = idem.records().find(POST.name(), "order-1").await?.ok_or("the record has expired")?;
-idem.records().complete(POST, &record.observation(), &7).await?;
+let change = ManualChange::new("ann", "found the letter at the post office")?;
+idem.records().by(&change).complete(POST, &record.observation(), &7).await?;
 assert_eq!(post(&idem, "order-1").await?, 7);
 # Ok(())
 # }
@@ -39,9 +42,9 @@ assert_eq!(post(&idem, "order-1").await?, 7);
 A value of another type does not compile:
 
 ```compile_fail
-# use idem_runtime::{Observation, Records, TypedOperation};
+# use idem_runtime::{Observation, RecordChanges, TypedOperation};
 # const POST: TypedOperation<u64> = TypedOperation::new("letters.post");
-# async fn resolve(records: Records<'_>, seen: &Observation) {
+# async fn resolve(records: RecordChanges<'_>, seen: &Observation) {
 records.complete(POST, seen, "7").await;
 # }
 ```

@@ -11,6 +11,7 @@ use super::singleflight::{SharedCall, SingleFlight};
 use super::step_state::Steps;
 use crate::error::{Error, InvalidKey};
 use crate::key::RecordId;
+use crate::metrics::OperationMetrics;
 use crate::record::{Digest, Payload, Timestamp};
 use crate::store::ClaimRequest;
 
@@ -34,6 +35,7 @@ pub(crate) struct Prepared {
     pub(super) transactional: bool,
     pub(super) progress: Progress,
     pub(super) steps: Steps,
+    pub(super) metrics: OperationMetrics,
 }
 
 impl Prepared {

@@ -4,8 +4,11 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::{Engine, Idem};
 use crate::error::Error;
+use crate::metrics::sink;
 use crate::random;
 use crate::store::{Purged, Store};
 use crate::timing::{DECADES, bounded};
@@ -69,6 +72,7 @@ impl Purger {
         let worker = WorkerGuard::start(schedule, |_| PurgeSearch {
             engine: self.engine,
             purged: Purged::default(),
+            caught_up_at: Instant::now(),
         });
         Ok(PurgerGuard { worker: worker? })
     }
@@ -98,16 +102,30 @@ impl PurgerGuard {
 
 struct PurgeSearch {
     engine: Arc<Engine>,
-    /// What was purged since the last report.
+    /// Sums of the purges since the last report.
     purged: Purged,
+    /// Start of the last batch that found nothing more to purge, or of the purger.
+    caught_up_at: Instant,
+}
+
+impl PurgeSearch {
+    fn report_lag(&self) {
+        sink::purge_lag(self.caught_up_at.elapsed());
+    }
 }
 
 impl Search for PurgeSearch {
     /// Purges one batch.
     async fn search(&mut self, _: &mut Tasks) -> Found {
+        let began = Instant::now();
         let batch = self.engine.store.purge(BATCH);
         match bounded(self.engine.policy.store_timeout, batch).await {
             Ok(purged) => {
+                sink::purged(purged.removed, purged.abandoned, purged.interrupted);
+                if !purged.more {
+                    self.caught_up_at = began;
+                }
+                self.report_lag();
                 self.purged.removed += purged.removed;
                 self.purged.abandoned += purged.abandoned;
                 self.purged.interrupted += purged.interrupted;
@@ -118,6 +136,7 @@ impl Search for PurgeSearch {
                 Found::All
             }
             Err(error) => {
+                self.report_lag();
                 tracing::warn!(
                     target: "idem",
                     error = ?error.kind(),

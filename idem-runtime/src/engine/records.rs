@@ -6,14 +6,15 @@ use crate::error::{Error, InvalidCall, StoreError, StoreErrorKind};
 use crate::key::{Identity, Operation, RecordId, Scope, ToKey, ToScope};
 use crate::policy::Policy;
 use crate::record::{Observation, Outcome, Payload, Record};
-use crate::store::{Filter, Page, PageRequest, Resolution, Resolved};
+use crate::store::{
+    Attempts, AuditFilter, AuditPage, AuditStore, Filter, ManualChange, Page, PageRequest, Purged,
+    Resolution, Resolved,
+};
 use crate::timing::bounded;
 
 /// The records of a handle's store. Created by [`Idem::records`](crate::Idem::records).
 ///
-/// Every method that changes a record takes an [`Observation`] ([`Record::observation`]), as an optimistic lock. The
-/// change takes effect only if the record is still exactly as it was observed, and returns [`Resolved::Stale`]
-/// otherwise. An operator who decides on an hour-old view therefore cannot undo later changes.
+/// Reading takes nothing. Changing a record takes an actor and a reason, see [`by`](Self::by).
 ///
 /// # Cancel safety
 /// Dropping a future of these methods leaves its transition either done or not done.
@@ -22,6 +23,7 @@ use crate::timing::bounded;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// use std::time::Duration;
+/// use idem_runtime::store::ManualChange;
 /// use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, State, TypedOperation};
 ///
 /// const POST: TypedOperation<u64> = TypedOperation::new("letters.post");
@@ -40,7 +42,8 @@ use crate::timing::bounded;
 /// assert_eq!(record.state, State::Interrupted);
 ///
 /// // An operator has found the letter: it has the number 7.
-/// idem.records().complete(POST, &record.observation(), &7).await?;
+/// let change = ManualChange::new("ann", "found the letter at the post office")?;
+/// idem.records().by(&change).complete(POST, &record.observation(), &7).await?;
 /// assert_eq!(idem.run(call(), async || Ok::<u64, Error>(8)).await?, 7);
 /// # Ok(())
 /// # }
@@ -94,6 +97,21 @@ impl<'a> Records<'a> {
         Ok(bounded(self.policy().store_timeout, self.0.store.get(id)).await?)
     }
 
+    /// Reads a record with its attempts: who made them, and how each of them ended. None if there is no record. The result
+    /// is for operators: the labels of owners name hosts.
+    ///
+    /// # Errors
+    /// [`Error::Store`], also if the store keeps no history of attempts: all stores of this crate do.
+    pub async fn attempts(self, id: &RecordId) -> Result<Option<Attempts>, Error> {
+        let store = self.0.store.attempts().ok_or_else(|| {
+            StoreError::new(
+                StoreErrorKind::Other,
+                "this store keeps no history of attempts, read the record instead",
+            )
+        })?;
+        Ok(bounded(self.policy().store_timeout, store.attempts(id)).await?)
+    }
+
     /// Lists a page of the records that match the filter.
     ///
     /// # Errors
@@ -103,6 +121,74 @@ impl<'a> Records<'a> {
         Ok(bounded(limit, self.0.store.list(filter, page)).await?)
     }
 
+    /// Changes records by hand. Each change writes who made it and why into the audit of the store, in the same transaction.
+    pub fn by(self, change: &'a ManualChange) -> RecordChanges<'a> {
+        RecordChanges {
+            records: self,
+            change,
+        }
+    }
+
+    /// Reads a page of the audit of manual changes, the newest entries first.
+    ///
+    /// # Errors
+    /// [`Error::Store`], also if the store keeps no audit: all stores of this crate do.
+    pub async fn audit(self, filter: &AuditFilter, page: &PageRequest) -> Result<AuditPage, Error> {
+        let limit = self.policy().store_timeout;
+        Ok(bounded(limit, self.audit_store()?.audit(filter, page)).await?)
+    }
+
+    fn audit_store(self) -> Result<&'a dyn AuditStore, StoreError> {
+        self.0.store.audit().ok_or_else(|| {
+            StoreError::new(
+                StoreErrorKind::Other,
+                "this store keeps no audit, so its records cannot be changed by hand: use a store that implements \
+                 `AuditStore`",
+            )
+        })
+    }
+
+    fn encode<T: StoredValue>(self, value: &T) -> Result<Payload, Error> {
+        let policy = self.policy();
+        policy
+            .codec
+            .encode(value, policy.max_result_bytes)
+            .map_err(|error| match error {
+                EncodeError::TooLarge { .. } => {
+                    StoreError::new(StoreErrorKind::Full, error.to_string()).into()
+                }
+                EncodeError::Inexact(_) | EncodeError::Codec(_) | EncodeError::Panicked => {
+                    StoreError::new(
+                        StoreErrorKind::Other,
+                        "the value cannot be stored, nothing was changed",
+                    )
+                    .with_source(error)
+                    .into()
+                }
+            })
+    }
+
+    fn policy(self) -> &'a Policy {
+        &self.0.policy
+    }
+}
+
+/// Changes of records by hand, with actor and reason. Created by [`Records::by`].
+///
+/// Every method on one record takes an [`Observation`] ([`Record::observation`]), as an optimistic lock. The change takes effect only if
+/// the record is still exactly as it was observed, and returns [`Resolved::Stale`] otherwise. An operator who decides on an
+/// hour-old view therefore cannot undo later changes. The change and its entry in the audit take effect together, or
+/// neither does: a stale change writes no entry.
+///
+/// # Cancel safety
+/// Dropping a future of these methods leaves its change, with its entry, either done or not done.
+#[derive(Debug, Clone, Copy)]
+pub struct RecordChanges<'a> {
+    records: Records<'a>,
+    change: &'a ManualChange,
+}
+
+impl RecordChanges<'_> {
     /// Completes an interrupted or lapsed record of this operation with this value: the work was done, and replays return
     /// the value.
     ///
@@ -115,7 +201,7 @@ impl<'a> Records<'a> {
         observed: &Observation,
         value: &T,
     ) -> Result<Resolved, Error> {
-        let outcome = Outcome::Completed(self.encode(value)?);
+        let outcome = Outcome::Completed(self.records.encode(value)?);
         self.end(operation.name(), observed, outcome).await
     }
 
@@ -130,7 +216,7 @@ impl<'a> Records<'a> {
         observed: &Observation,
         error: &E,
     ) -> Result<Resolved, Error> {
-        let outcome = Outcome::Failed(self.encode(error)?);
+        let outcome = Outcome::Failed(self.records.encode(error)?);
         self.end(operation.name(), observed, outcome).await
     }
 
@@ -141,7 +227,7 @@ impl<'a> Records<'a> {
         observed: &Observation,
         outcome: Outcome,
     ) -> Result<Resolved, Error> {
-        let Some(record) = self.get(&observed.id).await? else {
+        let Some(record) = self.records.get(&observed.id).await? else {
             return Ok(Resolved::Stale);
         };
         let found = record.identity.operation.as_str();
@@ -172,36 +258,26 @@ impl<'a> Records<'a> {
         self.resolve(observed, Resolution::Erase).await
     }
 
-    async fn resolve(
+    /// Deletes one batch of expired records, up to this many, and marks those that nobody can continue. For the last batch,
+    /// [`Purged::more`] is false. The audit gets one entry for each batch that changed something. A
+    /// [`Purger`](crate::Purger) is not a change by hand and writes none.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn purge(self, limit: u32) -> Result<Purged, Error> {
+        let store = self.records.audit_store()?;
+        let purged = store.purge_by_hand(limit, self.change);
+        Ok(bounded(self.records.policy().store_timeout, purged).await?)
+    }
+
+    /// Resolves a record. The caller has checked the encoding of a result.
+    pub(crate) async fn resolve(
         self,
         observed: &Observation,
         resolution: Resolution,
     ) -> Result<Resolved, Error> {
-        let limit = self.policy().store_timeout;
-        Ok(bounded(limit, self.0.store.resolve(observed, &resolution)).await?)
-    }
-
-    fn encode<T: StoredValue>(self, value: &T) -> Result<Payload, Error> {
-        let policy = self.policy();
-        policy
-            .codec
-            .encode(value, policy.max_result_bytes)
-            .map_err(|error| match error {
-                EncodeError::TooLarge { .. } => {
-                    StoreError::new(StoreErrorKind::Full, error.to_string()).into()
-                }
-                EncodeError::Inexact(_) | EncodeError::Codec(_) | EncodeError::Panicked => {
-                    StoreError::new(
-                        StoreErrorKind::Other,
-                        "the value cannot be stored, nothing was changed",
-                    )
-                    .with_source(error)
-                    .into()
-                }
-            })
-    }
-
-    fn policy(self) -> &'a Policy {
-        &self.0.policy
+        let store = self.records.audit_store()?;
+        let resolved = store.resolve_by_hand(observed, &resolution, self.change);
+        Ok(bounded(self.records.policy().store_timeout, resolved).await?)
     }
 }

@@ -15,6 +15,7 @@ use super::decisions::{BodyStage, on_drop};
 use super::settle::{Settle, Settlement};
 use super::singleflight::Leader;
 use crate::error::Error;
+use crate::metrics::{Level, Raised, Timed, Timer};
 
 /// Permission to run a body, and the duty to settle its record. If it is dropped before the body was polled, it
 /// releases the claim. If it is dropped later, that counts as a crash.
@@ -23,21 +24,38 @@ pub(super) struct RunGuard {
     leader: Option<Leader>,
     heartbeat: Option<Heartbeat>,
     stage: BodyStage,
+    /// Runs while the body does.
+    body_timer: Option<Timer>,
+    /// None if there is no claim.
+    lease: Option<Raised>,
 }
 
 impl RunGuard {
     pub(super) fn new(attempt: Attempt, leader: Option<Leader>) -> Self {
+        let metrics = attempt.call().metrics;
         Self {
+            lease: (!attempt.is_unprotected()).then(|| metrics.raise(Level::LeasesHeld)),
             attempt,
             leader,
             heartbeat: None,
             stage: BodyStage::NotPolled,
+            body_timer: None,
         }
     }
 
     /// Marks the body as started: from here on it may have done anything.
     pub(super) fn begin(&mut self) {
         self.stage = BodyStage::Started;
+        let metrics = self.attempt.call().metrics;
+        self.body_timer
+            .get_or_insert_with(|| metrics.start(Timed::Body));
+    }
+
+    /// Records how long the body ran.
+    pub(super) fn body_ended(&mut self) {
+        if let Some(timer) = self.body_timer.take() {
+            timer.stop();
+        }
     }
 
     /// Runs the body within the caller's task.
@@ -54,7 +72,12 @@ impl RunGuard {
     pub(super) fn settle(&mut self, settle: Settle) -> Option<Settlement> {
         self.stage = BodyStage::Ended;
         self.heartbeat = None;
-        Settlement::new(self.attempt.clone(), self.leader.take(), settle)
+        Settlement::new(
+            self.attempt.clone(),
+            self.leader.take(),
+            self.lease.take(),
+            settle,
+        )
     }
 }
 

@@ -12,6 +12,7 @@ use super::decisions::Unfinished;
 use super::progress::Phase;
 use super::singleflight::Leader;
 use crate::error::StoreError;
+use crate::metrics::Raised;
 use crate::policy::Policy;
 use crate::record::{Outcome, Owner};
 use crate::store::FencedWrite;
@@ -61,17 +62,25 @@ struct SettleTask {
     attempt: Attempt,
     owner: Owner,
     leader: Option<Leader>,
+    /// Held until the store has answered or the task gives up.
+    _lease: Option<Raised>,
     settle: Settle,
 }
 
 impl Settlement {
     /// None if there is no record to settle, because the body ran without protection.
-    pub(super) fn new(attempt: Attempt, leader: Option<Leader>, settle: Settle) -> Option<Self> {
+    pub(super) fn new(
+        attempt: Attempt,
+        leader: Option<Leader>,
+        lease: Option<Raised>,
+        settle: Settle,
+    ) -> Option<Self> {
         Some(Self {
             task: Some(SettleTask {
                 owner: attempt.owner()?,
                 attempt,
                 leader,
+                _lease: lease,
                 settle,
             }),
         })

@@ -11,8 +11,9 @@ use super::give_back::GiveBack;
 use super::singleflight::SingleFlight;
 use crate::error::StoreError;
 use crate::fingerprint::Secret;
+use crate::metrics::sink;
 use crate::policy::Policy;
-use crate::record::Digest;
+use crate::record::{Digest, OwnerLabel};
 use crate::store::Store;
 use crate::timing::{self, Retries};
 
@@ -26,6 +27,8 @@ pub(super) struct Engine {
     pub(super) policy: Policy,
     /// The first secret signs new digests; stored digests are checked against all of them.
     pub(super) secrets: Vec<Secret>,
+    /// Label by which operators recognise this process.
+    pub(super) owner_label: OwnerLabel,
     pub(super) singleflight: SingleFlight,
     /// Tasks that callers do not cancel.
     pub(super) detached: DetachedTasks,
@@ -36,7 +39,13 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(store: Arc<dyn Store>, policy: Policy, secrets: Vec<Secret>) -> Self {
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        policy: Policy,
+        secrets: Vec<Secret>,
+        owner_label: OwnerLabel,
+    ) -> Self {
+        sink::describe();
         Self {
             singleflight: SingleFlight::default(),
             detached: DetachedTasks::default(),
@@ -45,6 +54,7 @@ impl Engine {
             store,
             policy,
             secrets,
+            owner_label,
         }
     }
 

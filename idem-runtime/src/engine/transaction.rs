@@ -14,6 +14,7 @@ use self::held::{BodyChanges, HeldTransaction, NeedsSavepoint, NotRun};
 use super::reentrancy::{self, ReentrancyGuard};
 use super::typed::{self, CallContext, Codecs, EngineRef, ErrorCodec, ErrorKind, ValueCodec};
 use super::{Attempt, Call, Idem};
+use crate::metrics::{CallOutcome, Timed};
 use crate::record::Outcome;
 use crate::store::{Connects, TransactionalStore};
 
@@ -98,7 +99,7 @@ fn enter_from<'c, S: TransactionalStore, F: TransactionSource<'c, S> + 'c, T, E>
         // Only a stored error needs a savepoint: everything else rolls back the whole transaction.
         let needs_savepoint = NeedsSavepoint(context.codecs.store_errors());
         let held = HeldTransaction::claim(store, source, call, needs_savepoint);
-        let held = held.instrument(context.span.clone());
+        let held = held.instrument(context.report.span.clone());
         (held, context)
     });
     async move {
@@ -108,10 +109,13 @@ fn enter_from<'c, S: TransactionalStore, F: TransactionSource<'c, S> + 'c, T, E>
         }
         match held.await {
             Ok(held) => {
-                context.span.record("attempt", held.attempt().number());
+                context
+                    .report
+                    .span
+                    .record("idem.attempt", held.attempt().number());
                 Ok(InTransaction { held, context })
             }
-            Err(NotRun::Replay(ended, waited)) => Err(context.replay(&ended, waited.into())),
+            Err(NotRun::Replay(ended, waited)) => Err(context.replay(&ended, waited)),
             Err(NotRun::Refuse(error)) => Err(context.refuse(error)),
         }
     }
@@ -127,8 +131,9 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
     pub fn parts(&mut self) -> (Driver<'_>, &mut S::Connection) {
         let driver = Driver {
             address: reentrancy::address(self.held.attempt().engine()),
-            span: &self.context.span,
+            span: &self.context.report.span,
         };
+        self.held.body_begins();
         (driver, self.held.connection())
     }
 
@@ -145,23 +150,28 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
         C: FnOnce(&E) -> ErrorKind,
     {
         let outcome = self.outcome(&result, classify);
-        let Self { held, context } = self;
+        let Self { mut held, context } = self;
         let number = held.attempt().number();
-        let word = match outcome {
-            Some(Outcome::Unrecorded) => "unrecorded",
-            _ => "executed",
+        held.body_ended();
+        let completing = held.attempt().call().metrics.start(Timed::Complete);
+        let call_outcome = match outcome {
+            Some(Outcome::Unrecorded) => CallOutcome::Unrecorded,
+            Some(_) if held.attempt().has_taken_over() => CallOutcome::TakenOver,
+            Some(_) => CallOutcome::Executed,
+            None => CallOutcome::Released,
         };
         let ended = match outcome {
             Some(outcome) if result.is_ok() => held.end(BodyChanges::Keep, outcome),
             Some(outcome) => held.end(BodyChanges::RollBack, outcome),
             None => held.undo(),
         };
-        let ended = ended.instrument(context.span.clone());
+        let ended = ended.instrument(context.report.span.clone());
         async move {
             if let Err(error) = ended.await {
                 return context.refuse(error);
             }
-            context.record_executed(word, number);
+            completing.stop();
+            context.record_executed(call_outcome, number);
             result
         }
     }

@@ -137,7 +137,7 @@ impl Fingerprint for serde_json::Number {
 struct Valid<'a> {
     text: &'a str,
     at: usize,
-    /// What remains of the paths to omitted members that lead through the current value.
+    /// Rests of the paths to omitted members that lead through the current value.
     omitted: Vec<&'a [String]>,
 }
 

@@ -143,20 +143,31 @@ impl<'a> Delivery<'a> {
         let span = tracing::info_span!(
             target: "idem",
             "outbox",
-            topic = self.topic,
-            message = self.claim.id,
-            attempt = self.attempt,
+            otel.kind = "consumer",
+            messaging.system = "idem",
+            messaging.operation.name = "deliver",
+            "messaging.operation.type" = "process",
+            messaging.destination.name = self.topic,
+            messaging.message.id = self.claim.id,
+            idem.attempt = self.attempt,
+            "error.type" = tracing::field::Empty,
         );
         // Dropping the set stops the handler.
         let mut task = JoinSet::new();
         // The handler is called inside the task, because it may panic before it returns a future.
-        task.spawn(async move { handler(message).await }.instrument(span));
+        task.spawn(async move { handler(message).await }.instrument(span.clone()));
         let mut is_held = true;
         loop {
             tokio::select! {
                 // A handler that has ended needs no renewal.
                 biased;
-                Some(ended) = task.join_next() => return Handled::of(ended),
+                Some(ended) = task.join_next() => {
+                    let handled = Handled::of(ended);
+                    if let Some(error) = handled.error_type() {
+                        span.record("error.type", error);
+                    }
+                    return handled;
+                }
                 () = tokio::time::sleep(self.shared.settings.lease / 3), if is_held => {
                     is_held = self.renew().await;
                 }
@@ -292,6 +303,18 @@ impl Handled {
                 Ok(panic) => Self::Failed(panic_text(&*panic)),
                 Err(_) => Self::Cancelled,
             },
+        }
+    }
+}
+
+impl Handled {
+    /// The kind of failure, in a span.
+    fn error_type(&self) -> Option<&'static str> {
+        match self {
+            Self::Done => None,
+            Self::Failed(_) => Some("failed"),
+            Self::Unreadable(_) => Some("unreadable"),
+            Self::Cancelled => Some("cancelled"),
         }
     }
 }

@@ -122,8 +122,8 @@ impl Parked {
         self.stored.id
     }
 
-    /// Key of the message, for [`Outbox::requeue`](super::Outbox::requeue) and
-    /// [`Outbox::discard`](super::Outbox::discard).
+    /// Key of the message, for [`requeue`](super::OutboxChanges::requeue) and
+    /// [`discard`](super::OutboxChanges::discard).
     pub fn key(&self) -> &Key {
         &self.key
     }

@@ -25,7 +25,7 @@ const KEYS: usize = 64;
 pub(super) struct MessageSearch {
     shared: Arc<RelayShared>,
     enqueued: watch::Receiver<()>,
-    /// What the last search left.
+    /// Messages that the last search left.
     due: Due,
     /// Last ordering key that was visited.
     last_key: String,

@@ -13,14 +13,17 @@ use tokio::time::Instant;
 use self::local::LocalCache;
 #[cfg(feature = "redis")]
 use self::shared::{CacheLookup, LookupTime, RedisCache};
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Observation, Outcome, Owner, Record};
+use crate::metrics::sink;
+use crate::record::{Observation, Outcome, Owner, Record, Timestamp};
+use crate::store::operator::{Finding, MigrationPlan, OperatorStore, RecordStats, StepOfRecord};
 #[cfg(feature = "redis")]
 use crate::store::redis::RedisConnection;
 use crate::store::{
-    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, RecoveryStore,
-    Resolution, Resolved, StepStore, Store,
+    AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite,
+    Filter, ManualChange, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved,
+    StepStore, Store,
 };
 
 #[cfg(feature = "redis")]
@@ -284,14 +287,42 @@ impl<S: Store> Cached<S> {
         }
     }
 
+    /// Drops expired records from memory. The records that the store removed are among them, and are no longer served.
+    fn after_purge(&self, purged: Purged) -> Purged {
+        match &self.backend {
+            CacheBackend::Local(local) if !purged.more => local.drop_expired(Instant::now()),
+            _ => {}
+        }
+        purged
+    }
+
+    async fn erase_in_store(
+        &self,
+        observed: &Observation,
+        change: Option<&ManualChange>,
+    ) -> Result<Resolved, StoreError> {
+        match (change, self.store.audit()) {
+            (None, _) => self.store.resolve(observed, &Resolution::Erase).await,
+            (Some(change), Some(audit)) => {
+                let erased = audit.resolve_by_hand(observed, &Resolution::Erase, change);
+                erased.await
+            }
+            (Some(_), None) => Err(no_audit()),
+        }
+    }
+
     /// Deletes a record from the store and from the cache.
-    async fn erase(&self, observed: &Observation) -> Result<Resolved, StoreError> {
+    async fn erase(
+        &self,
+        observed: &Observation,
+        change: Option<&ManualChange>,
+    ) -> Result<Resolved, StoreError> {
         match &self.backend {
             CacheBackend::Local(local) => {
                 // Removes the cached record after the answer, and also if none arrives: the transition may have been
                 // applied.
                 let _forget = ForgetOnDrop(local, &observed.id);
-                self.store.resolve(observed, &Resolution::Erase).await
+                self.erase_in_store(observed, change).await
             }
             #[cfg(feature = "redis")]
             CacheBackend::Redis(redis) => {
@@ -300,7 +331,7 @@ impl<S: Store> Cached<S> {
                 let mut has_tombstone = redis
                     .write_tombstone(&observed.id, observed.fencing_token)
                     .await;
-                let resolved = self.store.resolve(observed, &Resolution::Erase).await;
+                let resolved = self.erase_in_store(observed, change).await;
                 if !has_tombstone || RedisCache::may_have_expired(tombstone_at.elapsed()) {
                     has_tombstone = redis
                         .write_tombstone(&observed.id, observed.fencing_token)
@@ -338,11 +369,13 @@ impl<S: Store> Store for Cached<S> {
         let store_read = match self.lookup(&claim.id).await {
             Ok(record) => {
                 self.hits.fetch_add(1, Ordering::Relaxed);
+                sink::cache_lookup(true);
                 return Ok(ClaimOutcome::Existing(Box::new(record)));
             }
             Err(store_read) => store_read,
         };
         self.misses.fetch_add(1, Ordering::Relaxed);
+        sink::cache_lookup(false);
         let answer = self.store.claim(claim).await?;
         self.update(&claim.id, &store_read, existing(&answer));
         Ok(answer)
@@ -382,7 +415,7 @@ impl<S: Store> Store for Cached<S> {
     ) -> Result<Resolved, StoreError> {
         // Only an erasure changes an ended record.
         match resolution {
-            Resolution::Erase => self.erase(observed).await,
+            Resolution::Erase => self.erase(observed, None).await,
             _ => self.store.resolve(observed, resolution).await,
         }
     }
@@ -399,13 +432,15 @@ impl<S: Store> Store for Cached<S> {
     }
 
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        let purged = self.store.purge(limit).await?;
-        // The records that the store removed had expired and are no longer served. Here they only use memory.
-        match &self.backend {
-            CacheBackend::Local(local) if !purged.more => local.drop_expired(Instant::now()),
-            _ => {}
-        }
-        Ok(purged)
+        Ok(self.after_purge(self.store.purge(limit).await?))
+    }
+
+    fn audit(&self) -> Option<&dyn AuditStore> {
+        self.store.audit().map(|_| self as &dyn AuditStore)
+    }
+
+    fn attempts(&self) -> Option<&dyn AttemptStore> {
+        self.store.attempts()
     }
 
     fn recovery(&self) -> Option<&dyn RecoveryStore> {
@@ -475,4 +510,75 @@ impl Drop for ForgetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.forget(self.1);
     }
+}
+
+#[async_trait]
+impl<S: Store> AuditStore for Cached<S> {
+    async fn resolve_by_hand(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+        change: &ManualChange,
+    ) -> Result<Resolved, StoreError> {
+        match (resolution, self.store.audit()) {
+            (Resolution::Erase, _) => self.erase(observed, Some(change)).await,
+            (_, Some(audit)) => audit.resolve_by_hand(observed, resolution, change).await,
+            (_, None) => Err(no_audit()),
+        }
+    }
+
+    async fn purge_by_hand(&self, limit: u32, change: &ManualChange) -> Result<Purged, StoreError> {
+        let audit = self.store.audit().ok_or_else(no_audit)?;
+        Ok(self.after_purge(audit.purge_by_hand(limit, change).await?))
+    }
+
+    async fn audit(
+        &self,
+        filter: &AuditFilter,
+        page: &PageRequest,
+    ) -> Result<AuditPage, StoreError> {
+        match self.store.audit() {
+            Some(audit) => audit.audit(filter, page).await,
+            None => Err(no_audit()),
+        }
+    }
+}
+
+/// Operators read the inner store.
+#[async_trait]
+impl<S: OperatorStore> OperatorStore for Cached<S> {
+    async fn steps_of(
+        &self,
+        id: &RecordId,
+        with_payloads: bool,
+    ) -> Result<Vec<StepOfRecord>, StoreError> {
+        self.store.steps_of(id, with_payloads).await
+    }
+
+    async fn stats(&self) -> Result<Vec<RecordStats>, StoreError> {
+        self.store.stats().await
+    }
+
+    async fn clock(&self) -> Result<Timestamp, StoreError> {
+        self.store.clock().await
+    }
+
+    async fn findings(&self) -> Vec<Finding> {
+        self.store.findings().await
+    }
+
+    async fn migration_plan(&self) -> Result<Option<MigrationPlan>, StoreError> {
+        self.store.migration_plan().await
+    }
+
+    async fn apply_migrations(&self) -> Result<(), StoreError> {
+        self.store.apply_migrations().await
+    }
+}
+
+fn no_audit() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Other,
+        "the store behind the cache keeps no audit, so its records cannot be changed by hand",
+    )
 }

@@ -3,6 +3,7 @@
 //! The rules are those of [`transitions`]. This module adds what makes them fast: `shard` finds records by their id and
 //! by the time at which they are due, and the store spreads the records over shards with a lock each.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -17,8 +18,9 @@ use crate::mutex::lock;
 use crate::record::{Observation, Outcome, Owner, Payload, Record, Timestamp};
 use crate::store::transitions;
 use crate::store::{
-    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution,
-    Resolved, SavedStep, StepStore, Store,
+    AttemptStore, Attempts, AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore,
+    AuditSubject, AuditedRecord, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter,
+    ManualChange, Page, PageRequest, Purged, Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
 mod hasher;
@@ -29,7 +31,8 @@ use shard::Shard;
 /// Store of records in the memory of this process. They are lost when the process ends.
 ///
 /// The number of records is bounded. When the store is full, a claim of a new key first drops expired records. If there
-/// are none, the claim fails with [`StoreErrorKind::Full`]. A record that has not expired is never dropped.
+/// are none, the claim fails with [`StoreErrorKind::Full`]. A record that has not expired is never dropped. Of the audit of
+/// manual changes, the last 10,000 entries are kept.
 ///
 /// The store's clock is the wall time at its creation plus the tokio time since then. It therefore never goes back, and
 /// follows `tokio::time::pause` and `advance` in tests.
@@ -41,12 +44,16 @@ pub struct MemoryStore {
     purge_from: AtomicUsize,
     made_at: Timestamp,
     made: Instant,
+    /// Entries of the audit with their numbers, the oldest first. Locked after a shard, never before one.
+    audit: Mutex<VecDeque<(u64, AuditEntry)>>,
 }
 
 /// A power of two, at most 256: the first byte of a record's id selects its shard, so the order of shards follows the
 /// order of ids.
 const SHARDS: usize = 64;
 const DEFAULT_CAPACITY: usize = 1_000_000;
+/// Number of entries of the audit that are kept.
+const MAX_AUDIT: usize = 10_000;
 
 impl MemoryStore {
     /// Creates an empty store for up to a million records.
@@ -64,6 +71,7 @@ impl MemoryStore {
             purge_from: AtomicUsize::new(0),
             made_at: SystemTime::now().into(),
             made: Instant::now(),
+            audit: Mutex::default(),
         }
     }
 
@@ -120,6 +128,44 @@ impl MemoryStore {
             }
         }
         Ok(shard.claim_absent(claim, now))
+    }
+
+    fn resolve_and_note(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+        change: Option<&ManualChange>,
+    ) -> Resolved {
+        let now = self.now();
+        let mut shard = self.shard(&observed.id);
+        let noted = change.and_then(|change| {
+            let record = shard.live(&observed.id, now)?;
+            Some(AuditEntry {
+                at: now,
+                change: change.clone(),
+                action: AuditAction::of(resolution),
+                subject: AuditSubject::Record(AuditedRecord::from(&*record)),
+            })
+        });
+        if shard.resolve(observed, resolution, now) == Resolved::Stale {
+            return Resolved::Stale;
+        }
+        if *resolution == Resolution::Erase {
+            self.len.fetch_sub(1, Ordering::Relaxed);
+        }
+        if let Some(entry) = noted {
+            self.write_entry(entry);
+        }
+        Resolved::Done
+    }
+
+    fn write_entry(&self, entry: AuditEntry) {
+        let mut audit = lock(&self.audit);
+        let number = audit.back().map_or(0, |(number, _)| number + 1);
+        audit.push_back((number, entry));
+        if audit.len() > MAX_AUDIT {
+            audit.pop_front();
+        }
     }
 
     /// Counts one more record, if there is room for it.
@@ -213,12 +259,7 @@ impl Store for MemoryStore {
         observed: &Observation,
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
-        let mut shard = self.shard(&observed.id);
-        let resolved = shard.resolve(observed, resolution, self.now());
-        if resolved == Resolved::Done && *resolution == Resolution::Erase {
-            self.len.fetch_sub(1, Ordering::Relaxed);
-        }
-        Ok(resolved)
+        Ok(self.resolve_and_note(observed, resolution, None))
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
@@ -271,8 +312,78 @@ impl Store for MemoryStore {
         true
     }
 
+    fn audit(&self) -> Option<&dyn AuditStore> {
+        Some(self)
+    }
+
+    fn attempts(&self) -> Option<&dyn AttemptStore> {
+        Some(self)
+    }
+
     fn steps(&self) -> Option<&dyn StepStore> {
         Some(self)
+    }
+}
+
+#[async_trait]
+impl AuditStore for MemoryStore {
+    async fn resolve_by_hand(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+        change: &ManualChange,
+    ) -> Result<Resolved, StoreError> {
+        Ok(self.resolve_and_note(observed, resolution, Some(change)))
+    }
+
+    async fn purge_by_hand(&self, limit: u32, change: &ManualChange) -> Result<Purged, StoreError> {
+        let purged = self.purge(limit).await?;
+        if !purged.is_nothing() {
+            self.write_entry(AuditEntry {
+                at: self.now(),
+                change: change.clone(),
+                action: AuditAction::Purged,
+                subject: AuditSubject::of_purge(&purged),
+            });
+        }
+        Ok(purged)
+    }
+
+    async fn audit(
+        &self,
+        filter: &AuditFilter,
+        page: &PageRequest,
+    ) -> Result<AuditPage, StoreError> {
+        let before = match &page.after {
+            None => u64::MAX,
+            Some(cursor) => cursor.as_str().parse().map_err(|_| {
+                StoreError::new(
+                    StoreErrorKind::Other,
+                    "this is no position in an audit of this store, begin again without one",
+                )
+            })?,
+        };
+        let (now, limit) = (self.now(), page.limit.max(1) as usize);
+        let audit = lock(&self.audit);
+        let matching = audit
+            .iter()
+            .rev()
+            .filter(|(number, entry)| *number < before && filter.matches(entry, now));
+        let mut found: Vec<_> = matching.take(limit + 1).cloned().collect();
+        let is_more = found.len() > limit;
+        found.truncate(limit);
+        let last = found.last().filter(|_| is_more);
+        Ok(AuditPage {
+            next: last.map(|(number, _)| Cursor::new(number.to_string())),
+            entries: found.into_iter().map(|(_, entry)| entry).collect(),
+        })
+    }
+}
+
+#[async_trait]
+impl AttemptStore for MemoryStore {
+    async fn attempts(&self, id: &RecordId) -> Result<Option<Attempts>, StoreError> {
+        Ok(self.shard(id).attempts(id, self.now()))
     }
 }
 

@@ -9,12 +9,16 @@ use tokio::time::Instant;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{Observation, Outcome, Owner, Record};
-use crate::store::sql::{self, Backend, Batcher, Query, SqlStore, Table};
+use crate::store::operator::{Finding, MigrationPlan};
+use crate::store::sql::{
+    self, Backend, Batcher, OperatorStatements, Query, SqlOperator, SqlStore, Table,
+};
 use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Purged, Resolution, Resolved};
 
 mod batch;
 mod claiming;
 mod connections;
+mod doctor;
 mod errors;
 mod fencing_floor;
 pub(super) mod migrate;
@@ -203,6 +207,8 @@ impl Executor for MySqlStore {
 impl Backend for MySqlStore {
     type Row = MySqlRow;
 
+    const RECORD_COLUMNS: usize = sql::text_row::COLUMNS;
+
     fn statements(&self) -> &sql::SharedStatements {
         &self.statements.shared
     }
@@ -224,9 +230,9 @@ impl Backend for MySqlStore {
 
 impl MySqlStore {
     async fn insert(&self, claim: &ClaimRequest) -> Result<InsertResult, StoreError> {
-        let run_single = claiming::insert(self, claim);
+        let run_single = || claiming::insert(self, claim);
         if !self.returns_rows.load(Ordering::Relaxed) {
-            return run_single.await;
+            return Box::pin(run_single()).await;
         }
         let executor = || ClaimBatch(self.clone());
         self.claims
@@ -269,7 +275,7 @@ impl SqlStore for MySqlStore {
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
         // MySQL cannot limit how long a statement waits for a row: one locked record would delay the whole batch.
         if !self.returns_rows.load(Ordering::Relaxed) {
-            return sql::complete(self, owner, outcome).await;
+            return Box::pin(sql::complete(self, owner, outcome)).await;
         }
         let executor = || CompletionBatch(self.clone());
         self.completions
@@ -277,18 +283,25 @@ impl SqlStore for MySqlStore {
             .await
     }
 
+    /// Raises the fencing floor, because the record is then deleted only if it has exactly this fencing token.
+    async fn before_erasing(&self, observed: &Observation) -> Result<Resolved, StoreError> {
+        let there = sql::read_current(self, &observed.id).await?;
+        if there.is_none_or(|record| record.observation() != *observed) {
+            return Ok(Resolved::Stale);
+        }
+        fencing_floor::raise_above(self, observed.fencing_token).await?;
+        Ok(Resolved::Done)
+    }
+
     async fn resolve(
         &self,
         observed: &Observation,
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
-        if *resolution == Resolution::Erase {
-            // Deletes the record only if it has exactly this fencing token.
-            let there = sql::read_current(self, &observed.id).await?;
-            if there.is_none_or(|record| record.observation() != *observed) {
-                return Ok(Resolved::Stale);
-            }
-            fencing_floor::raise_above(self, observed.fencing_token).await?;
+        if *resolution == Resolution::Erase
+            && self.before_erasing(observed).await? == Resolved::Stale
+        {
+            return Ok(Resolved::Stale);
         }
         sql::resolve(self, observed, resolution).await
     }
@@ -299,3 +312,22 @@ impl SqlStore for MySqlStore {
 }
 
 sql::store!(MySqlStore);
+
+impl SqlOperator for MySqlStore {
+    fn operator_statements(&self) -> OperatorStatements {
+        let dialect = statements::DIALECT;
+        OperatorStatements::new(&dialect, &self.statements.table, "length(s.payload)")
+    }
+
+    async fn plan(&self) -> Result<MigrationPlan, StoreError> {
+        migrate::plan(&self.pool, &self.statements.table, &migrate::RECORDS).await
+    }
+
+    async fn apply(&self) -> Result<(), StoreError> {
+        self.migrate().await
+    }
+
+    async fn findings(&self) -> Vec<Finding> {
+        self.examine().await
+    }
+}

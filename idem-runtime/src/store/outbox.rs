@@ -9,8 +9,10 @@ use async_trait::async_trait;
 use tokio::sync::Mutex;
 
 use crate::error::{StoreError, StoreErrorKind};
+use crate::key::Key;
 use crate::random;
-use crate::record::{ClaimId, Timestamp};
+use crate::record::{ClaimId, Timestamp, micros};
+use crate::store::ManualChange;
 use crate::store::sql::{Query, Readable, Statement, Table, span};
 
 mod dialect;
@@ -22,8 +24,9 @@ use dialect::OutboxDialect;
 pub use enqueue::Connection;
 pub(crate) use enqueue::{Enqueued, Inserts};
 pub(crate) use messages::{
-    BATCH, BacklogCount, Due, MessageLease, Messages, NextKey, StoredMessage,
+    BATCH, BacklogCount, Due, MessageChange, MessageLease, Messages, NextKey, StoredMessage,
 };
+pub use messages::{MessageAction, MessageAuditFilter, MessageEntry};
 use statements::OutboxStatements;
 pub(crate) use statements::Polling;
 
@@ -41,6 +44,14 @@ impl TableName {
 
     pub(crate) fn in_schema(&self, schema: &str) -> Result<Self, StoreError> {
         Table::new(Some(schema), &self.0.name).map(Self)
+    }
+}
+
+#[cfg(feature = "metrics")]
+impl TableName {
+    /// Name of the table, without its schema.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0.name
     }
 }
 
@@ -357,12 +368,35 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
         rows.iter().map(stored).collect()
     }
 
-    async fn requeue(&self, key: &str) -> Result<bool, StoreError> {
-        self.change(self.statements.requeue.query().text(key)).await
+    async fn change_by_hand(&self, change: &MessageChange<'_>) -> Result<bool, StoreError> {
+        let statement = match change.action {
+            MessageAction::Requeued => &self.statements.requeue,
+            MessageAction::Discarded => &self.statements.discard,
+        };
+        let entry = as_parked(&self.statements.write_entry, change)
+            .text(change.by.actor())
+            .text(change.by.reason())
+            .text(change.action.as_str());
+        let _turn = self.turn().await;
+        DB::run_together(&self.pool, &[entry, as_parked(statement, change)]).await
     }
 
-    async fn discard(&self, key: &str) -> Result<bool, StoreError> {
-        self.change(self.statements.discard.query().text(key)).await
+    async fn audit(
+        &self,
+        filter: &MessageAuditFilter,
+        before: i64,
+        limit: u32,
+    ) -> Result<Vec<(i64, MessageEntry)>, StoreError> {
+        let query = self
+            .statements
+            .audit
+            .query()
+            .number(before)
+            .text(filter.key.as_deref())
+            .text(filter.actor.as_deref())
+            .number(filter.within.map(micros))
+            .number(i64::from(limit));
+        self.read(query).await?.iter().map(entry).collect()
     }
 
     async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
@@ -386,6 +420,12 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
             oldest: Duration::from_micros(oldest),
         })
     }
+}
+
+/// Binds parameters 1 and 2 of a manual change.
+fn as_parked<'q>(statement: &'q Statement, change: &'q MessageChange<'_>) -> Query<'q> {
+    let parked_at = change.parked_at.map(Timestamp::as_micros);
+    statement.query().text(change.key).number(parked_at)
 }
 
 /// Binds parameters 1 and 2.
@@ -415,6 +455,31 @@ fn stored<R: Readable>(row: &R) -> Result<StoredMessage, StoreError> {
         parked_at: parked_at.map(Timestamp::from_micros),
         last_error: text_or_null(9)?,
     })
+}
+
+/// Reads an entry of the audit, and its number.
+fn entry<R: Readable>(row: &R) -> Result<(i64, MessageEntry), StoreError> {
+    let text = |column| row.text(column).map_err(unreadable);
+    let number = |column| row.number(column).map_err(unreadable);
+    let ordering_key = row.text_or_null(7).map_err(unreadable)?;
+    let entry = MessageEntry {
+        at: Timestamp::from_micros(number(1)?),
+        change: ManualChange::new(text(2)?, text(3)?).map_err(|_| not_an_entry())?,
+        action: MessageAction::from_stored(text(4)?).ok_or_else(not_an_entry)?,
+        key: Key::new(text(5)?).map_err(|_| not_an_entry())?,
+        topic: text(6)?.to_owned(),
+        ordering_key: ordering_key.map(str::to_owned),
+        attempts: u32::try_from(number(8)?).unwrap_or(u32::MAX),
+        enqueued_at: Timestamp::from_micros(number(9)?),
+    };
+    Ok((number(0)?, entry))
+}
+
+fn not_an_entry() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Corrupt,
+        "a row of the audit holds a value that no outbox writes, repair or delete it",
+    )
 }
 
 fn unreadable(source: sqlx::Error) -> StoreError {

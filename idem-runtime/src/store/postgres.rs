@@ -9,10 +9,15 @@ use sqlx::{PgPool, Postgres};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::random;
 use crate::record::{FencingToken, Observation, Outcome, Owner, Record};
-use crate::store::sql::{self, Backend, Batcher, Query, Readable, Returning, SqlStore, Table};
+use crate::store::operator::{Finding, MigrationPlan};
+use crate::store::sql::{
+    self, Backend, Batcher, OperatorStatements, Query, Readable, Returning, SqlOperator, SqlStore,
+    Table,
+};
 use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Granted, Purged};
 
 mod batch;
+mod doctor;
 pub(super) mod migrate;
 mod rows;
 pub(super) mod statements;
@@ -155,7 +160,7 @@ impl PostgresStore {
     /// apply it with its own `sqlx::migrate!`.
     ///
     /// Afterwards the store needs only `SELECT`, `INSERT`, `UPDATE` and `DELETE` on the tables and `EXECUTE` on the
-    /// function `idem_records_claim`, which every user has unless it was revoked.
+    /// function `idem_records_begin`, which every user has unless it was revoked.
     ///
     /// # Errors
     /// [`StoreErrorKind::Schema`] if a later version of this crate created the tables, or the schema is missing;
@@ -170,6 +175,8 @@ impl PostgresStore {
 
 impl Backend for PostgresStore {
     type Row = PgRow;
+
+    const RECORD_COLUMNS: usize = CONTENT_LEN + 5;
 
     fn statements(&self) -> &sql::SharedStatements {
         &self.statements.shared
@@ -240,11 +247,34 @@ impl Returning for PostgresStore {
 
 sql::store!(PostgresStore);
 
+impl SqlOperator for PostgresStore {
+    fn operator_statements(&self) -> OperatorStatements {
+        let dialect = statements::DIALECT;
+        OperatorStatements::new(
+            &dialect,
+            &self.statements.table,
+            "length(s.payload)::bigint",
+        )
+    }
+
+    async fn plan(&self) -> Result<MigrationPlan, StoreError> {
+        migrate::plan(&self.pool, &self.statements.table, &migrate::RECORDS).await
+    }
+
+    async fn apply(&self) -> Result<(), StoreError> {
+        self.migrate().await
+    }
+
+    async fn findings(&self) -> Vec<Finding> {
+        self.examine().await
+    }
+}
+
 impl PostgresStore {
     /// Reads the record of a claim, or creates it.
     async fn find_or_create(&self, claim: &ClaimRequest) -> Result<ClaimRow, StoreError> {
         let executor = || ClaimBatch(self.clone());
-        let run_single = async {
+        let run_single = || async {
             let query = sql::claim_query(&self.statements.claim, claim);
             // sqlx returns the row after it has read the whole answer, which includes that of the commit.
             let row = retry_conflicts(|| query.build::<Postgres>().fetch_one(&self.pool))

@@ -13,13 +13,16 @@ use redis::cluster_async::ClusterConnection;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{RecordId, hex};
 
+mod audit;
 #[cfg(feature = "redis-cluster")]
 mod cluster;
 mod connection;
 mod decode;
+mod doctor;
 mod errors;
 mod eviction;
 mod listing;
+mod operator;
 mod purge;
 mod renewal;
 mod replicas;
@@ -55,6 +58,8 @@ use scripts::ScriptCall;
 /// - always: `+ping +eval +evalsha +hget +hmget +hset +hdel +hkeys +hexists +del +exists +time +pexpireat +persist`
 /// - on a cluster: `+cluster|slots +asking`
 /// - to list and to purge: `+scan`
+/// - to change records by hand: `+rpush`
+/// - to read the audit of changes by hand: `+scan +lrange`
 /// - for the warning about eviction: `+info`
 /// - to wait for replicas: `+wait`
 /// - if the URL names another database than 0: `+select`
@@ -130,6 +135,8 @@ pub struct RedisConnection(Connection);
 
 /// Default prefix of keys.
 const DEFAULT_PREFIX: &str = "idem:";
+/// Part of the keys of audits between prefix and key of the record.
+const AUDIT: &str = "audit:{";
 /// Default time limit of a command.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of records that are read or purged concurrently.
@@ -235,6 +242,22 @@ impl RedisStore {
         key.push_str(&self.prefix);
         hex::push(&mut key, id.as_bytes());
         key.into_bytes()
+    }
+
+    /// Key of the list with the audit of a record. Its hash tag is the key of the record, so that a cluster has both in one
+    /// slot.
+    fn audit_key(&self, id: &RecordId) -> Vec<u8> {
+        let mut key = format!("{}{AUDIT}", self.prefix).into_bytes();
+        key.extend(self.key(id));
+        key.push(b'}');
+        key
+    }
+
+    /// Parses the id in the key of an audit. Returns `None` for any other key.
+    fn id_of_audit_key(&self, key: &[u8]) -> Option<RecordId> {
+        let key = key.strip_prefix(self.prefix.as_bytes())?;
+        let key = key.strip_prefix(AUDIT.as_bytes())?.strip_suffix(b"}")?;
+        self.id_of_key(key)
     }
 
     /// Parses the id in a key of this store. Returns `None` for a foreign key.

@@ -9,8 +9,10 @@ use sqlx::error::DatabaseError;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::micros;
 
+mod audit;
 mod batch;
 mod cancel;
+mod operator;
 mod query;
 mod recovery_table;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -27,6 +29,7 @@ pub(super) mod text_row;
 mod transaction;
 mod transitions;
 
+pub(super) use audit::{audit, audit_store, may_try_again, resolve_by_hand, write_purge};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use batch::one_per_record;
 pub(super) use batch::{BatchExecutor, Batcher, Pending};
@@ -34,15 +37,17 @@ pub(super) use batch::{BatchExecutor, Batcher, Pending};
 pub(super) use cancel::catch_panic;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use cancel::run_to_completion;
+pub(super) use operator::{OperatorStatements, SqlOperator, migration_plan};
 pub(super) use query::{Placeholders, Query, Statement};
 pub(super) use recovery_table::{due_inputs, forget_input, postpone_input, save_input};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(super) use returning::{Returning, claim_returning, purge, try_take_over};
 pub(super) use rows::Readable;
-#[cfg(feature = "postgres")]
-pub(super) use rows::{corrupt, granted_at, identity, payload, time, unreadable};
+pub(super) use rows::{corrupt, identity, unreadable};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use rows::{granted, state};
+#[cfg(feature = "postgres")]
+pub(super) use rows::{granted_at, payload, time};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use server::{PATIENCE, reach};
 pub(super) use statements::{Dialect, SharedStatements, Table};
@@ -54,8 +59,8 @@ pub(super) use template::{Template, declare_statements, statement_in};
 pub use transaction::{Cancellation, OpenTransaction};
 pub(super) use transaction::{InTransaction, transactions};
 pub(super) use transitions::{
-    Backend, MAX_CONFLICTS, SqlStore, claim, claim_query, complete, get, interrupt, list, release,
-    renew, take_over, take_over_query, too_many_conflicts,
+    Backend, MAX_CONFLICTS, SqlStore, attempts, claim, claim_query, complete, get, interrupt, list,
+    release, renew, take_over, take_over_query, too_many_conflicts,
 };
 #[cfg(feature = "mysql")]
 pub(super) use transitions::{read_current, resolve};

@@ -13,10 +13,14 @@ use sqlx::{Sqlite, SqlitePool};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::random;
 use crate::record::{Observation, Record};
-use crate::store::sql::{self, Backend, Batcher, Query, Returning, SqlStore, Table};
+use crate::store::operator::{Finding, MigrationPlan};
+use crate::store::sql::{
+    self, Backend, Batcher, OperatorStatements, Query, Returning, SqlOperator, SqlStore, Table,
+};
 use crate::store::{ClaimOutcome, ClaimRequest, Purged};
 
 mod batch;
+mod doctor;
 pub(super) mod migrate;
 pub(super) mod statements;
 mod transaction;
@@ -117,14 +121,7 @@ impl SqliteStore {
     /// # Cancel safety
     /// As for [`open`](Self::open).
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
-        // sqlx takes a URL without a scheme for the path of a file: a typing error would create one.
-        if !url.starts_with("sqlite:") {
-            return Err(StoreError::new(
-                StoreErrorKind::Other,
-                "the URL of a SQLite store begins with `sqlite:`, as in `sqlite:shop.db`; `SqliteStore::open` takes a \
-                 path",
-            ));
-        }
+        require_scheme(url)?;
         let (file, query) = url.split_once('?').unwrap_or((url, ""));
         let mode = query.split('&').find_map(|it| it.strip_prefix("mode="));
         if file.ends_with(IN_MEMORY) || mode == Some("memory") {
@@ -135,6 +132,24 @@ impl SqliteStore {
             options = options.create_if_missing(true);
         }
         Self::open_with(pool_options(5), options).await
+    }
+
+    /// Opens the file of a URL as it is: no table is created, and no setting of the file is changed. A file that does not
+    /// exist is created only if the URL says `mode=rwc`. For tools of operators; a service calls
+    /// [`connect`](Self::connect).
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Unavailable`] if the file does not exist or cannot be opened, and the others of
+    /// [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing has changed, but an empty file may have been created.
+    pub async fn connect_as_is(url: &str) -> Result<Self, StoreError> {
+        require_scheme(url)?;
+        let options: SqliteConnectOptions = url.parse().map_err(error)?;
+        let options = options.busy_timeout(Duration::from_secs(1));
+        let pool = retry_busy(|| pool_options(5).connect_with(options.clone()));
+        Ok(Self::new(pool.await.map_err(error)?))
     }
 
     /// Creates a database in memory, and [migrates](Self::migrate) it: for tests, above all of transactional calls. The
@@ -236,6 +251,17 @@ impl SqliteStore {
     }
 }
 
+/// Refuses a URL without a scheme, which sqlx takes for the path of a file: a typing error would create one.
+fn require_scheme(url: &str) -> Result<(), StoreError> {
+    if url.starts_with("sqlite:") {
+        return Ok(());
+    }
+    Err(StoreError::new(
+        StoreErrorKind::Other,
+        "the URL of a SQLite store begins with `sqlite:`, as in `sqlite:shop.db`; `SqliteStore::open` takes a path",
+    ))
+}
+
 /// Settings of a pool made by the store.
 fn pool_options(connections: u32) -> SqlitePoolOptions {
     SqlitePoolOptions::new()
@@ -281,7 +307,7 @@ fn is_private(name: &str) -> bool {
 impl SqliteStore {
     /// Reads the record of a claim, even if it has expired.
     async fn find(&self, claim: &ClaimRequest) -> Result<Option<Record>, StoreError> {
-        let run_single = async {
+        let run_single = || async {
             let query = self.statements.shared.get.query();
             let row = self.read_one(query.bytes(&claim.id.as_bytes()[..])).await?;
             row.as_ref().map(sql::text_row::record).transpose()
@@ -300,6 +326,8 @@ impl SqliteStore {
 
 impl Backend for SqliteStore {
     type Row = SqliteRow;
+
+    const RECORD_COLUMNS: usize = sql::text_row::COLUMNS;
 
     fn statements(&self) -> &sql::SharedStatements {
         &self.statements.shared
@@ -353,6 +381,25 @@ impl Returning for SqliteStore {
 }
 
 sql::store!(SqliteStore);
+
+impl SqlOperator for SqliteStore {
+    fn operator_statements(&self) -> OperatorStatements {
+        let dialect = statements::DIALECT;
+        OperatorStatements::new(&dialect, &self.statements.table, "length(s.payload)")
+    }
+
+    async fn plan(&self) -> Result<MigrationPlan, StoreError> {
+        migrate::plan(&self.pool, &self.statements.table, &migrate::RECORDS).await
+    }
+
+    async fn apply(&self) -> Result<(), StoreError> {
+        self.migrate().await
+    }
+
+    async fn findings(&self) -> Vec<Finding> {
+        self.examine().await
+    }
+}
 
 /// Retries a transition that failed because another process was writing.
 pub(super) async fn retry_busy<T, F>(run: impl FnMut() -> F) -> Result<T, sqlx::Error>

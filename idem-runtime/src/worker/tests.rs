@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// Longer than any pause of these tests.
 const LONG: Duration = Duration::from_secs(3_600);
 
-/// What one search does.
+/// Behaviour of one search.
 enum Act {
     Finds(Found),
     /// Starts a task, and finds this.

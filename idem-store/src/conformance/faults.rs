@@ -11,8 +11,9 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Observation, Outcome, Owner, Payload, Record};
 use crate::store::{
-    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, RecoveryStore,
-    Resolution, Resolved, SavedStep, StepStore, Store,
+    AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite,
+    Filter, ManualChange, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved,
+    SavedStep, StepStore, Store,
 };
 
 /// Method of a [`Store`] or [`StepStore`].
@@ -364,6 +365,14 @@ impl<S: Store> Store for FaultStore<S> {
         self.faulty(Op::Purge, self.inner().purge(limit)).await
     }
 
+    fn audit(&self) -> Option<&dyn AuditStore> {
+        self.inner().audit().map(|_| self as &dyn AuditStore)
+    }
+
+    fn attempts(&self) -> Option<&dyn AttemptStore> {
+        self.inner().attempts()
+    }
+
     fn recovery(&self) -> Option<&dyn RecoveryStore> {
         self.inner().recovery()
     }
@@ -371,6 +380,44 @@ impl<S: Store> Store for FaultStore<S> {
     fn steps(&self) -> Option<&dyn StepStore> {
         self.inner().steps().map(|_| self as &dyn StepStore)
     }
+}
+
+/// A manual change is subject to the faults of [`Op::Resolve`], and a manual purge to those of [`Op::Purge`]. If the inner
+/// store keeps no audit, all methods fail.
+#[async_trait]
+impl<S: Store> AuditStore for FaultStore<S> {
+    async fn resolve_by_hand(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+        change: &ManualChange,
+    ) -> Result<Resolved, StoreError> {
+        let audit = self.inner().audit().ok_or_else(no_audit)?;
+        let transition = audit.resolve_by_hand(observed, resolution, change);
+        self.faulty(Op::Resolve, transition).await
+    }
+
+    async fn purge_by_hand(&self, limit: u32, change: &ManualChange) -> Result<Purged, StoreError> {
+        let audit = self.inner().audit().ok_or_else(no_audit)?;
+        let transition = audit.purge_by_hand(limit, change);
+        self.faulty(Op::Purge, transition).await
+    }
+
+    async fn audit(
+        &self,
+        filter: &AuditFilter,
+        page: &PageRequest,
+    ) -> Result<AuditPage, StoreError> {
+        let audit = self.inner().audit().ok_or_else(no_audit)?;
+        audit.audit(filter, page).await
+    }
+}
+
+fn no_audit() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Other,
+        "the store behind the faults keeps no audit",
+    )
 }
 
 /// If the inner store does not save steps, both methods fail.

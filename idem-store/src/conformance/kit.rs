@@ -349,6 +349,7 @@ pub(super) fn about(identity: Identity) -> ClaimRequest {
         lease: LONG,
         retention: LONG,
         on_crash: OnCrash::Rerun,
+        owner_label: None,
     }
 }
 
@@ -380,7 +381,7 @@ pub(super) fn unique() -> String {
     format!("{:016x}-{count}", random::number())
 }
 
-fn unique_key() -> Key {
+pub(super) fn unique_key() -> Key {
     key(&unique())
 }
 

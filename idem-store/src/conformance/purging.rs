@@ -259,9 +259,8 @@ pub(super) async fn purge_finds_what_was_resolved_late(store: Subject) -> CaseRe
 
 pub(super) async fn purge_is_bounded(store: Subject) -> CaseResult {
     let mut told = false;
-    let asked = Instant::now();
     // Purges of other cases, or of other users of the store, may come first.
-    while asked.elapsed() < Duration::from_secs(20) {
+    for _ in 0..200 {
         let mut claims = Vec::new();
         for number in 0..12 {
             let on_crash = match number % 3 {

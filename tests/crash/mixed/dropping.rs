@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use idem_runtime::Error;
+use idem_runtime::{Error, StoreErrorKind};
 use rand::RngExt;
 
 use super::calls::{Book, ChargeError, Dropped};
@@ -145,7 +145,9 @@ impl Attempted<'_> {
                 book.voice.say(&format!("answer {mode} {key} {receipt}"));
             }
             Some(Err(error)) if kind == "error" && self.is_unrelated => {
-                self.suspect("failed", begun_at, error);
+                // Where calls wait for each other, many of them on a busy machine may take longer than the store's limit.
+                let waited = !self.is_bounded && is_timeout(error);
+                self.suspect(if waited { "late" } else { "failed" }, begun_at, error);
             }
             Some(Ok(_)) if kind == "unrecorded" && self.is_unrelated => {
                 self.suspect("unrecorded", begun_at, &took);
@@ -182,4 +184,8 @@ pub(super) fn suspect(book: &Book, kind: &str, begun_at: u64, what: &str) {
     let what = what.replace('\n', " ");
     book.voice
         .say(&format!("suspect {kind} {begun_at} {now} {what}"));
+}
+
+fn is_timeout(error: &ChargeError) -> bool {
+    matches!(error, ChargeError::Idempotency(Error::Store(error)) if error.kind() == StoreErrorKind::Timeout)
 }

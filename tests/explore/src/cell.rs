@@ -119,6 +119,7 @@ pub(crate) fn claim_of(call: Call, mode: Mode) -> ClaimRequest {
             Mode::Refuse => OnCrash::Refuse,
             Mode::Rerun | Mode::Tx => OnCrash::Rerun,
         },
+        owner_label: None,
     }
 }
 

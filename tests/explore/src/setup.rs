@@ -32,7 +32,7 @@ pub struct Budget {
     pub renewals: u8,
 }
 
-/// What to search.
+/// A part of the states to search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setup {
     /// Name in the report.

@@ -96,7 +96,7 @@ pub(crate) struct Caller {
     pub(crate) orphaned: Option<i64>,
 }
 
-/// What a caller does.
+/// State of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     Idle,

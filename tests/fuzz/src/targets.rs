@@ -6,6 +6,7 @@ mod fingerprints;
 mod headers;
 mod http;
 mod issued;
+mod journal;
 mod macros;
 mod records;
 mod redis;
@@ -35,6 +36,7 @@ pub const TARGETS: &[Target] = &[
     target("http_requests", http::requests),
     target("http_replies", http::replies),
     target("client_replies", client::replies),
+    target("journal_files", journal::files),
     target("issued_keys", issued::keys),
 ];
 

@@ -26,7 +26,7 @@ pub enum Verdict {
     Undecided,
 }
 
-/// What else may explain an answer.
+/// Further explanations that the checker accepts for an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Allowed {
     /// Number of times that a store may execute a claim, a takeover or a completion in addition, as its caller would after

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use idem_store::key::{Identity, Key, Operation, RecordId, Scope};
 use idem_store::random::Generator;
-use idem_store::record::{ClaimId, Digest, Observation, OnCrash, Outcome, Owner, Payload, Record};
-use idem_store::store::{ClaimOutcome, ClaimRequest, Resolution, Store};
+use idem_store::record::{
+    ClaimId, Digest, Observation, OnCrash, Outcome, Owner, Payload, Record, State,
+};
+use idem_store::store::{ClaimOutcome, ClaimRequest, Filter, RecoveryInput, Resolution, Store};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -24,7 +26,7 @@ const MAX_OPEN: usize = 4;
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How the clients of a record behave.
+/// Behaviour of the clients of a record.
 #[derive(Debug, Clone)]
 pub struct Pace {
     /// Number of clients.
@@ -53,12 +55,13 @@ pub struct Subject {
     pub purges: Purges,
 }
 
-/// What the clients of a record know: their own messages, and those of others, which they may send late.
+/// Messages that the clients of a record know: their own, and those of others, which they may send late.
 #[derive(Debug, Default)]
 struct Board {
     claims: Vec<ClaimRequest>,
     owners: Vec<Owner>,
     seen: Vec<Observation>,
+    inputs: Vec<RecoveryInput>,
     history: History,
     unexpected: Vec<String>,
 }
@@ -84,7 +87,8 @@ pub struct Contended {
 pub async fn contend(subject: &Subject, key: &str, seed: u64, pace: &Pace) -> Contended {
     let mut rng = Rng::new(seed);
     let contest = Arc::new(Contest {
-        identity: identity("histories", key),
+        // An operation for each record: what lists an operation then reads this record alone.
+        identity: identity(key, key),
         on_crash: *rng.one_of(&[OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile]),
         pace: pace.clone(),
         board: Mutex::default(),
@@ -169,13 +173,14 @@ impl Client {
             true => Duration::from_micros(self.rng.below(3000)),
             false => PATIENCE,
         };
+        let id = RecordId::of(&self.contest.identity);
         let sent = self.clock.now();
         let (there, back) = (self.way(), self.way());
         let exchange = async {
             there.await;
             let answer = request.send(&*self.store).await;
             back.await;
-            answer
+            answer.map(|answer| answer.about(&id))
         };
         let answer = tokio::time::timeout(patience, exchange).await;
         let answered = self.clock.now();
@@ -212,7 +217,10 @@ impl Client {
         let contest = Arc::clone(&self.contest);
         let mut board = contest.board();
         let id = RecordId::of(&contest.identity);
-        let supports_steps = self.store.steps().is_some();
+        let supports = Supports {
+            steps: self.store.steps().is_some(),
+            recovery: self.store.recovery().is_some(),
+        };
         let rng = &mut self.rng;
         let request = match rng.below(100) {
             0..25 => {
@@ -232,11 +240,13 @@ impl Client {
             50..84 => rng
                 .recent(&board.owners)
                 .copied()
-                .map(|owner| owners_request(rng, owner, supports_steps)),
+                .map(|owner| owners_request(rng, owner, supports)),
             84..90 => rng
                 .recent(&board.seen)
                 .copied()
                 .map(|seen| Request::Resolve(seen, resolution(rng))),
+            90..95 if supports.recovery => Some(recovery_request(rng, &board, &contest.identity)),
+            95..97 => Some(Request::List(filter(rng, &contest.identity))),
             _ => None,
         };
         request.unwrap_or(Request::Get(id))
@@ -251,6 +261,7 @@ impl Board {
             Answer::Claim(ClaimOutcome::Existing(record)) | Answer::Record(Some(record)) => {
                 see(record);
             }
+            Answer::Input(Some(input)) => self.inputs.push(input.clone()),
             _ => {}
         }
         if let (
@@ -279,20 +290,54 @@ fn new_claim(rng: &mut Rng, contest: &Contest) -> ClaimRequest {
         lease: rng.duration(0.5),
         retention: rng.duration(0.8),
         on_crash: contest.on_crash,
+        owner_label: None,
     }
 }
 
-fn owners_request(rng: &mut Rng, owner: Owner, supports_steps: bool) -> Request {
-    match rng.below(if supports_steps { 10 } else { 7 }) {
+/// Optional parts of a store.
+#[derive(Debug, Clone, Copy)]
+struct Supports {
+    steps: bool,
+    recovery: bool,
+}
+
+fn owners_request(rng: &mut Rng, owner: Owner, supports: Supports) -> Request {
+    match rng.below(12) {
         0 | 1 => Request::Renew(owner, rng.duration(0.5)),
-        2..5 => Request::Complete(owner, outcome(rng)),
         5 => Request::Release(owner),
         6 => Request::Interrupt(owner),
-        7 | 8 => {
+        7 | 8 if supports.steps => {
             let name = format!("step-{}", rng.below(2));
             Request::SaveStep(owner, name, payload(rng))
         }
-        _ => Request::SavedSteps(owner),
+        9 if supports.steps => Request::SavedSteps(owner),
+        10 | 11 if supports.recovery => Request::SaveInput(owner, payload(rng), rng.duration(0.3)),
+        _ => Request::Complete(owner, outcome(rng)),
+    }
+}
+
+/// A request of a process that recovers lost calls: it reads what is due, and acts on an input that it or another one has
+/// read.
+fn recovery_request(rng: &mut Rng, board: &Board, identity: &Identity) -> Request {
+    match rng.recent(&board.inputs).cloned() {
+        Some(input) if rng.chance(0.6) => match rng.below(4) {
+            0 => Request::Postpone(input, rng.duration(0.3)),
+            1 => Request::Forget(input),
+            _ => Request::BeginRecovery(input, rng.duration(0.3)),
+        },
+        _ => Request::Due(identity.operation.clone()),
+    }
+}
+
+/// A listing of the record, if it matches.
+fn filter(rng: &mut Rng, identity: &Identity) -> Filter {
+    let states = [State::Running, State::Completed, State::Interrupted];
+    Filter {
+        operation: Some(identity.operation.as_str().to_owned()),
+        state: rng.chance(0.4).then(|| *rng.one_of(&states)),
+        stuck: rng.chance(0.3),
+        lapsed: rng.chance(0.2),
+        older_than: rng.chance(0.2).then(|| Duration::from_millis(SHORT)),
     }
 }
 

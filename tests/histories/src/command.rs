@@ -101,9 +101,9 @@ pub enum End {
 /// Decision of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// It took effect.
+    /// The operation took effect.
     Complete(End),
-    /// It did not.
+    /// The operation did not take effect.
     Release,
     /// Nobody knows.
     Interrupt,
@@ -116,17 +116,17 @@ pub enum Decision {
 pub enum Selection {
     /// All records.
     All,
-    /// Those in this state.
+    /// Records in this state.
     State(State),
-    /// Lapsed ones.
+    /// Lapsed records.
     Lapsed,
-    /// Stuck ones.
+    /// Stuck records.
     Stuck,
-    /// Those that are older than a short while.
+    /// Records that are older than a short while.
     Old,
 }
 
-/// What a client knows of a record.
+/// Knowledge of a client about a record.
 #[derive(Debug, Clone)]
 pub struct Known {
     identity: Identity,
@@ -195,6 +195,7 @@ impl Known {
             lease: terms.lease.duration(),
             retention: terms.retention.duration(),
             on_crash: terms.on_crash,
+            owner_label: None,
         }
     }
 }

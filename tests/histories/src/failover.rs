@@ -27,12 +27,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Time before the replica is cut off, and time from then to the failover.
 const PHASE: Duration = Duration::from_millis(300);
 
-/// What failovers lost.
+/// Losses by failovers.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Histories.
     pub records: u64,
-    /// Those in which requests of several clients were under way at the same moment.
+    /// Histories in which requests of several clients were under way at the same moment.
     pub contended: u64,
     /// Failovers.
     pub failovers: u64,
@@ -100,7 +100,7 @@ pub async fn run(records: u64, seed: u64) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// What happened to the servers, and between which moments.
+/// Events of the servers, each with the moments that it lies between.
 type Marks = Vec<(What, Moment, Moment)>;
 
 /// A history with its verdict.

@@ -37,7 +37,7 @@ pub enum What {
 pub struct Event {
     /// Number of the client.
     pub client: usize,
-    /// What happened.
+    /// The event.
     pub what: What,
     /// The answer; `None` if it never came.
     pub answer: Option<Answer>,
@@ -143,7 +143,9 @@ impl Event {
     pub fn only_reads(&self) -> bool {
         matches!(
             self.what,
-            What::Request(Request::Get(_) | Request::SavedSteps(_))
+            What::Request(
+                Request::Get(_) | Request::SavedSteps(_) | Request::List(_) | Request::Due(_)
+            )
         )
     }
 

@@ -23,7 +23,7 @@ pub(crate) enum Quantity {
 pub(crate) enum Condition {
     /// The clock has reached this time, and this much more.
     Reached(Quantity, Duration),
-    /// This number equals the given one.
+    /// A quantity equals this number.
     Equals(Quantity, i64),
 }
 

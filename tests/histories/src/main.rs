@@ -19,7 +19,7 @@ const KILLS: Duration = Duration::from_secs(4);
 /// Records for which clients contend during one failover.
 const RECORDS_OF_FAILOVER: u64 = 200;
 
-/// What to check.
+/// Options of the command line: stores, and numbers of histories.
 struct Options {
     stores: Vec<Name>,
     records: u64,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use idem_runtime::{MemoryStore, MySqlStore, PostgresStore, RedisStore, SqliteStore};
-use idem_servers::{Options, Server};
+use idem_servers::{Options, RedisCluster, Server};
 use idem_store::Store;
 use idem_tests::proxy::Proxy;
 
@@ -26,16 +26,19 @@ pub enum Name {
     MariaDb,
     /// `RedisStore`, on one server.
     Redis,
+    /// `RedisStore`, on a cluster.
+    RedisCluster,
 }
 
 impl Name {
     /// All stores.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Memory,
         Self::Sqlite,
         Self::Postgres,
         Self::MariaDb,
         Self::Redis,
+        Self::RedisCluster,
     ];
 
     /// The store with this name.
@@ -52,6 +55,7 @@ impl fmt::Display for Name {
             Self::Postgres => "postgres",
             Self::MariaDb => "mariadb",
             Self::Redis => "redis",
+            Self::RedisCluster => "redis-cluster",
         })
     }
 }
@@ -65,8 +69,40 @@ pub struct Place {
     pub direct: Arc<dyn Store>,
     /// The clock that the store reads.
     pub clock: Clock,
-    /// The server and the proxy before it.
-    pub server: Option<(Arc<Server>, Proxy)>,
+    /// The servers.
+    pub servers: Servers,
+    /// The proxy before the server. Clients of a cluster connect to the addresses that its nodes tell them.
+    pub proxy: Option<Proxy>,
+}
+
+/// Servers of a store.
+#[derive(Debug, Clone)]
+pub enum Servers {
+    /// The store keeps its records in this process, or in a file.
+    None,
+    /// One server.
+    One(Arc<Server>),
+    /// The nodes of a cluster. The first three are the primaries.
+    Cluster(Arc<RedisCluster>),
+}
+
+impl Servers {
+    /// Number of primaries in a cluster.
+    const PRIMARIES: u64 = 3;
+
+    /// Kills a server, and starts it again. Of a cluster, the primaries take turns.
+    ///
+    /// # Errors
+    /// The server cannot be killed, or does not come back.
+    pub fn kill_and_restart(&self, turn: u64) -> anyhow::Result<()> {
+        let server = match self {
+            Self::None => return Ok(()),
+            Self::One(server) => server,
+            Self::Cluster(cluster) => &cluster.nodes()[(turn % Self::PRIMARIES) as usize],
+        };
+        server.kill()?;
+        server.restart()
+    }
 }
 
 impl Place {
@@ -85,7 +121,8 @@ impl Place {
                     stores: vec![store.clone()],
                     direct: store,
                     clock,
-                    server: None,
+                    servers: Servers::None,
+                    proxy: None,
                 })
             }
             Name::Sqlite => {
@@ -95,7 +132,8 @@ impl Place {
                     stores: vec![Arc::new(open().await?), Arc::new(open().await?)],
                     direct: Arc::new(open().await?),
                     clock: Clock::wall(),
-                    server: None,
+                    servers: Servers::None,
+                    proxy: None,
                 })
             }
             Name::Postgres => {
@@ -113,7 +151,32 @@ impl Place {
                 let options = options.set("appendonly", "yes").set("appendfsync", "no");
                 Self::served(name, Server::redis(&options)?).await
             }
+            Name::RedisCluster => {
+                // A killed primary is back before its replica would take its place, which would lose transitions.
+                let options = options
+                    .set("appendonly", "yes")
+                    .set("appendfsync", "no")
+                    .set("cluster-node-timeout", "60000");
+                Self::clustered(RedisCluster::start(&options)?).await
+            }
         }
+    }
+
+    async fn clustered(cluster: RedisCluster) -> anyhow::Result<Self> {
+        let urls = cluster.urls();
+        let mut stores: Vec<Arc<dyn Store>> = Vec::new();
+        for _ in 0..3 {
+            let nodes = urls.iter().map(String::as_str);
+            stores.push(Arc::new(RedisStore::connect_cluster(nodes).await?));
+        }
+        let direct = stores.swap_remove(0);
+        Ok(Self {
+            stores,
+            direct,
+            clock: Clock::wall(),
+            servers: Servers::Cluster(Arc::new(cluster)),
+            proxy: None,
+        })
     }
 
     async fn served(name: Name, server: Server) -> anyhow::Result<Self> {
@@ -127,7 +190,8 @@ impl Place {
             stores,
             direct,
             clock: Clock::wall(),
-            server: Some((Arc::new(server), proxy)),
+            servers: Servers::One(Arc::new(server)),
+            proxy: Some(proxy),
         })
     }
 }
@@ -166,6 +230,8 @@ async fn connect(name: Name, url: &str) -> anyhow::Result<Arc<dyn Store>> {
             Arc::new(store)
         }
         Name::Redis => Arc::new(RedisStore::connect(url).await?),
-        Name::Memory | Name::Sqlite => None.context("the store has no server")?,
+        Name::Memory | Name::Sqlite | Name::RedisCluster => {
+            None.context("the store has no server at one URL")?
+        }
     })
 }

@@ -5,14 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use idem_servers::Server;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::checker::{Allowed, Verdict, check};
 use crate::clients::{Contended, Pace, Rng, Subject, contend};
 use crate::history::{Clock, History};
-use crate::places::{Name, Place};
+use crate::places::{Name, Place, Servers};
 use crate::purges::Purges;
 
 /// Number of records for which clients contend at the same time.
@@ -22,7 +21,7 @@ const LOST: u8 = 1;
 /// Largest change of the wall clock during a history, beyond which the history is not checked.
 const STEADY: Duration = Duration::from_millis(1);
 
-/// What a round does.
+/// Plan of a round.
 #[derive(Debug, Clone)]
 pub struct Round {
     /// The store.
@@ -31,11 +30,11 @@ pub struct Round {
     pub records: u64,
     /// First seed: each record has one.
     pub seed: u64,
-    /// What the server does to its clients.
+    /// Faults of the server.
     pub faults: Faults,
 }
 
-/// What the server does to its clients. Clients drop their own requests in any case.
+/// Faults of the server. Clients drop their own requests in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Faults {
     /// Nothing.
@@ -44,7 +43,7 @@ pub enum Faults {
     LossesAndKills(Duration),
 }
 
-/// What a round has seen.
+/// Result of a round.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Histories that the checker has decided.
@@ -123,11 +122,12 @@ pub async fn run(round: &Round, progress: impl Fn(&Report)) -> anyhow::Result<Re
     let purging = purges.clone();
     background.spawn(purging.run(place.direct, place.clock, is_up.clone()));
     let allowed = allowed(round.name, round.faults);
-    if let (Some((server, proxy)), Faults::LossesAndKills(pause)) = (&place.server, round.faults) {
-        proxy.lose_replies(LOST);
-        let server = Arc::clone(server);
+    if let Faults::LossesAndKills(pause) = round.faults {
+        if let Some(proxy) = &place.proxy {
+            proxy.lose_replies(LOST);
+        }
         background.spawn(kill_again_and_again(
-            server,
+            place.servers.clone(),
             up.clone(),
             pause,
             kills.clone(),
@@ -183,22 +183,18 @@ fn allowed(name: Name, faults: Faults) -> Allowed {
     }
 }
 
-/// Kills the server, and starts it again.
+/// Kills a server, and starts it again.
 async fn kill_again_and_again(
-    server: Arc<Server>,
+    servers: Servers,
     up: watch::Sender<bool>,
     pause: Duration,
     kills: Arc<AtomicU64>,
 ) -> anyhow::Result<()> {
     loop {
         tokio::time::sleep(pause).await;
-        let server = Arc::clone(&server);
+        let (servers, turn) = (servers.clone(), kills.load(Ordering::SeqCst));
         up.send_replace(false);
-        tokio::task::spawn_blocking(move || {
-            server.kill()?;
-            server.restart()
-        })
-        .await??;
+        tokio::task::spawn_blocking(move || servers.kill_and_restart(turn)).await??;
         kills.fetch_add(1, Ordering::SeqCst);
         up.send_replace(true);
     }

@@ -213,5 +213,6 @@ fn claim(number: u8, claim_id: u8) -> ClaimRequest {
         lease: Duration::from_millis(2),
         retention: Duration::from_secs(60),
         on_crash: OnCrash::Rerun,
+        owner_label: None,
     }
 }

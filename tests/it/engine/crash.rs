@@ -101,12 +101,17 @@ async fn a_refused_call_stays_interrupted_until_an_operator_completes_it() {
     };
     let settled = idem
         .records()
+        .by(&crate::records::by_hand())
         .complete(OPERATION, &seen.observation(), &77)
         .await;
     assert_eq!(settled.unwrap(), Resolved::Done);
     assert_eq!(effects.run(&idem, refuse()).await.unwrap(), 77);
     assert_eq!(effects.count(), 1);
-    let again = idem.records().release(&seen.observation()).await;
+    let again = idem
+        .records()
+        .by(&crate::records::by_hand())
+        .release(&seen.observation())
+        .await;
     assert_eq!(again.unwrap(), Resolved::Stale, "an outcome is immutable");
 }
 
@@ -117,7 +122,14 @@ async fn an_operator_can_release_fail_or_erase_an_interrupted_record() {
     let (idem, effects) = (idem(), Effects::default());
     die(&idem, &effects, refuse()).await;
     let seen = record(&idem).await.observation();
-    assert_eq!(idem.records().release(&seen).await.unwrap(), Resolved::Done);
+    assert_eq!(
+        idem.records()
+            .by(&crate::records::by_hand())
+            .release(&seen)
+            .await
+            .unwrap(),
+        Resolved::Done
+    );
     assert_eq!(effects.run(&idem, refuse()).await.unwrap(), 2);
 
     let idem = super::idem();
@@ -125,7 +137,11 @@ async fn an_operator_can_release_fail_or_erase_an_interrupted_record() {
     let seen = record(&idem).await.observation();
     let why = Failure::Declined("by hand".to_owned());
     assert_eq!(
-        idem.records().fail(OPERATION, &seen, &why).await.unwrap(),
+        idem.records()
+            .by(&crate::records::by_hand())
+            .fail(OPERATION, &seen, &why)
+            .await
+            .unwrap(),
         Resolved::Done
     );
     let handling = RunOptions::new().replay_err(|_| true);
@@ -135,7 +151,14 @@ async fn an_operator_can_release_fail_or_erase_an_interrupted_record() {
     let idem = super::idem();
     die(&idem, &effects, refuse()).await;
     let seen = record(&idem).await.observation();
-    assert_eq!(idem.records().erase(&seen).await.unwrap(), Resolved::Done);
+    assert_eq!(
+        idem.records()
+            .by(&crate::records::by_hand())
+            .erase(&seen)
+            .await
+            .unwrap(),
+        Resolved::Done
+    );
     let other_request = call("k", 2).on_crash(OnCrash::Refuse);
     assert!(effects.run(&idem, other_request).await.is_ok());
 }
@@ -145,7 +168,8 @@ async fn a_record_whose_owner_is_alive_cannot_be_resolved() {
     let (idem, effects) = (idem(), Effects::default());
     idem.run(call("k", 1), async || {
         let seen = record(&idem).await.observation();
-        let records = idem.records();
+        let change = crate::records::by_hand();
+        let records = idem.records().by(&change);
         assert_eq!(records.release(&seen).await?, Resolved::Stale);
         assert_eq!(records.erase(&seen).await?, Resolved::Stale);
         assert_eq!(
@@ -427,6 +451,7 @@ async fn an_owner_whose_record_was_resolved_gets_the_operators_outcome() {
             let records = pair.other.records();
             let seen = records.get(&attempt.record_id()).await?.unwrap();
             let settled = records
+                .by(&crate::records::by_hand())
                 .complete(OPERATION, &seen.observation(), &77)
                 .await?;
             assert_eq!(settled, Resolved::Done);

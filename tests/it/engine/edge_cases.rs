@@ -231,6 +231,7 @@ async fn an_error_never_repeats_the_text_of_its_source() {
     let seen = found.unwrap().unwrap().observation();
     let error = idem
         .records()
+        .by(&crate::records::by_hand())
         .complete(UNSPEAKABLE, &seen, &Unspeakable)
         .await;
     let mut error: Option<&dyn std::error::Error> = Some(error.as_ref().unwrap_err());

@@ -39,7 +39,12 @@ async fn a_decision_that_was_made_in_a_browser_applies_to_the_record_that_was_sh
     let idem = idem();
     let record = interrupt(&idem, "k").await;
     let seen = through_a_browser(&record);
-    let released = idem.records().release(&seen).await.unwrap();
+    let released = idem
+        .records()
+        .by(&crate::records::by_hand())
+        .release(&seen)
+        .await
+        .unwrap();
     assert_eq!(released, Resolved::Done);
     assert_eq!(
         Effects::default().run(&idem, call("k", 1)).await.unwrap(),
@@ -53,12 +58,25 @@ async fn a_decision_about_a_record_that_changed_meanwhile_has_no_effect() {
     let record = interrupt(&idem, "k").await;
     let seen = through_a_browser(&record);
     // Another operator says that nothing was done, and the next call is interrupted as well.
-    idem.records().release(&record.observation()).await.unwrap();
+    idem.records()
+        .by(&crate::records::by_hand())
+        .release(&record.observation())
+        .await
+        .unwrap();
     let now = interrupt(&idem, "k").await;
     for resolved in [
-        idem.records().release(&seen).await,
-        idem.records().complete(OPERATION, &seen, &7).await,
-        idem.records().erase(&seen).await,
+        idem.records()
+            .by(&crate::records::by_hand())
+            .release(&seen)
+            .await,
+        idem.records()
+            .by(&crate::records::by_hand())
+            .complete(OPERATION, &seen, &7)
+            .await,
+        idem.records()
+            .by(&crate::records::by_hand())
+            .erase(&seen)
+            .await,
     ] {
         assert_eq!(resolved.unwrap(), Resolved::Stale);
     }
@@ -74,8 +92,14 @@ async fn a_result_of_another_operation_is_refused_before_anything_is_written() {
     let seen = record.observation();
     let oops = "oops".to_owned();
     for refused in [
-        idem.records().complete(OTHER, &seen, &oops).await,
-        idem.records().fail(OTHER, &seen, &oops).await,
+        idem.records()
+            .by(&crate::records::by_hand())
+            .complete(OTHER, &seen, &oops)
+            .await,
+        idem.records()
+            .by(&crate::records::by_hand())
+            .fail(OTHER, &seen, &oops)
+            .await,
     ] {
         let error = refused.unwrap_err();
         assert!(
@@ -90,7 +114,12 @@ async fn a_result_of_another_operation_is_refused_before_anything_is_written() {
     }
     let after = idem.records().get(&record.id).await.unwrap().unwrap();
     assert_eq!(after.observation(), seen);
-    let done = idem.records().complete(OPERATION, &seen, &7).await.unwrap();
+    let done = idem
+        .records()
+        .by(&crate::records::by_hand())
+        .complete(OPERATION, &seen, &7)
+        .await
+        .unwrap();
     assert_eq!(done, Resolved::Done);
     assert_eq!(
         Effects::default().run(&idem, call("k", 1)).await.unwrap(),
@@ -98,7 +127,12 @@ async fn a_result_of_another_operation_is_refused_before_anything_is_written() {
     );
     // The record is gone: the observation is stale.
     tokio::time::advance(TTL * 2).await;
-    let done = idem.records().complete(OTHER, &seen, &oops).await.unwrap();
+    let done = idem
+        .records()
+        .by(&crate::records::by_hand())
+        .complete(OTHER, &seen, &oops)
+        .await
+        .unwrap();
     assert_eq!(done, Resolved::Stale);
 }
 

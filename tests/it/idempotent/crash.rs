@@ -36,6 +36,7 @@ async fn refuse_leaves_a_crashed_call_to_an_operator() {
     assert_eq!((record.state, bank.payments()), (State::Interrupted, 2));
     let resolved = bank
         .records()
+        .by(&crate::records::by_hand())
         .complete(REFUSE, &record.observation(), &7)
         .await;
     assert!(resolved.is_ok());

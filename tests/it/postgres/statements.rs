@@ -17,7 +17,7 @@ type Counted = (String, i64, i64, i64, i64);
 /// Counts for statements on the store's tables since the last reset.
 async fn counted(looking: &PgPool) -> Vec<Counted> {
     sqlx::query_as(
-        "SELECT CASE WHEN query LIKE '%idem_records_claim%' THEN 'claim' \
+        "SELECT CASE WHEN query LIKE '%idem_records_begin%' THEN 'claim' \
            WHEN query LIKE 'UPDATE%' THEN 'complete' ELSE query END AS step, \
            calls, rows, wal_records, wal_bytes::bigint \
          FROM pg_stat_statements WHERE query LIKE '%\"idem_records\"%' ORDER BY step",

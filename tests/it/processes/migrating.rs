@@ -39,7 +39,7 @@ async fn ten_processes_migrate_sqlite_concurrently() {
     ten_migrate(&place).await;
     let pool = sqlx::SqlitePool::connect(&place.address).await.unwrap();
     let applied: Vec<i64> = sqlx::query_scalar(APPLIED).fetch_all(&pool).await.unwrap();
-    assert_eq!(applied, [1]);
+    assert_eq!(applied, [1, 2, 3]);
 }
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn ten_processes_migrate_postgres_concurrently() {
     ten_migrate(&place).await;
     let pool = sqlx::PgPool::connect(&place.address).await.unwrap();
     let applied: Vec<i64> = sqlx::query_scalar(APPLIED).fetch_all(&pool).await.unwrap();
-    assert_eq!(applied, [1]);
+    assert_eq!(applied, [1, 2, 3]);
 }
 
 #[tokio::test]
@@ -59,5 +59,5 @@ async fn ten_processes_migrate_maria_db_concurrently() {
     ten_migrate(&place).await;
     let pool = sqlx::MySqlPool::connect(&place.address).await.unwrap();
     let applied: Vec<i32> = sqlx::query_scalar(APPLIED).fetch_all(&pool).await.unwrap();
-    assert_eq!(applied, [1]);
+    assert_eq!(applied, [1, 2, 3]);
 }

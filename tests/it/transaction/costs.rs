@@ -101,7 +101,10 @@ async fn a_call_is_five_statements_on_postgres_and_a_replay_three_that_write_not
     let first = Executed::take(&server);
     assert_eq!((first.statements, first.commits), (5 * CALLS, CALLS));
 
-    // When they are repeated, then no statement writes.
+    // When they are repeated, then no statement writes. A read may remove row versions that nobody sees any more, and log
+    // that: there are none.
+    server.query("VACUUM").unwrap();
+    Executed::take(&server);
     plain_calls::<Postgres>(&idem).await;
     let replayed = Executed::take(&server);
     assert_eq!(

@@ -30,14 +30,19 @@ pub(crate) const NATS_SERVER: Binary = Binary::new("nats-server", "nats-server")
 /// Driver of the browser.
 pub(crate) const CHROMEDRIVER: Binary = Binary::new("chromedriver", "chromium-driver");
 pub(crate) const CHROMIUM: Binary = Binary::new("chromium", "chromium");
+pub(crate) const PROMETHEUS: Binary = Binary::new("prometheus", "prometheus");
+/// Checks and tests alert rules.
+pub(crate) const PROMTOOL: Binary = Binary::new("promtool", "prometheus");
 /// Program with which the [guardian](crate::guardian) inspects a server's processes.
 pub(crate) const PS: Binary = Binary::new("ps", "procps");
 /// Program with which a test shifts the clock of a process.
 const FAKETIME: Binary = Binary::new("faketime", "faketime");
+/// Pooler between clients and PostgreSQL.
+const PGBOUNCER: Binary = Binary::new("pgbouncer", "pgbouncer");
 /// Third-party HTTP client of the tests.
 const CURL: Binary = Binary::new("curl", "curl");
 
-const ALL: [Binary; 16] = [
+const ALL: [Binary; 19] = [
     POSTGRES,
     INITDB,
     PSQL,
@@ -51,10 +56,22 @@ const ALL: [Binary; 16] = [
     NATS_SERVER,
     CHROMEDRIVER,
     CHROMIUM,
+    PROMETHEUS,
+    PROMTOOL,
     PS,
     FAKETIME,
+    PGBOUNCER,
     CURL,
 ];
+
+/// Path of Prometheus' program for checks and tests of alert rules.
+///
+/// # Errors
+///
+/// It is not installed.
+pub fn promtool() -> anyhow::Result<PathBuf> {
+    PROMTOOL.find()
+}
 
 /// Debian packages, without repetition, of the programs that are not installed.
 pub fn missing_packages() -> Vec<&'static str> {

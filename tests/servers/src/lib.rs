@@ -1,4 +1,4 @@
-//! Private database servers, brokers and browsers for the tests: started on free ports in temporary directories, and
+//! Private database servers, brokers, browsers and Prometheus for the tests: started on free ports in temporary directories, and
 //! stopped by process id.
 //!
 //! A [`Server`] is one process on 127.0.0.1 with its own data, a [`RedisCluster`] is six. They can be killed, restarted
@@ -12,6 +12,6 @@ mod port;
 mod rabbit_mq;
 mod server;
 
-pub use crate::binaries::missing_packages;
+pub use crate::binaries::{missing_packages, promtool};
 pub use crate::cluster::RedisCluster;
 pub use crate::server::{Options, Server};

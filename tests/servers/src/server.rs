@@ -133,6 +133,17 @@ impl Server {
         Self::new(Kind::ChromeDriver, options)
     }
 
+    /// Starts Prometheus with this configuration file, which must have an absolute path.
+    ///
+    /// # Errors
+    ///
+    /// Prometheus is not installed, or did not start; the end of its log is part of the error.
+    pub fn prometheus(options: &Options, configuration: &Path) -> anyhow::Result<Self> {
+        let file = configuration.display().to_string();
+        let options = options.clone().set("config.file", &file);
+        Self::new(Kind::Prometheus, &options)
+    }
+
     /// URL of the server, in the form that its clients expect.
     pub fn url(&self) -> String {
         let port = self.port;
@@ -142,7 +153,7 @@ impl Server {
             Kind::Redis => format!("redis://127.0.0.1:{port}/"),
             Kind::RabbitMq => format!("amqp://guest:guest@127.0.0.1:{port}/%2f"),
             Kind::Nats => format!("nats://127.0.0.1:{port}"),
-            Kind::ChromeDriver => format!("http://127.0.0.1:{port}"),
+            Kind::ChromeDriver | Kind::Prometheus => format!("http://127.0.0.1:{port}"),
         }
     }
 
@@ -218,7 +229,7 @@ impl Server {
     /// # Errors
     ///
     /// The client could not connect, or the server refused; the client's output is the error. A broker has no such
-    /// client, nor has ChromeDriver.
+    /// client, nor have ChromeDriver and Prometheus.
     pub fn query(&self, text: &str) -> anyhow::Result<String> {
         let mut client = self.kind.client(&self.directory, self.port)?;
         match self.kind {
@@ -249,7 +260,7 @@ impl Server {
             Kind::Postgres => User::instead_of_root("postgres")?,
             Kind::MariaDb => User::instead_of_root("mysql")?,
             Kind::RabbitMq => User::instead_of_root("rabbitmq")?,
-            Kind::Redis | Kind::Nats | Kind::ChromeDriver => None,
+            Kind::Redis | Kind::Nats | Kind::ChromeDriver | Kind::Prometheus => None,
         };
         let binary = kind.binary().find()?;
         let temporary = tempfile::Builder::new().prefix("idem-server-").tempdir()?;
@@ -354,6 +365,7 @@ enum Kind {
     RabbitMq,
     Nats,
     ChromeDriver,
+    Prometheus,
 }
 
 /// Sign that a server is ready.
@@ -373,6 +385,7 @@ impl Kind {
             Self::RabbitMq => binaries::RABBITMQ_SERVER,
             Self::Nats => binaries::NATS_SERVER,
             Self::ChromeDriver => binaries::CHROMEDRIVER,
+            Self::Prometheus => binaries::PROMETHEUS,
         }
     }
 
@@ -381,9 +394,12 @@ impl Kind {
     fn stop(self) -> &'static str {
         match self {
             Self::Postgres => "QUIT",
-            Self::MariaDb | Self::Redis | Self::RabbitMq | Self::Nats | Self::ChromeDriver => {
-                "KILL"
-            }
+            Self::MariaDb
+            | Self::Redis
+            | Self::RabbitMq
+            | Self::Nats
+            | Self::ChromeDriver
+            | Self::Prometheus => "KILL",
         }
     }
 
@@ -416,7 +432,9 @@ impl Kind {
                 "--auth-root-authentication-method=normal".into(),
                 "--skip-test-db".into(),
             ]),
-            Self::Redis | Self::RabbitMq | Self::Nats | Self::ChromeDriver => Ok(()),
+            Self::Redis | Self::RabbitMq | Self::Nats | Self::ChromeDriver | Self::Prometheus => {
+                Ok(())
+            }
         }?;
         Ok(Vec::new())
     }
@@ -474,6 +492,13 @@ impl Kind {
                 ],
             ),
             Self::ChromeDriver => (Vec::new(), vec![("port", port.to_string())]),
+            Self::Prometheus => (
+                Vec::new(),
+                vec![
+                    ("web.listen-address", format!("127.0.0.1:{port}")),
+                    ("storage.tsdb.path", format!("{directory}/data")),
+                ],
+            ),
             // RabbitMQ's settings are in a file.
             Self::RabbitMq => return Vec::new(),
         };
@@ -482,7 +507,9 @@ impl Kind {
         for (name, value) in settings {
             match self {
                 Self::Postgres => arguments.extend(["-c".to_owned(), format!("{name}={value}")]),
-                Self::MariaDb | Self::ChromeDriver => arguments.push(format!("--{name}={value}")),
+                Self::MariaDb | Self::ChromeDriver | Self::Prometheus => {
+                    arguments.push(format!("--{name}={value}"));
+                }
                 _ => arguments.extend([format!("--{name}"), value]),
             }
         }
@@ -510,7 +537,7 @@ impl Kind {
                 client = Command::new(binaries::REDIS_CLI.find()?);
                 client.arg("-e").arg("-s").arg(socket);
             }
-            Self::RabbitMq | Self::Nats | Self::ChromeDriver => {
+            Self::RabbitMq | Self::Nats | Self::ChromeDriver | Self::Prometheus => {
                 bail!("{self:?} has no client program for queries")
             }
         }
@@ -524,6 +551,7 @@ impl Kind {
             Self::RabbitMq => Ready::Logs("Server startup complete"),
             Self::Nats => Ready::Logs("Server is ready"),
             Self::ChromeDriver => Ready::Logs("ChromeDriver was started successfully"),
+            Self::Prometheus => Ready::Logs("Server is ready to receive web requests"),
         }
     }
 }

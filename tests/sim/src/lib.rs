@@ -11,6 +11,7 @@ mod driver;
 mod error;
 mod leaving;
 mod message;
+mod metrics;
 // The runtime's own, which its batcher uses.
 mod mutants;
 #[path = "../../../idem-runtime/src/mutex.rs"]
@@ -33,7 +34,7 @@ mod worker;
 mod world;
 
 // Names that the runtime's sources use.
-use idem_store::{random, record};
+use idem_store::{key, random, record};
 
 pub use crate::driver::{Report, run};
 pub use crate::mutants::StoreMutant;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use idem_runtime::{Idem, Purger, Recovery, TypedOperation};
 use idem_store::random::Generator;
-use idem_store::store::Resolved;
+use idem_store::store::{ManualChange, Resolved};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 
@@ -211,6 +211,10 @@ impl Process {
             };
             tokio::time::sleep(Duration::from_millis(thinks)).await;
             let observed = record.observation();
+            let Ok(change) = ManualChange::new("operator", "a plan of the simulation") else {
+                return;
+            };
+            let records = records.by(&change);
             let run = Receipt::OF_OPERATOR;
             let operation = TypedOperation::<Receipt, SimError>::new(mode.operation());
             let resolved = match decision {

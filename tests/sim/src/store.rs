@@ -22,8 +22,9 @@ use idem_runtime::Cached;
 use idem_store::key::{Operation, RecordId};
 use idem_store::record::{Observation, Outcome, Owner, Payload, Record};
 use idem_store::store::{
-    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, RecoveryInput,
-    RecoveryStore, Resolution, Resolved, SavedStep, StepStore,
+    AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite, Filter,
+    ManualChange, Page, PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved,
+    SavedStep, StepStore,
 };
 use idem_store::{Store, StoreError};
 use tokio::sync::{Notify, oneshot};
@@ -344,12 +345,37 @@ impl Store for SimStore {
         ask!(self, Request::Purge(limit), Reply::Purged)
     }
 
+    fn audit(&self) -> Option<&dyn AuditStore> {
+        Some(self)
+    }
+
     fn recovery(&self) -> Option<&dyn RecoveryStore> {
         Some(self)
     }
 
     fn steps(&self) -> Option<&dyn StepStore> {
         Some(self)
+    }
+}
+
+/// The simulated server keeps no audit: a manual change is a resolution.
+#[async_trait]
+impl AuditStore for SimStore {
+    async fn resolve_by_hand(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+        _: &ManualChange,
+    ) -> Result<Resolved, StoreError> {
+        self.resolve(observed, resolution).await
+    }
+
+    async fn purge_by_hand(&self, limit: u32, _: &ManualChange) -> Result<Purged, StoreError> {
+        self.purge(limit).await
+    }
+
+    async fn audit(&self, _: &AuditFilter, _: &PageRequest) -> Result<AuditPage, StoreError> {
+        Err(wrong_reply())
     }
 }
 

@@ -126,6 +126,10 @@ struct KeyHistory {
     unrecorded: BTreeSet<u64>,
     /// Highest fencing token of the records that are gone, and since when.
     gone: Vec<(i64, u64)>,
+    /// Number of claims in transactions that found an expired record.
+    expired_in_transactions: usize,
+    /// Fencing tokens of records that had expired when their transaction committed, each with true once it has a row.
+    expired_before_commit: BTreeMap<i64, bool>,
     /// Highest fencing token of the records that a process has erased, and since when.
     erased: Vec<(usize, i64, u64)>,
     /// Rows of steps, by generation and number.
@@ -285,6 +289,8 @@ impl KeyHistory {
             was_resolved: false,
             unrecorded: BTreeSet::new(),
             gone: Vec::new(),
+            expired_in_transactions: 0,
+            expired_before_commit: BTreeMap::new(),
             erased: Vec::new(),
             step_rows: BTreeSet::new(),
         }

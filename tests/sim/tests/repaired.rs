@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use idem_sim::{
-    Action, CallPlan, End, Faults, Leaves, Mode, Part, Plan, Script, Setup, Style, What, run,
+    Action, CallPlan, End, Faults, Joined, Leaves, Mode, Part, Plan, Script, Setup, Style,
+    TransactionEnd, What, run,
 };
 
 /// A plan without faults, in which processes call one transactional key.
@@ -123,4 +124,35 @@ fn a_begin_on_a_connection_that_was_closed_opens_no_transaction() {
     let story = report.trace.text();
     assert!(story.contains("\"BEGIN\" of process 0: "), "{story}");
     assert!(report.violation.is_none(), "{story}");
+}
+
+/// The defect was one of the observer: it expected the value of a record that had expired.
+#[test]
+fn a_record_may_expire_between_two_calls_of_one_transaction() {
+    let joined = Joined {
+        by_macro: true,
+        twice: true,
+        leaves: Leaves::Never,
+        end: TransactionEnd::Commit,
+    };
+    // The number of effects, with those of the calls that end each simulation.
+    let effects = |frozen: Option<Action>| {
+        let twice = call(0, 0, Style::Joined(joined), Leaves::Never, 0, End::Value);
+        let mut plan = plan(1, [twice].into_iter().chain(frozen).collect());
+        plan.setup.ttl = Duration::from_secs(1);
+        let report = run(&plan, None);
+        let story = report.trace.text();
+        assert!(report.violation.is_none(), "{story}");
+        report.stats.effects
+    };
+    let freeze = |at| Action {
+        at,
+        what: What::Freeze {
+            process: 0,
+            length: 1500,
+        },
+    };
+    let most = (0..100).map(|at| effects(Some(freeze(at)))).max();
+    // In one of the plans the process stands still between the two calls.
+    assert_eq!(most, Some(effects(None) + 1));
 }

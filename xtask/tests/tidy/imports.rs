@@ -55,10 +55,14 @@ const RUNTIME: Rules = Rules {
         ("fingerprint", &["error", "key", "record"]),
         ("codec", &["error", "record"]),
         ("policy", &["codec"]),
+        ("metrics", &["error"]),
         ("mutex", &[]),
         ("timing", &["error", "random"]),
         ("worker", &["error", "random", "timing"]),
-        ("store", &["error", "key", "mutex", "random", "record"]),
+        (
+            "store",
+            &["error", "key", "metrics", "mutex", "random", "record"],
+        ),
         (
             "engine",
             &[
@@ -66,6 +70,7 @@ const RUNTIME: Rules = Rules {
                 "error",
                 "fingerprint",
                 "key",
+                "metrics",
                 "mutex",
                 "policy",
                 "random",
@@ -82,6 +87,7 @@ const RUNTIME: Rules = Rules {
                 "error",
                 "fingerprint",
                 "key",
+                "metrics",
                 "mutex",
                 "random",
                 "record",
@@ -104,6 +110,26 @@ const RUNTIME: Rules = Rules {
             ],
         ),
         (
+            "console",
+            &[
+                "codec",
+                "engine",
+                "error",
+                "fingerprint",
+                "key",
+                "mutex",
+                "outbox",
+                "random",
+                "record",
+                "store",
+                "timing",
+            ],
+        ),
+        (
+            "verify",
+            &["codec", "engine", "error", "key", "record", "store"],
+        ),
+        (
             "__private",
             &[
                 "codec",
@@ -118,19 +144,20 @@ const RUNTIME: Rules = Rules {
         ),
     ],
     owned: &[
-        ("axum", &["http"]),
+        ("axum", &["console", "http"]),
         ("bytes", &["fingerprint", "http"]),
         ("chrono", &["fingerprint"]),
         ("ciborium", &["codec"]),
         ("futures_util", &["store"]),
         ("hmac", &["fingerprint"]),
-        ("http", &["http"]),
+        ("http", &["console", "http"]),
         ("http_body", &["http"]),
         ("http_body_util", &["http"]),
         ("idem_macros", &["fingerprint"]),
         ("idem_client", &[]),
         ("idem_store", &["error", "http::header", "store"]),
-        ("jiff", &["fingerprint"]),
+        ("jiff", &["fingerprint", "store::operator"]),
+        ("maud", &["console"]),
         ("quick_cache", &["store::cached"]),
         // Only a seed for hashing, which no run depends on.
         ("rand", &["store::memory"]),
@@ -351,10 +378,12 @@ impl Exports {
         Some(resolved)
     }
 
-    /// Returns true for the name of a backend's module below `store`. Names of items begin with a capital letter, and
-    /// the module of the outbox's table serves all databases.
+    /// Returns true for the name of a backend's module below `store`. Names of items begin with a capital letter. The
+    /// module of the outbox's table serves all databases, and that of the trait for operators all stores.
     fn is_backend(&self, name: Option<&String>) -> bool {
-        name.is_some_and(|it| it.starts_with(char::is_lowercase) && it != "outbox")
+        name.is_some_and(|it| {
+            it.starts_with(char::is_lowercase) && !["outbox", "operator"].contains(&it.as_str())
+        })
     }
 }
 

@@ -2,8 +2,10 @@
 //!
 //! `cargo run --bin payments` runs it as a sequence of actions, and fails if a count is wrong.
 //!
-//! `cargo run --bin payments -- serve` serves it over HTTP, with a page that has buttons for the failures.
+//! `cargo run --bin payments -- serve` serves it over HTTP, with a page that has buttons for the failures, and
+//! `/metrics` for Prometheus.
 
+mod numbers;
 mod page;
 mod serve;
 mod service;

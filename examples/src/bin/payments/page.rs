@@ -13,6 +13,7 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures_util::stream::{self, Stream};
+use idem_runtime::console::{Console, Operator, Refusal, Scopes};
 use idem_runtime::http::{IDEMPOTENT_REPLAYED, IdempotencyKey, Principal};
 use idem_runtime::store::{Filter, PageRequest};
 use idem_runtime::{Record, Source, State as Stage, ToScope, with_provenance};
@@ -39,6 +40,10 @@ pub(crate) async fn routes(shop: Arc<Payments>, number: u32) -> anyhow::Result<R
         .layer(from_fn_with_state(Arc::clone(&shop), carry_out))
         .route("/", get(Html(include_str!("page.html"))))
         .route("/live", get(live))
+        .nest(
+            "/idem",
+            Console::new(&shop.idem, visitor).title("Payments").router(),
+        )
         .layer(map_response(once_per_connection))
         .with_state(shop))
 }
@@ -51,6 +56,14 @@ async fn charge(
 ) -> Result<Json<Receipt>, ChargeError> {
     let tenant = &key.principal().tenant;
     Ok(Json(shop.charge(tenant, key.as_str(), charge).await?))
+}
+
+/// Guard of the operators' page. The example listens only on this machine and has no login. A service would look up who
+/// sent the request, and what that person may do.
+fn visitor(_: &Parts) -> Result<Operator, Refusal> {
+    let operator = Operator::new("visitor", Scopes::All);
+    let operator = operator.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+    Ok(operator.may_change().may_see_payloads())
 }
 
 /// Authenticated principal. In this example every client that knows the page's token is authenticated.

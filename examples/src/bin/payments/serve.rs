@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use idem_runtime::Purger;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::signal::ctrl_c;
 
-use crate::page;
 use crate::service::Payments;
+use crate::{numbers, page};
 
 /// Serves until Ctrl-C, on one port and one file. When the worker process dies, starts another one.
 pub(crate) async fn supervise(mut port: u16) -> anyhow::Result<()> {
@@ -120,10 +121,12 @@ impl Worker {
             }
             listener => listener?,
         };
+        let numbers = numbers::route()?;
         let mut shop = Payments::open(&file, Duration::from_secs(24 * 60 * 60)).await?;
         // Gives the user time to click again during a charge.
         shop.processor.pause = Duration::from_millis(700);
-        let routes = page::routes(Arc::new(shop), number).await?;
+        Purger::new(&shop.idem).start()?.detach();
+        let routes = page::routes(Arc::new(shop), number).await?.merge(numbers);
         println!("{LISTENING}{}", listener.local_addr()?.port());
         Ok(axum::serve(listener, routes).await?)
     }

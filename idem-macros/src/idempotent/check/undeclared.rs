@@ -1,7 +1,7 @@
 //! Finds a body that uses the attempt or the transaction, although no option declares it.
 //!
-//! Only uses that no variable of the body could be meant by are found: a name that occurs in any other way may be
-//! declared in the body, and the compiler reports it if it is not.
+//! It finds only uses that cannot mean a variable of the body. A name that occurs in another way may be declared in the
+//! body. If it is not, the compiler reports it.
 
 use proc_macro2::{Ident, TokenStream, TokenTree};
 

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{ClaimStage, Claimer};
 use crate::error::{Error, StoreError};
+use crate::metrics::Timed;
 use crate::policy::Policy;
 use crate::record::Observation;
 use crate::store::{ClaimInTransaction, ClaimOutcome, ClaimRequest};
@@ -45,7 +46,9 @@ impl Claimer<'_> {
         };
         let policy = &self.call.engine.policy;
         let now = self.now.take();
+        let timer = self.call.metrics.start(Timed::Claim);
         let (answer, sent_at) = send(transaction, policy, now, observed, request).await?;
+        timer.stop();
         match answer {
             ClaimInTransaction::Granted(granted) => {
                 self.act_on(ClaimOutcome::Granted(granted), sent_at).await

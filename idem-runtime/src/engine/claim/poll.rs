@@ -104,6 +104,7 @@ impl Claimer<'_> {
             return Err(in_flight(held.retry_at));
         }
         self.waited = Waited(true);
+        self.begin_to_wait();
         let wake = wake.min(self.deadline);
         if let Some(leader) = &self.leader {
             let limit = self.call.engine.policy.store_timeout;

@@ -18,6 +18,7 @@ use crate::engine::give_back::AbandonedClaim;
 use crate::engine::prepared::Prepared;
 use crate::engine::singleflight::Leader;
 use crate::error::StoreError;
+use crate::metrics::Timed;
 use crate::record::Observation;
 use crate::store::{ClaimOutcome, ClaimRequest};
 use crate::timing::{Retries, bounded, later, timed_out, within};
@@ -87,14 +88,20 @@ impl SentClaims {
             let sent_at = now.take().unwrap_or_else(Instant::now);
             let claim = call.engine.store.claim(&call.request);
             if let Ok(claim) = bounded(policy.store_timeout, claim).await {
+                call.metrics.start_at(Timed::Claim, sent_at).stop();
                 return Ok((claim, sent_at));
             }
         }
         let mut retries = None;
+        let mut first_sent_at = None;
         loop {
             let sent_at = now.take().unwrap_or_else(Instant::now);
+            let first_sent_at = *first_sent_at.get_or_insert(sent_at);
             let error = match self.send_once(call, message).await {
-                Ok(claim) => return Ok((claim, sent_at)),
+                Ok(claim) => {
+                    call.metrics.start_at(Timed::Claim, first_sent_at).stop();
+                    return Ok((claim, sent_at));
+                }
                 Err(error) => error,
             };
             let retries = retries

@@ -33,6 +33,7 @@ impl Claimer<'_> {
             let phase = leader.progress().observe();
             match self.next_action(&*leader, &phase, patience)? {
                 WaiterAction::WaitUntil(end) => {
+                    self.begin_to_wait();
                     leader.progress().wait_for_change(end, &phase).await;
                 }
                 WaiterAction::Rejoin => match self.rejoin(&leader) {

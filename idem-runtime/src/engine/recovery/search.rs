@@ -213,6 +213,7 @@ impl RecoverySearch {
             lease: self.engine.policy.lease,
             retention: record.retention,
             on_crash: record.on_crash,
+            owner_label: Some(self.engine.owner_label.clone()),
         };
         let ClaimOutcome::Granted(granted) = bounded(limit, store.claim(&claim)).await? else {
             return Ok(false);

@@ -12,6 +12,7 @@ use crate::engine::singleflight::Leader;
 use crate::engine::typed::Joins;
 use crate::engine::{Attempt, decisions};
 use crate::error::{Error, StoreError};
+use crate::metrics::{Level, Raised, Timed, Timer};
 use crate::random;
 use crate::record::{Outcome, Owner};
 use crate::store::{FencedWrite, TransactionalStore};
@@ -31,6 +32,9 @@ pub(super) struct HeldTransaction<'c, S: TransactionalStore> {
     leader: Option<Leader>,
     attempt_guard: AttemptGuard,
     owner: Owner,
+    /// Runs while the body does.
+    body_timer: Option<Timer>,
+    _lease: Raised,
 }
 
 /// The attempt. Dropping the guard ends it: tasks that the body left running must not treat the record as theirs any
@@ -100,6 +104,8 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
                 joins: F::JOINS,
                 savepoint: None,
                 leader,
+                body_timer: None,
+                _lease: attempt.call().metrics.raise(Level::LeasesHeld),
                 attempt_guard: AttemptGuard(attempt),
                 owner,
             };
@@ -120,6 +126,19 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
     /// The connection that the body works with.
     pub(super) fn connection(&mut self) -> &mut S::Connection {
         &mut self.transaction
+    }
+
+    /// Starts to measure the body.
+    pub(super) fn body_begins(&mut self) {
+        let metrics = self.attempt().call().metrics;
+        self.body_timer = Some(metrics.start(Timed::Body));
+    }
+
+    /// Records how long the body ran.
+    pub(super) fn body_ended(&mut self) {
+        if let Some(timer) = self.body_timer.take() {
+            timer.stop();
+        }
     }
 
     fn store_timeout(&self) -> Duration {
@@ -186,6 +205,8 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
             leader,
             attempt_guard: guard,
             owner,
+            body_timer: _,
+            _lease: lease,
         } = self;
         let committed = bounded(limit, Box::pin(store.commit(transaction))).await;
         if let Err(error) = committed
@@ -193,6 +214,7 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
         {
             return Err(error.into());
         }
+        drop(lease);
         if let Some(leader) = leader {
             leader.step_down(|| match joins {
                 // The caller's transaction may still roll this back, so the outcome is not shared.

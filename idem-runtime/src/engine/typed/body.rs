@@ -9,12 +9,12 @@ use crate::engine::Attempt;
 use crate::engine::decisions::{OwnAnswer, on_error, own_answer};
 use crate::engine::detach::{ShutDown, run_in_a_task};
 use crate::engine::progress::SharedOutcome;
-use crate::engine::provenance::Source;
 use crate::engine::running::RunGuard;
 use crate::engine::settle::Settle;
 use crate::engine::singleflight::Leader;
 use crate::error::Error;
 use crate::fingerprint;
+use crate::metrics::{CallOutcome, Timed};
 use crate::record::{OnCrash, Outcome};
 use crate::timing::bounded;
 
@@ -41,7 +41,7 @@ impl<T, E> Running<T, E> {
         leader: Option<Leader>,
         context: CallContext<T, E>,
     ) -> Self {
-        context.span.record("attempt", attempt.number());
+        context.report.span.record("idem.attempt", attempt.number());
         Self {
             guard: RunGuard::new(attempt, leader),
             context,
@@ -63,7 +63,7 @@ impl<T, E> Running<T, E> {
         &'a mut self,
         body: F,
     ) -> impl Future<Output = F::Output> + use<'a, F, T, E> {
-        self.guard.drive(body, &self.context.span)
+        self.guard.drive(body, &self.context.report.span)
     }
 
     /// Settles the record according to the body's result, and returns the caller's result.
@@ -82,28 +82,31 @@ impl<T, E> Running<T, E> {
     {
         let settle = self.settle(&result, classify);
         let ends = matches!(settle, Some(Settle::End(_)));
-        let word = match settle {
-            Some(Settle::End(Outcome::Unrecorded)) => "unrecorded",
-            Some(Settle::End(_) | Settle::Release) => "executed",
-            Some(Settle::Interrupt) | None => "interrupted",
-        };
+        let outcome = self.outcome(settle.as_ref());
+        self.guard.body_ended();
+        let completing = self.guard.attempt.call().metrics.start(Timed::Complete);
         let mut settlement = settle.and_then(|settle| self.guard.settle(settle));
         // Boxed, so that the future of a long-running body does not reserve the memory that only settling needs.
         Box::pin(async move {
             // Borrowed, because a value moved out of a capture is stored twice in the future.
+            let mut outcome = outcome;
             if let Some(settlement) = &mut settlement {
-                let settled = settlement.settle(&self.context.span).await;
+                let settled = settlement.settle(&self.context.report.span).await;
+                completing.stop();
                 if ends {
                     match own_answer(settled.written(), self.guard.attempt.is_live()) {
                         OwnAnswer::Own => {}
-                        OwnAnswer::OwnUnrecorded => self.warn_unrecorded(),
+                        OwnAnswer::OwnUnrecorded => {
+                            outcome = CallOutcome::Unrecorded;
+                            self.warn_unrecorded();
+                        }
                         OwnAnswer::Stored => return Box::pin(self.after_loss()).await,
                         OwnAnswer::LeaseLost => return self.context.refuse(Error::LeaseLost),
                     }
                 }
             }
             let number = self.guard.attempt.number();
-            self.context.record_executed(word, number);
+            self.context.record_executed(outcome, number);
             result
         })
     }
@@ -170,13 +173,26 @@ impl<T, E> Running<T, E> {
         Settle::unfinished(on_error(is_harmless, attempt.on_crash()))
     }
 
+    /// Outcome of a call whose attempt is settled this way.
+    fn outcome(&self, settle: Option<&Settle>) -> CallOutcome {
+        let attempt = &self.guard.attempt;
+        match settle {
+            Some(Settle::Interrupt) | None => CallOutcome::Interrupted,
+            Some(Settle::End(Outcome::Unrecorded)) => CallOutcome::Unrecorded,
+            Some(Settle::Release) => CallOutcome::Released,
+            Some(Settle::End(_)) if attempt.is_unprotected() => CallOutcome::Unprotected,
+            Some(Settle::End(_)) if attempt.has_taken_over() => CallOutcome::TakenOver,
+            Some(Settle::End(_)) => CallOutcome::Executed,
+        }
+    }
+
     /// Another call took over, and the store refused this call's result: replays the stored result, if there is one.
     async fn after_loss(&self) -> Result<T, E> {
         let engine = self.guard.attempt.engine();
         let call = self.guard.attempt.call();
         let limit = engine.policy.store_timeout;
         let read = bounded(limit, engine.store.get(&call.request.id));
-        let ended = match read.instrument(self.context.span.clone()).await {
+        let ended = match read.instrument(self.context.report.span.clone()).await {
             Ok(Some(record)) => {
                 match fingerprint::matches(&record.fingerprint, &call.digest, &engine.secrets) {
                     Ok(true) => SharedOutcome::of(&record),
@@ -186,7 +202,7 @@ impl<T, E> Running<T, E> {
             Ok(None) | Err(_) => None,
         };
         match ended {
-            Some(ended) => self.context.replay(&ended, Source::Replayed),
+            Some(ended) => self.context.replay_after_loss(&ended),
             None => self.context.refuse(Error::LeaseLost),
         }
     }
@@ -194,7 +210,7 @@ impl<T, E> Running<T, E> {
     fn warn_unrecorded(&self) {
         tracing::warn!(
             target: "idem",
-            parent: &self.context.span,
+            parent: &self.context.report.span,
             operation = self.guard.attempt.operation().as_str(),
             record = %self.guard.attempt.record_id(),
             "the result is given to its caller but could not be recorded yet",

@@ -8,13 +8,14 @@ use tracing::Instrument;
 
 use super::body::Running;
 use super::codecs::{Codecs, ErrorCodec, ValueCodec};
-use super::context::CallContext;
+use super::context::{CallContext, CallReport};
 use crate::engine::claim::{CanReconcile, Claimed, Claimer};
 use crate::engine::install::default_engine;
 use crate::engine::prepared::Prepared;
 use crate::engine::provenance::Observer;
 use crate::engine::{Call, Engine, Idem, reentrancy};
 use crate::error::{Error, InvalidCall};
+use crate::metrics::OperationMetrics;
 use crate::store::Store;
 
 /// An engine to call, or the reason for its absence.
@@ -47,9 +48,13 @@ pub(crate) fn enter<T, E>(
     // Boxed, so that the future of a long-running body does not reserve the memory that only claiming needs.
     Box::pin(async move {
         let (mut claimer, context) = begun?;
-        match claimer.claim().instrument(context.span.clone()).await {
+        match claimer
+            .claim()
+            .instrument(context.report.span.clone())
+            .await
+        {
             Ok(Claimed::Run(attempt, leader)) => Ok(Running::new(attempt, leader, context)),
-            Ok(Claimed::Replay(ended, waited)) => Err(context.replay(&ended, waited.into())),
+            Ok(Claimed::Replay(ended, waited)) => Err(context.replay(&ended, waited)),
             // Unreachable for a call that cannot reconcile.
             Ok(Claimed::NeedsReconcile(_)) => Err(context.refuse(Error::Interrupted)),
             Err(error) => Err(context.refuse(error)),
@@ -78,23 +83,26 @@ pub(in crate::engine) fn prepare<T, E>(
     codecs: Codecs<T, E>,
     joins: Joins,
 ) -> Result<PreparedCall<T, E>, Result<T, E>> {
+    let metrics = OperationMetrics::of(call.operation());
+    let span = tracing::info_span!(
+        target: "idem",
+        "idempotent",
+        idem.operation = call.operation(),
+        idem.record = tracing::field::Empty,
+        idem.attempt = tracing::field::Empty,
+        idem.outcome = tracing::field::Empty,
+        "error.type" = tracing::field::Empty,
+    );
     let mut context = CallContext {
         codecs,
-        span: tracing::info_span!(
-            target: "idem",
-            "idempotent",
-            operation = call.operation(),
-            record = tracing::field::Empty,
-            attempt = tracing::field::Empty,
-            outcome = tracing::field::Empty,
-        ),
+        report: CallReport::new(span, metrics),
         observer: None,
     };
-    match freeze(engine, call, joins) {
+    match freeze(engine, call, joins, metrics) {
         Ok(call) => {
-            if !context.span.is_disabled() {
+            if !context.report.span.is_disabled() {
                 let id = tracing::field::display(call.request.id);
-                context.span.record("record", id);
+                context.report.span.record("idem.record", id);
             }
             // A call that is refused leaves the observer to the next one.
             context.observer = Observer::take();
@@ -104,11 +112,16 @@ pub(in crate::engine) fn prepare<T, E>(
     }
 }
 
-fn freeze(engine: EngineRef, call: Call, joins: Joins) -> Result<Arc<Prepared>, Error> {
+fn freeze(
+    engine: EngineRef,
+    call: Call,
+    joins: Joins,
+    metrics: OperationMetrics,
+) -> Result<Arc<Prepared>, Error> {
     let engine = engine.0?;
     let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
     if joins == Joins(false) && reentrancy::is_polled(&engine) {
         return Err(InvalidCall::InsideTransaction.into());
     }
-    call.prepare(engine, runtime)
+    call.prepare(engine, runtime, metrics)
 }

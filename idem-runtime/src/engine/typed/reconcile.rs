@@ -11,6 +11,7 @@ use super::entry::{EngineRef, begin};
 use crate::engine::claim::{CanReconcile, Claimed, Claimer};
 use crate::engine::{Attempt, Call};
 use crate::error::Error;
+use crate::metrics::CallOutcome;
 use crate::record::Record;
 use crate::store::Resolution;
 
@@ -61,7 +62,10 @@ pub(crate) async fn enter_reconciling<T, E>(
 ) -> Result<Entered<T, E>, Result<T, E>> {
     let codecs = Codecs { values, errors };
     let (mut claimer, context) = begin(engine, call, codecs, CanReconcile(true))?;
-    let claimed = claimer.claim().instrument(context.span.clone()).await;
+    let claimed = claimer
+        .claim()
+        .instrument(context.report.span.clone())
+        .await;
     entered(claimed, claimer, context)
 }
 
@@ -75,7 +79,7 @@ fn entered<T, E>(
         Ok(Claimed::Run(attempt, leader)) => {
             Ok(Entered::Run(Running::new(attempt, leader, context)))
         }
-        Ok(Claimed::Replay(ended, waited)) => Err(context.replay(&ended, waited.into())),
+        Ok(Claimed::Replay(ended, waited)) => Err(context.replay(&ended, waited)),
         Ok(Claimed::NeedsReconcile(crashed)) => Ok(Entered::Reconcile(ReconcileRequest {
             claimer,
             crashed,
@@ -100,11 +104,11 @@ impl<T, E> ReconcileRequest<T, E> {
         mut self,
         answer: Result<Reconciled<T>, E>,
     ) -> Result<Entered<T, E>, Result<T, E>> {
-        let span = self.context.span.clone();
+        let span = self.context.report.span.clone();
         let claimed = match answer {
             Ok(answer) => Box::pin(self.act(answer)).instrument(span).await,
             Err(error) => {
-                span.record("outcome", "interrupted");
+                self.context.report.end(CallOutcome::Refused);
                 return Err(Err(error));
             }
         };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::error::StoreError;
+use crate::metrics::{CacheAction, Raised, sink};
 use crate::mutex::lock;
 
 /// Pause before one caller tries again.
@@ -15,12 +16,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// at a time; the first success closes it. It reports only changes.
 #[derive(Debug)]
 pub(super) struct Breaker {
-    /// Name of the guarded action, for log events.
-    what: &'static str,
+    /// The guarded action, for log events and metrics.
+    action: CacheAction,
     state: Mutex<State>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum State {
     Closed,
     Open {
@@ -28,19 +29,21 @@ enum State {
         until: Instant,
         /// True while a caller is trying.
         tried: bool,
+        /// Counts the breaker as open, in the metrics, until it closes or its cache is dropped.
+        counted: Raised,
     },
 }
 
 impl Breaker {
-    pub(super) fn new(what: &'static str) -> Arc<Self> {
+    pub(super) fn new(action: CacheAction) -> Arc<Self> {
         Arc::new(Self {
-            what,
+            action,
             state: Mutex::new(State::Closed),
         })
     }
 
     pub(super) fn is_open(&self) -> bool {
-        *self.lock() != State::Closed
+        !matches!(*self.lock(), State::Closed)
     }
 
     /// Returns a permit to try. If the breaker is open, returns `None`, and the caller has to do without.
@@ -48,7 +51,7 @@ impl Breaker {
         let mut state = self.lock();
         let probe = match &mut *state {
             State::Closed => false,
-            State::Open { until, tried } => {
+            State::Open { until, tried, .. } => {
                 if *tried || Instant::now() < *until {
                     return None;
                 }
@@ -93,7 +96,7 @@ impl Permit {
             *self.breaker.lock() = State::Closed;
             tracing::info!(
                 target: "idem",
-                what = self.breaker.what,
+                what = self.breaker.action.as_str(),
                 "the cache in redis answers again",
             );
         }
@@ -102,18 +105,23 @@ impl Permit {
     pub(super) fn failed(mut self, error: &StoreError) {
         let probe = std::mem::take(&mut self.probe);
         let mut state = self.breaker.lock();
-        let was_closed = *state == State::Closed;
+        let was_closed = matches!(*state, State::Closed);
         if was_closed || probe {
+            let counted = match std::mem::replace(&mut *state, State::Closed) {
+                State::Open { counted, .. } => counted,
+                State::Closed => sink::open_circuit(self.breaker.action),
+            };
             *state = State::Open {
                 until: Instant::now() + PAUSE,
                 tried: false,
+                counted,
             };
         }
         drop(state);
         if was_closed {
             tracing::warn!(
                 target: "idem",
-                what = self.breaker.what,
+                what = self.breaker.action.as_str(),
                 %error,
                 "the cache in redis fails, going on without it until it answers again",
             );
@@ -143,7 +151,7 @@ mod tests {
     }
 
     fn open() -> Arc<Breaker> {
-        let breaker = Breaker::new("testing");
+        let breaker = Breaker::new(CacheAction::Reading);
         breaker.admit().unwrap().failed(&error());
         assert!(breaker.is_open());
         breaker
@@ -175,7 +183,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_was_under_way_when_it_opened_decides_nothing() {
-        let breaker = Breaker::new("testing");
+        let breaker = Breaker::new(CacheAction::Reading);
         let (first, late, lucky) = (breaker.admit(), breaker.admit(), breaker.admit());
         first.unwrap().failed(&error());
         advance(PAUSE).await;

@@ -16,6 +16,7 @@ use super::breaker::{Breaker, Permit};
 use super::wire::{self, Freshness};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{RecordId, hex};
+use crate::metrics::CacheAction;
 use crate::record::{FencingToken, Record, Timestamp};
 use crate::store::redis::RedisConnection;
 use crate::store::redis::scripts::{LoadableScript, ScriptCall};
@@ -81,8 +82,8 @@ impl RedisCache {
             // The key contains the version of the format, so that builds with different formats do not share values.
             prefix: format!("{name}:record/2:").into(),
             timeout: TIMEOUT,
-            reading: Breaker::new("reading"),
-            writing: Breaker::new("writing"),
+            reading: Breaker::new(CacheAction::Reading),
+            writing: Breaker::new(CacheAction::Writing),
             put_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_PUTS)),
             tombstone_permits: Arc::new(Semaphore::new(MAX_PENDING_TOMBSTONES)),
         }

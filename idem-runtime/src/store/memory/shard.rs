@@ -7,7 +7,8 @@ use crate::key::RecordId;
 use crate::record::{FencingToken, Observation, Owner, Payload, Record, State, Timestamp};
 use crate::store::transitions::{self, Purge};
 use crate::store::{
-    ClaimOutcome, ClaimRequest, FencedWrite, Granted, Purged, Resolution, Resolved, SavedStep,
+    AttemptLog, Attempts, ClaimOutcome, ClaimRequest, FencedWrite, Granted, Purged, Resolution,
+    Resolved, SavedStep,
 };
 
 use super::hasher::BuildIdHasher;
@@ -29,6 +30,8 @@ struct Slot {
     record: Box<Record>,
     /// Due time of the record's queue entry; never later than the record may expire.
     queued: Option<Timestamp>,
+    /// Attempts of this generation.
+    log: AttemptLog,
     /// Saved steps of this generation of the record, by name.
     steps: BTreeMap<Box<str>, Payload>,
 }
@@ -55,6 +58,13 @@ impl Shard {
         self.slots.get_mut(id)?.at(now)
     }
 
+    /// Returns the record with its attempts, unless it has expired.
+    pub(super) fn attempts(&mut self, id: &RecordId, now: Timestamp) -> Option<Attempts> {
+        let slot = self.slots.get_mut(id)?;
+        let record = slot.at(now)?.clone();
+        Some(slot.log.attempts(record))
+    }
+
     /// Returns all records that have not expired, in no order.
     pub(super) fn all(&mut self, now: Timestamp) -> impl Iterator<Item = &Record> {
         let live = self.slots.values_mut().filter_map(move |slot| slot.at(now));
@@ -68,14 +78,20 @@ impl Shard {
         now: Timestamp,
     ) -> Option<ClaimOutcome> {
         let slot = self.slots.get_mut(&claim.id)?;
-        let previous = slot.record.fencing_token;
+        let before = slot.record.observation();
         let outcome = match slot.at(now) {
             None => {
-                *slot.record = transitions::begin(claim, Some(previous), now);
+                *slot.record = transitions::begin(claim, Some(before.fencing_token), now);
+                slot.log = AttemptLog::begin(claim.owner_label.as_ref());
                 slot.steps.clear();
                 ClaimOutcome::Granted(Granted::on(&slot.record))
             }
-            Some(record) => transitions::claim(record, claim),
+            Some(record) => {
+                let outcome = transitions::claim(record, claim);
+                slot.log
+                    .follow(&before, &slot.record, claim.owner_label.as_ref());
+                outcome
+            }
         };
         if let ClaimOutcome::Granted(_) = outcome {
             enqueue(&mut self.queue, slot);
@@ -90,6 +106,7 @@ impl Shard {
         let mut slot = Slot {
             record,
             queued: None,
+            log: AttemptLog::begin(claim.owner_label.as_ref()),
             steps: BTreeMap::new(),
         };
         enqueue_new(&mut self.queue, &mut slot);
@@ -105,7 +122,10 @@ impl Shard {
         now: Timestamp,
     ) -> Option<ClaimOutcome> {
         let slot = self.slots.get_mut(&claim.id)?;
+        let before = slot.record.observation();
         let outcome = transitions::take_over(slot.at(now)?, observed, claim);
+        slot.log
+            .follow(&before, &slot.record, claim.owner_label.as_ref());
         if let ClaimOutcome::Granted(_) = outcome {
             enqueue(&mut self.queue, slot);
         }
@@ -122,8 +142,10 @@ impl Shard {
         let Some(slot) = self.slots.get_mut(&owner.id) else {
             return FencedWrite::Fenced;
         };
+        let before = slot.record.observation();
         let written = slot.at(now).map_or(FencedWrite::Fenced, transition);
         if written == FencedWrite::Applied {
+            slot.log.follow(&before, &slot.record, None);
             enqueue(&mut self.queue, slot);
         }
         written
@@ -184,6 +206,7 @@ impl Shard {
             self.slots.remove(&observed.id);
             self.drop_stale_entries();
         } else {
+            slot.log.follow(observed, &slot.record, None);
             enqueue(&mut self.queue, slot);
         }
         Resolved::Done

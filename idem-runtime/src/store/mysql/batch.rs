@@ -12,7 +12,7 @@ use super::claiming::{Executor as _, InsertResult, insert_result};
 use super::connections::Executed;
 use super::errors::{DUPLICATE, LOCKED, number};
 use crate::key::hex;
-use crate::record::{Outcome, Owner};
+use crate::record::{Outcome, Owner, OwnerLabel};
 use crate::store::sql::{self, Backend as _, BatchExecutor, Pending, Query, Readable as _};
 use crate::store::{ClaimRequest, FencedWrite};
 
@@ -131,6 +131,7 @@ fn of_claim(claim: &ClaimRequest) -> Value {
         sql::span(claim.lease),
         sql::span(claim.retention),
         claim.on_crash.as_str(),
+        claim.owner_label.as_ref().map(OwnerLabel::as_str),
     ])
 }
 

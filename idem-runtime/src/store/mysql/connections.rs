@@ -51,7 +51,16 @@ pub(super) async fn run_on(
     connection: &mut MySqlConnection,
     query: &Query<'_>,
 ) -> Result<Executed, sqlx::Error> {
-    answer_of(connection, query.build::<MySql>()).await
+    run_owned_on(connection, query.build::<MySql>()).await
+}
+
+/// Runs a statement that borrows nothing on a connection in a transaction that the store opened. If the future is dropped,
+/// the connection is closed.
+pub(super) async fn run_owned_on(
+    connection: &mut MySqlConnection,
+    query: sqlx::query::Query<'static, MySql, MySqlArguments>,
+) -> Result<Executed, sqlx::Error> {
+    answer_of(connection, query).await
 }
 
 /// Runs a statement on the caller's connection.

@@ -31,6 +31,7 @@ pub(super) fn is_undone(error: &sqlx::Error) -> bool {
 
 pub(in crate::store) const DUPLICATE: u16 = 1062;
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
+pub(super) const DUPLICATE_COLUMN: u16 = 1060;
 /// A transaction is open, so its properties cannot be changed.
 pub(super) const TX_IN_PROGRESS: u16 = 1568;
 /// Answers to a statement that does not wait for a lock: of MySQL, and of MariaDB.

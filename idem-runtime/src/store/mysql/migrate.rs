@@ -7,13 +7,18 @@ use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool, SqlSafeStr as _};
 use super::errors::{self, error};
 use super::statements::DIALECT;
 use crate::error::{StoreError, StoreErrorKind};
+use crate::store::operator::MigrationPlan;
 use crate::store::sql::{self, Migrations, Readable as _, Table, declare_statements};
 
 /// Migrations of the tables of records. MySQL commits each statement that defines an object on its own. Each statement
 /// must therefore be repeatable, in case of a crash half way.
 pub(super) const RECORDS: Migrations = Migrations {
     table: Table::DEFAULT,
-    versions: &[include_str!("../../../migrations/mysql/0001_records.sql")],
+    versions: &[
+        include_str!("../../../migrations/mysql/0001_records.sql"),
+        include_str!("../../../migrations/mysql/0002_attempts.sql"),
+        include_str!("../../../migrations/mysql/0003_audit.sql"),
+    ],
 };
 
 declare_statements! {
@@ -122,15 +127,15 @@ async fn apply(
 ) -> Result<(), StoreError> {
     for version in missing(connection, table, migrations).await? {
         let log = LogStatements::new(table);
-        let statements = migrations.versions[version].replace(
-            &format!("`{}", migrations.table),
-            table.quoted(DIALECT.quote, "").trim_end_matches('`'),
-        );
+        let statements = text(table, migrations, version);
         for statements in [log.create.text(), AssertSqlSafe(statements).into_sql_str()] {
-            sqlx::raw_sql(statements)
-                .execute(&mut *connection)
-                .await
-                .map_err(error)?;
+            match sqlx::raw_sql(statements).execute(&mut *connection).await {
+                // A process that crashed half way has added the columns.
+                Err(error) if errors::number(&error) == Some(errors::DUPLICATE_COLUMN) => {}
+                done => {
+                    done.map_err(error)?;
+                }
+            }
         }
         let enter = log.enter.query().number(version as i64 + 1);
         sqlx::raw_sql(enter.literal())
@@ -139,6 +144,35 @@ async fn apply(
             .map_err(error)?;
     }
     Ok(())
+}
+
+/// Text of the migration with this index, for this table.
+fn text(table: &Table, migrations: &Migrations, index: usize) -> String {
+    migrations.versions[index].replace(
+        &format!("`{}", migrations.table),
+        table.quoted(DIALECT.quote, "").trim_end_matches('`'),
+    )
+}
+
+/// Compares the applied versions with the known ones.
+pub(super) async fn plan(
+    pool: &MySqlPool,
+    table: &Table,
+    migrations: &'static Migrations,
+) -> Result<MigrationPlan, StoreError> {
+    let (pool, table) = (pool.clone(), table.clone());
+    sql::run_to_completion(async move {
+        let mut connection = pool.acquire().await.map_err(error)?;
+        let missing = missing(&mut connection, &table, migrations).await?;
+        sql::migration_plan(missing.start, missing.end, |index| {
+            let log = LogStatements::new(&table);
+            let enter = log.enter.query().number(index as i64 + 1).literal();
+            let statements = text(&table, migrations, index);
+            let create = log.create.as_str();
+            format!("{create};\n\n{statements}\n{};\n", enter.as_str())
+        })
+    })
+    .await
 }
 
 /// Indices of the versions that are not applied yet.

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, MySql};
 
 use super::errors::{error, retry_undone};
@@ -12,7 +13,7 @@ use super::{MySqlStore, connections, fencing_floor};
 use crate::error::StoreError;
 use crate::record::FencingToken;
 use crate::store::Purged;
-use crate::store::sql::{Backend as _, Readable as _, Statement};
+use crate::store::sql::{Backend as _, InTransaction, Readable as _, Statement};
 
 /// Maximum number of records that one statement of a purge changes, to keep its locks short.
 const BATCH: u32 = 512;
@@ -35,60 +36,133 @@ pub(super) async fn purge(store: &MySqlStore, limit: u32) -> Result<Purged, Stor
 }
 
 async fn purge_batch(store: &MySqlStore, limit: u32) -> Result<Purged, StoreError> {
-    let statements = &store.statements;
-    let query = statements.purge_due.query().number(i64::from(limit));
-    let rows = store.read(query).await?;
-    let mut highest = 0;
-    let mut due: [Vec<&[u8]>; 4] = Default::default();
-    for row in &rows {
-        let class = match row.text(2).map_err(error)? {
-            "abandoned" => 0,
-            "expired" => 1,
-            "interrupt" => 2,
-            _ => 3,
-        };
-        if class < 2 {
-            highest = highest.max(row.number(1).map_err(error)?);
-        }
-        due[class].push(row.bytes(0).map_err(error)?);
-    }
-    let [abandoned, expired, interrupt, requeue] = &due;
-    if !(abandoned.is_empty() && expired.is_empty()) {
-        fencing_floor::raise_above(store, FencingToken::from_number(highest)).await?;
-    }
-    let abandoned =
-        run_for_ids(store, &statements.purge_abandoned, Some(highest), abandoned).await?;
-    let expired = run_for_ids(store, &statements.purge_expired, Some(highest), expired).await?;
-    let interrupted = run_for_ids(store, &statements.purge_interrupt, None, interrupt).await?;
-    run_for_ids(store, &statements.purge_requeue, None, requeue).await?;
-    Ok(Purged {
-        removed: abandoned + expired,
-        abandoned,
-        interrupted,
-        more: rows.len() >= limit as usize,
-    })
+    let due = Due::read(store, limit).await?;
+    due.purge(&PurgeTarget::Pool(store)).await
 }
 
-/// Runs a statement with a list of ids, and returns the number of rows that it matched.
-async fn run_for_ids(
-    store: &MySqlStore,
-    statement: &Statement,
-    first: Option<i64>,
-    ids: &[&[u8]],
-) -> Result<u64, StoreError> {
-    if ids.is_empty() {
-        return Ok(0);
+/// Connection that runs the statements of a purge.
+enum PurgeTarget<'a, 'c> {
+    /// Each statement commits on its own.
+    Pool(&'a MySqlStore),
+    Transaction(&'a InTransaction<'c, MySqlStore, MySqlConnection>),
+}
+
+impl PurgeTarget<'_, '_> {
+    /// Changes the records with these ids, and returns the number of rows that the statement matched.
+    async fn run(
+        &self,
+        statement: &Statement,
+        first: Option<i64>,
+        ids: &[Vec<u8>],
+    ) -> Result<u64, StoreError> {
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        let list = vec!["?"; ids.len()].join(", ");
+        let text: Arc<str> = statement.as_str().replace("{ids}", &list).into();
+        let query = || {
+            // Lists have many lengths. If a statement for each length were cached, they would evict the prepared
+            // statements of claims.
+            let query = sqlx::query::<MySql>(AssertSqlSafe(Arc::clone(&text))).persistent(false);
+            let query = first.iter().fold(query, |query, it| query.bind(*it));
+            ids.iter().fold(query, |query, id| query.bind(id.clone()))
+        };
+        let executed = match self {
+            Self::Pool(store) => {
+                retry_undone(|| connections::run_owned(&store.pool, query())).await
+            }
+            Self::Transaction(on) => {
+                let mut connection = on.connection.lock().await;
+                connections::run_owned_on(&mut connection, query()).await
+            }
+        };
+        Ok(executed.map_err(error)?.done.rows_affected())
     }
-    let list = vec!["?"; ids.len()].join(", ");
-    let text: Arc<str> = statement.as_str().replace("{ids}", &list).into();
-    let run = || {
-        // Lists have many lengths. If a statement for each length were cached, they would evict the prepared
-        // statements of claims.
-        let query = sqlx::query::<MySql>(AssertSqlSafe(Arc::clone(&text))).persistent(false);
-        let query = first.iter().fold(query, |query, it| query.bind(*it));
-        let query = ids.iter().fold(query, |query, id| query.bind(id.to_vec()));
-        connections::run_owned(&store.pool, query)
-    };
-    let executed = retry_undone(run).await.map_err(error)?;
-    Ok(executed.done.rows_affected())
+
+    fn store(&self) -> &MySqlStore {
+        match self {
+            Self::Pool(store) => store,
+            Self::Transaction(on) => on.store,
+        }
+    }
+}
+
+impl MySqlStore {
+    /// Reads the records of a purge by hand, before its transaction begins: it would lock the fencing floor, for which
+    /// claims would wait.
+    pub(super) async fn due_for_purge(&self, limit: u32) -> Result<Due, StoreError> {
+        Due::read(self, limit.min(BATCH)).await
+    }
+
+    /// Purges one batch in a transaction.
+    pub(super) async fn purge_in(
+        on: &InTransaction<'_, Self, MySqlConnection>,
+        due: &Due,
+    ) -> Result<Purged, StoreError> {
+        due.purge(&PurgeTarget::Transaction(on)).await
+    }
+}
+
+/// Records that were due when they were read, by the change that they need. The fencing floor is above all that may be
+/// deleted.
+#[derive(Debug, Default)]
+pub(super) struct Due {
+    abandoned: Vec<Vec<u8>>,
+    expired: Vec<Vec<u8>>,
+    interrupt: Vec<Vec<u8>>,
+    requeue: Vec<Vec<u8>>,
+    /// Highest fencing token of the records to delete.
+    highest: i64,
+    more: bool,
+}
+
+impl Due {
+    async fn read(store: &MySqlStore, limit: u32) -> Result<Self, StoreError> {
+        let query = store.statements.purge_due.query().number(i64::from(limit));
+        let rows = store.read(query).await?;
+        let mut due = Self {
+            more: rows.len() >= limit as usize,
+            ..Self::default()
+        };
+        for row in &rows {
+            let (ids, is_deleted) = match row.text(2).map_err(error)? {
+                "abandoned" => (&mut due.abandoned, true),
+                "expired" => (&mut due.expired, true),
+                "interrupt" => (&mut due.interrupt, false),
+                _ => (&mut due.requeue, false),
+            };
+            ids.push(row.bytes(0).map_err(error)?.to_vec());
+            if is_deleted {
+                due.highest = due.highest.max(row.number(1).map_err(error)?);
+            }
+        }
+        if !(due.abandoned.is_empty() && due.expired.is_empty()) {
+            fencing_floor::raise_above(store, FencingToken::from_number(due.highest)).await?;
+        }
+        Ok(due)
+    }
+
+    /// Changes the records, each kind with one statement.
+    async fn purge(&self, target: &PurgeTarget<'_, '_>) -> Result<Purged, StoreError> {
+        let statements = &target.store().statements;
+        let highest = Some(self.highest);
+        let abandoned = target
+            .run(&statements.purge_abandoned, highest, &self.abandoned)
+            .await?;
+        let expired = target
+            .run(&statements.purge_expired, highest, &self.expired)
+            .await?;
+        let interrupted = target
+            .run(&statements.purge_interrupt, None, &self.interrupt)
+            .await?;
+        target
+            .run(&statements.purge_requeue, None, &self.requeue)
+            .await?;
+        Ok(Purged {
+            removed: abandoned + expired,
+            abandoned,
+            interrupted,
+            more: self.more,
+        })
+    }
 }

@@ -32,6 +32,16 @@ greatest
 -- part: null_safe_eq
 <=>
 
+-- part: history_with
+-- History with a line for the attempt that ends now. The assignment comes before those of the columns that it reads.
+RIGHT(
+    CONCAT(
+        COALESCE(history, ''), attempt, ' ', COALESCE(attempt_began_at, first_claimed_at), ' ', {now}, ' ', {it}, ' ',
+        COALESCE(owner, ''), '{newline}'
+    ),
+    {max_history}
+)
+
 -- part: lock
 FOR UPDATE
 
@@ -91,7 +101,7 @@ SELECT {record} FROM {records} WHERE id = ?1 FOR UPDATE NOWAIT
 INSERT INTO {records} ({inserted})
 SELECT
     ?1, ?2, ?3, ?4, ?5, 'running', ?6, last_insert_id({now}), 1,
-    {now} + ?7, ?8, ?9, {now}, {now} + ?7 + ?8
+    {now} + ?7, ?8, ?9, {now}, {now} + ?7 + ?8, ?10
 FROM {fencing_floor}
 WHERE one = 1 AND fencing_token < {now}
 LOCK IN SHARE MODE
@@ -102,7 +112,7 @@ LOCK IN SHARE MODE
 INSERT INTO {records} ({inserted})
 SELECT
     ?1, ?2, ?3, ?4, ?5, 'running', ?6, greatest({now}, coalesce(max(fencing_token) + 1, 0)), 1,
-    {now} + ?7, ?8, ?9, {now}, {now} + ?7 + ?8
+    {now} + ?7, ?8, ?9, {now}, {now} + ?7 + ?8, ?10
 FROM {fencing_floor}
 WHERE one = 1
 LOCK IN SHARE MODE
@@ -114,7 +124,7 @@ LOCK IN SHARE MODE
 {nowait} INSERT INTO {records} ({inserted})
 SELECT
     UNHEX(a.p_id), a.p_scope, a.p_operation, a.p_key, UNHEX(a.p_fingerprint), 'running', UNHEX(a.p_claim_id), {now}, 1,
-    {now} + a.p_lease, a.p_retention, a.p_on_crash, {now}, {now} + a.p_lease + a.p_retention
+    {now} + a.p_lease, a.p_retention, a.p_on_crash, {now}, {now} + a.p_lease + a.p_retention, a.p_owner
 FROM {fencing_floor} AS d JOIN JSON_TABLE(?1, '$[*]' COLUMNS (
     p_id CHAR(64) PATH '$[0]',
     p_scope MEDIUMTEXT CHARACTER SET utf8mb4 PATH '$[1]',
@@ -124,7 +134,8 @@ FROM {fencing_floor} AS d JOIN JSON_TABLE(?1, '$[*]' COLUMNS (
     p_claim_id CHAR(32) PATH '$[5]',
     p_lease BIGINT PATH '$[6]',
     p_retention BIGINT PATH '$[7]',
-    p_on_crash VARCHAR(16) PATH '$[8]'
+    p_on_crash VARCHAR(16) PATH '$[8]',
+    p_owner VARCHAR(120) CHARACTER SET utf8mb4 PATH '$[9]'
 )) AS a
 WHERE d.one = 1 AND d.fencing_token < {now}
 LOCK IN SHARE MODE
@@ -154,6 +165,13 @@ WHERE r.claim_id = UNHEX(a.p_claim_id) AND r.fencing_token = a.p_fencing_token
 -- compares. Or the claim finds its own claim id, from a try whose answer was lost. An assignment sees the results of
 -- earlier assignments: the columns that `expired` reads come last.
 UPDATE {records} SET
+    history = CASE WHEN {expired} THEN NULL ELSE history END,
+    attempt_began_at = CASE
+        WHEN {expired} THEN NULL
+        WHEN state = 'running' THEN attempt_began_at
+        ELSE {now}
+    END,
+    owner = ?10,
     fencing_token = CASE
         WHEN state = 'running' AND NOT ({expired}) THEN fencing_token
         ELSE {next_fencing_token}
@@ -183,6 +201,15 @@ WHERE id = ?1 AND (
 -- The owner may renew its lease or complete after the record was read as lapsed, and another caller may take over
 -- first. Each of these changes what was observed, and the condition compares all of it.
 UPDATE {records} SET
+    history = CASE
+        WHEN state = 'running' AND claim_id = ?6 THEN history
+        ELSE {history_with:(CASE state WHEN 'interrupted' THEN 'interrupted' ELSE 'lapsed' END)}
+    END,
+    attempt_began_at = CASE
+        WHEN state = 'running' AND claim_id = ?6 THEN attempt_began_at
+        ELSE {now}
+    END,
+    owner = ?11,
     fencing_token = CASE
         WHEN state = 'running' AND claim_id = ?6 THEN fencing_token
         ELSE {next_fencing_token}

@@ -19,6 +19,8 @@ sql::transactions!(lends MySqlStore, MySql, MySqlConnection);
 impl Backend for InTransaction<'_, MySqlStore, MySqlConnection> {
     type Row = MySqlRow;
 
+    const RECORD_COLUMNS: usize = MySqlStore::RECORD_COLUMNS;
+
     fn statements(&self) -> &sql::SharedStatements {
         &self.store.statements.shared
     }

@@ -4,10 +4,12 @@ use sqlx::Pool;
 
 use crate::error::StoreError;
 use crate::store::outbox::DEFAULT_TABLE;
-use crate::store::sql::{Dialect, Migrations, Query, Readable, Table, Template};
+use crate::store::sql::{
+    Cancellation, Dialect, Migrations, OpenTransaction, Query, Readable, Table, Template,
+};
 
 /// The operations of an outbox that differ between databases.
-pub(super) trait OutboxDialect: sqlx::Database<Row: Readable> {
+pub(super) trait OutboxDialect: sqlx::Database<Row: Readable> + Cancellation {
     const DIALECT: Dialect;
     /// File with the parts and statements of this dialect.
     const SQL: &'static str;
@@ -23,6 +25,7 @@ pub(super) trait OutboxDialect: sqlx::Database<Row: Readable> {
             .with_parts(include_str!("statements.sql"))
             .with_parts(Self::SQL)
             .with("messages", table.quoted(Self::DIALECT.quote, ""))
+            .with("message_audit", table.quoted(Self::DIALECT.quote, "_audit"))
     }
 
     /// Runs a statement and returns its rows. The statement is driven to its end even if one row is enough: the commit
@@ -38,7 +41,13 @@ pub(super) trait OutboxDialect: sqlx::Database<Row: Readable> {
         query: &Query<'_>,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// Creates the table or migrates it to the current version.
+    /// Runs statements in one transaction. If one of them matches no row, rolls back and returns false.
+    fn run_together(
+        pool: &Pool<Self>,
+        queries: &[Query<'_>],
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Creates the tables or migrates them to the current version.
     fn migrate(
         pool: &Pool<Self>,
         table: &Table,
@@ -73,7 +82,7 @@ macro_rules! on_pool {
 
 macro_rules! outbox_dialect {
     ($name:literal, $sql:literal, $database:ty, $module:ident, $retry:ident, $returns_rows:literal,
-     $one_writer:literal) => {
+     $one_writer:literal, $begin:expr) => {
         #[cfg(feature = $name)]
         impl OutboxDialect for $database {
             const DIALECT: Dialect = crate::store::$module::statements::DIALECT;
@@ -98,14 +107,42 @@ macro_rules! outbox_dialect {
                     .map_err(error)
             }
 
+            async fn run_together(
+                pool: &Pool<Self>,
+                queries: &[Query<'_>],
+            ) -> Result<bool, StoreError> {
+                use crate::store::$module::{error, $retry};
+                let begin = || $begin.map(sqlx::SqlStr::from_static);
+                let run = || async {
+                    let mut transaction = OpenTransaction::<Self>::begin(pool, begin()).await?;
+                    for query in queries {
+                        let done = query.build::<Self>().execute(&mut *transaction).await?;
+                        if done.rows_affected() == 0 {
+                            transaction.rollback().await?;
+                            return Ok(false);
+                        }
+                    }
+                    transaction.commit().await?;
+                    Ok(true)
+                };
+                $retry(run).await.map_err(error)
+            }
+
             async fn migrate(pool: &Pool<Self>, table: &Table) -> Result<(), StoreError> {
                 const MIGRATIONS: Migrations = Migrations {
                     table: DEFAULT_TABLE,
-                    versions: &[include_str!(concat!(
-                        "../../../migrations/",
-                        $name,
-                        "/outbox/0001_outbox.sql"
-                    ))],
+                    versions: &[
+                        include_str!(concat!(
+                            "../../../migrations/",
+                            $name,
+                            "/outbox/0001_outbox.sql"
+                        )),
+                        include_str!(concat!(
+                            "../../../migrations/",
+                            $name,
+                            "/outbox/0002_audit.sql"
+                        )),
+                    ],
                 };
                 crate::store::$module::migrate::run(pool, table, &MIGRATIONS).await
             }
@@ -120,7 +157,8 @@ outbox_dialect!(
     sqlite,
     retry_busy,
     true,
-    true
+    true,
+    Some("BEGIN IMMEDIATE")
 );
 outbox_dialect!(
     "postgres",
@@ -129,7 +167,8 @@ outbox_dialect!(
     postgres,
     retry_conflicts,
     true,
-    false
+    false,
+    None
 );
 outbox_dialect!(
     "mysql",
@@ -138,5 +177,6 @@ outbox_dialect!(
     mysql,
     retry_undone,
     false,
-    false
+    false,
+    None
 );

@@ -8,7 +8,9 @@ use async_trait::async_trait;
 
 use super::Polling;
 use crate::error::StoreError;
+use crate::key::Key;
 use crate::record::{ClaimId, Timestamp};
+use crate::store::ManualChange;
 
 /// Maximum number of messages that one transition claims, to keep its locks short.
 pub(crate) const BATCH: usize = 32;
@@ -52,6 +54,74 @@ pub(crate) struct StoredMessage {
 pub(crate) struct MessageLease {
     pub(crate) id: i64,
     pub(crate) claim_id: ClaimId,
+}
+
+/// Kind of a manual change of a parked message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MessageAction {
+    /// The message was made claimable again, with all the attempts of a new one.
+    Requeued,
+    /// The message was deleted.
+    Discarded,
+}
+
+impl MessageAction {
+    /// The action as it is stored.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Requeued => "requeued",
+            Self::Discarded => "discarded",
+        }
+    }
+
+    /// Reads an action as it is stored. None for any other word.
+    pub fn from_stored(word: &str) -> Option<Self> {
+        let mut all = [Self::Requeued, Self::Discarded].into_iter();
+        all.find(|action| action.as_str() == word)
+    }
+}
+
+/// Manual change of a parked message.
+#[derive(Debug)]
+pub(crate) struct MessageChange<'a> {
+    pub(crate) action: MessageAction,
+    pub(crate) key: &'a str,
+    /// Applies the change only to a message that was parked at this time.
+    pub(crate) parked_at: Option<Timestamp>,
+    pub(crate) by: &'a ManualChange,
+}
+
+/// Entry of the audit of an outbox: one manual change of a message. The payload is not part of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessageEntry {
+    /// Time of the change, by the database's clock.
+    pub at: Timestamp,
+    /// Who made the change, and why.
+    pub change: ManualChange,
+    /// The change.
+    pub action: MessageAction,
+    /// Key of the message.
+    pub key: Key,
+    /// The topic for which the message was enqueued.
+    pub topic: String,
+    /// Ordering key, if the message had one.
+    pub ordering_key: Option<String>,
+    /// Number of attempts to deliver the message, before the change.
+    pub attempts: u32,
+    /// Time of enqueuing, by the database's clock.
+    pub enqueued_at: Timestamp,
+}
+
+/// Selection of entries in the audit of an outbox. The default selects all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MessageAuditFilter {
+    /// Selects only entries on messages with exactly this key.
+    pub key: Option<String>,
+    /// Selects only entries by exactly this actor.
+    pub actor: Option<String>,
+    /// Selects only entries that are at most this old, by the database's clock.
+    pub within: Option<Duration>,
 }
 
 /// Counts of the messages in a table.
@@ -128,11 +198,17 @@ pub(crate) trait Messages: Debug + Send + Sync {
     /// Returns up to `limit` parked messages after the one with this id, in the order of enqueuing.
     async fn parked(&self, after: i64, limit: u32) -> Result<Vec<StoredMessage>, StoreError>;
 
-    /// Makes a parked message claimable again, with all the attempts of a new one.
-    async fn requeue(&self, key: &str) -> Result<bool, StoreError>;
+    /// Changes a parked message by hand, and writes who did it and why in the same transaction. Returns false, and writes
+    /// nothing, if no message is parked like that.
+    async fn change_by_hand(&self, change: &MessageChange<'_>) -> Result<bool, StoreError>;
 
-    /// Deletes a parked message.
-    async fn discard(&self, key: &str) -> Result<bool, StoreError>;
+    /// Returns up to `limit` matching entries before this number, the newest first, with their numbers.
+    async fn audit(
+        &self,
+        filter: &MessageAuditFilter,
+        before: i64,
+        limit: u32,
+    ) -> Result<Vec<(i64, MessageEntry)>, StoreError>;
 
     /// Deletes up to `limit` delivered messages whose retention is over.
     async fn purge(&self, limit: u32) -> Result<u64, StoreError>;

@@ -20,6 +20,8 @@ declare_statements! {
         parked,
         requeue,
         discard,
+        write_entry,
+        audit,
         count,
         /// Claims those messages of a batch of ids that were not claimed since they were read.
         take,

@@ -103,13 +103,34 @@ SELECT attempt FROM {messages} WHERE id = ?1
 SELECT {columns} FROM {messages} WHERE parked_at IS NOT NULL AND id > ?1 ORDER BY id LIMIT ?2
 
 -- name: requeue
--- Another operator may have requeued the message, and a relay may have claimed it since: it is no longer parked.
+-- Another operator may have requeued the message, and a relay may have claimed it since: it is no longer parked, or was
+-- parked again later, which the time shows.
 UPDATE {messages} SET state = 'waiting', due_at = {now}, attempt = 0, parked_at = NULL
-WHERE message_key = ?1 AND state = 'parked'
+WHERE message_key = ?1 AND state = 'parked' AND (?2 IS NULL OR parked_at = ?2)
 
 -- name: discard
 -- As above.
-DELETE FROM {messages} WHERE message_key = ?1 AND state = 'parked'
+DELETE FROM {messages} WHERE message_key = ?1 AND state = 'parked' AND (?2 IS NULL OR parked_at = ?2)
+
+-- name: write_entry
+-- The change follows in the same transaction, with the same condition. Another operator must not change the message in
+-- between: the entry would tell of a message that nobody changed. The row therefore stays locked.
+INSERT INTO {message_audit} (
+    made_at, actor, reason, action, message_key, topic, ordering_key, attempt, enqueued_at
+)
+SELECT {now}, ?3, ?4, ?5, message_key, topic, ordering_key, attempt, enqueued_at
+FROM {messages}
+WHERE message_key = ?1 AND state = 'parked' AND (?2 IS NULL OR parked_at = ?2) {lock}
+
+-- name: audit
+-- Entries never change, and new ones have higher numbers than those on any page.
+SELECT entry, made_at, actor, reason, action, message_key, topic, ordering_key, attempt, enqueued_at
+FROM {message_audit}
+WHERE entry < ?1
+    AND (?2 IS NULL OR message_key = ?2 AND length(message_key) = length(?2))
+    AND (?3 IS NULL OR actor = ?3 AND length(actor) = length(?3))
+    AND (?4 IS NULL OR {now} - made_at <= ?4)
+ORDER BY entry DESC LIMIT ?5
 
 -- name: count
 -- One statement, so that a message that is parked meanwhile is counted once. Each count reads one index.

@@ -7,7 +7,7 @@ use tokio::sync::oneshot::Sender;
 use super::statements::POSITION;
 use super::{ClaimRow, PostgresStore, error, read_claim_row, retry_conflicts};
 use crate::error::StoreError;
-use crate::record::{Outcome, Owner};
+use crate::record::{Outcome, Owner, OwnerLabel};
 use crate::store::sql::{self, BatchExecutor, Pending, Readable};
 use crate::store::{ClaimRequest, FencedWrite};
 
@@ -37,6 +37,9 @@ impl BatchExecutor for ClaimBatch {
         let leases: Vec<_> = each().map(|it| sql::span(it.lease)).collect();
         let retentions: Vec<_> = each().map(|it| sql::span(it.retention)).collect();
         let on_crash: Vec<_> = each().map(|it| it.on_crash.as_str()).collect();
+        let owners: Vec<_> = each()
+            .map(|it| it.owner_label.as_ref().map(OwnerLabel::as_str))
+            .collect();
         let rows = rows(&self.0.pool, || {
             sqlx::query(self.0.statements.claim_all.text())
                 .bind(&ids)
@@ -48,6 +51,7 @@ impl BatchExecutor for ClaimBatch {
                 .bind(&leases)
                 .bind(&retentions)
                 .bind(&on_crash)
+                .bind(&owners)
         });
         let Ok(rows) = rows.await else { return };
         respond(batch, &rows, POSITION, |row, claim| {

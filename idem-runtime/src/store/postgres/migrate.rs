@@ -7,14 +7,17 @@ use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres};
 use super::statements::DIALECT;
 use super::{error, retry_conflicts};
 use crate::error::{StoreError, StoreErrorKind};
+use crate::store::operator::MigrationPlan;
 use crate::store::sql::{self, Migrations, Readable as _, Table, declare_statements};
 
 /// Migrations of the tables of records.
 pub(super) const RECORDS: Migrations = Migrations {
     table: Table::DEFAULT,
-    versions: &[include_str!(
-        "../../../migrations/postgres/0001_records.sql"
-    )],
+    versions: &[
+        include_str!("../../../migrations/postgres/0001_records.sql"),
+        include_str!("../../../migrations/postgres/0002_attempts.sql"),
+        include_str!("../../../migrations/postgres/0003_audit.sql"),
+    ],
 };
 
 declare_statements! {
@@ -51,6 +54,45 @@ pub(in crate::store) async fn run(
 }
 
 async fn migrate(pool: &PgPool, table: &Table, migrations: &Migrations) -> Result<(), StoreError> {
+    let applied = applied_or_none(pool, table).await?;
+    for version in sql::missing(applied, migrations.versions.len())? {
+        retry_conflicts(|| apply(pool, table, migrations, version))
+            .await
+            .map_err(error)?;
+    }
+    Ok(())
+}
+
+/// Compares the applied versions with the known ones.
+pub(super) async fn plan(
+    pool: &PgPool,
+    table: &Table,
+    migrations: &Migrations,
+) -> Result<MigrationPlan, StoreError> {
+    let applied = applied_or_none(pool, table).await?;
+    sql::migration_plan(applied, migrations.versions.len(), |index| {
+        let log = LogStatements::new(table);
+        let enter = log.enter.as_str().replace("$1", &(index + 1).to_string());
+        // Without the last clause, the transaction fails if the version was applied meanwhile.
+        let enter = enter.trim_end_matches(" ON CONFLICT (version) DO NOTHING");
+        let create = log.create.as_str();
+        let path = match &table.schema {
+            Some(schema) => format!("SET LOCAL search_path TO \"{schema}\";\n"),
+            None => String::new(),
+        };
+        let statements = migrations.versions[index].replace(migrations.table, &table.name);
+        format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED;\nSELECT pg_advisory_xact_lock({LOCK});\n{path}{create};\n\
+             {enter};\n\n{statements}\nCOMMIT;\n"
+        )
+    })
+}
+
+/// Number of applied versions; zero without tables.
+///
+/// # Errors
+/// If the schema does not exist.
+async fn applied_or_none(pool: &PgPool, table: &Table) -> Result<usize, StoreError> {
     if let Some(schema) = &table.schema {
         let exists = retry_conflicts(|| {
             sqlx::query_scalar::<_, i64>("SELECT count(*) FROM pg_namespace WHERE nspname = $1")
@@ -66,17 +108,10 @@ async fn migrate(pool: &PgPool, table: &Table, migrations: &Migrations) -> Resul
             ));
         }
     }
-    let applied = match applied(pool, table).await {
-        Ok(applied) => applied,
-        Err(error) if error.kind() == StoreErrorKind::Schema => 0,
-        Err(error) => return Err(error),
-    };
-    for version in sql::missing(applied, migrations.versions.len())? {
-        retry_conflicts(|| apply(pool, table, migrations, version))
-            .await
-            .map_err(error)?;
+    match applied(pool, table).await {
+        Err(error) if error.kind() == StoreErrorKind::Schema => Ok(0),
+        applied => applied,
     }
-    Ok(())
 }
 
 async fn applied(pool: &PgPool, table: &Table) -> Result<usize, StoreError> {

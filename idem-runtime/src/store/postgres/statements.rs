@@ -51,7 +51,7 @@ impl PostgresStatements {
     pub(super) fn new(table: Table) -> Self {
         let template = DIALECT
             .template_of_records(&table)
-            .with("claim_function", table.quoted(DIALECT.quote, "_claim"))
+            .with("claim_function", table.quoted(DIALECT.quote, "_begin"))
             .with("lost_race", LOST_RACE.to_string())
             .with("locked", LOCKED.to_string())
             .with("id_mismatch", ID_MISMATCH.to_string());

@@ -22,6 +22,14 @@ greatest
 -- part: null_safe_eq
 IS NOT DISTINCT FROM
 
+-- part: history_with
+-- History with a line for the attempt that ends now.
+right(
+    coalesce(history, '') || attempt || ' ' || coalesce(attempt_began_at, first_claimed_at) || ' ' || {now} || ' '
+    || {it} || ' ' || coalesce(owner, '') || '{newline}',
+    {max_history}
+)
+
 -- part: lock
 FOR UPDATE
 
@@ -48,7 +56,7 @@ s.name
 
 -- part: insert
 -- Returns the fencing token, or the number of a lost race.
-{claim_function}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+{claim_function}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
 
 -- part: is_of_another
 -- The record has another scope, operation or key. Null if there is no record.
@@ -86,16 +94,16 @@ WITH requests AS (
     SELECT a.*
     FROM {limited_wait}, unnest(
         ?1::bytea[], ?2::text[], ?3::text[], ?4::text[], ?5::bytea[],
-        ?6::bytea[], ?7::bigint[], ?8::bigint[], ?9::text[]
+        ?6::bytea[], ?7::bigint[], ?8::bigint[], ?9::text[], ?10::text[]
     ) WITH ORDINALITY AS a (
-        id, scope, operation, idempotency_key, fingerprint, claim_id, lease, retention, on_crash, place
+        id, scope, operation, idempotency_key, fingerprint, claim_id, lease, retention, on_crash, owner, place
     )
 ), inserted AS (
     INSERT INTO {records} ({inserted})
     SELECT
         a.id, a.scope, a.operation, a.idempotency_key, a.fingerprint, 'running', a.claim_id,
         greatest({now}, coalesce((SELECT fencing_token + 1 FROM {fencing_floor}), 0)), 1,
-        {now} + a.lease, a.retention, a.on_crash, {now}, {now} + a.lease + a.retention
+        {now} + a.lease, a.retention, a.on_crash, {now}, {now} + a.lease + a.retention, a.owner
     FROM requests AS a
     WHERE NOT EXISTS (SELECT FROM {records} AS r WHERE r.id = a.id)
     ON CONFLICT (id) DO NOTHING
@@ -135,7 +143,7 @@ SELECT {content}, {now},
     CASE
         WHEN {is_of_another} THEN {id_mismatch}::bigint
         WHEN r.state IN ('completed', 'failed', 'unrecorded') AND NOT ({expired:r.}) THEN NULL
-        WHEN NOT pg_try_advisory_xact_lock(?10 # '{records}'::regclass::oid::bigint) THEN {locked}::bigint
+        WHEN NOT pg_try_advisory_xact_lock(?11 # '{records}'::regclass::oid::bigint) THEN {locked}::bigint
         WHEN r.id IS NULL THEN {insert}
     END
 FROM (SELECT) AS one LEFT JOIN {records} AS r ON r.id = ?1
@@ -144,6 +152,13 @@ FROM (SELECT) AS one LEFT JOIN {records} AS r ON r.id = ?1
 -- Several callers may have read that the record is released or has expired. The first locks the row; for the others the
 -- server checks the condition again on the updated row.
 UPDATE {records} AS r SET
+    history = CASE WHEN {expired:r.} THEN NULL ELSE r.history END,
+    attempt_began_at = CASE
+        WHEN {expired:r.} THEN NULL
+        WHEN r.state = 'running' THEN r.attempt_began_at
+        ELSE {now}
+    END,
+    owner = ?10,
     fencing_token = CASE
         WHEN r.state = 'running' AND NOT ({expired:r.}) THEN r.fencing_token
         ELSE {next_fencing_token:r.}
@@ -175,6 +190,15 @@ RETURNING {granted}
 -- first. Each of these changes what was observed. The condition compares all of it, and is checked again for a caller
 -- that waited for the row.
 UPDATE {records} AS r SET
+    history = CASE
+        WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.history
+        ELSE {history_with:(CASE state WHEN 'interrupted' THEN 'interrupted' ELSE 'lapsed' END)}
+    END,
+    attempt_began_at = CASE
+        WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.attempt_began_at
+        ELSE {now}
+    END,
+    owner = ?11,
     state = 'running',
     claim_id = ?6,
     lease_until = {now} + ?8,

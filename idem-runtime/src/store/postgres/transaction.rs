@@ -1,4 +1,6 @@
-//! Claims in a transaction that stays open while a body runs.
+//! Claims in a transaction that stays open while a body runs, and purges in a transaction.
+
+use std::future::{Ready, ready};
 
 use sqlx::Postgres;
 use sqlx::postgres::{PgConnection, PgRow};
@@ -8,9 +10,25 @@ use super::{ClaimRow, PostgresStore, error, existing, id_mismatch, read_claim_ro
 use crate::error::StoreError;
 use crate::record::{Observation, Outcome, Owner};
 use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query, Returning};
-use crate::store::{ClaimInTransaction, ClaimRequest, FencedWrite, TransactionalStore};
+use crate::store::{ClaimInTransaction, ClaimRequest, FencedWrite, Purged, TransactionalStore};
 
 sql::transactions!(PostgresStore, Postgres, PgConnection, PgRow);
+
+impl PostgresStore {
+    /// Number of records that a purge by hand examines: nothing is read before its transaction begins.
+    pub(super) fn due_for_purge(&self, limit: u32) -> Ready<Result<u32, StoreError>> {
+        ready(Ok(limit))
+    }
+
+    /// Purges one batch in a transaction.
+    pub(super) async fn purge_in(
+        on: &InTransaction<'_, Self, PgConnection>,
+        limit: &u32,
+    ) -> Result<Purged, StoreError> {
+        let PostgresStatements { purge, requeue, .. } = &*on.store.statements;
+        sql::purge(on, purge, requeue, *limit).await
+    }
+}
 
 impl Returning for InTransaction<'_, PostgresStore, PgConnection> {
     async fn write_returning(&self, query: Query<'_>) -> Result<Vec<PgRow>, StoreError> {

@@ -5,10 +5,10 @@ use redis::Value;
 use super::errors::{corrupt, unreadable};
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::{Payload, Record, Timestamp};
+use crate::record::{OwnerLabel, Payload, Record, Timestamp};
 use crate::store::encoding::read_request;
 use crate::store::status::{Status, number};
-use crate::store::{ClaimOutcome, ClaimRequest, SavedStep};
+use crate::store::{AttemptLog, Attempts, ClaimOutcome, ClaimRequest, SavedStep};
 
 /// Decodes the answer to a claim.
 pub(super) fn claim_outcome(
@@ -30,6 +30,31 @@ pub(super) fn record_if_any(id: &RecordId, answer: Value) -> Result<Option<Recor
         Value::Nil => Ok(None),
         existing => record(id, None, existing).map(Some),
     }
+}
+
+/// Decodes the record with its attempts, if there is one: the record, the label of the owner, the begin of the attempt, and
+/// the history.
+pub(super) fn attempts(id: &RecordId, answer: Value) -> Result<Option<Attempts>, StoreError> {
+    if matches!(answer, Value::Nil) {
+        return Ok(None);
+    }
+    let mut fields = Fields::of(answer)?;
+    let record = record(id, None, fields.0.next().unwrap_or(Value::Nil))?;
+    // A history that was cut in the middle of a character begins with a part of a line, which is not read.
+    let mut text = || {
+        let bytes = fields.next();
+        bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let owner = text()
+        .filter(|owner| !owner.is_empty())
+        .map(|owner| OwnerLabel::new(owner).map_err(|_| corrupt("owner")))
+        .transpose()?;
+    let began_at = text()
+        .map(|began| number(&began).ok_or_else(|| corrupt("began")))
+        .transpose()?;
+    let began_at = began_at.map(Timestamp::from_micros);
+    let log = AttemptLog::from_parts(owner, began_at, text().unwrap_or_default());
+    Ok(Some(log.attempts(record)))
 }
 
 /// Decodes the saved steps, which are pairs of field and content. Returns `None` if the caller does not own the record.
@@ -64,6 +89,11 @@ pub(super) fn read_status(status: &[u8]) -> Result<Status, StoreError> {
     Status::read(line).map_err(|_| corrupt("status"))
 }
 
+/// Redis' time in microseconds. A time that no clock shows is the last one.
+pub(super) fn in_micros(seconds: i64, micros: i64) -> i64 {
+    seconds.saturating_mul(1_000_000).saturating_add(micros)
+}
+
 /// Decodes a record: the time in seconds and microseconds with the status; the request, which is absent if it equals
 /// that of the claim; the outcome.
 fn record(
@@ -78,7 +108,7 @@ fn record(
     let mut time = || number(parts.next()?);
     let read_at = time()
         .zip(time())
-        .map(|(seconds, micros)| seconds.saturating_mul(1_000_000).saturating_add(micros))
+        .map(|(seconds, micros)| in_micros(seconds, micros))
         .ok_or_else(unreadable)?;
     let status =
         Status::read(parts.next().ok_or_else(unreadable)?).map_err(|_| corrupt("status"))?;

@@ -32,7 +32,7 @@ impl RedisStore {
     }
 
     /// Returns the ids of all records, in order, including those that expired or were erased a moment ago.
-    async fn ids(&self) -> Result<Vec<RecordId>, StoreError> {
+    pub(super) async fn ids(&self) -> Result<Vec<RecordId>, StoreError> {
         let mut ids = Vec::new();
         for primary in self.connection.primaries(self.timeout).await? {
             let mut cursor = b"0".to_vec();
@@ -52,7 +52,7 @@ impl RedisStore {
     }
 
     /// Reads records concurrently, in the order of their ids.
-    async fn records(&self, ids: &[RecordId]) -> Result<Vec<Record>, StoreError> {
+    pub(super) async fn records(&self, ids: &[RecordId]) -> Result<Vec<Record>, StoreError> {
         let mut reading = JoinSet::new();
         for id in ids {
             let (store, id) = (self.clone(), *id);

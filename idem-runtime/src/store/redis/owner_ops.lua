@@ -43,8 +43,9 @@ elseif transition == 'complete' then
         write(record)
     end
 elseif transition == 'release' then
+    local history = ended_attempt(record, 'released')
     record.state, record.ended_at, record.claim_id = 'released', text(NOW), '-'
-    write(record)
+    write(record, 'history', history)
 elseif transition == 'interrupt' then
     record.state = 'interrupted'
     write(record)

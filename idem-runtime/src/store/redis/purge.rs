@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use redis::{Value, cmd};
 use tokio::task::JoinSet;
 
+use super::audit::PurgeNote;
 use super::connection::Primary;
 use super::decode::read_status;
 use super::scan::ScanBatch;
@@ -27,6 +28,16 @@ impl RedisStore {
     /// Scans some of the keys, from the position at which the last purge of this process stopped. Returns `more` until
     /// it has reached the end.
     pub(super) async fn purge_due(&self, limit: u32) -> Result<Purged, StoreError> {
+        self.purge_noted(limit, None).await
+    }
+
+    /// Purges like [`purge_due`](Self::purge_due), and writes the entry of a purge by hand before the first record is
+    /// changed.
+    pub(super) async fn purge_noted(
+        &self,
+        limit: u32,
+        mut note: Option<&mut PurgeNote<'_>>,
+    ) -> Result<Purged, StoreError> {
         let mut walk = WalkGuard::on(&self.walk);
         let mut purged = Purged::default();
         // The keys after the position at which the last purge stopped were not checked for a while.
@@ -45,6 +56,9 @@ impl RedisStore {
                 continue;
             }
             let left = walk.due.len().saturating_sub(rest.min(MAX_CONCURRENT));
+            if let Some(note) = &mut note {
+                note.begin(self).await?;
+            }
             // Removed from the list first: a record that cannot be purged would block all others.
             let ids = walk.due.split_off(left);
             self.purge_all(&ids, &mut purged).await?;

@@ -3,6 +3,9 @@
 -- status   state, when it ended or -, retention, on_crash, end of the lease, claim id or -, fencing token, attempt,
 --          time of the first claim: words between blanks, because reading many fields takes longer than reading one
 -- request  fingerprint, scope, operation, key, as in the claim
+-- owner    label of the owner of the current or last attempt, '' if unknown
+-- began    begin of that attempt; absent if it began with the first claim
+-- history  earlier attempts, one line each
 -- outcome  codec and payload, as in the completion
 -- step:…   saved steps
 --
@@ -117,6 +120,18 @@ local function write(record, ...)
         redis.call('PERSIST', KEY)
     end
     return status
+end
+
+-- Longest history of attempts, in bytes. What is over it is cut off at the front.
+local MAX_HISTORY = 8192
+
+-- Returns the history with a line for the attempt that ends now.
+local function ended_attempt(record, how)
+    local fields = redis.call('HMGET', KEY, 'owner', 'began', 'history')
+    local line = table.concat({
+        record.attempt, fields[2] or record.first_claimed_at, text(NOW), how, fields[1] or '',
+    }, ' ')
+    return string.sub((fields[3] or '') .. line .. '\n', -MAX_HISTORY)
 end
 
 -- Returns the fields that hold saved steps.

@@ -4,6 +4,7 @@ use redis::cmd;
 
 use super::RedisStore;
 use super::connection::Primary;
+use super::decode::in_micros;
 use super::errors::unreadable;
 use crate::error::StoreError;
 use crate::key::RecordId;
@@ -32,8 +33,12 @@ impl RedisStore {
         let (cursor, keys): (Vec<u8>, Vec<Vec<u8>>) =
             redis::from_redis_value(found).map_err(|_| unreadable())?;
         Ok(ScanBatch {
-            now: Timestamp::from_micros(seconds * 1_000_000 + micros),
+            now: Timestamp::from_micros(in_micros(seconds, micros)),
             ids: keys.iter().filter_map(|key| self.id_of_key(key)).collect(),
+            audits: keys
+                .iter()
+                .filter_map(|key| self.id_of_audit_key(key))
+                .collect(),
             cursor,
         })
     }
@@ -44,6 +49,8 @@ pub(super) struct ScanBatch {
     /// Time of the server before it was asked.
     pub(super) now: Timestamp,
     pub(super) ids: Vec<RecordId>,
+    /// Ids of records that have an audit, whether the records exist or not.
+    pub(super) audits: Vec<RecordId>,
     /// Position after this batch; `0` after the last one.
     pub(super) cursor: Vec<u8>,
 }

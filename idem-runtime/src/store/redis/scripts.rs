@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::{Arg, Cmd, Script, cmd};
 
 use crate::key::hex;
-use crate::record::{Observation, Outcome, Owner, micros};
+use crate::record::{Observation, Outcome, Owner, OwnerLabel, micros};
 use crate::store::{ClaimRequest, encoding};
 
 macro_rules! script {
@@ -32,7 +32,16 @@ script!(
 );
 script!(RESOLVE, "prelude.lua", "record.lua", "resolve.lua");
 script!(GET, "prelude_full.lua", "record.lua", "get.lua");
+script!(ATTEMPTS, "prelude.lua", "record.lua", "attempts.lua");
+script!(AUDIT, "audit.lua");
+script!(NOTE_PURGE, "note_purge.lua");
 script!(PURGE, "prelude.lua", "record.lua", "purge.lua");
+script!(
+    STEPS_OF_RECORD,
+    "prelude.lua",
+    "record.lua",
+    "steps_of_record.lua"
+);
 script!(SAVED_STEPS, "prelude.lua", "record.lua", "saved_steps.lua");
 
 /// Script that a server runs by the hash of its text.
@@ -68,6 +77,18 @@ impl ScriptCall {
         Self { script, by_hash }
     }
 
+    /// Call of a script that works on two keys of one slot.
+    pub(super) fn with_two_keys(script: &'static LoadableScript, keys: [&[u8]; 2]) -> Self {
+        let mut by_hash = Cmd::with_capacity(14, 512);
+        by_hash
+            .arg("EVALSHA")
+            .arg(script.script.get_hash())
+            .arg(2)
+            .arg(keys[0])
+            .arg(keys[1]);
+        Self { script, by_hash }
+    }
+
     pub(super) fn text(self, text: &str) -> Self {
         self.bytes(text.as_bytes())
     }
@@ -88,6 +109,7 @@ impl ScriptCall {
             .number(span(claim.retention))
             .text(claim.on_crash.as_str())
             .bytes(&encoding::request(&claim.fingerprint, &claim.identity))
+            .text(claim.owner_label.as_ref().map_or("", OwnerLabel::as_str))
     }
 
     pub(super) fn owner(self, owner: &Owner) -> Self {

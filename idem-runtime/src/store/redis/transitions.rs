@@ -11,13 +11,13 @@ use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{Observation, Outcome, Owner, Payload, Record};
 use crate::store::{
-    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution,
-    Resolved, SavedStep, StepStore, Store,
+    AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page,
+    PageRequest, Purged, Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
 impl RedisStore {
     /// Runs a script that only reads.
-    async fn read(&self, call: &ScriptCall) -> Result<Value, StoreError> {
+    pub(super) async fn read(&self, call: &ScriptCall) -> Result<Value, StoreError> {
         self.connection.run(call, self.timeout).await
     }
 
@@ -103,24 +103,7 @@ impl Store for RedisStore {
         observed: &Observation,
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
-        let key = self.key(&observed.id);
-        let name = match resolution {
-            Resolution::Complete(_) => "complete",
-            Resolution::Release => "release",
-            Resolution::Interrupt => "interrupt",
-            Resolution::Erase => "erase",
-        };
-        let mut call = ScriptCall::new(&scripts::RESOLVE, &key)
-            .text(name)
-            .observation(observed);
-        if let Resolution::Complete(outcome) = resolution {
-            call = call.outcome(outcome);
-        }
-        Ok(if decode::took_effect(&self.write(&call).await?)? {
-            Resolved::Done
-        } else {
-            Resolved::Stale
-        })
+        self.resolve_and_note(observed, resolution, None).await
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
@@ -136,8 +119,25 @@ impl Store for RedisStore {
         self.purge_due(limit).await
     }
 
+    fn audit(&self) -> Option<&dyn AuditStore> {
+        Some(self)
+    }
+
+    fn attempts(&self) -> Option<&dyn AttemptStore> {
+        Some(self)
+    }
+
     fn steps(&self) -> Option<&dyn StepStore> {
         Some(self)
+    }
+}
+
+#[async_trait]
+impl AttemptStore for RedisStore {
+    async fn attempts(&self, id: &RecordId) -> Result<Option<Attempts>, StoreError> {
+        let key = self.key(id);
+        let call = ScriptCall::new(&scripts::ATTEMPTS, &key);
+        decode::attempts(id, self.read(&call).await?)
     }
 }
 

@@ -8,7 +8,7 @@
 mod servers;
 
 use std::fmt;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
+use crate::metrics::sink;
 use crate::mutex::lock;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -85,18 +86,25 @@ impl<T: BatchExecutor> Batcher<T> {
 
     /// Runs a request: immediately if nothing else is in flight, otherwise in a batch.
     ///
+    /// The future of a request that runs on its own is boxed when it is needed. It is several kilobytes large, and each
+    /// of its three uses would otherwise have its place in the future of every request, which is moved and allocated.
+    ///
     /// # Cancel safety
     /// If the future is dropped, the request has run or not. The batch that contains it runs to its end.
-    pub(in crate::store) async fn submit<E>(
+    pub(in crate::store) async fn submit<E, F>(
         &self,
         executor: impl FnOnce() -> T,
         request: impl FnOnce() -> T::Request,
-        run_single: impl Future<Output = Result<T::Response, E>>,
-    ) -> Result<T::Response, E> {
+        run_single: impl FnOnce() -> F,
+    ) -> Result<T::Response, E>
+    where
+        F: Future<Output = Result<T::Response, E>>,
+    {
         if self.slots.available_permits() == self.slot_count
             && let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned()
         {
-            return self.run_in_slot(slot, run_single).await;
+            sink::batch(1);
+            return self.run_in_slot(slot, Box::pin(run_single())).await;
         }
         let (sender, response) = oneshot::channel();
         if self.enqueue((request(), sender)) {
@@ -106,8 +114,8 @@ impl<T: BatchExecutor> Batcher<T> {
             return Ok(response);
         }
         match self.acquire_slot().await {
-            Some(slot) => self.run_in_slot(slot, run_single).await,
-            None => run_single.await,
+            Some(slot) => self.run_in_slot(slot, Box::pin(run_single())).await,
+            None => Box::pin(run_single()).await,
         }
     }
 
@@ -154,14 +162,22 @@ impl<T: BatchExecutor> Batcher<T> {
             if batch.is_empty() {
                 continue;
             }
+            sink::batch(batch.len());
             let (batcher, executor) = (self.clone(), executor.clone());
-            tokio::spawn(async move { batcher.run_in_slot(slot, executor.run(batch)).await });
+            tokio::spawn(async move {
+                let work = Box::pin(executor.run(batch));
+                batcher.run_in_slot(slot, work).await;
+            });
         }
     }
 
     /// Runs work in a slot, and releases the slot early if other requests have waited too long for one.
-    async fn run_in_slot<A>(&self, slot: OwnedSemaphorePermit, work: impl Future<Output = A>) -> A {
-        match select(pin!(work), pin!(self.overdue.notified())).await {
+    async fn run_in_slot<A>(
+        &self,
+        slot: OwnedSemaphorePermit,
+        work: Pin<Box<impl Future<Output = A>>>,
+    ) -> A {
+        match select(work, pin!(self.overdue.notified())).await {
             Either::Left((done, _)) => done,
             Either::Right(((), work)) => {
                 drop(slot);
@@ -236,7 +252,7 @@ mod tests {
 
     impl Squares {
         async fn square(&self, batcher: &Batcher<Self>, number: u32) -> u32 {
-            let single = async { Ok::<_, ()>(number * number) };
+            let single = || async { Ok::<_, ()>(number * number) };
             let executor = || self.clone();
             batcher.submit(executor, || number, single).await.unwrap()
         }
@@ -353,7 +369,11 @@ mod tests {
     async fn work_that_does_not_end_gives_its_slot_back() {
         let batcher = with_slots(1, Some(MAX_SLOT_WAIT));
         let (end, ended) = oneshot::channel::<u32>();
-        let stuck = batcher.submit(Squares::default, || 0, async { ended.await.map_err(drop) });
+        let stuck = batcher.submit(
+            Squares::default,
+            || 0,
+            || async { ended.await.map_err(drop) },
+        );
         let squares = Squares::default();
         let other = async {
             let begun = tokio::time::Instant::now();

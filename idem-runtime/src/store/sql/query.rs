@@ -92,7 +92,6 @@ impl Statement {
         self.text.clone()
     }
 
-    #[cfg(any(feature = "mysql", test))]
     pub(in crate::store) fn as_str(&self) -> &str {
         self.text.as_str()
     }

@@ -13,7 +13,6 @@ use crate::store::Granted;
 /// Row of a database, with one method for each type that is read.
 pub(in crate::store) trait Readable: Row {
     fn number(&self, column: usize) -> Result<i64, sqlx::Error>;
-    #[cfg(any(feature = "postgres", feature = "outbox"))]
     fn number_or_null(&self, column: usize) -> Result<Option<i64>, sqlx::Error>;
     fn text(&self, column: usize) -> Result<&str, sqlx::Error>;
     fn text_or_null(&self, column: usize) -> Result<Option<&str>, sqlx::Error>;
@@ -32,7 +31,6 @@ where
         self.try_get(column)
     }
 
-    #[cfg(any(feature = "postgres", feature = "outbox"))]
     fn number_or_null(&self, column: usize) -> Result<Option<i64>, sqlx::Error> {
         self.try_get(column)
     }

@@ -2,6 +2,7 @@
 //! way leaves no open transaction.
 
 use crate::error::{StoreError, StoreErrorKind};
+use crate::store::AttemptLog;
 use crate::store::sql::{Placeholders, Template, declare_statements};
 
 /// Differences in syntax between dialects.
@@ -26,7 +27,9 @@ impl Dialect {
     pub(in crate::store) fn template_of_records(&self, table: &Table) -> Template {
         self.template()
             .with_parts(SharedStatements::FILE)
+            .with("max_history", AttemptLog::MAX_BYTES.to_string())
             .with("records", table.quoted(self.quote, ""))
+            .with("audit", table.quoted(self.quote, "_audit"))
             .with("steps", table.quoted(self.quote, "_steps"))
             .with("recovery", table.quoted(self.quote, "_recovery"))
             .with("fencing_floor", table.quoted(self.quote, "_fencing_floor"))
@@ -94,6 +97,7 @@ declare_statements! {
     pub(in crate::store) struct SharedStatements {}
     from "statements.sql" {
         get,
+        attempts,
         renew,
         complete,
         release,
@@ -102,6 +106,9 @@ declare_statements! {
         resolve_release,
         resolve_interrupt,
         erase,
+        write_entry,
+        write_purge,
+        audit,
         list,
         #[cfg_attr(
             not(any(feature = "sqlite", feature = "postgres")),

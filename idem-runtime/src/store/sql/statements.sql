@@ -46,7 +46,7 @@ coalesce({it}purge_after, {now} + {it}retention)
 -- part: inserted
 -- Columns that a first claim writes.
 id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token,
-    attempt, lease_until, retention, on_crash, first_claimed_at, purge_after
+    attempt, lease_until, retention, on_crash, first_claimed_at, purge_after, owner
 
 -- part: granted
 -- Columns that `rows::granted` reads, in its order.
@@ -55,6 +55,10 @@ fencing_token, attempt, first_claimed_at, on_crash
 -- name: get
 -- Reads the record, even if it has expired. What a caller reads here may change before it writes.
 SELECT {record} FROM {records} WHERE id = ?1
+
+-- name: attempts
+-- Reads the record with its attempts in one statement, so that they are those of its generation.
+SELECT {record}, owner, attempt_began_at, history FROM {records} WHERE id = ?1
 
 -- name: renew
 -- Another caller may have taken the record over, and the owner may have completed it in an earlier try.
@@ -77,6 +81,7 @@ WHERE {held}
 -- name: release
 -- As above: only the owner may let the next call run the body.
 UPDATE {records} SET
+    history = {history_with:'released'},
     purge_after = {queued_from_now},
     ended_at = {now},
     claim_id = NULL,
@@ -94,6 +99,7 @@ WHERE {held}
 -- After the operator read the record, its owner may have renewed or completed it, and another operator may have
 -- resolved it. Each of these changes what was observed. The new fencing token refuses a paused owner.
 UPDATE {records} SET
+    history = {history_with:replace('resolved-*', '*', ?6)},
     purge_after = {queued_from_now},
     codec = ?7,
     payload = ?8,
@@ -106,6 +112,7 @@ WHERE {resolvable}
 -- name: resolve_release
 -- As above.
 UPDATE {records} SET
+    history = {history_with:'resolved-released'},
     purge_after = {queued_from_now},
     ended_at = {now},
     claim_id = NULL,
@@ -125,6 +132,32 @@ WHERE {resolvable}
 DELETE FROM {records}
 WHERE {observed} AND NOT ({expired})
     AND NOT (state = 'running' AND lease_until > {now})
+
+-- name: write_entry
+-- The resolution follows in the same transaction. Another caller must not change the record in between: the entry would
+-- tell of a record that nobody resolved. The row therefore stays locked.
+INSERT INTO {audit} (
+    made_at, actor, reason, action, id, scope, operation, idempotency_key, state, fencing_token, attempt
+)
+SELECT {now}, ?6, ?7, ?8, id, scope, operation, idempotency_key, state, fencing_token, attempt
+FROM {records} WHERE {observed} {lock}
+
+-- name: write_purge
+-- The purge precedes it in the same transaction: no record is deleted without this entry.
+INSERT INTO {audit} (made_at, actor, reason, action, removed, abandoned, interrupted)
+VALUES ({now}, ?1, ?2, ?3, ?4, ?5, ?6)
+
+-- name: audit
+-- Entries never change, and new ones have higher numbers than those on any page.
+SELECT
+    entry, made_at, actor, reason, action, id, scope, operation, idempotency_key, state, fencing_token, attempt,
+    removed, abandoned, interrupted
+FROM {audit}
+WHERE entry < ?1
+    AND (?2 IS NULL OR id = ?2)
+    AND (?3 IS NULL OR actor = ?3 AND length(actor) = length(?3))
+    AND (?4 IS NULL OR {now} - made_at <= ?4)
+ORDER BY entry DESC LIMIT ?5
 
 -- name: list
 -- Reads for an operator, who resolves by what was observed. Where a comparison ignores trailing blanks, the length does

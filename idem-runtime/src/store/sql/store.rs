@@ -12,8 +12,9 @@ macro_rules! store {
             use crate::record::{Observation, Outcome, Owner, Payload, Record};
             use crate::store::sql::{self, SqlStore};
             use crate::store::{
-                ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged,
-                RecoveryInput, RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
+                AttemptStore, Attempts, ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page,
+                PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved, SavedStep,
+                StepStore, Store,
             };
 
             #[async_trait::async_trait]
@@ -78,12 +79,29 @@ macro_rules! store {
                     SqlStore::purge(self, limit).await
                 }
 
+                fn audit(&self) -> Option<&dyn crate::store::AuditStore> {
+                    Some(self)
+                }
+
+                fn attempts(&self) -> Option<&dyn AttemptStore> {
+                    Some(self)
+                }
+
                 fn recovery(&self) -> Option<&dyn RecoveryStore> {
                     Some(self)
                 }
 
                 fn steps(&self) -> Option<&dyn StepStore> {
                     Some(self)
+                }
+            }
+
+            sql::audit_store!($store);
+
+            #[async_trait::async_trait]
+            impl AttemptStore for $store {
+                async fn attempts(&self, id: &RecordId) -> Result<Option<Attempts>, StoreError> {
+                    sql::attempts(self, id).await
                 }
             }
 

@@ -9,6 +9,9 @@ use crate::store::sql::Readable;
 use crate::store::sql::rows::{corrupt, identity, payload, unreadable};
 use crate::store::status::{Status, number};
 
+/// Number of columns of this format.
+pub(in crate::store) const COLUMNS: usize = 3;
+
 /// Reads the record from the columns of this format.
 ///
 /// The lines of the first column are:

@@ -336,6 +336,8 @@ macro_rules! transactions {
         impl crate::store::sql::Backend for crate::store::sql::InTransaction<'_, $store, $connection> {
             type Row = $row;
 
+            const RECORD_COLUMNS: usize = <$store as crate::store::sql::Backend>::RECORD_COLUMNS;
+
             fn statements(&self) -> &crate::store::sql::SharedStatements {
                 &self.store.statements.shared
             }

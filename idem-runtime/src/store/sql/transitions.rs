@@ -4,16 +4,19 @@ use std::time::Duration;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Observation, Outcome, Owner, Record, State, micros};
-use crate::store::sql::{Query, Readable, SharedStatements, Statement, span};
+use crate::record::{Observation, Outcome, Owner, OwnerLabel, Record, State, Timestamp, micros};
+use crate::store::sql::{Query, Readable, SharedStatements, Statement, corrupt, span, unreadable};
 use crate::store::{
-    ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter, Page, PageRequest, Purged, Resolution,
-    Resolved,
+    AttemptLog, Attempts, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter, Page,
+    PageRequest, Purged, Resolution, Resolved,
 };
 
 /// Backend that runs the statements of a store.
 pub(in crate::store) trait Backend: Sync {
     type Row: Readable + Send;
+
+    /// Number of columns in the part `record` of the statements.
+    const RECORD_COLUMNS: usize;
 
     fn statements(&self) -> &SharedStatements;
 
@@ -53,6 +56,14 @@ pub(in crate::store) trait SqlStore: Backend + Sized {
         outcome: &Outcome,
     ) -> impl Future<Output = Result<FencedWrite, StoreError>> + Send {
         complete(self, owner, outcome)
+    }
+
+    /// Prepares to erase a record. Returns `Stale` if the record no longer equals the observation.
+    fn before_erasing(
+        &self,
+        _observed: &Observation,
+    ) -> impl Future<Output = Result<Resolved, StoreError>> + Send {
+        std::future::ready(Ok(Resolved::Done))
     }
 
     /// Resolves like [`Store::resolve`](crate::store::Store::resolve).
@@ -107,7 +118,8 @@ pub(in crate::store) async fn take_over(
     Err(too_many_conflicts())
 }
 
-/// Binds parameters 1 to 9: id, scope, operation, key, fingerprint, claim id, lease, retention, `on_crash`.
+/// Binds parameters 1 to 10: id, scope, operation, key, fingerprint, claim id, lease, retention, `on_crash`, label of the
+/// owner.
 pub(in crate::store) fn claim_query<'q>(
     statement: &'q Statement,
     claim: &'q ClaimRequest,
@@ -121,9 +133,10 @@ pub(in crate::store) fn claim_query<'q>(
         .number(span(claim.lease))
         .number(span(claim.retention))
         .text(claim.on_crash.as_str())
+        .text(claim.owner_label.as_ref().map(OwnerLabel::as_str))
 }
 
-/// Binds parameters 1 to 10: the observation, then claim id, fingerprint, lease, retention and id of the claim.
+/// Binds parameters 1 to 11: the observation, then claim id, fingerprint, lease, retention, id and label of the claim.
 pub(in crate::store) fn take_over_query<'q>(
     statement: &'q Statement,
     observed: &'q Observation,
@@ -137,6 +150,7 @@ pub(in crate::store) fn take_over_query<'q>(
         .number(span(claim.lease))
         .number(span(claim.retention))
         .bytes(&claim.id.as_bytes()[..])
+        .text(claim.owner_label.as_ref().map(OwnerLabel::as_str))
 }
 
 pub(in crate::store) async fn renew(
@@ -230,6 +244,35 @@ pub(in crate::store) async fn get<B: Backend>(
 ) -> Result<Option<Record>, StoreError> {
     let found = read_current(backend, id).await?;
     Ok(found.filter(|record| !record.is_expired()))
+}
+
+/// Reads the record with its attempts.
+pub(in crate::store) async fn attempts<B: Backend>(
+    backend: &B,
+    id: &RecordId,
+) -> Result<Option<Attempts>, StoreError> {
+    let query = backend.statements().attempts.query();
+    let rows = backend.read(query.bytes(&id.as_bytes()[..])).await?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    let record = B::record(row)?;
+    if record.is_expired() {
+        return Ok(None);
+    }
+    let [owner, began_at, history] = [0, 1, 2].map(|column| B::RECORD_COLUMNS + column);
+    let owner = row.text_or_null(owner).map_err(unreadable)?;
+    let began_at = row.number_or_null(began_at).map_err(unreadable)?;
+    let history = row.text_or_null(history).map_err(unreadable)?;
+    let owner = owner
+        .map(|owner| OwnerLabel::new(owner).map_err(|_| corrupt("owner")))
+        .transpose()?;
+    let log = AttemptLog::from_parts(
+        owner,
+        began_at.map(Timestamp::from_micros),
+        history.unwrap_or_default().to_owned(),
+    );
+    Ok(Some(log.attempts(record)))
 }
 
 /// Reads the record, even if it has expired.

@@ -66,6 +66,7 @@ mod tests {
             lease: Duration::from_secs(30),
             retention: Duration::from_secs(60),
             on_crash: OnCrash::Refuse,
+            owner_label: None,
         }
     }
 

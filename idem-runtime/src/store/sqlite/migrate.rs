@@ -5,12 +5,17 @@ use sqlx::{AssertSqlSafe, Sqlite, SqlitePool};
 use super::statements::DIALECT;
 use super::{error, retry_busy};
 use crate::error::{StoreError, StoreErrorKind};
+use crate::store::operator::MigrationPlan;
 use crate::store::sql::{self, Migrations, Readable as _, Table, declare_statements};
 
 /// Migrations of the tables of records.
 pub(super) const RECORDS: Migrations = Migrations {
     table: Table::DEFAULT,
-    versions: &[include_str!("../../../migrations/sqlite/0001_records.sql")],
+    versions: &[
+        include_str!("../../../migrations/sqlite/0001_records.sql"),
+        include_str!("../../../migrations/sqlite/0002_attempts.sql"),
+        include_str!("../../../migrations/sqlite/0003_audit.sql"),
+    ],
 };
 
 declare_statements! {
@@ -58,6 +63,28 @@ async fn applied(pool: &SqlitePool, table: &Table) -> Result<usize, StoreError> 
         .map_err(error)
 }
 
+/// Compares the applied versions with the known ones.
+pub(super) async fn plan(
+    pool: &SqlitePool,
+    table: &Table,
+    migrations: &Migrations,
+) -> Result<MigrationPlan, StoreError> {
+    let applied = match applied(pool, table).await {
+        Ok(applied) => applied,
+        Err(error) if error.kind() == StoreErrorKind::Schema => 0,
+        Err(error) => return Err(error),
+    };
+    sql::migration_plan(applied, migrations.versions.len(), |index| {
+        let log = LogStatements::new(table);
+        let enter = log.enter.as_str().replace("?1", &(index + 1).to_string());
+        // Without the last clause, the transaction fails if the version was applied meanwhile.
+        let enter = enter.trim_end_matches(" ON CONFLICT (version) DO NOTHING");
+        let create = log.create.as_str();
+        let statements = migrations.versions[index].replace(migrations.table, &table.name);
+        format!("BEGIN IMMEDIATE;\n{create};\n{enter};\n\n{statements}\nCOMMIT;\n")
+    })
+}
+
 /// Ten processes may start concurrently, and all of them find the same version missing. The first takes the write lock
 /// before it reads the versions. The others see its row when they get the lock.
 async fn apply(
@@ -78,11 +105,23 @@ async fn apply(
         .rows_affected();
     if entered > 0 {
         let statements = migrations.versions[version].replace(migrations.table, &table.name);
-        sqlx::raw_sql(AssertSqlSafe(statements))
+        match sqlx::raw_sql(AssertSqlSafe(statements))
             .execute(&mut *transaction)
-            .await?;
+            .await
+        {
+            // The application has applied the file itself. A file adds its columns first, and all of them or none.
+            Err(error) if is_duplicate_column(&error) => {}
+            done => {
+                done?;
+            }
+        }
     }
     transaction.commit().await
+}
+
+/// SQLite has no error code for this, and no `ADD COLUMN IF NOT EXISTS`.
+fn is_duplicate_column(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(answer) if answer.message().starts_with("duplicate column name: "))
 }
 
 #[cfg(test)]

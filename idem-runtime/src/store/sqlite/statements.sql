@@ -21,6 +21,14 @@ max
 -- part: null_safe_eq
 IS
 
+-- part: history_with
+-- History with a line for the attempt that ends now.
+substr(
+    coalesce(history, '') || attempt || ' ' || coalesce(attempt_began_at, first_claimed_at) || ' ' || {now} || ' '
+    || {it} || ' ' || coalesce(owner, '') || '{newline}',
+    -{max_history}
+)
+
 -- part: lock
 -- SQLite has one writer at a time, so no row lock is needed.
 
@@ -58,9 +66,16 @@ INSERT INTO {records} AS r ({inserted})
 SELECT
     ?1, ?2, ?3, ?4, ?5, 'running', ?6,
     max({now}, coalesce((SELECT fencing_token + 1 FROM {fencing_floor}), 0)), 1,
-    {now} + ?7, ?8, ?9, {now}, {now} + ?7 + ?8
+    {now} + ?7, ?8, ?9, {now}, {now} + ?7 + ?8, ?10
 WHERE true
 ON CONFLICT (id) DO UPDATE SET
+    history = CASE WHEN {expired:r.} THEN NULL ELSE r.history END,
+    attempt_began_at = CASE
+        WHEN {expired:r.} THEN NULL
+        WHEN r.state = 'running' THEN r.attempt_began_at
+        ELSE {now}
+    END,
+    owner = excluded.owner,
     fencing_token = CASE
         WHEN r.state = 'running' AND NOT ({expired:r.}) THEN r.fencing_token
         ELSE max(r.fencing_token + 1, excluded.fencing_token)
@@ -90,6 +105,15 @@ RETURNING {granted}
 -- The owner may renew its lease or complete after the record was read as lapsed, and another caller may take over
 -- first. Each of these changes what was observed, and the condition compares all of it.
 UPDATE {records} AS r SET
+    history = CASE
+        WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.history
+        ELSE {history_with:(CASE state WHEN 'interrupted' THEN 'interrupted' ELSE 'lapsed' END)}
+    END,
+    attempt_began_at = CASE
+        WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.attempt_began_at
+        ELSE {now}
+    END,
+    owner = ?11,
     state = 'running',
     claim_id = ?6,
     lease_until = {now} + ?8,

@@ -1,17 +1,36 @@
-//! Claims in a transaction that stays open while a body runs.
+//! Claims in a transaction that stays open while a body runs, and purges in a transaction.
+
+use std::future::{Ready, ready};
 
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{SqlStr, Sqlite};
 
+use super::statements::SqliteStatements;
 use super::{SqliteStore, error, retry_busy};
 use crate::error::StoreError;
 use crate::record::{Observation, Outcome, Owner};
 use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query, Returning};
 use crate::store::{
-    ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, Store, TransactionalStore,
+    ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, Purged, Store, TransactionalStore,
 };
 
 sql::transactions!(SqliteStore, Sqlite, SqliteConnection, SqliteRow);
+
+impl SqliteStore {
+    /// Number of records that a purge by hand examines: nothing is read before its transaction begins.
+    pub(super) fn due_for_purge(&self, limit: u32) -> Ready<Result<u32, StoreError>> {
+        ready(Ok(limit))
+    }
+
+    /// Purges one batch in a transaction.
+    pub(super) async fn purge_in(
+        on: &InTransaction<'_, Self, SqliteConnection>,
+        limit: &u32,
+    ) -> Result<Purged, StoreError> {
+        let SqliteStatements { purge, requeue, .. } = &*on.store.statements;
+        sql::purge(on, purge, requeue, *limit).await
+    }
+}
 
 impl Returning for InTransaction<'_, SqliteStore, SqliteConnection> {
     async fn write_returning(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, StoreError> {

@@ -45,10 +45,12 @@ impl Writer {
 
     /// Runs a statement that writes, to its end.
     pub(super) async fn write(&self, query: &Query<'_>) -> Result<Written, StoreError> {
-        let run_single = retry_busy(|| async {
-            let mut connection = self.pool.acquire().await?;
-            written(&mut connection, query.build::<Sqlite>()).await
-        });
+        let run_single = || {
+            retry_busy(|| async {
+                let mut connection = self.pool.acquire().await?;
+                written(&mut connection, query.build::<Sqlite>()).await
+            })
+        };
         let request = || {
             let mut query = query.build::<Sqlite>();
             let arguments = query.take_arguments().ok().flatten().unwrap_or_default();

@@ -100,6 +100,7 @@ pub(super) fn claim(fingerprint: Digest) -> ClaimRequest {
         lease: Duration::from_secs(60),
         retention: Duration::from_secs(3600),
         on_crash: OnCrash::Rerun,
+        owner_label: None,
     }
 }
 

@@ -26,6 +26,8 @@ pub(super) struct OpenTransaction {
 struct Writes {
     /// Changed records, which are locked.
     slots: BTreeMap<RecordId, Option<Slot>>,
+    /// Records that it has written, and that expired before it claimed them once more.
+    expired: Vec<(RecordId, Slot)>,
     rows: Vec<Row>,
     messages: Vec<Enqueued>,
 }
@@ -107,6 +109,12 @@ pub(super) fn execute(
         server.open.insert(connection, open);
         return Some(Ok(Reply::Done));
     }
+    if let Statement::Claim(_, claim) = statement
+        && let Some(slot) = open.writes.read(server, &claim.id, now)
+        && slot.record.is_expired()
+    {
+        world.expired_in_transaction(&claim.id);
+    }
     let answer = in_transaction(server, &mut open, arrival, connection, statement, now);
     server.open.insert(connection, open);
     answer.map(Ok)
@@ -127,13 +135,16 @@ fn in_transaction(
                 return Some(Reply::InTransaction(server.locked(&claim.id)));
             }
             let mut cell = writes.read(server, &claim.id, now);
+            let before = cell.clone().filter(|slot| slot.record.is_expired());
             let outcome = match observed {
                 None => server.claim(&mut cell, claim, now),
                 Some(observed) => server.take_over(&mut cell, observed, claim, now),
             };
             // Only a claim that was granted keeps the lock.
             if let ClaimOutcome::Granted(_) = outcome {
-                writes.slots.insert(claim.id, cell);
+                let own = writes.slots.insert(claim.id, cell).flatten();
+                let expired = own.and(before).map(|slot| (claim.id, slot));
+                writes.expired.extend(expired);
             }
             Reply::InTransaction(outcome.into())
         }
@@ -222,6 +233,12 @@ fn commit(
 ) {
     let now = server.now(world);
     let loses_record = server.is(StoreMutant::CommitsRowsAlone) && !open.writes.rows.is_empty();
+    for (id, slot) in &open.writes.expired {
+        world.expired_before_commit(id, &slot.record);
+        for step in slot.steps.keys() {
+            world.saved_step(id, slot.record.first_claimed_at, step);
+        }
+    }
     for (id, mut cell) in open.writes.slots {
         if loses_record {
             continue;

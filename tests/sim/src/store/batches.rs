@@ -30,7 +30,7 @@ impl Batches {
         single: impl Future<Output = Result<ClaimOutcome, StoreError>>,
     ) -> Result<ClaimOutcome, StoreError> {
         let executor = || Claims(store.clone());
-        self.0.0.submit(executor, || claim.clone(), single).await
+        self.0.0.submit(executor, || claim.clone(), || single).await
     }
 
     pub(super) async fn complete(
@@ -42,7 +42,7 @@ impl Batches {
     ) -> Result<FencedWrite, StoreError> {
         let executor = || Completions(store.clone());
         let request = || (*owner, outcome.clone());
-        self.0.1.submit(executor, request, single).await
+        self.0.1.submit(executor, request, || single).await
     }
 }
 

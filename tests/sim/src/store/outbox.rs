@@ -8,6 +8,7 @@ use idem_store::record::ClaimId;
 
 #[expect(
     dead_code,
+    unreachable_pub,
     reason = "nobody decodes messages, and there are no operators"
 )]
 #[path = "../../../../idem-runtime/src/store/outbox/messages.rs"]
@@ -18,7 +19,7 @@ use super::SimStore;
 use crate::message::{
     ClaimedMessage, MessageOwner, MessageReply, MessageRequest, Reply, Request, wrong_reply,
 };
-use messages::BacklogCount;
+use messages::{BacklogCount, MessageAuditFilter, MessageChange, MessageEntry};
 
 /// The topic of all messages.
 pub(crate) const TOPIC: &str = "sim.topic";
@@ -148,12 +149,17 @@ impl Messages for SimStore {
         Ok(Vec::new())
     }
 
-    async fn requeue(&self, _: &str) -> Result<bool, StoreError> {
+    async fn change_by_hand(&self, _: &MessageChange<'_>) -> Result<bool, StoreError> {
         Ok(false)
     }
 
-    async fn discard(&self, _: &str) -> Result<bool, StoreError> {
-        Ok(false)
+    async fn audit(
+        &self,
+        _: &MessageAuditFilter,
+        _: i64,
+        _: u32,
+    ) -> Result<Vec<(i64, MessageEntry)>, StoreError> {
+        Ok(Vec::new())
     }
 
     /// Nothing is kept that was delivered.

@@ -84,16 +84,17 @@ impl World {
             return;
         };
         let before = at(before, now);
+        let token = before.fencing_token.number();
+        if after.is_none() {
+            self.is_gone(key, Some(token));
+        }
         if after.is_none() && !before.is_expired() {
             self.violation(
                 "purge",
                 format!("key {key}: a record was removed before it expired"),
             );
         }
-        if let Some(claim) = self.keys[key]
-            .claims
-            .get_mut(&before.fencing_token.number())
-        {
+        if let Some(claim) = self.keys[key].claims.get_mut(&token) {
             claim.is_over |= after.is_none_or(|after| after.state != State::Running);
         }
     }
@@ -300,7 +301,7 @@ impl World {
         }
     }
 
-    fn remember_outcome(&mut self, key: usize, after: &Record) {
+    pub(super) fn remember_outcome(&mut self, key: usize, after: &Record) {
         if !after.state.is_ended() {
             return;
         }

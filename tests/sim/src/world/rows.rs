@@ -1,7 +1,7 @@
 //! Checks of rows that transactions commit.
 
 use idem_store::key::RecordId;
-use idem_store::record::Timestamp;
+use idem_store::record::{Record, Timestamp};
 
 use super::{World, transaction_step};
 use crate::message::{ConnectionId, Row, RowKind};
@@ -33,8 +33,41 @@ impl World {
         }
     }
 
+    /// A claim in a transaction finds that the record has expired.
+    pub(crate) fn expired_in_transaction(&mut self, id: &RecordId) {
+        if let Some(key) = self.key_of(id) {
+            self.keys[key].expired_in_transactions += 1;
+        }
+    }
+
+    /// A transaction commits, in which a record ended and expired before the transaction claimed it once more.
+    pub(crate) fn expired_before_commit(&mut self, id: &RecordId, record: &Record) {
+        let Some(key) = self.key_of(id) else { return };
+        self.remember_outcome(key, record);
+        let token = record.fencing_token.number();
+        self.keys[key].expired_before_commit.insert(token, false);
+    }
+
+    /// Number of times that a record of this key has expired or was erased, as far as somebody noticed. If it does not
+    /// change between two answers, they are the same.
+    pub(crate) fn disappearances(&self, key: usize) -> usize {
+        let history = &self.keys[key];
+        history.gone.len() + history.expired_in_transactions
+    }
+
     fn committed_effect(&mut self, row: Row) {
         let key = row.key;
+        let token = self.runs.get(row.run as usize).and_then(|run| run.token);
+        let expired = token.and_then(|token| self.keys[key].expired_before_commit.get_mut(&token));
+        if let Some(has_row) = expired {
+            // The effect of a record that has expired since. A further effect is one of the next record.
+            if std::mem::replace(has_row, true) {
+                let what = format!("key {key}: two rows of run {} were committed", row.run);
+                self.violation("transactional", what);
+            }
+            self.stats.effects += 1;
+            return;
+        }
         let history = &mut self.keys[key];
         let epoch = history.epoch;
         let is_recorded = history

@@ -23,9 +23,9 @@ impl<T: BatchExecutor<Request = (Owner, Outcome), Response = FencedWrite>> Batch
         owner: &Owner,
         outcome: &Outcome,
     ) -> Result<FencedWrite, StoreError> {
-        let run_single = complete(store, owner, outcome);
+        let run_single = || complete(store, owner, outcome);
         if is_large(outcome) {
-            return run_single.await;
+            return Box::pin(run_single()).await;
         }
         let request = || (*owner, outcome.clone());
         self.submit(executor, request, run_single).await

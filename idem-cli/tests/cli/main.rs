@@ -6,11 +6,12 @@
 )]
 
 use std::io::{Read as _, Write as _};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
-use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite, Store};
+use idem_runtime::store::operator::OperatorStore;
+use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
 use idem_runtime::{
     Identity, Key, MySqlStore, OnCrash, Operation, PostgresStore, RecordId, RedisStore, Scope,
     SqliteStore,
@@ -18,9 +19,23 @@ use idem_runtime::{
 use idem_tests::backends::{MYSQL, POSTGRES, REDIS, REDIS_CLUSTER};
 use tempfile::TempDir;
 
+mod bulk;
+mod doctor;
+mod look;
+mod migrate;
+mod outbox;
+mod watch;
+
+use bulk::records_that_meet_a_condition_are_changed_together;
+use doctor::a_healthy_store_has_no_problem;
+use look::{
+    a_request_is_compared_with_the_record, records_are_counted_by_operation_and_state,
+    saved_steps_are_listed_and_their_results_hidden,
+};
+
 /// A store that the command connects to.
 struct Place {
-    store: Box<dyn Store>,
+    store: Box<dyn OperatorStore>,
     url: String,
     options: Vec<String>,
     /// Holds the files of an embedded store.
@@ -71,7 +86,7 @@ impl Place {
         Self::server(Box::new(store), urls, "--prefix", name)
     }
 
-    fn server(store: Box<dyn Store>, url: String, option: &str, name: String) -> Self {
+    fn server(store: Box<dyn OperatorStore>, url: String, option: &str, name: String) -> Self {
         Self {
             store,
             url,
@@ -93,6 +108,12 @@ impl Place {
 
     /// Claims a record, and leaves it to its lease.
     async fn claim(&self, key: &str, lease: Duration) -> Owner {
+        self.claim_for(key, lease, Digest::new(1, [0; 4], &[7; 32]))
+            .await
+    }
+
+    /// Claims a record for a request with this fingerprint.
+    async fn claim_for(&self, key: &str, lease: Duration, fingerprint: Digest) -> Owner {
         let identity = Identity {
             scope: Scope::new("tenant-3").unwrap(),
             operation: Operation::new("letters.post").unwrap(),
@@ -101,11 +122,12 @@ impl Place {
         let claim = ClaimRequest {
             id: RecordId::of(&identity),
             identity,
-            fingerprint: Digest::new(1, [0; 4], &[7; 32]),
+            fingerprint,
             claim_id: ClaimId::random(),
             lease,
             retention: Duration::from_secs(3600),
             on_crash: OnCrash::Refuse,
+            owner_label: None,
         };
         match self.store.claim(&claim).await.unwrap() {
             ClaimOutcome::Granted(granted) => Owner {
@@ -125,7 +147,7 @@ impl Place {
     }
 }
 
-/// What a run of the command printed, and its exit code.
+/// Output of a run of the command, and its exit code.
 #[derive(Debug)]
 struct Ran {
     out: String,
@@ -155,6 +177,47 @@ impl Ran {
     fn expect_error(self, code: i32, part: &str) {
         assert_eq!(self.code, Some(code), "{self:?}");
         assert!(self.err.contains(part), "no {part:?} in {self:?}");
+    }
+}
+
+/// Run of the command on a terminal, which waits for the answer to its question.
+struct Asked {
+    run: Child,
+    keys: ChildStdin,
+    screen: ChildStdout,
+}
+
+impl Asked {
+    fn new(place: &Place, arguments: &str) -> Self {
+        // A terminal to ask on, from util-linux. Without `exec` a shell would stay between.
+        let idem = env!("CARGO_BIN_EXE_idem");
+        let mut run = Command::new("script")
+            .args(["--quiet", "--return", "--command"])
+            .arg(format!("exec {idem} {arguments}"))
+            .arg("/dev/null")
+            .env("IDEM_STORE_URL", &place.url)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (keys, mut screen) = (run.stdin.take().unwrap(), run.stdout.take().unwrap());
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"[y/N] ") {
+            let mut byte = [0];
+            screen
+                .read_exact(&mut byte)
+                .unwrap_or_else(|_| panic!("no question: {}", String::from_utf8_lossy(&seen)));
+            seen.extend(byte);
+        }
+        Self { run, keys, screen }
+    }
+
+    /// Answers the question. Returns the exit code, and the rest of the output.
+    fn answer(mut self, keys: &[u8]) -> (Option<i32>, String) {
+        self.keys.write_all(keys).unwrap();
+        let mut rest = String::new();
+        self.screen.read_to_string(&mut rest).unwrap();
+        (self.run.wait().unwrap().code(), rest)
     }
 }
 
@@ -196,7 +259,10 @@ async fn an_interrupted_letter_is_found_explained_and_completed(place: &Place) {
         .idem(&on_letter("complete", &["--value", "7"]))
         .expect_error(1, "pass --yes");
     place
-        .idem(&on_letter("complete", &["--value", "7", "--yes"]))
+        .idem(&on_letter(
+            "complete",
+            &["--value", "7", "--yes", "--reason", "asked the post"],
+        ))
         .expect(0, &["done"]);
     place
         .idem(&on_letter("explain", &[]))
@@ -210,7 +276,10 @@ async fn an_interrupted_letter_is_found_explained_and_completed(place: &Place) {
         .expect(0, &["result      7"]);
     place.idem(&["stuck"]).expect(0, &["no records"]);
     place
-        .idem(&on_letter("release", &["--yes"]))
+        .idem(&on_letter(
+            "release",
+            &["--yes", "--reason", "asked the post"],
+        ))
         .expect_error(1, "does not apply");
 }
 
@@ -218,7 +287,10 @@ async fn an_interrupted_letter_is_found_explained_and_completed(place: &Place) {
 async fn a_record_is_failed_released_and_erased(place: &Place) {
     place.interrupted("order-1").await;
     place
-        .idem(&on_letter("release", &["--yes"]))
+        .idem(&on_letter(
+            "release",
+            &["--yes", "--reason", "asked the post"],
+        ))
         .expect(0, &["done"]);
     place.idem(&on_letter("explain", &[])).expect(
         0,
@@ -228,18 +300,82 @@ async fn a_record_is_failed_released_and_erased(place: &Place) {
         ],
     );
     place
-        .idem(&on_letter("erase", &["--yes"]))
+        .idem(&on_letter(
+            "erase",
+            &["--yes", "--reason", "asked the post"],
+        ))
         .expect(0, &["done"]);
     place
         .idem(&on_letter("show", &[]))
         .expect(3, &["No record has this key"]);
     place.interrupted("order-1").await;
     place
-        .idem(&on_letter("fail", &["--error", "\"lost\"", "--yes"]))
+        .idem(&on_letter(
+            "fail",
+            &["--error", "\"lost\"", "--yes", "--reason", "asked the post"],
+        ))
         .expect(0, &["done"]);
     place
         .idem(&on_letter("explain", &[]))
         .expect(0, &["failed for good", "the stored error"]);
+}
+
+/// Attempts have owners, changes by hand have an actor and a reason, and a change that has no effect is not told of.
+async fn who_changed_and_who_ran_a_record_is_told(place: &Place) {
+    place.idem(&["audit"]).expect(3, &["no changes by hand"]);
+    place.interrupted("order-1").await;
+    place
+        .idem(&on_letter("release", &["--yes"]))
+        .expect_error(1, "pass --reason");
+    place
+        .idem(&on_letter("release", &["--yes", "--reason", "two\nlines"]))
+        .expect_error(1, "write it in one line");
+    let by_ann = [
+        "--yes",
+        "--actor",
+        "ann@desk",
+        "--reason",
+        "the box was full",
+    ];
+    place
+        .idem(&on_letter("release", &by_ann))
+        .expect(0, &["done"]);
+    place
+        .idem(&on_letter("attempts", &[]))
+        .expect(0, &["ATTEMPT", "OWNER", "unknown", "resolved-released"]);
+    // The record is ended or gone, and its audit remains.
+    place
+        .idem(&on_letter(
+            "complete",
+            &["--yes", "--value", "7", "--reason", "late"],
+        ))
+        .expect_error(1, "does not apply");
+    let by_bob = ["--yes", "--actor", "bob@desk", "--reason", "begin again"];
+    place
+        .idem(&on_letter("erase", &by_bob))
+        .expect(0, &["done"]);
+    let told = place.idem(&on_letter("audit", &[])).expect(
+        0,
+        &[
+            "ann@desk",
+            "the box was full",
+            "released",
+            "bob@desk",
+            "begin again",
+            "erased",
+        ],
+    );
+    let place_of = |name: &str| told.out.find(name).unwrap();
+    assert!(place_of("bob@desk") < place_of("ann@desk"), "{told:?}");
+    let of_bob = place
+        .idem(&["audit", "--actor", "bob@desk", "--since", "1h", "--json"])
+        .expect(0, &["begin again"]);
+    let of_bob: serde_json::Value = serde_json::from_str(&of_bob.out).unwrap();
+    assert_eq!(of_bob["entries"].as_array().unwrap().len(), 1, "{of_bob}");
+    assert_eq!(of_bob["entries"][0]["state"], "released", "{of_bob}");
+    place
+        .idem(&on_letter("attempts", &[]))
+        .expect(3, &["No record has this key"]);
 }
 
 /// While the lease of an owner is valid, no command changes its record.
@@ -250,7 +386,10 @@ async fn a_living_owner_is_left_alone(place: &Place) {
         .expect(0, &["Attempt 1 runs", "`InProgress`", "No command applies"]);
     for command in ["release", "erase"] {
         place
-            .idem(&on_letter(command, &["--yes"]))
+            .idem(&on_letter(
+                command,
+                &["--yes", "--reason", "asked the post"],
+            ))
             .expect_error(1, "does not apply");
     }
     let outcome = Outcome::Unrecorded;
@@ -296,6 +435,9 @@ async fn a_listing_continues_where_a_page_ended(place: &Place) {
     place.idem(&["purge"]).expect_error(1, "pass --yes");
     place
         .idem(&["purge", "--yes"])
+        .expect_error(1, "the reason of the change is missing");
+    place
+        .idem(&["purge", "--yes", "--reason", "make room"])
         .expect(0, &["deleted      0"]);
 }
 
@@ -308,8 +450,14 @@ macro_rules! on_each_store {
             on_each_store!(@cases $place [$(#[$attribute])*]
                 an_interrupted_letter_is_found_explained_and_completed,
                 a_record_is_failed_released_and_erased,
+                who_changed_and_who_ran_a_record_is_told,
                 a_living_owner_is_left_alone,
-                a_listing_continues_where_a_page_ended
+                a_listing_continues_where_a_page_ended,
+                a_request_is_compared_with_the_record,
+                saved_steps_are_listed_and_their_results_hidden,
+                records_are_counted_by_operation_and_state,
+                records_that_meet_a_condition_are_changed_together,
+                a_healthy_store_has_no_problem
             );
         }
     )*};
@@ -345,7 +493,10 @@ async fn wrong_arguments_are_refused_with_what_to_do() {
         .idem(&["show", "letters.post"])
         .expect_error(2, "required");
     place
-        .idem(&on_letter("complete", &["--yes"]))
+        .idem(&on_letter(
+            "complete",
+            &["--yes", "--reason", "asked the post"],
+        ))
         .expect_error(2, "--without-value");
     place
         .idem(&["--prefix", "a:", "list"])
@@ -361,7 +512,10 @@ async fn wrong_arguments_are_refused_with_what_to_do() {
         .expect_error(1, "cursor");
     place.interrupted("order-1").await;
     place
-        .idem(&on_letter("complete", &["--value", "sent", "--yes"]))
+        .idem(&on_letter(
+            "complete",
+            &["--value", "sent", "--yes", "--reason", "asked the post"],
+        ))
         .expect_error(1, "not JSON");
 }
 
@@ -369,31 +523,15 @@ async fn wrong_arguments_are_refused_with_what_to_do() {
 async fn an_operator_who_decides_too_late_is_told_what_changed() {
     let place = Place::sqlite().await;
     let owner = place.interrupted("order-1").await;
-    // A terminal to ask on, from util-linux.
-    let idem = env!("CARGO_BIN_EXE_idem");
-    let mut asked = Command::new("script")
-        .args(["--quiet", "--return", "--command"])
-        .arg(format!("{idem} {}", on_letter("release", &[]).join(" ")))
-        .arg("/dev/null")
-        .env("IDEM_STORE_URL", &place.url)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let (mut keys, mut screen) = (asked.stdin.take().unwrap(), asked.stdout.take().unwrap());
-    let mut seen = Vec::new();
-    while !seen.ends_with(b"[y/N] ") {
-        let mut byte = [0];
-        screen.read_exact(&mut byte).unwrap();
-        seen.extend(byte);
-    }
+    let asked = Asked::new(
+        &place,
+        &on_letter("release", &["--reason", "asked"]).join(" "),
+    );
     // Meanwhile the owner was only slow, and completes.
     let completed = place.store.complete(&owner, &Outcome::Unrecorded).await;
     assert_eq!(completed.unwrap(), FencedWrite::Applied);
-    keys.write_all(b"y\n").unwrap();
-    let mut rest = String::new();
-    screen.read_to_string(&mut rest).unwrap();
-    assert_eq!(asked.wait().unwrap().code(), Some(4), "{rest}");
+    let (code, rest) = asked.answer(b"y\n");
+    assert_eq!(code, Some(4), "{rest}");
     assert!(rest.contains("no longer as it was shown"), "{rest}");
     assert!(rest.contains("unrecorded"), "{rest}");
 }

@@ -1,20 +1,20 @@
 //! Why a key answers what it answers, until when, and what an operator may do about it.
 
-use idem_runtime::{OnCrash, Record, State};
+use super::text::{duration, time_from};
+use crate::record::{OnCrash, Record, State};
 
-use crate::output::{duration, time_from};
-
-/// An explanation in sentences.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Explanation {
-    /// What has happened.
-    pub(crate) happened: String,
-    /// What the next call with this key gets, and another request with it.
-    pub(crate) answer: String,
-    /// What changes without help, and when.
-    pub(crate) next: String,
-    /// The commands that apply, each with what it says about the work.
-    pub(crate) commands: Vec<(&'static str, &'static str)>,
+/// Explanation of a record, in sentences.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// Past of the record: its attempts, and their end.
+    pub happened: String,
+    /// Answer to the next call with this key, and to another request with it.
+    pub answer: String,
+    /// Changes that come without help, and their times.
+    pub next: String,
+    /// Commands that apply, each with its meaning.
+    pub commands: Vec<(&'static str, &'static str)>,
 }
 
 /// Commands on a record whose outcome nobody knows.
@@ -39,7 +39,13 @@ const FORGET: &[(&str, &str)] = &[("erase", "forget the key: the next call runs 
 const OTHER_REQUEST: &str = "Another request with this key gets `KeyReused` (over HTTP 422).";
 
 impl Explanation {
-    pub(crate) fn of(record: &Record) -> Self {
+    /// Returns true if this command applies to the record.
+    pub fn allows(&self, command: &str) -> bool {
+        self.commands.iter().any(|(name, _)| *name == command)
+    }
+
+    /// Explains a record.
+    pub fn of(record: &Record) -> Self {
         match record.state {
             State::Running if record.is_lapsed() => Self::lapsed(record),
             State::Running => Self::running(record),
@@ -204,10 +210,9 @@ fn expires(record: &Record) -> String {
 mod tests {
     use std::time::Duration;
 
-    use idem_runtime::record::{Digest, FencingToken, Timestamp};
-    use idem_runtime::{Identity, Key, Operation, RecordId, Scope};
-
     use super::*;
+    use crate::key::{Identity, Key, Operation, RecordId, Scope};
+    use crate::record::{Digest, FencingToken, Timestamp};
 
     /// A record that was claimed a minute ago, with a lease of 30 seconds.
     fn record(state: State, on_crash: OnCrash) -> Record {

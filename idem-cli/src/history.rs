@@ -1,0 +1,224 @@
+//! What is recorded for operators: the attempts of a record, and the changes by hand.
+
+use anyhow::Context as _;
+use idem_runtime::record::OwnerLabel;
+use idem_runtime::store::{
+    Attempt, AuditEntry, AuditFilter, AuditStore, AuditSubject, Cursor, Store as _,
+};
+use idem_runtime::{Identity, Key, Operation, Record, RecordId, Timestamp};
+use serde_json::{Value, json};
+
+use crate::End;
+use crate::arguments::{Attempts, Audit, Form};
+use crate::find::{find, print_absent, scope_of};
+use crate::output::{self, shown, time_from};
+use crate::target::Handle;
+
+/// The audit of a store.
+///
+/// # Errors
+/// If the store keeps none.
+pub(crate) fn audit_of(idem: &Handle) -> anyhow::Result<&dyn AuditStore> {
+    let audit = idem.store().audit();
+    audit.context("this store keeps no audit, so its records cannot be changed by hand")
+}
+
+/// Label of the owner of the current or last attempt, if the store knows it.
+pub(crate) async fn owner_of(idem: &Handle, record: &Record) -> anyhow::Result<Option<OwnerLabel>> {
+    if idem.store().attempts().is_none() {
+        return Ok(None);
+    }
+    let attempts = idem.records().attempts(&record.id).await?;
+    Ok(attempts.and_then(|it| it.owner().cloned()))
+}
+
+pub(crate) async fn attempts(idem: &Handle, attempts: &Attempts) -> anyhow::Result<End> {
+    let found = match find(idem, &attempts.which).await? {
+        Some(record) => idem.records().attempts(&record.id).await?,
+        None => None,
+    };
+    let Some(found) = found else {
+        print_absent();
+        return Ok(End::Found);
+    };
+    let now = found.record.read_at;
+    if attempts.form.json {
+        let list: Vec<_> = found.list.iter().map(attempt_json).collect();
+        println!(
+            "{:#}",
+            json!({
+                "id": found.record.id.to_string(),
+                "attempts": list,
+                "dropped": found.dropped,
+                "read_at": now.as_micros(),
+            })
+        );
+        return Ok(End::Done);
+    }
+    let rows = found.list.iter().map(|attempt| {
+        let owner = attempt.owner.as_ref().map_or("unknown", OwnerLabel::as_str);
+        [
+            attempt.number.to_string(),
+            shown(owner),
+            time_from(attempt.began_at, now),
+            attempt
+                .ended_at
+                .map_or_else(String::new, |at| time_from(at, now)),
+            attempt
+                .end
+                .map_or("may be running", |end| end.as_str())
+                .to_owned(),
+        ]
+    });
+    println!(
+        "{}",
+        output::table(["ATTEMPT", "OWNER", "BEGAN", "ENDED", "HOW"], rows)
+    );
+    if found.dropped > 0 {
+        println!("\n{} earlier attempts are not kept", found.dropped);
+    }
+    Ok(End::Done)
+}
+
+fn attempt_json(attempt: &Attempt) -> Value {
+    json!({
+        "attempt": attempt.number,
+        "owner": attempt.owner.as_ref().map(OwnerLabel::as_str),
+        "began_at": attempt.began_at.as_micros(),
+        "ended_at": attempt.ended_at.map(Timestamp::as_micros),
+        "end": attempt.end.map(idem_runtime::store::AttemptEnd::as_str),
+    })
+}
+
+pub(crate) async fn audit(idem: &Handle, audit: &Audit) -> anyhow::Result<End> {
+    let entries = &audit.entries;
+    let filter = AuditFilter {
+        id: id_of(audit)?,
+        actor: entries.actor.clone(),
+        within: entries.since,
+    };
+    let page = idem.records().audit(&filter, &entries.page()).await?;
+    let header = [
+        "TIME",
+        "ACTOR",
+        "CHANGE",
+        "OPERATION",
+        "KEY",
+        "SCOPE",
+        "WAS",
+        "ATTEMPT",
+        "REASON",
+    ];
+    let rows = page.entries.iter().map(entry_row);
+    let as_json = page.entries.iter().map(entry_json);
+    let next = page.next.as_ref();
+    Ok(print_entries(entries.form, header, rows, as_json, next))
+}
+
+/// Prints a page of an audit.
+pub(crate) fn print_entries<const COLUMNS: usize>(
+    form: Form,
+    header: [&str; COLUMNS],
+    rows: impl ExactSizeIterator<Item = [String; COLUMNS]>,
+    as_json: impl Iterator<Item = Value>,
+    next: Option<&Cursor>,
+) -> End {
+    let is_empty = rows.len() == 0;
+    let next = next.map(Cursor::as_str);
+    if form.json {
+        let entries: Vec<_> = as_json.collect();
+        println!("{:#}", json!({ "entries": entries, "next": next }));
+    } else if is_empty {
+        println!("no changes by hand");
+    } else {
+        println!("{}", output::table(header, rows));
+        if let Some(next) = next {
+            println!("\nmore: --after {}", shown(next));
+        }
+    }
+    match is_empty {
+        true => End::Found,
+        false => End::Done,
+    }
+}
+
+fn entry_row(entry: &AuditEntry) -> [String; 9] {
+    let [operation, key, scope, state, attempt] = match entry.record() {
+        Some(record) => [
+            shown(record.identity.operation.as_str()),
+            shown(record.identity.key.as_str()),
+            shown(record.identity.scope.as_str()),
+            record.state.as_str().to_owned(),
+            record.attempt.to_string(),
+        ],
+        None => Default::default(),
+    };
+    let change = match &entry.subject {
+        AuditSubject::Purge {
+            removed,
+            interrupted,
+            ..
+        } => match (removed, interrupted) {
+            (0, 0) => "purge did not end".to_owned(),
+            (removed, 0) => format!("purged {removed}"),
+            (removed, marked) => format!("purged {removed}, interrupted {marked}"),
+        },
+        _ => entry.action.as_str().to_owned(),
+    };
+    [
+        output::time(entry.at),
+        shown(entry.change.actor()),
+        change,
+        operation,
+        key,
+        scope,
+        state,
+        attempt,
+        shown(entry.change.reason()),
+    ]
+}
+
+/// Id of the record that the command line names. The record may be gone, so it is not searched.
+fn id_of(audit: &Audit) -> anyhow::Result<Option<RecordId>> {
+    let (Some(operation), Some(key)) = (&audit.operation, &audit.key) else {
+        return Ok(audit.id);
+    };
+    let key = Key::new(key.as_str())?;
+    let identity = Identity {
+        scope: key.scope().join(&scope_of(&audit.scope)?),
+        operation: Operation::new(operation.clone())?,
+        key,
+    };
+    Ok(Some(RecordId::of(&identity)))
+}
+
+fn entry_json(entry: &AuditEntry) -> Value {
+    let mut value = json!({
+        "at": entry.at.as_micros(),
+        "actor": entry.change.actor(),
+        "reason": entry.change.reason(),
+        "action": entry.action.as_str(),
+    });
+    match &entry.subject {
+        AuditSubject::Record(record) => {
+            value["id"] = record.id.to_string().into();
+            value["operation"] = record.identity.operation.as_str().into();
+            value["key"] = record.identity.key.as_str().into();
+            value["scope"] = record.identity.scope.as_str().into();
+            value["state"] = record.state.as_str().into();
+            value["fencing_token"] = record.fencing_token.number().into();
+            value["attempt"] = record.attempt.into();
+        }
+        AuditSubject::Purge {
+            removed,
+            abandoned,
+            interrupted,
+        } => {
+            value["removed"] = (*removed).into();
+            value["abandoned"] = (*abandoned).into();
+            value["interrupted"] = (*interrupted).into();
+        }
+        _ => {}
+    }
+    value
+}

@@ -1,0 +1,73 @@
+//! Input of the operator: files, and answers to questions.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use idem_runtime::store::ManualChange;
+
+use crate::arguments::ByHand;
+
+/// Asks a question on the terminal.
+///
+/// # Errors
+/// If there is no terminal to ask on.
+pub(crate) fn is_confirmed(change: &str) -> anyhow::Result<bool> {
+    let mut input = io::stdin().lock();
+    if !input.is_terminal() {
+        bail!("there is no terminal to ask on: pass --yes to {change}");
+    }
+    print!("\nThis will {change}. Go on? [y/N] ");
+    io::stdout().flush()?;
+    let mut answer = String::new();
+    input.read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Reads a file, or standard input if the path is a dash.
+pub(crate) fn read_file(path: &Path) -> anyhow::Result<String> {
+    if path != Path::new("-") {
+        return std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()));
+    }
+    let mut text = String::new();
+    io::stdin().lock().read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Actor and reason of a change. Asks for the reason if it is missing.
+///
+/// # Errors
+/// If there is no reason, and no terminal to ask on; and if the audit takes none of the two texts.
+pub(crate) fn manual_change(by: &ByHand) -> anyhow::Result<ManualChange> {
+    let reason = match &by.reason {
+        Some(reason) => reason.clone(),
+        None => ask_for_reason()?,
+    };
+    let actor = by.actor.clone().unwrap_or_else(user_of_host);
+    Ok(ManualChange::new(actor.trim(), reason.trim())?)
+}
+
+fn ask_for_reason() -> anyhow::Result<String> {
+    let mut input = io::stdin().lock();
+    if !input.is_terminal() {
+        bail!("the reason of the change is missing: pass --reason, it is stored in the audit");
+    }
+    print!("Why? It is stored in the audit: ");
+    io::stdout().flush()?;
+    let mut reason = String::new();
+    input.read_line(&mut reason)?;
+    Ok(reason)
+}
+
+/// Name of this user and of this host, such as `ann@web-3`.
+pub(crate) fn user_of_host() -> String {
+    let user = ["USER", "LOGNAME", "USERNAME"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok().filter(|it| !it.is_empty()));
+    let user = user.unwrap_or_else(|| "unknown".to_owned());
+    let host = gethostname::gethostname();
+    let mut actor = format!("{user}@{}", host.to_string_lossy());
+    actor.truncate(actor.floor_char_boundary(ManualChange::MAX_ACTOR));
+    actor
+}

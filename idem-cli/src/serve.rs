@@ -1,0 +1,261 @@
+//! `idem serve`: the console of the runtime, for one operator on this machine.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail, ensure};
+use axum::Router;
+use axum::extract::{Form, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{Html, IntoResponse as _, Redirect, Response};
+use axum::routing::get;
+use idem_runtime::console::{Console, Operator, Refusal, Scopes};
+use idem_runtime::{Idem, Key, Scope};
+use serde::Deserialize;
+use tokio::net::TcpListener;
+
+use crate::End;
+use crate::arguments::Serve;
+use crate::input::user_of_host;
+use crate::target::Connection;
+
+/// Name of the cookie of a session.
+const COOKIE: &str = "idem_session";
+/// Wrong codes after which the command ends.
+const MAX_WRONG_CODES: usize = 20;
+const LOGIN: &str = include_str!("serve/login.html");
+const WRONG: &str = include_str!("serve/wrong.html");
+/// Headers of the login page. The console sets its own.
+const HEADERS: [(HeaderName, &str); 4] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    ),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "same-origin"),
+    (header::CACHE_CONTROL, "no-store"),
+];
+
+/// Secrets of this run.
+struct Session {
+    /// Code that the terminal shows.
+    code: String,
+    /// Value of the cookie.
+    cookie: String,
+    /// Values of the header `Host` that browsers send for this address. Empty: all are accepted.
+    hosts: Vec<String>,
+    /// Number of wrong codes that are left.
+    tries: tokio::sync::Semaphore,
+}
+
+pub(crate) async fn serve(connection: &Connection, serve: &Serve) -> anyhow::Result<End> {
+    ensure!(
+        serve.listen.is_loopback() || serve.allow_remote,
+        "{} can be reached from other machines, without encryption: pass --allow-remote if a proxy or a firewall \
+         protects it",
+        serve.listen
+    );
+    let listener = TcpListener::bind((serve.listen, serve.port)).await;
+    let listener = match listener {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => bail!(
+            "port {} is in use: choose another one with --port, or 0 for any free port",
+            serve.port
+        ),
+        listener => listener?,
+    };
+    let address = listener.local_addr()?;
+    let session = Arc::new(Session {
+        code: code(),
+        cookie: Key::generate_v4().as_str().to_owned(),
+        hosts: hosts(address),
+        tries: tokio::sync::Semaphore::new(MAX_WRONG_CODES),
+    });
+    let app = app(connection, serve, &session)?;
+    println!("http://{address}/   (press Ctrl-C to stop)");
+    println!("code: {}", session.code);
+    let stop = async {
+        // Without a handler for the signal, the process ends by it.
+        let _ = tokio::signal::ctrl_c().await;
+    };
+    tokio::select! {
+        served = axum::serve(listener, app) => served.context("the page is no longer served")?,
+        () = stop => {}
+    }
+    Ok(End::Done)
+}
+
+fn app(connection: &Connection, serve: &Serve, session: &Arc<Session>) -> anyhow::Result<Router> {
+    let operator = operator(serve)?;
+    let guard = {
+        let session = Arc::clone(session);
+        move |request: &Parts| match is_known(&session, &request.headers) {
+            true => Ok(operator.clone()),
+            false => Err(Refusal::new(Redirect::to("/login"))),
+        }
+    };
+    let idem = Idem::new(Arc::clone(&connection.store));
+    let mut console = Console::new(&idem, guard).title("idem");
+    if connection.database.is_some() {
+        let outbox = crate::outbox::open(connection, serve.outbox_table.as_deref())?;
+        console = console.outbox(&outbox);
+    }
+    Ok(Router::new()
+        .route("/login", get(login).post(enter))
+        .with_state(Arc::clone(session))
+        .merge(console.router())
+        .layer(from_fn_with_state(Arc::clone(session), check_host)))
+}
+
+/// The operator of this run, as the command line describes it.
+fn operator(serve: &Serve) -> anyhow::Result<Operator> {
+    let scopes = match serve.scope.is_empty() {
+        true => Scopes::All,
+        false => Scopes::Only(
+            serve
+                .scope
+                .iter()
+                .map(|it| Scope::from_stored(it))
+                .collect(),
+        ),
+    };
+    let actor = serve.actor.clone().unwrap_or_else(user_of_host);
+    let mut operator = Operator::new(actor.trim(), scopes)?;
+    if !serve.read_only {
+        operator = operator.may_change();
+    }
+    if serve.payloads {
+        operator = operator.may_see_payloads();
+    }
+    Ok(operator)
+}
+
+/// Code of 80 random bits, in groups that are easy to copy.
+fn code() -> String {
+    let random = Key::generate_v4();
+    // The first twelve digits are random. One later digit is the version, and one is the variant.
+    let digits: String = random
+        .as_str()
+        .chars()
+        .filter(char::is_ascii_hexdigit)
+        .collect();
+    let digits = format!("{}{}", &digits[..12], &digits[20..28]);
+    let groups: Vec<_> = digits
+        .as_bytes()
+        .chunks(4)
+        .map(String::from_utf8_lossy)
+        .collect();
+    groups.join("-")
+}
+
+/// Values of `Host` for a loopback address. With any other one, a proxy decides about names.
+fn hosts(address: SocketAddr) -> Vec<String> {
+    let port = address.port();
+    let name = match address.ip() {
+        ip if !ip.is_loopback() => return Vec::new(),
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    };
+    vec![format!("{name}:{port}"), format!("localhost:{port}")]
+}
+
+/// Refuses requests for other hosts: a page of another site may have a name that leads to this machine (DNS rebinding).
+async fn check_host(State(session): State<Arc<Session>>, request: Request, next: Next) -> Response {
+    let host = request.headers().get(header::HOST);
+    let is_own = host.is_some_and(|host| session.hosts.iter().any(|own| host == own));
+    if session.hosts.is_empty() || is_own {
+        return next.run(request).await;
+    }
+    (
+        StatusCode::MISDIRECTED_REQUEST,
+        "this is not the host of the page\n",
+    )
+        .into_response()
+}
+
+fn is_known(session: &Session, headers: &HeaderMap) -> bool {
+    let cookies = headers.get_all(header::COOKIE).iter();
+    cookies
+        .filter_map(|it| it.to_str().ok())
+        .flat_map(|it| it.split(';'))
+        .filter_map(|it| it.trim().strip_prefix(COOKIE)?.strip_prefix('='))
+        .any(|value| is_equal(value, &session.cookie))
+}
+
+/// Compares secrets by their hashes, so that the time tells nothing about them.
+fn is_equal(given: &str, secret: &str) -> bool {
+    Key::derive([given]) == Key::derive([secret])
+}
+
+async fn login() -> Response {
+    page(StatusCode::OK, LOGIN)
+}
+
+fn page(status: StatusCode, html: &'static str) -> Response {
+    (status, HEADERS, Html(html)).into_response()
+}
+
+/// Form of the login page.
+#[derive(Deserialize)]
+struct Entered {
+    code: String,
+}
+
+async fn enter(
+    State(session): State<Arc<Session>>,
+    headers: HeaderMap,
+    Form(entered): Form<Entered>,
+) -> Response {
+    if headers
+        .get("sec-fetch-site")
+        .is_some_and(|site| site != "same-origin")
+    {
+        return page(StatusCode::FORBIDDEN, WRONG);
+    }
+    if !is_equal(entered.code.trim(), &session.code) {
+        match session.tries.try_acquire() {
+            Ok(tried) => tried.forget(),
+            Err(_) => {
+                return (
+                    StatusCode::TOO_MANY_REQUESTS,
+                    HEADERS,
+                    "too many wrong codes, start `idem serve` again\n",
+                )
+                    .into_response();
+            }
+        }
+        return page(StatusCode::UNAUTHORIZED, WRONG);
+    }
+    let cookie = format!(
+        "{COOKIE}={}; HttpOnly; SameSite=Strict; Path=/",
+        session.cookie
+    );
+    let mut response = (HEADERS, Redirect::to("/")).into_response();
+    // The value is printable ASCII.
+    if let Ok(cookie) = HeaderValue::try_from(cookie) {
+        response.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_has_five_groups_and_is_new_each_time() {
+        let first = code();
+        assert_eq!(first.split('-').map(str::len).collect::<Vec<_>>(), [4; 5]);
+        assert_ne!(first, code());
+    }
+
+    #[test]
+    fn only_a_loopback_address_has_fixed_hosts() {
+        let of = |address: &str| hosts(address.parse().unwrap());
+        assert_eq!(of("127.0.0.1:80"), ["127.0.0.1:80", "localhost:80"]);
+        assert_eq!(of("[::1]:80"), ["[::1]:80", "localhost:80"]);
+        assert!(of("10.0.0.1:80").is_empty());
+    }
+}

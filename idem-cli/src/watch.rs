@@ -1,0 +1,115 @@
+//! A live view of the store in the terminal.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
+use crossterm::{execute, queue};
+use idem_runtime::store::Filter;
+use terminal_size::terminal_size_of;
+
+use crate::End;
+use crate::arguments::Watch;
+use crate::look::page;
+use crate::target::Connection;
+use crate::{output, stats};
+
+/// Number of stuck records that are shown.
+const STUCK: u32 = 20;
+
+pub(crate) async fn watch(connection: &Connection, watch: &Watch) -> anyhow::Result<End> {
+    if !io::stdout().is_terminal() {
+        bail!(
+            "the live view needs a terminal: in a script use `idem stats --json` and `idem stuck --json`"
+        );
+    }
+    let pause = watch.every;
+    let ended = end_of_watching();
+    tokio::pin!(ended);
+    // The first view is read before the screen changes, so that an error is shown as that of any command.
+    let mut view = view(connection, pause).await?;
+    let screen = Screen::enter()?;
+    loop {
+        screen.draw(&view)?;
+        let next = async {
+            tokio::time::sleep(pause).await;
+            self::view(connection, pause).await
+        };
+        tokio::select! {
+            ended = &mut ended => {
+                ended?;
+                return Ok(End::Done);
+            }
+            next = next => view = next?,
+        }
+    }
+}
+
+/// Waits for Ctrl-C, or for the signal to end.
+async fn end_of_watching() -> anyhow::Result<()> {
+    const FAILED: &str = "cannot wait for signals";
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut terminated = signal(SignalKind::terminate()).context(FAILED)?;
+        let mut hung_up = signal(SignalKind::hangup()).context(FAILED)?;
+        tokio::select! {
+            pressed = tokio::signal::ctrl_c() => pressed.context(FAILED),
+            _ = terminated.recv() => Ok(()),
+            _ = hung_up.recv() => Ok(()),
+        }
+    }
+    #[cfg(not(unix))]
+    tokio::signal::ctrl_c().await.context(FAILED)
+}
+
+async fn view(connection: &Connection, pause: Duration) -> anyhow::Result<String> {
+    let counted = connection.store.stats().await?;
+    let stuck = Filter {
+        stuck: true,
+        ..Filter::default()
+    };
+    let stuck = page(&connection.idem, &stuck, None, STUCK).await?;
+    let mut view = format!(
+        "idem: read every {}, Ctrl-C ends\n\n{}\n",
+        output::duration(pause),
+        stats::text(&counted)
+    );
+    if !stuck.records.is_empty() {
+        view.push_str("\nstuck:\n");
+        view.push_str(&output::table_of_records(&stuck.records));
+        if stuck.next.is_some() {
+            view.push_str("\nthere are more: `idem stuck` lists them");
+        }
+    }
+    Ok(view)
+}
+
+/// The terminal's second screen. The first one, as it was, comes back when this is dropped.
+struct Screen;
+
+impl Screen {
+    fn enter() -> io::Result<Self> {
+        execute!(io::stdout(), EnterAlternateScreen, Hide)?;
+        Ok(Self)
+    }
+
+    /// Draws the lines that fit.
+    fn draw(&self, view: &str) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        queue!(out, MoveTo(0, 0), Clear(ClearType::All))?;
+        let height = terminal_size_of(&out).map_or(24, |(_, height)| usize::from(height.0));
+        let lines: Vec<_> = view.lines().take(height).collect();
+        write!(out, "{}", lines.join("\n"))?;
+        out.flush()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // The terminal may be gone.
+        let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
+    }
+}

@@ -1,0 +1,129 @@
+//! Commands that only read, on each store.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use idem_runtime::Codec;
+use idem_runtime::fingerprint::{Secret, digest, json};
+use idem_runtime::record::{Outcome, Payload};
+use tempfile::NamedTempFile;
+
+use super::{Place, on_letter};
+
+const LEASE: Duration = Duration::from_secs(600);
+
+fn file(content: &[u8]) -> NamedTempFile {
+    let mut file = NamedTempFile::new().unwrap();
+    file.write_all(content).unwrap();
+    file
+}
+
+fn payload(text: &str) -> Payload {
+    Payload {
+        codec: Codec::Json.tag().into(),
+        bytes: text.as_bytes().into(),
+    }
+}
+
+/// An operator learns whether a request is the one of a record, without seeing any value of either.
+pub(super) async fn a_request_is_compared_with_the_record(place: &Place) {
+    let stored = digest(&json(br#"{"to": "ann", "cents": 1050}"#)).unwrap();
+    place.claim_for("order-1", LEASE, stored).await;
+    let compare = |request: &str| {
+        let request = file(request.as_bytes());
+        let path = request.path().to_str().unwrap().to_owned();
+        place.idem(&on_letter("explain", &["--request", &path]))
+    };
+    compare(r#"{"cents": 1.050e3, "to": "ann"}"#).expect(0, &["fingerprints are equal"]);
+    compare(r#"{"cents": 1050, "to": "ann", "note": null}"#)
+        .expect(0, &["without its members that are null"]);
+    let other = compare(r#"{"cents": 1051, "to": "ann"}"#).expect(0, &["fingerprints differ"]);
+    assert!(!other.out.contains("1051"), "{other:?}");
+    compare("{").expect_error(1, "not valid JSON");
+
+    // A signed fingerprint of an HTTP request.
+    let body = br#"{"cents": 5}"#;
+    let kind = &b"application/json"[..];
+    let plain = digest(&("POST", "/letters", Some("a=1"), kind, json(body))).unwrap();
+    let secret = Secret::new([7; 32]).unwrap();
+    place
+        .claim_for("order-2", LEASE, secret.sign_digest(&plain))
+        .await;
+    let (body, right, wrong) = (file(body), file(&[7; 32]), file(&[8; 32]));
+    let path = |file: &NamedTempFile| file.path().to_str().unwrap().to_owned();
+    let compare = |more: &[&str]| {
+        let body = path(&body);
+        let http = ["explain", "letters.post", "order-2", "--scope", "tenant-3"];
+        let request = ["--request", &body, "--http", "POST /letters?a=1", "--json"];
+        place.idem(&[&http[..], &request, more].concat())
+    };
+    compare(&[]).expect_error(1, "pass --secret-file");
+    compare(&["--secret-file", &path(&wrong)]).expect_error(1, "another secret");
+    compare(&["--secret-file", &path(&right)]).expect(0, &["\"request\": \"equal\""]);
+}
+
+/// Steps are listed with their sizes, also after the end of the record, and their results only on request.
+pub(super) async fn saved_steps_are_listed_and_their_results_hidden(place: &Place) {
+    place
+        .idem(&on_letter("steps", &[]))
+        .expect(3, &["No record has this key"]);
+    let owner = place.claim("order-1", LEASE).await;
+    place
+        .idem(&on_letter("steps", &[]))
+        .expect(0, &["no steps are saved"]);
+    let steps = place.store.steps().unwrap();
+    for (name, result) in [("stamp", "\"secret\""), ("seal\u{202e}", "12")] {
+        let saved = steps.save_step(&owner, name, &payload(result)).await;
+        saved.unwrap();
+    }
+    let listed = place
+        .idem(&on_letter("steps", &[]))
+        .expect(0, &["stamp", "seal\\u{202e}", "json/1", "8", "hidden"]);
+    assert!(!listed.out.contains("secret"), "{listed:?}");
+    let ended = Outcome::Completed(payload("7"));
+    place.store.complete(&owner, &ended).await.unwrap();
+    place
+        .idem(&on_letter("steps", &["--payloads"]))
+        .expect(0, &["\"secret\"", "12"]);
+    let listed = place.idem(&on_letter("steps", &["--json"])).expect(0, &[]);
+    let listed: serde_json::Value = serde_json::from_str(&listed.out).unwrap();
+    assert_eq!(listed["steps"][0]["name"], "seal\u{202e}");
+    assert_eq!(listed["steps"][0]["bytes"], 2);
+    assert_eq!(listed["steps"][0]["payload"], serde_json::Value::Null);
+    assert_eq!(listed["steps"][1]["name"], "stamp");
+}
+
+/// Statistics count each record once.
+pub(super) async fn records_are_counted_by_operation_and_state(place: &Place) {
+    place.idem(&["stats"]).expect(0, &["no records"]);
+    for key in ["order-1", "order-2"] {
+        place.interrupted(key).await;
+    }
+    let owner = place.claim("order-3", LEASE).await;
+    let ended = Outcome::Completed(payload("7"));
+    place.store.complete(&owner, &ended).await.unwrap();
+    place.idem(&["stats"]).expect(
+        0,
+        &[
+            "letters.post",
+            "interrupted",
+            "completed",
+            "records    3",
+            "stuck      2",
+        ],
+    );
+    let stats = place.idem(&["stats", "--json"]).expect(0, &[]);
+    let stats: serde_json::Value = serde_json::from_str(&stats.out).unwrap();
+    assert_eq!((&stats["records"], &stats["stuck"]), (&3.into(), &2.into()));
+    let group = |state: &str| {
+        let groups = stats["groups"].as_array().unwrap();
+        let found: Vec<_> = groups.iter().filter(|it| it["state"] == state).collect();
+        assert_eq!(found.len(), 1, "{stats}");
+        found[0].clone()
+    };
+    assert_eq!(group("interrupted")["count"], 2);
+    assert_eq!(group("interrupted")["stuck"], 2);
+    assert_eq!(group("completed")["count"], 1);
+    assert_eq!(group("completed")["purge_due"], 0);
+    assert_eq!(group("completed")["longest_retention"], 3_600_000_000_i64);
+}

@@ -1,0 +1,241 @@
+//! Migrations: the plan, the SQL for somebody else, and applying them.
+
+use idem_runtime::{MySqlStore, PostgresStore, SqliteStore};
+use idem_tests::backends::{MYSQL, POSTGRES};
+use serde_json::Value;
+use sqlx::{AssertSqlSafe, Executor as _, Row as _};
+
+use super::{Place, Ran, unique, variable};
+
+/// Database without tables, named by options of the command.
+struct Empty {
+    place: Place,
+    options: Vec<String>,
+}
+
+impl Empty {
+    async fn sqlite() -> Self {
+        let place = Place::sqlite().await;
+        // Another table in the file.
+        let options = vec!["--table".to_owned(), "letters".to_owned()];
+        Self { place, options }
+    }
+
+    fn server(place: Place, schema: &str) -> Self {
+        let place = Place {
+            options: Vec::new(),
+            ..place
+        };
+        let options = vec!["--schema".to_owned(), schema.to_owned()];
+        Self { place, options }
+    }
+
+    fn migrate(&self, how: &[&str]) -> Ran {
+        let options = self.options.iter().map(String::as_str);
+        let arguments = ["migrate"].into_iter().chain(how.iter().copied());
+        self.place
+            .idem(&arguments.chain(options).collect::<Vec<_>>())
+    }
+
+    fn plan(&self, code: i32) -> Value {
+        let plan = self.migrate(&["--plan", "--json"]).expect(code, &[]);
+        serde_json::from_str(&plan.out).unwrap()
+    }
+
+    fn sql(&self) -> String {
+        self.migrate(&["--sql"]).expect(0, &[]).out
+    }
+
+    /// Applies the migrations, and looks at the plan before and after.
+    fn apply(&self) {
+        let plan = self.plan(3);
+        assert_eq!(plan["applied"], 0, "{plan}");
+        assert_eq!(
+            plan["pending"].as_array().map(Vec::len),
+            plan["known"].as_u64().map(|it| it as usize)
+        );
+        self.migrate(&["--apply"]).expect(0, &["applied"]);
+        self.migrate(&["--apply"])
+            .expect(0, &["no migration was missing"]);
+        self.is_current();
+    }
+
+    fn is_current(&self) {
+        let plan = self.plan(0);
+        assert_eq!(plan["applied"], plan["known"]);
+        assert!(self.sql().contains("No migration is missing"));
+    }
+
+    /// Expects that tables of a later release are refused.
+    fn is_too_new(&self) {
+        for how in ["--plan", "--sql", "--apply"] {
+            self.migrate(&[how])
+                .expect_error(1, "made by a later release");
+        }
+    }
+}
+
+fn rows_as_text(rows: &[impl AsText]) -> Vec<String> {
+    rows.iter().map(AsText::text).collect()
+}
+
+/// Row with one column of text.
+trait AsText {
+    fn text(&self) -> String;
+}
+
+macro_rules! as_text {
+    ($($row:ty),*) => {$(
+        impl AsText for $row {
+            fn text(&self) -> String {
+                self.get(0)
+            }
+        }
+    )*};
+}
+
+as_text!(
+    sqlx::sqlite::SqliteRow,
+    sqlx::postgres::PgRow,
+    sqlx::mysql::MySqlRow
+);
+
+#[tokio::test]
+async fn sqlite() {
+    let (applied, by_hand) = (Empty::sqlite().await, Empty::sqlite().await);
+    let connect = async |empty: &Empty| {
+        let store = SqliteStore::connect_as_is(&empty.place.url).await;
+        store.unwrap().pool().clone()
+    };
+    let pools = (connect(&applied).await, connect(&by_hand).await);
+    applied.apply();
+    sqlx::raw_sql(AssertSqlSafe(by_hand.sql()))
+        .execute(&pools.1)
+        .await
+        .unwrap();
+    by_hand.is_current();
+    let schema = "SELECT coalesce(sql, name) FROM sqlite_master ORDER BY name";
+    let schemas = (
+        rows_as_text(&pools.0.fetch_all(schema).await.unwrap()),
+        rows_as_text(&pools.1.fetch_all(schema).await.unwrap()),
+    );
+    assert!(schemas.0.iter().any(|it| it.contains("letters_steps")));
+    assert_eq!(schemas.0, schemas.1);
+    let later = "INSERT INTO letters_migrations VALUES (99, 0)";
+    pools.0.execute(later).await.unwrap();
+    applied.is_too_new();
+}
+
+#[tokio::test]
+async fn a_missing_sqlite_file_is_created_only_on_request() {
+    let place = Place::sqlite().await;
+    let missing = format!("{}.other", place.url);
+    let idem = |url: &str, how| place.idem(&["--url", url, "migrate", how]);
+    idem(&missing, "--apply").expect_error(1, "cannot be opened");
+    idem(&format!("{missing}?mode=rwc"), "--apply").expect(0, &["applied"]);
+    idem(&missing, "--plan").expect(0, &["missing migrations     0"]);
+}
+
+#[tokio::test]
+#[ignore = "IDEM_TEST_POSTGRES_URL"]
+async fn postgres() {
+    let store = PostgresStore::connect(&variable(POSTGRES)).await.unwrap();
+    let pool = store.pool();
+    let (one, other) = (unique(), unique());
+    for schema in [&one, &other] {
+        let create = format!("CREATE SCHEMA {schema}");
+        pool.execute(AssertSqlSafe(create)).await.unwrap();
+    }
+    let applied = Empty::server(Place::postgres().await, &one);
+    let by_hand = Empty::server(Place::postgres().await, &other);
+    applied.apply();
+    sqlx::raw_sql(AssertSqlSafe(by_hand.sql()))
+        .execute(pool)
+        .await
+        .unwrap();
+    by_hand.is_current();
+    let schema = async |name: &str| {
+        let query = format!(
+            "SELECT concat_ws(' ', table_name, ordinal_position, column_name, data_type, column_default, is_nullable)
+                 AS line FROM information_schema.columns WHERE table_schema = '{name}'
+             UNION ALL SELECT replace(indexdef, '{name}', 's') FROM pg_indexes WHERE schemaname = '{name}'
+             UNION ALL SELECT replace(pg_get_functiondef(oid), '{name}', 's') FROM pg_proc
+                 WHERE pronamespace = '{name}'::regnamespace
+             UNION ALL SELECT replace(pg_get_triggerdef(oid), '{name}', 's') FROM pg_trigger
+                 WHERE tgrelid = '{name}.idem_records'::regclass
+             UNION ALL SELECT concat_ws(' ', relname, reloptions::text) FROM pg_class
+                 WHERE relnamespace = '{name}'::regnamespace
+             ORDER BY line"
+        );
+        rows_as_text(&pool.fetch_all(AssertSqlSafe(query)).await.unwrap())
+    };
+    let schemas = (schema(&one).await, schema(&other).await);
+    assert!(schemas.0.iter().any(|it| it.contains("idem_records_claim")));
+    assert_eq!(schemas.0, schemas.1);
+    // The printed transaction fails if the version was applied meanwhile.
+    let again = applied.plan(0)["applied"].clone();
+    let reset = format!("DELETE FROM {one}.idem_records_migrations WHERE version = {again}");
+    pool.execute(AssertSqlSafe(reset)).await.unwrap();
+    let sql = applied.sql();
+    applied.migrate(&["--apply"]).expect(0, &["applied 1"]);
+    let twice = sqlx::raw_sql(AssertSqlSafe(sql))
+        .execute(pool)
+        .await
+        .unwrap_err();
+    assert!(twice.to_string().contains("duplicate key"), "{twice}");
+    let later = format!("INSERT INTO {one}.idem_records_migrations VALUES (99, 0)");
+    pool.execute(AssertSqlSafe(later)).await.unwrap();
+    applied.is_too_new();
+    Empty::server(Place::postgres().await, "nowhere")
+        .migrate(&["--plan"])
+        .expect_error(1, "there is no schema `nowhere`");
+}
+
+#[tokio::test]
+#[ignore = "IDEM_TEST_MYSQL_URL"]
+async fn mysql() {
+    let store = MySqlStore::connect(&variable(MYSQL)).await.unwrap();
+    let pool = store.pool();
+    let (one, other) = (unique(), unique());
+    for database in [&one, &other] {
+        let create = format!("CREATE DATABASE {database}");
+        pool.execute(AssertSqlSafe(create)).await.unwrap();
+    }
+    let applied = Empty::server(Place::mysql().await, &one);
+    let by_hand = Empty::server(Place::mysql().await, &other);
+    applied.apply();
+    let sql = by_hand.sql();
+    sqlx::raw_sql(AssertSqlSafe(sql))
+        .execute(pool)
+        .await
+        .unwrap();
+    by_hand.is_current();
+    let schema = async |name: &str| {
+        let query = format!(
+            "SELECT CONVERT(CONCAT_WS(' ', table_name, ordinal_position, column_name, column_type, column_default,
+                 collation_name, is_nullable) USING utf8mb4) AS line
+                 FROM information_schema.columns WHERE table_schema = '{name}'
+             UNION ALL SELECT CONVERT(CONCAT_WS(' ', table_name, index_name, seq_in_index, column_name) USING utf8mb4)
+                 FROM information_schema.statistics WHERE table_schema = '{name}'
+             UNION ALL SELECT CONVERT(CONCAT_WS(' ', table_name, engine, row_format) USING utf8mb4)
+                 FROM information_schema.tables WHERE table_schema = '{name}'
+             ORDER BY line"
+        );
+        rows_as_text(&pool.fetch_all(AssertSqlSafe(query)).await.unwrap())
+    };
+    let schemas = (schema(&one).await, schema(&other).await);
+    assert!(schemas.0.iter().any(|it| it.contains("purge_queue")));
+    assert_eq!(schemas.0, schemas.1);
+    let later = format!("INSERT INTO {one}.idem_records_migrations VALUES (99, 0)");
+    pool.execute(AssertSqlSafe(later)).await.unwrap();
+    applied.is_too_new();
+}
+
+#[tokio::test]
+#[ignore = "IDEM_TEST_REDIS_URL"]
+async fn a_redis_store_has_no_tables() {
+    let place = Place::redis().await;
+    place
+        .idem(&["migrate", "--plan"])
+        .expect_error(1, "has no tables");
+}

@@ -1,0 +1,177 @@
+//! Page for operators: an axum `Router` to nest anywhere.
+//!
+//! The page shows counts, stuck records, a record with its attempts, the changes by hand, and the outbox. Operators search by
+//! key, and resolve records with a reason, which the audit keeps. The page is HTML that works without JavaScript; a small
+//! script refreshes it.
+//!
+//! A console needs a [`Guard`], which says for each request who sends it. There is no default. An [`Operator`] sees only
+//! the scopes that the guard allows, and may change records or see payloads only if the guard says so.
+//!
+//! ```
+//! use axum::Router;
+//! use http::StatusCode;
+//! use http::request::Parts;
+//! use idem_runtime::Idem;
+//! use idem_runtime::console::{Console, Operator, Refusal, Scopes};
+//! use idem_runtime::store::operator::OperatorStore;
+//!
+//! fn admin<S: OperatorStore>(idem: &Idem<S>) -> Router {
+//!     let guard = |request: &Parts| -> Result<Operator, Refusal> {
+//!         // Your authentication put the name there.
+//!         let name = request.extensions.get::<String>().ok_or(StatusCode::UNAUTHORIZED)?;
+//!         let operator = Operator::new(name, Scopes::All).map_err(|_| StatusCode::FORBIDDEN)?;
+//!         Ok(operator.may_change())
+//!     };
+//!     Router::new().nest("/idem", Console::new(idem, guard).router())
+//! }
+//! ```
+//!
+//! # Security
+//!
+//! - Changes are forms with a token that is bound to operator, record and day, and are refused if a browser says that
+//!   another site sent them. Processes that serve one console need one [`secret`](Console::secret).
+//! - The `Content-Security-Policy` allows the console's own style sheet and script, and nothing inline.
+//! - URLs contain ids of records, never keys or scopes. The search sends a key in a body.
+//! - A record outside of the operator's scopes answers 404, like one that does not exist.
+//! - Counts are read at most every five seconds for all browsers together, and only while somebody looks. At most four
+//!   other reads run at the same time.
+//!
+//! Serve the console over HTTPS, and limit its request rate as for every page with a login.
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::map_response;
+use axum::routing::{get, post};
+
+mod access;
+mod assets;
+mod change;
+mod counts;
+mod failure;
+mod form;
+mod guard;
+mod layout;
+mod lists;
+mod outbox;
+mod overview;
+mod payload;
+mod record;
+mod search;
+mod timeline;
+mod token;
+
+pub use self::guard::{Guard, Operator, Refusal, Scopes};
+
+use self::access::{Settings, Shared};
+use crate::engine::Idem;
+use crate::fingerprint::Secret;
+use crate::random;
+use crate::store::operator::OperatorStore;
+
+/// Largest form, in bytes. A result of 1 MiB of JSON may triple when a form encodes it.
+const MAX_FORM: usize = 4 * 1024 * 1024;
+
+/// Page for operators. [`router`](Self::router) makes the routes.
+pub struct Console {
+    idem: Idem,
+    store: Arc<dyn OperatorStore>,
+    guard: Box<dyn Guard>,
+    secret: Secret,
+    settings: Settings,
+}
+
+impl Console {
+    /// Creates a console for the records of a handle. Changes go through the store of the handle, so a cache in front of it
+    /// forgets what was erased.
+    pub fn new<S: OperatorStore>(idem: &Idem<S>, guard: impl Guard) -> Self {
+        let random: [u8; 32] = random::bytes();
+        Self {
+            idem: idem.clone().erased(),
+            store: idem.shared_store(),
+            guard: Box::new(guard),
+            // 32 bytes are enough for a secret.
+            secret: Secret::new(random).unwrap_or_else(|_| unreachable!("32 bytes are a secret")),
+            settings: Settings {
+                title: "idem".to_owned(),
+                base_path: None,
+                #[cfg(all(
+                    feature = "outbox",
+                    any(feature = "sqlite", feature = "postgres", feature = "mysql")
+                ))]
+                outbox: None,
+            },
+        }
+    }
+
+    /// Title of the pages, such as the name of the service. Default: `idem`.
+    #[must_use]
+    pub fn title(mut self, title: impl Into<String>) -> Self {
+        self.settings.title = title.into();
+        self
+    }
+
+    /// Secret of the tokens in forms. Several processes that serve one console behind a load balancer need the same one.
+    /// Default: random, new in each process.
+    #[must_use]
+    pub fn secret(mut self, secret: Secret) -> Self {
+        self.secret = secret;
+        self
+    }
+
+    /// Path under which clients see the console, without a slash at its end. Needed only behind a proxy that removes a part
+    /// of the path. Default: the path under which axum nests the router.
+    #[must_use]
+    pub fn base_path(mut self, path: impl Into<String>) -> Self {
+        self.settings.base_path = Some(path.into());
+        self
+    }
+
+    /// Shows this outbox to operators of all scopes.
+    #[cfg(all(
+        feature = "outbox",
+        any(feature = "sqlite", feature = "postgres", feature = "mysql")
+    ))]
+    #[must_use]
+    pub fn outbox(mut self, outbox: &crate::outbox::Outbox) -> Self {
+        self.settings.outbox = Some(outbox.clone());
+        self
+    }
+
+    /// Makes the routes of the console.
+    pub fn router<T: Clone + Send + Sync + 'static>(self) -> Router<T> {
+        let Self {
+            idem,
+            store,
+            guard,
+            secret,
+            settings,
+        } = self;
+        let shared = Shared::new(idem, store, guard, secret, settings);
+        Router::new()
+            .route("/", get(overview::overview))
+            .route("/records", get(lists::records))
+            .route("/stuck", get(lists::stuck))
+            .route("/audit", get(lists::audit))
+            .route("/search", get(search::form).post(search::find))
+            .route("/records/{id}", get(record::record))
+            .route("/records/{id}/change", post(change::change))
+            .route("/records/{id}/payload", get(payload::payloads))
+            .route("/outbox", get(outbox::outbox))
+            .route(&format!("/{}", assets::style_path()), get(assets::style))
+            .route(&format!("/{}", assets::script_path()), get(assets::script))
+            .layer(DefaultBodyLimit::max(MAX_FORM))
+            .layer(map_response(layout::with_headers))
+            .with_state(Arc::new(shared))
+    }
+}
+
+impl fmt::Debug for Console {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Console")
+            .field("title", &self.settings.title)
+            .finish_non_exhaustive()
+    }
+}

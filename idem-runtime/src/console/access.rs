@@ -1,0 +1,448 @@
+//! Reads and changes within what the guard allows. The store is private to this module, so every other part of the console
+//! goes through the checks here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{FromRequestParts, OriginalUri};
+use axum::response::{IntoResponse, Response};
+use http::request::Parts;
+use http::{HeaderMap, header};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::counts::Counts;
+use super::failure::Failure;
+use super::guard::{Guard, MayChange, MayShowPayloads, Operator, Scopes};
+use super::token;
+use crate::engine::Idem;
+use crate::error::Error;
+use crate::fingerprint::Secret;
+use crate::key::{RecordId, ToKey, ToScope};
+use crate::record::{Observation, Payload, Record};
+use crate::store::operator::{OperatorStore, StepOfRecord};
+use crate::store::{
+    Attempts, AuditEntry, AuditFilter, Cursor, Filter, ManualChange, PageRequest, Resolution,
+    Resolved,
+};
+
+/// Number of reads of the store that run at the same time, however many browsers look.
+const MAX_READS: usize = 4;
+/// Time that a request waits for one of them.
+const MAX_WAIT: Duration = Duration::from_secs(5);
+/// Number of pages of the store that one page of an operator of few scopes reads.
+const MAX_PAGES: usize = 20;
+
+/// State of a console.
+pub(super) struct Shared {
+    idem: Idem,
+    store: Arc<dyn OperatorStore>,
+    guard: Box<dyn Guard>,
+    reads: Semaphore,
+    counts: Counts,
+    secret: Secret,
+    pub(super) settings: Settings,
+}
+
+/// Settings of a console.
+pub(super) struct Settings {
+    pub(super) title: String,
+    pub(super) base_path: Option<String>,
+    #[cfg(all(
+        feature = "outbox",
+        any(feature = "sqlite", feature = "postgres", feature = "mysql")
+    ))]
+    pub(super) outbox: Option<crate::outbox::Outbox>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        idem: Idem,
+        store: Arc<dyn OperatorStore>,
+        guard: Box<dyn Guard>,
+        secret: Secret,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            counts: Counts::new(Arc::clone(&store)),
+            idem,
+            store,
+            guard,
+            reads: Semaphore::new(MAX_READS),
+            secret,
+            settings,
+        }
+    }
+}
+
+/// A record without its payload.
+#[derive(Debug, Clone)]
+pub(super) struct Summary {
+    /// The record. Its payload is always `None`.
+    pub(super) record: Record,
+    /// Codec and size of the payload, in bytes.
+    pub(super) payload: Option<(String, usize)>,
+}
+
+impl Summary {
+    fn of(mut record: Record) -> Self {
+        let payload = record.payload.take();
+        Self {
+            payload: payload.map(|it| (it.codec.into_owned(), it.bytes.len())),
+            record,
+        }
+    }
+}
+
+/// Part of a listing.
+#[derive(Debug)]
+pub(super) struct Listing<T> {
+    pub(super) items: Vec<T>,
+    pub(super) next: Option<Cursor>,
+}
+
+impl<T> Listing<T> {
+    fn from(after: Option<Cursor>) -> Self {
+        Self {
+            items: Vec::new(),
+            next: after,
+        }
+    }
+
+    /// Request for the page of the store that comes next, for what is missing to this many items.
+    fn request(&mut self, limit: usize) -> PageRequest {
+        PageRequest {
+            limit: u32::try_from(limit - self.items.len()).unwrap_or(1),
+            after: self.next.take(),
+        }
+    }
+
+    /// Adds the items of a page that the operator sees. Returns true if there are enough, or no more.
+    fn add(&mut self, seen: impl Iterator<Item = T>, next: Option<Cursor>, limit: usize) -> bool {
+        self.items.extend(seen);
+        self.next = next;
+        self.next.is_none() || self.items.len() >= limit
+    }
+}
+
+/// An operator whom the guard has admitted.
+pub(super) struct Access {
+    shared: Arc<Shared>,
+    operator: Operator,
+    base: String,
+}
+
+impl FromRequestParts<Arc<Shared>> for Access {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Response> {
+        let admitted = shared.guard.admit(parts).await;
+        let operator = admitted.map_err(IntoResponse::into_response)?;
+        Ok(Self {
+            base: base_of(parts, shared.settings.base_path.as_deref()),
+            shared: Arc::clone(shared),
+            operator,
+        })
+    }
+}
+
+/// Path under which the console is mounted, without a slash at its end.
+fn base_of(parts: &Parts, set: Option<&str>) -> String {
+    if let Some(base) = set {
+        return base.to_owned();
+    }
+    let inner = parts.uri.path();
+    let whole = parts.extensions.get::<OriginalUri>();
+    let whole = whole.map_or(inner, |uri| uri.0.path());
+    let base = match inner {
+        "/" => whole,
+        inner => whole.strip_suffix(inner).unwrap_or_default(),
+    };
+    let base = base.trim_end_matches('/');
+    // A browser reads two slashes as the begin of a host.
+    match base.starts_with("//") {
+        true => String::new(),
+        false => base.to_owned(),
+    }
+}
+
+impl Access {
+    /// URL of a page of the console; of the overview if the path is empty.
+    pub(super) fn link(&self, path: &str) -> String {
+        match (self.base.as_str(), path) {
+            ("", "") => "/".to_owned(),
+            (base, "") => base.to_owned(),
+            (base, path) => format!("{base}/{path}"),
+        }
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.operator.name()
+    }
+
+    pub(super) fn change(&self) -> Option<MayChange> {
+        self.operator.change()
+    }
+
+    pub(super) fn payloads(&self) -> Option<MayShowPayloads> {
+        self.operator.payloads()
+    }
+
+    pub(super) fn sees_all(&self) -> bool {
+        *self.operator.scopes() == Scopes::All
+    }
+
+    /// Counts of the store, which are of all scopes. `None` for an operator of single scopes.
+    pub(super) fn counts(&self) -> Option<&Counts> {
+        self.sees_all().then_some(&self.shared.counts)
+    }
+
+    /// Token for a form about this subject.
+    pub(super) fn token(&self, subject: &str) -> String {
+        token::make(&self.shared.secret, self.name(), subject)
+    }
+
+    /// Returns true if a form about this subject has a valid token.
+    pub(super) fn is_valid(&self, subject: &str, token: &str) -> bool {
+        token::is_valid(&self.shared.secret, self.name(), subject, token)
+    }
+
+    /// Returns true if the operator sees the outbox, which has no scopes.
+    pub(super) fn shows_outbox(&self) -> bool {
+        #[cfg(all(
+            feature = "outbox",
+            any(feature = "sqlite", feature = "postgres", feature = "mysql")
+        ))]
+        let has_outbox = self.settings().outbox.is_some();
+        #[cfg(not(all(
+            feature = "outbox",
+            any(feature = "sqlite", feature = "postgres", feature = "mysql")
+        )))]
+        let has_outbox = false;
+        has_outbox && self.sees_all()
+    }
+
+    async fn permit(&self) -> Result<SemaphorePermit<'_>, Failure> {
+        let permit = tokio::time::timeout(MAX_WAIT, self.shared.reads.acquire()).await;
+        permit.ok().and_then(Result::ok).ok_or(Failure::Busy)
+    }
+
+    fn sees(&self, record: &Record) -> bool {
+        !record.is_expired() && self.operator.scopes().includes(&record.identity.scope)
+    }
+
+    /// Reads a record. A record of another scope does not exist for the operator.
+    pub(super) async fn record(&self, id: &RecordId) -> Result<Option<Summary>, Failure> {
+        let _permit = self.permit().await?;
+        let record = self.shared.idem.records().get(id).await?;
+        Ok(record.filter(|it| self.sees(it)).map(Summary::of))
+    }
+
+    /// Reads a record with its attempts, which are in the answer without the payload.
+    pub(super) async fn attempts(
+        &self,
+        id: &RecordId,
+    ) -> Result<Option<(Summary, Attempts)>, Failure> {
+        let _permit = self.permit().await?;
+        let attempts = self.shared.idem.records().attempts(id).await?;
+        let seen = attempts.filter(|it| self.sees(&it.record));
+        Ok(seen.map(|mut attempts| {
+            let summary = Summary::of(attempts.record);
+            attempts.record = summary.record.clone();
+            (summary, attempts)
+        }))
+    }
+
+    /// Lists the saved steps of a record that the operator sees, without their results.
+    pub(super) async fn steps(&self, seen: &Summary) -> Result<Vec<StepOfRecord>, Failure> {
+        let _permit = self.permit().await?;
+        let steps = self.shared.store.steps_of(&seen.record.id, false);
+        self.bounded(steps).await
+    }
+
+    /// Reads the payloads of a record: its result, and its steps with theirs.
+    pub(super) async fn read_payloads(
+        &self,
+        _: MayShowPayloads,
+        id: &RecordId,
+    ) -> Result<Option<(Summary, Option<Payload>, Vec<StepOfRecord>)>, Failure> {
+        let _permit = self.permit().await?;
+        let record = self.shared.idem.records().get(id).await?;
+        let Some(record) = record.filter(|it| self.sees(it)) else {
+            return Ok(None);
+        };
+        let steps = self.bounded(self.shared.store.steps_of(id, true)).await?;
+        let payload = record.payload.clone();
+        Ok(Some((Summary::of(record), payload, steps)))
+    }
+
+    /// Reads something beside the records, within the same bounds.
+    #[cfg(all(
+        feature = "outbox",
+        any(feature = "sqlite", feature = "postgres", feature = "mysql")
+    ))]
+    pub(super) async fn read<T>(
+        &self,
+        read: impl Future<Output = Result<T, crate::error::StoreError>>,
+    ) -> Result<T, Failure> {
+        let _permit = self.permit().await?;
+        self.bounded(read).await
+    }
+
+    async fn bounded<T>(
+        &self,
+        read: impl Future<Output = Result<T, crate::error::StoreError>>,
+    ) -> Result<T, Failure> {
+        let limit = self.shared.idem.policy().store_timeout;
+        let read = tokio::time::timeout(limit, read).await;
+        Ok(read.map_err(|_| Failure::Slow)?.map_err(Error::from)?)
+    }
+
+    /// Lists records that match, in the scopes of the operator. The page may be short, even empty, while more follow.
+    pub(super) async fn records(
+        &self,
+        filter: &Filter,
+        after: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Listing<Summary>, Failure> {
+        let _permit = self.permit().await?;
+        let records = self.shared.idem.records();
+        let mut listing = Listing::from(after);
+        for _ in 0..MAX_PAGES {
+            let page = records.list(filter, &listing.request(limit)).await?;
+            let seen = page.records.into_iter().filter(|it| self.sees(it));
+            if listing.add(seen.map(Summary::of), page.next, limit) {
+                break;
+            }
+        }
+        Ok(listing)
+    }
+
+    /// Reads the audit of manual changes, in the scopes of the operator. A purge is not limited to a scope, so only those
+    /// see it who see all scopes.
+    pub(super) async fn audit(
+        &self,
+        filter: &AuditFilter,
+        after: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Listing<AuditEntry>, Failure> {
+        let _permit = self.permit().await?;
+        let records = self.shared.idem.records();
+        let scopes = self.operator.scopes();
+        let mut listing = Listing::from(after);
+        for _ in 0..MAX_PAGES {
+            let page = records.audit(filter, &listing.request(limit)).await?;
+            let seen = page.entries.into_iter().filter(|it| match it.record() {
+                Some(record) => scopes.includes(&record.identity.scope),
+                None => self.sees_all(),
+            });
+            if listing.add(seen, page.next, limit) {
+                break;
+            }
+        }
+        Ok(listing)
+    }
+
+    /// Id of the record of a key, whether the record exists or not.
+    pub(super) fn id_of(
+        operation: &str,
+        key: &str,
+        scope: &crate::key::Scope,
+    ) -> Result<RecordId, String> {
+        let key = key.to_key().map_err(|it| it.to_string())?;
+        let operation = crate::key::Operation::new(operation.to_owned());
+        Ok(RecordId::of(&crate::key::Identity {
+            scope: scope.to_scope().map_err(|it| it.to_string())?,
+            operation: operation.map_err(|it| it.to_string())?,
+            key,
+        }))
+    }
+
+    /// Resolves a record as it was shown, with an entry of the audit. `None` if the operator sees no such record.
+    pub(super) async fn resolve(
+        &self,
+        _: MayChange,
+        observed: &Observation,
+        resolution: Resolution,
+        reason: &str,
+    ) -> Result<Option<Resolved>, Failure> {
+        let change = ManualChange::new(self.name(), reason)
+            .map_err(|error| Failure::Input(error.to_string()))?;
+        let records = self.shared.idem.records();
+        let found = records.get(&observed.id).await?;
+        // The scope of an id never changes, so reading it first is no race.
+        match found {
+            Some(record) if !self.operator.scopes().includes(&record.identity.scope) => Ok(None),
+            _ => Ok(Some(
+                records.by(&change).resolve(observed, resolution).await?,
+            )),
+        }
+    }
+
+    /// Largest result that the store takes, in bytes.
+    pub(super) fn max_result_bytes(&self) -> usize {
+        self.shared.idem.policy().max_result_bytes
+    }
+}
+
+/// Returns false if a browser says that another site sent the request.
+pub(super) fn is_same_origin(headers: &HeaderMap) -> bool {
+    if let Some(site) = headers.get("sec-fetch-site") {
+        return site == "same-origin";
+    }
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        // Not a browser, or an old one. The token decides.
+        return true;
+    };
+    let origin = origin.to_str().unwrap_or_default();
+    let authority = origin.split_once("://").map(|(_, authority)| authority);
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
+    authority.is_some() && authority == host
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_site_is_recognised() {
+        let check = |headers: &[(&'static str, &'static str)]| {
+            let pairs = headers.iter().map(|(name, value)| {
+                (
+                    http::HeaderName::from_static(name),
+                    http::HeaderValue::from_static(value),
+                )
+            });
+            is_same_origin(&pairs.collect())
+        };
+        assert!(check(&[("sec-fetch-site", "same-origin")]));
+        for other in ["cross-site", "same-site", "none", "x"] {
+            assert!(!check(&[("sec-fetch-site", other)]), "{other}");
+        }
+        assert!(check(&[("origin", "https://a:1"), ("host", "a:1")]));
+        assert!(!check(&[("origin", "https://a.evil"), ("host", "a")]));
+        assert!(!check(&[("origin", "null"), ("host", "a")]));
+        assert!(!check(&[("origin", "https://a")]));
+        assert!(check(&[("host", "a")]));
+    }
+
+    #[test]
+    fn the_path_of_the_mount_is_what_the_router_cut_off() {
+        let base = |whole: &'static str, inner: &str| {
+            let mut request = http::Request::builder().uri(inner).body(()).unwrap();
+            let whole = OriginalUri(http::Uri::from_static(whole));
+            request.extensions_mut().insert(whole);
+            base_of(&request.into_parts().0, None)
+        };
+        assert_eq!(base("/idem/records/1", "/records/1"), "/idem");
+        assert_eq!(base("/idem", "/"), "/idem");
+        assert_eq!(base("/stuck", "/stuck"), "");
+        assert_eq!(base("/", "/"), "");
+        assert_eq!(base("//evil.example/stuck", "/stuck"), "");
+    }
+}

@@ -1,0 +1,212 @@
+//! Lists: records, stuck records, and changes by hand.
+
+use std::time::Duration;
+
+use axum::extract::Query;
+use axum::response::Response;
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::access::{Access, Summary};
+use super::layout::{Page, failure};
+use crate::record::State;
+use crate::store::operator::text::{duration, shown, time};
+use crate::store::{AuditEntry, AuditFilter, AuditSubject, Cursor, Filter};
+
+/// Number of rows on a page.
+const LIMIT: usize = 50;
+const STATES: [State; 6] = [
+    State::Running,
+    State::Released,
+    State::Completed,
+    State::Failed,
+    State::Unrecorded,
+    State::Interrupted,
+];
+
+/// Selection in the URL of a list. It has no key and no scope: URLs are logged.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Selection {
+    state: String,
+    operation: String,
+    after: Option<String>,
+}
+
+pub(super) async fn records(access: Access, Query(selection): Query<Selection>) -> Response {
+    let filter = Filter {
+        state: State::from_stored(&selection.state),
+        operation: Some(selection.operation.clone()).filter(|it| !it.is_empty()),
+        ..Filter::default()
+    };
+    let form = html! {
+        section {
+            form.row method="get" action=(access.link("records")) {
+                label { "State" select name="state" {
+                    option value="" { "all" }
+                    @for state in STATES {
+                        option value=(state.as_str()) selected[filter.state == Some(state)] { (state.as_str()) }
+                    }
+                } }
+                label { "Operation" input name="operation" value=(selection.operation) maxlength="255"; }
+                button { "Show" }
+            }
+        }
+    };
+    list(&access, "Records", "records", &selection, &filter, &form).await
+}
+
+pub(super) async fn stuck(access: Access, Query(selection): Query<Selection>) -> Response {
+    let filter = Filter {
+        stuck: true,
+        ..Filter::default()
+    };
+    let form =
+        html! { p.quiet { "The owners of these records are gone, and there is no outcome." } };
+    list(&access, "Stuck", "stuck", &selection, &filter, &form).await
+}
+
+async fn list(
+    access: &Access,
+    title: &str,
+    path: &str,
+    selection: &Selection,
+    filter: &Filter,
+    form: &Markup,
+) -> Response {
+    let after = selection.after.as_deref().map(Cursor::new);
+    let listing = match access.records(filter, after, LIMIT).await {
+        Ok(listing) => listing,
+        Err(error) => return failure(access, &error),
+    };
+    let state = filter.state.map_or("", State::as_str);
+    Page::new(access, title).live().with(&html! {
+        (form)
+        section {
+            @if listing.items.is_empty() { p { "No record here matches." } } @else { (table(access, &listing.items)) }
+            @if let Some(next) = &listing.next {
+                form method="get" action=(access.link(path)) {
+                    @if !state.is_empty() { input type="hidden" name="state" value=(state); }
+                    @if !selection.operation.is_empty() {
+                        input type="hidden" name="operation" value=(selection.operation);
+                    }
+                    input type="hidden" name="after" value=(next.as_str());
+                    button { "Next page" }
+                }
+            }
+        }
+    })
+}
+
+fn table(access: &Access, records: &[Summary]) -> Markup {
+    html! {
+        table.cards {
+            caption { (records.len()) " records, in the order of the store" }
+            thead { tr {
+                th { "Key" } th { "Operation" } th { "Scope" } th { "State" } th.number { "Attempt" } th { "Age" }
+                th { "On crash" }
+            } }
+            tbody { @for Summary { record, .. } in records { tr {
+                td.key { a href=(access.link(&format!("records/{}", record.id))) {
+                    (shown(record.identity.key.as_str()))
+                } }
+                td data-label="Operation" { (shown(record.identity.operation.as_str())) }
+                td data-label="Scope" { (shown(record.identity.scope.as_str())) }
+                td data-label="State" { (chip(record.state, record.is_lapsed())) }
+                td.number data-label="Attempt" { (record.attempt) }
+                td data-label="Age" { (duration(record.read_at.since(record.first_claimed_at))) }
+                td data-label="On crash" { (record.on_crash.as_str()) }
+            } } }
+        }
+    }
+}
+
+/// State of a record, as a word with a colour.
+pub(super) fn chip(state: State, is_lapsed: bool) -> Markup {
+    let kind = match state {
+        State::Running if is_lapsed => "chip bad",
+        State::Running => "chip wait",
+        State::Completed => "chip good",
+        State::Released => "chip",
+        State::Failed | State::Unrecorded | State::Interrupted => "chip bad",
+    };
+    html! { span class=(kind) { (state.as_str()) @if is_lapsed { ", lapsed" } } }
+}
+
+/// Position in the audit, in the URL.
+#[derive(Debug, Deserialize)]
+pub(super) struct Since {
+    after: Option<String>,
+    /// Only changes of the last hours.
+    hours: Option<u64>,
+}
+
+pub(super) async fn audit(access: Access, Query(since): Query<Since>) -> Response {
+    let hours = since.hours.filter(|hours| *hours > 0);
+    let filter = AuditFilter {
+        within: hours.map(|hours| Duration::from_secs(hours.saturating_mul(3600))),
+        ..AuditFilter::default()
+    };
+    let after = since.after.as_deref().map(Cursor::new);
+    let listing = match access.audit(&filter, after, LIMIT).await {
+        Ok(listing) => listing,
+        Err(error) => return failure(&access, &error),
+    };
+    Page::new(&access, "Changes").live().with(&html! {
+        p.quiet {
+            "Changes by hand: "
+            a href=(access.link("audit")) { "all" } ", "
+            a href=(access.link("audit?hours=24")) { "of a day" } ", "
+            a href=(access.link("audit?hours=1")) { "of an hour" }
+        }
+        section {
+            @if listing.items.is_empty() { p { "No record was changed by hand." } }
+            @else { (changes(&access, &listing.items)) }
+            @if let Some(next) = &listing.next {
+                form method="get" action=(access.link("audit")) {
+                    @if let Some(hours) = hours { input type="hidden" name="hours" value=(hours); }
+                    input type="hidden" name="after" value=(next.as_str());
+                    button { "Older changes" }
+                }
+            }
+        }
+    })
+}
+
+/// Table of changes by hand.
+pub(super) fn changes(access: &Access, entries: &[AuditEntry]) -> Markup {
+    html! {
+        table.cards {
+            caption { "Changes by hand, the newest first" }
+            thead { tr {
+                th { "Time" } th { "Who" } th { "Change" } th { "Reason" } th { "Record" } th { "Was" }
+            } }
+            tbody { @for entry in entries { tr {
+                td data-label="Time" { (time(entry.at)) }
+                td data-label="Who" { (shown(entry.change.actor())) }
+                td data-label="Change" { (entry.action.as_str()) }
+                td data-label="Reason" { (shown(entry.change.reason())) }
+                @match &entry.subject {
+                    AuditSubject::Record(record) => {
+                        td.key data-label="Record" {
+                            a href=(access.link(&format!("records/{}", record.id))) {
+                                (shown(record.identity.key.as_str()))
+                            }
+                            " " span.quiet { (shown(record.identity.operation.as_str())) }
+                        }
+                        td data-label="Was" { (record.state.as_str()) ", attempt " (record.attempt) }
+                    }
+                    AuditSubject::Purge { removed: 0, interrupted: 0, .. } => {
+                        td data-label="Records" { "not known: the purge did not end" }
+                        td {}
+                    }
+                    AuditSubject::Purge { removed, interrupted, .. } => {
+                        td data-label="Records" { (removed) " deleted, " (interrupted) " interrupted" }
+                        td {}
+                    }
+                    _ => { td {} td {} }
+                }
+            } } }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The overview: counts, and small plots over time.
+
+use std::fmt::Write as _;
+
+use axum::response::Response;
+use maud::{Markup, html};
+use tokio::time::Instant;
+
+use super::access::Access;
+use super::counts::{Reading, Sample};
+use super::layout::Page;
+use crate::store::operator::text::{duration, shown};
+
+pub(super) async fn overview(access: Access) -> Response {
+    let page = Page::new(&access, "Overview").live();
+    let Some(counts) = access.counts() else {
+        return page.with(&html! {
+            p.notice { "The counts are those of all scopes, and you see only some. The lists show your records." }
+        });
+    };
+    let (reading, samples) = counts.look().await;
+    let content = match reading {
+        None => {
+            html! { p.notice { "The records are being counted. Load the page again in a moment." } }
+        }
+        Some(Reading {
+            groups: Err(error), ..
+        }) => {
+            html! { p.notice role="alert" { "The records could not be counted: " (shown(&error)) } }
+        }
+        Some(Reading {
+            at,
+            groups: Ok(groups),
+        }) => html! {
+            (plots(&samples, Sample::of(at, &groups)))
+            section {
+                h2 { "Records by operation and state" }
+                div.scroll { table {
+                    caption { "Counted " (duration(at.elapsed())) " ago. Expired records count until they are purged." }
+                    thead { tr {
+                        th { "Operation" } th { "State" } th.number { "Records" } th.number { "Stuck" }
+                        th { "Oldest" } th.number { "Purge due" } th { "Due for" }
+                    } }
+                    tbody { @for group in &groups { tr {
+                        td { (shown(&group.operation)) }
+                        td { (super::lists::chip(group.state, false)) }
+                        td.number { (group.count) } td.number { (group.stuck) }
+                        td { (duration(group.oldest)) } td.number { (group.purge_due) }
+                        td { (duration(group.purge_lag)) }
+                    } } }
+                } }
+                @if groups.is_empty() { p { "There are no records." } }
+            }
+        },
+    };
+    page.with(&content)
+}
+
+/// Name of a plot, and its value in a sample.
+type Value = (&'static str, fn(&Sample) -> u64);
+
+fn plots(samples: &[Sample], now: Sample) -> Markup {
+    let value: [Value; 4] = [
+        ("Records", |it| it.records),
+        ("Running", |it| it.running),
+        ("Stuck", |it| it.stuck),
+        ("Due for the purge", |it| it.purge_due),
+    ];
+    html! {
+        section {
+            h2 { "Over time" }
+            div.plots { @for (name, of) in value { figure {
+                figcaption { span { (name) } strong { (of(&now)) } }
+                (plot(name, samples, of))
+            } } }
+            p.quiet {
+                "The plots have a value each 10 seconds, of the last hour, and only of times at which this page was open."
+            }
+        }
+    }
+}
+
+fn plot(name: &str, samples: &[Sample], of: fn(&Sample) -> u64) -> Markup {
+    let highest = samples.iter().map(of).max().unwrap_or(0).max(1);
+    let first = samples.first().map_or_else(Instant::now, |it| it.at);
+    let last = samples.last().map_or(first, |it| it.at);
+    let whole = (last - first).as_secs_f64().max(1.0);
+    let height = |sample: &Sample| 38.0 - of(sample) as f64 / highest as f64 * 34.0;
+    let mut points = String::new();
+    for sample in samples {
+        let x = (sample.at - first).as_secs_f64() / whole * 200.0;
+        let y = height(sample);
+        // Writing to a string cannot fail.
+        let _ = write!(points, "{x:.1},{y:.1} ");
+    }
+    if let [only] = samples {
+        let _ = write!(points, "200.0,{:.1}", height(only));
+    }
+    let label = format!("{name} over {}: at most {highest}", duration(last - first));
+    html! {
+        svg.plot viewBox="0 0 200 40" preserveAspectRatio="none" role="img" aria-label=(label) {
+            line x1="0" x2="200" y1="39" y2="39" {}
+            polyline points=(points.trim_end()) {}
+        }
+    }
+}

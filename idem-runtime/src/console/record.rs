@@ -1,0 +1,238 @@
+//! The page of a record: what it answers, its attempts as a picture, and the forms that change it.
+
+use axum::extract::{Path, Query};
+use axum::response::Response;
+use http::StatusCode;
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::access::{Access, Summary};
+use super::failure::Failure;
+use super::layout::{Page, failure, not_found};
+use super::timeline::Found;
+use super::{lists, timeline};
+use crate::key::RecordId;
+use crate::record::OwnerLabel;
+use crate::store::operator::Explanation;
+use crate::store::operator::text::{duration, shown, time_from};
+use crate::store::{Attempts, AuditEntry, AuditFilter, ManualChange};
+
+/// Number of changes by hand on the page.
+const MAX_CHANGES: usize = 50;
+/// Number of attempts and of steps on the page.
+pub(super) const MAX_ROWS: usize = 40;
+
+/// Mark in the URL after a change.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Done {
+    done: String,
+}
+
+/// Form that did not take effect, to be shown again.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    pub(super) action: String,
+    pub(super) reason: String,
+    pub(super) value: String,
+}
+
+pub(super) async fn record(
+    access: Access,
+    Path(id): Path<String>,
+    Query(done): Query<Done>,
+) -> Response {
+    let Ok(id) = id.parse::<RecordId>() else {
+        return not_found(&access);
+    };
+    let notice = match done.done.as_str() {
+        "done" => html! { p.notice role="status" { "The change was made, and is in the audit." } },
+        _ => html! {},
+    };
+    show(&access, &id, StatusCode::OK, &notice, &Draft::default()).await
+}
+
+/// Shows a record with a notice above it.
+pub(super) async fn show(
+    access: &Access,
+    id: &RecordId,
+    status: StatusCode,
+    notice: &Markup,
+    draft: &Draft,
+) -> Response {
+    match read(access, id).await {
+        Err(error) => failure(access, &error),
+        Ok((None, changes)) if changes.is_empty() => not_found(access),
+        Ok((None, changes)) => Page::new(access, "Record").with_status(
+            status,
+            &html! {
+                (notice)
+                p { "There is no record now: the next call with this key runs the work." }
+                section { (lists::changes(access, &changes)) }
+            },
+        ),
+        Ok((Some(found), changes)) => Page::new(access, "Record").live().with_status(
+            status,
+            &html! {
+                (notice) (content(access, &found, &changes, draft))
+            },
+        ),
+    }
+}
+
+async fn read(access: &Access, id: &RecordId) -> Result<(Option<Found>, Vec<AuditEntry>), Failure> {
+    let filter = AuditFilter {
+        id: Some(*id),
+        ..AuditFilter::default()
+    };
+    let changes = access.audit(&filter, None, MAX_CHANGES).await?.items;
+    let Some((summary, attempts)) = access.attempts(id).await? else {
+        return Ok((None, changes));
+    };
+    let steps = access.steps(&summary).await?;
+    let found = Found {
+        summary,
+        attempts,
+        steps,
+    };
+    Ok((Some(found), changes))
+}
+
+fn content(access: &Access, found: &Found, changes: &[AuditEntry], draft: &Draft) -> Markup {
+    let Summary { record, payload } = &found.summary;
+    let explanation = Explanation::of(record);
+    let now = record.read_at;
+    html! {
+        section {
+            h2 { "Why this key answers as it does " (lists::chip(record.state, record.is_lapsed())) }
+            p { (with_code(&explanation.happened)) }
+            p { (with_code(&explanation.answer)) }
+            p { (with_code(&explanation.next)) }
+        }
+        section {
+            h2 { "Timeline" }
+            (timeline::picture(found, changes))
+            (attempts(&found.attempts))
+        }
+        section {
+            h2 { "Record" }
+            dl {
+                dt { "Operation" } dd { (shown(record.identity.operation.as_str())) }
+                dt { "Key" } dd.key { (shown(record.identity.key.as_str())) }
+                @if !record.identity.scope.is_none() {
+                    dt { "Scope" } dd { (shown(record.identity.scope.as_str())) }
+                }
+                dt { "Owner" } dd { (found.attempts.owner().map_or_else(|| "unknown".to_owned(), |it| shown(it.as_str()))) }
+                dt { "Attempt" } dd { (record.attempt) }
+                dt { "On crash" } dd { (record.on_crash.as_str()) }
+                dt { "First claim" } dd { (time_from(record.first_claimed_at, now)) }
+                dt { "Lease until" } dd { (time_from(record.lease_until, now)) }
+                @if let Some(at) = record.ended_at { dt { "Ended" } dd { (time_from(at, now)) } }
+                dt { "Expires" }
+                dd { (record.expires_at().map_or_else(|| "never, before it is resolved".to_owned(), |at| time_from(at, now))) }
+                dt { "Retention" } dd { (duration(record.retention)) }
+                dt { "Result" }
+                dd {
+                    @match payload {
+                        None => { "none" }
+                        Some((codec, size)) => { (shown(codec)) ", " (size) " bytes" }
+                    }
+                    @if access.payloads().is_some() {
+                        " " a href=(access.link(&format!("records/{}/payload", record.id))) { "Show the payloads" }
+                    }
+                }
+                dt { "Record id" } dd.key { (record.id) }
+            }
+        }
+        @if !found.steps.is_empty() { section {
+            h2 { "Saved steps" }
+            div.scroll { table {
+                caption { (found.steps.len()) " steps, by name. Stores do not keep their times." }
+                thead { tr { th { "Step" } th { "Codec" } th.number { "Bytes" } } }
+                tbody { @for step in found.steps.iter().take(MAX_ROWS) { tr {
+                    td { (shown(&step.name)) } td { (shown(&step.codec)) } td.number { (step.size) }
+                } } }
+            } }
+            @if found.steps.len() > MAX_ROWS { p.quiet { (found.steps.len() - MAX_ROWS) " more steps are not shown." } }
+        } }
+        @if access.change().is_some() { (forms(access, found, &explanation, draft)) }
+        @if !changes.is_empty() { section { h2 { "Changes by hand" } (lists::changes(access, changes)) } }
+    }
+}
+
+/// Text whose parts between backticks are names of the code.
+fn with_code(text: &str) -> Markup {
+    html! {
+        @for (n, part) in text.split('`').enumerate() {
+            @if n % 2 == 1 { code { (part) } } @else { (part) }
+        }
+    }
+}
+
+fn attempts(attempts: &Attempts) -> Markup {
+    let now = attempts.record.read_at;
+    let skipped = attempts.list.len().saturating_sub(MAX_ROWS);
+    html! {
+        table.cards {
+            caption { "Attempts, the newest first" }
+            thead { tr { th.number { "Attempt" } th { "Owner" } th { "Began" } th { "Ended" } th { "How" } } }
+            tbody { @for attempt in attempts.list.iter().rev().take(MAX_ROWS) { tr {
+                td.number data-label="Attempt" { (attempt.number) }
+                td data-label="Owner" { (shown(attempt.owner.as_ref().map_or("unknown", OwnerLabel::as_str))) }
+                td data-label="Began" { (time_from(attempt.began_at, now)) }
+                td data-label="Ended" { @if let Some(at) = attempt.ended_at { (time_from(at, now)) } }
+                td data-label="How" { (attempt.end.map_or("may be running", |end| end.as_str())) }
+            } } }
+        }
+        @if attempts.dropped > 0 || skipped > 0 {
+            p.quiet { (attempts.dropped as usize + skipped) " earlier attempts are left out." }
+        }
+    }
+}
+
+fn forms(access: &Access, found: &Found, explanation: &Explanation, draft: &Draft) -> Markup {
+    let record = &found.summary.record;
+    let action = access.link(&format!("records/{}/change", record.id));
+    let token = access.token(&record.id.to_string());
+    html! {
+        section {
+            h2 { "Change this record" }
+            @if explanation.commands.is_empty() {
+                p { "Nothing can be changed while the lease is valid." }
+            } @else {
+                p.quiet {
+                    "A change takes effect only if the record is still as it is shown here. It is written into the audit with \
+                     your name and the reason."
+                }
+            }
+            @for (command, meaning) in &explanation.commands {
+                details open[draft.action == *command] {
+                    summary { (command) ": " span.quiet { (meaning) } }
+                    form method="post" action=(action) {
+                        input type="hidden" name="token" value=(token);
+                        input type="hidden" name="observed" value=(record.observation());
+                        input type="hidden" name="action" value=(command);
+                        @if matches!(*command, "complete" | "fail") {
+                            label {
+                                @if *command == "complete" {
+                                    "Result as JSON, as the function would return it. Empty: the result is unknown, and calls \
+                                     get `Unrecorded`"
+                                } @else { "Error as JSON, as the function would return it" }
+                                textarea name="value" rows="4" required[*command == "fail"] {
+                                    @if draft.action == *command { "\n" (draft.value) }
+                                }
+                            }
+                        }
+                        label {
+                            "Reason"
+                            input name="reason" required maxlength=(ManualChange::MAX_REASON) value=(
+                                if draft.action == *command { draft.reason.as_str() } else { "" }
+                            );
+                        }
+                        button { (command) }
+                    }
+                }
+            }
+        }
+    }
+}

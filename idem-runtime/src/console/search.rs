@@ -1,0 +1,86 @@
+//! Search by key. The key is sent in a body, and the answer redirects to the id: URLs are logged, and keys may be personal.
+
+use axum::Form;
+use axum::response::{IntoResponse as _, Redirect, Response};
+use http::{HeaderMap, StatusCode};
+use maud::html;
+use serde::Deserialize;
+
+use super::access::{Access, is_same_origin};
+use super::layout::{Page, refusal};
+use crate::key::Scope;
+
+pub(super) async fn form(access: Access) -> Response {
+    Page::new(&access, "Search").with(&html! {
+        section {
+            h2 { "By key" }
+            form method="post" action=(access.link("search")) autocomplete="off" {
+                label { "Operation, as in the function's `name`" input name="operation" maxlength="255" required; }
+                label { "Key" input name="key" maxlength="255" required; }
+                label {
+                    "Scope, each part on a line, the outermost first. Empty if the key has none"
+                    textarea name="scope" rows="2" {}
+                }
+                button { "Find" }
+            }
+        }
+        section {
+            h2 { "By id" }
+            form method="post" action=(access.link("search")) {
+                label {
+                    "Id of the record, from a span or a log: 64 hexadecimal digits"
+                    input name="id" maxlength="64" pattern="[0-9a-fA-F]{64}" required;
+                }
+                button { "Find" }
+            }
+        }
+    })
+}
+
+/// Search for a record. `Debug` is missing, because a key is not to be printed.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Wanted {
+    operation: String,
+    key: String,
+    scope: String,
+    id: String,
+}
+
+pub(super) async fn find(
+    access: Access,
+    headers: HeaderMap,
+    Form(wanted): Form<Wanted>,
+) -> Response {
+    if !is_same_origin(&headers) {
+        return refusal(
+            &access,
+            StatusCode::FORBIDDEN,
+            "The form was sent by another site.",
+        );
+    }
+    let id = match wanted.id.trim() {
+        "" => scope_of(&wanted.scope)
+            .and_then(|scope| Access::id_of(wanted.operation.trim(), &wanted.key, &scope)),
+        id => id
+            .parse()
+            .map_err(|_| "an id has 64 hexadecimal digits".to_owned()),
+    };
+    match id {
+        Ok(id) => Redirect::to(&access.link(&format!("records/{id}"))).into_response(),
+        Err(text) => refusal(
+            &access,
+            StatusCode::BAD_REQUEST,
+            &format!("No record can have this name: {text}."),
+        ),
+    }
+}
+
+fn scope_of(lines: &str) -> Result<Scope, String> {
+    let parts = lines.lines().map(str::trim).filter(|part| !part.is_empty());
+    parts
+        .map(Scope::new)
+        .try_fold(Scope::none(), |scope, part| {
+            Ok(scope.join(&part.map_err(|error| error.to_string())?))
+        })
+}

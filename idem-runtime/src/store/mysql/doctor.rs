@@ -1,0 +1,262 @@
+//! Checks of a MySQL or MariaDB server.
+
+use super::statements::DIALECT;
+use super::{MySqlStore, error, run};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::store::operator::Finding;
+use crate::store::sql::{Placeholders, Readable as _, Statement};
+
+/// Statements for the check of rights, each with its privilege. `{}` stands for the table. To explain a statement takes
+/// the privileges of running it, and changes nothing.
+const PRIVILEGES: [(&str, &str); 4] = [
+    ("SELECT", "EXPLAIN SELECT * FROM {}"),
+    (
+        "INSERT",
+        "EXPLAIN INSERT INTO {} SELECT * FROM {} WHERE 1 = 0",
+    ),
+    (
+        "UPDATE",
+        "EXPLAIN UPDATE {} SET fencing_token = fencing_token WHERE 1 = 0",
+    ),
+    ("DELETE", "EXPLAIN DELETE FROM {} WHERE 1 = 0"),
+];
+
+impl MySqlStore {
+    pub(super) async fn examine(&self) -> Vec<Finding> {
+        vec![
+            Finding::or_failed("autocommit", self.check_autocommit().await),
+            Finding::or_failed("isolation", self.check_isolation().await),
+            Finding::or_failed("writable", self.check_writable().await),
+            Finding::or_failed("rights", self.check_rights().await),
+            Finding::or_failed("engine", self.check_engine().await),
+            Finding::or_failed("indexes", self.check_indexes().await),
+            Finding::or_failed("durability", self.check_durability().await),
+            Finding::or_failed("loss of the server", self.check_loss().await),
+        ]
+    }
+
+    /// Column of the first row, as text. `None` if there is no row.
+    async fn text(&self, query: &str, column: usize) -> Result<Option<String>, StoreError> {
+        let statement = Statement::new(query, Placeholders::InOrder);
+        let answer = run(&self.pool, &statement.query()).await.map_err(error)?;
+        let Some(row) = answer.rows.first() else {
+            return Ok(None);
+        };
+        let text = row.text_or_null(column).map_err(error)?;
+        Ok(Some(text.unwrap_or_default().to_owned()))
+    }
+
+    async fn try_run(&self, query: &str) -> Result<(), StoreError> {
+        let statement = Statement::new(query, Placeholders::InOrder);
+        let answer = run(&self.pool, &statement.query()).await;
+        answer.map(|_| ()).map_err(error)
+    }
+
+    async fn variable(&self, name: &str) -> Result<String, StoreError> {
+        let query = format!("SELECT CAST(@@{name} AS CHAR)");
+        Ok(self.text(&query, 0).await?.unwrap_or_default())
+    }
+
+    /// Returns true for a switch that is on. MariaDB prints switches as words.
+    async fn is_on(&self, name: &str) -> Result<bool, StoreError> {
+        Ok(matches!(&*self.variable(name).await?, "1" | "ON"))
+    }
+
+    async fn check_autocommit(&self) -> Result<Finding, StoreError> {
+        const CHECK: &str = "autocommit";
+        if self.is_on("autocommit").await? {
+            return Ok(Finding::ok(CHECK, "each statement commits on its own"));
+        }
+        Ok(Finding::problem(
+            CHECK,
+            "autocommit is off on new connections, so nothing that the store writes would ever be committed",
+            "turn it on: look at the server's `autocommit` and `init_connect`",
+        ))
+    }
+
+    async fn check_isolation(&self) -> Result<Finding, StoreError> {
+        let level = match self.variable("transaction_isolation").await {
+            Ok(level) => level,
+            // MariaDB before 11.1 has the older name only.
+            Err(_) => self.variable("tx_isolation").await?,
+        };
+        Ok(Finding::ok(
+            "isolation",
+            format!("the isolation level is {level}; the store works on each level"),
+        ))
+    }
+
+    async fn check_writable(&self) -> Result<Finding, StoreError> {
+        const CHECK: &str = "writable";
+        if !self.is_on("read_only").await? {
+            return Ok(Finding::ok(CHECK, "the server accepts writes"));
+        }
+        Ok(Finding::problem(
+            CHECK,
+            "the server is read-only, so every claim fails",
+            "connect to the primary, or turn `read_only` off",
+        ))
+    }
+
+    async fn check_rights(&self) -> Result<Finding, StoreError> {
+        const CHECK: &str = "rights";
+        let mut missing = Vec::new();
+        for suffix in ["", "_steps", "_recovery", "_fencing_floor"] {
+            let table = self.statements.table.quoted(DIALECT.quote, suffix);
+            for (privilege, statement) in PRIVILEGES {
+                let column = match suffix {
+                    "_steps" | "_recovery" => "first_claimed_at = first_claimed_at",
+                    _ => "fencing_token = fencing_token",
+                };
+                let statement = statement.replace("fencing_token = fencing_token", column);
+                match self.try_run(&statement.replace("{}", &table)).await {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == StoreErrorKind::Denied => {
+                        missing.push(format!("{privilege} on {table}"));
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Ok(Finding::ok(CHECK, "the user may read and write each table"));
+        }
+        Ok(Finding::problem(
+            CHECK,
+            format!("the user has not the right to {}", missing.join(", ")),
+            "GRANT these privileges to the user of the service",
+        ))
+    }
+
+    /// Condition that selects the table of records in the tables of `information_schema`.
+    fn this_table(&self) -> String {
+        let table = &self.statements.table;
+        let schema = match &table.schema {
+            Some(schema) => format!("'{schema}'"),
+            None => "DATABASE()".to_owned(),
+        };
+        format!("table_schema = {schema} AND table_name = '{}'", table.name)
+    }
+
+    async fn check_engine(&self) -> Result<Finding, StoreError> {
+        const CHECK: &str = "engine";
+        let query = format!(
+            "SELECT CONVERT(engine USING utf8mb4) FROM information_schema.tables WHERE {}",
+            self.this_table()
+        );
+        match self.text(&query, 0).await? {
+            Some(engine) if engine.eq_ignore_ascii_case("InnoDB") => {
+                Ok(Finding::ok(CHECK, "the table is one of InnoDB"))
+            }
+            Some(engine) => Ok(Finding::problem(
+                CHECK,
+                format!(
+                    "the table is one of {engine}, which has no transactions: outcomes can be lost or half written"
+                ),
+                "ALTER TABLE ... ENGINE = InnoDB",
+            )),
+            None => Ok(Finding::problem(
+                CHECK,
+                "the table does not exist, or the user may not see it",
+                "run `idem migrate --plan`",
+            )),
+        }
+    }
+
+    async fn check_indexes(&self) -> Result<Finding, StoreError> {
+        let table = self.statements.table.quoted(DIALECT.quote, "");
+        let mut unused = Vec::new();
+        for (index, columns) in [("PRIMARY", "id"), ("purge_queue", "purge_after")] {
+            let query = format!(
+                "SELECT CONVERT(GROUP_CONCAT(column_name ORDER BY seq_in_index) USING utf8mb4)
+                 FROM information_schema.statistics WHERE {} AND index_name = '{index}'",
+                self.this_table()
+            );
+            let found = self.text(&query, 0).await?.unwrap_or_default();
+            // Column 6 of the plan is the index. Without the hint, a small table would be scanned.
+            let plan = format!(
+                "EXPLAIN SELECT {columns} FROM {table} FORCE INDEX ({index}) WHERE {columns} IS NOT NULL ORDER BY {columns}"
+            );
+            let is_used = found == columns && {
+                let used = self.plan_key(&plan).await?;
+                used == index
+            };
+            if !is_used {
+                unused.push(index.to_owned());
+            }
+        }
+        Ok(Finding::of_indexes(&unused))
+    }
+
+    /// Index in the column `key` of a plan.
+    async fn plan_key(&self, plan: &str) -> Result<String, StoreError> {
+        use sqlx::Row as _;
+        let statement = Statement::new(plan, Placeholders::InOrder);
+        let answer = run(&self.pool, &statement.query()).await.map_err(error)?;
+        let Some(row) = answer.rows.first() else {
+            return Ok(String::new());
+        };
+        let key: Option<String> = row.try_get("key").map_err(error)?;
+        Ok(key.unwrap_or_default())
+    }
+
+    async fn check_durability(&self) -> Result<Finding, StoreError> {
+        const CHECK: &str = "durability";
+        let flush = self.variable("innodb_flush_log_at_trx_commit").await?;
+        if flush != "1" && flush != "3" {
+            return Ok(Finding::warning(
+                CHECK,
+                format!(
+                    "`innodb_flush_log_at_trx_commit` is {flush}: a crash of the machine loses the outcomes of the last \
+                     second, and their calls run again"
+                ),
+                "set it to 1",
+            ));
+        }
+        if !self.is_on("log_bin").await? {
+            return Ok(Finding::warning(
+                CHECK,
+                "the binary log is off: a crash may lose a commit in the moment after a duplicate call has read its \
+                 outcome, and the call runs again",
+                "turn `log_bin` on with `sync_binlog = 1`, if no outcome may be lost",
+            ));
+        }
+        let sync = self.variable("sync_binlog").await?;
+        if sync != "1" {
+            return Ok(Finding::warning(
+                CHECK,
+                format!(
+                    "`sync_binlog` is {sync}: a server that recovers from its binary log may lack the last outcomes"
+                ),
+                "set it to 1",
+            ));
+        }
+        Ok(Finding::ok(
+            CHECK,
+            "an acknowledged outcome survives a crash of the machine",
+        ))
+    }
+
+    async fn check_loss(&self) -> Result<Finding, StoreError> {
+        let galera = self
+            .text("SHOW STATUS LIKE 'wsrep_cluster_size'", 1)
+            .await?;
+        let nodes: u32 = galera.and_then(|it| it.parse().ok()).unwrap_or(0);
+        if nodes > 0 {
+            return Ok(Finding::warning(
+                "loss of the server",
+                format!(
+                    "the server is one of {nodes} nodes of Galera: another node may not have applied yet what this one \
+                         has acknowledged"
+                ),
+                "send all transitions to one node, or set `wsrep_sync_wait = 1`",
+            ));
+        }
+        Ok(Finding::warning(
+            "loss of the server",
+            "replication, if there is any, is asynchronous as far as this connection shows: a failover loses what the \
+             replica had not received, and the calls of these records run again",
+            "use semi-synchronous replication if no outcome may be lost",
+        ))
+    }
+}

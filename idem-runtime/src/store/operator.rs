@@ -1,0 +1,317 @@
+//! Reads and migrations for operators, beside the records: saved steps, statistics, and the versions of the tables.
+//!
+//! The command `idem` is built on this module. No call of a service uses it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::error::StoreError;
+use crate::key::RecordId;
+use crate::record::{State, Timestamp};
+use crate::store::Store;
+
+#[cfg(feature = "console")]
+mod explain;
+#[cfg(feature = "console")]
+pub mod text;
+
+#[cfg(feature = "console")]
+pub use self::explain::Explanation;
+
+/// [`Store`] that operators inspect. The SQL stores and the Redis store implement it.
+///
+/// # Cancel safety
+/// All methods except [`apply_migrations`](Self::apply_migrations) only read.
+#[async_trait]
+pub trait OperatorStore: Store {
+    /// Lists the steps that were saved for a record, by name. Empty if there is no record. Without `with_payloads`, the
+    /// contents of [`StepOfRecord::payload`] are not read, where the database allows that.
+    ///
+    /// # Errors
+    /// Those of any read.
+    async fn steps_of(
+        &self,
+        id: &RecordId,
+        with_payloads: bool,
+    ) -> Result<Vec<StepOfRecord>, StoreError>;
+
+    /// Counts records by operation and state. Reads the whole table, or with Redis every record: a million records take
+    /// seconds.
+    ///
+    /// # Errors
+    /// Those of any read.
+    async fn stats(&self) -> Result<Vec<RecordStats>, StoreError>;
+
+    /// Reads the store's clock. With a Redis Cluster, that of one server.
+    ///
+    /// # Errors
+    /// Those of any read.
+    async fn clock(&self) -> Result<Timestamp, StoreError>;
+
+    /// Checks the server, its settings, the tables, and the rights of the user. A check that fails is a finding too.
+    ///
+    /// Nothing is written. SQLite takes its write lock for a moment, and PostgreSQL gets two connections beside those of
+    /// the pool.
+    async fn findings(&self) -> Vec<Finding>;
+
+    /// Compares the tables with those that this build needs. `None` for a store without tables.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Schema`](crate::StoreErrorKind::Schema) if a later version of this crate created the tables, or
+    /// if the schema is missing; and those of any read.
+    async fn migration_plan(&self) -> Result<Option<MigrationPlan>, StoreError>;
+
+    /// Applies the migrations that are missing, as the `migrate` method of the store does. Does nothing in a store
+    /// without tables.
+    ///
+    /// # Errors
+    /// Those of the `migrate` method of the store.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, each migration is applied or not applied, except on MySQL: there, each statement of a
+    /// migration is. Call this method again.
+    async fn apply_migrations(&self) -> Result<(), StoreError>;
+}
+
+/// A pointer to a store is that store.
+#[async_trait]
+impl<S: OperatorStore + ?Sized> OperatorStore for Arc<S> {
+    async fn steps_of(
+        &self,
+        id: &RecordId,
+        with_payloads: bool,
+    ) -> Result<Vec<StepOfRecord>, StoreError> {
+        (**self).steps_of(id, with_payloads).await
+    }
+
+    async fn stats(&self) -> Result<Vec<RecordStats>, StoreError> {
+        (**self).stats().await
+    }
+
+    async fn clock(&self) -> Result<Timestamp, StoreError> {
+        (**self).clock().await
+    }
+
+    async fn findings(&self) -> Vec<Finding> {
+        (**self).findings().await
+    }
+
+    async fn migration_plan(&self) -> Result<Option<MigrationPlan>, StoreError> {
+        (**self).migration_plan().await
+    }
+
+    async fn apply_migrations(&self) -> Result<(), StoreError> {
+        (**self).apply_migrations().await
+    }
+}
+
+/// Result of one check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// Name of the check, such as `rights`.
+    pub check: &'static str,
+    /// Need for action.
+    pub severity: Severity,
+    /// Sentence about the state that was found.
+    pub found: String,
+    /// Action that changes it; `None` if all is well.
+    pub remedy: Option<String>,
+}
+
+/// Need for action after a [`Finding`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Severity {
+    /// All is well.
+    Ok,
+    /// Calls work. The finding says what may be lost or slow.
+    Warning,
+    /// Calls fail, or records are lost in normal operation.
+    Problem,
+}
+
+impl Severity {
+    /// The severity as a word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warning => "warning",
+            Self::Problem => "problem",
+        }
+    }
+}
+
+impl Finding {
+    /// Finding that all is well.
+    pub fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            check,
+            severity: Severity::Ok,
+            found: found.into(),
+            remedy: None,
+        }
+    }
+
+    /// Finding of something to know, with what changes it.
+    pub fn warning(
+        check: &'static str,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            severity: Severity::Warning,
+            remedy: Some(remedy.into()),
+            ..Self::ok(check, found)
+        }
+    }
+
+    /// Finding of something that must change, with what changes it.
+    pub fn problem(
+        check: &'static str,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            severity: Severity::Problem,
+            ..Self::warning(check, found, remedy)
+        }
+    }
+
+    /// Problem that the check failed.
+    #[cfg(any(
+        feature = "sqlite",
+        feature = "postgres",
+        feature = "mysql",
+        feature = "redis"
+    ))]
+    pub(crate) fn failed(check: &'static str, error: &StoreError) -> Self {
+        let mut found = format!("the check failed: {error}");
+        let mut source = std::error::Error::source(error);
+        while let Some(cause) = source {
+            found.push_str(": ");
+            found.push_str(&cause.to_string());
+            source = cause.source();
+        }
+        Self::problem(check, found, "repair this, then run the check again")
+    }
+
+    /// The finding, or the problem that the check failed.
+    #[cfg(any(
+        feature = "sqlite",
+        feature = "postgres",
+        feature = "mysql",
+        feature = "redis"
+    ))]
+    pub(crate) fn or_failed(check: &'static str, finding: Result<Self, StoreError>) -> Self {
+        finding.unwrap_or_else(|error| Self::failed(check, &error))
+    }
+
+    /// Finding about the indexes of the tables, from the names of those that no plan uses.
+    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+    pub(crate) fn of_indexes(unused: &[String]) -> Self {
+        const CHECK: &str = "indexes";
+        if unused.is_empty() {
+            return Self::ok(CHECK, "replays and purges use their indexes");
+        }
+        Self::problem(
+            CHECK,
+            format!(
+                "the database has no valid index {}, so each call reads the whole table",
+                unused.join(", ")
+            ),
+            "create it again: `idem migrate --sql` on an empty schema prints its definition",
+        )
+    }
+}
+
+/// Saved step of a record, as an operator sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StepOfRecord {
+    /// Name of the step, unique in its record.
+    pub name: String,
+    /// Codec of the saved result.
+    pub codec: String,
+    /// Size of the saved result, in bytes.
+    pub size: u64,
+    /// Saved result, if it was requested.
+    pub payload: Option<Arc<[u8]>>,
+}
+
+/// Statistics of the records of one operation in one state. Records that have expired are included until they are
+/// purged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecordStats {
+    /// Name of the operation.
+    pub operation: String,
+    /// State of the records.
+    pub state: State,
+    /// Number of records.
+    pub count: u64,
+    /// Number of records that are stuck: lapsed or INTERRUPTED, see [`Record::is_unsettled`](crate::Record::is_unsettled).
+    pub stuck: u64,
+    /// Time since the oldest first claim.
+    pub oldest: Duration,
+    /// Shortest retention.
+    pub shortest_retention: Duration,
+    /// Longest retention.
+    pub longest_retention: Duration,
+    /// Number of records that a purge would examine now. Always zero with Redis, which removes expired records itself.
+    pub purge_due: u64,
+    /// Purge lag: time for which the oldest of these records has been due.
+    pub purge_lag: Duration,
+}
+
+/// Versions of the tables of a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MigrationPlan {
+    /// Number of migrations that were applied; zero if there are no tables.
+    pub applied: usize,
+    /// Number of migrations that this build knows.
+    pub known: usize,
+    /// Migrations that are missing, in the order in which they have to be applied.
+    pub pending: Vec<PendingMigration>,
+}
+
+/// Migration that is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PendingMigration {
+    /// Version of the tables after this migration; the first is 1.
+    pub version: usize,
+    /// Statements to run in one session, with those that record the version. On PostgreSQL and SQLite they are one
+    /// transaction, which fails if the version was applied meanwhile.
+    pub sql: String,
+}
+
+/// Adds a record to the statistics of its operation and state.
+#[cfg(feature = "redis")]
+pub(crate) fn count_record(
+    stats: &mut std::collections::BTreeMap<(String, &'static str), RecordStats>,
+    record: &crate::Record,
+) {
+    let operation = record.identity.operation.as_str();
+    let age = record.read_at.since(record.first_claimed_at);
+    let entry = stats.entry((operation.to_owned(), record.state.as_str()));
+    let counted = entry.or_insert_with(|| RecordStats {
+        operation: operation.to_owned(),
+        state: record.state,
+        count: 0,
+        stuck: 0,
+        oldest: age,
+        shortest_retention: record.retention,
+        longest_retention: record.retention,
+        purge_due: 0,
+        purge_lag: Duration::ZERO,
+    });
+    counted.count += 1;
+    counted.stuck += u64::from(record.is_unsettled());
+    counted.oldest = counted.oldest.max(age);
+    counted.shortest_retention = counted.shortest_retention.min(record.retention);
+    counted.longest_retention = counted.longest_retention.max(record.retention);
+}

@@ -1,0 +1,120 @@
+//! Text about records that is safe to show, whatever a record contains.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::key::hex;
+use crate::record::{Record, State, Timestamp};
+
+/// Text of a record as it may be shown in a terminal: control characters, and characters that change the direction or
+/// have no width, are escaped.
+pub fn shown(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        if is_hidden(character) {
+            // Writing to a string cannot fail.
+            let _ = write!(shown, "{}", character.escape_unicode());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
+}
+
+fn is_hidden(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{00AD}' | '\u{061C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}'
+                | '\u{2060}'..='\u{206F}' | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}'
+                | '\u{E0000}'..='\u{E007F}'
+        )
+}
+
+/// A point in time by the store's clock, in UTC.
+pub fn time(at: Timestamp) -> String {
+    match jiff::Timestamp::from_microsecond(at.as_micros()) {
+        Ok(time) => time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
+        Err(_) => format!("{} µs", at.as_micros()),
+    }
+}
+
+/// A duration in its two largest units.
+pub fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
+    let (minutes, rest) = (seconds / 60 % 60, seconds % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{rest} s"),
+        (0, 0, _) => format!("{minutes} min {rest} s"),
+        (0, ..) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+/// A point in time, and how far it is from the time at which the record was read.
+pub fn time_from(at: Timestamp, now: Timestamp) -> String {
+    let distance = match at > now {
+        true => format!("in {}", duration(at.since(now))),
+        false => format!("{} ago", duration(now.since(at))),
+    };
+    format!("{} ({distance})", time(at))
+}
+
+/// State of a record in words: an owner may be gone without that being stored.
+pub fn state(record: &Record) -> &'static str {
+    match record.state {
+        State::Running if record.is_lapsed() => "running, lapsed",
+        state => state.as_str(),
+    }
+}
+
+/// The stored result in readable form: JSON and other text as it is, other bytes as hexadecimal digits.
+pub fn payload(bytes: &[u8]) -> String {
+    match str::from_utf8(bytes) {
+        Ok(text) => shown(text),
+        Err(_) => hex::encode(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_moves_the_cursor_or_hides_text_reaches_a_terminal() {
+        assert_eq!(shown("a\u{1b}[2Jb"), "a\\u{1b}[2Jb");
+        assert_eq!(
+            shown("evil\u{202e}txt\u{200b}"),
+            "evil\\u{202e}txt\\u{200b}"
+        );
+        assert_eq!(shown("größe 数"), "größe 数");
+        assert_eq!(payload(b"{\"a\":\"\x07\"}"), "{\"a\":\"\\u{7}\"}");
+        assert_eq!(payload(&[0xff, 0x00]), "ff00");
+    }
+
+    #[test]
+    fn durations_have_two_units() {
+        for (seconds, text) in [
+            (0, "0 s"),
+            (59, "59 s"),
+            (61, "1 min 1 s"),
+            (3_661, "1 h 1 min"),
+            (90_000, "1 d 1 h"),
+        ] {
+            assert_eq!(duration(Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn times_say_how_far_away_they_are() {
+        let now = Timestamp::from_micros(1_700_000_000_000_000);
+        let soon = now.after(Duration::from_secs(5));
+        assert_eq!(time_from(soon, now), "2023-11-14 22:13:25 UTC (in 5 s)");
+        assert_eq!(time_from(now, soon), "2023-11-14 22:13:20 UTC (5 s ago)");
+        assert_eq!(
+            time(Timestamp::from_micros(i64::MAX)),
+            format!("{} µs", i64::MAX)
+        );
+    }
+}

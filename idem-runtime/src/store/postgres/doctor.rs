@@ -1,0 +1,296 @@
+//! Checks of a PostgreSQL server.
+//!
+//! All statements are sent as text: behind a pooler that shares connections between transactions, a prepared statement
+//! may be missing on the next connection. Each connection is taken out of the pool, and closed at the end, so that a
+//! check that is dropped half way leaves no transaction open on a connection of the pool.
+
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
+
+use super::statements::DIALECT;
+use super::{PostgresStore, error};
+use crate::error::StoreError;
+use crate::store::operator::Finding;
+
+/// Privileges that the store needs on each of its tables.
+const PRIVILEGES: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
+/// Endings of the names of the tables.
+const TABLES: [&str; 4] = ["", "_steps", "_recovery", "_fencing_floor"];
+
+impl PostgresStore {
+    pub(super) async fn examine(&self) -> Vec<Finding> {
+        let mut connection = match self.pool.acquire().await {
+            Ok(connection) => connection.detach(),
+            Err(failed) => return vec![Finding::failed("connection", &error(failed))],
+        };
+        let mut findings = Vec::new();
+        findings.push(Finding::or_failed(
+            "pooling",
+            self.check_pooling(&mut connection).await,
+        ));
+        findings.push(Finding::or_failed(
+            "isolation",
+            check_isolation(&mut connection).await,
+        ));
+        findings.push(Finding::or_failed(
+            "writable",
+            check_writable(&mut connection).await,
+        ));
+        findings.push(Finding::or_failed(
+            "rights",
+            self.check_rights(&mut connection).await,
+        ));
+        findings.push(Finding::or_failed(
+            "indexes",
+            self.check_indexes(&mut connection).await,
+        ));
+        findings.push(Finding::or_failed(
+            "trigger",
+            self.check_trigger(&mut connection).await,
+        ));
+        findings.push(Finding::or_failed(
+            "durability",
+            check_durability(&mut connection).await,
+        ));
+        findings.push(Finding::or_failed(
+            "loss of the server",
+            check_loss(&mut connection).await,
+        ));
+        let _ = connection.close().await;
+        findings
+    }
+
+    /// Detects a pooler that gives one connection of the server to several clients in turn: a second client gets the
+    /// connection that the first one had, although the first client is still connected.
+    async fn check_pooling(&self, first: &mut PgConnection) -> Result<Finding, StoreError> {
+        const CHECK: &str = "pooling";
+        const PROCESS: &str = "SELECT pg_backend_pid()::text";
+        let mut second = self.pool.acquire().await.map_err(error)?.detach();
+        let before = text(first, PROCESS).await?;
+        let begun = sqlx::raw_sql("BEGIN").execute(&mut second).await;
+        let is_refused = begun.is_err();
+        let of_second = text(&mut second, PROCESS).await;
+        let after = text(first, PROCESS).await?;
+        let _ = second.close().await;
+        if is_refused {
+            return Ok(Finding::problem(
+                CHECK,
+                "a pooler in front of the server shares connections between statements, so no transaction can be opened",
+                "set the pooler's mode to `transaction` or `session`",
+            ));
+        }
+        if of_second? == before || after != before {
+            return Ok(Finding::warning(
+                CHECK,
+                "a pooler in front of the server shares connections between transactions: prepared statements of one \
+                 client are missing on the next connection, unless the pooler tracks them",
+                "set `max_prepared_statements` of PgBouncer 1.21 or later, or `statement_cache_capacity(0)` of the pool",
+            ));
+        }
+        Ok(Finding::ok(
+            CHECK,
+            "each client has a connection of the server to itself: there is no pooler, or one in session mode",
+        ))
+    }
+
+    async fn check_rights(&self, connection: &mut PgConnection) -> Result<Finding, StoreError> {
+        const CHECK: &str = "rights";
+        let mut missing = Vec::new();
+        for suffix in TABLES {
+            let table = self.statements.table.quoted(DIALECT.quote, suffix);
+            for privilege in PRIVILEGES {
+                let query = format!(
+                    "SELECT has_table_privilege(current_user, '{table}', '{privilege}')::text"
+                );
+                if text(connection, &query).await? != "true" {
+                    missing.push(format!("{privilege} on {table}"));
+                }
+            }
+        }
+        let function = self.statements.table.quoted(DIALECT.quote, "_begin");
+        let query = format!(
+            "SELECT coalesce(bool_and(has_function_privilege(current_user, oid, 'EXECUTE')), false)::text
+             FROM pg_proc WHERE oid = to_regproc('{function}')"
+        );
+        if text(connection, &query).await? != "true" {
+            missing.push(format!("EXECUTE on {function}"));
+        }
+        if missing.is_empty() {
+            return Ok(Finding::ok(
+                CHECK,
+                "the user may read and write each table, and call the function that claims",
+            ));
+        }
+        Ok(Finding::problem(
+            CHECK,
+            format!("the user has not the right to {}", missing.join(", ")),
+            "GRANT these privileges to the user of the service",
+        ))
+    }
+
+    /// Asks the planner for the plans of a replay and a purge, with sequential scans ruled out: of a small table they
+    /// would be the better plan.
+    async fn check_indexes(&self, connection: &mut PgConnection) -> Result<Finding, StoreError> {
+        let table = self.statements.table.quoted(DIALECT.quote, "");
+        let name = &self.statements.table.name;
+        let mut transaction = connection.begin().await.map_err(error)?;
+        let setting = "SET LOCAL enable_seqscan = off";
+        let set = sqlx::raw_sql(setting).execute(&mut *transaction).await;
+        set.map_err(error)?;
+        let mut unused = Vec::new();
+        for (condition, index) in [
+            ("id = ''::bytea", format!("{name}_pkey")),
+            ("purge_after <= 0", format!("{name}_purge")),
+        ] {
+            let plan = format!("EXPLAIN SELECT state FROM {table} WHERE {condition} LIMIT 1");
+            let rows = sqlx::raw_sql(AssertSqlSafe(plan))
+                .fetch_all(&mut *transaction)
+                .await;
+            let uses = rows.map_err(error)?.iter().any(|row| {
+                let line = row.try_get::<String, _>(0);
+                line.is_ok_and(|line| line.contains(&index))
+            });
+            if !uses {
+                unused.push(index);
+            }
+        }
+        transaction.rollback().await.map_err(error)?;
+        Ok(Finding::of_indexes(&unused))
+    }
+
+    async fn check_trigger(&self, connection: &mut PgConnection) -> Result<Finding, StoreError> {
+        const CHECK: &str = "trigger";
+        let table = self.statements.table.quoted(DIALECT.quote, "");
+        let query = format!(
+            "SELECT count(*)::text FROM pg_trigger
+             WHERE tgrelid = to_regclass('{table}') AND tgname = '{}_deleted' AND tgenabled IN ('O', 'A')",
+            self.statements.table.name
+        );
+        if text(connection, &query).await? == "1" {
+            return Ok(Finding::ok(
+                CHECK,
+                "the trigger that keeps fencing tokens of deleted records is enabled",
+            ));
+        }
+        Ok(Finding::problem(
+            CHECK,
+            "the trigger that keeps fencing tokens of deleted records is missing or disabled: a paused owner of a deleted \
+             record may be taken for the owner of its successor",
+            "ALTER TABLE ... ENABLE TRIGGER, or create it again from the SQL of the migrations",
+        ))
+    }
+}
+
+async fn text(connection: &mut PgConnection, query: &str) -> Result<String, StoreError> {
+    let row = sqlx::raw_sql(AssertSqlSafe(query.to_owned()))
+        .fetch_one(connection)
+        .await
+        .map_err(error)?;
+    row.try_get(0).map_err(error)
+}
+
+async fn setting(connection: &mut PgConnection, name: &str) -> Result<String, StoreError> {
+    text(connection, &format!("SELECT current_setting('{name}')")).await
+}
+
+async fn check_isolation(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    const CHECK: &str = "isolation";
+    let level = setting(connection, "default_transaction_isolation").await?;
+    if level == "read committed" {
+        return Ok(Finding::ok(
+            CHECK,
+            "the default isolation level is read committed",
+        ));
+    }
+    Ok(Finding::warning(
+        CHECK,
+        format!(
+            "the default isolation level is {level}: concurrent calls of one key fail with serialization failures, which \
+             the store retries"
+        ),
+        "leave `default_transaction_isolation` at read committed for the user of the service",
+    ))
+}
+
+async fn check_writable(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    const CHECK: &str = "writable";
+    if text(connection, "SELECT pg_is_in_recovery()::text").await? == "true" {
+        return Ok(Finding::problem(
+            CHECK,
+            "the server is a standby, so every claim fails",
+            "connect to the primary, for example with `target_session_attrs=read-write`",
+        ));
+    }
+    if setting(connection, "default_transaction_read_only").await? == "on" {
+        return Ok(Finding::problem(
+            CHECK,
+            "transactions of this user are read-only, so every claim fails",
+            "turn `default_transaction_read_only` off for this user",
+        ));
+    }
+    Ok(Finding::ok(
+        CHECK,
+        "the server is a primary, and accepts writes",
+    ))
+}
+
+async fn check_durability(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    const CHECK: &str = "durability";
+    for name in ["fsync", "full_page_writes"] {
+        if setting(connection, name).await? == "off" {
+            return Ok(Finding::problem(
+                CHECK,
+                format!("`{name}` is off: a crash of the machine may damage all tables"),
+                format!("turn `{name}` on, and restart or reload the server"),
+            ));
+        }
+    }
+    let level = setting(connection, "synchronous_commit").await?;
+    if level == "off" {
+        return Ok(Finding::warning(
+            CHECK,
+            "`synchronous_commit` is off: a crash of the server loses the outcomes of its last moments (three times \
+             `wal_writer_delay`), and their calls run again",
+            "set `synchronous_commit` to on for the user of the service",
+        ));
+    }
+    Ok(Finding::ok(
+        CHECK,
+        format!(
+            "`synchronous_commit` is {level}: an acknowledged outcome survives a crash of the server"
+        ),
+    ))
+}
+
+/// Says what a failover would lose. Without the right to see other sessions, standbys are not counted.
+async fn check_loss(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    const CHECK: &str = "loss of the server";
+    let names = setting(connection, "synchronous_standby_names").await?;
+    let level = setting(connection, "synchronous_commit").await?;
+    let standbys = text(connection, "SELECT count(*)::text FROM pg_stat_replication").await?;
+    let waits = !names.is_empty() && !matches!(&*level, "off" | "local");
+    if waits {
+        return Ok(Finding::ok(
+            CHECK,
+            format!(
+                "a commit waits for synchronous standbys ({standbys} are connected): a failover to one of them loses \
+                     no acknowledged outcome"
+            ),
+        ));
+    }
+    if standbys == "0" {
+        return Ok(Finding::warning(
+            CHECK,
+            "no standby is connected: if the disk is lost, all records since the last backup are lost, and their calls \
+             run again",
+            "add a standby, with `synchronous_standby_names` if no outcome may be lost",
+        ));
+    }
+    Ok(Finding::warning(
+        CHECK,
+        format!(
+            "replication to {standbys} standbys is asynchronous: a failover loses what a standby had not received, and \
+             the calls of these records run again"
+        ),
+        "set `synchronous_standby_names` if no outcome may be lost",
+    ))
+}

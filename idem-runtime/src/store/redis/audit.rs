@@ -1,0 +1,273 @@
+//! Audit of manual changes: a list for each record that was changed, and for each batch of a purge by hand.
+
+use std::cmp::Reverse;
+
+use async_trait::async_trait;
+use redis::Value;
+
+use super::scripts::{self, ScriptCall};
+use super::{RedisStore, decode, errors};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::key::{RecordId, hex};
+use crate::random;
+use crate::record::{FencingToken, Observation, State, Timestamp};
+use crate::store::encoding::read_request;
+use crate::store::status::number;
+use crate::store::{
+    AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore, AuditSubject, AuditedRecord,
+    Cursor, ManualChange, PageRequest, Purged, Resolution, Resolved,
+};
+
+/// Order of entries: time, record, and position in the record's list.
+type Place = (Timestamp, RecordId, usize);
+
+impl RedisStore {
+    /// Resolves a record, and writes the entry of a manual change in the same script.
+    pub(super) async fn resolve_and_note(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+        change: Option<&ManualChange>,
+    ) -> Result<Resolved, StoreError> {
+        let key = self.key(&observed.id);
+        let name = match resolution {
+            Resolution::Complete(_) => "complete",
+            Resolution::Release => "release",
+            Resolution::Interrupt => "interrupt",
+            Resolution::Erase => "erase",
+        };
+        let call = match change {
+            None => ScriptCall::new(&scripts::RESOLVE, &key),
+            Some(_) => {
+                let audit = self.audit_key(&observed.id);
+                ScriptCall::with_two_keys(&scripts::RESOLVE, [&key, &audit])
+            }
+        };
+        let mut call = call
+            .text(name)
+            .observation(observed)
+            .text(change.map_or("", ManualChange::actor))
+            .text(change.map_or("", ManualChange::reason));
+        if let Resolution::Complete(outcome) = resolution {
+            call = call.outcome(outcome);
+        }
+        Ok(if decode::took_effect(&self.write(&call).await?)? {
+            Resolved::Done
+        } else {
+            Resolved::Stale
+        })
+    }
+
+    /// Finds the records that have an audit.
+    async fn audited(&self) -> Result<Vec<RecordId>, StoreError> {
+        let mut ids = Vec::new();
+        for primary in self.connection.primaries(self.timeout).await? {
+            let mut cursor = b"0".to_vec();
+            loop {
+                let found = self.scan(&primary, &cursor).await?;
+                ids.extend(found.audits);
+                cursor = found.cursor;
+                if cursor == b"0" {
+                    break;
+                }
+            }
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(ids)
+    }
+
+    /// Reads the entries of one record.
+    async fn entries(&self, id: &RecordId) -> Result<Vec<(Place, AuditEntry)>, StoreError> {
+        let key = self.audit_key(id);
+        let answer = self.read(&ScriptCall::new(&scripts::AUDIT, &key)).await?;
+        let Value::Array(entries) = answer else {
+            return Err(errors::unreadable());
+        };
+        let entries = entries.into_iter().enumerate().map(|(index, entry)| {
+            let Value::BulkString(bytes) = entry else {
+                return Err(errors::unreadable());
+            };
+            let entry = decode_entry(id, &bytes).ok_or_else(|| errors::corrupt("audit"))?;
+            Ok(((entry.at, *id, index), entry))
+        });
+        entries.collect()
+    }
+}
+
+#[async_trait]
+impl AuditStore for RedisStore {
+    async fn resolve_by_hand(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+        change: &ManualChange,
+    ) -> Result<Resolved, StoreError> {
+        self.resolve_and_note(observed, resolution, Some(change))
+            .await
+    }
+
+    /// Reads all audits and sorts them, unless the filter names a record: Redis has no index for them.
+    /// Purges each record in a script of its own. The entry is therefore written before, and its counts afterwards.
+    async fn purge_by_hand(&self, limit: u32, change: &ManualChange) -> Result<Purged, StoreError> {
+        let mut note = PurgeNote::new(self, change);
+        let purged = self.purge_noted(limit, Some(&mut note)).await?;
+        note.end(self, &purged).await?;
+        Ok(purged)
+    }
+
+    async fn audit(
+        &self,
+        filter: &AuditFilter,
+        page: &PageRequest,
+    ) -> Result<AuditPage, StoreError> {
+        let before = page.after.as_ref().map(read_place).transpose()?;
+        let limit = page.limit.max(1) as usize;
+        let ids = match filter.id {
+            Some(id) => vec![id],
+            None => self.audited().await?,
+        };
+        let now = self.now().await?;
+        let mut found = Vec::new();
+        for id in &ids {
+            let entries = self.entries(id).await?;
+            found.extend(entries.into_iter().filter(|(place, entry)| {
+                before.is_none_or(|before| *place < before) && filter.matches(entry, now)
+            }));
+        }
+        found.sort_unstable_by_key(|(place, _)| Reverse(*place));
+        let is_more = found.len() > limit;
+        found.truncate(limit);
+        let last = found.last().filter(|_| is_more);
+        Ok(AuditPage {
+            next: last.map(|(place, _)| write_place(place)),
+            entries: found.into_iter().map(|(_, entry)| entry).collect(),
+        })
+    }
+}
+
+impl RedisStore {
+    /// Time of the server; that of any of the servers of a cluster.
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        let primaries = self.connection.primaries(self.timeout).await?;
+        match primaries.first() {
+            Some(primary) => Ok(self.scan(primary, b"0").await?.now),
+            None => Err(errors::unreadable()),
+        }
+    }
+}
+
+/// Entry of a batch of a purge by hand.
+pub(super) struct PurgeNote<'a> {
+    /// Key of the list that has this entry alone.
+    key: Vec<u8>,
+    change: &'a ManualChange,
+    has_begun: bool,
+}
+
+impl<'a> PurgeNote<'a> {
+    /// The list has the form of a record's audit, with a random id that no record has.
+    fn new(store: &RedisStore, change: &'a ManualChange) -> Self {
+        Self {
+            key: store.audit_key(&RecordId::from_bytes(random::bytes())),
+            change,
+            has_begun: false,
+        }
+    }
+
+    /// Writes the entry without its counts, before the first record is changed.
+    pub(super) async fn begin(&mut self, store: &RedisStore) -> Result<(), StoreError> {
+        if !self.has_begun {
+            self.write(store, &Purged::default(), "begins").await?;
+            self.has_begun = true;
+        }
+        Ok(())
+    }
+
+    /// Writes the counts. Deletes the entry if nothing was changed.
+    async fn end(self, store: &RedisStore, purged: &Purged) -> Result<(), StoreError> {
+        match self.has_begun {
+            true => self.write(store, purged, "ended").await,
+            false => Ok(()),
+        }
+    }
+
+    async fn write(
+        &self,
+        store: &RedisStore,
+        purged: &Purged,
+        phase: &str,
+    ) -> Result<(), StoreError> {
+        let call = ScriptCall::new(&scripts::NOTE_PURGE, &self.key)
+            .text(self.change.actor())
+            .text(self.change.reason())
+            .text(&purged.removed.to_string())
+            .text(&purged.abandoned.to_string())
+            .text(&purged.interrupted.to_string())
+            .text(phase);
+        store.write(&call).await.map(drop)
+    }
+}
+
+/// Decodes an entry: time, actor, reason and action, each in a line; then state, fencing token and attempt of a record and
+/// its request, or the counts of a purge.
+fn decode_entry(id: &RecordId, bytes: &[u8]) -> Option<AuditEntry> {
+    let mut parts = bytes.splitn(8, |byte| *byte == b'\n');
+    let mut text = || std::str::from_utf8(parts.next()?).ok();
+    let at = Timestamp::from_micros(number(text()?)?);
+    let change = ManualChange::new(text()?, text()?).ok()?;
+    let action = AuditAction::from_stored(text()?)?;
+    let subject = if action == AuditAction::Purged {
+        let mut count = || u64::try_from(number(text()?)?).ok();
+        AuditSubject::Purge {
+            removed: count()?,
+            abandoned: count()?,
+            interrupted: count()?,
+        }
+    } else {
+        let state = State::from_stored(text()?)?;
+        let fencing_token = FencingToken::from_number(number(text()?)?);
+        let attempt = u32::try_from(number(text()?)?).ok()?;
+        let (_, identity) = read_request(parts.next()?)?;
+        if RecordId::of(&identity) != *id {
+            return None;
+        }
+        AuditSubject::Record(AuditedRecord {
+            id: *id,
+            identity,
+            state,
+            fencing_token,
+            attempt,
+        })
+    };
+    Some(AuditEntry {
+        at,
+        change,
+        action,
+        subject,
+    })
+}
+
+fn write_place((at, id, index): &Place) -> Cursor {
+    Cursor::new(format!(
+        "{}-{}-{index}",
+        at.as_micros(),
+        hex::encode(id.as_bytes())
+    ))
+}
+
+fn read_place(cursor: &Cursor) -> Result<Place, StoreError> {
+    let read = || {
+        let mut words = cursor.as_str().splitn(3, '-');
+        let at = Timestamp::from_micros(number(words.next()?)?);
+        let id = RecordId::from_bytes(hex::decode(words.next()?)?);
+        let index = usize::try_from(number(words.next()?)?).ok()?;
+        Some((at, id, index))
+    };
+    read().ok_or_else(|| {
+        StoreError::new(
+            StoreErrorKind::Other,
+            "this is no position in an audit of this store, begin again without one",
+        )
+    })
+}

@@ -1,0 +1,224 @@
+//! Audit of manual changes, alike in every dialect.
+
+use super::transitions::resolve;
+use super::{Backend, Readable, corrupt, identity, unreadable};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::key::RecordId;
+use crate::record::{FencingToken, Observation, State, Timestamp, micros};
+use crate::store::{
+    AuditAction, AuditEntry, AuditFilter, AuditPage, AuditSubject, AuditedRecord, Cursor,
+    ManualChange, PageRequest, Purged, Resolution, Resolved,
+};
+
+/// Resolves a record and writes the entry of the audit, on a connection that is in a transaction. After `Stale` or an
+/// error, the caller rolls the transaction back.
+pub(in crate::store) async fn resolve_by_hand(
+    backend: &impl Backend,
+    observed: &Observation,
+    resolution: &Resolution,
+    change: &ManualChange,
+) -> Result<Resolved, StoreError> {
+    let query = backend
+        .statements()
+        .write_entry
+        .query()
+        .observation(observed)
+        .text(change.actor())
+        .text(change.reason())
+        .text(AuditAction::of(resolution).as_str());
+    if backend.write(query).await? == 0 {
+        return Ok(Resolved::Stale);
+    }
+    resolve(backend, observed, resolution).await
+}
+
+/// Writes the entry of a purge, on the connection and in the transaction of the purge.
+pub(in crate::store) async fn write_purge(
+    backend: &impl Backend,
+    purged: &Purged,
+    change: &ManualChange,
+) -> Result<(), StoreError> {
+    let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let query = backend
+        .statements()
+        .write_purge
+        .query()
+        .text(change.actor())
+        .text(change.reason())
+        .text(AuditAction::Purged.as_str())
+        .number(count(purged.removed))
+        .number(count(purged.abandoned))
+        .number(count(purged.interrupted));
+    backend.write(query).await.map(drop)
+}
+
+/// Reads a page of the audit.
+pub(in crate::store) async fn audit<B: Backend>(
+    backend: &B,
+    filter: &AuditFilter,
+    page: &PageRequest,
+) -> Result<AuditPage, StoreError> {
+    let limit = page.limit.max(1) as usize;
+    let before = match &page.after {
+        None => i64::MAX,
+        Some(cursor) => cursor.as_str().parse().map_err(|_| foreign_cursor())?,
+    };
+    let id = filter.id.as_ref().map(|id| &id.as_bytes()[..]);
+    let query = backend
+        .statements()
+        .audit
+        .query()
+        .number(before)
+        .bytes(id)
+        .text(filter.actor.as_deref())
+        .number(filter.within.map(micros))
+        .number(limit as i64 + 1);
+    let rows = backend.read(query).await?;
+    let entries = rows.iter().take(limit).map(entry);
+    let entries = entries.collect::<Result<Vec<_>, _>>()?;
+    let last = entries
+        .len()
+        .checked_sub(1)
+        .filter(|_| rows.len() > limit)
+        .map(|last| rows[last].number(0).map_err(unreadable))
+        .transpose()?;
+    Ok(AuditPage {
+        entries,
+        next: last.map(|number| Cursor::new(number.to_string())),
+    })
+}
+
+fn entry<R: Readable>(row: &R) -> Result<AuditEntry, StoreError> {
+    let text = |column| row.text(column).map_err(unreadable);
+    let number = |column| row.number(column).map_err(unreadable);
+    let action = AuditAction::from_stored(text(4)?).ok_or_else(|| corrupt("action"))?;
+    let subject = if action == AuditAction::Purged {
+        let count = |column| u64::try_from(number(column)?).map_err(|_| corrupt("count"));
+        AuditSubject::Purge {
+            removed: count(12)?,
+            abandoned: count(13)?,
+            interrupted: count(14)?,
+        }
+    } else {
+        let id = row.bytes(5).map_err(unreadable)?;
+        let id = RecordId::from_bytes(id.try_into().map_err(|_| corrupt("id"))?);
+        AuditSubject::Record(AuditedRecord {
+            identity: identity(&id, text(6)?, text(7)?, text(8)?)?,
+            id,
+            state: State::from_stored(text(9)?).ok_or_else(|| corrupt("state"))?,
+            fencing_token: FencingToken::from_number(number(10)?),
+            attempt: number(11)?.try_into().map_err(|_| corrupt("attempt"))?,
+        })
+    };
+    Ok(AuditEntry {
+        at: Timestamp::from_micros(number(1)?),
+        change: ManualChange::new(text(2)?, text(3)?).map_err(|_| corrupt("reason"))?,
+        action,
+        subject,
+    })
+}
+
+fn foreign_cursor() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Other,
+        "this is no position in an audit of this store, begin again without one",
+    )
+}
+
+/// Returns true after an error that has rolled back a transaction because of a conflict, unless that was the last try.
+pub(in crate::store) fn may_try_again(error: &StoreError, tried: u32) -> bool {
+    const TRIES: u32 = 5;
+    tried < TRIES && error.kind() == StoreErrorKind::Conflict
+}
+
+/// Implements [`AuditStore`](crate::store::AuditStore) for a SQL store, in the scope of the macro `store`.
+macro_rules! audit_store {
+    ($store:ty) => {
+        #[async_trait::async_trait]
+        impl crate::store::AuditStore for $store {
+            async fn resolve_by_hand(
+                &self,
+                observed: &Observation,
+                resolution: &Resolution,
+                change: &crate::store::ManualChange,
+            ) -> Result<Resolved, StoreError> {
+                use crate::store::TransactionalStore as _;
+                if *resolution == Resolution::Erase
+                    && SqlStore::before_erasing(self, observed).await? == Resolved::Stale
+                {
+                    return Ok(Resolved::Stale);
+                }
+                let mut tried = 1;
+                loop {
+                    let mut transaction = self.begin().await?;
+                    let resolved = {
+                        let on = sql::InTransaction::new(self, &mut transaction);
+                        sql::resolve_by_hand(&on, observed, resolution, change).await
+                    };
+                    let done = match resolved {
+                        Ok(Resolved::Done) => {
+                            self.commit(transaction).await.map(|()| Resolved::Done)
+                        }
+                        Ok(Resolved::Stale) => {
+                            self.rollback(transaction).await.map(|()| Resolved::Stale)
+                        }
+                        Err(error) => {
+                            // Dropping a transaction rolls it back.
+                            drop(transaction);
+                            Err(error)
+                        }
+                    };
+                    match done {
+                        Err(error) if sql::may_try_again(&error, tried) => tried += 1,
+                        done => return done,
+                    }
+                }
+            }
+
+            async fn purge_by_hand(
+                &self,
+                limit: u32,
+                change: &crate::store::ManualChange,
+            ) -> Result<Purged, StoreError> {
+                use crate::store::TransactionalStore as _;
+                let due = self.due_for_purge(limit).await?;
+                let mut tried = 1;
+                loop {
+                    let mut transaction = self.begin().await?;
+                    let purged = {
+                        let on = sql::InTransaction::new(self, &mut transaction);
+                        match Self::purge_in(&on, &due).await {
+                            Ok(purged) if !purged.is_nothing() => {
+                                let written = sql::write_purge(&on, &purged, change).await;
+                                written.map(|()| purged)
+                            }
+                            done => done,
+                        }
+                    };
+                    let done = match purged {
+                        // Also if nothing was deleted: records may have been queued again.
+                        Ok(purged) => self.commit(transaction).await.map(|()| purged),
+                        Err(error) => {
+                            // Dropping a transaction rolls it back.
+                            drop(transaction);
+                            Err(error)
+                        }
+                    };
+                    match done {
+                        Err(error) if sql::may_try_again(&error, tried) => tried += 1,
+                        done => return done,
+                    }
+                }
+            }
+
+            async fn audit(
+                &self,
+                filter: &crate::store::AuditFilter,
+                page: &PageRequest,
+            ) -> Result<crate::store::AuditPage, StoreError> {
+                sql::audit(self, filter, page).await
+            }
+        }
+    };
+}
+pub(in crate::store) use audit_store;

@@ -1,0 +1,81 @@
+//! Histories of attempts, with their bugs.
+
+use async_trait::async_trait;
+use idem_runtime::record::{Observation, OwnerLabel, Record, State};
+use idem_runtime::store::{AttemptLog, AttemptStore, Attempts, ClaimRequest};
+use idem_runtime::{RecordId, StoreError};
+
+use super::{Inner, ToyStore};
+use crate::bug::Bug;
+
+impl ToyStore {
+    pub(super) fn begin_log(&self, inner: &mut Inner, claim: &ClaimRequest) {
+        if self.has(Bug::HistoryOutlivesTheRecord) && inner.logs.contains_key(&claim.id) {
+            return;
+        }
+        let log = AttemptLog::begin(self.label(claim.owner_label.as_ref()).as_ref());
+        inner.logs.insert(claim.id, log);
+    }
+
+    fn label(&self, label: Option<&OwnerLabel>) -> Option<OwnerLabel> {
+        match self.bug {
+            Some(Bug::OwnerLabelIsTrimmed) => {
+                label.map(|label| OwnerLabel::lossy(label.as_str().trim()))
+            }
+            _ => label.cloned(),
+        }
+    }
+
+    /// Records the repetition of a claim, which begins no attempt.
+    pub(super) fn repeat_log(&self, inner: &mut Inner, claim: &ClaimRequest, record: &Record) {
+        if self.has(Bug::RepeatedClaimBeginsAnAttempt) {
+            let label = claim.owner_label.clone();
+            let log = AttemptLog::from_parts(label, Some(record.read_at), String::new());
+            inner.logs.insert(claim.id, log);
+        }
+    }
+
+    pub(super) fn follow(
+        &self,
+        inner: &mut Inner,
+        before: &Observation,
+        after: &Record,
+        label: Option<&OwnerLabel>,
+    ) {
+        let resolved = before.fencing_token != after.fencing_token;
+        let missing = match after.state {
+            State::Released if !resolved => self.has(Bug::ReleaseIsNotTold),
+            State::Running => self.has(Bug::TakeoverIsNotTold) && before.state == State::Running,
+            _ => resolved && self.has(Bug::ResolutionIsNotTold),
+        };
+        let label = self.label(label);
+        let log = inner.logs.entry(after.id).or_default();
+        let mut before = *before;
+        if missing {
+            before.state = State::Released;
+        }
+        if self.has(Bug::InterruptedCountsAsLapsed) && after.state == State::Running {
+            before.state = State::Running;
+        }
+        log.follow(&before, after, label.as_ref());
+        if self.has(Bug::OutcomeForgetsTheHistory) && after.state.is_ended() {
+            *log = AttemptLog::from_parts(log.owner().cloned(), log.began_at(), String::new());
+        }
+        if self.has(Bug::HistoryKeepsTheFirst) && log.history().len() > 6000 {
+            let history = log.history()[..5000].to_owned();
+            *log = AttemptLog::from_parts(log.owner().cloned(), log.began_at(), history);
+        }
+    }
+}
+
+#[async_trait]
+impl AttemptStore for ToyStore {
+    async fn attempts(&self, id: &RecordId) -> Result<Option<Attempts>, StoreError> {
+        let mut inner = self.lock();
+        let Some(record) = self.live(&mut inner, id).cloned() else {
+            return Ok(None);
+        };
+        let log = inner.logs.get(&record.id).cloned().unwrap_or_default();
+        Ok(Some(log.attempts(record)))
+    }
+}
