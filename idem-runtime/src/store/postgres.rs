@@ -87,9 +87,14 @@ pub struct PostgresStore {
     completions: Batcher<CompletionBatch>,
 }
 
+/// Begins a transaction of the store's own, whatever the connection's default isolation level is. The statements are
+/// written for this level, at which the server reports no serialization failures.
+pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
 /// Maximum number of tries of a transition that the server rolls back because of a conflict. A try that was rolled back
 /// has changed nothing.
 const TRIES: u32 = 20;
+
 impl PostgresStore {
     /// Opens a store with its own pool of at most 16 connections to this `postgres://` URL. Call
     /// [`migrate`](Self::migrate) before the first use.

@@ -29,7 +29,7 @@ pub(super) mod text_row;
 mod transaction;
 mod transitions;
 
-pub(super) use audit::{audit, audit_store, may_try_again, resolve_by_hand, write_purge};
+pub(super) use audit::{audit, audit_store, resolve_by_hand, retry_transaction, write_purge};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use batch::one_per_record;
 pub(super) use batch::{BatchExecutor, Batcher, Pending};
@@ -94,16 +94,16 @@ pub(super) fn missing(applied: usize, known: usize) -> Result<Range<usize>, Stor
     Ok(applied..known)
 }
 
-/// Retries a statement after errors that certainly changed nothing, with at most `tries` tries. The pause after the
-/// n-th try must be random: otherwise statements that conflicted would conflict again.
-pub(super) async fn retry<T, F>(
+/// Retries a statement or transaction after errors that certainly changed nothing, with at most `tries` tries. The pause
+/// after the n-th try must be random: otherwise those that conflicted would conflict again.
+pub(super) async fn retry<T, E, F>(
     tries: u32,
-    is_undone: impl Fn(&sqlx::Error) -> bool,
+    is_undone: impl Fn(&E) -> bool,
     pause: impl Fn(u32) -> Duration,
     mut run: impl FnMut() -> F,
-) -> Result<T, sqlx::Error>
+) -> Result<T, E>
 where
-    F: Future<Output = Result<T, sqlx::Error>>,
+    F: Future<Output = Result<T, E>>,
 {
     let mut tries_done = 1;
     loop {

@@ -12,8 +12,8 @@ use super::errors::{error, retry_undone};
 use super::{MySqlStore, connections, fencing_floor};
 use crate::error::StoreError;
 use crate::record::FencingToken;
-use crate::store::Purged;
-use crate::store::sql::{Backend as _, InTransaction, Readable as _, Statement};
+use crate::store::sql::{Backend as _, InTransaction, OpenTransaction, Readable as _, Statement};
+use crate::store::{Purged, TransactionalStore as _};
 
 /// Maximum number of records that one statement of a purge changes, to keep its locks short.
 const BATCH: u32 = 512;
@@ -88,6 +88,13 @@ impl PurgeTarget<'_, '_> {
 }
 
 impl MySqlStore {
+    /// Begins the transaction of a change by hand.
+    pub(super) async fn begin_by_hand(
+        &self,
+    ) -> Result<OpenTransaction<'static, MySql>, StoreError> {
+        self.begin().await
+    }
+
     /// Reads the records of a purge by hand, before its transaction begins: it would lock the fencing floor, for which
     /// claims would wait.
     pub(super) async fn due_for_purge(&self, limit: u32) -> Result<Due, StoreError> {

@@ -168,7 +168,7 @@ outbox_dialect!(
     retry_conflicts,
     true,
     false,
-    None
+    Some(crate::store::postgres::BEGIN)
 );
 outbox_dialect!(
     "mysql",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres};
 
 use super::statements::DIALECT;
-use super::{error, retry_conflicts};
+use super::{BEGIN, error, retry_conflicts};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::operator::MigrationPlan;
 use crate::store::sql::{self, Migrations, Readable as _, Table, declare_statements};
@@ -82,7 +82,7 @@ pub(super) async fn plan(
         };
         let statements = migrations.versions[index].replace(migrations.table, &table.name);
         format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED;\nSELECT pg_advisory_xact_lock({LOCK});\n{path}{create};\n\
+            "{BEGIN};\nSELECT pg_advisory_xact_lock({LOCK});\n{path}{create};\n\
              {enter};\n\n{statements}\nCOMMIT;\n"
         )
     })
@@ -133,9 +133,7 @@ async fn apply(
     migrations: &Migrations,
     version: usize,
 ) -> Result<(), sqlx::Error> {
-    let mut transaction = pool
-        .begin_with("BEGIN ISOLATION LEVEL READ COMMITTED")
-        .await?;
+    let mut transaction = pool.begin_with(BEGIN).await?;
     // Otherwise each "already exists, skipping" is a line in the log of the application, although it is expected.
     sqlx::raw_sql("SET LOCAL client_min_messages TO warning")
         .execute(&mut *transaction)

@@ -2,11 +2,11 @@
 
 use std::future::{Ready, ready};
 
-use sqlx::Postgres;
 use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{Postgres, SqlStr};
 
 use super::statements::PostgresStatements;
-use super::{ClaimRow, PostgresStore, error, existing, id_mismatch, read_claim_row};
+use super::{BEGIN, ClaimRow, PostgresStore, error, existing, id_mismatch, read_claim_row};
 use crate::error::StoreError;
 use crate::record::{Observation, Outcome, Owner};
 use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query, Returning};
@@ -15,6 +15,15 @@ use crate::store::{ClaimInTransaction, ClaimRequest, FencedWrite, Purged, Transa
 sql::transactions!(PostgresStore, Postgres, PgConnection, PgRow);
 
 impl PostgresStore {
+    /// Begins the transaction of a change by hand.
+    pub(super) async fn begin_by_hand(
+        &self,
+    ) -> Result<OpenTransaction<'static, Postgres>, StoreError> {
+        OpenTransaction::begin(&self.pool, Some(SqlStr::from_static(BEGIN)))
+            .await
+            .map_err(error)
+    }
+
     /// Number of records that a purge by hand examines: nothing is read before its transaction begins.
     pub(super) fn due_for_purge(&self, limit: u32) -> Ready<Result<u32, StoreError>> {
         ready(Ok(limit))

@@ -1,9 +1,12 @@
 //! Audit of manual changes, alike in every dialect.
 
+use std::time::Duration;
+
 use super::transitions::resolve;
-use super::{Backend, Readable, corrupt, identity, unreadable};
+use super::{Backend, Readable, corrupt, identity, retry, unreadable};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
+use crate::random;
 use crate::record::{FencingToken, Observation, State, Timestamp, micros};
 use crate::store::{
     AuditAction, AuditEntry, AuditFilter, AuditPage, AuditSubject, AuditedRecord, Cursor,
@@ -125,10 +128,17 @@ fn foreign_cursor() -> StoreError {
     )
 }
 
-/// Returns true after an error that has rolled back a transaction because of a conflict, unless that was the last try.
-pub(in crate::store) fn may_try_again(error: &StoreError, tried: u32) -> bool {
-    const TRIES: u32 = 5;
-    tried < TRIES && error.kind() == StoreErrorKind::Conflict
+/// Runs a transaction again that was rolled back because of a conflict.
+pub(in crate::store) async fn retry_transaction<T, F>(
+    run: impl FnMut() -> F,
+) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    const TRIES: u32 = 20;
+    let is_undone = |error: &StoreError| error.kind() == StoreErrorKind::Conflict;
+    let pause = |tried: u32| Duration::from_micros(random::number() % (1000 << tried.min(6)));
+    retry(TRIES, is_undone, pause, run).await
 }
 
 /// Implements [`AuditStore`](crate::store::AuditStore) for a SQL store, in the scope of the macro `store`.
@@ -148,31 +158,18 @@ macro_rules! audit_store {
                 {
                     return Ok(Resolved::Stale);
                 }
-                let mut tried = 1;
-                loop {
-                    let mut transaction = self.begin().await?;
-                    let resolved = {
-                        let on = sql::InTransaction::new(self, &mut transaction);
-                        sql::resolve_by_hand(&on, observed, resolution, change).await
-                    };
-                    let done = match resolved {
-                        Ok(Resolved::Done) => {
-                            self.commit(transaction).await.map(|()| Resolved::Done)
-                        }
-                        Ok(Resolved::Stale) => {
-                            self.rollback(transaction).await.map(|()| Resolved::Stale)
-                        }
-                        Err(error) => {
-                            // Dropping a transaction rolls it back.
-                            drop(transaction);
-                            Err(error)
-                        }
-                    };
-                    match done {
-                        Err(error) if sql::may_try_again(&error, tried) => tried += 1,
-                        done => return done,
+                let run = || async {
+                    // An error drops the transaction, which rolls it back.
+                    let mut transaction = self.begin_by_hand().await?;
+                    let on = sql::InTransaction::new(self, &mut transaction);
+                    let resolved = sql::resolve_by_hand(&on, observed, resolution, change).await?;
+                    match resolved {
+                        Resolved::Done => self.commit(transaction).await?,
+                        Resolved::Stale => self.rollback(transaction).await?,
                     }
-                }
+                    Ok(resolved)
+                };
+                sql::retry_transaction(run).await
             }
 
             async fn purge_by_hand(
@@ -181,34 +178,20 @@ macro_rules! audit_store {
                 change: &crate::store::ManualChange,
             ) -> Result<Purged, StoreError> {
                 use crate::store::TransactionalStore as _;
-                let due = self.due_for_purge(limit).await?;
-                let mut tried = 1;
-                loop {
-                    let mut transaction = self.begin().await?;
-                    let purged = {
-                        let on = sql::InTransaction::new(self, &mut transaction);
-                        match Self::purge_in(&on, &due).await {
-                            Ok(purged) if !purged.is_nothing() => {
-                                let written = sql::write_purge(&on, &purged, change).await;
-                                written.map(|()| purged)
-                            }
-                            done => done,
-                        }
-                    };
-                    let done = match purged {
-                        // Also if nothing was deleted: records may have been queued again.
-                        Ok(purged) => self.commit(transaction).await.map(|()| purged),
-                        Err(error) => {
-                            // Dropping a transaction rolls it back.
-                            drop(transaction);
-                            Err(error)
-                        }
-                    };
-                    match done {
-                        Err(error) if sql::may_try_again(&error, tried) => tried += 1,
-                        done => return done,
+                let due = &self.due_for_purge(limit).await?;
+                let run = || async move {
+                    // An error drops the transaction, which rolls it back.
+                    let mut transaction = self.begin_by_hand().await?;
+                    let on = sql::InTransaction::new(self, &mut transaction);
+                    let purged = Self::purge_in(&on, due).await?;
+                    if !purged.is_nothing() {
+                        sql::write_purge(&on, &purged, change).await?;
                     }
-                }
+                    // Also if nothing was deleted: records may have been queued again.
+                    self.commit(transaction).await?;
+                    Ok(purged)
+                };
+                sql::retry_transaction(run).await
             }
 
             async fn audit(

@@ -17,6 +17,13 @@ use crate::store::{
 sql::transactions!(SqliteStore, Sqlite, SqliteConnection, SqliteRow);
 
 impl SqliteStore {
+    /// Begins the transaction of a change by hand.
+    pub(super) async fn begin_by_hand(
+        &self,
+    ) -> Result<OpenTransaction<'static, Sqlite>, StoreError> {
+        self.begin().await
+    }
+
     /// Number of records that a purge by hand examines: nothing is read before its transaction begins.
     pub(super) fn due_for_purge(&self, limit: u32) -> Ready<Result<u32, StoreError>> {
         ready(Ok(limit))
