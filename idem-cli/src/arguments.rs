@@ -183,6 +183,8 @@ pub(crate) struct Explain {
     pub(crate) which: Which,
     /// A file with a request as JSON; - for standard input. Says whether the record belongs to this request
     ///
+    /// If the service stores digests of members (`member_digests`), the members that differ are named.
+    ///
     /// The request of a function is an object with the names of its arguments, without those that its fingerprint skips.
     /// A function with `fingerprint = ...` has the form of that value.
     #[arg(long, value_name = "PATH")]

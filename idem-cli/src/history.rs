@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use idem_runtime::record::OwnerLabel;
 use idem_runtime::store::{
-    Attempt, AuditEntry, AuditFilter, AuditStore, AuditSubject, Cursor, Store as _,
+    self, Attempt, AuditEntry, AuditFilter, AuditStore, AuditSubject, Cursor, Store as _,
 };
 use idem_runtime::{Identity, Key, Operation, Record, RecordId, Timestamp};
 use serde_json::{Value, json};
@@ -25,11 +25,21 @@ pub(crate) fn audit_of(idem: &Handle) -> anyhow::Result<&dyn AuditStore> {
 
 /// Label of the owner of the current or last attempt, if the store knows it.
 pub(crate) async fn owner_of(idem: &Handle, record: &Record) -> anyhow::Result<Option<OwnerLabel>> {
+    let found = with_attempts(idem, record.clone()).await?;
+    Ok(found.and_then(|(_, attempts)| attempts?.owner().cloned()))
+}
+
+/// The record with its attempts, as one read found them; without attempts if the store keeps none. `None` if the record
+/// is gone.
+pub(crate) async fn with_attempts(
+    idem: &Handle,
+    record: Record,
+) -> anyhow::Result<Option<(Record, Option<store::Attempts>)>> {
     if idem.store().attempts().is_none() {
-        return Ok(None);
+        return Ok(Some((record, None)));
     }
     let attempts = idem.records().attempts(&record.id).await?;
-    Ok(attempts.and_then(|it| it.owner().cloned()))
+    Ok(attempts.map(|it| (it.record.clone(), Some(it))))
 }
 
 pub(crate) async fn attempts(idem: &Handle, attempts: &Attempts) -> anyhow::Result<End> {
@@ -86,7 +96,7 @@ fn attempt_json(attempt: &Attempt) -> Value {
         "owner": attempt.owner.as_ref().map(OwnerLabel::as_str),
         "began_at": attempt.began_at.as_micros(),
         "ended_at": attempt.ended_at.map(Timestamp::as_micros),
-        "end": attempt.end.map(idem_runtime::store::AttemptEnd::as_str),
+        "end": attempt.end.map(store::AttemptEnd::as_str),
     })
 }
 

@@ -1,7 +1,7 @@
 //! Commands that only read.
 
 use idem_runtime::record::OwnerLabel;
-use idem_runtime::store::{Cursor, Filter, Page, PageRequest};
+use idem_runtime::store::{Attempts, Cursor, Filter, Page, PageRequest};
 use idem_runtime::{Record, State};
 use serde_json::json;
 
@@ -71,15 +71,21 @@ pub(crate) async fn explain(idem: &Handle, explain: &Explain) -> anyhow::Result<
         print_absent();
         return Ok(End::Found);
     };
+    let Some((record, attempts)) = history::with_attempts(idem, record).await? else {
+        print_absent();
+        return Ok(End::Found);
+    };
     let explanation = Explanation::of(&record);
-    let request = request::compare(explain, &record.fingerprint)?;
-    let owner = history::owner_of(idem, &record).await?;
+    let members = attempts.as_ref().and_then(|it| it.members.as_ref());
+    let request = request::compare(explain, &record.fingerprint, members)?;
+    let owner = attempts.as_ref().and_then(Attempts::owner);
     if explain.form.json {
         let commands = explanation.commands.iter().map(|(name, _)| *name);
         let value = json!({
             "record": output::json(&record, false),
-            "owner": owner.as_ref().map(OwnerLabel::as_str),
-            "request": request.map(Comparison::word),
+            "owner": owner.map(OwnerLabel::as_str),
+            "request": request.as_ref().map(Comparison::word),
+            "members": request.as_ref().and_then(Comparison::members),
             "happened": explanation.happened,
             "answer": explanation.answer,
             "next": explanation.next,
@@ -99,7 +105,7 @@ pub(crate) async fn explain(idem: &Handle, explain: &Explain) -> anyhow::Result<
     println!("{}", explanation.answer);
     println!("{}", explanation.next);
     if let Some(comparison) = request {
-        println!("{}", comparison.sentence());
+        println!("{comparison}");
     }
     if explanation.commands.is_empty() {
         println!("\nNo command applies while the lease is valid.");

@@ -1,62 +1,122 @@
 //! Comparison of a request with the fingerprint of a record.
 //!
-//! A record has one digest of its whole request. It shows whether two requests are equal, and nothing about their
-//! members.
+//! A record has one digest of its whole request, which shows whether two requests are equal. If it also has digests of the
+//! members, these show which of them differ.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::{fmt, fs};
 
 use anyhow::{Context as _, bail, ensure};
-use idem_runtime::Fingerprint;
-use idem_runtime::fingerprint::{Secret, digest, json};
-use idem_runtime::record::Digest;
+use idem_runtime::fingerprint::{Json, MemberDifferences, Secret, compare_members, digest, json};
+use idem_runtime::record::{Digest, MemberDigests};
 use serde_json::value::RawValue;
+use serde_json::{Value, json as json_value};
 
 use crate::arguments::Explain;
 use crate::input::read_file;
+use crate::output::shown;
 
 /// Version of the fingerprint that this build computes.
 const VERSION: u8 = 1;
 
 /// Result of a comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Comparison {
     Equal,
     /// Equal once the members that are null are left out, as a `None` is.
     EqualWithoutNulls,
-    Different,
+    /// With the members that differ, if the record has digests of its members.
+    Different(Option<MemberDifferences>),
 }
 
 impl Comparison {
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn word(&self) -> &'static str {
         match self {
             Self::Equal => "equal",
             Self::EqualWithoutNulls => "equal without nulls",
-            Self::Different => "different",
+            Self::Different(_) => "different",
         }
     }
 
-    pub(crate) fn sentence(self) -> &'static str {
-        match self {
-            Self::Equal => "The record belongs to this request: the fingerprints are equal.",
+    /// The members that differ, as JSON.
+    pub(crate) fn members(&self) -> Option<Value> {
+        let Self::Different(Some(members)) = self else {
+            return None;
+        };
+        Some(json_value!({
+            "changed": members.changed,
+            "added": members.added,
+            "removed": members.removed,
+        }))
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let members = match self {
+            Self::Equal => {
+                return f
+                    .write_str("The record belongs to this request: the fingerprints are equal.");
+            }
             Self::EqualWithoutNulls => {
-                "The record belongs to this request without its members that are null: a `None` is left out of a \
-                 fingerprint, and a null of JSON is not."
+                return f.write_str(
+                    "The record belongs to this request without its members that are null: a `None` is left out of a \
+                     fingerprint, and a null of JSON is not.",
+                );
             }
-            Self::Different => {
-                "The record belongs to another request: the fingerprints differ. A call with this request gets \
-                 `KeyReused` (over HTTP 422). The record has one fingerprint of its whole request, so the members that \
-                 differ cannot be named."
-            }
+            Self::Different(members) => members,
+        };
+        f.write_str(
+            "The record belongs to another request: the fingerprints differ. A call with this request gets `KeyReused` \
+             (over HTTP 422).",
+        )?;
+        let Some(members) = members else {
+            return f.write_str(
+                " The record has one fingerprint of its whole request, so the members that differ cannot be named: \
+                 `member_digests` stores what is needed for that.",
+            );
+        };
+        if !members.changed.is_empty() {
+            write!(f, "\nOther values: {}.", names(&members.changed))?;
+        }
+        if !members.added.is_empty() {
+            write!(f, "\nOnly this request has: {}.", names(&members.added))?;
+        }
+        match members.removed {
+            0 if members.count() == 0 => f.write_str(
+                "\nEach member is equal; the requests differ in how they are put together.",
+            ),
+            0 => Ok(()),
+            1 => f.write_str(
+                "\nOnly the record's request has: one member, whose name is not stored.",
+            ),
+            removed => write!(
+                f,
+                "\nOnly the record's request has: {removed} members, whose names are not stored."
+            ),
         }
     }
 }
 
-/// Compares the request that the command line names with the fingerprint of a record. `None` without a request.
+/// Names with commas between them.
+fn names(names: &[String]) -> String {
+    let names: Vec<_> = names
+        .iter()
+        .map(|name| format!("`{}`", shown(name)))
+        .collect();
+    names.join(", ")
+}
+
+/// Compares the request that the command line names with the fingerprint of a record, and with the digests of its
+/// members. `None` without a request.
 ///
 /// # Errors
 /// If the request is no JSON, if the fingerprint cannot be compared, or if the secret is missing or another one.
-pub(crate) fn compare(explain: &Explain, stored: &Digest) -> anyhow::Result<Option<Comparison>> {
+pub(crate) fn compare(
+    explain: &Explain,
+    stored: &Digest,
+    members: Option<&MemberDigests>,
+) -> anyhow::Result<Option<Comparison>> {
     let Some(path) = &explain.request else {
         return Ok(None);
     };
@@ -74,35 +134,101 @@ pub(crate) fn compare(explain: &Explain, stored: &Digest) -> anyhow::Result<Opti
             Some(Secret::new(bytes.strip_suffix(b"\r").unwrap_or(bytes))?)
         }
     };
-    let target = explain.http.as_deref().map(target).transpose()?;
-    let request = read_file(path)?;
-    let as_stored = |text: &str| -> anyhow::Result<bool> {
-        let json = json(text.as_bytes());
-        let plain = match target {
-            Some(target) => {
-                digest_of(&(target.0, target.1, target.2, &b"application/json"[..], json))
-            }
-            None => digest_of(&json),
-        };
-        is_stored(stored, &plain?, secret.as_ref())
+    let stored = Stored {
+        fingerprint: stored,
+        members,
+        target: explain.http.as_deref().map(target).transpose()?,
+        secret: secret.as_ref(),
     };
-    if as_stored(&request)? {
+    let request = read_file(path)?;
+    if stored.is_of(&request)? {
         return Ok(Some(Comparison::Equal));
     }
     // The fingerprint was computed, so the text is valid and not too deep for a recursion.
     let without_nulls = without_nulls(serde_json::from_str(&request)?)?;
-    Ok(Some(match as_stored(&without_nulls)? {
-        true => Comparison::EqualWithoutNulls,
-        false => Comparison::Different,
-    }))
-}
-
-fn digest_of<T: Fingerprint + ?Sized>(request: &T) -> anyhow::Result<Digest> {
-    digest(request).context("the request has no fingerprint")
+    if stored.is_of(&without_nulls)? {
+        return Ok(Some(Comparison::EqualWithoutNulls));
+    }
+    // Nulls that stand for `None` are no differences.
+    let all = stored.differences(&request)?;
+    let fewer = stored.differences(&without_nulls)?;
+    let fewest = [all, fewer]
+        .into_iter()
+        .flatten()
+        .min_by_key(MemberDifferences::count);
+    Ok(Some(Comparison::Different(fewest)))
 }
 
 /// Method, path and query.
-fn target(text: &str) -> anyhow::Result<(&str, &str, Option<&str>)> {
+type Target<'a> = (&'a str, &'a str, Option<&'a str>);
+
+/// What a record has of its request, and how requests are compared with it.
+struct Stored<'a> {
+    fingerprint: &'a Digest,
+    members: Option<&'a MemberDigests>,
+    target: Option<Target<'a>>,
+    secret: Option<&'a Secret>,
+}
+
+impl Stored<'_> {
+    fn is_of(&self, request: &str) -> anyhow::Result<bool> {
+        let plain = match self.target {
+            Some(target) => digest(&of_http(target, request)),
+            None => digest(&json(request.as_bytes())),
+        };
+        let plain = plain.context("the request has no fingerprint")?;
+        is_stored(self.fingerprint, &plain, self.secret)
+    }
+
+    fn differences(&self, request: &str) -> anyhow::Result<Option<MemberDifferences>> {
+        let (Some(members), Some(secret)) = (self.members, self.secret) else {
+            return Ok(None);
+        };
+        let fingerprint = self.fingerprint;
+        let found = match self.target {
+            Some(target) => {
+                let request = of_http(target, request);
+                compare_members(members, fingerprint, &request, secret)?.map(with_names_of_http)
+            }
+            None => compare_members(members, fingerprint, &json(request.as_bytes()), secret)?,
+        };
+        Ok(found)
+    }
+}
+
+/// What the HTTP layer fingerprints of a request with this JSON body.
+fn of_http<'a>(
+    (method, path, query): Target<'a>,
+    body: &'a str,
+) -> (&'a str, &'a str, Option<&'a str>, &'static [u8], Json<'a>) {
+    (
+        method,
+        path,
+        query,
+        b"application/json",
+        json(body.as_bytes()),
+    )
+}
+
+/// Names the parts of an HTTP request, which have numbers in its fingerprint.
+fn with_names_of_http(mut differences: MemberDifferences) -> MemberDifferences {
+    for name in differences.changed.iter_mut().chain(&mut differences.added) {
+        let (part, rest) = name.split_once('.').unwrap_or((name, ""));
+        let part = match part {
+            "0" => "the method",
+            "1" => "the path",
+            "2" => "the query",
+            "3" => "the content type",
+            _ if rest.is_empty() => "the body",
+            _ => rest,
+        };
+        *name = part.to_owned();
+    }
+    differences
+}
+
+/// Parses a method and a target.
+fn target(text: &str) -> anyhow::Result<Target<'_>> {
     let parts = text.trim().split_once(' ');
     let Some((method, target)) = parts.filter(|(_, target)| target.starts_with('/')) else {
         bail!(

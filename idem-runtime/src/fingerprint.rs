@@ -137,6 +137,7 @@ pub mod fields;
 mod foreign;
 mod instant;
 mod json;
+mod members;
 mod number;
 mod secret;
 mod types;
@@ -150,6 +151,8 @@ pub use self::encoder::Encoder;
 pub use self::json::{Json, json};
 #[cfg(feature = "http")]
 pub(crate) use self::json::{JsonWithout, Omitted};
+pub(crate) use self::members::digests as member_digests;
+pub use self::members::{MemberDifferences, compare_members};
 pub use self::secret::Secret;
 pub(crate) use self::secret::matches;
 use crate::error::FingerprintError;

@@ -74,10 +74,11 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //!
 //! # Events
 //!
-//! Each call has one `tracing` span `idempotent` at level INFO and target `idem`, with `idem.operation`, `idem.record` (its
-//! id, which [`Records::get`] takes), `idem.attempt`, `idem.outcome` and, without a result, `error.type`. The outcome is one of
-//! `metrics::CallOutcome`, such as `executed`, `replayed`, `waited`, `in_flight` or `key_reused`. No span
-//! or event contains a raw key, a scope or a stored value.
+//! Each call has one `tracing` span `idempotent` at level INFO and target `idem`, with `idem.operation`,
+//! `code.function.name` (for functions with the attribute), `idem.record` (its id, which [`Records::get`] takes),
+//! `idem.attempt`, `idem.outcome` and, without a result, `error.type`. The outcome is one of `metrics::CallOutcome`, such
+//! as `executed`, `replayed`, `waited`, `in_flight` or `key_reused`. No span or event contains a raw key, a scope or a
+//! stored value.
 //!
 //! # Features
 //!

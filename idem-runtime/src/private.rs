@@ -1,5 +1,6 @@
 //! Items that expanded macros use. Not a public API: all of it may change in any release.
 
+use std::borrow::Cow;
 use std::future::IntoFuture;
 use std::ops::Deref;
 
@@ -50,6 +51,16 @@ pub const fn usable_as_recovery_input<T: RecoveryInput + ?Sized>(input: &T) -> &
 #[inline]
 pub const fn usable_as_request<T: Fingerprint + ?Sized>(argument: &T) -> &T {
     argument
+}
+
+/// Creates a call that stores digests of the members of its request. The request is evaluated once.
+pub fn call_with_members(
+    operation: impl Into<Cow<'static, str>>,
+    key: &(impl ToKey + ?Sized),
+    request: &(impl Fingerprint + ?Sized),
+    ttl: Duration,
+) -> Call {
+    Call::new(operation, key, request, ttl).member_digests(request)
 }
 
 /// A handle, or a value that dereferences to one.
@@ -416,7 +427,7 @@ where
 #[must_use]
 pub fn free_function<F>(call: Call, name: &'static str, nested: &F) -> Call {
     if is_path_of(name, std::any::type_name_of_val(nested)) {
-        call
+        call.function(name)
     } else {
         call.failed(InvalidCall::AmbiguousName(name.to_owned()).into())
     }

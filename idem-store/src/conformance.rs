@@ -421,6 +421,7 @@ const CASES: &[Case] = table! {
         resolved_attempt_is_told: "a resolution ends the attempt, once, and differs from an end by the owner",
         history_ends_with_its_generation: "a record that was claimed after it expired or was erased has no attempts of its former life",
         history_is_bounded: "of many attempts the last ones are kept, and the others are counted",
+        member_digests_are_kept: "the digests of a request's members are kept byte for byte, from a granted claim until the next one; a takeover and an outcome leave them",
     }
     audit {
         manual_change_is_written_down: "a change by hand takes effect and writes one entry: time, actor, reason, change, record, and its state, fencing token and attempt before",

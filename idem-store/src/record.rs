@@ -1,5 +1,6 @@
 //! The record that a store keeps for a key, and the small types that fence it.
 
+mod member_digests;
 mod observation;
 mod owner_label;
 #[cfg(feature = "serde")]
@@ -13,6 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::key::{Identity, RecordId, hex};
 use crate::random;
 
+pub use self::member_digests::MemberDigests;
 pub use self::owner_label::OwnerLabel;
 
 /// A point in time by a store's clock, in microseconds since 1970-01-01 UTC.

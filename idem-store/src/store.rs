@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use crate::error::StoreError;
 use crate::key::{Identity, RecordId};
 use crate::record::{
-    ClaimId, Digest, FencingToken, Observation, OnCrash, Outcome, Owner, OwnerLabel, Record, State,
-    Timestamp,
+    ClaimId, Digest, FencingToken, MemberDigests, Observation, OnCrash, Outcome, Owner, OwnerLabel,
+    Record, State, Timestamp,
 };
 
 mod attempts;
@@ -187,6 +187,9 @@ pub struct ClaimRequest {
     pub on_crash: OnCrash,
     /// Label of the caller, for operators. It has no effect on the claim. A store that is no [`AttemptStore`] ignores it.
     pub owner_label: Option<OwnerLabel>,
+    /// Digests of the members of the request, for operators. They have no effect on the claim. A store that is no
+    /// [`AttemptStore`] ignores them.
+    pub members: Option<MemberDigests>,
 }
 
 impl ClaimRequest {

@@ -330,6 +330,9 @@ const CAUGHT: &[(Bug, &[&str])] = &[
         &["history_ends_with_its_generation"],
     ),
     (Bug::HistoryKeepsTheFirst, &["history_is_bounded"]),
+    (Bug::MembersAreText, &["member_digests_are_kept"]),
+    (Bug::MembersOutliveTheClaim, &["member_digests_are_kept"]),
+    (Bug::TakeoverReplacesMembers, &["member_digests_are_kept"]),
     (
         Bug::EntryForgetsTheAttempt,
         &["manual_change_is_written_down"],

@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use idem_runtime::record::{
-    FencingToken, Observation, OnCrash, Outcome, Owner, Payload, Record, State, Timestamp,
+    FencingToken, MemberDigests, Observation, OnCrash, Outcome, Owner, Payload, Record, State,
+    Timestamp,
 };
 use idem_runtime::store::{
     AttemptLog, AttemptStore, AuditEntry, AuditStore, ClaimOutcome, ClaimRequest, Cursor,
@@ -44,6 +45,7 @@ struct Inner {
     steps: BTreeMap<(RecordId, String), Payload>,
     kept: BTreeMap<RecordId, recovery::Row>,
     logs: BTreeMap<RecordId, AttemptLog>,
+    members: BTreeMap<RecordId, MemberDigests>,
     audit: Vec<AuditEntry>,
     /// Fencing tokens of claims that were taken over or released, for some of the bugs.
     former: BTreeMap<(RecordId, [u8; 16]), FencingToken>,
@@ -198,6 +200,9 @@ impl ToyStore {
             .insert(claim.id, record.lease_until.after(record.retention));
         let label = claim.owner_label.as_ref();
         self.follow(inner, &seen, &record, label);
+        if !takeover || self.has(Bug::TakeoverReplacesMembers) {
+            self.keep_members(inner, claim);
+        }
         inner.records.insert(self.id(&claim.id), record);
         ClaimOutcome::Granted(granted)
     }

@@ -12,7 +12,7 @@ use axum::routing::post;
 use idem_client::{IdempotencyMiddleware, RetryPolicy};
 use idem_runtime::metrics::{CallOutcome, METRICS};
 use idem_runtime::outbox::{Message, Outbox, Relay};
-use idem_runtime::{Call, Error, Idem, MemoryStore, SqliteStore};
+use idem_runtime::{Error, Idem, MemoryStore, SqliteStore, idempotent};
 use tracing::Subscriber;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -123,6 +123,10 @@ async fn attributes_are_those_of_the_documentation() {
     assert_eq!(calls.len(), 2);
     assert_eq!(calls[0]["idem.operation"], "test.names");
     assert_eq!(
+        calls[0]["code.function.name"],
+        concat!(module_path!(), "::named")
+    );
+    assert_eq!(
         [&calls[0]["idem.outcome"], &calls[0]["idem.attempt"]],
         ["executed", "1"]
     );
@@ -165,12 +169,16 @@ async fn attributes_are_those_of_the_documentation() {
     assert!(!all.contains("secret"), "{all}");
 }
 
+#[idempotent(key = constant("secret"), ttl = "1m", store = idem, name = "test.names")]
+async fn named(idem: &Idem<MemoryStore>, request: u64) -> Result<u64, Error> {
+    Ok(request)
+}
+
 /// A call, and another request with its key.
 async fn call_twice() {
     let idem = Idem::new(MemoryStore::new());
     for request in 0..2_u64 {
-        let call = Call::new("test.names", "secret", &request, Duration::from_secs(60));
-        let answer = idem.run(call, async || Ok::<_, Error>(())).await;
+        let answer = named(&idem, request).await;
         assert_eq!(answer.is_ok(), request == 0);
     }
 }

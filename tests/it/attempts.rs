@@ -8,7 +8,7 @@ use crate::records::{claim, outcome, own};
 use crate::steps::Tables;
 
 /// The columns that the migration adds.
-const COLUMNS: [&str; 3] = ["owner", "attempt_began_at", "history"];
+const COLUMNS: [&str; 4] = ["owner", "attempt_began_at", "history", "members"];
 
 async fn attempts(store: &impl Store, claim: &ClaimRequest) -> Attempts {
     let attempts = store.attempts().unwrap().attempts(&claim.id).await;

@@ -124,6 +124,7 @@ impl Site {
             retention: Duration::from_secs(3600),
             on_crash: OnCrash::Refuse,
             owner_label: None,
+            members: None,
         };
         match self.idem.store().claim(&claim).await.unwrap() {
             ClaimOutcome::Granted(granted) => Owner {

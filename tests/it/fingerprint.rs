@@ -1,6 +1,7 @@
 //! Canonical form of requests: frozen vectors, collisions that must not happen, properties, and refusals.
 
 mod collisions;
+mod members;
 mod properties;
 mod refusals;
 mod vectors;

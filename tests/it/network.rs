@@ -123,6 +123,7 @@ fn claim_of(key: &str) -> ClaimRequest {
         retention: Duration::from_secs(600),
         on_crash: OnCrash::Refuse,
         owner_label: None,
+        members: None,
     }
 }
 

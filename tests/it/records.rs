@@ -24,6 +24,7 @@ pub(crate) fn claim(key: &str) -> ClaimRequest {
         retention: HOUR,
         on_crash: OnCrash::Rerun,
         owner_label: None,
+        members: None,
     }
 }
 

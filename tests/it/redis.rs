@@ -51,6 +51,7 @@ fn claim(on_crash: OnCrash) -> ClaimRequest {
         retention: Duration::from_secs(3600),
         on_crash,
         owner_label: None,
+        members: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use idem_runtime::store::operator::OperatorStore;
 use idem_runtime::{MySqlStore, PostgresStore, SqliteStore};
@@ -109,7 +110,7 @@ async fn sqlite() {
 }
 
 /// Place of the same tables for another user.
-fn as_user(place: &Place, store: Box<dyn OperatorStore>, url: String) -> Place {
+fn as_user(place: &Place, store: Arc<dyn OperatorStore>, url: String) -> Place {
     Place {
         store,
         url,
@@ -134,7 +135,7 @@ async fn postgres() {
     let (table, user) = ("letters", unique());
     let store = store.with_table(table).unwrap();
     store.migrate().await.unwrap();
-    let records = Box::new(store.clone());
+    let records = Arc::new(store.clone());
     let place = Place::server(records, server.url(), "--table", table.into());
     Findings::of(&place, 0)
         .expect("durability", "ok", &["`synchronous_commit` is on"])
@@ -159,7 +160,7 @@ async fn postgres() {
     .await;
     let url = with_user(&server.url(), &user, Some(&user));
     let other = PostgresStore::connect(&url).await.unwrap();
-    let theirs = as_user(&place, Box::new(other), url);
+    let theirs = as_user(&place, Arc::new(other), url);
     Findings::of(&theirs, 4)
         .expect("rights", "problem", &["DELETE on", "EXECUTE on", "_begin"])
         .expect("indexes", "problem", &[&format!("{table}_purge")])
@@ -290,7 +291,7 @@ async fn mysql() {
     .await;
     let url = with_user(&variable(MYSQL), &user, Some(&user));
     let other = MySqlStore::connect(&url).await.unwrap();
-    let theirs = as_user(&place, Box::new(other), url);
+    let theirs = as_user(&place, Arc::new(other), url);
     let missing = format!("INSERT on `{table}`, UPDATE on `{table}`, DELETE on `{table}`\"");
     Findings::of(&theirs, 4)
         .expect("rights", "problem", &[&missing])
@@ -311,7 +312,7 @@ async fn a_mariadb_server_that_commits_nothing_and_flushes_late() {
         .set("innodb_flush_log_at_trx_commit", "2");
     let server = Server::maria_db(&options).unwrap();
     let store = MySqlStore::connect(&server.url()).await.unwrap();
-    let place = Place::server(Box::new(store), server.url(), "--table", "letters".into());
+    let place = Place::server(Arc::new(store), server.url(), "--table", "letters".into());
     Findings::of(&place, 4)
         .expect("autocommit", "problem", &["would ever be committed"])
         .expect(
@@ -331,7 +332,7 @@ async fn redis() {
         let store = idem_runtime::RedisStore::connect(&server.url())
             .await
             .unwrap();
-        let place = Place::server(Box::new(store), server.url(), "--prefix", "idem:".into());
+        let place = Place::server(Arc::new(store), server.url(), "--prefix", "idem:".into());
         (server, place)
     };
     let (_server, evicting) = place(&Options::fast().set("maxmemory-policy", "allkeys-lru")).await;

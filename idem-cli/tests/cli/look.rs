@@ -1,11 +1,12 @@
 //! Commands that only read, on each store.
 
 use std::io::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
-use idem_runtime::Codec;
 use idem_runtime::fingerprint::{Secret, digest, json};
 use idem_runtime::record::{Outcome, Payload};
+use idem_runtime::{Call, Codec, Error, Idem};
 use tempfile::NamedTempFile;
 
 use super::{Place, on_letter};
@@ -60,6 +61,48 @@ pub(super) async fn a_request_is_compared_with_the_record(place: &Place) {
     compare(&[]).expect_error(1, "pass --secret-file");
     compare(&["--secret-file", &path(&wrong)]).expect_error(1, "another secret");
     compare(&["--secret-file", &path(&right)]).expect(0, &["\"request\": \"equal\""]);
+}
+
+/// An operator learns by name which members of a request differ, and no value of them.
+pub(super) async fn members_that_differ_are_named(place: &Place) {
+    let secret = Secret::new([7; 32]).unwrap();
+    let idem = Idem::builder(Arc::clone(&place.store))
+        .fingerprint_secret(secret)
+        .build();
+    let letter = |text: &'static str| {
+        let request = json(text.as_bytes());
+        Call::new("letters.post", "order-1", &request, LEASE)
+            .scope("tenant-3")
+            .member_digests(&request)
+    };
+    let posted = letter(r#"{"letter": {"to": "ann", "cents": 1050, "note": "x"}}"#);
+    idem.run(posted, async || Ok::<_, Error>(1)).await.unwrap();
+    let secret = file(&[7; 32]);
+    let secret = secret.path().to_str().unwrap();
+    let compare = |request: &str, more: &[&str]| {
+        let request = file(request.as_bytes());
+        let request = request.path().to_str().unwrap().to_owned();
+        let arguments = ["--request", &request, "--secret-file", secret];
+        place.idem(&on_letter("explain", &[&arguments[..], more].concat()))
+    };
+    let request = r#"{"letter": {"to": "bob", "cents": 1050, "copy\u202e": 1}}"#;
+    let told = compare(request, &[]).expect(
+        0,
+        &[
+            "Other values: `letter.to`.",
+            "Only this request has: `letter.copy\\u{202e}`.",
+            "Only the record's request has: one member",
+        ],
+    );
+    assert!(!told.out.contains("bob"), "{told:?}");
+    let told = compare(request, &["--json"]).expect(0, &[]);
+    let told: serde_json::Value = serde_json::from_str(&told.out).unwrap();
+    assert_eq!(told["request"], "different");
+    assert_eq!(told["members"]["changed"][0], "letter.to");
+    assert_eq!(told["members"]["removed"], 1);
+    let null = r#"{"letter": {"to": "ann", "cents": 1051, "note": "x", "copy": null}}"#;
+    let told = compare(null, &[]).expect(0, &["Other values: `letter.cents`."]);
+    assert!(!told.out.contains("copy"), "{told:?}");
 }
 
 /// Steps are listed with their sizes, also after the end of the record, and their results only on request.

@@ -7,6 +7,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
@@ -29,13 +30,13 @@ mod watch;
 use bulk::records_that_meet_a_condition_are_changed_together;
 use doctor::a_healthy_store_has_no_problem;
 use look::{
-    a_request_is_compared_with_the_record, records_are_counted_by_operation_and_state,
-    saved_steps_are_listed_and_their_results_hidden,
+    a_request_is_compared_with_the_record, members_that_differ_are_named,
+    records_are_counted_by_operation_and_state, saved_steps_are_listed_and_their_results_hidden,
 };
 
 /// A store that the command connects to.
 struct Place {
-    store: Box<dyn OperatorStore>,
+    store: Arc<dyn OperatorStore>,
     url: String,
     options: Vec<String>,
     /// Holds the files of an embedded store.
@@ -49,7 +50,7 @@ impl Place {
         let store = SqliteStore::open(&path).await.unwrap();
         store.migrate().await.unwrap();
         Self {
-            store: Box::new(store),
+            store: Arc::new(store),
             url: format!("sqlite://{}", path.display()),
             options: Vec::new(),
             _folder: Some(folder),
@@ -61,7 +62,7 @@ impl Place {
         let store = PostgresStore::connect(&url).await.unwrap();
         let store = store.with_table(&name).unwrap();
         store.migrate().await.unwrap();
-        Self::server(Box::new(store), url, "--table", name)
+        Self::server(Arc::new(store), url, "--table", name)
     }
 
     async fn mysql() -> Self {
@@ -69,24 +70,24 @@ impl Place {
         let store = MySqlStore::connect(&url).await.unwrap();
         let store = store.with_table(&name).unwrap();
         store.migrate().await.unwrap();
-        Self::server(Box::new(store), url, "--table", name)
+        Self::server(Arc::new(store), url, "--table", name)
     }
 
     async fn redis() -> Self {
         let (url, name) = (variable(REDIS), unique());
         let store = RedisStore::connect(&url).await.unwrap();
         let store = store.with_prefix(&name).unwrap();
-        Self::server(Box::new(store), url, "--prefix", name)
+        Self::server(Arc::new(store), url, "--prefix", name)
     }
 
     async fn redis_cluster() -> Self {
         let (urls, name) = (variable(REDIS_CLUSTER), unique());
         let store = RedisStore::connect_cluster(urls.split(',')).await.unwrap();
         let store = store.with_prefix(&name).unwrap();
-        Self::server(Box::new(store), urls, "--prefix", name)
+        Self::server(Arc::new(store), urls, "--prefix", name)
     }
 
-    fn server(store: Box<dyn OperatorStore>, url: String, option: &str, name: String) -> Self {
+    fn server(store: Arc<dyn OperatorStore>, url: String, option: &str, name: String) -> Self {
         Self {
             store,
             url,
@@ -128,6 +129,7 @@ impl Place {
             retention: Duration::from_secs(3600),
             on_crash: OnCrash::Refuse,
             owner_label: None,
+            members: None,
         };
         match self.store.claim(&claim).await.unwrap() {
             ClaimOutcome::Granted(granted) => Owner {
@@ -454,6 +456,7 @@ macro_rules! on_each_store {
                 a_living_owner_is_left_alone,
                 a_listing_continues_where_a_page_ended,
                 a_request_is_compared_with_the_record,
+                members_that_differ_are_named,
                 saved_steps_are_listed_and_their_results_hidden,
                 records_are_counted_by_operation_and_state,
                 records_that_meet_a_condition_are_changed_together,

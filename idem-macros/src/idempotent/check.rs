@@ -59,6 +59,7 @@ pub(super) fn check(
     check_retry_err(options, errors);
     check_patterns(options, errors);
     check_issued(options, errors);
+    check_member_digests(options, errors);
     if errors.by(|errors| check_attempt(options, function, errors)) {
         options.attempt = None;
     }
@@ -153,6 +154,18 @@ fn check_issued(options: &Options, errors: &mut Errors) {
         errors.at(
             &on_store_error.option,
             "only the store knows whether an issued key was used: remove `on_store_error` or `issued`",
+        );
+    }
+}
+
+fn check_member_digests(options: &Options, errors: &mut Errors) {
+    if let Some(digests) = &options.member_digests
+        && matches!(value(options.key.as_ref()), Some(Key::Fingerprint(_)))
+    {
+        errors.at(
+            &digests.option,
+            "`member_digests` has no effect here: with `key = fingerprint` another request has another key, so no \
+             request differs from that of its record; remove it",
         );
     }
 }

@@ -42,6 +42,8 @@ pub(super) struct Idempotent {
     pub(super) recover_with: Option<TokenStream>,
     /// Only issued keys may claim.
     pub(super) issued: bool,
+    /// Digests of the request's members are stored.
+    pub(super) member_digests: bool,
     pub(super) request: Request,
     pub(super) after_crash: AfterCrash,
     pub(super) transaction: Option<Transaction>,
@@ -130,6 +132,7 @@ impl Idempotent {
             detached: options.detached.is_some(),
             recover_with: exprs.option(options.recover_with),
             issued: options.issued.is_some(),
+            member_digests: options.member_digests.is_some(),
             request: match exprs.option(options.fingerprint) {
                 Some(expr) => Request::Expr(expr),
                 None => Request::Params(params.fingerprinted),

@@ -182,6 +182,10 @@ declare_options! {
             "the time that a key is valid for is an argument of `idem.issue(operation, scope, ttl)`"
         ),
     }
+    member_digests: Flag {
+        name: "member_digests",
+        value: values::flag("the digests are of all arguments that the fingerprint has"),
+    }
     attempt: Ident {
         name: "attempt",
         value: values::binding,

@@ -97,7 +97,7 @@ fn key_is_the_request() {
 #[test]
 fn request_is_replaced() {
     check(
-        r#"key = key, ttl = "1d", fingerprint = (&order.lines, order.total())"#,
+        r#"key = key, ttl = "1d", member_digests, fingerprint = (&order.lines, order.total())"#,
         "async fn order(key: &str, order: Order) -> Result<u64, Error> { place(order).await }",
         &expect_file!["snapshots/request_is_replaced.rs"],
     );

@@ -4,4 +4,5 @@
 ALTER TABLE `idem_records`
     ADD COLUMN owner VARCHAR(120),          -- label of the owner of the current or last attempt
     ADD COLUMN attempt_began_at BIGINT,     -- null if the attempt began with the first claim
-    ADD COLUMN history MEDIUMTEXT;          -- earlier attempts, one line each
+    ADD COLUMN history MEDIUMTEXT,          -- earlier attempts, one line each
+    ADD COLUMN members VARBINARY(1024);     -- digests of the request's members

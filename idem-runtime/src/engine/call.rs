@@ -47,6 +47,8 @@ pub struct Call(Result<CallInputs, Error>);
 #[derive(Debug)]
 struct CallInputs {
     operation: Operation,
+    /// Path of the function that makes the call.
+    function: Option<&'static str>,
     /// None: the key is derived from the request.
     key: Option<Key>,
     scope: Scope,
@@ -58,6 +60,8 @@ struct CallInputs {
     run_on_store_error: bool,
     recovery_input: Option<Payload>,
     issued: bool,
+    /// Canonical form of the request, if digests of its members are to be stored.
+    members: Option<Vec<u8>>,
     transactional: bool,
 }
 
@@ -222,6 +226,44 @@ impl Call {
     }
 
     /// The first error wins; later ones are mostly its consequences.
+    /// Sets the path of the function that makes the call, for its span. The attribute macro sets it.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn function(self, path: &'static str) -> Self {
+        self.with(|inputs| {
+            inputs.function = Some(path);
+            Ok(())
+        })
+    }
+
+    /// Stores digests of the members of the request, so that an operator can learn which members of another request with
+    /// this key differ: `idem explain --request` names them, and
+    /// [`compare_members`](crate::fingerprint::compare_members) does. Give it the request of the call.
+    ///
+    /// Without this, a record has one fingerprint of the whole request. A first call and a replay hash the request once
+    /// more, and the record has at most 1,024 bytes more: 8 for each member. No digests are stored of a request with more
+    /// than 127 members at its first level.
+    ///
+    /// The handle needs a [`fingerprint_secret`](super::Builder::fingerprint_secret), with which the digests are signed:
+    /// without one, a reader of the store could guess each member on its own. Otherwise the call is refused with
+    /// [`InvalidCall::NoMemberSecret`].
+    #[must_use]
+    pub fn member_digests(self, request: &(impl Fingerprint + ?Sized)) -> Self {
+        self.with(|inputs| {
+            inputs.members = Some(fingerprint::canonical(request)?);
+            Ok(())
+        })
+    }
+
+    /// Stores digests of the members of a request with this canonical form, if there is one.
+    #[cfg(feature = "http")]
+    pub(crate) fn member_digests_of(self, canonical: Option<Vec<u8>>) -> Self {
+        self.with(|inputs| {
+            inputs.members = canonical;
+            Ok(())
+        })
+    }
+
     fn with(self, change: impl FnOnce(&mut CallInputs) -> Result<(), Error>) -> Self {
         Self(self.0.and_then(|mut inputs| {
             change(&mut inputs)?;
@@ -243,6 +285,13 @@ impl Call {
         let lease = inputs.lease(&engine.policy);
         let fingerprint = engine.sign(&inputs.digest);
         let identity = identity(inputs.operation, inputs.key, &inputs.scope, &fingerprint);
+        let members = match inputs.members {
+            None => None,
+            Some(canonical) => {
+                let secret = engine.secrets.first().ok_or(InvalidCall::NoMemberSecret)?;
+                fingerprint::member_digests(&canonical, &fingerprint, secret)
+            }
+        };
         let issued = match inputs.issued {
             true => Some(Issued::of(&identity, &engine.secrets)?),
             false => None,
@@ -258,6 +307,7 @@ impl Call {
                 retention: issued.map_or(inputs.ttl, |issued| inputs.ttl.max(issued.retention())),
                 on_crash: inputs.on_crash,
                 owner_label: Some(engine.owner_label.clone()),
+                members,
             },
             digest: inputs.digest,
             by_fingerprint,
@@ -273,6 +323,11 @@ impl Call {
         }))
     }
 
+    /// Path of the function that makes the call, if the macro has set it.
+    pub(super) fn function_path(&self) -> Option<&'static str> {
+        self.0.as_ref().ok()?.function
+    }
+
     /// The operation's name, for spans and metrics; empty if the call is malformed.
     pub(super) fn operation(&self) -> &str {
         self.0
@@ -285,6 +340,7 @@ impl CallInputs {
     fn new(operation: Operation, key: Option<Key>, digest: Digest, ttl: Duration) -> Self {
         Self {
             operation,
+            function: None,
             key,
             scope: Scope::none(),
             digest,
@@ -295,6 +351,7 @@ impl CallInputs {
             run_on_store_error: false,
             recovery_input: None,
             issued: false,
+            members: None,
             transactional: false,
         }
     }

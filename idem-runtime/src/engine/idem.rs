@@ -51,6 +51,12 @@ impl<S: Store + ?Sized> Idem<S> {
         Arc::clone(&self.store)
     }
 
+    /// Returns true if the handle has a secret to sign with.
+    #[cfg(feature = "http")]
+    pub(crate) fn has_secret(&self) -> bool {
+        !self.engine.secrets.is_empty()
+    }
+
     pub(super) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }

@@ -145,6 +145,7 @@ async fn now(engine: &Arc<Engine>, nonce: &[u8; 16]) -> Result<Timestamp, Error>
         retention: MOMENT,
         on_crash: OnCrash::Rerun,
         owner_label: Some(engine.owner_label.clone()),
+        members: None,
     };
     let (tell, told) = oneshot::channel();
     let engine = Arc::clone(engine);

@@ -78,6 +78,12 @@ pub enum InvalidCall {
     /// The call uses issued keys, and the handle has no secret to sign them with.
     #[error("issued keys are signed, give the handle a secret with `fingerprint_secret`")]
     NoSecret,
+    /// The call stores digests of the members of its request, and the handle has no secret to sign them with.
+    #[error(
+        "without a secret, a reader of the store could guess each member of the request: give the handle one with \
+         `fingerprint_secret`, or leave out `member_digests`"
+    )]
+    NoMemberSecret,
     /// The call was made in the body of a transactional call, or of a [`step_tx`](crate::Attempt::step_tx), on the same
     /// store, and does not join its transaction. The same applies to a step.
     #[error(

@@ -1,4 +1,5 @@
-//! Checks the bytes that a hand-written `Fingerprint` wrote: they must be exactly one canonical item.
+//! Checks the bytes that a hand-written `Fingerprint` wrote: they must be exactly one canonical item. Reads the parts of
+//! checked items.
 
 use crate::error::FingerprintError;
 
@@ -109,6 +110,37 @@ fn head(bytes: &[u8]) -> Result<(u8, u64, &[u8]), FingerprintError> {
         .iter()
         .fold(0, |sum, byte| sum << 8 | u64::from(*byte));
     Ok((major, argument, rest))
+}
+
+/// Items of an array that was checked; `None` for any other item.
+pub(super) fn items(bytes: &[u8]) -> Option<Vec<&[u8]>> {
+    let (major::ARRAY, count, mut rest) = head(bytes).ok()? else {
+        return None;
+    };
+    (0..count).map(|_| next_item(&mut rest)).collect()
+}
+
+/// Entries of a map that was checked, with their names; `None` for any other item, and for a map with a key that is no
+/// text.
+pub(super) fn text_entries(bytes: &[u8]) -> Option<Vec<(&str, &[u8])>> {
+    let (major::MAP, count, mut rest) = head(bytes).ok()? else {
+        return None;
+    };
+    let mut entry = || {
+        let (major::TEXT, _, name) = head(next_item(&mut rest)?).ok()? else {
+            return None;
+        };
+        Some((str::from_utf8(name).ok()?, next_item(&mut rest)?))
+    };
+    (0..count).map(|_| entry()).collect()
+}
+
+/// Takes the first item.
+fn next_item<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let rest = skip_item(bytes, MAX_DEPTH).ok()?;
+    let (item, rest) = bytes.split_at(bytes.len() - rest.len());
+    *bytes = rest;
+    Some(item)
 }
 
 #[cold]

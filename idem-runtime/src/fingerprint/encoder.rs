@@ -12,7 +12,7 @@ use crate::error::FingerprintError;
 use crate::record::Digest;
 
 /// Start of every hashed item: the head of an array of two, and the version.
-const PREFIX: &[u8; 8] = b"\x82\x66idem/1";
+pub(super) const PREFIX: &[u8; 8] = b"\x82\x66idem/1";
 /// Minimum length, in bytes, of a string that goes to the hasher without a copy.
 const BULK: usize = 1024;
 /// Maximum size, in bytes, of a buffer that the next request reuses.

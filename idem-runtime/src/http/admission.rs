@@ -56,8 +56,8 @@ where
         let (bytes, trailers) = read_body(config, body, &mut permit).await?;
         // Only after the body is complete, so that slow clients do not use up the places of running requests.
         permit.run().map_err(Refusal::Full)?;
-        let fingerprint =
-            fingerprint::of(&parts, &bytes, &config.ignored).map_err(Refusal::NoFingerprint)?;
+        let fingerprint = fingerprint::of(&parts, &bytes, &config.ignored, config.member_digests)
+            .map_err(Refusal::NoFingerprint)?;
         Ok(Self {
             call: config.call(
                 key,

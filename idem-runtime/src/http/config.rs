@@ -11,6 +11,7 @@ use http::{Method, Response};
 
 use super::drain::{Drain, Limits};
 use super::finality::Finality;
+use super::fingerprint::Fingerprinted;
 use super::grpc;
 use super::ignored::Ignored;
 use super::principal::Scoping;
@@ -21,7 +22,7 @@ use super::stored::Allowed;
 use super::syntax::KeySyntax;
 use crate::engine::{Call, Idem};
 use crate::key::{Key, Scope};
-use crate::record::{Digest, OnCrash};
+use crate::record::OnCrash;
 
 #[derive(Debug)]
 pub(super) struct Config {
@@ -33,6 +34,8 @@ pub(super) struct Config {
     pub(super) key_header: HeaderName,
     pub(super) syntax: KeySyntax,
     pub(super) ignored: Ignored,
+    /// Digests of the members of requests are stored.
+    pub(super) member_digests: bool,
     /// Requests without a key are refused.
     pub(super) required: bool,
     pub(super) finality: Finality,
@@ -83,8 +86,15 @@ impl Config {
     }
 
     /// Builds the engine's call for a request.
-    pub(super) fn call(&self, key: Key, scope: &Scope, fingerprint: Digest, ttl: Duration) -> Call {
-        let mut call = Call::of_digest(self.operation.clone(), key, fingerprint, ttl)
+    pub(super) fn call(
+        &self,
+        key: Key,
+        scope: &Scope,
+        fingerprint: Fingerprinted,
+        ttl: Duration,
+    ) -> Call {
+        let mut call = Call::of_digest(self.operation.clone(), key, fingerprint.digest, ttl)
+            .member_digests_of(fingerprint.canonical)
             .scope(scope)
             .on_crash(self.on_crash);
         if let Some(lease) = self.lease {

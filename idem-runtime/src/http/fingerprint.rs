@@ -6,8 +6,25 @@ use http::{HeaderMap, HeaderValue, request};
 
 use super::ignored::Ignored;
 use crate::error::FingerprintError;
-use crate::fingerprint::{JsonWithout, digest};
+use crate::fingerprint::{Fingerprint, JsonWithout, canonical, digest};
 use crate::record::Digest;
+
+/// Fingerprint of a request.
+#[derive(Debug)]
+pub(super) struct Fingerprinted {
+    pub(super) digest: Digest,
+    /// Canonical form of the request, if digests of its members are to be stored.
+    pub(super) canonical: Option<Vec<u8>>,
+}
+
+impl Fingerprinted {
+    fn new(request: &impl Fingerprint, with_canonical: bool) -> Result<Self, FingerprintError> {
+        Ok(Self {
+            digest: digest(request)?,
+            canonical: with_canonical.then(|| canonical(request)).transpose()?,
+        })
+    }
+}
 
 /// Hashes method, path, query, `Content-Type`, `Content-Encoding` and body, without the parts that are ignored.
 ///
@@ -17,7 +34,8 @@ pub(super) fn of(
     parts: &request::Parts,
     body: &Bytes,
     ignored: &Ignored,
-) -> Result<Digest, FingerprintError> {
+    with_canonical: bool,
+) -> Result<Fingerprinted, FingerprintError> {
     let (method, uri) = (parts.method.as_str(), original_uri(parts));
     let (path, query) = (uri.path(), ignored.strip(uri.query()));
     let query = query.as_deref();
@@ -29,12 +47,16 @@ pub(super) fn of(
     };
     if coding.is_empty()
         && let Some(kind) = content_type.and_then(json_type)
-        && let Ok(digest) = digest(&(method, path, query, kind.as_slice(), json))
+        && let Ok(fingerprint) = Fingerprinted::new(
+            &(method, path, query, kind.as_slice(), json),
+            with_canonical,
+        )
     {
-        return Ok(digest);
+        return Ok(fingerprint);
     }
     let coding = coding.as_slice();
-    digest(&(method, path, query, content_type, coding, body.as_ref()))
+    let request = (method, path, query, content_type, coding, body.as_ref());
+    Fingerprinted::new(&request, with_canonical)
 }
 
 /// URI as the client sent it. A nested router sees only the rest of the path, which may be the same in two routers.
@@ -95,7 +117,8 @@ mod tests {
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
         let ignored = Ignored::default();
-        hex::encode(&of(&parts, &body.into(), &ignored).unwrap().hash())
+        let fingerprint = of(&parts, &body.into(), &ignored, false).unwrap();
+        hex::encode(&fingerprint.digest.hash())
     }
 
     /// A retry may reach a later build, so these bytes never change. They were computed from hand-written CBOR in

@@ -128,6 +128,7 @@ impl LayerBuilder {
                 key_header: IDEMPOTENCY_KEY,
                 syntax: KeySyntax::Lenient,
                 ignored: Ignored::default(),
+                member_digests: false,
                 required: true,
                 finality: Finality::default(),
                 allowed: Allowed::default(),
@@ -246,6 +247,15 @@ impl LayerBuilder {
     /// in the URL, without decoding. [`ignore_member`](Self::ignore_member) says what to mind.
     pub fn ignore_query_parameter(mut self, name: impl Into<String>) -> Self {
         self.config.ignored.parameters.insert(name.into());
+        self
+    }
+
+    /// Stores digests of the members of each request, so that `idem explain --http --request` names those that differ
+    /// from another request with the same key: method, path, query, content type, and the members of a JSON body.
+    /// [`Call::member_digests`](crate::Call::member_digests) says what they cost. The handle needs a
+    /// [`fingerprint_secret`](crate::engine::Builder::fingerprint_secret).
+    pub fn member_digests(mut self) -> Self {
+        self.config.member_digests = true;
         self
     }
 
@@ -406,6 +416,9 @@ impl LayerBuilder {
         }
         if config.lease.is_some_and(is_too_short) {
             return Err(InvalidCall::ZeroLease.into());
+        }
+        if config.member_digests && !config.idem.has_secret() {
+            return Err(InvalidCall::NoMemberSecret.into());
         }
         if config.limits.running == 0 || config.body_timeout.is_zero() {
             return Err(InvalidLayer::ZeroLimit);

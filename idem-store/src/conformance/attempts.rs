@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::kit::*;
 use crate::key::RecordId;
-use crate::record::{ClaimId, OnCrash, Outcome, OwnerLabel};
+use crate::record::{ClaimId, MemberDigests, OnCrash, Outcome, OwnerLabel};
 use crate::store::{
     AttemptEnd, AttemptLog, Attempts, ClaimRequest, FencedWrite, Resolution, Resolved,
 };
@@ -288,4 +288,66 @@ async fn silent_by(store: &Subject, label: &str) -> Result<Silent, String> {
         owner,
         record,
     })
+}
+
+fn with_members(claim: &ClaimRequest, members: &[u8]) -> ClaimRequest {
+    ClaimRequest {
+        claim_id: ClaimId::random(),
+        members: MemberDigests::from_bytes(members),
+        ..claim.clone()
+    }
+}
+
+async fn has_members(store: &Subject, id: &RecordId, expected: &[u8]) -> CaseResult {
+    let members = attempts(store, id).await?.members;
+    ensure!(
+        members == MemberDigests::from_bytes(expected),
+        "{members:?} where {} bytes were claimed with",
+        expected.len()
+    );
+    Ok(())
+}
+
+pub(super) async fn member_digests_are_kept(store: Subject) -> CaseResult {
+    let every_byte: Vec<u8> = (0..=255).cycle().take(MemberDigests::MAX_BYTES).collect();
+    for members in [&[0][..], b" '\"\\%\xff\0 ", &every_byte, &[]] {
+        let claim = with_members(&fresh(), members);
+        let owner = store.own(&claim).await?;
+        has_members(&store, &claim.id, members).await?;
+        // The claim of the next attempt writes the fingerprint again.
+        store.release(&owner).await?;
+        has_members(&store, &claim.id, members).await?;
+        let again = with_members(&claim, b"again");
+        let owner = store.own(&again).await?;
+        has_members(&store, &claim.id, b"again").await?;
+        store.release(&owner).await?;
+        let owner = store.own(&with_members(&claim, members)).await?;
+        has_members(&store, &claim.id, members).await?;
+        store.complete(&owner, &outcome()).await?;
+        has_members(&store, &claim.id, members).await?;
+    }
+    let claim = ClaimRequest {
+        lease: SHORT,
+        ..with_members(&fresh(), b"first")
+    };
+    store.own(&claim).await?;
+    let seen = store.lapsed(&claim.id).await?.observation();
+    store.taken(&seen, &with_members(&claim, b"next")).await?;
+    has_members(&store, &claim.id, b"first").await?;
+
+    // The next generation.
+    let claim = ClaimRequest {
+        lease: SHORT,
+        retention: SHORT,
+        on_crash: OnCrash::Rerun,
+        ..with_members(&fresh(), b"first")
+    };
+    store.own(&claim).await?;
+    store.absent(&claim.id).await?;
+    let next = ClaimRequest {
+        lease: LONG,
+        ..with_members(&claim, &[])
+    };
+    store.own(&next).await?;
+    has_members(&store, &claim.id, &[]).await
 }

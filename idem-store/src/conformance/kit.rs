@@ -350,6 +350,7 @@ pub(super) fn about(identity: Identity) -> ClaimRequest {
         retention: LONG,
         on_crash: OnCrash::Rerun,
         owner_label: None,
+        members: None,
     }
 }
 

@@ -1,13 +1,15 @@
-//! Optional store trait: reads who made the attempts of a record, and how each of them ended.
+//! Optional store trait: reads who made the attempts of a record, how each of them ended, and digests of the members of
+//! the request.
 
 use async_trait::async_trait;
 
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::{Observation, OwnerLabel, Record, State, Timestamp};
+use crate::record::{MemberDigests, Observation, OwnerLabel, Record, State, Timestamp};
 use crate::store::status::number;
 
-/// Store that keeps the history of the attempts of its records, for operators.
+/// Store that keeps the history of the attempts of its records, and digests of the members of their requests, for
+/// operators.
 ///
 /// # Contract
 ///
@@ -19,6 +21,8 @@ use crate::store::status::number;
 ///   [resolution](crate::Store::resolve) other than `Interrupt`) also stores the end of the attempt, atomically.
 ///   Marking a record INTERRUPTED and renewing it end no attempt.
 /// - A completion by the owner stores nothing further: the record itself tells how its last attempt ended.
+/// - A granted [claim](crate::Store::claim) stores the [`members`](crate::store::ClaimRequest::members) of its request
+///   with the fingerprint; if it has none, those of an earlier claim are removed. A takeover changes nothing about them.
 /// - The history is bounded, see [`AttemptLog::MAX_BYTES`]. The oldest attempts are dropped first.
 ///
 /// [`AttemptLog`] implements these rules for stores that keep a record in one piece.
@@ -38,9 +42,18 @@ pub struct Attempts {
     /// Number of attempts that are not in the list: those that the bound of the history dropped, and those of a process
     /// whose version keeps no history.
     pub dropped: u32,
+    /// Digests of the members of the request, if the claim had them.
+    pub members: Option<MemberDigests>,
 }
 
 impl Attempts {
+    /// Sets the digests of the members.
+    #[must_use]
+    pub fn with_members(mut self, members: Option<MemberDigests>) -> Self {
+        self.members = members;
+        self
+    }
+
     /// Label of the owner of the current or last attempt, if it is known.
     pub fn owner(&self) -> Option<&OwnerLabel> {
         let last = self.list.last();
@@ -263,6 +276,7 @@ impl AttemptLog {
             record,
             list,
             dropped,
+            members: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Histories of attempts, with their bugs.
 
 use async_trait::async_trait;
-use idem_runtime::record::{Observation, OwnerLabel, Record, State};
+use idem_runtime::record::{MemberDigests, Observation, OwnerLabel, Record, State};
 use idem_runtime::store::{AttemptLog, AttemptStore, Attempts, ClaimRequest};
 use idem_runtime::{RecordId, StoreError};
 
@@ -13,8 +13,26 @@ impl ToyStore {
         if self.has(Bug::HistoryOutlivesTheRecord) && inner.logs.contains_key(&claim.id) {
             return;
         }
+        self.keep_members(inner, claim);
         let log = AttemptLog::begin(self.label(claim.owner_label.as_ref()).as_ref());
         inner.logs.insert(claim.id, log);
+    }
+
+    pub(super) fn keep_members(&self, inner: &mut Inner, claim: &ClaimRequest) {
+        match &claim.members {
+            Some(members) if self.has(Bug::MembersAreText) => {
+                let text = String::from_utf8_lossy(members.as_bytes());
+                let text = MemberDigests::from_bytes(text.as_bytes());
+                inner.members.extend(text.map(|it| (claim.id, it)));
+            }
+            Some(members) => {
+                inner.members.insert(claim.id, members.clone());
+            }
+            None if self.has(Bug::MembersOutliveTheClaim) => {}
+            None => {
+                inner.members.remove(&claim.id);
+            }
+        }
     }
 
     fn label(&self, label: Option<&OwnerLabel>) -> Option<OwnerLabel> {
@@ -76,6 +94,7 @@ impl AttemptStore for ToyStore {
             return Ok(None);
         };
         let log = inner.logs.get(&record.id).cloned().unwrap_or_default();
-        Ok(Some(log.attempts(record)))
+        let members = inner.members.get(&record.id).cloned();
+        Ok(Some(log.attempts(record).with_members(members)))
     }
 }

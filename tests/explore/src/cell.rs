@@ -120,6 +120,7 @@ pub(crate) fn claim_of(call: Call, mode: Mode) -> ClaimRequest {
             Mode::Rerun | Mode::Tx => OnCrash::Rerun,
         },
         owner_label: None,
+        members: None,
     }
 }
 

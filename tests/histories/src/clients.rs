@@ -291,6 +291,7 @@ fn new_claim(rng: &mut Rng, contest: &Contest) -> ClaimRequest {
         retention: rng.duration(0.8),
         on_crash: contest.on_crash,
         owner_label: None,
+        members: None,
     }
 }
 

@@ -196,6 +196,7 @@ impl Known {
             retention: terms.retention.duration(),
             on_crash: terms.on_crash,
             owner_label: None,
+            members: None,
         }
     }
 }

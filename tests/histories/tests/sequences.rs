@@ -214,5 +214,6 @@ fn claim(number: u8, claim_id: u8) -> ClaimRequest {
         retention: Duration::from_secs(60),
         on_crash: OnCrash::Rerun,
         owner_label: None,
+        members: None,
     }
 }

@@ -4,10 +4,13 @@ use axum::Json;
 use axum::routing::{any, post};
 use http::header::HeaderName;
 use http::{HeaderMap, Method};
+use idem_runtime::fingerprint::{Secret, compare_members, json};
 use idem_runtime::http::{
     IDEMPOTENCY_KEY, IdempotencyKey, InvalidKeyHeader, InvalidLayer, KeySyntax, Problem, Syntax,
     Unscoped,
 };
+
+use idem_runtime::{Identity, InvalidCall, Key, Operation, RecordId, Scope};
 
 use super::client::Request;
 use super::*;
@@ -216,4 +219,52 @@ fn members_are_named_by_json_pointers() {
         let error = builder(&idem).ignore_member(invalid).build().unwrap_err();
         assert_eq!(error, InvalidLayer::Pointer(invalid.to_owned()));
     }
+}
+
+/// An operator learns which members of another request differ, by their names.
+#[tokio::test]
+async fn digests_of_the_members_of_requests_are_stored() {
+    let without = builder(&idem()).member_digests().build();
+    let missing = InvalidCall::NoMemberSecret;
+    assert_eq!(without.map(|_| ()), Err(InvalidLayer::Call(missing)));
+
+    let secret = Secret::new([7; 32]).unwrap();
+    let store = FaultStore::new(MemoryStore::new());
+    let idem = Idem::builder(store)
+        .fingerprint_secret(secret.clone())
+        .build();
+    let layer = builder(&idem).member_digests().build().unwrap();
+    let server = Server::start(charges(&Effects::default()).layer(layer)).await;
+    let body = r#"{"cents": 5, "card": {"number": "4242"}}"#;
+    let request = post_to("/charges?a=1").key("k");
+    let as_json = request.clone().header("content-type", "application/json");
+    assert_eq!(server.send(as_json.clone().body(body)).await.status, 201);
+    let other = as_json.body(r#"{"cents": 6, "card": {"number": "4242"}}"#);
+    server.send(other).await.problem(422, "key-reused");
+
+    let identity = Identity {
+        scope: Scope::none(),
+        operation: Operation::new("test.http").unwrap(),
+        key: Key::new("k").unwrap(),
+    };
+    let attempts = idem.records().attempts(&RecordId::of(&identity)).await;
+    let attempts = attempts.unwrap().unwrap();
+    let differences = |query, body: &'static [u8]| {
+        let kind = &b"application/json"[..];
+        let request = ("POST", "/charges", query, kind, json(body));
+        let (members, fingerprint) = (attempts.members.as_ref(), &attempts.record.fingerprint);
+        let found = compare_members(members.unwrap(), fingerprint, &request, &secret);
+        found.unwrap().unwrap()
+    };
+    let found = differences(Some("a=1"), br#"{"cents": 6, "card": {"number": "4242"}}"#);
+    assert_eq!(
+        (&*found.changed, found.count()),
+        (&["4.cents".to_owned()][..], 1)
+    );
+    let found = differences(
+        None,
+        br#"{"cents": 5, "card": {"number": "4242", "month": 1}}"#,
+    );
+    assert_eq!(found.changed, ["2"]);
+    assert_eq!(found.added, ["4.card.month"]);
 }

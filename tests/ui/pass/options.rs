@@ -44,6 +44,7 @@ impl Settings {
     attempt = attempt,
     retry_err = ChargeError::Timeout,
     on_crash = refuse,
+    member_digests,
     lease = "1500ms",
     scope = tenant,
     key = key,

@@ -29,12 +29,18 @@ impl Idempotent {
         let call = match &self.key {
             Some(key) => {
                 let key = self.checked("usable_as_key", key);
-                quote!(#p::Call::new(#name, #key, #request, #ttl) #settings)
+                let new = match self.member_digests {
+                    false => quote!(#p::Call::new),
+                    true => quote!(#p::call_with_members),
+                };
+                quote!(#new(#name, #key, #request, #ttl) #settings)
             }
-            None => quote!(#p::Call::by_fingerprint(#name, #request, #ttl) #settings),
+            None => {
+                quote!(#p::Call::by_fingerprint(#name, #request, #ttl) #settings)
+            }
         };
         if self.name.is_some() {
-            return call;
+            return quote!(#call.function(#path));
         }
         let only_if_free = self.only_if_free();
         // No message shows this name. Its path tells the runtime whether the function is nested.

@@ -64,7 +64,10 @@ where
                             }),
                             __idem_private::Duration::from_secs(86400u64),
                         )
-                        .scope(__idem_private::usable_as_scope(&format!("{first}"))),
+                        .scope(__idem_private::usable_as_scope(&format!("{first}")))
+                        .function(
+                            ::core::concat!(::core::module_path!(), "::", "charge"),
+                        ),
                 )
             };
             let mut __idem_running = match __idem_private::enter::<

@@ -33,7 +33,8 @@ pub async fn charge(
             }),
             __idem_private::Duration::from_secs(86400u64),
         )
-        .scope(__idem_private::usable_as_scope(&tenant));
+        .scope(__idem_private::usable_as_scope(&tenant))
+        .function(::core::concat!(::core::module_path!(), "::", "charge"));
     let mut __idem_running = match __idem_private::enter::<
         Result<Receipt, ChargeError>,
     >(

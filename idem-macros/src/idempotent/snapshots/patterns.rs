@@ -17,51 +17,52 @@ where
         (
             __idem_private::default_handle(),
             __idem_private::Call::new(
-                "orders.place",
-                __idem_private::usable_as_key(&id),
-                &__idem_private::from_fn(|__idem_encoder| {
-                    {
-                        let __encoder: &mut __idem_private::Encoder = __idem_encoder;
-                        __idem_private::Encoder::map(
-                            __encoder,
-                            0usize
-                                + __idem_private::Encoder::present(
-                                    __idem_private::usable_as_request(&__idem_arg0),
-                                )
-                                + __idem_private::Encoder::present(
-                                    __idem_private::usable_as_request(&__idem_arg1),
-                                )
-                                + __idem_private::Encoder::present(
-                                    __idem_private::usable_as_request(&__idem_arg3),
-                                )
-                                + __idem_private::Encoder::present(
-                                    __idem_private::usable_as_request(&count),
-                                ),
-                        );
-                        __idem_private::Encoder::entry(
-                            __encoder,
-                            b"a0",
-                            __idem_private::usable_as_request(&__idem_arg0),
-                        );
-                        __idem_private::Encoder::entry(
-                            __encoder,
-                            b"a1",
-                            __idem_private::usable_as_request(&__idem_arg1),
-                        );
-                        __idem_private::Encoder::entry(
-                            __encoder,
-                            b"a3",
-                            __idem_private::usable_as_request(&__idem_arg3),
-                        );
-                        __idem_private::Encoder::entry(
-                            __encoder,
-                            b"ecount",
-                            __idem_private::usable_as_request(&count),
-                        );
-                    }
-                }),
-                __idem_private::Duration::from_secs(86400u64),
-            ),
+                    "orders.place",
+                    __idem_private::usable_as_key(&id),
+                    &__idem_private::from_fn(|__idem_encoder| {
+                        {
+                            let __encoder: &mut __idem_private::Encoder = __idem_encoder;
+                            __idem_private::Encoder::map(
+                                __encoder,
+                                0usize
+                                    + __idem_private::Encoder::present(
+                                        __idem_private::usable_as_request(&__idem_arg0),
+                                    )
+                                    + __idem_private::Encoder::present(
+                                        __idem_private::usable_as_request(&__idem_arg1),
+                                    )
+                                    + __idem_private::Encoder::present(
+                                        __idem_private::usable_as_request(&__idem_arg3),
+                                    )
+                                    + __idem_private::Encoder::present(
+                                        __idem_private::usable_as_request(&count),
+                                    ),
+                            );
+                            __idem_private::Encoder::entry(
+                                __encoder,
+                                b"a0",
+                                __idem_private::usable_as_request(&__idem_arg0),
+                            );
+                            __idem_private::Encoder::entry(
+                                __encoder,
+                                b"a1",
+                                __idem_private::usable_as_request(&__idem_arg1),
+                            );
+                            __idem_private::Encoder::entry(
+                                __encoder,
+                                b"a3",
+                                __idem_private::usable_as_request(&__idem_arg3),
+                            );
+                            __idem_private::Encoder::entry(
+                                __encoder,
+                                b"ecount",
+                                __idem_private::usable_as_request(&count),
+                            );
+                        }
+                    }),
+                    __idem_private::Duration::from_secs(86400u64),
+                )
+                .function(::core::concat!(::core::module_path!(), "::", "order")),
         )
     };
     let mut __idem_running = match __idem_private::enter::<

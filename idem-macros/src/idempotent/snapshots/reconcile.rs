@@ -27,7 +27,8 @@ async fn charge(&self, charge: Charge) -> AppResult<Receipt> {
             }),
             __idem_private::Duration::from_secs(604800u64),
         )
-        .on_crash(__idem_private::OnCrash::Reconcile);
+        .on_crash(__idem_private::OnCrash::Reconcile)
+        .function(::core::concat!(::core::module_path!(), "::", "charge"));
     let mut __idem_entered = __idem_private::enter_reconciling::<
         AppResult<Receipt>,
     >(

@@ -6,7 +6,7 @@ async fn order(key: &str, order: Order) -> Result<u64, Error> {
     let __idem_handle = __idem_private::default_handle();
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
     let __idem_call = __idem_private::free_function(
-        __idem_private::Call::new(
+        __idem_private::call_with_members(
             ::core::concat!(::core::module_path!(), "::", "order"),
             __idem_private::usable_as_key(&key),
             __idem_private::usable_as_request(&(&order.lines, order.total())),

@@ -6,27 +6,28 @@ async fn place(&self, order: Order) -> Result<u64, OrderError> {
     let __idem_handle = __idem_private::transactions_of_handle(&self.idem);
     #[allow(clippy::all, clippy::pedantic, clippy::nursery)]
     let __idem_call = __idem_private::Call::new(
-        "orders.place",
-        __idem_private::usable_as_key(&order.id),
-        &__idem_private::from_fn(|__idem_encoder| {
-            {
-                let __encoder: &mut __idem_private::Encoder = __idem_encoder;
-                __idem_private::Encoder::map(
-                    __encoder,
-                    0usize
-                        + __idem_private::Encoder::present(
-                            __idem_private::usable_as_request(&order),
-                        ),
-                );
-                __idem_private::Encoder::entry(
-                    __encoder,
-                    b"eorder",
-                    __idem_private::usable_as_request(&order),
-                );
-            }
-        }),
-        __idem_private::Duration::from_secs(86400u64),
-    );
+            "orders.place",
+            __idem_private::usable_as_key(&order.id),
+            &__idem_private::from_fn(|__idem_encoder| {
+                {
+                    let __encoder: &mut __idem_private::Encoder = __idem_encoder;
+                    __idem_private::Encoder::map(
+                        __encoder,
+                        0usize
+                            + __idem_private::Encoder::present(
+                                __idem_private::usable_as_request(&order),
+                            ),
+                    );
+                    __idem_private::Encoder::entry(
+                        __encoder,
+                        b"eorder",
+                        __idem_private::usable_as_request(&order),
+                    );
+                }
+            }),
+            __idem_private::Duration::from_secs(86400u64),
+        )
+        .function(::core::concat!(::core::module_path!(), "::", "place"));
     let mut __idem_running = match __idem_private::enter_transaction::<
         Result<u64, OrderError>,
         _,

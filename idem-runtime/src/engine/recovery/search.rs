@@ -214,6 +214,7 @@ impl RecoverySearch {
             retention: record.retention,
             on_crash: record.on_crash,
             owner_label: Some(self.engine.owner_label.clone()),
+            members: None,
         };
         let ClaimOutcome::Granted(granted) = bounded(limit, store.claim(&claim)).await? else {
             return Ok(false);

@@ -88,6 +88,7 @@ pub(in crate::engine) fn prepare<T, E>(
         target: "idem",
         "idempotent",
         idem.operation = call.operation(),
+        "code.function.name" = call.function_path(),
         idem.record = tracing::field::Empty,
         idem.attempt = tracing::field::Empty,
         idem.outcome = tracing::field::Empty,

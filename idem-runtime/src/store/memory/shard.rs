@@ -4,7 +4,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 use crate::key::RecordId;
-use crate::record::{FencingToken, Observation, Owner, Payload, Record, State, Timestamp};
+use crate::record::{
+    FencingToken, MemberDigests, Observation, Owner, Payload, Record, State, Timestamp,
+};
 use crate::store::transitions::{self, Purge};
 use crate::store::{
     AttemptLog, Attempts, ClaimOutcome, ClaimRequest, FencedWrite, Granted, Purged, Resolution,
@@ -32,6 +34,8 @@ struct Slot {
     queued: Option<Timestamp>,
     /// Attempts of this generation.
     log: AttemptLog,
+    /// Digests of the members of the request.
+    members: Option<MemberDigests>,
     /// Saved steps of this generation of the record, by name.
     steps: BTreeMap<Box<str>, Payload>,
 }
@@ -62,7 +66,7 @@ impl Shard {
     pub(super) fn attempts(&mut self, id: &RecordId, now: Timestamp) -> Option<Attempts> {
         let slot = self.slots.get_mut(id)?;
         let record = slot.at(now)?.clone();
-        Some(slot.log.attempts(record))
+        Some(slot.log.attempts(record).with_members(slot.members.clone()))
     }
 
     /// Returns all records that have not expired, in no order.
@@ -94,6 +98,7 @@ impl Shard {
             }
         };
         if let ClaimOutcome::Granted(_) = outcome {
+            slot.members.clone_from(&claim.members);
             enqueue(&mut self.queue, slot);
         }
         Some(outcome)
@@ -107,6 +112,7 @@ impl Shard {
             record,
             queued: None,
             log: AttemptLog::begin(claim.owner_label.as_ref()),
+            members: claim.members.clone(),
             steps: BTreeMap::new(),
         };
         enqueue_new(&mut self.queue, &mut slot);

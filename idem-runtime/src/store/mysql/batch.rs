@@ -132,6 +132,7 @@ fn of_claim(claim: &ClaimRequest) -> Value {
         sql::span(claim.retention),
         claim.on_crash.as_str(),
         claim.owner_label.as_ref().map(OwnerLabel::as_str),
+        claim.members.as_ref().map(|it| hex::encode(it.as_bytes())),
     ])
 }
 

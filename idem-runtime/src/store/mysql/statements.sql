@@ -101,7 +101,7 @@ SELECT {record} FROM {records} WHERE id = ?1 FOR UPDATE NOWAIT
 INSERT INTO {records} ({inserted})
 SELECT
     ?1, ?2, ?3, ?4, ?5, 'running', ?6, last_insert_id({now}), 1,
-    {now} + ?7, ?8, ?9, {now}, {now} + ?7 + ?8, ?10
+    {now} + ?7, ?8, ?9, {now}, {now} + ?7 + ?8, ?10, ?11
 FROM {fencing_floor}
 WHERE one = 1 AND fencing_token < {now}
 LOCK IN SHARE MODE
@@ -112,7 +112,7 @@ LOCK IN SHARE MODE
 INSERT INTO {records} ({inserted})
 SELECT
     ?1, ?2, ?3, ?4, ?5, 'running', ?6, greatest({now}, coalesce(max(fencing_token) + 1, 0)), 1,
-    {now} + ?7, ?8, ?9, {now}, {now} + ?7 + ?8, ?10
+    {now} + ?7, ?8, ?9, {now}, {now} + ?7 + ?8, ?10, ?11
 FROM {fencing_floor}
 WHERE one = 1
 LOCK IN SHARE MODE
@@ -124,7 +124,8 @@ LOCK IN SHARE MODE
 {nowait} INSERT INTO {records} ({inserted})
 SELECT
     UNHEX(a.p_id), a.p_scope, a.p_operation, a.p_key, UNHEX(a.p_fingerprint), 'running', UNHEX(a.p_claim_id), {now}, 1,
-    {now} + a.p_lease, a.p_retention, a.p_on_crash, {now}, {now} + a.p_lease + a.p_retention, a.p_owner
+    {now} + a.p_lease, a.p_retention, a.p_on_crash, {now}, {now} + a.p_lease + a.p_retention, a.p_owner,
+    UNHEX(a.p_members)
 FROM {fencing_floor} AS d JOIN JSON_TABLE(?1, '$[*]' COLUMNS (
     p_id CHAR(64) PATH '$[0]',
     p_scope MEDIUMTEXT CHARACTER SET utf8mb4 PATH '$[1]',
@@ -135,7 +136,8 @@ FROM {fencing_floor} AS d JOIN JSON_TABLE(?1, '$[*]' COLUMNS (
     p_lease BIGINT PATH '$[6]',
     p_retention BIGINT PATH '$[7]',
     p_on_crash VARCHAR(16) PATH '$[8]',
-    p_owner VARCHAR(120) CHARACTER SET utf8mb4 PATH '$[9]'
+    p_owner VARCHAR(120) CHARACTER SET utf8mb4 PATH '$[9]',
+    p_members VARCHAR(2048) PATH '$[10]'
 )) AS a
 WHERE d.one = 1 AND d.fencing_token < {now}
 LOCK IN SHARE MODE
@@ -172,6 +174,7 @@ UPDATE {records} SET
         ELSE {now}
     END,
     owner = ?10,
+    members = ?11,
     fencing_token = CASE
         WHEN state = 'running' AND NOT ({expired}) THEN fencing_token
         ELSE {next_fencing_token}

@@ -7,7 +7,7 @@ use tokio::sync::oneshot::Sender;
 use super::statements::POSITION;
 use super::{ClaimRow, PostgresStore, error, read_claim_row, retry_conflicts};
 use crate::error::StoreError;
-use crate::record::{Outcome, Owner, OwnerLabel};
+use crate::record::{MemberDigests, Outcome, Owner, OwnerLabel};
 use crate::store::sql::{self, BatchExecutor, Pending, Readable};
 use crate::store::{ClaimRequest, FencedWrite};
 
@@ -40,6 +40,9 @@ impl BatchExecutor for ClaimBatch {
         let owners: Vec<_> = each()
             .map(|it| it.owner_label.as_ref().map(OwnerLabel::as_str))
             .collect();
+        let members: Vec<_> = each()
+            .map(|it| it.members.as_ref().map(MemberDigests::as_bytes))
+            .collect();
         let rows = rows(&self.0.pool, || {
             sqlx::query(self.0.statements.claim_all.text())
                 .bind(&ids)
@@ -52,6 +55,7 @@ impl BatchExecutor for ClaimBatch {
                 .bind(&retentions)
                 .bind(&on_crash)
                 .bind(&owners)
+                .bind(&members)
         });
         let Ok(rows) = rows.await else { return };
         respond(batch, &rows, POSITION, |row, claim| {

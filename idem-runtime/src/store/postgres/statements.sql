@@ -56,7 +56,7 @@ s.name
 
 -- part: insert
 -- Returns the fencing token, or the number of a lost race.
-{claim_function}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+{claim_function}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 
 -- part: is_of_another
 -- The record has another scope, operation or key. Null if there is no record.
@@ -94,16 +94,17 @@ WITH requests AS (
     SELECT a.*
     FROM {limited_wait}, unnest(
         ?1::bytea[], ?2::text[], ?3::text[], ?4::text[], ?5::bytea[],
-        ?6::bytea[], ?7::bigint[], ?8::bigint[], ?9::text[], ?10::text[]
+        ?6::bytea[], ?7::bigint[], ?8::bigint[], ?9::text[], ?10::text[], ?11::bytea[]
     ) WITH ORDINALITY AS a (
-        id, scope, operation, idempotency_key, fingerprint, claim_id, lease, retention, on_crash, owner, place
+        id, scope, operation, idempotency_key, fingerprint, claim_id, lease, retention, on_crash, owner, members,
+        place
     )
 ), inserted AS (
     INSERT INTO {records} ({inserted})
     SELECT
         a.id, a.scope, a.operation, a.idempotency_key, a.fingerprint, 'running', a.claim_id,
         greatest({now}, coalesce((SELECT fencing_token + 1 FROM {fencing_floor}), 0)), 1,
-        {now} + a.lease, a.retention, a.on_crash, {now}, {now} + a.lease + a.retention, a.owner
+        {now} + a.lease, a.retention, a.on_crash, {now}, {now} + a.lease + a.retention, a.owner, a.members
     FROM requests AS a
     WHERE NOT EXISTS (SELECT FROM {records} AS r WHERE r.id = a.id)
     ON CONFLICT (id) DO NOTHING
@@ -143,7 +144,7 @@ SELECT {content}, {now},
     CASE
         WHEN {is_of_another} THEN {id_mismatch}::bigint
         WHEN r.state IN ('completed', 'failed', 'unrecorded') AND NOT ({expired:r.}) THEN NULL
-        WHEN NOT pg_try_advisory_xact_lock(?11 # '{records}'::regclass::oid::bigint) THEN {locked}::bigint
+        WHEN NOT pg_try_advisory_xact_lock(?12 # '{records}'::regclass::oid::bigint) THEN {locked}::bigint
         WHEN r.id IS NULL THEN {insert}
     END
 FROM (SELECT) AS one LEFT JOIN {records} AS r ON r.id = ?1
@@ -159,6 +160,7 @@ UPDATE {records} AS r SET
         ELSE {now}
     END,
     owner = ?10,
+    members = ?11,
     fencing_token = CASE
         WHEN r.state = 'running' AND NOT ({expired:r.}) THEN r.fencing_token
         ELSE {next_fencing_token:r.}

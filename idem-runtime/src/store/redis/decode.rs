@@ -5,7 +5,7 @@ use redis::Value;
 use super::errors::{corrupt, unreadable};
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::{OwnerLabel, Payload, Record, Timestamp};
+use crate::record::{MemberDigests, OwnerLabel, Payload, Record, Timestamp};
 use crate::store::encoding::read_request;
 use crate::store::status::{Status, number};
 use crate::store::{AttemptLog, Attempts, ClaimOutcome, ClaimRequest, SavedStep};
@@ -32,8 +32,8 @@ pub(super) fn record_if_any(id: &RecordId, answer: Value) -> Result<Option<Recor
     }
 }
 
-/// Decodes the record with its attempts, if there is one: the record, the label of the owner, the begin of the attempt, and
-/// the history.
+/// Decodes the record with its attempts, if there is one: the record, the label of the owner, the begin of the attempt,
+/// the history, and the digests of the members.
 pub(super) fn attempts(id: &RecordId, answer: Value) -> Result<Option<Attempts>, StoreError> {
     if matches!(answer, Value::Nil) {
         return Ok(None);
@@ -54,7 +54,11 @@ pub(super) fn attempts(id: &RecordId, answer: Value) -> Result<Option<Attempts>,
         .transpose()?;
     let began_at = began_at.map(Timestamp::from_micros);
     let log = AttemptLog::from_parts(owner, began_at, text().unwrap_or_default());
-    Ok(Some(log.attempts(record)))
+    let members = fields
+        .next()
+        .map(|members| MemberDigests::from_bytes(&members).ok_or_else(|| corrupt("members")))
+        .transpose()?;
+    Ok(Some(log.attempts(record).with_members(members)))
 }
 
 /// Decodes the saved steps, which are pairs of field and content. Returns `None` if the caller does not own the record.

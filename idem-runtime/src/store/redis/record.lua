@@ -6,6 +6,7 @@
 -- owner    label of the owner of the current or last attempt, '' if unknown
 -- began    begin of that attempt; absent if it began with the first claim
 -- history  earlier attempts, one line each
+-- members  digests of the request's members; absent if the claim had none
 -- outcome  codec and payload, as in the completion
 -- step:…   saved steps
 --

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::{Arg, Cmd, Script, cmd};
 
 use crate::key::hex;
-use crate::record::{Observation, Outcome, Owner, OwnerLabel, micros};
+use crate::record::{MemberDigests, Observation, Outcome, Owner, OwnerLabel, micros};
 use crate::store::{ClaimRequest, encoding};
 
 macro_rules! script {
@@ -110,6 +110,7 @@ impl ScriptCall {
             .text(claim.on_crash.as_str())
             .bytes(&encoding::request(&claim.fingerprint, &claim.identity))
             .text(claim.owner_label.as_ref().map_or("", OwnerLabel::as_str))
+            .bytes(claim.members.as_ref().map_or(&[], MemberDigests::as_bytes))
     }
 
     pub(super) fn owner(self, owner: &Owner) -> Self {

@@ -46,7 +46,7 @@ coalesce({it}purge_after, {now} + {it}retention)
 -- part: inserted
 -- Columns that a first claim writes.
 id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token,
-    attempt, lease_until, retention, on_crash, first_claimed_at, purge_after, owner
+    attempt, lease_until, retention, on_crash, first_claimed_at, purge_after, owner, members
 
 -- part: granted
 -- Columns that `rows::granted` reads, in its order.
@@ -57,8 +57,9 @@ fencing_token, attempt, first_claimed_at, on_crash
 SELECT {record} FROM {records} WHERE id = ?1
 
 -- name: attempts
--- Reads the record with its attempts in one statement, so that they are those of its generation.
-SELECT {record}, owner, attempt_began_at, history FROM {records} WHERE id = ?1
+-- Reads the record with its attempts and the digests of the request's members in one statement, so that they are those
+-- of its generation.
+SELECT {record}, owner, attempt_began_at, history, members FROM {records} WHERE id = ?1
 
 -- name: renew
 -- Another caller may have taken the record over, and the owner may have completed it in an earlier try.

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Observation, Outcome, Owner, OwnerLabel, Record, State, Timestamp, micros};
+use crate::record::{
+    MemberDigests, Observation, Outcome, Owner, OwnerLabel, Record, State, Timestamp, micros,
+};
 use crate::store::sql::{Query, Readable, SharedStatements, Statement, corrupt, span, unreadable};
 use crate::store::{
     AttemptLog, Attempts, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter, Page,
@@ -118,8 +120,8 @@ pub(in crate::store) async fn take_over(
     Err(too_many_conflicts())
 }
 
-/// Binds parameters 1 to 10: id, scope, operation, key, fingerprint, claim id, lease, retention, `on_crash`, label of the
-/// owner.
+/// Binds parameters 1 to 11: id, scope, operation, key, fingerprint, claim id, lease, retention, `on_crash`, label of the
+/// owner, digests of the members.
 pub(in crate::store) fn claim_query<'q>(
     statement: &'q Statement,
     claim: &'q ClaimRequest,
@@ -134,6 +136,7 @@ pub(in crate::store) fn claim_query<'q>(
         .number(span(claim.retention))
         .text(claim.on_crash.as_str())
         .text(claim.owner_label.as_ref().map(OwnerLabel::as_str))
+        .bytes(claim.members.as_ref().map(MemberDigests::as_bytes))
 }
 
 /// Binds parameters 1 to 11: the observation, then claim id, fingerprint, lease, retention, id and label of the claim.
@@ -260,7 +263,7 @@ pub(in crate::store) async fn attempts<B: Backend>(
     if record.is_expired() {
         return Ok(None);
     }
-    let [owner, began_at, history] = [0, 1, 2].map(|column| B::RECORD_COLUMNS + column);
+    let [owner, began_at, history, members] = [0, 1, 2, 3].map(|column| B::RECORD_COLUMNS + column);
     let owner = row.text_or_null(owner).map_err(unreadable)?;
     let began_at = row.number_or_null(began_at).map_err(unreadable)?;
     let history = row.text_or_null(history).map_err(unreadable)?;
@@ -272,7 +275,11 @@ pub(in crate::store) async fn attempts<B: Backend>(
         began_at.map(Timestamp::from_micros),
         history.unwrap_or_default().to_owned(),
     );
-    Ok(Some(log.attempts(record)))
+    let members = row.bytes_or_null(members).map_err(unreadable)?;
+    let members = members
+        .map(|members| MemberDigests::from_bytes(members).ok_or_else(|| corrupt("members")))
+        .transpose()?;
+    Ok(Some(log.attempts(record).with_members(members)))
 }
 
 /// Reads the record, even if it has expired.

@@ -67,6 +67,7 @@ mod tests {
             retention: Duration::from_secs(60),
             on_crash: OnCrash::Refuse,
             owner_label: None,
+            members: None,
         }
     }
 

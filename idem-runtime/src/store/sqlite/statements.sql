@@ -66,7 +66,7 @@ INSERT INTO {records} AS r ({inserted})
 SELECT
     ?1, ?2, ?3, ?4, ?5, 'running', ?6,
     max({now}, coalesce((SELECT fencing_token + 1 FROM {fencing_floor}), 0)), 1,
-    {now} + ?7, ?8, ?9, {now}, {now} + ?7 + ?8, ?10
+    {now} + ?7, ?8, ?9, {now}, {now} + ?7 + ?8, ?10, ?11
 WHERE true
 ON CONFLICT (id) DO UPDATE SET
     history = CASE WHEN {expired:r.} THEN NULL ELSE r.history END,
@@ -76,6 +76,7 @@ ON CONFLICT (id) DO UPDATE SET
         ELSE {now}
     END,
     owner = excluded.owner,
+    members = excluded.members,
     fencing_token = CASE
         WHEN r.state = 'running' AND NOT ({expired:r.}) THEN r.fencing_token
         ELSE max(r.fencing_token + 1, excluded.fencing_token)

@@ -30,6 +30,7 @@ fn claim(claim_id: u8, owner: &str) -> ClaimRequest {
         retention: Duration::from_secs(60),
         on_crash: OnCrash::Reconcile,
         owner_label: OwnerLabel::new(owner).ok(),
+        members: None,
     }
 }
 

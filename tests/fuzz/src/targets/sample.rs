@@ -101,6 +101,7 @@ pub(super) fn claim(fingerprint: Digest) -> ClaimRequest {
         retention: Duration::from_secs(3600),
         on_crash: OnCrash::Rerun,
         owner_label: None,
+        members: None,
     }
 }
 
