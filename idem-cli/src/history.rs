@@ -3,7 +3,8 @@
 use anyhow::Context as _;
 use idem_runtime::record::OwnerLabel;
 use idem_runtime::store::{
-    self, Attempt, AuditEntry, AuditFilter, AuditStore, AuditSubject, Cursor, Store as _,
+    self, Attempt, AuditEntry, AuditFilter, AuditStore, AuditSubject, Cursor, NotedReplay,
+    Store as _,
 };
 use idem_runtime::{Identity, Key, Operation, Record, RecordId, Timestamp};
 use serde_json::{Value, json};
@@ -60,6 +61,7 @@ pub(crate) async fn attempts(idem: &Handle, attempts: &Attempts) -> anyhow::Resu
                 "id": found.record.id.to_string(),
                 "attempts": list,
                 "dropped": found.dropped,
+                "replays": found.replays.iter().map(replay_json).collect::<Vec<_>>(),
                 "read_at": now.as_micros(),
             })
         );
@@ -87,7 +89,22 @@ pub(crate) async fn attempts(idem: &Handle, attempts: &Attempts) -> anyhow::Resu
     if found.dropped > 0 {
         println!("\n{} earlier attempts are not kept", found.dropped);
     }
+    if !found.replays.is_empty() {
+        let rows = found.replays.iter().map(|replay| {
+            let by = replay.by.as_ref().map_or("unknown", OwnerLabel::as_str);
+            [time_from(replay.at, now), shown(by)]
+        });
+        let table = output::table(["REPLAYED", "BY"], rows);
+        println!("\nReplays that were noted, of more:\n{table}");
+    }
     Ok(End::Done)
+}
+
+fn replay_json(replay: &NotedReplay) -> Value {
+    json!({
+        "at": replay.at.as_micros(),
+        "by": replay.by.as_ref().map(OwnerLabel::as_str),
+    })
 }
 
 fn attempt_json(attempt: &Attempt) -> Value {

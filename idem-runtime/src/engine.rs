@@ -35,6 +35,7 @@ mod purger;
 mod records;
 mod recovery;
 mod reentrancy;
+mod replay_notes;
 #[cfg(feature = "http")]
 mod retain;
 mod run;

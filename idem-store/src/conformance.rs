@@ -421,6 +421,7 @@ const CASES: &[Case] = table! {
         resolved_attempt_is_told: "a resolution ends the attempt, once, and differs from an end by the owner",
         history_ends_with_its_generation: "a record that was claimed after it expired or was erased has no attempts of its former life",
         history_is_bounded: "of many attempts the last ones are kept, and the others are counted",
+        replays_are_noted: "a replay is noted with time and label, only on the ended record with its fencing token; notes are bounded and change nothing else",
         member_digests_are_kept: "the digests of a request's members are kept byte for byte, from a granted claim until the next one; a takeover and an outcome leave them",
     }
     audit {

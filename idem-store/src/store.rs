@@ -28,7 +28,7 @@ mod steps;
 mod transaction;
 pub mod transitions;
 
-pub use self::attempts::{Attempt, AttemptEnd, AttemptLog, AttemptStore, Attempts};
+pub use self::attempts::{Attempt, AttemptEnd, AttemptLog, AttemptStore, Attempts, NotedReplay};
 pub use self::audit::{
     AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore, AuditSubject, AuditedRecord,
     ManualChange,

@@ -105,6 +105,8 @@ pub(crate) enum Bug {
     HistoryOutlivesTheRecord,
     HistoryKeepsTheFirst,
     MembersAreText,
+    ReplayIgnoresTheFencingToken,
+    ReplaysAreUnbounded,
     MembersOutliveTheClaim,
     TakeoverReplacesMembers,
     EntryForgetsTheAttempt,

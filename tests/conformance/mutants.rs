@@ -330,6 +330,8 @@ const CAUGHT: &[(Bug, &[&str])] = &[
         &["history_ends_with_its_generation"],
     ),
     (Bug::HistoryKeepsTheFirst, &["history_is_bounded"]),
+    (Bug::ReplayIgnoresTheFencingToken, &["replays_are_noted"]),
+    (Bug::ReplaysAreUnbounded, &["replays_are_noted"]),
     (Bug::MembersAreText, &["member_digests_are_kept"]),
     (Bug::MembersOutliveTheClaim, &["member_digests_are_kept"]),
     (Bug::TakeoverReplacesMembers, &["member_digests_are_kept"]),

@@ -11,6 +11,7 @@ mod lifecycle;
 mod patience;
 mod purger;
 mod records;
+mod replay_notes;
 mod steps;
 
 use std::sync::Arc;

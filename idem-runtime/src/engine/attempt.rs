@@ -244,6 +244,7 @@ impl Attempt {
             outcome,
             fingerprint: self.call.request.fingerprint,
             attempt: self.number,
+            fencing_token: self.fencing_token,
             at: SystemTime::now(),
         }
     }

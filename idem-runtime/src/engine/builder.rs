@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::replay_notes::ReplayNotes;
 use super::{Engine, Idem};
 use crate::codec::Codec;
 use crate::fingerprint::Secret;
@@ -29,6 +30,7 @@ pub struct Builder<S> {
     secrets: Vec<Secret>,
     owner_label: Option<OwnerLabel>,
     program_version: Option<String>,
+    noted_replays: u32,
 }
 
 impl<S: Store> Idem<S> {
@@ -45,6 +47,7 @@ impl<S: Store> Idem<S> {
             secrets: Vec::new(),
             owner_label: None,
             program_version: None,
+            noted_replays: 0,
         }
     }
 }
@@ -148,6 +151,18 @@ impl<S: Store> Builder<S> {
         self
     }
 
+    /// Notes one of this many replays, chosen at random, in the history of its record: when, and by which process. Default
+    /// 0: none. 1 notes each.
+    ///
+    /// A note is a write of its own, in the background. It delays no call, and is dropped if the store fails or is slow: of
+    /// one handle at most 16 are being written. A record keeps notes until its history has 4,096 bytes. Operators read them
+    /// with [`attempts`](super::Records::attempts) and `idem attempts`. [`Idem::drain`] waits for notes that were begun.
+    #[must_use]
+    pub fn note_replays(mut self, one_in: u32) -> Self {
+        self.noted_replays = one_in;
+        self
+    }
+
     /// Replaces the whole policy.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
@@ -166,6 +181,7 @@ impl<S: Store> Builder<S> {
             self.policy,
             self.secrets,
             owner_label,
+            ReplayNotes::new(self.noted_replays),
         );
         Idem {
             engine: Arc::new(engine),

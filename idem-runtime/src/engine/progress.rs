@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::mutex::lock;
-use crate::record::{Digest, Outcome, Record};
+use crate::record::{Digest, FencingToken, Outcome, Record};
 
 /// Progress of a call: its phase and its lease.
 #[derive(Debug, Default)]
@@ -55,6 +55,8 @@ pub(super) struct SharedOutcome {
     pub(super) outcome: Outcome,
     pub(super) fingerprint: Digest,
     pub(super) attempt: u32,
+    /// Fencing token of the record; none if the call ran unprotected.
+    pub(super) fencing_token: Option<FencingToken>,
     pub(super) at: SystemTime,
 }
 
@@ -65,6 +67,7 @@ impl SharedOutcome {
             outcome: record.outcome()?,
             fingerprint: record.fingerprint,
             attempt: record.attempt,
+            fencing_token: Some(record.fencing_token),
             at: record.ended_at.unwrap_or(record.read_at).into(),
         })
     }

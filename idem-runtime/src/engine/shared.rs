@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 
 use super::detached_tasks::DetachedTasks;
 use super::give_back::GiveBack;
+use super::replay_notes::ReplayNotes;
 use super::singleflight::SingleFlight;
 use crate::error::StoreError;
 use crate::fingerprint::Secret;
@@ -29,6 +30,7 @@ pub(super) struct Engine {
     pub(super) secrets: Vec<Secret>,
     /// Label by which operators recognise this process.
     pub(super) owner_label: OwnerLabel,
+    pub(super) replay_notes: ReplayNotes,
     pub(super) singleflight: SingleFlight,
     /// Tasks that callers do not cancel.
     pub(super) detached: DetachedTasks,
@@ -44,6 +46,7 @@ impl Engine {
         policy: Policy,
         secrets: Vec<Secret>,
         owner_label: OwnerLabel,
+        replay_notes: ReplayNotes,
     ) -> Self {
         sink::describe();
         Self {
@@ -55,6 +58,7 @@ impl Engine {
             policy,
             secrets,
             owner_label,
+            replay_notes,
         }
     }
 

@@ -6,6 +6,7 @@ mod codecs;
 mod context;
 mod entry;
 mod reconcile;
+mod replay_noter;
 
 use std::fmt;
 

@@ -15,7 +15,9 @@ use tokio::time::Instant;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::mutex::lock;
-use crate::record::{Observation, Outcome, Owner, Payload, Record, Timestamp};
+use crate::record::{
+    FencingToken, Observation, Outcome, Owner, OwnerLabel, Payload, Record, Timestamp,
+};
 use crate::store::transitions;
 use crate::store::{
     AttemptStore, Attempts, AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore,
@@ -384,6 +386,16 @@ impl AuditStore for MemoryStore {
 impl AttemptStore for MemoryStore {
     async fn attempts(&self, id: &RecordId) -> Result<Option<Attempts>, StoreError> {
         Ok(self.shard(id).attempts(id, self.now()))
+    }
+
+    async fn note_replay(
+        &self,
+        id: &RecordId,
+        fencing_token: FencingToken,
+        by: Option<&OwnerLabel>,
+    ) -> Result<bool, StoreError> {
+        let mut shard = self.shard(id);
+        Ok(shard.note_replay(id, fencing_token, by, self.now()))
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::kit::*;
 use crate::key::RecordId;
-use crate::record::{ClaimId, MemberDigests, OnCrash, Outcome, OwnerLabel};
+use crate::record::{ClaimId, MemberDigests, OnCrash, Outcome, Owner, OwnerLabel};
 use crate::store::{
     AttemptEnd, AttemptLog, Attempts, ClaimRequest, FencedWrite, Resolution, Resolved,
 };
@@ -350,4 +350,79 @@ pub(super) async fn member_digests_are_kept(store: Subject) -> CaseResult {
     };
     store.own(&next).await?;
     has_members(&store, &claim.id, &[]).await
+}
+
+async fn note(store: &Subject, owner: &Owner, label: &str) -> Result<bool, String> {
+    let store = store.store();
+    let attempts = store.attempts().ok_or("the store keeps no attempts")?;
+    let label = OwnerLabel::lossy(label);
+    let noted = attempts.note_replay(&owner.id, owner.fencing_token, Some(&label));
+    noted.await.map_err(failed("note_replay"))
+}
+
+pub(super) async fn replays_are_noted(store: Subject) -> CaseResult {
+    let claim = by(&fresh(), "first");
+    let owner = store.own(&claim).await?;
+    ensure!(
+        !note(&store, &owner, "early").await?,
+        "a replay of a running record was noted"
+    );
+    store.release(&owner).await?;
+    ensure!(
+        !note(&store, &owner, "early").await?,
+        "a replay of a released record was noted"
+    );
+    let former = owner;
+    let owner = store.own(&by(&claim, "next")).await?;
+    store.complete(&owner, &outcome()).await?;
+    let ended = store.record(&claim.id).await?;
+    ensure!(
+        !note(&store, &former, "former").await?,
+        "a replay of a former generation was noted"
+    );
+    let label = "web-1 'a\"b\\c% ü";
+    ensure!(note(&store, &owner, label).await?, "no replay was noted");
+    let read = attempts(&store, &claim.id).await?;
+    let [replay] = &*read.replays else {
+        return Err(format!("the replays are {:?}", read.replays));
+    };
+    ensure!(
+        replay.by == Some(OwnerLabel::lossy(label)),
+        "{label} replayed, and {replay:?} was noted"
+    );
+    ensure!(
+        ended.read_at <= replay.at && replay.at <= read.record.read_at,
+        "the time of {replay:?} is wrong: {read:?}"
+    );
+    // Notes leave the record and its attempts as they were.
+    let expected = [
+        told(1, "first", AttemptEnd::Released),
+        told(2, "next", AttemptEnd::Completed),
+    ];
+    tells(&store, &claim.id, &expected).await?;
+    let after = store.record(&claim.id).await?;
+    ensure!(same(&after, &ended), "{ended:?} became {after:?}");
+
+    let most = AttemptLog::MAX_BYTES_FOR_REPLAYS / 30;
+    let mut noted = 1;
+    while note(&store, &owner, "x").await? {
+        noted += 1;
+        ensure!(noted <= most, "{noted} replays were noted");
+    }
+    let read = attempts(&store, &claim.id).await?;
+    ensure!(
+        read.replays.len() == noted,
+        "{noted} replays were noted, and {} are told",
+        read.replays.len()
+    );
+    tells(&store, &claim.id, &expected).await?;
+    let absent = Owner {
+        id: fresh().id,
+        ..owner
+    };
+    ensure!(
+        !note(&store, &absent, "x").await?,
+        "there is no record, and its replay was noted"
+    );
+    Ok(())
 }

@@ -5,7 +5,9 @@ use async_trait::async_trait;
 
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::{MemberDigests, Observation, OwnerLabel, Record, State, Timestamp};
+use crate::record::{
+    FencingToken, MemberDigests, Observation, OwnerLabel, Record, State, Timestamp,
+};
 use crate::store::status::number;
 
 /// Store that keeps the history of the attempts of its records, and digests of the members of their requests, for
@@ -30,6 +32,21 @@ use crate::store::status::number;
 pub trait AttemptStore: Send + Sync {
     /// Reads the record and its attempts. Returns `None` if there is no record.
     async fn attempts(&self, id: &RecordId) -> Result<Option<Attempts>, StoreError>;
+
+    /// Adds to the history of a record that its outcome was replayed now, to a caller with this label. Nothing else of the
+    /// record changes.
+    ///
+    /// Returns false, and changes nothing, if there is no record, if it has another fencing token or no outcome, or if its
+    /// history has [`AttemptLog::MAX_BYTES_FOR_REPLAYS`] or more.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the note either written or not written.
+    async fn note_replay(
+        &self,
+        id: &RecordId,
+        fencing_token: FencingToken,
+        by: Option<&OwnerLabel>,
+    ) -> Result<bool, StoreError>;
 }
 
 /// Attempts of a record.
@@ -42,6 +59,8 @@ pub struct Attempts {
     /// Number of attempts that are not in the list: those that the bound of the history dropped, and those of a process
     /// whose version keeps no history.
     pub dropped: u32,
+    /// Replays that were noted, the oldest first. Handles note a sample of them, or none.
+    pub replays: Vec<NotedReplay>,
     /// Digests of the members of the request, if the claim had them.
     pub members: Option<MemberDigests>,
 }
@@ -61,6 +80,15 @@ impl Attempts {
             .owner
             .as_ref()
     }
+}
+
+/// Replay of the outcome of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotedReplay {
+    /// Time of the note, by the store's clock.
+    pub at: Timestamp,
+    /// Label of the process that replayed, if it gave one.
+    pub by: Option<OwnerLabel>,
 }
 
 /// Attempt to run the body of a call.
@@ -159,7 +187,8 @@ impl AttemptEnd {
 /// What a store keeps beside a record about its attempts.
 ///
 /// The history has a line for each attempt that ended without ending the record: number of the attempt, begin, end, how
-/// it ended, label of the owner; separated by blanks. Times are in microseconds. The format is stable.
+/// it ended, label of the owner; separated by blanks. Times are in microseconds. A replay that was noted is a line with the
+/// same time twice and the word `replayed`. The format is stable.
 ///
 /// A store that keeps a record in one piece calls [`begin`](Self::begin) for the first claim of a generation and
 /// [`follow`](Self::follow) after every other transition that took effect.
@@ -173,6 +202,10 @@ pub struct AttemptLog {
 impl AttemptLog {
     /// Bound of the history. Stores count bytes or characters. What is over the bound is cut off at the front.
     pub const MAX_BYTES: usize = 8192;
+
+    /// Length of the history, in bytes or characters, from which no replay is noted. Replays can therefore displace no
+    /// attempt.
+    pub const MAX_BYTES_FOR_REPLAYS: usize = 4096;
 
     /// Log of the first attempt of a generation.
     pub fn begin(owner: Option<&OwnerLabel>) -> Self {
@@ -250,6 +283,19 @@ impl AttemptLog {
         self.history.drain(..cut.unwrap_or(over));
     }
 
+    /// Notes a replay of this record, as [`AttemptStore::note_replay`] does after it has found the record.
+    pub fn note_replay(&mut self, record: &Record, by: Option<&OwnerLabel>) -> bool {
+        let has_room = self.history.len() < Self::MAX_BYTES_FOR_REPLAYS;
+        let is_noted = record.state.is_ended() && has_room;
+        if is_noted {
+            let (attempt, now) = (record.attempt, record.read_at.as_micros());
+            let by = by.map_or("", OwnerLabel::as_str);
+            let line = format!("{attempt} {now} {now} {REPLAYED} {by}\n");
+            self.history.push_str(&line);
+        }
+        is_noted
+    }
+
     /// Attempts of this record.
     pub fn attempts(&self, record: Record) -> Attempts {
         let is_cut = self.history.chars().count() >= Self::MAX_BYTES
@@ -257,7 +303,16 @@ impl AttemptLog {
         // A cut line may be readable, and wrong.
         let lines = self.history.lines().skip(usize::from(is_cut));
         let mut list: Vec<Attempt> = Vec::new();
-        for attempt in lines.filter_map(read_line) {
+        let mut replays = Vec::new();
+        for line in lines.filter_map(read_line) {
+            let attempt = match line {
+                Line::Attempt(attempt) => attempt,
+                Line::Replay(replay) if replay.at >= record.first_claimed_at => {
+                    replays.push(replay);
+                    continue;
+                }
+                Line::Replay(_) => continue,
+            };
             // A process of a version without histories may have begun the next generation, and leaves the lines of the
             // one before.
             let is_next = list.last().is_none_or(|last| last.number < attempt.number);
@@ -276,6 +331,7 @@ impl AttemptLog {
             record,
             list,
             dropped,
+            replays,
             members: None,
         }
     }
@@ -306,20 +362,36 @@ impl AttemptLog {
     }
 }
 
+/// How a replay is written in the history.
+const REPLAYED: &str = "replayed";
+
+/// Line of the history.
+enum Line {
+    Attempt(Attempt),
+    Replay(NotedReplay),
+}
+
 /// Reads a line of the history. Returns `None` for a line that no store writes.
-fn read_line(line: &str) -> Option<Attempt> {
+fn read_line(line: &str) -> Option<Line> {
     let mut words = line.splitn(5, ' ');
     let attempt = u32::try_from(number(words.next()?)?).ok()?;
     let began_at = Timestamp::from_micros(number(words.next()?)?);
     let ended_at = Timestamp::from_micros(number(words.next()?)?);
-    let end = AttemptEnd::from_stored(words.next()?)?;
-    Some(Attempt {
+    let how = words.next()?;
+    let label = OwnerLabel::new(words.next()?).ok();
+    if how == REPLAYED {
+        return Some(Line::Replay(NotedReplay {
+            at: ended_at,
+            by: label,
+        }));
+    }
+    Some(Line::Attempt(Attempt {
         number: attempt,
-        owner: OwnerLabel::new(words.next()?).ok(),
+        owner: label,
         began_at,
         ended_at: Some(ended_at),
-        end: Some(end),
-    })
+        end: Some(AttemptEnd::from_stored(how)?),
+    }))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Histories of attempts, with their bugs.
 
 use async_trait::async_trait;
-use idem_runtime::record::{MemberDigests, Observation, OwnerLabel, Record, State};
+use idem_runtime::record::{FencingToken, MemberDigests, Observation, OwnerLabel, Record, State};
 use idem_runtime::store::{AttemptLog, AttemptStore, Attempts, ClaimRequest};
 use idem_runtime::{RecordId, StoreError};
 
@@ -96,5 +96,30 @@ impl AttemptStore for ToyStore {
         let log = inner.logs.get(&record.id).cloned().unwrap_or_default();
         let members = inner.members.get(&record.id).cloned();
         Ok(Some(log.attempts(record).with_members(members)))
+    }
+
+    async fn note_replay(
+        &self,
+        id: &RecordId,
+        fencing_token: FencingToken,
+        by: Option<&OwnerLabel>,
+    ) -> Result<bool, StoreError> {
+        let mut inner = self.lock();
+        let Some(record) = self.live(&mut inner, id).cloned() else {
+            return Ok(false);
+        };
+        let is_same = record.fencing_token == fencing_token;
+        if !is_same && !self.has(Bug::ReplayIgnoresTheFencingToken) {
+            return Ok(false);
+        }
+        let log = inner.logs.entry(record.id).or_default();
+        if self.has(Bug::ReplaysAreUnbounded) && record.state.is_ended() {
+            let now = record.read_at.as_micros();
+            let line = format!("{} {now} {now} replayed x\n", record.attempt);
+            let history = log.history().to_owned() + &line;
+            *log = AttemptLog::from_parts(log.owner().cloned(), log.began_at(), history);
+            return Ok(true);
+        }
+        Ok(log.note_replay(&record, by))
     }
 }

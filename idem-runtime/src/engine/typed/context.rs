@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use tracing::Span;
 
 use super::codecs::Codecs;
+use super::replay_noter::ReplayNoter;
 use crate::engine::claim::Waited;
 use crate::engine::progress::SharedOutcome;
 use crate::engine::provenance::{Observer, Source};
@@ -17,6 +18,8 @@ pub(in crate::engine) struct CallContext<T, E> {
     pub(in crate::engine) codecs: Codecs<T, E>,
     pub(in crate::engine) report: CallReport,
     pub(super) observer: Option<Observer>,
+    /// None if the handle notes no replays.
+    pub(super) noter: Option<ReplayNoter>,
 }
 
 /// Reports the outcome of a call, once: in its span and as a metric. Dropping the report before that means that the call
@@ -97,6 +100,9 @@ impl<T, E> CallContext<T, E> {
         );
         if let Some(observer) = &self.observer {
             observer.record(source, ended.attempt, ended.at);
+        }
+        if let (Some(noter), Some(token)) = (&self.noter, ended.fencing_token) {
+            noter.note(token);
         }
         result
     }

@@ -9,6 +9,7 @@ use tracing::Instrument;
 use super::body::Running;
 use super::codecs::{Codecs, ErrorCodec, ValueCodec};
 use super::context::{CallContext, CallReport};
+use super::replay_noter::ReplayNoter;
 use crate::engine::claim::{CanReconcile, Claimed, Claimer};
 use crate::engine::install::default_engine;
 use crate::engine::prepared::Prepared;
@@ -98,6 +99,7 @@ pub(in crate::engine) fn prepare<T, E>(
         codecs,
         report: CallReport::new(span, metrics),
         observer: None,
+        noter: None,
     };
     match freeze(engine, call, joins, metrics) {
         Ok(call) => {
@@ -107,6 +109,7 @@ pub(in crate::engine) fn prepare<T, E>(
             }
             // A call that is refused leaves the observer to the next one.
             context.observer = Observer::take();
+            context.noter = ReplayNoter::new(&call.engine, call.request.id);
             Ok((call, context))
         }
         Err(error) => Err(context.refuse(error)),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 use crate::key::RecordId;
 use crate::record::{
-    FencingToken, MemberDigests, Observation, Owner, Payload, Record, State, Timestamp,
+    FencingToken, MemberDigests, Observation, Owner, OwnerLabel, Payload, Record, State, Timestamp,
 };
 use crate::store::transitions::{self, Purge};
 use crate::store::{
@@ -67,6 +67,21 @@ impl Shard {
         let slot = self.slots.get_mut(id)?;
         let record = slot.at(now)?.clone();
         Some(slot.log.attempts(record).with_members(slot.members.clone()))
+    }
+
+    /// Adds a replay to the history of the record that has this fencing token.
+    pub(super) fn note_replay(
+        &mut self,
+        id: &RecordId,
+        fencing_token: FencingToken,
+        by: Option<&OwnerLabel>,
+        now: Timestamp,
+    ) -> bool {
+        let Some(slot) = self.slots.get_mut(id) else {
+            return false;
+        };
+        let found = slot.at(now).map(|record| record.fencing_token);
+        found == Some(fencing_token) && slot.log.note_replay(&slot.record, by)
     }
 
     /// Returns all records that have not expired, in no order.

@@ -42,6 +42,10 @@ RIGHT(
     {max_history}
 )
 
+-- part: history_with_replay
+-- History with a line for a replay at this moment.
+CONCAT(COALESCE(history, ''), attempt, ' ', {now}, ' ', {now}, ' replayed ', COALESCE(?3, ''), '{newline}')
+
 -- part: lock
 FOR UPDATE
 

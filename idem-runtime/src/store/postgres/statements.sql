@@ -30,6 +30,10 @@ right(
     {max_history}
 )
 
+-- part: history_with_replay
+-- History with a line for a replay at this moment.
+coalesce(history, '') || attempt || ' ' || {now} || ' ' || {now} || ' replayed ' || coalesce(?3, '') || '{newline}'
+
 -- part: lock
 FOR UPDATE
 

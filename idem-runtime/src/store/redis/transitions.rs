@@ -9,7 +9,7 @@ use super::scripts::{self, ScriptCall, span};
 use super::{RedisStore, decode};
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::{Observation, Outcome, Owner, Payload, Record};
+use crate::record::{FencingToken, Observation, Outcome, Owner, OwnerLabel, Payload, Record};
 use crate::store::{
     AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page,
     PageRequest, Purged, Resolution, Resolved, SavedStep, StepStore, Store,
@@ -138,6 +138,19 @@ impl AttemptStore for RedisStore {
         let key = self.key(id);
         let call = ScriptCall::new(&scripts::ATTEMPTS, &key);
         decode::attempts(id, self.read(&call).await?)
+    }
+
+    async fn note_replay(
+        &self,
+        id: &RecordId,
+        fencing_token: FencingToken,
+        by: Option<&OwnerLabel>,
+    ) -> Result<bool, StoreError> {
+        let key = self.key(id);
+        let call = ScriptCall::new(&scripts::NOTE_REPLAY, &key)
+            .number(fencing_token.number())
+            .text(by.map_or("", OwnerLabel::as_str));
+        decode::took_effect(&self.write(&call).await?)
     }
 }
 

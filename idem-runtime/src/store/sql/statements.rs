@@ -28,6 +28,10 @@ impl Dialect {
         self.template()
             .with_parts(SharedStatements::FILE)
             .with("max_history", AttemptLog::MAX_BYTES.to_string())
+            .with(
+                "max_history_for_replays",
+                AttemptLog::MAX_BYTES_FOR_REPLAYS.to_string(),
+            )
             .with("records", table.quoted(self.quote, ""))
             .with("audit", table.quoted(self.quote, "_audit"))
             .with("steps", table.quoted(self.quote, "_steps"))
@@ -98,6 +102,7 @@ declare_statements! {
     from "statements.sql" {
         get,
         attempts,
+        note_replay,
         renew,
         complete,
         release,

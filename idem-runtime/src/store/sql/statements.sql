@@ -61,6 +61,13 @@ SELECT {record} FROM {records} WHERE id = ?1
 -- of its generation.
 SELECT {record}, owner, attempt_began_at, history, members FROM {records} WHERE id = ?1
 
+-- name: note_replay
+-- The record may have been replaced since its outcome was replayed: that of another generation has another fencing token.
+-- A history that is half full keeps its room for attempts.
+UPDATE {records} SET history = {history_with_replay}
+WHERE id = ?1 AND fencing_token = ?2 AND state IN ('completed', 'failed', 'unrecorded') AND NOT ({expired})
+    AND coalesce(length(history), 0) < {max_history_for_replays}
+
 -- name: renew
 -- Another caller may have taken the record over, and the owner may have completed it in an earlier try.
 UPDATE {records} SET

@@ -103,6 +103,15 @@ macro_rules! store {
                 async fn attempts(&self, id: &RecordId) -> Result<Option<Attempts>, StoreError> {
                     sql::attempts(self, id).await
                 }
+
+                async fn note_replay(
+                    &self,
+                    id: &RecordId,
+                    fencing_token: crate::record::FencingToken,
+                    by: Option<&crate::record::OwnerLabel>,
+                ) -> Result<bool, StoreError> {
+                    sql::note_replay(self, id, fencing_token, by).await
+                }
             }
 
             #[async_trait::async_trait]

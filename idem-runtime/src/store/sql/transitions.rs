@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{
-    MemberDigests, Observation, Outcome, Owner, OwnerLabel, Record, State, Timestamp, micros,
+    FencingToken, MemberDigests, Observation, Outcome, Owner, OwnerLabel, Record, State, Timestamp,
+    micros,
 };
 use crate::store::sql::{Query, Readable, SharedStatements, Statement, corrupt, span, unreadable};
 use crate::store::{
@@ -280,6 +281,23 @@ pub(in crate::store) async fn attempts<B: Backend>(
         .map(|members| MemberDigests::from_bytes(members).ok_or_else(|| corrupt("members")))
         .transpose()?;
     Ok(Some(log.attempts(record).with_members(members)))
+}
+
+/// Adds a replay to the history of the record that has this fencing token.
+pub(in crate::store) async fn note_replay(
+    backend: &impl Backend,
+    id: &RecordId,
+    fencing_token: FencingToken,
+    by: Option<&OwnerLabel>,
+) -> Result<bool, StoreError> {
+    let query = backend
+        .statements()
+        .note_replay
+        .query()
+        .bytes(&id.as_bytes()[..])
+        .number(fencing_token.number())
+        .text(by.map(OwnerLabel::as_str));
+    Ok(backend.write(query).await? > 0)
 }
 
 /// Reads the record, even if it has expired.

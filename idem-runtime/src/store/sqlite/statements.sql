@@ -29,6 +29,10 @@ substr(
     -{max_history}
 )
 
+-- part: history_with_replay
+-- History with a line for a replay at this moment.
+coalesce(history, '') || attempt || ' ' || {now} || ' ' || {now} || ' replayed ' || coalesce(?3, '') || '{newline}'
+
 -- part: lock
 -- SQLite has one writer at a time, so no row lock is needed.
 
