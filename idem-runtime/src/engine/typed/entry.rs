@@ -109,7 +109,7 @@ pub(in crate::engine) fn prepare<T, E>(
             }
             // A call that is refused leaves the observer to the next one.
             context.observer = Observer::take();
-            context.noter = ReplayNoter::new(&call.engine, call.request.id);
+            context.noter = ReplayNoter::new(&call);
             Ok((call, context))
         }
         Err(error) => Err(context.refuse(error)),
