@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{Html, IntoResponse as _, Redirect, Response};
 use axum::routing::get;
-use idem_runtime::console::{Console, Operator, Refusal, Scopes};
+use idem_runtime::console::{Console, Operator, Refusal, Scopes, is_same_origin};
 use idem_runtime::{Idem, Key, Scope};
 use serde::Deserialize;
 use tokio::net::TcpListener;
@@ -22,17 +22,15 @@ use crate::arguments::Serve;
 use crate::input::user_of_host;
 use crate::target::Connection;
 
-/// Name of the cookie of a session.
-const COOKIE: &str = "idem_session";
-/// Wrong codes after which the command ends.
+/// Number of wrong codes after which no code is accepted.
 const MAX_WRONG_CODES: usize = 20;
+/// The login page, with places for the path of the style sheet and for a notice.
 const LOGIN: &str = include_str!("serve/login.html");
-const WRONG: &str = include_str!("serve/wrong.html");
 /// Headers of the login page. The console sets its own.
 const HEADERS: [(HeaderName, &str); 4] = [
     (
         header::CONTENT_SECURITY_POLICY,
-        "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+        "default-src 'none'; style-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     ),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::REFERRER_POLICY, "same-origin"),
@@ -43,6 +41,8 @@ const HEADERS: [(HeaderName, &str); 4] = [
 struct Session {
     /// Code that the terminal shows.
     code: String,
+    /// Name of the cookie. Browsers send a cookie to all ports of a host, so each port has a name of its own.
+    cookie_name: String,
     /// Value of the cookie.
     cookie: String,
     /// Values of the header `Host` that browsers send for this address. Empty: all are accepted.
@@ -69,6 +69,7 @@ pub(crate) async fn serve(connection: &Connection, serve: &Serve) -> anyhow::Res
     let address = listener.local_addr()?;
     let session = Arc::new(Session {
         code: code(),
+        cookie_name: format!("idem_session_{}", address.port()),
         cookie: Key::generate_v4().as_str().to_owned(),
         hosts: hosts(address),
         tries: tokio::sync::Semaphore::new(MAX_WRONG_CODES),
@@ -180,7 +181,8 @@ fn is_known(session: &Session, headers: &HeaderMap) -> bool {
     cookies
         .filter_map(|it| it.to_str().ok())
         .flat_map(|it| it.split(';'))
-        .filter_map(|it| it.trim().strip_prefix(COOKIE)?.strip_prefix('='))
+        .filter_map(|it| it.trim().split_once('='))
+        .filter_map(|(name, value)| (name == session.cookie_name).then_some(value))
         .any(|value| is_equal(value, &session.cookie))
 }
 
@@ -190,11 +192,22 @@ fn is_equal(given: &str, secret: &str) -> bool {
 }
 
 async fn login() -> Response {
-    page(StatusCode::OK, LOGIN)
+    page(StatusCode::OK, "")
 }
 
-fn page(status: StatusCode, html: &'static str) -> Response {
-    (status, HEADERS, Html(html)).into_response()
+fn page(status: StatusCode, notice: &str) -> Response {
+    (status, HEADERS, Html(login_page(notice))).into_response()
+}
+
+/// The login page, with a notice if it is not empty.
+fn login_page(notice: &str) -> String {
+    let notice = match notice {
+        "" => String::new(),
+        notice => format!("<p class=\"notice\" role=\"alert\">{notice}</p>"),
+    };
+    LOGIN
+        .replace("{style}", &Console::style_path())
+        .replace("{notice}", &notice)
 }
 
 /// Form of the login page.
@@ -208,29 +221,26 @@ async fn enter(
     headers: HeaderMap,
     Form(entered): Form<Entered>,
 ) -> Response {
-    if headers
-        .get("sec-fetch-site")
-        .is_some_and(|site| site != "same-origin")
-    {
-        return page(StatusCode::FORBIDDEN, WRONG);
+    if !is_same_origin(&headers) {
+        return page(
+            StatusCode::FORBIDDEN,
+            "The form was sent by another site. Enter the code here.",
+        );
     }
+    // Taken before the comparison: after too many tries, the right code must not be accepted either.
+    let Ok(this_try) = session.tries.try_acquire() else {
+        return page(
+            StatusCode::TOO_MANY_REQUESTS,
+            "There were too many wrong codes. Start `idem serve` again.",
+        );
+    };
     if !is_equal(entered.code.trim(), &session.code) {
-        match session.tries.try_acquire() {
-            Ok(tried) => tried.forget(),
-            Err(_) => {
-                return (
-                    StatusCode::TOO_MANY_REQUESTS,
-                    HEADERS,
-                    "too many wrong codes, start `idem serve` again\n",
-                )
-                    .into_response();
-            }
-        }
-        return page(StatusCode::UNAUTHORIZED, WRONG);
+        this_try.forget();
+        return page(StatusCode::UNAUTHORIZED, "This is not the code.");
     }
     let cookie = format!(
-        "{COOKIE}={}; HttpOnly; SameSite=Strict; Path=/",
-        session.cookie
+        "{}={}; HttpOnly; SameSite=Strict; Path=/",
+        session.cookie_name, session.cookie
     );
     let mut response = (HEADERS, Redirect::to("/")).into_response();
     // The value is printable ASCII.
@@ -249,6 +259,70 @@ mod tests {
         let first = code();
         assert_eq!(first.split('-').map(str::len).collect::<Vec<_>>(), [4; 5]);
         assert_ne!(first, code());
+    }
+
+    fn session() -> Arc<Session> {
+        Arc::new(Session {
+            code: "the-code".to_owned(),
+            cookie_name: "idem_session_1".to_owned(),
+            cookie: "secret".to_owned(),
+            hosts: Vec::new(),
+            tries: tokio::sync::Semaphore::new(MAX_WRONG_CODES),
+        })
+    }
+
+    async fn entered(session: &Arc<Session>, site: &'static str, code: &str) -> Response {
+        let mut headers = HeaderMap::new();
+        headers.insert("sec-fetch-site", HeaderValue::from_static(site));
+        let code = code.to_owned();
+        enter(State(Arc::clone(session)), headers, Form(Entered { code })).await
+    }
+
+    #[tokio::test]
+    async fn the_code_gives_a_cookie_and_other_sites_get_none() {
+        let session = session();
+        for site in ["cross-site", "same-site", "none"] {
+            let refused = entered(&session, site, "the-code").await;
+            assert_eq!(refused.status(), StatusCode::FORBIDDEN);
+            assert!(!refused.headers().contains_key(header::SET_COOKIE));
+        }
+        let entered = entered(&session, "same-origin", " the-code ").await;
+        assert_eq!(entered.status(), StatusCode::SEE_OTHER);
+        let cookie = &entered.headers()[header::SET_COOKIE];
+        let (cookie, rest) = cookie.to_str().unwrap().split_once(';').unwrap();
+        assert_eq!(cookie, "idem_session_1=secret");
+        assert!(rest.contains("HttpOnly") && rest.contains("SameSite=Strict"));
+        let knows = |cookies: &str| {
+            let cookies = HeaderValue::from_str(cookies).unwrap();
+            is_known(&session, &[(header::COOKIE, cookies)].into_iter().collect())
+        };
+        assert!(knows(cookie) && knows(&format!("a=b; {cookie}")));
+        // Another port of this host has a cookie of its own.
+        assert!(!knows("idem_session_2=secret") && !knows("idem_session_1=") && !knows("x"));
+    }
+
+    #[tokio::test]
+    async fn after_too_many_wrong_codes_the_right_one_is_refused_too() {
+        let session = session();
+        for _ in 0..MAX_WRONG_CODES {
+            let wrong = entered(&session, "same-origin", "a-code").await;
+            assert_eq!(wrong.status(), StatusCode::UNAUTHORIZED);
+        }
+        let right = entered(&session, "same-origin", "the-code").await;
+        assert_eq!(right.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert!(!right.headers().contains_key(header::SET_COOKIE));
+    }
+
+    #[test]
+    fn the_login_page_has_no_place_left_open() {
+        for notice in ["", "This is not the code."] {
+            let html = login_page(notice);
+            assert!(
+                html.contains(notice) && !html.contains(['{', '}']),
+                "{html}"
+            );
+            assert_eq!(html.contains("alert"), !notice.is_empty());
+        }
     }
 
     #[test]

@@ -55,6 +55,7 @@ mod form;
 mod guard;
 mod layout;
 mod lists;
+mod origin;
 mod outbox;
 mod overview;
 mod payload;
@@ -64,6 +65,7 @@ mod timeline;
 mod token;
 
 pub use self::guard::{Guard, Operator, Refusal, Scopes};
+pub use self::origin::is_same_origin;
 
 use self::access::{Settings, Shared};
 use crate::engine::Idem;
@@ -138,6 +140,12 @@ impl Console {
     pub fn outbox(mut self, outbox: &crate::outbox::Outbox) -> Self {
         self.settings.outbox = Some(outbox.clone());
         self
+    }
+
+    /// Path of the style sheet below the console, for a login page that looks like it. The guard does not protect the style
+    /// sheet. The path changes with each version.
+    pub fn style_path() -> String {
+        assets::style_path()
     }
 
     /// Makes the routes of the console.

@@ -7,9 +7,10 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde::de::DeserializeOwned;
 
-use super::access::{Access, Shared, is_same_origin};
+use super::access::{Access, Shared};
 use super::guard::MayChange;
 use super::layout::refusal;
+use super::origin::is_same_origin;
 
 /// Form that a page of the console sent.
 pub(super) trait SignedForm: DeserializeOwned {

@@ -6,8 +6,9 @@ use http::{HeaderMap, StatusCode};
 use maud::html;
 use serde::Deserialize;
 
-use super::access::{Access, is_same_origin};
+use super::access::Access;
 use super::layout::{Page, refusal};
+use super::origin::is_same_origin;
 use crate::key::Scope;
 
 pub(super) async fn form(access: Access) -> Response {
