@@ -1,12 +1,14 @@
 //! Counts of the whole store, which are expensive: one reading serves all browsers.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::error::StoreError;
 use crate::mutex::lock;
 use crate::record::State;
 use crate::store::operator::{OperatorStore, RecordStats};
@@ -23,9 +25,12 @@ const MAX_WAIT: Duration = Duration::from_secs(3);
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_SAMPLES: usize = 360;
 
+/// Future of one reading.
+type Read = Pin<Box<dyn Future<Output = Result<Vec<RecordStats>, StoreError>> + Send>>;
+
 /// Readings of the counts of a store. Read only while somebody looks.
 pub(super) struct Counts {
-    store: Arc<dyn OperatorStore>,
+    begin: Box<dyn Fn() -> Read + Send + Sync>,
     inner: Arc<Inner>,
 }
 
@@ -75,8 +80,15 @@ impl Sample {
 
 impl Counts {
     pub(super) fn new(store: Arc<dyn OperatorStore>) -> Self {
+        Self::by(move || {
+            let store = Arc::clone(&store);
+            Box::pin(async move { store.stats().await })
+        })
+    }
+
+    fn by(begin: impl Fn() -> Read + Send + Sync + 'static) -> Self {
         Self {
-            store,
+            begin: Box::new(begin),
             inner: Arc::new(Inner {
                 state: Mutex::default(),
                 done: watch::Sender::new(()),
@@ -93,7 +105,8 @@ impl Counts {
             if is_due && !state.is_running {
                 state.is_running = true;
                 // A task, so that a browser that leaves does not let the next one begin again.
-                tokio::spawn(read(Arc::clone(&self.store), Arc::clone(&self.inner)));
+                let reader = Reader(Arc::clone(&self.inner));
+                tokio::spawn(read((self.begin)(), reader));
             }
             state.is_running
         };
@@ -109,24 +122,30 @@ impl Counts {
     }
 }
 
-/// Lets the next reading begin, also if this one panics in a driver.
+/// A reading. Dropping it lets the next one begin, also if this one panicked in a driver, or its runtime has ended.
 struct Reader(Arc<Inner>);
 
 impl Drop for Reader {
     fn drop(&mut self) {
         let mut state = lock(&self.0.state);
+        let now = Instant::now();
         state.is_running = false;
-        let earliest = Instant::now() + MIN_INTERVAL;
+        let earliest = now + MIN_INTERVAL;
         state.next_at = Some(state.next_at.map_or(earliest, |at| at.max(earliest)));
+        if std::thread::panicking() {
+            state.latest = Some(Reading {
+                at: now,
+                groups: Err("counting panicked, the log of this process says where".to_owned()),
+            });
+        }
         drop(state);
         self.0.done.send_replace(());
     }
 }
 
-async fn read(store: Arc<dyn OperatorStore>, inner: Arc<Inner>) {
+async fn read(stats: Read, reader: Reader) {
     let began = Instant::now();
-    let _reader = Reader(Arc::clone(&inner));
-    let groups = match tokio::time::timeout(LIMIT, store.stats()).await {
+    let groups = match tokio::time::timeout(LIMIT, stats).await {
         Ok(Ok(groups)) => Ok(groups),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!(
@@ -135,7 +154,7 @@ async fn read(store: Arc<dyn OperatorStore>, inner: Arc<Inner>) {
         )),
     };
     let now = Instant::now();
-    let mut state = lock(&inner.state);
+    let mut state = lock(&reader.0.state);
     state.next_at = Some(now + (now - began).saturating_mul(IDLE_FACTOR));
     if let Ok(groups) = &groups {
         let last = state.samples.back();
@@ -147,4 +166,96 @@ async fn read(store: Arc<dyn OperatorStore>, inner: Arc<Inner>) {
         }
     }
     state.latest = Some(Reading { at: now, groups });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::future::poll_immediate;
+
+    use super::*;
+    use crate::error::StoreErrorKind;
+
+    fn group(count: u64) -> RecordStats {
+        RecordStats {
+            operation: "letters.post".to_owned(),
+            state: State::Completed,
+            count,
+            stuck: 0,
+            oldest: Duration::ZERO,
+            shortest_retention: Duration::ZERO,
+            longest_retention: Duration::ZERO,
+            purge_due: 0,
+            purge_lag: Duration::ZERO,
+        }
+    }
+
+    /// Records that the page shows, or the text of the error.
+    async fn shown(counts: &Counts) -> Result<u64, String> {
+        let (reading, _) = counts.look().await;
+        let groups = reading.expect("a reading has ended").groups;
+        groups.map(|groups| groups.iter().map(|it| it.count).sum())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reading_that_fails_or_panics_does_not_stop_later_ones() {
+        let begun = Arc::new(AtomicUsize::new(0));
+        let counts = Counts::by({
+            let begun = Arc::clone(&begun);
+            move || {
+                let number = begun.fetch_add(1, Ordering::Relaxed);
+                Box::pin(async move {
+                    match number {
+                        0 => panic!("a driver has a bug"),
+                        1 => Err(StoreError::new(StoreErrorKind::Unavailable, "no route")),
+                        2 => {
+                            tokio::time::sleep(LIMIT * 2).await;
+                            unreachable!("the reading has a time limit")
+                        }
+                        _ => Ok(vec![group(7)]),
+                    }
+                })
+            }
+        });
+        let told = shown(&counts).await.unwrap_err();
+        assert!(told.contains("panicked"), "{told}");
+        // Not before the interval is over.
+        shown(&counts).await.unwrap_err();
+        assert_eq!(begun.load(Ordering::Relaxed), 1);
+        tokio::time::advance(MIN_INTERVAL).await;
+        let told = shown(&counts).await.unwrap_err();
+        assert!(told.contains("no route"), "{told}");
+        tokio::time::advance(MIN_INTERVAL).await;
+        // The page waits for a moment only, and shows the reading before.
+        let told = shown(&counts).await.unwrap_err();
+        assert!(told.contains("no route"), "{told}");
+        tokio::time::sleep(LIMIT).await;
+        let told = shown(&counts).await.unwrap_err();
+        assert!(told.contains("longer than 30 seconds"), "{told}");
+        assert_eq!(begun.load(Ordering::Relaxed), 3);
+        tokio::time::advance(LIMIT * IDLE_FACTOR).await;
+        assert_eq!(shown(&counts).await, Ok(7));
+        assert_eq!(begun.load(Ordering::Relaxed), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reading_goes_on_when_the_browser_that_began_it_leaves() {
+        let begun = Arc::new(AtomicUsize::new(0));
+        let counts = Counts::by({
+            let begun = Arc::clone(&begun);
+            move || {
+                begun.fetch_add(1, Ordering::Relaxed);
+                Box::pin(async {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    Ok(vec![group(7)])
+                })
+            }
+        });
+        for _ in 0..3 {
+            assert!(poll_immediate(counts.look()).await.is_none());
+        }
+        assert_eq!(shown(&counts).await, Ok(7));
+        assert_eq!(begun.load(Ordering::Relaxed), 1);
+    }
 }
