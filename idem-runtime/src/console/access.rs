@@ -1,5 +1,5 @@
-//! Reads and changes within what the guard allows. The store is private to this module, so every other part of the console
-//! goes through the checks here.
+//! Reads and changes within what the guard allows. The store and the outbox are private to this module, so every other part
+//! of the console goes through the checks here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use axum::extract::{FromRequestParts, OriginalUri};
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
 
 use super::counts::Counts;
 use super::failure::Failure;
@@ -31,6 +32,9 @@ const MAX_WAIT: Duration = Duration::from_secs(5);
 /// Number of pages of the store that one page of an operator of few scopes reads.
 const MAX_PAGES: usize = 20;
 
+/// Size of the payloads of all steps of a record up to which they are read.
+const MAX_STEP_BYTES: u64 = 16 * 1024 * 1024;
+
 /// State of a console.
 pub(super) struct Shared {
     idem: Idem,
@@ -51,6 +55,22 @@ pub(super) struct Settings {
         any(feature = "sqlite", feature = "postgres", feature = "mysql")
     ))]
     pub(super) outbox: Option<crate::outbox::Outbox>,
+}
+
+impl Settings {
+    fn has_outbox(&self) -> bool {
+        #[cfg(all(
+            feature = "outbox",
+            any(feature = "sqlite", feature = "postgres", feature = "mysql")
+        ))]
+        let has_outbox = self.outbox.is_some();
+        #[cfg(not(all(
+            feature = "outbox",
+            any(feature = "sqlite", feature = "postgres", feature = "mysql")
+        )))]
+        let has_outbox = false;
+        has_outbox
+    }
 }
 
 impl Shared {
@@ -96,30 +116,41 @@ impl Summary {
 #[derive(Debug)]
 pub(super) struct Listing<T> {
     pub(super) items: Vec<T>,
-    pub(super) next: Option<Cursor>,
+    /// Sealed position of what follows; `None` at the end.
+    pub(super) next: Option<String>,
 }
 
-impl<T> Listing<T> {
-    fn from(after: Option<Cursor>) -> Self {
-        Self {
-            items: Vec::new(),
-            next: after,
+/// Pages of the store that are read for one page of an operator: until there are enough items that the operator sees, or
+/// until that has taken too long.
+struct Pages<T> {
+    list: &'static str,
+    limit: usize,
+    items: Vec<T>,
+    position: Option<Cursor>,
+    /// Number of pages that may still be read, and the time for which another one may begin.
+    left: usize,
+    began: Instant,
+    patience: Duration,
+}
+
+impl<T> Pages<T> {
+    fn next_request(&mut self) -> Option<PageRequest> {
+        let is_first = self.left == MAX_PAGES;
+        let is_over =
+            self.left == 0 || self.position.is_none() || self.began.elapsed() >= self.patience;
+        if !is_first && (is_over || self.items.len() >= self.limit) {
+            return None;
         }
+        self.left -= 1;
+        Some(PageRequest {
+            limit: u32::try_from(self.limit - self.items.len()).unwrap_or(1),
+            after: self.position.take(),
+        })
     }
 
-    /// Request for the page of the store that comes next, for what is missing to this many items.
-    fn request(&mut self, limit: usize) -> PageRequest {
-        PageRequest {
-            limit: u32::try_from(limit - self.items.len()).unwrap_or(1),
-            after: self.next.take(),
-        }
-    }
-
-    /// Adds the items of a page that the operator sees. Returns true if there are enough, or no more.
-    fn add(&mut self, seen: impl Iterator<Item = T>, next: Option<Cursor>, limit: usize) -> bool {
+    fn add(&mut self, seen: impl Iterator<Item = T>, next: Option<Cursor>) {
         self.items.extend(seen);
-        self.next = next;
-        self.next.is_none() || self.items.len() >= limit
+        self.position = next;
     }
 }
 
@@ -211,17 +242,26 @@ impl Access {
 
     /// Returns true if the operator sees the outbox, which has no scopes.
     pub(super) fn shows_outbox(&self) -> bool {
-        #[cfg(all(
-            feature = "outbox",
-            any(feature = "sqlite", feature = "postgres", feature = "mysql")
-        ))]
-        let has_outbox = self.settings().outbox.is_some();
-        #[cfg(not(all(
-            feature = "outbox",
-            any(feature = "sqlite", feature = "postgres", feature = "mysql")
-        )))]
-        let has_outbox = false;
-        has_outbox && self.sees_all()
+        self.settings().has_outbox() && self.sees_all()
+    }
+
+    /// Position at which a list continues, from a URL. The first page if there is none.
+    fn position(&self, list: &str, sealed: Option<&str>) -> Result<Option<Cursor>, Failure> {
+        let Some(sealed) = sealed else {
+            return Ok(None);
+        };
+        match token::open(&self.shared.secret, self.name(), list, sealed) {
+            Some(position) => Ok(Some(Cursor::new(position))),
+            None => Err(Failure::Input(
+                "The link is not one that you got from this list. Begin again at its first page."
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// Position at which a list continues, for a URL.
+    fn sealed(&self, list: &str, position: &str) -> String {
+        token::seal(&self.shared.secret, self.name(), list, position)
     }
 
     async fn permit(&self) -> Result<SemaphorePermit<'_>, Failure> {
@@ -262,7 +302,8 @@ impl Access {
         self.bounded(steps).await
     }
 
-    /// Reads the payloads of a record: its result, and its steps with theirs.
+    /// Reads the payloads of a record: its result, and its steps with theirs. The steps have none if theirs are too large
+    /// together: stores return the payloads of all steps at once.
     pub(super) async fn read_payloads(
         &self,
         _: MayShowPayloads,
@@ -273,7 +314,10 @@ impl Access {
         let Some(record) = record.filter(|it| self.sees(it)) else {
             return Ok(None);
         };
-        let steps = self.bounded(self.shared.store.steps_of(id, true)).await?;
+        let mut steps = self.bounded(self.shared.store.steps_of(id, false)).await?;
+        if steps.iter().map(|step| step.size).sum::<u64>() <= MAX_STEP_BYTES {
+            steps = self.bounded(self.shared.store.steps_of(id, true)).await?;
+        }
         let payload = record.payload.clone();
         Ok(Some((Summary::of(record), payload, steps)))
     }
@@ -304,20 +348,18 @@ impl Access {
     pub(super) async fn records(
         &self,
         filter: &Filter,
-        after: Option<Cursor>,
+        after: Option<&str>,
         limit: usize,
     ) -> Result<Listing<Summary>, Failure> {
+        let mut pages = self.pages("records", after, limit)?;
         let _permit = self.permit().await?;
         let records = self.shared.idem.records();
-        let mut listing = Listing::from(after);
-        for _ in 0..MAX_PAGES {
-            let page = records.list(filter, &listing.request(limit)).await?;
+        while let Some(request) = pages.next_request() {
+            let page = records.list(filter, &request).await?;
             let seen = page.records.into_iter().filter(|it| self.sees(it));
-            if listing.add(seen.map(Summary::of), page.next, limit) {
-                break;
-            }
+            pages.add(seen.map(Summary::of), page.next);
         }
-        Ok(listing)
+        Ok(self.listing(pages))
     }
 
     /// Reads the audit of manual changes, in the scopes of the operator. A purge is not limited to a scope, so only those
@@ -325,24 +367,47 @@ impl Access {
     pub(super) async fn audit(
         &self,
         filter: &AuditFilter,
-        after: Option<Cursor>,
+        after: Option<&str>,
         limit: usize,
     ) -> Result<Listing<AuditEntry>, Failure> {
+        let mut pages = self.pages("audit", after, limit)?;
         let _permit = self.permit().await?;
         let records = self.shared.idem.records();
         let scopes = self.operator.scopes();
-        let mut listing = Listing::from(after);
-        for _ in 0..MAX_PAGES {
-            let page = records.audit(filter, &listing.request(limit)).await?;
+        while let Some(request) = pages.next_request() {
+            let page = records.audit(filter, &request).await?;
             let seen = page.entries.into_iter().filter(|it| match it.record() {
                 Some(record) => scopes.includes(&record.identity.scope),
                 None => self.sees_all(),
             });
-            if listing.add(seen, page.next, limit) {
-                break;
-            }
+            pages.add(seen, page.next);
         }
-        Ok(listing)
+        Ok(self.listing(pages))
+    }
+
+    fn pages<T>(
+        &self,
+        list: &'static str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Pages<T>, Failure> {
+        Ok(Pages {
+            list,
+            limit,
+            items: Vec::new(),
+            position: self.position(list, after)?,
+            left: MAX_PAGES,
+            began: Instant::now(),
+            patience: self.shared.idem.policy().store_timeout,
+        })
+    }
+
+    fn listing<T>(&self, pages: Pages<T>) -> Listing<T> {
+        let next = pages.position.as_ref();
+        Listing {
+            next: next.map(|it| self.sealed(pages.list, it.as_str())),
+            items: pages.items,
+        }
     }
 
     /// Id of the record of a key, whether the record exists or not.

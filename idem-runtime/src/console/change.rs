@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::access::Access;
 use super::form::{SignedForm, Submitted};
-use super::layout::{failure, not_found, refusal};
+use super::layout::{change_failure, not_found, refusal};
 use super::record::{Draft, show};
 use crate::codec::Codec;
 use crate::record::{Observation, Outcome, Payload};
@@ -80,7 +80,7 @@ pub(super) async fn change(Path(id): Path<String>, submitted: Submitted<Change>)
             )
             .await
         }
-        Err(error) => failure(&access, &error),
+        Err(error) => change_failure(&access, &error),
         Ok(None) => not_found(&access),
         Ok(Some(Resolved::Done)) => {
             let page = access.link(&format!("records/{}?done=done", observed.id));

@@ -13,12 +13,21 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; i
                       form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 /// Headers that every response has, unless the guard has set another value. With `no-referrer`, browsers send forms with
 /// the origin `null`.
-const HEADERS: [(HeaderName, &str); 5] = [
+const HEADERS: [(HeaderName, &str); 7] = [
     (header::CONTENT_SECURITY_POLICY, POLICY),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::X_FRAME_OPTIONS, "DENY"),
     (header::REFERRER_POLICY, "same-origin"),
     (header::CACHE_CONTROL, "no-store"),
+    // Another site can neither embed a page with its cookies, nor hold a window of it.
+    (
+        HeaderName::from_static("cross-origin-resource-policy"),
+        "same-origin",
+    ),
+    (
+        HeaderName::from_static("cross-origin-opener-policy"),
+        "same-origin",
+    ),
 ];
 
 pub(super) async fn with_headers(mut response: Response) -> Response {
@@ -107,23 +116,17 @@ pub(super) fn refusal(access: &Access, status: StatusCode, text: &str) -> Respon
 pub(super) fn not_found(access: &Access) -> Response {
     let text =
         "There is no such record, or it has expired. The next call with its key runs the work.";
-    refusal(access, StatusCode::NOT_FOUND, text)
+    failure(access, &Failure::NotFound(text))
 }
 
 pub(super) fn failure(access: &Access, failure: &Failure) -> Response {
-    match failure {
-        Failure::Busy => {
-            let text = "Too many pages are being read. Load the page again.";
-            refusal(access, StatusCode::SERVICE_UNAVAILABLE, text)
-        }
-        Failure::Slow => {
-            let text = "The store did not answer in time. Load the page again.";
-            refusal(access, StatusCode::SERVICE_UNAVAILABLE, text)
-        }
-        Failure::Store(error) => {
-            let text = format!("The store reports an error: {error}");
-            refusal(access, StatusCode::SERVICE_UNAVAILABLE, &text)
-        }
-        Failure::Input(text) => refusal(access, StatusCode::BAD_REQUEST, text),
-    }
+    let (status, text) = failure.told();
+    refusal(access, status, &text)
+}
+
+/// Page after a change that failed half way.
+pub(super) fn change_failure(access: &Access, failure: &Failure) -> Response {
+    let (status, text) = failure.told();
+    let text = format!("{text} The change may have been made all the same: the audit says so.");
+    refusal(access, status, &text)
 }

@@ -11,7 +11,7 @@ use super::access::{Access, Summary};
 use super::layout::{Page, failure};
 use crate::record::State;
 use crate::store::operator::text::{duration, shown, time};
-use crate::store::{AuditEntry, AuditFilter, AuditSubject, Cursor, Filter};
+use crate::store::{AuditEntry, AuditFilter, AuditSubject, Filter};
 
 /// Number of rows on a page.
 const LIMIT: usize = 50;
@@ -74,7 +74,7 @@ async fn list(
     filter: &Filter,
     form: &Markup,
 ) -> Response {
-    let after = selection.after.as_deref().map(Cursor::new);
+    let after = selection.after.as_deref();
     let listing = match access.records(filter, after, LIMIT).await {
         Ok(listing) => listing,
         Err(error) => return failure(access, &error),
@@ -90,7 +90,7 @@ async fn list(
                     @if !selection.operation.is_empty() {
                         input type="hidden" name="operation" value=(selection.operation);
                     }
-                    input type="hidden" name="after" value=(next.as_str());
+                    input type="hidden" name="after" value=(next);
                     button { "Next page" }
                 }
             }
@@ -101,7 +101,7 @@ async fn list(
 fn table(access: &Access, records: &[Summary]) -> Markup {
     html! {
         table.cards {
-            caption { (records.len()) " records, in the order of the store" }
+            caption { "In the order of the store" }
             thead { tr {
                 th { "Key" } th { "Operation" } th { "Scope" } th { "State" } th.number { "Attempt" } th { "Age" }
                 th { "On crash" }
@@ -111,12 +111,24 @@ fn table(access: &Access, records: &[Summary]) -> Markup {
                     (shown(record.identity.key.as_str()))
                 } }
                 td data-label="Operation" { (shown(record.identity.operation.as_str())) }
-                td data-label="Scope" { (shown(record.identity.scope.as_str())) }
-                td data-label="State" { (chip(record.state, record.is_lapsed())) }
+                td data-label="Scope" { (brief(record.identity.scope.as_str())) }
+                td.whole data-label="State" { (chip(record.state, record.is_lapsed())) }
                 td.number data-label="Attempt" { (record.attempt) }
                 td data-label="Age" { (duration(record.read_at.since(record.first_claimed_at))) }
-                td data-label="On crash" { (record.on_crash.as_str()) }
+                td.whole data-label="On crash" { (record.on_crash.as_str()) }
             } } }
+        }
+    }
+}
+
+/// Text of a length that no store limits, such as a scope of many parts: its begin, and its size.
+pub(super) fn brief(text: &str) -> String {
+    const MAX: usize = 512;
+    match text.len() {
+        0..=MAX => shown(text),
+        size => {
+            let begin = &text[..text.floor_char_boundary(MAX)];
+            format!("{}… ({size} bytes)", shown(begin))
         }
     }
 }
@@ -147,7 +159,7 @@ pub(super) async fn audit(access: Access, Query(since): Query<Since>) -> Respons
         within: hours.map(|hours| Duration::from_secs(hours.saturating_mul(3600))),
         ..AuditFilter::default()
     };
-    let after = since.after.as_deref().map(Cursor::new);
+    let after = since.after.as_deref();
     let listing = match access.audit(&filter, after, LIMIT).await {
         Ok(listing) => listing,
         Err(error) => return failure(&access, &error),
@@ -165,7 +177,7 @@ pub(super) async fn audit(access: Access, Query(since): Query<Since>) -> Respons
             @if let Some(next) = &listing.next {
                 form method="get" action=(access.link("audit")) {
                     @if let Some(hours) = hours { input type="hidden" name="hours" value=(hours); }
-                    input type="hidden" name="after" value=(next.as_str());
+                    input type="hidden" name="after" value=(next);
                     button { "Older changes" }
                 }
             }
@@ -182,9 +194,9 @@ pub(super) fn changes(access: &Access, entries: &[AuditEntry]) -> Markup {
                 th { "Time" } th { "Who" } th { "Change" } th { "Reason" } th { "Record" } th { "Was" }
             } }
             tbody { @for entry in entries { tr {
-                td data-label="Time" { (time(entry.at)) }
+                td.whole data-label="Time" { (time(entry.at)) }
                 td data-label="Who" { (shown(entry.change.actor())) }
-                td data-label="Change" { (entry.action.as_str()) }
+                td.whole data-label="Change" { (entry.action.as_str()) }
                 td data-label="Reason" { (shown(entry.change.reason())) }
                 @match &entry.subject {
                     AuditSubject::Record(record) => {
@@ -194,7 +206,7 @@ pub(super) fn changes(access: &Access, entries: &[AuditEntry]) -> Markup {
                             }
                             " " span.quiet { (shown(record.identity.operation.as_str())) }
                         }
-                        td data-label="Was" { (record.state.as_str()) ", attempt " (record.attempt) }
+                        td.whole data-label="Was" { (record.state.as_str()) ", attempt " (record.attempt) }
                     }
                     AuditSubject::Purge { removed: 0, interrupted: 0, .. } => {
                         td data-label="Records" { "not known: the purge did not end" }

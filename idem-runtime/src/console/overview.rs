@@ -35,7 +35,7 @@ pub(super) async fn overview(access: Access) -> Response {
             (plots(&samples, Sample::of(at, &groups)))
             section {
                 h2 { "Records by operation and state" }
-                div.scroll { table {
+                table.cards {
                     caption { "Counted " (duration(at.elapsed())) " ago. Expired records count until they are purged." }
                     thead { tr {
                         th { "Operation" } th { "State" } th.number { "Records" } th.number { "Stuck" }
@@ -43,12 +43,14 @@ pub(super) async fn overview(access: Access) -> Response {
                     } }
                     tbody { @for group in &groups { tr {
                         td { (shown(&group.operation)) }
-                        td { (super::lists::chip(group.state, false)) }
-                        td.number { (group.count) } td.number { (group.stuck) }
-                        td { (duration(group.oldest)) } td.number { (group.purge_due) }
-                        td { (duration(group.purge_lag)) }
+                        td.whole data-label="State" { (super::lists::chip(group.state, false)) }
+                        td.number data-label="Records" { (group.count) }
+                        td.number data-label="Stuck" { (group.stuck) }
+                        td.whole data-label="Oldest" { (duration(group.oldest)) }
+                        td.number data-label="Purge due" { (group.purge_due) }
+                        td.whole data-label="Due for" { (duration(group.purge_lag)) }
                     } } }
-                } }
+                }
                 @if groups.is_empty() { p { "There are no records." } }
             }
         },

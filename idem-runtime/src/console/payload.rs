@@ -13,7 +13,7 @@ use crate::store::operator::text::{payload, shown};
 /// Number of bytes of a payload that are shown.
 const MAX_SHOWN: usize = 64 * 1024;
 /// Number of bytes of a step's payload that are shown.
-const MAX_OF_STEP: usize = 4 * 1024;
+const MAX_OF_STEP: usize = 1024;
 
 pub(super) async fn payloads(access: Access, Path(id): Path<String>) -> Response {
     let Some(may) = access.payloads() else {
@@ -38,14 +38,22 @@ pub(super) async fn payloads(access: Access, Path(id): Path<String>) -> Response
         }
         @for step in steps.iter().take(MAX_ROWS) { section {
             h2 { "Step " (shown(&step.name)) }
-            (cut(step.payload.as_deref().unwrap_or_default(), MAX_OF_STEP))
+            @match &step.payload {
+                Some(bytes) => { (cut(bytes, MAX_OF_STEP)) }
+                None => {
+                    p.quiet {
+                        (step.size) " bytes. The results of all steps are too large to be read here. \
+                        `idem steps --payloads` prints them."
+                    }
+                }
+            }
         } }
         @if steps.len() > MAX_ROWS { p.quiet { (steps.len() - MAX_ROWS) " more steps are not shown." } }
     })
 }
 
 /// The begin of a payload, and its size.
-fn cut(bytes: &[u8], limit: usize) -> Markup {
+pub(super) fn cut(bytes: &[u8], limit: usize) -> Markup {
     let mut end = bytes.len().min(limit);
     if let Ok(text) = str::from_utf8(bytes) {
         end = text.floor_char_boundary(end);

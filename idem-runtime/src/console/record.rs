@@ -18,15 +18,14 @@ use crate::store::operator::text::{duration, shown, time_from};
 use crate::store::{Attempts, AuditEntry, AuditFilter, ManualChange};
 
 /// Number of changes by hand on the page.
-const MAX_CHANGES: usize = 50;
+const MAX_CHANGES: usize = 20;
 /// Number of attempts and of steps on the page.
 pub(super) const MAX_ROWS: usize = 40;
 
 /// Mark in the URL after a change.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Deserialize)]
 pub(super) struct Done {
-    done: String,
+    done: Option<String>,
 }
 
 /// Form that did not take effect, to be shown again.
@@ -45,14 +44,23 @@ pub(super) async fn record(
     let Ok(id) = id.parse::<RecordId>() else {
         return not_found(&access);
     };
-    let notice = match done.done.as_str() {
-        "done" => html! { p.notice role="status" { "The change was made, and is in the audit." } },
-        _ => html! {},
-    };
-    show(&access, &id, StatusCode::OK, &notice, &Draft::default()).await
+    match read(&access, &id).await {
+        Err(error) => failure(&access, &error),
+        Ok(read) if read.is_nothing() => not_found(&access),
+        Ok(read) => {
+            // Anyone can make a link with this mark, so the audit has to agree.
+            let latest = read.changes.first();
+            let is_done = done.done.is_some()
+                && latest.is_some_and(|entry| entry.change.actor() == access.name());
+            let notice = html! {
+                @if is_done { p.notice role="status" { "The change was made, and is in the audit." } }
+            };
+            page(&access, StatusCode::OK, &notice, &read, &Draft::default())
+        }
+    }
 }
 
-/// Shows a record with a notice above it.
+/// Shows a record after a change that did not take effect, with a notice about it.
 pub(super) async fn show(
     access: &Access,
     id: &RecordId,
@@ -62,43 +70,81 @@ pub(super) async fn show(
 ) -> Response {
     match read(access, id).await {
         Err(error) => failure(access, &error),
-        Ok((None, changes)) if changes.is_empty() => not_found(access),
-        Ok((None, changes)) => Page::new(access, "Record").with_status(
+        Ok(read) => page(access, status, notice, &read, draft),
+    }
+}
+
+fn page(
+    access: &Access,
+    status: StatusCode,
+    notice: &Markup,
+    read: &Read,
+    draft: &Draft,
+) -> Response {
+    let Some(found) = &read.found else {
+        return Page::new(access, "Record").with_status(
             status,
             &html! {
                 (notice)
                 p { "There is no record now: the next call with this key runs the work." }
-                section { (lists::changes(access, &changes)) }
+                (changes(access, read))
             },
-        ),
-        Ok((Some(found), changes)) => Page::new(access, "Record").live().with_status(
-            status,
-            &html! {
-                (notice) (content(access, &found, &changes, draft))
-            },
-        ),
+        );
+    };
+    Page::new(access, "Record").live().with_status(
+        status,
+        &html! {
+            (notice) (content(access, found, read, draft))
+        },
+    )
+}
+
+/// Record with an id, if there is one, and its changes by hand.
+struct Read {
+    found: Option<Found>,
+    /// The newest changes by hand, and whether there are older ones.
+    changes: Vec<AuditEntry>,
+    has_older: bool,
+}
+
+impl Read {
+    fn is_nothing(&self) -> bool {
+        self.found.is_none() && self.changes.is_empty()
     }
 }
 
-async fn read(access: &Access, id: &RecordId) -> Result<(Option<Found>, Vec<AuditEntry>), Failure> {
+async fn read(access: &Access, id: &RecordId) -> Result<Read, Failure> {
     let filter = AuditFilter {
         id: Some(*id),
         ..AuditFilter::default()
     };
-    let changes = access.audit(&filter, None, MAX_CHANGES).await?.items;
-    let Some((summary, attempts)) = access.attempts(id).await? else {
-        return Ok((None, changes));
+    let audit = access.audit(&filter, None, MAX_CHANGES).await?;
+    let found = match access.attempts(id).await? {
+        None => None,
+        Some((summary, attempts)) => Some(Found {
+            steps: access.steps(&summary).await?,
+            summary,
+            attempts,
+        }),
     };
-    let steps = access.steps(&summary).await?;
-    let found = Found {
-        summary,
-        attempts,
-        steps,
-    };
-    Ok((Some(found), changes))
+    Ok(Read {
+        found,
+        changes: audit.items,
+        has_older: audit.next.is_some(),
+    })
 }
 
-fn content(access: &Access, found: &Found, changes: &[AuditEntry], draft: &Draft) -> Markup {
+fn changes(access: &Access, read: &Read) -> Markup {
+    html! {
+        @if !read.changes.is_empty() { section {
+            h2 { "Changes by hand" }
+            (lists::changes(access, &read.changes))
+            @if read.has_older { p.quiet { "Older changes are left out. `idem audit` lists them." } }
+        } }
+    }
+}
+
+fn content(access: &Access, found: &Found, read: &Read, draft: &Draft) -> Markup {
     let Summary { record, payload } = &found.summary;
     let explanation = Explanation::of(record);
     let now = record.read_at;
@@ -111,8 +157,9 @@ fn content(access: &Access, found: &Found, changes: &[AuditEntry], draft: &Draft
         }
         section {
             h2 { "Timeline" }
-            (timeline::picture(found, changes))
+            (timeline::picture(found, &read.changes))
             (attempts(&found.attempts))
+            (replays(&found.attempts))
         }
         section {
             h2 { "Record" }
@@ -120,7 +167,7 @@ fn content(access: &Access, found: &Found, changes: &[AuditEntry], draft: &Draft
                 dt { "Operation" } dd { (shown(record.identity.operation.as_str())) }
                 dt { "Key" } dd.key { (shown(record.identity.key.as_str())) }
                 @if !record.identity.scope.is_none() {
-                    dt { "Scope" } dd { (shown(record.identity.scope.as_str())) }
+                    dt { "Scope" } dd { (lists::brief(record.identity.scope.as_str())) }
                 }
                 dt { "Owner" } dd { (found.attempts.owner().map_or_else(|| "unknown".to_owned(), |it| shown(it.as_str()))) }
                 dt { "Attempt" } dd { (record.attempt) }
@@ -135,7 +182,7 @@ fn content(access: &Access, found: &Found, changes: &[AuditEntry], draft: &Draft
                 dd {
                     @match payload {
                         None => { "none" }
-                        Some((codec, size)) => { (shown(codec)) ", " (size) " bytes" }
+                        Some((codec, size)) => { (lists::brief(codec)) ", " (size) " bytes" }
                     }
                     @if access.payloads().is_some() {
                         " " a href=(access.link(&format!("records/{}/payload", record.id))) { "Show the payloads" }
@@ -147,16 +194,16 @@ fn content(access: &Access, found: &Found, changes: &[AuditEntry], draft: &Draft
         @if !found.steps.is_empty() { section {
             h2 { "Saved steps" }
             div.scroll { table {
-                caption { (found.steps.len()) " steps, by name. Stores do not keep their times." }
+                caption { "By name. Stores do not keep the times of steps." }
                 thead { tr { th { "Step" } th { "Codec" } th.number { "Bytes" } } }
                 tbody { @for step in found.steps.iter().take(MAX_ROWS) { tr {
-                    td { (shown(&step.name)) } td { (shown(&step.codec)) } td.number { (step.size) }
+                    td { (shown(&step.name)) } td { (lists::brief(&step.codec)) } td.number { (step.size) }
                 } } }
             } }
             @if found.steps.len() > MAX_ROWS { p.quiet { (found.steps.len() - MAX_ROWS) " more steps are not shown." } }
         } }
         @if access.change().is_some() { (forms(access, found, &explanation, draft)) }
-        @if !changes.is_empty() { section { h2 { "Changes by hand" } (lists::changes(access, changes)) } }
+        (changes(access, read))
     }
 }
 
@@ -179,14 +226,30 @@ fn attempts(attempts: &Attempts) -> Markup {
             tbody { @for attempt in attempts.list.iter().rev().take(MAX_ROWS) { tr {
                 td.number data-label="Attempt" { (attempt.number) }
                 td data-label="Owner" { (shown(attempt.owner.as_ref().map_or("unknown", OwnerLabel::as_str))) }
-                td data-label="Began" { (time_from(attempt.began_at, now)) }
-                td data-label="Ended" { @if let Some(at) = attempt.ended_at { (time_from(at, now)) } }
-                td data-label="How" { (attempt.end.map_or("may be running", |end| end.as_str())) }
+                td.whole data-label="Began" { (time_from(attempt.began_at, now)) }
+                td.whole data-label="Ended" { @if let Some(at) = attempt.ended_at { (time_from(at, now)) } }
+                td.whole data-label="How" { (attempt.end.map_or("may be running", |end| end.as_str())) }
             } } }
         }
         @if attempts.dropped > 0 || skipped > 0 {
             p.quiet { (attempts.dropped as usize + skipped) " earlier attempts are left out." }
         }
+    }
+}
+
+fn replays(attempts: &Attempts) -> Markup {
+    let now = attempts.record.read_at;
+    let skipped = attempts.replays.len().saturating_sub(MAX_ROWS);
+    html! {
+        @if !attempts.replays.is_empty() { table.cards {
+            caption { "Replays that were noted, of more, the newest first" }
+            thead { tr { th { "Replayed" } th { "By" } } }
+            tbody { @for replay in attempts.replays.iter().rev().take(MAX_ROWS) { tr {
+                td.whole data-label="Replayed" { (time_from(replay.at, now)) }
+                td data-label="By" { (shown(replay.by.as_ref().map_or("unknown", OwnerLabel::as_str))) }
+            } } }
+        } }
+        @if skipped > 0 { p.quiet { (skipped) " earlier notes are left out." } }
     }
 }
 

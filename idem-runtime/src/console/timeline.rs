@@ -10,9 +10,9 @@ use crate::store::operator::StepOfRecord;
 use crate::store::operator::text::{duration, shown, time};
 use crate::store::{Attempt, AttemptEnd, Attempts, AuditEntry};
 
-/// Number of attempts and of changes in the picture, the newest.
+/// Number of attempts in the picture, the newest.
 const MAX_ATTEMPTS: usize = 20;
-const MAX_CHANGES: usize = 20;
+/// Number of steps in the picture: as many as fit into its width.
 const MAX_STEPS: usize = 40;
 /// Longest label, in characters.
 const MAX_LABEL: usize = 26;
@@ -72,6 +72,7 @@ pub(super) fn picture(found: &Found, changes: &[AuditEntry]) -> Markup {
     let now = record.read_at;
     let skipped = found.attempts.list.len().saturating_sub(MAX_ATTEMPTS);
     let left_out = found.attempts.dropped as usize + skipped;
+    let steps_left_out = found.steps.len().saturating_sub(MAX_STEPS);
     let bars: Vec<_> = found.attempts.list[skipped..]
         .iter()
         .map(|attempt| Bar {
@@ -82,7 +83,6 @@ pub(super) fn picture(found: &Found, changes: &[AuditEntry]) -> Markup {
     let changes: Vec<_> = changes
         .iter()
         .filter(|entry| entry.at >= record.first_claimed_at)
-        .take(MAX_CHANGES)
         .collect();
     let mut times = vec![record.first_claimed_at, now];
     times.extend(
@@ -133,10 +133,8 @@ pub(super) fn picture(found: &Found, changes: &[AuditEntry]) -> Markup {
             @if !found.steps.is_empty() {
                 @let y = row(steps_row);
                 text x="0" y=(y + 4.0) { "saved steps, without times" }
-                @for (index, step) in found.steps.iter().take(MAX_STEPS).enumerate() {
-                    rect.mark x=(LEFT + 14.0 * index as f64) y=(y - 5.0) width="10" height="10" rx="2" {
-                        title { (shown(&step.name)) }
-                    }
+                @for index in 0..found.steps.len().min(MAX_STEPS) {
+                    rect.mark x=(LEFT + 14.0 * index as f64) y=(y - 5.0) width="10" height="10" rx="2" {}
                 }
             }
             @if !changes.is_empty() {
@@ -145,17 +143,16 @@ pub(super) fn picture(found: &Found, changes: &[AuditEntry]) -> Markup {
                 @for entry in &changes {
                     @let x = axis.of(entry.at);
                     polygon.mark points=(format!("{x},{} {},{y} {x},{} {},{y}", y - 7.0, x + 7.0, y + 7.0, x - 7.0)) {
-                        title {
-                            (entry.action.as_str()) " by " (shown(entry.change.actor())) ": " (shown(entry.change.reason()))
-                        }
+                        title { (entry.action.as_str()) " by " (shown(entry.change.actor())) }
                     }
                 }
             }
         } }
         p.quiet {
-            "Distances are not to scale: short times are drawn wider. The dashed line is the lease: it ends at the last renewal \
-             plus its length. "
-            @if left_out > 0 { (left_out) " earlier attempts are left out." }
+            "Distances are not to scale: short times are drawn wider. "
+            @if has_lease { "The dashed line is the lease: it ends at the last renewal plus its length. " }
+            @if left_out > 0 { (left_out) " earlier attempts are left out. " }
+            @if steps_left_out > 0 { (steps_left_out) " steps are left out." }
         }
     }
 }
