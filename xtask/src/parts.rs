@@ -369,7 +369,7 @@ pub(crate) const AREAS: &[Area] = &[
         name: "console",
         about: "the page for operators",
         runs: &[("units", &["console::"]), ("integration", &["console::"])],
-        needs: &[],
+        needs: &[Postgres, MySql, Redis],
     },
     Area {
         name: "client",
