@@ -1,7 +1,7 @@
 //! Page for operators: an axum `Router` to nest anywhere.
 //!
 //! The page shows counts, stuck records, a record with its attempts, the changes by hand, and the outbox. Operators search by
-//! key, and resolve records with a reason, which the audit keeps. The page is HTML that works without JavaScript; a small
+//! key, resolve records, and requeue or discard messages, with a reason that the audit keeps. The page is HTML that works without JavaScript; a small
 //! script refreshes it.
 //!
 //! A console needs a [`Guard`], which says for each request who sends it. There is no default. An [`Operator`] sees only
@@ -28,10 +28,11 @@
 //!
 //! # Security
 //!
-//! - Changes are forms with a token that is bound to operator, record and day, and are refused if a browser says that
-//!   another site sent them. Processes that serve one console need one [`secret`](Console::secret).
+//! - Changes are forms with a token. It is bound to the operator, the day, and the record or message. A form is refused if
+//!   a browser says that another site sent it. Processes that serve one console need one [`secret`](Console::secret).
 //! - The `Content-Security-Policy` allows the console's own style sheet and script, and nothing inline.
-//! - URLs contain ids of records, never keys or scopes. The search sends a key in a body.
+//! - URLs contain ids of records, never keys or scopes. The search sends a key in a body. The position at which a list
+//!   continues is encrypted: it may name a record that the operator does not see.
 //! - A record outside of the operator's scopes answers 404, like one that does not exist.
 //! - Counts are read at most every five seconds for all browsers together, and only while somebody looks. At most four
 //!   other reads run at the same time.
@@ -56,6 +57,10 @@ mod guard;
 mod layout;
 mod lists;
 mod origin;
+#[cfg(all(
+    feature = "outbox",
+    any(feature = "sqlite", feature = "postgres", feature = "mysql")
+))]
 mod outbox;
 mod overview;
 mod payload;
@@ -115,7 +120,7 @@ impl Console {
         self
     }
 
-    /// Secret of the tokens in forms. Several processes that serve one console behind a load balancer need the same one.
+    /// Secret of the tokens in forms, and of the positions in lists. Several processes that serve one console behind a load balancer need the same one.
     /// Default: random, new in each process.
     #[must_use]
     pub fn secret(mut self, secret: Secret) -> Self {
@@ -131,7 +136,7 @@ impl Console {
         self
     }
 
-    /// Shows this outbox to operators of all scopes.
+    /// Shows this outbox to operators of all scopes. Those who may change requeue and discard its parked messages.
     #[cfg(all(
         feature = "outbox",
         any(feature = "sqlite", feature = "postgres", feature = "mysql")
@@ -158,7 +163,7 @@ impl Console {
             settings,
         } = self;
         let shared = Shared::new(idem, store, guard, secret, settings);
-        Router::new()
+        let routes = Router::new()
             .route("/", get(overview::overview))
             .route("/records", get(lists::records))
             .route("/stuck", get(lists::stuck))
@@ -167,9 +172,17 @@ impl Console {
             .route("/records/{id}", get(record::record))
             .route("/records/{id}/change", post(change::change))
             .route("/records/{id}/payload", get(payload::payloads))
-            .route("/outbox", get(outbox::outbox))
             .route(&format!("/{}", assets::style_path()), get(assets::style))
-            .route(&format!("/{}", assets::script_path()), get(assets::script))
+            .route(&format!("/{}", assets::script_path()), get(assets::script));
+        #[cfg(all(
+            feature = "outbox",
+            any(feature = "sqlite", feature = "postgres", feature = "mysql")
+        ))]
+        let routes = routes
+            .route("/outbox", get(outbox::outbox))
+            .route("/outbox/audit", get(outbox::audit))
+            .route("/outbox/change", post(outbox::change));
+        routes
             .layer(DefaultBodyLimit::max(MAX_FORM))
             .layer(map_response(layout::with_headers))
             .with_state(Arc::new(shared))

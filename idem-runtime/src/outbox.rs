@@ -273,7 +273,16 @@ impl Outbox {
         limit: u32,
     ) -> Result<Vec<Parked>, StoreError> {
         let after = after.map_or(i64::MIN, Parked::number);
-        let parked = self.messages.parked(after, limit).await?;
+        self.parked_after(after, limit).await
+    }
+
+    /// Lists parked messages, as [`parked`](Self::parked) does, after the one with this number.
+    pub(crate) async fn parked_after(
+        &self,
+        number: i64,
+        limit: u32,
+    ) -> Result<Vec<Parked>, StoreError> {
+        let parked = self.messages.parked(number, limit).await?;
         parked.into_iter().map(Parked::new).collect()
     }
 

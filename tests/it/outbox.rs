@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 mod backlog;
 mod by_hand;
+mod console;
 mod crashes;
 mod enqueuing;
 mod failures;

@@ -25,6 +25,12 @@ use crate::store::{
     Resolved,
 };
 
+#[cfg(all(
+    feature = "outbox",
+    any(feature = "sqlite", feature = "postgres", feature = "mysql")
+))]
+mod messages;
+
 /// Number of reads of the store that run at the same time, however many browsers look.
 const MAX_READS: usize = 4;
 /// Time that a request waits for one of them.
@@ -320,19 +326,6 @@ impl Access {
         }
         let payload = record.payload.clone();
         Ok(Some((Summary::of(record), payload, steps)))
-    }
-
-    /// Reads something beside the records, within the same bounds.
-    #[cfg(all(
-        feature = "outbox",
-        any(feature = "sqlite", feature = "postgres", feature = "mysql")
-    ))]
-    pub(super) async fn read<T>(
-        &self,
-        read: impl Future<Output = Result<T, crate::error::StoreError>>,
-    ) -> Result<T, Failure> {
-        let _permit = self.permit().await?;
-        self.bounded(read).await
     }
 
     async fn bounded<T>(

@@ -64,7 +64,8 @@ impl<'a> OutboxChanges<'a> {
             .await
     }
 
-    async fn change(
+    /// Changes a parked message. With a time, only if it is still parked since then.
+    pub(crate) async fn change(
         self,
         action: MessageAction,
         key: &Key,

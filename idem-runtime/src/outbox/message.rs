@@ -118,7 +118,7 @@ impl Parked {
         Ok(Self { stored, key })
     }
 
-    pub(super) fn number(&self) -> i64 {
+    pub(crate) fn number(&self) -> i64 {
         self.stored.id
     }
 

@@ -25,6 +25,7 @@ async fn the_guard_decides_about_every_page() {
         "/audit",
         "/search",
         "/outbox",
+        "/outbox/audit",
         &record,
         &format!("{record}/payload"),
     ];
@@ -38,7 +39,7 @@ async fn the_guard_decides_about_every_page() {
             "{path}"
         );
     }
-    for path in [&format!("{record}/change")[..], "/search"] {
+    for path in [&format!("{record}/change")[..], "/search", "/outbox/change"] {
         let request = Request::post(format!("/idem{path}"))
             .body(Body::empty())
             .unwrap();

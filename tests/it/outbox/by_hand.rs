@@ -14,7 +14,7 @@ on_every_database! {
 }
 
 /// Enqueues messages that every delivery fails, and waits until they are parked.
-async fn park(database: &Database, orders: u64) -> Vec<Key> {
+pub(super) async fn park(database: &Database, orders: u64) -> Vec<Key> {
     let mut keys = Vec::new();
     for order in 0..orders {
         keys.push(

@@ -1,0 +1,82 @@
+//! Reads and changes of the outbox. It has no scopes, so only operators of all scopes see it.
+
+use super::{Access, Listing};
+use crate::console::failure::Failure;
+use crate::console::guard::MayChange;
+use crate::key::Key;
+use crate::outbox::{Backlog, MessageAction, MessageAuditFilter, MessageEntry, Outbox, Parked};
+use crate::record::Timestamp;
+use crate::store::{ManualChange, PageRequest};
+
+/// Name of the list of parked messages, in its sealed positions.
+const PARKED: &str = "parked";
+/// Name of the list of changes.
+const AUDIT: &str = "messages";
+
+impl Access {
+    fn outbox(&self) -> Result<&Outbox, Failure> {
+        let outbox = self.settings().outbox.as_ref();
+        let hidden = "There is no outbox here that you may see. It has no scopes, so only operators of all scopes see it.";
+        outbox
+            .filter(|_| self.sees_all())
+            .ok_or(Failure::NotFound(hidden))
+    }
+
+    /// Counts the messages, and reads a page of those that are parked.
+    pub(in crate::console) async fn parked(
+        &self,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<(Backlog, Listing<Parked>), Failure> {
+        let outbox = self.outbox()?;
+        let position = self.position(PARKED, after)?;
+        let number = position.and_then(|it| it.as_str().parse().ok());
+        let _permit = self.permit().await?;
+        let backlog = self.bounded(outbox.backlog()).await?;
+        let parked = outbox.parked_after(number.unwrap_or(i64::MIN), limit);
+        let items = self.bounded(parked).await?;
+        let last = items.last().filter(|_| items.len() >= limit as usize);
+        let next = last.map(|it| self.sealed(PARKED, &it.number().to_string()));
+        Ok((backlog, Listing { items, next }))
+    }
+
+    /// Reads a page of the changes of messages by hand, the newest first; of one message, if there is a key.
+    pub(in crate::console) async fn message_audit(
+        &self,
+        key: Option<&Key>,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Listing<MessageEntry>, Failure> {
+        let outbox = self.outbox()?;
+        let filter = MessageAuditFilter {
+            key: key.map(|it| it.as_str().to_owned()),
+            ..MessageAuditFilter::default()
+        };
+        let request = PageRequest {
+            limit,
+            after: self.position(AUDIT, after)?,
+        };
+        let _permit = self.permit().await?;
+        let page = self.bounded(outbox.audit(&filter, &request)).await?;
+        Ok(Listing {
+            items: page.entries,
+            next: page.next.map(|it| self.sealed(AUDIT, it.as_str())),
+        })
+    }
+
+    /// Changes a message that is parked since this time, with an entry of the audit. False if it is no longer parked.
+    pub(in crate::console) async fn change_message(
+        &self,
+        _: MayChange,
+        action: MessageAction,
+        key: &Key,
+        parked_at: Timestamp,
+        reason: &str,
+    ) -> Result<bool, Failure> {
+        let outbox = self.outbox()?;
+        let change = ManualChange::new(self.name(), reason)
+            .map_err(|error| Failure::Input(error.to_string()))?;
+        let by = outbox.by(&change);
+        self.bounded(by.change(action, key, Some(parked_at))).await
+    }
+}
