@@ -1,19 +1,17 @@
 //! Clicks the page of the payments example in a real browser, and reads what the page shows.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
-use idem_servers::{Options, Server};
-use serde::de::DeserializeOwned;
-use thirtyfour::{By, ChromiumLikeCapabilities as _, DesiredCapabilities, WebDriver};
+use anyhow::{Context as _, ensure};
+use thirtyfour::By;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Time limit that also holds on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::browser::{Browser, PATIENCE};
 
 #[tokio::test]
 #[ignore = "needs Chromium: cargo xtask test runs it"]
@@ -95,7 +93,7 @@ async fn each_order_is_paid_once() -> anyhow::Result<()> {
             .contains("4 requests, 3 payments")
     );
 
-    page.close().await?;
+    page.0.close().await?;
     payments.stop().await
 }
 
@@ -131,7 +129,7 @@ async fn an_operator_reads_and_erases_a_record() -> anyhow::Result<()> {
     page.refresh().await?;
     let records = "document.querySelectorAll('#records tbody tr').length";
     assert_eq!(page.read::<u64>(records).await?, 0);
-    page.close().await?;
+    page.0.close().await?;
     payments.stop().await
 }
 
@@ -188,33 +186,20 @@ impl Payments {
     }
 }
 
-/// The page in its own browser, which is closed when this value is dropped.
-struct Page {
-    driver: WebDriver,
-    _chrome: Server,
+/// The page in a browser.
+struct Page(Browser);
+
+impl Deref for Page {
+    type Target = Browser;
+
+    fn deref(&self) -> &Browser {
+        &self.0
+    }
 }
 
 impl Page {
     async fn open(url: &str) -> anyhow::Result<Self> {
-        let chrome = Server::chrome_driver(&Options::fast())?;
-        let mut wanted = DesiredCapabilities::chrome();
-        for argument in [
-            "--headless=new",
-            // The sandbox does not work for root, and this page does not need it.
-            "--no-sandbox",
-            "--disable-dev-shm-usage",
-            "--disable-gpu",
-            "--remote-debugging-pipe",
-            "--window-size=1280,1000",
-        ] {
-            wanted.add_arg(argument)?;
-        }
-        let driver = WebDriver::new(chrome.url(), wanted).await?;
-        driver.goto(url).await?;
-        let page = Self {
-            driver,
-            _chrome: chrome,
-        };
+        let page = Self(Browser::open(url).await?);
         page.refresh().await?;
         Ok(page)
     }
@@ -282,47 +267,6 @@ impl Page {
             sleep(Duration::from_millis(50)).await;
         }
         Ok(())
-    }
-
-    /// Clicks the first element of this selector. Finds and clicks it at once: the page may replace its elements.
-    async fn press(&self, selector: &str) -> anyhow::Result<()> {
-        let click = format!("document.querySelector('{selector}').click()");
-        self.driver.execute(click, vec![]).await?;
-        Ok(())
-    }
-
-    /// Waits until an element of the page contains this text.
-    async fn shows(&self, selector: &str, text: &str) -> anyhow::Result<()> {
-        self.until(&format!(
-            "[...document.querySelectorAll('{selector}')].some((it) => it.textContent.includes('{text}'))"
-        ))
-        .await
-    }
-
-    /// Waits until a condition holds. While another page is loaded, it cannot be read.
-    async fn until(&self, condition: &str) -> anyhow::Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let read = self.read::<bool>(condition).await;
-            if let Ok(true) = read {
-                return Ok(());
-            }
-            if Instant::now() >= deadline {
-                let shown: String = self.read("document.body.textContent").await?;
-                bail!("{condition} is {read:?} on the page: {shown}");
-            }
-            sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    /// Evaluates a JavaScript expression.
-    async fn read<T: DeserializeOwned>(&self, expression: &str) -> anyhow::Result<T> {
-        let value = self.driver.execute(format!("return {expression}"), vec![]);
-        Ok(value.await?.convert()?)
-    }
-
-    async fn close(self) -> anyhow::Result<()> {
-        Ok(self.driver.quit().await?)
     }
 }
 

@@ -1,0 +1,5 @@
+//! Pages in a real browser.
+
+mod browser;
+mod console;
+mod payments;
