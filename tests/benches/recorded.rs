@@ -1,4 +1,8 @@
 //! Cost of what is recorded for operators: labels of owners, digests of members, the history of attempts, and metrics.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a benchmark that cannot run has nothing to say"
+)]
 
 use std::hint::black_box;
 use std::path::Path;

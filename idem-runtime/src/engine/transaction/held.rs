@@ -49,7 +49,7 @@ impl Drop for AttemptGuard {
 
 /// Reason for not running the body.
 pub(super) enum NotRun {
-    Replay(SharedOutcome, Waited),
+    Replay(Box<SharedOutcome>, Waited),
     Refuse(Error),
 }
 
@@ -252,7 +252,7 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
 fn granted(claimed: Result<Claimed, Error>) -> Result<(Attempt, Option<Leader>), NotRun> {
     match claimed? {
         Claimed::Run(attempt, leader) => Ok((attempt, leader)),
-        Claimed::Replay(ended, waited) => Err(NotRun::Replay(ended, waited)),
+        Claimed::Replay(ended, waited) => Err(NotRun::Replay(Box::new(ended), waited)),
         // `reconcile` would act outside of the transaction.
         Claimed::NeedsReconcile(_) => Err(Error::Interrupted.into()),
     }
