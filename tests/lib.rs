@@ -8,6 +8,7 @@ pub mod ratio;
 pub mod recording;
 #[cfg(unix)]
 pub mod slow_disk;
+pub mod small_disk;
 pub mod statements;
 
 /// Compiles the README's Rust code. Its quick start runs in a separate crate, see `it/outside.rs`.

@@ -4,74 +4,17 @@
 //! Mounting requires root and a container that allows root to mount. Where that is impossible, set
 //! `IDEM_TEST_WITHOUT_MOUNT=1`; otherwise these tests fail.
 
-use std::path::Path;
-use std::process::Command;
-
 use idem_runtime::store::{ClaimOutcome, FencedWrite};
 use idem_runtime::{
     MySqlStore, PostgresStore, SqliteStore, State, Store, StoreError, StoreErrorKind,
 };
 use idem_servers::{Options, Server};
+use idem_tests::small_disk::SmallDisk;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
-use tempfile::TempDir;
 
 use crate::records::{claim, full_text, outcome, own};
-
-const WITHOUT: &str = "IDEM_TEST_WITHOUT_MOUNT";
-
-/// A mounted file system, unmounted on drop.
-struct Disk(TempDir);
-
-impl Disk {
-    /// Mounts a disk of this size. `None` if the environment says that nothing can be mounted.
-    fn of(size: &str) -> Option<Self> {
-        if std::env::var_os(WITHOUT).is_some() {
-            return None;
-        }
-        let directory = tempfile::Builder::new()
-            .prefix("idem-disk-")
-            .tempdir()
-            .unwrap();
-        let options = format!("size={size},mode=0777");
-        let mount = ["-t", "tmpfs", "-o", &options, "tmpfs"];
-        let mounted = run(Command::new("mount").args(mount).arg(directory.path()));
-        assert!(
-            mounted,
-            "no disk can be mounted here: run this as root where root may mount, or set {WITHOUT}=1"
-        );
-        Some(Self(directory))
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    /// Makes the disk larger.
-    fn make_room(&self, size: &str) {
-        let options = format!("remount,size={size}");
-        assert!(run(Command::new("mount")
-            .args(["-o", &options])
-            .arg(self.path())));
-    }
-
-    /// Makes the server's user the owner of the disk.
-    fn give_to(&self, user: &str) {
-        assert!(run(Command::new("chown").arg(user).arg(self.path())));
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // A lazy unmount: one of its files may still be open while a test panics.
-        run(Command::new("umount").arg("-l").arg(self.path()));
-    }
-}
-
-fn run(command: &mut Command) -> bool {
-    command.status().is_ok_and(|status| status.success())
-}
 
 fn assert_full(error: &StoreError) {
     assert_eq!(error.kind(), StoreErrorKind::Full, "{}", full_text(error));
@@ -140,7 +83,9 @@ async fn continues_after_room_was_made(store: impl Store, make_room: impl FnOnce
 #[tokio::test]
 #[ignore = "needs root, who mounts a small disk: cargo xtask test runs it"]
 async fn a_full_disk_under_sqlite() {
-    let Some(disk) = Disk::of("2m") else { return };
+    let Some(disk) = SmallDisk::of("2m") else {
+        return;
+    };
     let store = SqliteStore::open(disk.path().join("idem.db"))
         .await
         .unwrap();
@@ -150,7 +95,9 @@ async fn a_full_disk_under_sqlite() {
 #[tokio::test]
 #[ignore = "needs PostgreSQL, and root, who mounts a small disk: cargo xtask test runs it"]
 async fn a_full_disk_under_postgres() {
-    let Some(disk) = Disk::of("2m") else { return };
+    let Some(disk) = SmallDisk::of("2m") else {
+        return;
+    };
     disk.give_to("postgres");
     let server = Server::postgres(&Options::fast()).unwrap();
     let admin = PgPool::connect(&server.url()).await.unwrap();
@@ -175,7 +122,9 @@ async fn a_full_disk_under_postgres() {
 #[tokio::test]
 #[ignore = "needs MariaDB, and root, who mounts a small disk: cargo xtask test runs it"]
 async fn a_full_disk_under_maria_db() {
-    let Some(disk) = Disk::of("4m") else { return };
+    let Some(disk) = SmallDisk::of("4m") else {
+        return;
+    };
     disk.give_to("mysql");
     let server = Server::maria_db(&Options::fast()).unwrap();
     // A database is a directory on disk.
