@@ -29,6 +29,9 @@ if transition == 'erase' then
     if record.state == 'running' and not is_lapsed(record) then
         return 0
     end
+    -- An erasure makes room, so a full server must not refuse its entry: before the entry comes a write that changes
+    -- nothing, and that a full server allows.
+    redis.call('HDEL', KEY, '-')
     write_entry('erased')
     erase(record)
     return 1
