@@ -35,6 +35,11 @@ const DECIDE: &[(&str, &str)] = &[
 ];
 /// Command on a record that has ended.
 const FORGET: &[(&str, &str)] = &[("erase", "forget the key: the next call runs the work again")];
+/// Command on a record whose work was not done.
+const BEGIN_AGAIN: &[(&str, &str)] = &[(
+    "erase",
+    "forget the key: the next call runs the work, even for another request",
+)];
 /// Answer to another request with the key of a record.
 const OTHER_REQUEST: &str = "Another request with this key gets `KeyReused` (over HTTP 422).";
 
@@ -145,7 +150,7 @@ impl Explanation {
             ),
             answer: format!("The next call with this key runs the work. {OTHER_REQUEST}"),
             next: expires(record),
-            commands: FORGET.to_vec(),
+            commands: BEGIN_AGAIN.to_vec(),
         }
     }
 
@@ -161,7 +166,8 @@ impl Explanation {
                 record.attempt
             ),
             answer: format!(
-                "A call with this key gets {replay} again, and the work does not run. {OTHER_REQUEST}"
+                "A call with this key gets {replay} again, and the work does not run. A build that cannot read it answers \
+                 `Decode` (over HTTP 500). {OTHER_REQUEST}"
             ),
             next: expires(record),
             commands: FORGET.to_vec(),
