@@ -24,6 +24,7 @@ mod bulk;
 mod doctor;
 mod look;
 mod migrate;
+mod nights;
 mod outbox;
 mod watch;
 
@@ -38,6 +39,7 @@ use look::{
 struct Place {
     store: Arc<dyn OperatorStore>,
     url: String,
+    /// Option of the command that names the table or prefix, if it is not the default.
     options: Vec<String>,
     /// Holds the files of an embedded store.
     _folder: Option<TempDir>,
@@ -47,44 +49,66 @@ impl Place {
     async fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("records.sqlite");
-        let store = SqliteStore::open(&path).await.unwrap();
-        store.migrate().await.unwrap();
+        SqliteStore::open(&path).await.unwrap();
         Self {
-            store: Arc::new(store),
-            url: format!("sqlite://{}", path.display()),
-            options: Vec::new(),
             _folder: Some(folder),
+            ..Self::at(format!("sqlite://{}", path.display()), String::new()).await
         }
     }
 
     async fn postgres() -> Self {
-        let (url, name) = (variable(POSTGRES), unique());
-        let store = PostgresStore::connect(&url).await.unwrap();
-        let store = store.with_table(&name).unwrap();
-        store.migrate().await.unwrap();
-        Self::server(Arc::new(store), url, "--table", name)
+        Self::at(variable(POSTGRES), unique()).await
     }
 
     async fn mysql() -> Self {
-        let (url, name) = (variable(MYSQL), unique());
-        let store = MySqlStore::connect(&url).await.unwrap();
-        let store = store.with_table(&name).unwrap();
-        store.migrate().await.unwrap();
-        Self::server(Arc::new(store), url, "--table", name)
+        Self::at(variable(MYSQL), unique()).await
     }
 
     async fn redis() -> Self {
-        let (url, name) = (variable(REDIS), unique());
-        let store = RedisStore::connect(&url).await.unwrap();
-        let store = store.with_prefix(&name).unwrap();
-        Self::server(Arc::new(store), url, "--prefix", name)
+        Self::at(variable(REDIS), unique()).await
     }
 
     async fn redis_cluster() -> Self {
-        let (urls, name) = (variable(REDIS_CLUSTER), unique());
-        let store = RedisStore::connect_cluster(urls.split(',')).await.unwrap();
-        let store = store.with_prefix(&name).unwrap();
-        Self::server(Arc::new(store), urls, "--prefix", name)
+        Self::at(variable(REDIS_CLUSTER), unique()).await
+    }
+
+    /// Connects to a store, and creates its tables. An empty name stands for the default table.
+    async fn at(url: String, name: String) -> Self {
+        let (store, option): (Arc<dyn OperatorStore>, _) = match url.split(':').next() {
+            Some("sqlite") => (
+                Arc::new(SqliteStore::connect(&url).await.unwrap()),
+                "--table",
+            ),
+            Some("postgres") => {
+                let store = PostgresStore::connect(&url).await.unwrap();
+                (Arc::new(store.with_table(&name).unwrap()), "--table")
+            }
+            Some("mysql") => {
+                let store = MySqlStore::connect(&url).await.unwrap();
+                (Arc::new(store.with_table(&name).unwrap()), "--table")
+            }
+            _ => {
+                let store = match url.contains(',') {
+                    true => RedisStore::connect_cluster(url.split(',')).await,
+                    false => RedisStore::connect(&url).await,
+                };
+                (
+                    Arc::new(store.unwrap().with_prefix(&name).unwrap()),
+                    "--prefix",
+                )
+            }
+        };
+        store.apply_migrations().await.unwrap();
+        let options = match name.is_empty() {
+            true => Vec::new(),
+            false => vec![option.to_owned(), name],
+        };
+        Self {
+            store,
+            url,
+            options,
+            _folder: None,
+        }
     }
 
     fn server(store: Arc<dyn OperatorStore>, url: String, option: &str, name: String) -> Self {
