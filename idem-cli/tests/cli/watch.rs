@@ -27,8 +27,9 @@ impl Terminal {
         let idem = env!("CARGO_BIN_EXE_idem");
         let mut run = Command::new("script")
             .args(["--quiet", "--return", "--command"])
-            // Without `exec` a shell may stay between. It would die of the Ctrl-C that the command handles.
-            .arg(format!("exec {idem} watch --every 1s"))
+            // Without `exec` a shell may stay between. It would die of the Ctrl-C that the command handles. With it, the
+            // command has the process id of the shell.
+            .arg(format!("echo pid=$$.; exec {idem} watch --every 1s"))
             .arg("/dev/null")
             .env("IDEM_STORE_URL", &place.url)
             .stdin(Stdio::piped())
@@ -91,6 +92,22 @@ async fn the_view_follows_the_store_and_ends_with_ctrl_c() {
     let (code, seen) = terminal.end();
     assert_eq!(code, Some(0), "{seen:?}");
     is_restored(&seen);
+}
+
+#[tokio::test]
+async fn the_view_ends_with_each_signal_that_ends_a_program() {
+    for signal in ["TERM", "HUP"] {
+        let place = Place::sqlite().await;
+        let mut terminal = Terminal::watch(&place);
+        terminal.wait_for("no records");
+        let (_, pid) = terminal.seen.split_once("pid=").unwrap();
+        let (pid, _) = pid.split_once('.').unwrap();
+        let sent = Command::new("kill").args(["-s", signal, pid]).status();
+        assert!(sent.unwrap().success());
+        let (code, seen) = terminal.end();
+        assert_eq!(code, Some(0), "{signal}: {seen:?}");
+        is_restored(&seen);
+    }
 }
 
 #[tokio::test]
