@@ -163,6 +163,11 @@ async fn postgres() {
     let theirs = as_user(&place, Arc::new(other), url);
     Findings::of(&theirs, 4)
         .expect("rights", "problem", &["DELETE on", "EXECUTE on", "_begin"])
+        .expect(
+            "changes by hand",
+            "warning",
+            &["SELECT on", "INSERT on", "_audit"],
+        )
         .expect("indexes", "problem", &[&format!("{table}_purge")])
         .expect("trigger", "problem", &["disabled"])
         .expect("isolation", "warning", &["serializable"])
@@ -295,6 +300,11 @@ async fn mysql() {
     let missing = format!("INSERT on `{table}`, UPDATE on `{table}`, DELETE on `{table}`\"");
     Findings::of(&theirs, 4)
         .expect("rights", "problem", &[&missing])
+        .expect(
+            "changes by hand",
+            "warning",
+            &["SELECT on", "INSERT on", "_audit"],
+        )
         .expect("indexes", "problem", &["purge_queue"])
         .expect("engine", "ok", &["InnoDB"])
         .expect("autocommit", "ok", &[])

@@ -29,6 +29,8 @@ pub(super) mod text_row;
 mod transaction;
 mod transitions;
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(super) use audit::changes_by_hand;
 pub(super) use audit::{audit, audit_store, resolve_by_hand, retry_transaction, write_purge};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use batch::one_per_record;

@@ -4,7 +4,7 @@ use super::statements::DIALECT;
 use super::{MySqlStore, error, run};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::operator::Finding;
-use crate::store::sql::{Placeholders, Readable as _, Statement};
+use crate::store::sql::{self, Placeholders, Readable as _, Statement};
 
 /// Statements for the check of rights, each with its privilege. `{}` stands for the table. To explain a statement takes
 /// the privileges of running it, and changes nothing.
@@ -28,6 +28,7 @@ impl MySqlStore {
             Finding::or_failed("isolation", self.check_isolation().await),
             Finding::or_failed("writable", self.check_writable().await),
             Finding::or_failed("rights", self.check_rights().await),
+            Finding::or_failed("changes by hand", self.check_audit().await),
             Finding::or_failed("engine", self.check_engine().await),
             Finding::or_failed("indexes", self.check_indexes().await),
             Finding::or_failed("durability", self.check_durability().await),
@@ -102,21 +103,7 @@ impl MySqlStore {
         const CHECK: &str = "rights";
         let mut missing = Vec::new();
         for suffix in ["", "_steps", "_recovery", "_fencing_floor"] {
-            let table = self.statements.table.quoted(DIALECT.quote, suffix);
-            for (privilege, statement) in PRIVILEGES {
-                let column = match suffix {
-                    "_steps" | "_recovery" => "first_claimed_at = first_claimed_at",
-                    _ => "fencing_token = fencing_token",
-                };
-                let statement = statement.replace("fencing_token = fencing_token", column);
-                match self.try_run(&statement.replace("{}", &table)).await {
-                    Ok(()) => {}
-                    Err(error) if error.kind() == StoreErrorKind::Denied => {
-                        missing.push(format!("{privilege} on {table}"));
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
+            missing.extend(self.missing(suffix, &PRIVILEGES).await?);
         }
         if missing.is_empty() {
             return Ok(Finding::ok(CHECK, "the user may read and write each table"));
@@ -126,6 +113,37 @@ impl MySqlStore {
             format!("the user has not the right to {}", missing.join(", ")),
             "GRANT these privileges to the user of the service",
         ))
+    }
+
+    async fn check_audit(&self) -> Result<Finding, StoreError> {
+        let [select, insert, ..] = PRIVILEGES;
+        let missing = self.missing("_audit", &[select, insert]).await?;
+        Ok(sql::changes_by_hand(&missing))
+    }
+
+    /// Privileges that the user lacks on the table with this ending of its name.
+    async fn missing(
+        &self,
+        suffix: &str,
+        privileges: &[(&str, &str)],
+    ) -> Result<Vec<String>, StoreError> {
+        let table = self.statements.table.quoted(DIALECT.quote, suffix);
+        let column = match suffix {
+            "_steps" | "_recovery" => "first_claimed_at = first_claimed_at",
+            _ => "fencing_token = fencing_token",
+        };
+        let mut missing = Vec::new();
+        for (privilege, statement) in privileges {
+            let statement = statement.replace("fencing_token = fencing_token", column);
+            match self.try_run(&statement.replace("{}", &table)).await {
+                Ok(()) => {}
+                Err(error) if error.kind() == StoreErrorKind::Denied => {
+                    missing.push(format!("{privilege} on {table}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(missing)
     }
 
     /// Condition that selects the table of records in the tables of `information_schema`.

@@ -10,10 +10,13 @@ use super::statements::DIALECT;
 use super::{PostgresStore, error};
 use crate::error::StoreError;
 use crate::store::operator::Finding;
+use crate::store::sql;
 
 /// Privileges that the store needs on each of its tables.
 const PRIVILEGES: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
-/// Endings of the names of the tables.
+/// Privileges that a change by hand needs on the audit.
+const AUDIT_PRIVILEGES: [&str; 2] = ["SELECT", "INSERT"];
+/// Endings of the names of the tables that every call needs.
 const TABLES: [&str; 4] = ["", "_steps", "_recovery", "_fencing_floor"];
 
 impl PostgresStore {
@@ -38,6 +41,10 @@ impl PostgresStore {
         findings.push(Finding::or_failed(
             "rights",
             self.check_rights(&mut connection).await,
+        ));
+        findings.push(Finding::or_failed(
+            "changes by hand",
+            self.check_audit(&mut connection).await,
         ));
         findings.push(Finding::or_failed(
             "indexes",
@@ -96,15 +103,7 @@ impl PostgresStore {
         const CHECK: &str = "rights";
         let mut missing = Vec::new();
         for suffix in TABLES {
-            let table = self.statements.table.quoted(DIALECT.quote, suffix);
-            for privilege in PRIVILEGES {
-                let query = format!(
-                    "SELECT has_table_privilege(current_user, '{table}', '{privilege}')::text"
-                );
-                if text(connection, &query).await? != "true" {
-                    missing.push(format!("{privilege} on {table}"));
-                }
-            }
+            missing.extend(self.missing(connection, suffix, &PRIVILEGES).await?);
         }
         let function = self.statements.table.quoted(DIALECT.quote, "_begin");
         let query = format!(
@@ -125,6 +124,32 @@ impl PostgresStore {
             format!("the user has not the right to {}", missing.join(", ")),
             "GRANT these privileges to the user of the service",
         ))
+    }
+
+    async fn check_audit(&self, connection: &mut PgConnection) -> Result<Finding, StoreError> {
+        let missing = self
+            .missing(connection, "_audit", &AUDIT_PRIVILEGES)
+            .await?;
+        Ok(sql::changes_by_hand(&missing))
+    }
+
+    /// Privileges that the user lacks on the table with this ending of its name.
+    async fn missing(
+        &self,
+        connection: &mut PgConnection,
+        suffix: &str,
+        privileges: &[&str],
+    ) -> Result<Vec<String>, StoreError> {
+        let table = self.statements.table.quoted(DIALECT.quote, suffix);
+        let mut missing = Vec::new();
+        for privilege in privileges {
+            let query =
+                format!("SELECT has_table_privilege(current_user, '{table}', '{privilege}')::text");
+            if text(connection, &query).await? != "true" {
+                missing.push(format!("{privilege} on {table}"));
+            }
+        }
+        Ok(missing)
     }
 
     /// Asks the planner for the plans of a replay and a purge, with sequential scans ruled out: of a small table they

@@ -8,6 +8,8 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::random;
 use crate::record::{FencingToken, Observation, State, Timestamp, micros};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::store::operator::Finding;
 use crate::store::{
     AuditAction, AuditEntry, AuditFilter, AuditPage, AuditSubject, AuditedRecord, Cursor,
     ManualChange, PageRequest, Purged, Resolution, Resolved,
@@ -53,6 +55,23 @@ pub(in crate::store) async fn write_purge(
         .number(count(purged.abandoned))
         .number(count(purged.interrupted));
     backend.write(query).await.map(drop)
+}
+
+/// Finding about the rights on the audit. A service does without them, unless operators use its user.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(in crate::store) fn changes_by_hand(missing: &[String]) -> Finding {
+    const CHECK: &str = "changes by hand";
+    if missing.is_empty() {
+        return Finding::ok(CHECK, "the user may write and read the audit");
+    }
+    Finding::warning(
+        CHECK,
+        format!(
+            "the user has not the right to {}, so a change by hand fails. Calls need no right on the audit",
+            missing.join(", ")
+        ),
+        "GRANT these privileges to the user with whom operators connect",
+    )
 }
 
 /// Reads a page of the audit.
