@@ -223,5 +223,5 @@ fn print_json(selection: &Selection, report: &Report) {
         "not_tried": report.not_tried,
         "first_error": report.first_error,
     });
-    println!("{value:#}");
+    output::print_json(&value);
 }

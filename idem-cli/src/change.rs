@@ -72,7 +72,7 @@ async fn resolve(
     }
     let Some(record) = find(idem, &change.which.which()).await? else {
         match as_json {
-            true => println!("{:#}", json!({ "result": "absent" })),
+            true => output::print_json(&json!({ "result": "absent" })),
             false => print_absent(),
         }
         return Ok(End::Found);
@@ -103,7 +103,7 @@ async fn resolve(
     if as_json {
         let now = idem.records().get(&record.id).await?;
         let now = now.map(|it| output::json(&it, false));
-        println!("{:#}", json!({ "result": result, "record": now }));
+        output::print_json(&json!({ "result": result, "record": now }));
     } else if resolved == Resolved::Done {
         println!("done");
     } else {

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::End;
 use crate::arguments::Doctor;
-use crate::output::{one_line, shown};
+use crate::output::{one_line, print_json, shown};
 use crate::target::Connection;
 
 /// Number of times that the store's clock is read. The fastest answer counts.
@@ -32,7 +32,7 @@ pub(crate) async fn doctor(connection: &Connection, doctor: &Doctor) -> anyhow::
                 })
             })
             .collect();
-        println!("{:#}", json!({ "findings": findings }));
+        print_json(&json!({ "findings": findings }));
     } else {
         for finding in &findings {
             println!("{:<8} {}", finding.severity.as_str(), finding.check);

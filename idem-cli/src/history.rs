@@ -55,16 +55,13 @@ pub(crate) async fn attempts(idem: &Handle, attempts: &Attempts) -> anyhow::Resu
     let now = found.record.read_at;
     if attempts.form.json {
         let list: Vec<_> = found.list.iter().map(attempt_json).collect();
-        println!(
-            "{:#}",
-            json!({
-                "id": found.record.id.to_string(),
-                "attempts": list,
-                "dropped": found.dropped,
-                "replays": found.replays.iter().map(replay_json).collect::<Vec<_>>(),
-                "read_at": now.as_micros(),
-            })
-        );
+        output::print_json(&json!({
+            "id": found.record.id.to_string(),
+            "attempts": list,
+            "dropped": found.dropped,
+            "replays": found.replays.iter().map(replay_json).collect::<Vec<_>>(),
+            "read_at": now.as_micros(),
+        }));
         return Ok(End::Done);
     }
     let rows = found.list.iter().map(|attempt| {
@@ -154,7 +151,7 @@ pub(crate) fn print_entries<const COLUMNS: usize>(
     let next = next.map(Cursor::as_str);
     if form.json {
         let entries: Vec<_> = as_json.collect();
-        println!("{:#}", json!({ "entries": entries, "next": next }));
+        output::print_json(&json!({ "entries": entries, "next": next }));
     } else if is_empty {
         println!("no changes by hand");
     } else {

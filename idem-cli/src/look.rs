@@ -50,7 +50,7 @@ pub(crate) async fn show(idem: &Handle, show: &Show) -> anyhow::Result<End> {
     if show.form.json {
         let mut value = output::json(&record, show.payload);
         value["owner"] = owner.as_ref().map(OwnerLabel::as_str).into();
-        println!("{value:#}");
+        output::print_json(&value);
         return Ok(End::Done);
     }
     print_record(&record);
@@ -91,7 +91,7 @@ pub(crate) async fn explain(idem: &Handle, explain: &Explain) -> anyhow::Result<
             "next": explanation.next,
             "commands": commands.collect::<Vec<_>>(),
         });
-        println!("{value:#}");
+        output::print_json(&value);
         return Ok(End::Done);
     }
     println!("{}", explanation.happened);
@@ -187,7 +187,7 @@ fn print_page(page: &Page, as_json: bool) {
             .map(|it| output::json(it, false))
             .collect();
         let next = page.next.as_ref().map(Cursor::as_str);
-        println!("{:#}", json!({ "records": records, "next": next }));
+        output::print_json(&json!({ "records": records, "next": next }));
         return;
     }
     if page.records.is_empty() {

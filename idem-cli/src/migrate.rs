@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::End;
 use crate::arguments::Migrate;
+use crate::output;
 use crate::target::Connection;
 
 pub(crate) async fn migrate(connection: &Connection, migrate: &Migrate) -> anyhow::Result<End> {
@@ -19,7 +20,7 @@ pub(crate) async fn migrate(connection: &Connection, migrate: &Migrate) -> anyho
                 .map(|it| json!({ "version": it.version, "sql": it.sql }))
                 .collect();
             let value = json!({ "applied": plan.applied, "known": plan.known, "pending": pending });
-            println!("{value:#}");
+            output::print_json(&value);
         } else {
             println!("version of the tables  {}", plan.applied);
             println!("version of this build  {}", plan.known);

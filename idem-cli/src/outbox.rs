@@ -102,7 +102,7 @@ async fn list(outbox: &Outbox, limit: u32, payloads: bool, as_json: bool) -> any
             "oldest": idem_runtime::record::micros(backlog.oldest),
             "messages": messages,
         });
-        println!("{value:#}");
+        output::print_json(&value);
         return Ok(End::Done);
     }
     println!("waiting    {}", backlog.waiting);

@@ -73,6 +73,30 @@ fn table_of_width<const N: usize>(
     lines.join("\n")
 }
 
+/// Prints JSON that is safe on a terminal: characters that could change it or hide text are escaped, as JSON escapes them.
+pub(crate) fn print_json(value: &Value) {
+    println!("{}", safe_json(&format!("{value:#}")));
+}
+
+/// In a JSON text, these characters are in strings only.
+fn safe_json(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    let (mut utf8, mut utf16) = ([0; 4], [0; 2]);
+    for character in text.chars() {
+        let is_plain = character == '\n' || matches!(character, ' '..='~');
+        let plain = character.encode_utf8(&mut utf8);
+        if is_plain || shown(plain) == *plain {
+            safe.push(character);
+        } else {
+            for unit in character.encode_utf16(&mut utf16) {
+                // Writing to a string cannot fail.
+                let _ = write!(safe, "\\u{unit:04x}");
+            }
+        }
+    }
+    safe
+}
+
 /// A record as JSON. Times are microseconds since 1970 by the store's clock, as everywhere in idem.
 pub(crate) fn json(record: &Record, with_payload: bool) -> Value {
     let mut value = json!({
@@ -125,6 +149,20 @@ mod tests {
     #[test]
     fn a_message_is_on_one_line() {
         assert_eq!(one_line("a\nb\u{1b}"), "a b\\u{1b}");
+    }
+
+    #[test]
+    fn json_stays_equal_and_reaches_a_terminal_without_hidden_characters() {
+        let value =
+            json!({ "a\u{9b}b": "\u{1b}[2J\u{7f}\u{202e}\u{e0001}größe 数\n", "plain": [1, "x"] });
+        let text = safe_json(&format!("{value:#}"));
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
+        let lines = text.replace('\n', "");
+        assert_eq!(shown(&lines), lines);
+        assert!(
+            text.contains("\\u009b") && text.contains("\\udb40\\udc01"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::End;
 use crate::arguments::Purge;
 use crate::input::{is_confirmed, manual_change};
+use crate::output;
 use crate::target::Handle;
 
 /// Number of records that one batch examines, as many as the service's purger does. A claim waits only milliseconds
@@ -42,7 +43,7 @@ pub(crate) async fn purge(idem: &Handle, purge: &Purge) -> anyhow::Result<End> {
             "abandoned": all.abandoned,
             "interrupted": all.interrupted,
         });
-        println!("{value:#}");
+        output::print_json(&value);
         return Ok(End::Done);
     }
     println!("deleted      {}", all.removed);

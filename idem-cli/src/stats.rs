@@ -43,7 +43,7 @@ pub(crate) async fn stats(connection: &Connection, stats: &Stats) -> anyhow::Res
             "purge_lag": micros(purge_lag),
             "groups": groups,
         });
-        println!("{value:#}");
+        output::print_json(&value);
         return Ok(End::Done);
     }
     println!("{}", text(&counted));

@@ -32,10 +32,7 @@ pub(crate) async fn steps(connection: &Connection, steps: &Steps) -> anyhow::Res
                 value
             })
             .collect();
-        println!(
-            "{:#}",
-            json!({ "id": record.id.to_string(), "steps": saved })
-        );
+        output::print_json(&json!({ "id": record.id.to_string(), "steps": saved }));
         return Ok(End::Done);
     }
     if saved.is_empty() {

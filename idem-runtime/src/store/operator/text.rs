@@ -25,9 +25,10 @@ fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(
             character,
-            '\u{00AD}' | '\u{061C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}'
-                | '\u{2060}'..='\u{206F}' | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}'
-                | '\u{E0000}'..='\u{E007F}'
+            '\u{00AD}' | '\u{034F}' | '\u{061C}' | '\u{115F}'..='\u{1160}' | '\u{17B4}'..='\u{17B5}'
+                | '\u{180B}'..='\u{180F}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}'
+                | '\u{2060}'..='\u{206F}' | '\u{3164}' | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}' | '\u{FFA0}'
+                | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E0FFF}'
         )
 }
 
@@ -87,6 +88,11 @@ mod tests {
         assert_eq!(
             shown("evil\u{202e}txt\u{200b}"),
             "evil\\u{202e}txt\\u{200b}"
+        );
+        // Fillers look like blanks, and the last character selects a variant.
+        assert_eq!(
+            shown("\u{3164}\u{115f}\u{e0100}"),
+            "\\u{3164}\\u{115f}\\u{e0100}"
         );
         assert_eq!(shown("größe 数"), "größe 数");
         assert_eq!(payload(b"{\"a\":\"\x07\"}"), "{\"a\":\"\\u{7}\"}");
