@@ -108,21 +108,31 @@ pub(crate) enum Command {
     },
 }
 
-/// Name of a record: operation, key and scope, or its id.
+/// Parts of the name of a record: operation, key and scope, or its id.
 #[derive(Debug, Args)]
-pub(crate) struct Which {
+pub(crate) struct Name {
+    // The indexes are explicit, because `mut_arg` moves an argument to the end.
     /// Name of the operation, such as payments.charge
-    #[arg(required_unless_present = "id", requires = "key")]
+    #[arg(index = 1, requires = "key")]
     pub(crate) operation: Option<String>,
     /// The idempotency key
-    #[arg(required_unless_present = "id")]
+    #[arg(index = 2)]
     pub(crate) key: Option<String>,
     /// A part of the key's scope. Name each part, the outermost first
-    #[arg(long, value_name = "PART")]
+    #[arg(long, value_name = "PART", requires = "key")]
     pub(crate) scope: Vec<String>,
     /// Id of the record, instead of operation, key and scope
     #[arg(long, conflicts_with_all = ["operation", "key", "scope"])]
     pub(crate) id: Option<RecordId>,
+}
+
+/// One record.
+#[derive(Debug, Args)]
+#[command(mut_arg("operation", |it| it.required_unless_present("id")))]
+#[command(mut_arg("key", |it| it.required_unless_present("id")))]
+pub(crate) struct Which {
+    #[command(flatten)]
+    pub(crate) name: Name,
 }
 
 /// The form of the output.
@@ -231,37 +241,17 @@ pub(crate) struct ByHand {
 
 /// Record or records to change.
 #[derive(Debug, Args)]
+#[command(mut_arg("operation", |it| it.required_unless_present_any(["id", "condition"])))]
+#[command(mut_arg("key", |it| it.required_unless_present_any(["id", "condition"])))]
 pub(crate) struct Selected {
-    /// Name of the operation, such as payments.charge
-    #[arg(required_unless_present_any = ["id", "condition"], requires = "key")]
-    pub(crate) operation: Option<String>,
-    /// The idempotency key
-    #[arg(required_unless_present_any = ["id", "condition"])]
-    pub(crate) key: Option<String>,
-    /// A part of the key's scope. Name each part, the outermost first
-    #[arg(long, value_name = "PART")]
-    pub(crate) scope: Vec<String>,
-    /// Id of the record, instead of operation, key and scope
-    #[arg(long, conflicts_with_all = ["operation", "key", "scope"])]
-    pub(crate) id: Option<RecordId>,
+    #[command(flatten)]
+    pub(crate) name: Name,
     /// All records that meet a condition, such as 'state=interrupted operation=payments.charge age>2h'
     ///
     /// The terms are state, operation, scope, key and on_crash with = or !=; age and attempt with =, !=, <, <=, > or >=;
     /// and the words stuck and lapsed. A record must meet each of them. Quotation marks may enclose a value.
     #[arg(long = "where", id = "condition", value_name = "CONDITION", conflicts_with_all = ["operation", "key", "scope", "id"])]
     pub(crate) condition: Option<Condition>,
-}
-
-impl Selected {
-    /// Name of the one record, if there is no condition.
-    pub(crate) fn which(&self) -> Which {
-        Which {
-            operation: self.operation.clone(),
-            key: self.key.clone(),
-            scope: self.scope.clone(),
-            id: self.id,
-        }
-    }
 }
 
 #[derive(Debug, Args)]
@@ -284,18 +274,12 @@ pub(crate) struct Attempts {
 }
 
 #[derive(Debug, Args)]
+#[command(mut_arg("operation", |it| {
+    it.help("Only changes of this record. The record itself may be gone")
+}))]
 pub(crate) struct Audit {
-    /// Only changes of this record. The record itself may be gone
-    #[arg(requires = "key")]
-    pub(crate) operation: Option<String>,
-    /// The idempotency key
-    pub(crate) key: Option<String>,
-    /// A part of the key's scope. Name each part, the outermost first
-    #[arg(long, value_name = "PART", requires = "key")]
-    pub(crate) scope: Vec<String>,
-    /// Id of the record, instead of operation, key and scope
-    #[arg(long, conflicts_with_all = ["operation", "key", "scope"])]
-    pub(crate) id: Option<RecordId>,
+    #[command(flatten)]
+    pub(crate) name: Name,
     #[command(flatten)]
     pub(crate) entries: Entries,
 }

@@ -70,7 +70,7 @@ async fn resolve(
     if let Some(condition) = &change.which.condition {
         return bulk::resolve(idem, change, condition, command, meaning, &resolution).await;
     }
-    let Some(record) = find(idem, &change.which.which()).await? else {
+    let Some(record) = find(idem, &change.which.name).await? else {
         match as_json {
             true => output::print_json(&json!({ "result": "absent" })),
             false => print_absent(),

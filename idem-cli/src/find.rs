@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use idem_runtime::{Record, Scope};
 
-use crate::arguments::Which;
+use crate::arguments::Name;
 use crate::output::shown;
 use crate::target::Handle;
 
@@ -11,11 +11,11 @@ use crate::target::Handle;
 ///
 /// # Errors
 /// If key or scope are invalid, or if the store does not answer.
-pub(crate) async fn find(idem: &Handle, which: &Which) -> anyhow::Result<Option<Record>> {
-    let record = match (&which.id, &which.operation, &which.key) {
+pub(crate) async fn find(idem: &Handle, name: &Name) -> anyhow::Result<Option<Record>> {
+    let record = match (&name.id, &name.operation, &name.key) {
         (Some(id), ..) => idem.records().get(id).await?,
         (None, Some(operation), Some(key)) => {
-            let scope = scope_of(&which.scope)?;
+            let scope = scope_of(&name.scope)?;
             idem.records()
                 .find_scoped(operation, key.as_str(), &scope)
                 .await?

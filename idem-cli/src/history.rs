@@ -10,7 +10,7 @@ use idem_runtime::{Identity, Key, Operation, Record, RecordId, Timestamp};
 use serde_json::{Value, json};
 
 use crate::End;
-use crate::arguments::{Attempts, Audit, Form};
+use crate::arguments::{Attempts, Audit, Form, Name};
 use crate::find::{find, print_absent, scope_of};
 use crate::output::{self, shown, time_from};
 use crate::target::Handle;
@@ -44,7 +44,7 @@ pub(crate) async fn with_attempts(
 }
 
 pub(crate) async fn attempts(idem: &Handle, attempts: &Attempts) -> anyhow::Result<End> {
-    let found = match find(idem, &attempts.which).await? {
+    let found = match find(idem, &attempts.which.name).await? {
         Some(record) => idem.records().attempts(&record.id).await?,
         None => None,
     };
@@ -117,7 +117,7 @@ fn attempt_json(attempt: &Attempt) -> Value {
 pub(crate) async fn audit(idem: &Handle, audit: &Audit) -> anyhow::Result<End> {
     let entries = &audit.entries;
     let filter = AuditFilter {
-        id: id_of(audit)?,
+        id: id_of(&audit.name)?,
         actor: entries.actor.clone(),
         within: entries.since,
     };
@@ -203,13 +203,13 @@ fn entry_row(entry: &AuditEntry) -> [String; 9] {
 }
 
 /// Id of the record that the command line names. The record may be gone, so it is not searched.
-fn id_of(audit: &Audit) -> anyhow::Result<Option<RecordId>> {
-    let (Some(operation), Some(key)) = (&audit.operation, &audit.key) else {
-        return Ok(audit.id);
+fn id_of(name: &Name) -> anyhow::Result<Option<RecordId>> {
+    let (Some(operation), Some(key)) = (&name.operation, &name.key) else {
+        return Ok(name.id);
     };
     let key = Key::new(key.as_str())?;
     let identity = Identity {
-        scope: key.scope().join(&scope_of(&audit.scope)?),
+        scope: key.scope().join(&scope_of(&name.scope)?),
         operation: Operation::new(operation.clone())?,
         key,
     };

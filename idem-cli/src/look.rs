@@ -42,7 +42,7 @@ pub(crate) async fn stuck(idem: &Handle, stuck: &Stuck) -> anyhow::Result<End> {
 }
 
 pub(crate) async fn show(idem: &Handle, show: &Show) -> anyhow::Result<End> {
-    let Some(record) = find(idem, &show.which).await? else {
+    let Some(record) = find(idem, &show.which.name).await? else {
         print_absent();
         return Ok(End::Found);
     };
@@ -67,7 +67,7 @@ pub(crate) async fn show(idem: &Handle, show: &Show) -> anyhow::Result<End> {
 }
 
 pub(crate) async fn explain(idem: &Handle, explain: &Explain) -> anyhow::Result<End> {
-    let Some(record) = find(idem, &explain.which).await? else {
+    let Some(record) = find(idem, &explain.which.name).await? else {
         print_absent();
         return Ok(End::Found);
     };

@@ -9,7 +9,7 @@ use crate::output::{self, shown};
 use crate::target::Connection;
 
 pub(crate) async fn steps(connection: &Connection, steps: &Steps) -> anyhow::Result<End> {
-    let Some(record) = find(&connection.idem, &steps.which).await? else {
+    let Some(record) = find(&connection.idem, &steps.which.name).await? else {
         print_absent();
         return Ok(End::Found);
     };

@@ -517,9 +517,11 @@ on_each_store!(
 async fn wrong_arguments_are_refused_with_what_to_do() {
     let place = Place::sqlite().await;
     place.idem(&["show"]).expect_error(2, "required");
-    place
-        .idem(&["show", "letters.post"])
-        .expect_error(2, "required");
+    for command in ["show", "audit", "erase"] {
+        place
+            .idem(&[command, "letters.post"])
+            .expect_error(2, "<KEY>");
+    }
     place
         .idem(&on_letter(
             "complete",
