@@ -27,6 +27,7 @@ mod look;
 mod migrate;
 mod nights;
 mod outbox;
+mod serve;
 mod watch;
 
 use bulk::records_that_meet_a_condition_are_changed_together;
