@@ -410,6 +410,12 @@ pub(crate) struct Doctor {
 pub(crate) struct Migrate {
     #[command(flatten)]
     pub(crate) action: MigrateAction,
+    /// The tables of the outbox instead of the tables of the records
+    #[arg(long)]
+    pub(crate) outbox: bool,
+    /// Table of the outbox, if it is not `idem_outbox`
+    #[arg(long, value_name = "NAME", requires = "outbox")]
+    pub(crate) outbox_table: Option<String>,
     /// Print JSON
     #[arg(long, requires = "plan")]
     pub(crate) json: bool,

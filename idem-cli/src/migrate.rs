@@ -5,11 +5,19 @@ use serde_json::json;
 
 use crate::End;
 use crate::arguments::Migrate;
-use crate::output;
 use crate::target::Connection;
+use crate::{outbox, output};
 
 pub(crate) async fn migrate(connection: &Connection, migrate: &Migrate) -> anyhow::Result<End> {
-    let Some(plan) = connection.store.migration_plan().await? else {
+    let outbox = match migrate.outbox {
+        true => Some(outbox::open(connection, migrate.outbox_table.as_deref())?),
+        false => None,
+    };
+    let plan = match &outbox {
+        Some(outbox) => Some(outbox.migration_plan().await?),
+        None => connection.store.migration_plan().await?,
+    };
+    let Some(plan) = plan else {
         bail!("a Redis store has no tables, so there is nothing to migrate");
     };
     if migrate.action.plan {
@@ -40,7 +48,10 @@ pub(crate) async fn migrate(connection: &Connection, migrate: &Migrate) -> anyho
         }
         return Ok(End::Done);
     }
-    connection.store.apply_migrations().await?;
+    match &outbox {
+        Some(outbox) => outbox.migrate().await?,
+        None => connection.store.apply_migrations().await?,
+    }
     match plan.pending.len() {
         0 => println!("no migration was missing"),
         number => println!(

@@ -138,6 +138,7 @@ use serde::Serialize;
 
 use crate::error::{Error, StoreError};
 use crate::key::Key;
+use crate::store::operator::MigrationPlan;
 use crate::store::outbox::{Inserts, Messages, TableName};
 use crate::store::{ManualChange, PageRequest};
 
@@ -232,6 +233,18 @@ impl Outbox {
     /// Dropping the future leaves each migration either applied or not; call this again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         self.messages.migrate().await
+    }
+
+    /// Compares the tables with those that this build needs, for operators. Nothing is changed.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Schema`](crate::StoreErrorKind::Schema) if a later version of this crate created the tables, and
+    /// the errors of any read.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn migration_plan(&self) -> Result<MigrationPlan, StoreError> {
+        self.messages.migration_plan().await
     }
 
     /// Enqueues a message into the table of this outbox, like [`enqueue`]. The connection must be to the outbox's

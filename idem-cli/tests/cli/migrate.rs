@@ -126,6 +126,39 @@ async fn sqlite() {
     applied.is_too_new();
 }
 
+/// The tables of the outbox have versions of their own.
+async fn the_outbox_is_migrated_apart_from_the_records(place: Place) {
+    let options = ["--outbox", "--outbox-table"].map(str::to_owned).into();
+    let mut outbox = Empty { place, options };
+    outbox.options.push(unique());
+    let sql = outbox.sql();
+    assert!(sql.contains(&outbox.options[2]), "{sql}");
+    outbox.apply();
+    let table = ["outbox", "list", "--outbox-table", &outbox.options[2]];
+    outbox.place.idem(&table).expect(0, &["parked     0"]);
+    outbox
+        .place
+        .idem(&["migrate", "--plan", "--outbox-table", "letters"])
+        .expect_error(2, "--outbox");
+}
+
+#[tokio::test]
+async fn the_outbox_in_sqlite() {
+    the_outbox_is_migrated_apart_from_the_records(Place::sqlite().await).await;
+}
+
+#[tokio::test]
+#[ignore = "IDEM_TEST_POSTGRES_URL"]
+async fn the_outbox_in_postgres() {
+    the_outbox_is_migrated_apart_from_the_records(Place::postgres().await).await;
+}
+
+#[tokio::test]
+#[ignore = "IDEM_TEST_MYSQL_URL"]
+async fn the_outbox_in_mysql() {
+    the_outbox_is_migrated_apart_from_the_records(Place::mysql().await).await;
+}
+
 #[tokio::test]
 async fn a_missing_sqlite_file_is_created_only_on_request() {
     let place = Place::sqlite().await;
@@ -238,4 +271,7 @@ async fn a_redis_store_has_no_tables() {
     place
         .idem(&["migrate", "--plan"])
         .expect_error(1, "has no tables");
+    place
+        .idem(&["migrate", "--plan", "--outbox"])
+        .expect_error(1, "has no outbox");
 }

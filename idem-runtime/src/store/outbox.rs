@@ -13,6 +13,7 @@ use crate::key::Key;
 use crate::random;
 use crate::record::{ClaimId, Timestamp, micros};
 use crate::store::ManualChange;
+use crate::store::operator::MigrationPlan;
 use crate::store::sql::{Query, Readable, Statement, Table, span};
 
 mod dialect;
@@ -236,6 +237,10 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
     async fn migrate(&self) -> Result<(), StoreError> {
         let _turn = self.turn().await;
         DB::migrate(&self.pool, &self.table).await
+    }
+
+    async fn migration_plan(&self) -> Result<MigrationPlan, StoreError> {
+        DB::migration_plan(&self.pool, &self.table).await
     }
 
     fn polling(&self, topics: &[&str], skip_parked: bool) -> Polling {

@@ -155,7 +155,7 @@ fn text(table: &Table, migrations: &Migrations, index: usize) -> String {
 }
 
 /// Compares the applied versions with the known ones.
-pub(super) async fn plan(
+pub(in crate::store) async fn plan(
     pool: &MySqlPool,
     table: &Table,
     migrations: &'static Migrations,

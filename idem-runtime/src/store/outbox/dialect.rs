@@ -3,6 +3,7 @@
 use sqlx::Pool;
 
 use crate::error::StoreError;
+use crate::store::operator::MigrationPlan;
 use crate::store::outbox::DEFAULT_TABLE;
 use crate::store::sql::{
     Cancellation, Dialect, Migrations, OpenTransaction, Query, Readable, Table, Template,
@@ -17,6 +18,7 @@ pub(super) trait OutboxDialect: sqlx::Database<Row: Readable> + Cancellation {
     const RETURNS_ROWS: bool;
     /// True if only one writer at a time can write to the database.
     const ONE_WRITER: bool;
+    const MIGRATIONS: &'static Migrations;
 
     /// Template for statements on messages.
     fn template(table: &Table) -> Template {
@@ -52,6 +54,12 @@ pub(super) trait OutboxDialect: sqlx::Database<Row: Readable> + Cancellation {
         pool: &Pool<Self>,
         table: &Table,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Compares the tables with the current version.
+    fn migration_plan(
+        pool: &Pool<Self>,
+        table: &Table,
+    ) -> impl Future<Output = Result<MigrationPlan, StoreError>> + Send;
 }
 
 /// Runs a statement on the pool, and returns its rows or the number of rows that it matched. Statements of MySQL run to
@@ -89,6 +97,21 @@ macro_rules! outbox_dialect {
             const SQL: &'static str = include_str!($sql);
             const RETURNS_ROWS: bool = $returns_rows;
             const ONE_WRITER: bool = $one_writer;
+            const MIGRATIONS: &'static Migrations = &Migrations {
+                table: DEFAULT_TABLE,
+                versions: &[
+                    include_str!(concat!(
+                        "../../../migrations/",
+                        $name,
+                        "/outbox/0001_outbox.sql"
+                    )),
+                    include_str!(concat!(
+                        "../../../migrations/",
+                        $name,
+                        "/outbox/0002_audit.sql"
+                    )),
+                ],
+            };
 
             async fn rows(
                 pool: &Pool<Self>,
@@ -129,22 +152,14 @@ macro_rules! outbox_dialect {
             }
 
             async fn migrate(pool: &Pool<Self>, table: &Table) -> Result<(), StoreError> {
-                const MIGRATIONS: Migrations = Migrations {
-                    table: DEFAULT_TABLE,
-                    versions: &[
-                        include_str!(concat!(
-                            "../../../migrations/",
-                            $name,
-                            "/outbox/0001_outbox.sql"
-                        )),
-                        include_str!(concat!(
-                            "../../../migrations/",
-                            $name,
-                            "/outbox/0002_audit.sql"
-                        )),
-                    ],
-                };
-                crate::store::$module::migrate::run(pool, table, &MIGRATIONS).await
+                crate::store::$module::migrate::run(pool, table, Self::MIGRATIONS).await
+            }
+
+            async fn migration_plan(
+                pool: &Pool<Self>,
+                table: &Table,
+            ) -> Result<MigrationPlan, StoreError> {
+                crate::store::$module::migrate::plan(pool, table, Self::MIGRATIONS).await
             }
         }
     };

@@ -11,6 +11,7 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::record::{ClaimId, Timestamp};
 use crate::store::ManualChange;
+use crate::store::operator::MigrationPlan;
 
 /// Maximum number of messages that one transition claims, to keep its locks short.
 pub(crate) const BATCH: usize = 32;
@@ -138,6 +139,8 @@ pub(crate) struct BacklogCount {
 #[async_trait]
 pub(crate) trait Messages: Debug + Send + Sync {
     async fn migrate(&self) -> Result<(), StoreError>;
+
+    async fn migration_plan(&self) -> Result<MigrationPlan, StoreError>;
 
     /// Statements that poll for these topics. If parked messages are skipped, later ones of their ordering key overtake
     /// them.

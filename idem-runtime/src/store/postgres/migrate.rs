@@ -64,7 +64,7 @@ async fn migrate(pool: &PgPool, table: &Table, migrations: &Migrations) -> Resul
 }
 
 /// Compares the applied versions with the known ones.
-pub(super) async fn plan(
+pub(in crate::store) async fn plan(
     pool: &PgPool,
     table: &Table,
     migrations: &Migrations,

@@ -64,7 +64,7 @@ async fn applied(pool: &SqlitePool, table: &Table) -> Result<usize, StoreError> 
 }
 
 /// Compares the applied versions with the known ones.
-pub(super) async fn plan(
+pub(in crate::store) async fn plan(
     pool: &SqlitePool,
     table: &Table,
     migrations: &Migrations,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use idem_runtime::store::operator::MigrationPlan;
 use idem_store::StoreError;
 use idem_store::record::ClaimId;
 
@@ -49,6 +50,11 @@ impl SimStore {
 impl Messages for SimStore {
     async fn migrate(&self) -> Result<(), StoreError> {
         Ok(())
+    }
+
+    /// There are no tables.
+    async fn migration_plan(&self) -> Result<MigrationPlan, StoreError> {
+        Err(wrong_reply())
     }
 
     fn polling(&self, topics: &[&str], _: bool) -> Polling {
