@@ -361,6 +361,9 @@ impl Entries {
 
 #[derive(Debug, Args)]
 pub(crate) struct Stats {
+    /// Count every record, which reads the whole table. Without this, large numbers are estimated from a sample
+    #[arg(long)]
+    pub(crate) exact: bool,
     #[command(flatten)]
     pub(crate) form: Form,
 }

@@ -1,9 +1,10 @@
-//! Statistics of all records.
+//! Statistics of the records.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use idem_runtime::record::micros;
-use idem_runtime::store::operator::RecordStats;
+use idem_runtime::store::operator::{Count, Counting, Stats as Counted};
 use serde_json::json;
 
 use crate::End;
@@ -12,35 +13,41 @@ use crate::output::{self, duration, shown};
 use crate::target::Connection;
 
 pub(crate) async fn stats(connection: &Connection, stats: &Stats) -> anyhow::Result<End> {
-    let counted = connection.store.stats().await?;
+    let counting = match stats.exact {
+        true => Counting::Exactly,
+        false => Counting::default(),
+    };
+    let counted = connection.store.stats(counting).await?;
     if stats.form.json {
-        let Sums {
-            records,
-            stuck,
-            purge_due,
-            purge_lag,
-        } = Sums::of(&counted);
         let groups: Vec<_> = counted
+            .groups
             .iter()
             .map(|group| {
                 json!({
                     "operation": group.operation,
                     "state": group.state.as_str(),
-                    "count": group.count,
-                    "stuck": group.stuck,
+                    "count": group.count.number(),
+                    "stuck": group.stuck.number(),
                     "oldest": micros(group.oldest),
                     "shortest_retention": micros(group.shortest_retention),
                     "longest_retention": micros(group.longest_retention),
-                    "purge_due": group.purge_due,
-                    "purge_lag": micros(group.purge_lag),
                 })
             })
             .collect();
+        let (interrupted, lapsed) = (counted.interrupted, counted.lapsed);
         let value = json!({
-            "records": records,
-            "stuck": stuck,
-            "purge_due": purge_due,
-            "purge_lag": micros(purge_lag),
+            "records": counted.records().number(),
+            "stuck": counted.stuck().number(),
+            "interrupted": interrupted.number(),
+            "lapsed": lapsed.number(),
+            "purge_due": counted.purge_due.number(),
+            "purge_lag": micros(counted.purge_lag),
+            "sample": counted.sample,
+            "exact": {
+                "interrupted": interrupted.is_exact(),
+                "lapsed": lapsed.is_exact(),
+                "purge_due": counted.purge_due.is_exact(),
+            },
             "groups": groups,
         });
         output::print_json(&value);
@@ -51,17 +58,11 @@ pub(crate) async fn stats(connection: &Connection, stats: &Stats) -> anyhow::Res
 }
 
 /// Statistics as text: a table, and the sums.
-pub(crate) fn text(counted: &[RecordStats]) -> String {
-    if counted.is_empty() {
+pub(crate) fn text(stats: &Counted) -> String {
+    if stats.groups.is_empty() {
         return "no records".to_owned();
     }
-    let Sums {
-        records,
-        stuck,
-        purge_due,
-        purge_lag,
-    } = Sums::of(counted);
-    let rows = counted.iter().map(|group| {
+    let rows = stats.groups.iter().map(|group| {
         [
             shown(&group.operation),
             group.state.as_str().to_owned(),
@@ -69,7 +70,6 @@ pub(crate) fn text(counted: &[RecordStats]) -> String {
             group.stuck.to_string(),
             duration(group.oldest),
             range(group.shortest_retention, group.longest_retention),
-            group.purge_due.to_string(),
         ]
     });
     let header = [
@@ -79,40 +79,30 @@ pub(crate) fn text(counted: &[RecordStats]) -> String {
         "STUCK",
         "OLDEST",
         "RETENTION",
-        "PURGE DUE",
     ];
     let table = output::table(header, rows);
-    let purge = match purge_due {
-        0 => "nothing is due".to_owned(),
+    let purge = match stats.purge_due {
+        Count::Exactly(0) => "nothing is due".to_owned(),
         due => format!(
             "{due} records are due, the first for {}",
-            duration(purge_lag)
+            duration(stats.purge_lag)
         ),
     };
-    format!("{table}\n\nrecords    {records}\nstuck      {stuck}\npurge      {purge}")
-}
-
-/// Sums over all operations and states.
-struct Sums {
-    records: u64,
-    stuck: u64,
-    purge_due: u64,
-    purge_lag: Duration,
-}
-
-impl Sums {
-    fn of(counted: &[RecordStats]) -> Self {
-        Self {
-            records: counted.iter().map(|it| it.count).sum(),
-            stuck: counted.iter().map(|it| it.stuck).sum(),
-            purge_due: counted.iter().map(|it| it.purge_due).sum(),
-            purge_lag: counted
-                .iter()
-                .map(|it| it.purge_lag)
-                .max()
-                .unwrap_or_default(),
-        }
+    let mut text = format!(
+        "{table}\n\nrecords    {}\nstuck      {} interrupted, {} lapsed\npurge      {purge}",
+        stats.records(),
+        stats.interrupted,
+        stats.lapsed,
+    );
+    if let Some(sample) = stats.sample {
+        let sample = Count::Exactly(sample);
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "\nestimated from {sample} records, `idem stats --exact` reads all"
+        );
     }
+    text
 }
 
 fn range(shortest: Duration, longest: Duration) -> String {

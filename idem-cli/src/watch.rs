@@ -8,6 +8,7 @@ use crossterm::cursor::{Hide, MoveTo, Show};
 use crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use crossterm::{execute, queue};
 use idem_runtime::store::Filter;
+use idem_runtime::store::operator::Counting;
 use terminal_size::terminal_size_of;
 
 use crate::End;
@@ -66,7 +67,7 @@ async fn end_of_watching() -> anyhow::Result<()> {
 }
 
 async fn view(connection: &Connection, pause: Duration) -> anyhow::Result<String> {
-    let counted = connection.store.stats().await?;
+    let counted = connection.store.stats(Counting::default()).await?;
     let stuck = Filter {
         stuck: true,
         ..Filter::default()

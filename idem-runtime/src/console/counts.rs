@@ -1,4 +1,4 @@
-//! Counts of the whole store, which are expensive: one reading serves all browsers.
+//! Counts of the store, estimated from a sample if it is large. One reading serves all browsers.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::error::StoreError;
 use crate::mutex::lock;
 use crate::record::State;
-use crate::store::operator::{OperatorStore, RecordStats};
+use crate::store::operator::{Count, Counting, OperatorStore, Stats};
 
 /// Shortest time between the begins of two readings.
 const MIN_INTERVAL: Duration = Duration::from_secs(5);
@@ -26,7 +26,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_SAMPLES: usize = 360;
 
 /// Future of one reading.
-type Read = Pin<Box<dyn Future<Output = Result<Vec<RecordStats>, StoreError>> + Send>>;
+type Read = Pin<Box<dyn Future<Output = Result<Stats, StoreError>> + Send>>;
 
 /// Readings of the counts of a store. Read only while somebody looks.
 pub(super) struct Counts {
@@ -51,29 +51,30 @@ struct Readings {
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
     pub(super) at: Instant,
-    /// Counts by operation and state; the error's text if the reading failed.
-    pub(super) groups: Result<Vec<RecordStats>, String>,
+    /// The statistics; the error's text if the reading failed.
+    pub(super) stats: Result<Stats, String>,
 }
 
 /// Values of the plots at one time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample {
     pub(super) at: Instant,
-    pub(super) records: u64,
-    pub(super) running: u64,
-    pub(super) stuck: u64,
-    pub(super) purge_due: u64,
+    pub(super) records: Count,
+    pub(super) running: Count,
+    pub(super) stuck: Count,
+    pub(super) purge_due: Count,
 }
 
 impl Sample {
-    pub(super) fn of(at: Instant, groups: &[RecordStats]) -> Self {
-        let running = groups.iter().filter(|it| it.state == State::Running);
+    pub(super) fn of(at: Instant, stats: &Stats) -> Self {
+        let groups = stats.groups.iter();
+        let running = groups.filter(|it| it.state == State::Running);
         Self {
             at,
-            records: groups.iter().map(|it| it.count).sum(),
+            records: stats.records(),
             running: running.map(|it| it.count).sum(),
-            stuck: groups.iter().map(|it| it.stuck).sum(),
-            purge_due: groups.iter().map(|it| it.purge_due).sum(),
+            stuck: stats.stuck(),
+            purge_due: stats.purge_due,
         }
     }
 }
@@ -82,7 +83,7 @@ impl Counts {
     pub(super) fn new(store: Arc<dyn OperatorStore>) -> Self {
         Self::by(move || {
             let store = Arc::clone(&store);
-            Box::pin(async move { store.stats().await })
+            Box::pin(async move { store.stats(Counting::default()).await })
         })
     }
 
@@ -135,7 +136,7 @@ impl Drop for Reader {
         if std::thread::panicking() {
             state.latest = Some(Reading {
                 at: now,
-                groups: Err("counting panicked, the log of this process says where".to_owned()),
+                stats: Err("counting panicked, the log of this process says where".to_owned()),
             });
         }
         drop(state);
@@ -145,8 +146,8 @@ impl Drop for Reader {
 
 async fn read(stats: Read, reader: Reader) {
     let began = Instant::now();
-    let groups = match tokio::time::timeout(LIMIT, stats).await {
-        Ok(Ok(groups)) => Ok(groups),
+    let stats = match tokio::time::timeout(LIMIT, stats).await {
+        Ok(Ok(stats)) => Ok(stats),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!(
             "counting took longer than {} seconds, use `idem stats`",
@@ -156,16 +157,16 @@ async fn read(stats: Read, reader: Reader) {
     let now = Instant::now();
     let mut state = lock(&reader.0.state);
     state.next_at = Some(now + (now - began).saturating_mul(IDLE_FACTOR));
-    if let Ok(groups) = &groups {
+    if let Ok(stats) = &stats {
         let last = state.samples.back();
         if last.is_none_or(|last| now - last.at >= SAMPLE_INTERVAL) {
-            state.samples.push_back(Sample::of(now, groups));
+            state.samples.push_back(Sample::of(now, stats));
             if state.samples.len() > MAX_SAMPLES {
                 state.samples.pop_front();
             }
         }
     }
-    state.latest = Some(Reading { at: now, groups });
+    state.latest = Some(Reading { at: now, stats });
 }
 
 #[cfg(test)]
@@ -176,17 +177,24 @@ mod tests {
 
     use super::*;
     use crate::error::StoreErrorKind;
+    use crate::store::operator::RecordStats;
 
-    fn group(count: u64) -> RecordStats {
-        RecordStats {
+    fn counted(count: u64) -> Stats {
+        let group = RecordStats {
             operation: "letters.post".to_owned(),
             state: State::Completed,
-            count,
-            stuck: 0,
+            count: Count::Exactly(count),
+            stuck: Count::Exactly(0),
             oldest: Duration::ZERO,
             shortest_retention: Duration::ZERO,
             longest_retention: Duration::ZERO,
-            purge_due: 0,
+        };
+        Stats {
+            groups: vec![group],
+            sample: None,
+            interrupted: Count::Exactly(0),
+            lapsed: Count::Exactly(0),
+            purge_due: Count::Exactly(0),
             purge_lag: Duration::ZERO,
         }
     }
@@ -194,8 +202,8 @@ mod tests {
     /// Records that the page shows, or the text of the error.
     async fn shown(counts: &Counts) -> Result<u64, String> {
         let (reading, _) = counts.look().await;
-        let groups = reading.expect("a reading has ended").groups;
-        groups.map(|groups| groups.iter().map(|it| it.count).sum())
+        let stats = reading.expect("a reading has ended").stats;
+        stats.map(|stats| stats.records().number())
     }
 
     #[tokio::test(start_paused = true)]
@@ -213,7 +221,7 @@ mod tests {
                             tokio::time::sleep(LIMIT * 2).await;
                             unreachable!("the reading has a time limit")
                         }
-                        _ => Ok(vec![group(7)]),
+                        _ => Ok(counted(7)),
                     }
                 })
             }
@@ -248,7 +256,7 @@ mod tests {
                 begun.fetch_add(1, Ordering::Relaxed);
                 Box::pin(async {
                     tokio::time::sleep(Duration::from_secs(1)).await;
-                    Ok(vec![group(7)])
+                    Ok(counted(7))
                 })
             }
         });

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::access::Access;
 use super::counts::{Reading, Sample};
 use super::layout::Page;
+use crate::store::operator::Count;
 use crate::store::operator::text::{duration, shown};
 
 pub(super) async fn overview(access: Access) -> Response {
@@ -24,34 +25,43 @@ pub(super) async fn overview(access: Access) -> Response {
             html! { p.notice { "The records are being counted. Load the page again in a moment." } }
         }
         Some(Reading {
-            groups: Err(error), ..
+            stats: Err(error), ..
         }) => {
             html! { p.notice role="alert" { "The records could not be counted: " (shown(&error)) } }
         }
         Some(Reading {
             at,
-            groups: Ok(groups),
+            stats: Ok(stats),
         }) => html! {
-            (plots(&samples, Sample::of(at, &groups)))
+            (plots(&samples, Sample::of(at, &stats)))
             section {
                 h2 { "Records by operation and state" }
                 table.cards {
-                    caption { "Counted " (duration(at.elapsed())) " ago. Expired records count until they are purged." }
+                    caption {
+                        "Counted " (duration(at.elapsed())) " ago. Expired records count until they are purged."
+                        @if let Some(sample) = stats.sample {
+                            " The numbers are estimates from a sample of " (Count::Exactly(sample)) " records."
+                        }
+                    }
                     thead { tr {
                         th { "Operation" } th { "State" } th.number { "Records" } th.number { "Stuck" }
-                        th { "Oldest" } th.number { "Purge due" } th { "Due for" }
+                        th { "Oldest" }
                     } }
-                    tbody { @for group in &groups { tr {
+                    tbody { @for group in &stats.groups { tr {
                         td { (shown(&group.operation)) }
                         td.whole data-label="State" { (super::lists::chip(group.state, false)) }
                         td.number data-label="Records" { (group.count) }
                         td.number data-label="Stuck" { (group.stuck) }
                         td.whole data-label="Oldest" { (duration(group.oldest)) }
-                        td.number data-label="Purge due" { (group.purge_due) }
-                        td.whole data-label="Due for" { (duration(group.purge_lag)) }
                     } } }
                 }
-                @if groups.is_empty() { p { "There are no records." } }
+                @if stats.groups.is_empty() { p { "There are no records." } }
+                p {
+                    "Stuck: " (stats.interrupted) " interrupted, " (stats.lapsed) " lapsed. Due for the purge: "
+                    (stats.purge_due)
+                    @if stats.purge_due != Count::Exactly(0) { ", the first for " (duration(stats.purge_lag)) }
+                    "."
+                }
             }
         },
     };
@@ -59,7 +69,7 @@ pub(super) async fn overview(access: Access) -> Response {
 }
 
 /// Name of a plot, and its value in a sample.
-type Value = (&'static str, fn(&Sample) -> u64);
+type Value = (&'static str, fn(&Sample) -> Count);
 
 fn plots(samples: &[Sample], now: Sample) -> Markup {
     let value: [Value; 4] = [
@@ -82,7 +92,8 @@ fn plots(samples: &[Sample], now: Sample) -> Markup {
     }
 }
 
-fn plot(name: &str, samples: &[Sample], of: fn(&Sample) -> u64) -> Markup {
+fn plot(name: &str, samples: &[Sample], of: fn(&Sample) -> Count) -> Markup {
+    let of = |sample: &Sample| of(sample).number();
     let highest = samples.iter().map(of).max().unwrap_or(0).max(1);
     let first = samples.first().map_or_else(Instant::now, |it| it.at);
     let last = samples.last().map_or(first, |it| it.at);

@@ -17,7 +17,9 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::metrics::sink;
 use crate::record::{Observation, Outcome, Owner, Record, Timestamp};
-use crate::store::operator::{Finding, MigrationPlan, OperatorStore, RecordStats, StepOfRecord};
+use crate::store::operator::{
+    Counting, Finding, MigrationPlan, OperatorStore, Stats, StepOfRecord,
+};
 #[cfg(feature = "redis")]
 use crate::store::redis::RedisConnection;
 use crate::store::{
@@ -555,8 +557,8 @@ impl<S: OperatorStore> OperatorStore for Cached<S> {
         self.store.steps_of(id, with_payloads).await
     }
 
-    async fn stats(&self) -> Result<Vec<RecordStats>, StoreError> {
-        self.store.stats().await
+    async fn stats(&self, counting: Counting) -> Result<Stats, StoreError> {
+        self.store.stats(counting).await
     }
 
     async fn clock(&self) -> Result<Timestamp, StoreError> {

@@ -3,22 +3,27 @@
 //! The command `idem` is built on this module. No call of a service uses it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::{State, Timestamp};
+use crate::record::Timestamp;
 use crate::store::Store;
 
 #[cfg(feature = "console")]
 mod explain;
+mod stats;
 #[cfg(feature = "console")]
 pub mod text;
 
 #[cfg(feature = "console")]
 pub use self::explain::Explanation;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub(crate) use self::stats::key_space;
+pub use self::stats::{Count, Counting, RecordStats, Stats};
+#[cfg(feature = "redis")]
+pub(crate) use self::stats::{Groups, Scanned};
 
 /// [`Store`] that operators inspect. The SQL stores and the Redis store implement it.
 ///
@@ -37,12 +42,12 @@ pub trait OperatorStore: Store {
         with_payloads: bool,
     ) -> Result<Vec<StepOfRecord>, StoreError>;
 
-    /// Counts records by operation and state. Reads the whole table, or with Redis every record: a million records take
-    /// seconds.
+    /// Counts records by operation and state, exactly or from a sample. A sample costs the same in a store of any size.
+    /// An exact count reads the whole table, or with Redis every record: a million records take seconds.
     ///
     /// # Errors
     /// Those of any read.
-    async fn stats(&self) -> Result<Vec<RecordStats>, StoreError>;
+    async fn stats(&self, counting: Counting) -> Result<Stats, StoreError>;
 
     /// Reads the store's clock. With a Redis Cluster, that of one server.
     ///
@@ -86,8 +91,8 @@ impl<S: OperatorStore + ?Sized> OperatorStore for Arc<S> {
         (**self).steps_of(id, with_payloads).await
     }
 
-    async fn stats(&self) -> Result<Vec<RecordStats>, StoreError> {
-        (**self).stats().await
+    async fn stats(&self, counting: Counting) -> Result<Stats, StoreError> {
+        (**self).stats(counting).await
     }
 
     async fn clock(&self) -> Result<Timestamp, StoreError> {
@@ -241,31 +246,6 @@ pub struct StepOfRecord {
     pub payload: Option<Arc<[u8]>>,
 }
 
-/// Statistics of the records of one operation in one state. Records that have expired are included until they are
-/// purged.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RecordStats {
-    /// Name of the operation.
-    pub operation: String,
-    /// State of the records.
-    pub state: State,
-    /// Number of records.
-    pub count: u64,
-    /// Number of records that are stuck: lapsed or INTERRUPTED, see [`Record::is_unsettled`](crate::Record::is_unsettled).
-    pub stuck: u64,
-    /// Time since the oldest first claim.
-    pub oldest: Duration,
-    /// Shortest retention.
-    pub shortest_retention: Duration,
-    /// Longest retention.
-    pub longest_retention: Duration,
-    /// Number of records that a purge would examine now. Always zero with Redis, which removes expired records itself.
-    pub purge_due: u64,
-    /// Purge lag: time for which the oldest of these records has been due.
-    pub purge_lag: Duration,
-}
-
 /// Versions of the tables of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -287,31 +267,4 @@ pub struct PendingMigration {
     /// Statements to run in one session, with those that record the version. On PostgreSQL and SQLite they are one
     /// transaction, which fails if the version was applied meanwhile.
     pub sql: String,
-}
-
-/// Adds a record to the statistics of its operation and state.
-#[cfg(feature = "redis")]
-pub(crate) fn count_record(
-    stats: &mut std::collections::BTreeMap<(String, &'static str), RecordStats>,
-    record: &crate::Record,
-) {
-    let operation = record.identity.operation.as_str();
-    let age = record.read_at.since(record.first_claimed_at);
-    let entry = stats.entry((operation.to_owned(), record.state.as_str()));
-    let counted = entry.or_insert_with(|| RecordStats {
-        operation: operation.to_owned(),
-        state: record.state,
-        count: 0,
-        stuck: 0,
-        oldest: age,
-        shortest_retention: record.retention,
-        longest_retention: record.retention,
-        purge_due: 0,
-        purge_lag: Duration::ZERO,
-    });
-    counted.count += 1;
-    counted.stuck += u64::from(record.is_unsettled());
-    counted.oldest = counted.oldest.max(age);
-    counted.shortest_retention = counted.shortest_retention.min(record.retention);
-    counted.longest_retention = counted.longest_retention.max(record.retention);
 }

@@ -58,6 +58,7 @@ use scripts::ScriptCall;
 /// - always: `+ping +eval +evalsha +hget +hmget +hset +hdel +hkeys +hexists +del +exists +time +pexpireat +persist`
 /// - on a cluster: `+cluster|slots +asking`
 /// - to list and to purge: `+scan`
+/// - to count records, for operators: `+scan +dbsize`
 /// - to change records by hand: `+rpush`
 /// - to read the audit of changes by hand: `+scan +lrange`
 /// - for the warning about eviction: `+info`

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
+use idem_runtime::store::operator::Counting;
 use idem_runtime::store::{ClaimOutcome, ClaimRequest};
 use idem_runtime::{
     Identity, Key, OnCrash, Operation, OwnerLabel, RecordId, Scope, StoreError, StoreErrorKind,
@@ -118,8 +119,8 @@ impl Disk {
 /// Waits until all records may be purged, by the store's clock.
 async fn until_due(place: &Place) {
     loop {
-        let groups = place.store.stats().await.unwrap();
-        if groups.iter().all(|it| it.purge_due == it.count) {
+        let stats = place.store.stats(Counting::Exactly).await.unwrap();
+        if stats.purge_due == stats.records() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -34,6 +34,12 @@ right(
 -- History with a line for a replay at this moment.
 coalesce(history, '') || attempt || ' ' || {now} || ' ' || {now} || ' replayed ' || coalesce(?3, '') || '{newline}'
 
+-- part: count_interrupted
+-- Number of INTERRUPTED records up to the limit: only they have no time for the purge queue.
+(SELECT count(*) FROM (
+    SELECT purge_after FROM {records} WHERE purge_after IS NULL ORDER BY purge_after LIMIT ?1
+) AS interrupted)
+
 -- part: lock
 FOR UPDATE
 

@@ -1,7 +1,5 @@
 //! Reads for operators.
 
-use std::collections::BTreeMap;
-
 use async_trait::async_trait;
 use redis::cmd;
 
@@ -12,7 +10,7 @@ use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::Timestamp;
 use crate::store::operator::{
-    Finding, MigrationPlan, OperatorStore, RecordStats, StepOfRecord, count_record,
+    Counting, Finding, Groups, MigrationPlan, OperatorStore, Scanned, Stats, StepOfRecord,
 };
 
 #[async_trait]
@@ -39,16 +37,25 @@ impl OperatorStore for RedisStore {
         Ok(steps)
     }
 
-    /// Scans all keys of the database and reads every record, a few at a time. The ids of all records are in memory
+    /// Scans keys of the database, and reads each record among them, a few at a time. SCAN follows the hashes of the keys,
+    /// so the first keys of a scan are a sample of all. Exact counting scans all keys; the ids of all records are in memory
     /// meanwhile: 32 bytes a record.
-    async fn stats(&self) -> Result<Vec<RecordStats>, StoreError> {
-        let mut stats = BTreeMap::new();
-        for ids in self.ids().await?.chunks(MAX_CONCURRENT) {
-            for record in self.records(ids).await? {
-                count_record(&mut stats, &record);
-            }
+    async fn stats(&self, counting: Counting) -> Result<Stats, StoreError> {
+        let mut groups = Groups::default();
+        let Counting::Sample(size) = counting else {
+            self.add_records(&mut groups, &self.ids().await?, None)
+                .await?;
+            return Ok(groups.stats(None));
+        };
+        let primaries = self.connection.primaries(self.timeout).await?;
+        let size = (size as usize).div_ceil(primaries.len().max(1)).max(1);
+        let (mut read, mut is_sample) = (0, false);
+        for primary in primaries {
+            let (ids, scanned) = self.scan_some(&primary, size).await?;
+            is_sample |= scanned.is_some();
+            read += self.add_records(&mut groups, &ids, scanned).await?;
         }
-        Ok(stats.into_values().collect())
+        Ok(groups.stats(is_sample.then_some(read)))
     }
 
     async fn clock(&self) -> Result<Timestamp, StoreError> {
@@ -74,5 +81,24 @@ impl OperatorStore for RedisStore {
 
     async fn apply_migrations(&self) -> Result<(), StoreError> {
         Ok(())
+    }
+}
+
+impl RedisStore {
+    /// Reads these records, and adds them to the statistics. Returns their number.
+    async fn add_records(
+        &self,
+        groups: &mut Groups,
+        ids: &[RecordId],
+        of: Option<Scanned>,
+    ) -> Result<u64, StoreError> {
+        let mut added = 0;
+        for ids in ids.chunks(MAX_CONCURRENT) {
+            for record in self.records(ids).await? {
+                groups.add(&record, of);
+                added += 1;
+            }
+        }
+        Ok(added)
     }
 }

@@ -1,4 +1,4 @@
-//! Scan for the keys of records, by listing and purging.
+//! Scan for the keys of records, by listing, counting and purging.
 
 use redis::cmd;
 
@@ -9,11 +9,50 @@ use super::errors::unreadable;
 use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::Timestamp;
+use crate::store::operator::Scanned;
 
 /// Number of keys that a server checks for one answer. It serves no other client during that time.
 const BATCH: u32 = 500;
 
 impl RedisStore {
+    /// Scans keys of a server until it has found this many records, or has examined ten times as many keys. Returns the ids
+    /// of the records, and the numbers of keys; `None` instead of the numbers if these are all keys.
+    pub(super) async fn scan_some(
+        &self,
+        primary: &Primary,
+        size: usize,
+    ) -> Result<(Vec<RecordId>, Option<Scanned>), StoreError> {
+        let most = size.saturating_mul(10) as u64;
+        let (mut ids, mut examined) = (Vec::new(), 0);
+        let mut cursor = b"0".to_vec();
+        loop {
+            // Without a pattern: keys that do not match would not be counted.
+            let mut scan = cmd("SCAN");
+            scan.arg(&cursor).arg("COUNT").arg(most.min(BATCH.into()));
+            let commands = [cmd("DBSIZE"), scan];
+            let [all, found] = self.connection.ask(primary, commands, self.timeout).await?;
+            let all = redis::from_redis_value(all).map_err(|_| unreadable())?;
+            let (next, keys): (Vec<u8>, Vec<Vec<u8>>) =
+                redis::from_redis_value(found).map_err(|_| unreadable())?;
+            cursor = next;
+            let mut keys = keys.iter();
+            while ids.len() < size
+                && examined < most
+                && let Some(key) = keys.next()
+            {
+                examined += 1;
+                ids.extend(self.id_of_key(key));
+            }
+            let is_whole = cursor == b"0" && keys.len() == 0;
+            if is_whole || ids.len() >= size || examined >= most {
+                // SCAN returns a key more than once if the server's table grows or shrinks during the scan.
+                ids.sort_unstable();
+                ids.dedup();
+                return Ok((ids, (!is_whole).then_some(Scanned { all, examined })));
+            }
+        }
+    }
+
     /// Scans one batch of the keys of a server.
     pub(super) async fn scan(
         &self,

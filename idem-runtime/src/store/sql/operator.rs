@@ -10,7 +10,8 @@ use crate::key::RecordId;
 use crate::record::{State, Timestamp};
 use crate::store::Store;
 use crate::store::operator::{
-    Finding, MigrationPlan, OperatorStore, PendingMigration, RecordStats, StepOfRecord,
+    Count, Counting, Finding, MigrationPlan, OperatorStore, PendingMigration, RecordStats, Stats,
+    StepOfRecord, key_space,
 };
 
 declare_statements! {
@@ -20,6 +21,8 @@ declare_statements! {
         steps_of,
         clock,
         stats,
+        stats_between,
+        purge_queue,
     }
 }
 
@@ -30,7 +33,9 @@ impl OperatorStatements {
         table: &Table,
         payload_size: &'static str,
     ) -> Self {
-        let template = dialect.template_of_records(table);
+        let template = dialect
+            .template_of_records(table)
+            .with_parts(Self::FILE);
         Self::from_template(&template.with("payload_size", payload_size))
     }
 }
@@ -62,10 +67,27 @@ impl<S: SqlOperator> OperatorStore for S {
         rows.iter().map(step).collect()
     }
 
-    async fn stats(&self) -> Result<Vec<RecordStats>, StoreError> {
+    async fn stats(&self, counting: Counting) -> Result<Stats, StoreError> {
         let statements = self.operator_statements();
-        let rows = self.read(statements.stats.query()).await?;
-        rows.iter().map(stats).collect()
+        let sample = match counting {
+            Counting::Exactly => None,
+            Counting::Sample(size) => sample(self, size.max(1)).await?,
+        };
+        let query = match &sample {
+            None => statements.stats.query(),
+            Some(Sample { after, before, .. }) => statements
+                .stats_between
+                .query()
+                .bytes(&after[..])
+                .bytes(&before[..]),
+        };
+        let scale = sample.as_ref().map(Sample::scale);
+        let rows = self.read(query).await?;
+        let groups = rows.iter().map(|row| group(row, scale));
+        let groups = groups.collect::<Result<Vec<_>, _>>()?;
+        let mut stats = Stats::of_groups(groups, sample.map(|it| it.size));
+        add_purge_queue(self, &mut stats).await?;
+        Ok(stats)
     }
 
     async fn clock(&self) -> Result<Timestamp, StoreError> {
@@ -124,7 +146,77 @@ fn step<R: Readable>(row: &R) -> Result<StepOfRecord, StoreError> {
     })
 }
 
-fn stats<R: Readable>(row: &R) -> Result<RecordStats, StoreError> {
+/// Records between two ids.
+struct Sample {
+    after: Vec<u8>,
+    before: Vec<u8>,
+    /// Number of records when the ids were read.
+    size: u64,
+}
+
+impl Sample {
+    fn scale(&self) -> f64 {
+        key_space::scale(&self.after, &self.before)
+    }
+}
+
+/// Finds a sample from a random place, or from the begin if the place is too near to the end. `None` if there are not
+/// more records.
+async fn sample<B: Backend>(backend: &B, size: u32) -> Result<Option<Sample>, StoreError> {
+    for after in [key_space::random(), key_space::BEGIN] {
+        if let Some(before) = id_after(backend, &after, size).await? {
+            return Ok(Some(Sample {
+                after: after.into(),
+                before,
+                size: size.into(),
+            }));
+        }
+    }
+    Ok(None)
+}
+
+/// Id of the record that follows after this many others. `None` if there are not more records.
+pub(super) async fn id_after<B: Backend>(
+    backend: &B,
+    id: &[u8],
+    others: u32,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    let query = backend.statements().id_after.query().bytes(id);
+    let rows = backend.read(query.number(i64::from(others))).await?;
+    let id = rows.first().map(|row| row.bytes(0).map_err(unreadable));
+    Ok(id.transpose()?.map(<[u8]>::to_vec))
+}
+
+/// Largest number of records of an index that are counted beside a sample.
+const MAX_COUNTED: u32 = 10_000;
+
+/// Adds what the index of the purge queue tells.
+async fn add_purge_queue<S: SqlOperator>(store: &S, stats: &mut Stats) -> Result<(), StoreError> {
+    let limit = match stats.sample {
+        // The sums of the groups are exact, and those of the index are to be as well.
+        None => i64::MAX - 1,
+        Some(_) => i64::from(MAX_COUNTED),
+    };
+    let statements = store.operator_statements();
+    let rows = store
+        .read(statements.purge_queue.query().number(limit + 1))
+        .await?;
+    let row = rows.first().ok_or_else(|| corrupt("purge_after"))?;
+    let number = |column| {
+        let number = row.number_or_null(column).map_err(unreadable)?;
+        Ok::<_, StoreError>(number.map(|it| it.max(0).cast_unsigned()))
+    };
+    let limit = limit.cast_unsigned();
+    stats.purge_due = Count::up_to(limit, number(0)?.unwrap_or(0));
+    stats.purge_lag = Duration::from_micros(number(1)?.unwrap_or(0));
+    if let (Some(_), Some(interrupted)) = (stats.sample, number(2)?) {
+        stats.interrupted = Count::up_to(limit, interrupted);
+    }
+    Ok(())
+}
+
+/// Reads a row of the part `groups`. A sample has a scale.
+fn group<R: Readable>(row: &R, scale: Option<f64>) -> Result<RecordStats, StoreError> {
     let number = |column| {
         let number = row.number(column).map_err(unreadable)?;
         Ok::<_, StoreError>(number.max(0).cast_unsigned())
@@ -134,13 +226,11 @@ fn stats<R: Readable>(row: &R) -> Result<RecordStats, StoreError> {
     Ok(RecordStats {
         operation: row.text(0).map_err(unreadable)?.to_owned(),
         state: State::from_stored(state).ok_or_else(|| corrupt("state"))?,
-        count: number(2)?,
-        stuck: number(3)?,
+        count: key_space::scaled(number(2)?, scale),
+        stuck: key_space::scaled(number(3)?, scale),
         oldest: span(4)?,
         shortest_retention: span(5)?,
         longest_retention: span(6)?,
-        purge_due: number(7)?,
-        purge_lag: span(8)?,
     })
 }
 

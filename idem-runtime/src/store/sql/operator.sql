@@ -10,11 +10,25 @@ WHERE r.id = ?1 ORDER BY s.name
 -- Nothing is read, so nothing can change meanwhile.
 SELECT {now}
 
+-- part: groups
+-- Columns that `group` reads.
+operation, state, count(*), count(CASE WHEN {unsettled} THEN 1 END), max({now} - first_claimed_at), min(retention),
+    max(retention)
+
 -- name: stats
 -- Records change meanwhile. One statement, so that each record is counted in one state.
-SELECT operation, state, count(*),
-    count(CASE WHEN {unsettled} THEN 1 END),
-    max({now} - first_claimed_at), min(retention), max(retention),
-    count(CASE WHEN purge_after <= {now} THEN 1 END),
-    coalesce(max(CASE WHEN purge_after <= {now} THEN {now} - purge_after END), 0)
-FROM {records} GROUP BY operation, state ORDER BY operation, state
+SELECT {groups} FROM {records} GROUP BY operation, state ORDER BY operation, state
+
+-- name: stats_between
+-- As above, for a sample: the records between two ids.
+SELECT {groups} FROM {records} WHERE id > ?1 AND id < ?2 GROUP BY operation, state ORDER BY operation, state
+
+-- name: purge_queue
+-- Records become due meanwhile. One statement, so that number and lag are those of one moment. Each part reads the index
+-- in its order, and stops at a limit.
+SELECT
+    (SELECT count(*) FROM (
+        SELECT purge_after FROM {records} WHERE purge_after <= {now} ORDER BY purge_after LIMIT ?1
+    ) AS due),
+    (SELECT {now} - purge_after FROM {records} WHERE purge_after <= {now} ORDER BY purge_after LIMIT 1),
+    {count_interrupted}

@@ -115,6 +115,8 @@ declare_statements! {
         write_purge,
         audit,
         list,
+        /// Id of the record that follows after this many others, in the order of ids.
+        id_after,
         #[cfg_attr(
             not(any(feature = "sqlite", feature = "postgres")),
             expect(dead_code, reason = "MySQL reads what is due at once")

@@ -180,6 +180,11 @@ WHERE id > ?1
     AND NOT ({expired})
 ORDER BY id LIMIT ?7
 
+-- name: id_after
+-- Bounds a read of many rows. Records come and go meanwhile, so the read that follows takes the ids as its bounds, and
+-- not a number of rows.
+SELECT id FROM {records} WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?2
+
 -- name: due
 -- Mostly nothing is due. This read shows that without blocking any writer.
 SELECT state FROM {records} WHERE purge_after <= {now} LIMIT 1

@@ -33,6 +33,10 @@ substr(
 -- History with a line for a replay at this moment.
 coalesce(history, '') || attempt || ' ' || {now} || ' ' || {now} || ' replayed ' || coalesce(?3, '') || '{newline}'
 
+-- part: count_interrupted
+-- The index of the purge queue does not have INTERRUPTED records.
+NULL
+
 -- part: lock
 -- SQLite has one writer at a time, so no row lock is needed.
 
