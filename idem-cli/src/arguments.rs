@@ -419,6 +419,9 @@ pub(crate) struct Migrate {
     /// Table of the outbox, if it is not `idem_outbox`
     #[arg(long, value_name = "NAME", requires = "outbox")]
     pub(crate) outbox_table: Option<String>,
+    /// Instead of the migrations, the optional index with which stuck records are found at once. Each call pays for it
+    #[arg(long, conflicts_with = "outbox")]
+    pub(crate) index_stuck: bool,
     /// Print JSON
     #[arg(long, requires = "plan")]
     pub(crate) json: bool,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use idem_runtime::store::{AuditStore, Cursor, ManualChange, Resolution, Resolved};
-use idem_runtime::{Observation, Record};
+use idem_runtime::Observation;
+use idem_runtime::store::{AuditStore, Cursor, ManualChange, RecordSummary, Resolution, Resolved};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -29,7 +29,7 @@ const GIVE_UP_AFTER: u32 = 3;
 struct Selection {
     observations: Vec<Observation>,
     /// The first of the records.
-    shown: Vec<Record>,
+    shown: Vec<RecordSummary>,
     /// Number of records that meet the condition, but that the command does not apply to.
     not_applicable: u64,
     /// True if the limit was reached, so that there may be more.
@@ -91,8 +91,7 @@ pub(crate) async fn resolve(
     })
 }
 
-/// Finds the records that meet the condition and that the command applies to. Keeps what identifies them, and not their
-/// results.
+/// Finds the records that meet the condition and that the command applies to. Keeps what identifies them.
 async fn select(
     idem: &Handle,
     change: &Change,
@@ -104,11 +103,12 @@ async fn select(
     let mut after: Option<Cursor> = None;
     loop {
         let found = page(idem, &filter, after, PAGE).await?;
-        for record in found.records {
-            if !condition.matches(&record) {
+        for summary in found.summaries {
+            let record = &summary.record;
+            if !condition.matches(record) {
                 continue;
             }
-            if !Explanation::of(&record).allows(command) {
+            if !Explanation::of(record).allows(command) {
                 selection.not_applicable += 1;
                 continue;
             }
@@ -118,8 +118,7 @@ async fn select(
             }
             selection.observations.push(record.observation());
             if selection.shown.len() < SHOWN {
-                let payload = None;
-                selection.shown.push(Record { payload, ..record });
+                selection.shown.push(summary);
             }
         }
         after = found.next;

@@ -1,7 +1,10 @@
 //! Commands that only read.
 
+use std::pin::pin;
+use std::time::Duration;
+
 use idem_runtime::record::OwnerLabel;
-use idem_runtime::store::{Attempts, Cursor, Filter, Page, PageRequest};
+use idem_runtime::store::{Attempts, Cursor, Filter, PageRequest, SummaryPage};
 use idem_runtime::{Record, State};
 use serde_json::json;
 
@@ -11,8 +14,11 @@ use crate::find::{find, print_absent};
 use crate::history;
 use crate::output::{self, shown, time_from};
 use crate::request::{self, Comparison};
-use crate::target::Handle;
+use crate::target::{Connection, Handle};
 use idem_runtime::store::operator::Explanation;
+
+/// Time after which a command says why it is slow.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) async fn list(idem: &Handle, list: &List) -> anyhow::Result<End> {
     let filter = Filter {
@@ -27,18 +33,40 @@ pub(crate) async fn list(idem: &Handle, list: &List) -> anyhow::Result<End> {
     Ok(End::Done)
 }
 
-pub(crate) async fn stuck(idem: &Handle, stuck: &Stuck) -> anyhow::Result<End> {
+pub(crate) async fn stuck(connection: &Connection, stuck: &Stuck) -> anyhow::Result<End> {
+    let idem = &connection.idem;
     let filter = Filter {
         stuck: true,
         operation: stuck.operation.clone(),
         ..Filter::default()
     };
-    let page = page(idem, &filter, None, stuck.limit).await?;
+    let page = slow_without_index(connection, page(idem, &filter, None, stuck.limit)).await?;
     print_page(&page, stuck.form.json);
-    Ok(match page.records.is_empty() {
+    Ok(match page.summaries.is_empty() {
         true => End::Done,
         false => End::Found,
     })
+}
+
+/// Says after a while why looking for stuck records takes so long.
+async fn slow_without_index<T>(
+    connection: &Connection,
+    look: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    let mut look = pin!(look);
+    tokio::select! {
+        found = &mut look => return found,
+        () = tokio::time::sleep(PATIENCE) => {}
+    }
+    let index = connection.store.stuck_index().await?;
+    match index {
+        Some(index) if !index.exists => eprintln!(
+            "reading the whole table, 10,000 records at a time: `idem migrate --index-stuck` creates an index for this"
+        ),
+        Some(_) => {}
+        None => eprintln!("scanning all keys of the database, and reading the records among them"),
+    }
+    look.await
 }
 
 pub(crate) async fn show(idem: &Handle, show: &Show) -> anyhow::Result<End> {
@@ -159,41 +187,37 @@ pub(crate) async fn page(
     filter: &Filter,
     mut after: Option<Cursor>,
     limit: u32,
-) -> anyhow::Result<Page> {
-    let mut records = Vec::new();
+) -> anyhow::Result<SummaryPage> {
+    let mut summaries = Vec::new();
     loop {
-        let missing = limit - u32::try_from(records.len())?;
+        let missing = limit - u32::try_from(summaries.len())?;
         let request = PageRequest {
             limit: missing,
             after,
         };
-        let page = idem.records().list(filter, &request).await?;
-        records.extend(page.records);
+        let page = idem.records().summaries(filter, &request).await?;
+        summaries.extend(page.summaries);
         after = page.next;
-        if after.is_none() || records.len() >= limit as usize {
-            return Ok(Page {
-                records,
+        if after.is_none() || summaries.len() >= limit as usize {
+            return Ok(SummaryPage {
+                summaries,
                 next: after,
             });
         }
     }
 }
 
-fn print_page(page: &Page, as_json: bool) {
+fn print_page(page: &SummaryPage, as_json: bool) {
     if as_json {
-        let records: Vec<_> = page
-            .records
-            .iter()
-            .map(|it| output::json(it, false))
-            .collect();
+        let records: Vec<_> = page.summaries.iter().map(output::json_of_summary).collect();
         let next = page.next.as_ref().map(Cursor::as_str);
         output::print_json(&json!({ "records": records, "next": next }));
         return;
     }
-    if page.records.is_empty() {
+    if page.summaries.is_empty() {
         println!("no records");
     } else {
-        println!("{}", output::table_of_records(&page.records));
+        println!("{}", output::table_of_records(&page.summaries));
     }
     if let Some(next) = &page.next {
         println!("\nthere are more: --after {}", shown(next.as_str()));

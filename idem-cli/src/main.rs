@@ -83,7 +83,7 @@ async fn run(Arguments { target, command }: Arguments) -> anyhow::Result<End> {
     let idem = &connection.idem;
     match command {
         Command::List(list) => look::list(idem, &list).await,
-        Command::Stuck(stuck) => look::stuck(idem, &stuck).await,
+        Command::Stuck(stuck) => look::stuck(&connection, &stuck).await,
         Command::Show(show) => look::show(idem, &show).await,
         Command::Explain(explain) => look::explain(idem, &explain).await,
         Command::Complete(complete) => change::complete(idem, &complete).await,

@@ -8,7 +8,12 @@ use crate::arguments::Migrate;
 use crate::target::Connection;
 use crate::{outbox, output};
 
+const NO_TABLES: &str = "a Redis store has no tables, so there is nothing to migrate";
+
 pub(crate) async fn migrate(connection: &Connection, migrate: &Migrate) -> anyhow::Result<End> {
+    if migrate.index_stuck {
+        return index_stuck(connection, migrate).await;
+    }
     let outbox = match migrate.outbox {
         true => Some(outbox::open(connection, migrate.outbox_table.as_deref())?),
         false => None,
@@ -18,7 +23,7 @@ pub(crate) async fn migrate(connection: &Connection, migrate: &Migrate) -> anyho
         None => connection.store.migration_plan().await?,
     };
     let Some(plan) = plan else {
-        bail!("a Redis store has no tables, so there is nothing to migrate");
+        bail!(NO_TABLES);
     };
     if migrate.action.plan {
         if migrate.json {
@@ -58,6 +63,37 @@ pub(crate) async fn migrate(connection: &Connection, migrate: &Migrate) -> anyho
             "applied {number} migrations: the tables have version {}",
             plan.known
         ),
+    }
+    Ok(End::Done)
+}
+
+/// The optional index of stuck records.
+async fn index_stuck(connection: &Connection, migrate: &Migrate) -> anyhow::Result<End> {
+    let Some(index) = connection.store.stuck_index().await? else {
+        bail!(NO_TABLES);
+    };
+    if migrate.action.plan {
+        match migrate.json {
+            true => println!("{:#}", json!({ "exists": index.exists, "sql": index.sql })),
+            false if index.exists => println!("the index of stuck records exists"),
+            false => println!("the index of stuck records does not exist"),
+        }
+        return Ok(match index.exists {
+            true => End::Done,
+            false => End::Found,
+        });
+    }
+    if migrate.action.sql {
+        match index.exists {
+            true => println!("-- The index exists."),
+            false => println!("{};", index.sql),
+        }
+        return Ok(End::Done);
+    }
+    connection.store.create_stuck_index().await?;
+    match index.exists {
+        true => println!("the index of stuck records existed"),
+        false => println!("created the index of stuck records"),
     }
     Ok(End::Done)
 }

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::io;
 
+use idem_runtime::record::OwnerLabel;
+use idem_runtime::store::RecordSummary;
 pub(crate) use idem_runtime::store::operator::text::{
     duration, payload, shown, state, time, time_from,
 };
@@ -19,8 +21,10 @@ pub(crate) fn one_line(text: &str) -> String {
 }
 
 /// A table of records that fits the terminal.
-pub(crate) fn table_of_records(records: &[Record]) -> String {
-    let rows = records.iter().map(|record| {
+pub(crate) fn table_of_records(records: &[RecordSummary]) -> String {
+    let rows = records.iter().map(|summary| {
+        let record = &summary.record;
+        let owner = summary.owner.as_ref().map_or("", OwnerLabel::as_str);
         [
             shown(record.identity.operation.as_str()),
             shown(record.identity.key.as_str()),
@@ -29,6 +33,7 @@ pub(crate) fn table_of_records(records: &[Record]) -> String {
             record.attempt.to_string(),
             duration(record.read_at.since(record.first_claimed_at)),
             record.on_crash.as_str().to_owned(),
+            shown(owner),
         ]
     });
     let header = [
@@ -39,6 +44,7 @@ pub(crate) fn table_of_records(records: &[Record]) -> String {
         "ATTEMPT",
         "AGE",
         "ON CRASH",
+        "OWNER",
     ];
     table(header, rows)
 }
@@ -123,6 +129,16 @@ pub(crate) fn json(record: &Record, with_payload: bool) -> Value {
         // As text, because a JSON value would lose digits of large numbers.
         value["payload"] = plain_payload(&payload.bytes).into();
     }
+    value
+}
+
+/// A record of a listing as JSON.
+pub(crate) fn json_of_summary(summary: &RecordSummary) -> Value {
+    let mut value = json(&summary.record, false);
+    let payload = summary.payload.as_ref();
+    value["payload_codec"] = payload.map(|it| &*it.codec).into();
+    value["payload_bytes"] = payload.map(|it| it.size).into();
+    value["owner"] = summary.owner.as_ref().map(OwnerLabel::as_str).into();
     value
 }
 

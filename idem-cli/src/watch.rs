@@ -78,9 +78,9 @@ async fn view(connection: &Connection, pause: Duration) -> anyhow::Result<String
         output::duration(pause),
         stats::text(&counted)
     );
-    if !stuck.records.is_empty() {
+    if !stuck.summaries.is_empty() {
         view.push_str("\nstuck:\n");
-        view.push_str(&output::table_of_records(&stuck.records));
+        view.push_str(&output::table_of_records(&stuck.summaries));
         if stuck.next.is_some() {
             view.push_str("\nthere are more: `idem stuck` lists them");
         }

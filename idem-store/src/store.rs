@@ -25,6 +25,7 @@ mod recovery;
 #[doc(hidden)]
 pub mod status;
 mod steps;
+mod summary;
 mod transaction;
 pub mod transitions;
 
@@ -35,6 +36,7 @@ pub use self::audit::{
 };
 pub use self::recovery::{RecoveryInput, RecoveryStore};
 pub use self::steps::{SavedStep, StepStore};
+pub use self::summary::{PayloadSummary, RecordSummary, SummaryPage};
 pub use self::transaction::{ClaimInTransaction, Connects, TransactionalStore};
 
 /// Store of records.
@@ -132,6 +134,18 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Reads a page of matching records, in a stable order that the store chooses. A record that exists during the
     /// whole listing is on exactly one page.
     async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError>;
+
+    /// Lists records as [`list`](Self::list) does, without their results, and with the labels of their owners if the store
+    /// is an [`AttemptStore`]. For operators, who look at many records.
+    ///
+    /// The default calls [`list`](Self::list), which reads the results, and knows no labels.
+    async fn summaries(
+        &self,
+        filter: &Filter,
+        page: &PageRequest,
+    ) -> Result<SummaryPage, StoreError> {
+        Ok(self.list(filter, page).await?.into())
+    }
 
     /// Checks up to `limit` records that are due. Deletes those that are [expired](Record::is_expired). Marks
     /// INTERRUPTED those RUNNING under `refuse` or `reconcile` whose lease ended more than their retention ago. The
@@ -435,6 +449,10 @@ macro_rules! by_pointer {
 
             async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
                 (**self).list(filter, page).await
+            }
+
+            async fn summaries(&self, filter: &Filter, page: &PageRequest) -> Result<SummaryPage, StoreError> {
+                (**self).summaries(filter, page).await
             }
 
             async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {

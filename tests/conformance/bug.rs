@@ -71,6 +71,8 @@ pub(crate) enum Bug {
     ListIgnoresAge,
     ListPagesByOffset,
     ListShowsExpired,
+    SummaryForgetsTheOwner,
+    SummaryCountsWithTheCodec,
     KeyIsTrimmed,
     KeyIsFolded,
     IdentityIsCut,

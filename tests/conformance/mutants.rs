@@ -268,6 +268,14 @@ const CAUGHT: &[(Bug, &[&str])] = &[
     (Bug::ListIgnoresAge, &["list_by_age"]),
     (Bug::ListPagesByOffset, &["list_in_pages"]),
     (Bug::ListShowsExpired, &["list_hides_what_expired"]),
+    (
+        Bug::SummaryForgetsTheOwner,
+        &["summaries_are_of_the_same_records"],
+    ),
+    (
+        Bug::SummaryCountsWithTheCodec,
+        &["summaries_are_of_the_same_records"],
+    ),
     (Bug::KeyIsTrimmed, &["every_key_byte_is_kept"]),
     (Bug::KeyIsFolded, &["every_key_byte_is_kept"]),
     (Bug::IdentityIsCut, &["long_identities_are_kept"]),

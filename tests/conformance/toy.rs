@@ -13,7 +13,7 @@ use idem_runtime::record::{
 use idem_runtime::store::{
     AttemptLog, AttemptStore, AuditEntry, AuditStore, ClaimOutcome, ClaimRequest, Cursor,
     FencedWrite, Filter, Granted, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved,
-    StepStore,
+    StepStore, SummaryPage,
 };
 use idem_runtime::{RecordId, Store, StoreError};
 
@@ -618,6 +618,26 @@ impl Store for ToyStore {
 
     fn audit(&self) -> Option<&dyn AuditStore> {
         Some(self)
+    }
+
+    async fn summaries(
+        &self,
+        filter: &Filter,
+        page: &PageRequest,
+    ) -> Result<SummaryPage, StoreError> {
+        let mut page = SummaryPage::from(self.list(filter, page).await?);
+        for summary in &mut page.summaries {
+            if !self.has(Bug::SummaryForgetsTheOwner) {
+                let log = self.lock().logs.get(&summary.record.id).cloned();
+                summary.owner = log.and_then(|log| log.owner().cloned());
+            }
+            if let Some(payload) = &mut summary.payload
+                && self.has(Bug::SummaryCountsWithTheCodec)
+            {
+                payload.size += payload.codec.len() as u64;
+            }
+        }
+        Ok(page)
     }
 
     fn attempts(&self) -> Option<&dyn AttemptStore> {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_runtime::fingerprint::{Secret, digest, json};
-use idem_runtime::record::{Outcome, Payload};
+use idem_runtime::record::{Digest, Outcome, OwnerLabel, Payload};
+use idem_runtime::store::ClaimRequest;
 use idem_runtime::{Call, Codec, Error, Idem};
 use tempfile::NamedTempFile;
 
-use super::{Place, on_letter};
+use super::{Place, on_letter, request};
 
 const LEASE: Duration = Duration::from_secs(600);
 
@@ -181,4 +182,32 @@ pub(super) async fn records_are_counted_by_operation_and_state(place: &Place) {
     assert_eq!(group("interrupted")["stuck"], 2);
     assert_eq!(group("completed")["count"], 1);
     assert_eq!(group("completed")["longest_retention"], 3_600_000_000_i64);
+}
+
+/// A listing shows the owner of each record and the size of its result, and not the result.
+pub(super) async fn a_listing_shows_owners_and_no_results(place: &Place) {
+    let digest = Digest::new(1, [0; 4], &[7; 32]);
+    let by_host = |key| ClaimRequest {
+        owner_label: Some(OwnerLabel::lossy("host-7:4711")),
+        ..request(key, LEASE, digest)
+    };
+    let owner = place.own(&by_host("order-1")).await;
+    let ended = Outcome::Completed(payload("\"confidential\""));
+    place.store.complete(&owner, &ended).await.unwrap();
+    let owner = place.own(&by_host("order-2")).await;
+    place.store.interrupt(&owner).await.unwrap();
+    let listed = place.idem(&["list"]);
+    let listed = listed.expect(0, &["OWNER", "order-1", "order-2", "host-7:4711"]);
+    assert!(!listed.out.contains("confidential"));
+    let stuck = place.idem(&["stuck"]);
+    let stuck = stuck.expect(3, &["OWNER", "order-2", "host-7:4711"]);
+    assert!(!stuck.out.contains("order-1"));
+    let listed = place.idem(&["list", "--state", "completed", "--json"]);
+    let listed = listed.expect(0, &[]).out;
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let record = &listed["records"][0];
+    assert_eq!(record["key"], "order-1");
+    assert_eq!(record["owner"], "host-7:4711");
+    assert_eq!(record["payload_codec"], Codec::Json.tag());
+    assert_eq!(record["payload_bytes"], 14);
 }

@@ -33,8 +33,9 @@ mod watch;
 use bulk::records_that_meet_a_condition_are_changed_together;
 use doctor::a_healthy_store_has_no_problem;
 use look::{
-    a_request_is_compared_with_the_record, members_that_differ_are_named,
-    records_are_counted_by_operation_and_state, saved_steps_are_listed_and_their_results_hidden,
+    a_listing_shows_owners_and_no_results, a_request_is_compared_with_the_record,
+    members_that_differ_are_named, records_are_counted_by_operation_and_state,
+    saved_steps_are_listed_and_their_results_hidden,
 };
 
 /// A store that the command connects to.
@@ -141,23 +142,12 @@ impl Place {
 
     /// Claims a record for a request with this fingerprint.
     async fn claim_for(&self, key: &str, lease: Duration, fingerprint: Digest) -> Owner {
-        let identity = Identity {
-            scope: Scope::new("tenant-3").unwrap(),
-            operation: Operation::new("letters.post").unwrap(),
-            key: Key::new(key).unwrap(),
-        };
-        let claim = ClaimRequest {
-            id: RecordId::of(&identity),
-            identity,
-            fingerprint,
-            claim_id: ClaimId::random(),
-            lease,
-            retention: Duration::from_secs(3600),
-            on_crash: OnCrash::Refuse,
-            owner_label: None,
-            members: None,
-        };
-        match self.store.claim(&claim).await.unwrap() {
+        self.own(&request(key, lease, fingerprint)).await
+    }
+
+    /// Makes a claim that must be granted.
+    async fn own(&self, claim: &ClaimRequest) -> Owner {
+        match self.store.claim(claim).await.unwrap() {
             ClaimOutcome::Granted(granted) => Owner {
                 id: claim.id,
                 claim_id: claim.claim_id,
@@ -172,6 +162,26 @@ impl Place {
         let owner = self.claim(key, Duration::from_secs(600)).await;
         self.store.interrupt(&owner).await.unwrap();
         owner
+    }
+}
+
+/// Claim of a letter with this key.
+fn request(key: &str, lease: Duration, fingerprint: Digest) -> ClaimRequest {
+    let identity = Identity {
+        scope: Scope::new("tenant-3").unwrap(),
+        operation: Operation::new("letters.post").unwrap(),
+        key: Key::new(key).unwrap(),
+    };
+    ClaimRequest {
+        id: RecordId::of(&identity),
+        identity,
+        fingerprint,
+        claim_id: ClaimId::random(),
+        lease,
+        retention: Duration::from_secs(3600),
+        on_crash: OnCrash::Refuse,
+        owner_label: None,
+        members: None,
     }
 }
 
@@ -485,6 +495,7 @@ macro_rules! on_each_store {
                 members_that_differ_are_named,
                 saved_steps_are_listed_and_their_results_hidden,
                 records_are_counted_by_operation_and_state,
+                a_listing_shows_owners_and_no_results,
                 records_that_meet_a_condition_are_changed_together,
                 a_healthy_store_has_no_problem
             );

@@ -274,4 +274,54 @@ async fn a_redis_store_has_no_tables() {
     place
         .idem(&["migrate", "--plan", "--outbox"])
         .expect_error(1, "has no outbox");
+    place
+        .idem(&["migrate", "--index-stuck", "--apply"])
+        .expect_error(1, "has no tables");
+}
+
+/// The optional index is shown, printed and created, and the command for stuck records uses it.
+async fn the_index_of_stuck_records_is_created_on_request(place: &Place) {
+    place.interrupted("order-1").await;
+    let found = place.idem(&["stuck"]).expect(3, &["order-1"]).out;
+    let index = |how| place.idem(&["migrate", "--index-stuck", how]);
+    index("--plan").expect(3, &["does not exist"]);
+    let sql = index("--sql").expect(0, &["CREATE INDEX"]).out;
+    assert!(sql.trim_end().ends_with(';'), "{sql}");
+    let doctor = || place.idem(&["doctor"]).out;
+    assert!(doctor().contains("the optional index does not exist"));
+    index("--apply").expect(0, &["created"]);
+    index("--apply").expect(0, &["existed"]);
+    index("--plan").expect(0, &["exists"]);
+    assert!(doctor().contains("the optional index exists"));
+    let by_index = place.idem(&["stuck"]).expect(3, &["order-1"]).out;
+    assert_eq!(by_index.lines().count(), found.lines().count());
+}
+
+#[tokio::test]
+async fn index_of_sqlite() {
+    the_index_of_stuck_records_is_created_on_request(&Place::sqlite().await).await;
+}
+
+#[tokio::test]
+#[ignore = "IDEM_TEST_POSTGRES_URL"]
+async fn index_of_postgres() {
+    let place = Place::postgres().await;
+    the_index_of_stuck_records_is_created_on_request(&place).await;
+    // An index whose creation failed is created anew.
+    let store = PostgresStore::connect(&variable(POSTGRES)).await.unwrap();
+    let table = &place.options[1];
+    let invalid = format!(
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{table}_stuck'::regclass"
+    );
+    store.pool().execute(AssertSqlSafe(invalid)).await.unwrap();
+    let index = |how| place.idem(&["migrate", "--index-stuck", how]);
+    index("--plan").expect(3, &["does not exist"]);
+    index("--apply").expect(0, &["created"]);
+    index("--plan").expect(0, &["exists"]);
+}
+
+#[tokio::test]
+#[ignore = "IDEM_TEST_MYSQL_URL"]
+async fn index_of_mysql() {
+    the_index_of_stuck_records_is_created_on_request(&Place::mysql().await).await;
 }

@@ -21,8 +21,8 @@ use crate::key::{RecordId, ToKey, ToScope};
 use crate::record::{Observation, Payload, Record};
 use crate::store::operator::{OperatorStore, StepOfRecord};
 use crate::store::{
-    Attempts, AuditEntry, AuditFilter, Cursor, Filter, ManualChange, PageRequest, Resolution,
-    Resolved,
+    Attempts, AuditEntry, AuditFilter, Cursor, Filter, ManualChange, PageRequest, RecordSummary,
+    Resolution, Resolved,
 };
 
 #[cfg(all(
@@ -343,14 +343,14 @@ impl Access {
         filter: &Filter,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Listing<Summary>, Failure> {
+    ) -> Result<Listing<RecordSummary>, Failure> {
         let mut pages = self.pages("records", after, limit)?;
         let _permit = self.permit().await?;
         let records = self.shared.idem.records();
         while let Some(request) = pages.next_request() {
-            let page = records.list(filter, &request).await?;
-            let seen = page.records.into_iter().filter(|it| self.sees(it));
-            pages.add(seen.map(Summary::of), page.next);
+            let page = records.summaries(filter, &request).await?;
+            let found = page.summaries.into_iter();
+            pages.add(found.filter(|it| self.sees(&it.record)), page.next);
         }
         Ok(self.listing(pages))
     }

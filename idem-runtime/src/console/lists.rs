@@ -7,11 +7,11 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::access::{Access, Summary};
+use super::access::Access;
 use super::layout::{Page, failure};
-use crate::record::State;
+use crate::record::{OwnerLabel, State};
 use crate::store::operator::text::{duration, shown, time};
-use crate::store::{AuditEntry, AuditFilter, AuditSubject, Filter};
+use crate::store::{AuditEntry, AuditFilter, AuditSubject, Filter, RecordSummary};
 
 /// Number of rows on a page.
 const LIMIT: usize = 50;
@@ -98,15 +98,15 @@ async fn list(
     })
 }
 
-fn table(access: &Access, records: &[Summary]) -> Markup {
+fn table(access: &Access, records: &[RecordSummary]) -> Markup {
     html! {
         table.cards {
             caption { "In the order of the store" }
             thead { tr {
                 th { "Key" } th { "Operation" } th { "Scope" } th { "State" } th.number { "Attempt" } th { "Age" }
-                th { "On crash" }
+                th { "On crash" } th { "Owner" }
             } }
-            tbody { @for Summary { record, .. } in records { tr {
+            tbody { @for RecordSummary { record, owner, .. } in records { tr {
                 td.key { a href=(access.link(&format!("records/{}", record.id))) {
                     (shown(record.identity.key.as_str()))
                 } }
@@ -116,6 +116,7 @@ fn table(access: &Access, records: &[Summary]) -> Markup {
                 td.number data-label="Attempt" { (record.attempt) }
                 td data-label="Age" { (duration(record.read_at.since(record.first_claimed_at))) }
                 td.whole data-label="On crash" { (record.on_crash.as_str()) }
+                td.whole data-label="Owner" { (brief(owner.as_ref().map_or("", OwnerLabel::as_str))) }
             } } }
         }
     }

@@ -18,14 +18,14 @@ use crate::key::RecordId;
 use crate::metrics::sink;
 use crate::record::{Observation, Outcome, Owner, Record, Timestamp};
 use crate::store::operator::{
-    Counting, Finding, MigrationPlan, OperatorStore, Stats, StepOfRecord,
+    Counting, Finding, MigrationPlan, OperatorStore, Stats, StepOfRecord, StuckIndex,
 };
 #[cfg(feature = "redis")]
 use crate::store::redis::RedisConnection;
 use crate::store::{
     AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite,
     Filter, ManualChange, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved,
-    StepStore, Store,
+    StepStore, Store, SummaryPage,
 };
 
 #[cfg(feature = "redis")]
@@ -433,6 +433,14 @@ impl<S: Store> Store for Cached<S> {
         self.store.list(filter, page).await
     }
 
+    async fn summaries(
+        &self,
+        filter: &Filter,
+        page: &PageRequest,
+    ) -> Result<SummaryPage, StoreError> {
+        self.store.summaries(filter, page).await
+    }
+
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
         Ok(self.after_purge(self.store.purge(limit).await?))
     }
@@ -575,6 +583,14 @@ impl<S: OperatorStore> OperatorStore for Cached<S> {
 
     async fn apply_migrations(&self) -> Result<(), StoreError> {
         self.store.apply_migrations().await
+    }
+
+    async fn stuck_index(&self) -> Result<Option<StuckIndex>, StoreError> {
+        self.store.stuck_index().await
+    }
+
+    async fn create_stuck_index(&self) -> Result<(), StoreError> {
+        self.store.create_stuck_index().await
     }
 }
 

@@ -23,6 +23,7 @@ use crate::store::{
     AttemptStore, Attempts, AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore,
     AuditSubject, AuditedRecord, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter,
     ManualChange, Page, PageRequest, Purged, Resolution, Resolved, SavedStep, StepStore, Store,
+    SummaryPage,
 };
 
 mod hasher;
@@ -287,6 +288,24 @@ impl Store for MemoryStore {
             }
         }
         Ok(Page::in_id_order(records, limit))
+    }
+
+    async fn summaries(
+        &self,
+        filter: &Filter,
+        page: &PageRequest,
+    ) -> Result<SummaryPage, StoreError> {
+        let mut page = SummaryPage::from(self.list(filter, page).await?);
+        for summary in &mut page.summaries {
+            let id = &summary.record.id;
+            // Another attempt may have begun since the listing: its owner is not the one of this record.
+            let mut shard = self.shard(id);
+            let now = shard.live(id, self.now());
+            if now.is_some_and(|now| now.fencing_token == summary.record.fencing_token) {
+                summary.owner = shard.owner(id).cloned();
+            }
+        }
+        Ok(page)
     }
 
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {

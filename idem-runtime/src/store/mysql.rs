@@ -316,7 +316,7 @@ sql::store!(MySqlStore);
 impl SqlOperator for MySqlStore {
     fn operator_statements(&self) -> OperatorStatements {
         let dialect = statements::DIALECT;
-        OperatorStatements::new(&dialect, &self.statements.table, "length(s.payload)")
+        OperatorStatements::new(&dialect, &self.statements.table)
     }
 
     async fn plan(&self) -> Result<MigrationPlan, StoreError> {

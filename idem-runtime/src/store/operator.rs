@@ -28,7 +28,8 @@ pub(crate) use self::stats::{Groups, Scanned};
 /// [`Store`] that operators inspect. The SQL stores and the Redis store implement it.
 ///
 /// # Cancel safety
-/// All methods except [`apply_migrations`](Self::apply_migrations) only read.
+/// All methods except [`apply_migrations`](Self::apply_migrations) and [`create_stuck_index`](Self::create_stuck_index)
+/// only read.
 #[async_trait]
 pub trait OperatorStore: Store {
     /// Lists the steps that were saved for a record, by name. Empty if there is no record. Without `with_payloads`, the
@@ -78,6 +79,25 @@ pub trait OperatorStore: Store {
     /// If the future is dropped, each migration is applied or not applied, except on MySQL: there, each statement of a
     /// migration is. Call this method again.
     async fn apply_migrations(&self) -> Result<(), StoreError>;
+
+    /// Looks for the optional index of stuck records, with which [`Store::summaries`] finds them at once. `None` for a store
+    /// without tables.
+    ///
+    /// # Errors
+    /// Those of any read.
+    async fn stuck_index(&self) -> Result<Option<StuckIndex>, StoreError>;
+
+    /// Creates the optional index of stuck records, if it is missing. Each call pays for it, see the chapter "Records that
+    /// are stuck" of the book. Does nothing in a store without tables.
+    ///
+    /// Calls go on meanwhile. In SQLite they wait for the statement, which takes about a second for a million records.
+    ///
+    /// # Errors
+    /// Those of any write, and [`StoreErrorKind::Denied`](crate::StoreErrorKind::Denied) if the user may not define indexes.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the index is created, not created, or on PostgreSQL left unusable. Call this method again.
+    async fn create_stuck_index(&self) -> Result<(), StoreError>;
 }
 
 /// A pointer to a store is that store.
@@ -109,6 +129,14 @@ impl<S: OperatorStore + ?Sized> OperatorStore for Arc<S> {
 
     async fn apply_migrations(&self) -> Result<(), StoreError> {
         (**self).apply_migrations().await
+    }
+
+    async fn stuck_index(&self) -> Result<Option<StuckIndex>, StoreError> {
+        (**self).stuck_index().await
+    }
+
+    async fn create_stuck_index(&self) -> Result<(), StoreError> {
+        (**self).create_stuck_index().await
     }
 }
 
@@ -266,5 +294,15 @@ pub struct PendingMigration {
     pub version: usize,
     /// Statements to run in one session, with those that record the version. On PostgreSQL and SQLite they are one
     /// transaction, which fails if the version was applied meanwhile.
+    pub sql: String,
+}
+
+/// Optional index of stuck records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StuckIndex {
+    /// True if the index exists and can be used.
+    pub exists: bool,
+    /// Statement that creates the index. On PostgreSQL it must not run in a transaction.
     pub sql: String,
 }

@@ -255,11 +255,7 @@ sql::store!(PostgresStore);
 impl SqlOperator for PostgresStore {
     fn operator_statements(&self) -> OperatorStatements {
         let dialect = statements::DIALECT;
-        OperatorStatements::new(
-            &dialect,
-            &self.statements.table,
-            "length(s.payload)::bigint",
-        )
+        OperatorStatements::new(&dialect, &self.statements.table)
     }
 
     async fn plan(&self) -> Result<MigrationPlan, StoreError> {
@@ -268,6 +264,16 @@ impl SqlOperator for PostgresStore {
 
     async fn apply(&self) -> Result<(), StoreError> {
         self.migrate().await
+    }
+
+    /// A `CREATE INDEX CONCURRENTLY` that fails leaves an index that costs writes and that no plan uses.
+    async fn drop_unusable_stuck_index(&self) -> Result<(), StoreError> {
+        let index = self.statements.table.quoted('"', "_stuck");
+        let drop = format!("DROP INDEX CONCURRENTLY IF EXISTS {index}");
+        let dropped = sqlx::raw_sql(sqlx::AssertSqlSafe(drop))
+            .execute(&self.pool)
+            .await;
+        dropped.map(|_| ()).map_err(error)
     }
 
     async fn findings(&self) -> Vec<Finding> {

@@ -62,7 +62,7 @@ pub use transaction::{Cancellation, OpenTransaction};
 pub(super) use transaction::{InTransaction, transactions};
 pub(super) use transitions::{
     Backend, MAX_CONFLICTS, SqlStore, attempts, claim, claim_query, complete, get, interrupt, list,
-    note_replay, release, renew, take_over, take_over_query, too_many_conflicts,
+    note_replay, release, renew, summaries, take_over, take_over_query, too_many_conflicts,
 };
 #[cfg(feature = "mysql")]
 pub(super) use transitions::{read_current, resolve};

@@ -385,7 +385,7 @@ sql::store!(SqliteStore);
 impl SqlOperator for SqliteStore {
     fn operator_statements(&self) -> OperatorStatements {
         let dialect = statements::DIALECT;
-        OperatorStatements::new(&dialect, &self.statements.table, "length(s.payload)")
+        OperatorStatements::new(&dialect, &self.statements.table)
     }
 
     async fn plan(&self) -> Result<MigrationPlan, StoreError> {

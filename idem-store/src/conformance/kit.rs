@@ -17,7 +17,7 @@ use crate::record::{
 };
 use crate::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
-    Resolution, Resolved, Store,
+    Resolution, Resolved, Store, SummaryPage,
 };
 
 /// Result of a case: success, or the observation that contradicts the rule.
@@ -161,6 +161,15 @@ impl Subject {
     pub(super) async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, String> {
         let answer = self.store.list(filter, page).await;
         answer.map_err(failed("list"))
+    }
+
+    pub(super) async fn summaries(
+        &self,
+        filter: &Filter,
+        page: &PageRequest,
+    ) -> Result<SummaryPage, String> {
+        let answer = self.store.summaries(filter, page).await;
+        answer.map_err(failed("summaries"))
     }
 
     pub(super) async fn purge(&self, limit: u32) -> Result<Purged, String> {

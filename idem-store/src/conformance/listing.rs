@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::kit::*;
 use crate::key::{Identity, RecordId, Scope};
-use crate::record::{OnCrash, Outcome, Record, State};
-use crate::store::{ClaimRequest, Filter, PageRequest};
+use crate::record::{ClaimId, OnCrash, Outcome, OwnerLabel, Record, State};
+use crate::store::{ClaimRequest, Filter, PageRequest, RecordSummary};
 
 fn claim_of(name: &str) -> ClaimRequest {
     about(Identity {
@@ -302,6 +302,76 @@ pub(super) async fn list_hides_what_expired(store: Subject) -> CaseResult {
     ensure!(
         ids(&found) == BTreeSet::from([unknown.id]),
         "listed {found:?}"
+    );
+    Ok(())
+}
+
+pub(super) async fn summaries_are_of_the_same_records(store: Subject) -> CaseResult {
+    let name = format!("op-{}", unique());
+    let large = payload(&[b'x'; 70_000]);
+    let mut expected = BTreeMap::new();
+    for (label, outcome) in [
+        (Some("first host"), Outcome::Completed(large)),
+        (Some("ä;\n"), Outcome::Failed(payload(b""))),
+        (None, Outcome::Unrecorded),
+    ] {
+        let claim = ClaimRequest {
+            owner_label: label.map(OwnerLabel::lossy),
+            ..claim_of(&name)
+        };
+        let owner = store.own(&claim).await?;
+        store.complete(&owner, &outcome).await?;
+        expected.insert(claim.id, claim.owner_label);
+    }
+    // The label is the one of the last attempt.
+    let claim = claim_of(&name);
+    for label in ["the one before", "the last one"] {
+        let claim = ClaimRequest {
+            owner_label: Some(OwnerLabel::lossy(label)),
+            claim_id: ClaimId::random(),
+            ..claim.clone()
+        };
+        let owner = store.own(&claim).await?;
+        store.release(&owner).await?;
+        expected.insert(claim.id, claim.owner_label);
+    }
+    let keeps_labels = store.store().attempts().is_some();
+    let filter = by_operation(&name);
+    let mut page = PageRequest {
+        limit: 2,
+        after: None,
+    };
+    let mut seen = BTreeSet::new();
+    loop {
+        let found = store.summaries(&filter, &page).await?;
+        ensure!(
+            found.summaries.len() <= 2,
+            "a page of 2 holds {} summaries",
+            found.summaries.len()
+        );
+        for summary in found.summaries {
+            let mut record = store.record(&summary.record.id).await?;
+            record.read_at = summary.record.read_at;
+            let whole = RecordSummary {
+                owner: expected[&record.id].clone().filter(|_| keeps_labels),
+                ..record.into()
+            };
+            ensure!(summary == whole, "{whole:?} is listed as {summary:?}");
+            ensure!(
+                seen.insert(summary.record.id),
+                "{summary:?} is listed twice"
+            );
+        }
+        page.after = found.next;
+        if page.after.is_none() {
+            break;
+        }
+    }
+    ensure!(
+        seen.len() == expected.len(),
+        "{} records, {} summaries",
+        expected.len(),
+        seen.len()
     );
     Ok(())
 }

@@ -84,6 +84,11 @@ impl Shard {
         found == Some(fencing_token) && slot.log.note_replay(&slot.record, by)
     }
 
+    /// Returns the label of the owner of the current or last attempt.
+    pub(super) fn owner(&self, id: &RecordId) -> Option<&OwnerLabel> {
+        self.slots.get(id)?.log.owner()
+    }
+
     /// Returns all records that have not expired, in no order.
     pub(super) fn all(&mut self, now: Timestamp) -> impl Iterator<Item = &Record> {
         let live = self.slots.values_mut().filter_map(move |slot| slot.at(now));

@@ -52,6 +52,26 @@ CONCAT(COALESCE(history, ''), attempt, ' ', {now}, ' ', {now}, ' replayed ', COA
     SELECT purge_after FROM {records} WHERE purge_after IS NULL ORDER BY purge_after LIMIT ?1
 ) AS interrupted)
 
+-- part: payload_size
+length({it}payload)
+
+-- part: no_bytes
+x''
+
+-- part: stuck_rows
+-- There are no partial indexes. The index on the state holds the ids of each state in order. It cannot give those of two
+-- states in order, and sorting all of them would take longer than reading two pages.
+(SELECT {columns_of_summary} FROM {records} FORCE INDEX (`{stuck_index}`) WHERE state = 'running' AND {listed})
+UNION ALL
+(SELECT {columns_of_summary} FROM {records} FORCE INDEX (`{stuck_index}`) WHERE state = 'interrupted' AND {listed})
+
+-- part: find_stuck_index
+SELECT count(*) FROM information_schema.statistics
+WHERE table_schema = {schema_name} AND table_name = {table_name} AND index_name = '{stuck_index}' AND seq_in_index = 1
+
+-- part: define_stuck_index
+CREATE INDEX `{stuck_index}` ON {records} (state)
+
 -- part: lock
 FOR UPDATE
 

@@ -40,6 +40,25 @@ coalesce(history, '') || attempt || ' ' || {now} || ' ' || {now} || ' replayed '
     SELECT purge_after FROM {records} WHERE purge_after IS NULL ORDER BY purge_after LIMIT ?1
 ) AS interrupted)
 
+-- part: payload_size
+-- Size of a result as a 64-bit number. A result in the table beside is not read for it.
+length({it}payload)::bigint
+
+-- part: no_bytes
+'\x'::bytea
+
+-- part: stuck_rows
+-- The planner takes the partial index only if the condition says what it holds.
+SELECT {columns_of_summary} FROM {records} WHERE state IN ('running', 'interrupted') AND {listed}
+
+-- part: find_stuck_index
+-- An index that is not valid is still being built, or building it has failed.
+SELECT count(*) FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+WHERE i.indrelid = '{records}'::regclass AND c.relname = '{stuck_index}' AND i.indisvalid
+
+-- part: define_stuck_index
+CREATE INDEX CONCURRENTLY "{stuck_index}" ON {records} (id) WHERE state IN ('running', 'interrupted')
+
 -- part: lock
 FOR UPDATE
 

@@ -8,7 +8,7 @@ use crate::key::RecordId;
 use crate::record::{MemberDigests, OwnerLabel, Payload, Record, Timestamp};
 use crate::store::encoding::read_request;
 use crate::store::status::{Status, number};
-use crate::store::{AttemptLog, Attempts, ClaimOutcome, ClaimRequest, SavedStep};
+use crate::store::{AttemptLog, Attempts, ClaimOutcome, ClaimRequest, RecordSummary, SavedStep};
 
 /// Decodes the answer to a claim.
 pub(super) fn claim_outcome(
@@ -32,6 +32,36 @@ pub(super) fn record_if_any(id: &RecordId, answer: Value) -> Result<Option<Recor
     }
 }
 
+/// Decodes the record without its result, if there is one: the record with the codec alone, the size of the result, and the
+/// label of the owner.
+pub(super) fn summary(id: &RecordId, answer: Value) -> Result<Option<RecordSummary>, StoreError> {
+    if matches!(answer, Value::Nil) {
+        return Ok(None);
+    }
+    let mut fields = Fields::of(answer)?;
+    let record = record(id, None, fields.0.next().unwrap_or(Value::Nil))?;
+    let mut summary = RecordSummary::from(record);
+    let Some(Value::Int(size)) = fields.0.next() else {
+        return Err(unreadable());
+    };
+    if let Some(payload) = &mut summary.payload {
+        payload.size = size.max(0).cast_unsigned();
+    }
+    summary.owner = owner_label(fields.next())?;
+    Ok(Some(summary))
+}
+
+/// Decodes the label of an owner.
+fn owner_label(bytes: Option<Vec<u8>>) -> Result<Option<OwnerLabel>, StoreError> {
+    bytes
+        .filter(|bytes| !bytes.is_empty())
+        .map(|bytes| {
+            let label = String::from_utf8_lossy(&bytes).into_owned();
+            OwnerLabel::new(label).map_err(|_| corrupt("owner"))
+        })
+        .transpose()
+}
+
 /// Decodes the record with its attempts, if there is one: the record, the label of the owner, the begin of the attempt,
 /// the history, and the digests of the members.
 pub(super) fn attempts(id: &RecordId, answer: Value) -> Result<Option<Attempts>, StoreError> {
@@ -40,15 +70,12 @@ pub(super) fn attempts(id: &RecordId, answer: Value) -> Result<Option<Attempts>,
     }
     let mut fields = Fields::of(answer)?;
     let record = record(id, None, fields.0.next().unwrap_or(Value::Nil))?;
+    let owner = owner_label(fields.next())?;
     // A history that was cut in the middle of a character begins with a part of a line, which is not read.
     let mut text = || {
         let bytes = fields.next();
         bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     };
-    let owner = text()
-        .filter(|owner| !owner.is_empty())
-        .map(|owner| OwnerLabel::new(owner).map_err(|_| corrupt("owner")))
-        .transpose()?;
     let began_at = text()
         .map(|began| number(&began).ok_or_else(|| corrupt("began")))
         .transpose()?;

@@ -3,11 +3,11 @@
 use tokio::task::JoinSet;
 
 use super::errors::task_failed;
-use super::{MAX_CONCURRENT, RedisStore};
+use super::scripts::{self, ScriptCall};
+use super::{MAX_CONCURRENT, RedisStore, decode};
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::Record;
-use crate::store::{Filter, Page, PageRequest, Store as _};
+use crate::store::{Cursor, Filter, Page, PageRequest, RecordSummary, Store as _, SummaryPage};
 
 impl RedisStore {
     /// Finds the records of a page.
@@ -16,19 +16,43 @@ impl RedisStore {
         filter: &Filter,
         page: &PageRequest,
     ) -> Result<Page, StoreError> {
+        let found = self.summary_page(filter, page).await?;
+        let ids: Vec<_> = found.summaries.iter().map(|it| it.record.id).collect();
+        let mut records = Vec::new();
+        for ids in ids.chunks(MAX_CONCURRENT) {
+            let read = self.read_all(ids, |store, id| async move { store.get(&id).await });
+            // A record may have changed meanwhile.
+            records.extend(read.await?.into_iter().filter(|it| filter.matches(it)));
+        }
+        Ok(Page {
+            records,
+            next: found.next,
+        })
+    }
+
+    /// Finds the records of a page, without their results.
+    pub(super) async fn summary_page(
+        &self,
+        filter: &Filter,
+        page: &PageRequest,
+    ) -> Result<SummaryPage, StoreError> {
         let (after, limit) = page.in_id_order()?;
         let ids = self.ids().await?;
         let begin = after.map_or(0, |after| ids.partition_point(|id| *id <= after));
-        let mut records = Vec::new();
+        let mut summaries = Vec::new();
         for ids in ids[begin..].chunks(MAX_CONCURRENT) {
-            let read = self.records(ids).await?;
-            records.extend(read.into_iter().filter(|record| filter.matches(record)));
+            let read = self.summaries_of(ids).await?;
+            summaries.extend(read.into_iter().filter(|it| filter.matches(&it.record)));
             // One more record than requested shows that there is a next page.
-            if records.len() > limit {
+            if summaries.len() > limit {
                 break;
             }
         }
-        Ok(Page::in_id_order(records, limit))
+        let more = summaries.len() > limit;
+        summaries.truncate(limit);
+        let next = summaries.last().filter(|_| more);
+        let next = next.map(|summary| Cursor::after(&summary.record.id));
+        Ok(SummaryPage { summaries, next })
     }
 
     /// Returns the ids of all records, in order, including those that expired or were erased a moment ago.
@@ -51,18 +75,40 @@ impl RedisStore {
         Ok(ids)
     }
 
-    /// Reads records concurrently, in the order of their ids.
-    pub(super) async fn records(&self, ids: &[RecordId]) -> Result<Vec<Record>, StoreError> {
+    /// Reads records without their results concurrently, in the order of their ids.
+    pub(super) async fn summaries_of(
+        &self,
+        ids: &[RecordId],
+    ) -> Result<Vec<RecordSummary>, StoreError> {
+        self.read_all(ids, |store, id| async move {
+            let key = store.key(&id);
+            let call = ScriptCall::new(&scripts::SUMMARY, &key);
+            let answer = store.connection.run(&call, store.timeout).await?;
+            decode::summary(&id, answer)
+        })
+        .await
+    }
+
+    /// Reads what exists of these ids concurrently, in their order.
+    async fn read_all<T: Send + 'static, F>(
+        &self,
+        ids: &[RecordId],
+        read: impl Fn(Self, RecordId) -> F,
+    ) -> Result<Vec<T>, StoreError>
+    where
+        F: Future<Output = Result<Option<T>, StoreError>> + Send + 'static,
+    {
         let mut reading = JoinSet::new();
-        for id in ids {
-            let (store, id) = (self.clone(), *id);
-            reading.spawn(async move { store.get(&id).await });
+        for (place, id) in ids.iter().enumerate() {
+            let read = read(self.clone(), *id);
+            reading.spawn(async move { (place, read.await) });
         }
-        let mut records = Vec::with_capacity(ids.len());
+        let mut all = Vec::with_capacity(ids.len());
         while let Some(read) = reading.join_next().await {
-            records.extend(read.map_err(task_failed)??);
+            let (place, read) = read.map_err(task_failed)?;
+            all.extend(read?.map(|read| (place, read)));
         }
-        records.sort_unstable_by_key(|record| record.id);
-        Ok(records)
+        all.sort_unstable_by_key(|(place, _)| *place);
+        Ok(all.into_iter().map(|(_, read)| read).collect())
     }
 }

@@ -11,6 +11,7 @@ use crate::key::RecordId;
 use crate::record::Timestamp;
 use crate::store::operator::{
     Counting, Finding, Groups, MigrationPlan, OperatorStore, Scanned, Stats, StepOfRecord,
+    StuckIndex,
 };
 
 #[async_trait]
@@ -82,6 +83,14 @@ impl OperatorStore for RedisStore {
     async fn apply_migrations(&self) -> Result<(), StoreError> {
         Ok(())
     }
+
+    async fn stuck_index(&self) -> Result<Option<StuckIndex>, StoreError> {
+        Ok(None)
+    }
+
+    async fn create_stuck_index(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
 }
 
 impl RedisStore {
@@ -94,8 +103,8 @@ impl RedisStore {
     ) -> Result<u64, StoreError> {
         let mut added = 0;
         for ids in ids.chunks(MAX_CONCURRENT) {
-            for record in self.records(ids).await? {
-                groups.add(&record, of);
+            for summary in self.summaries_of(ids).await? {
+                groups.add(&summary.record, of);
                 added += 1;
             }
         }

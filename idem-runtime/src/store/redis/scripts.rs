@@ -32,6 +32,7 @@ script!(
 );
 script!(RESOLVE, "prelude.lua", "record.lua", "resolve.lua");
 script!(GET, "prelude_full.lua", "record.lua", "get.lua");
+script!(SUMMARY, "prelude.lua", "record.lua", "summary.lua");
 script!(ATTEMPTS, "prelude.lua", "record.lua", "attempts.lua");
 script!(NOTE_REPLAY, "prelude.lua", "record.lua", "note_replay.lua");
 script!(AUDIT, "audit.lua");

@@ -12,7 +12,7 @@ use crate::key::RecordId;
 use crate::record::{FencingToken, Observation, Outcome, Owner, OwnerLabel, Payload, Record};
 use crate::store::{
     AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page,
-    PageRequest, Purged, Resolution, Resolved, SavedStep, StepStore, Store,
+    PageRequest, Purged, Resolution, Resolved, SavedStep, StepStore, Store, SummaryPage,
 };
 
 impl RedisStore {
@@ -113,6 +113,14 @@ impl Store for RedisStore {
 
     async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
         self.page(filter, page).await
+    }
+
+    async fn summaries(
+        &self,
+        filter: &Filter,
+        page: &PageRequest,
+    ) -> Result<SummaryPage, StoreError> {
+        self.summary_page(filter, page).await
     }
 
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::transitions::{has_stuck_index, id_after};
 use super::{Backend, Dialect, Readable, Table, corrupt, declare_statements, unreadable};
 use crate::error::StoreError;
 use crate::key::RecordId;
@@ -11,7 +12,7 @@ use crate::record::{State, Timestamp};
 use crate::store::Store;
 use crate::store::operator::{
     Count, Counting, Finding, MigrationPlan, OperatorStore, PendingMigration, RecordStats, Stats,
-    StepOfRecord, key_space,
+    StepOfRecord, StuckIndex, key_space,
 };
 
 declare_statements! {
@@ -23,20 +24,15 @@ declare_statements! {
         stats,
         stats_between,
         purge_queue,
+        create_stuck_index,
     }
 }
 
 impl OperatorStatements {
-    /// Statements on this table. `payload_size` is the expression for the size of a step's payload as a 64-bit number.
-    pub(in crate::store) fn new(
-        dialect: &Dialect,
-        table: &Table,
-        payload_size: &'static str,
-    ) -> Self {
-        let template = dialect
-            .template_of_records(table)
-            .with_parts(Self::FILE);
-        Self::from_template(&template.with("payload_size", payload_size))
+    /// Statements on this table.
+    pub(in crate::store) fn new(dialect: &Dialect, table: &Table) -> Self {
+        let template = dialect.template_of_records(table).with_parts(Self::FILE);
+        Self::from_template(&template)
     }
 }
 
@@ -49,6 +45,11 @@ pub(in crate::store) trait SqlOperator: Backend + Store {
 
     /// Applies the missing versions.
     fn apply(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Removes an index of stuck records that cannot be used, if there is one.
+    fn drop_unusable_stuck_index(&self) -> impl Future<Output = Result<(), StoreError>> + Send {
+        std::future::ready(Ok(()))
+    }
 
     /// Checks the database, its settings, and the rights of the user.
     fn findings(&self) -> impl Future<Output = Vec<Finding>> + Send;
@@ -102,6 +103,8 @@ impl<S: SqlOperator> OperatorStore for S {
     async fn findings(&self) -> Vec<Finding> {
         let mut findings = vec![schema(self.plan().await)];
         findings.extend(SqlOperator::findings(self).await);
+        let stuck_index = has_stuck_index(self).await.map(stuck_index);
+        findings.push(Finding::or_failed(STUCK_INDEX, stuck_index));
         findings
     }
 
@@ -111,6 +114,30 @@ impl<S: SqlOperator> OperatorStore for S {
 
     async fn apply_migrations(&self) -> Result<(), StoreError> {
         self.apply().await
+    }
+
+    async fn stuck_index(&self) -> Result<Option<StuckIndex>, StoreError> {
+        Ok(Some(StuckIndex {
+            exists: has_stuck_index(self).await?,
+            sql: self
+                .operator_statements()
+                .create_stuck_index
+                .as_str()
+                .to_owned(),
+        }))
+    }
+
+    async fn create_stuck_index(&self) -> Result<(), StoreError> {
+        if has_stuck_index(self).await? {
+            return Ok(());
+        }
+        self.drop_unusable_stuck_index().await?;
+        let statements = self.operator_statements();
+        match self.write(statements.create_stuck_index.query()).await {
+            // Another process has created it meanwhile.
+            Err(_) if has_stuck_index(self).await? => Ok(()),
+            created => created.map(drop),
+        }
     }
 }
 
@@ -135,6 +162,23 @@ fn schema(plan: Result<MigrationPlan, StoreError>) -> Finding {
             "run `idem migrate --plan`, then --apply, or give --sql to somebody who may define tables",
         ),
     }
+}
+
+/// Name of the check of the optional index of stuck records.
+const STUCK_INDEX: &str = "index of stuck records";
+
+/// Finding about the optional index of stuck records.
+fn stuck_index(exists: bool) -> Finding {
+    let found = match exists {
+        true => {
+            "the optional index exists: stuck records are found in a moment, and each call pays for another entry of an index"
+        }
+        false => {
+            "the optional index does not exist: looking for stuck records reads the whole table, 10,000 rows at a time. If \
+             that takes too long, `idem migrate --index-stuck` creates it"
+        }
+    };
+    Finding::ok(STUCK_INDEX, found)
 }
 
 fn step<R: Readable>(row: &R) -> Result<StepOfRecord, StoreError> {
@@ -173,18 +217,6 @@ async fn sample<B: Backend>(backend: &B, size: u32) -> Result<Option<Sample>, St
         }
     }
     Ok(None)
-}
-
-/// Id of the record that follows after this many others. `None` if there are not more records.
-pub(super) async fn id_after<B: Backend>(
-    backend: &B,
-    id: &[u8],
-    others: u32,
-) -> Result<Option<Vec<u8>>, StoreError> {
-    let query = backend.statements().id_after.query().bytes(id);
-    let rows = backend.read(query.number(i64::from(others))).await?;
-    let id = rows.first().map(|row| row.bytes(0).map_err(unreadable));
-    Ok(id.transpose()?.map(<[u8]>::to_vec))
 }
 
 /// Largest number of records of an index that are counted beside a sample.
@@ -260,7 +292,7 @@ mod tests {
     #[test]
     fn statements_are_those_of_the_file() {
         let dialect = crate::store::sqlite::statements::DIALECT;
-        let statements = OperatorStatements::new(&dialect, &Table::default(), "length(s.payload)");
+        let statements = OperatorStatements::new(&dialect, &Table::default());
         check_statements(OperatorStatements::FILE, &statements.each());
     }
 }

@@ -1,8 +1,8 @@
--- Statements for operators, alike in every dialect. They only read.
+-- Statements for operators, alike in every dialect. They change no record.
 
 -- name: steps_of
 -- The record may end or be replaced meanwhile. One statement, so that the steps are those of one generation.
-SELECT {step_name}, s.codec, {payload_size}, CASE WHEN ?2 = 1 THEN s.payload END
+SELECT {step_name}, s.codec, {payload_size:s.}, CASE WHEN ?2 = 1 THEN s.payload END
 FROM {records} AS r JOIN {steps} AS s ON {of_this_generation}
 WHERE r.id = ?1 ORDER BY s.name
 
@@ -32,3 +32,7 @@ SELECT
     ) AS due),
     (SELECT {now} - purge_after FROM {records} WHERE purge_after <= {now} ORDER BY purge_after LIMIT 1),
     {count_interrupted}
+
+-- name: create_stuck_index
+-- Calls go on meanwhile, except in SQLite, where they wait. If another process creates it first, this statement fails.
+{define_stuck_index}

@@ -37,6 +37,9 @@ impl Dialect {
             .with("steps", table.quoted(self.quote, "_steps"))
             .with("recovery", table.quoted(self.quote, "_recovery"))
             .with("fencing_floor", table.quoted(self.quote, "_fencing_floor"))
+            .with("table_name", format!("'{}'", table.name))
+            .with("schema_name", table.schema_name())
+            .with("stuck_index", table.stuck_index())
     }
 }
 
@@ -67,6 +70,21 @@ impl Table {
             Some(schema) => format!("{quote}{schema}{quote}.{name}"),
             None => name,
         }
+    }
+}
+
+impl Table {
+    /// Name of the schema, as used in a statement of MySQL.
+    fn schema_name(&self) -> String {
+        match &self.schema {
+            Some(schema) => format!("'{schema}'"),
+            None => "DATABASE()".to_owned(),
+        }
+    }
+
+    /// Name of the optional index of stuck records.
+    pub(in crate::store) fn stuck_index(&self) -> String {
+        format!("{}_stuck", self.name)
     }
 }
 
@@ -115,6 +133,10 @@ declare_statements! {
         write_purge,
         audit,
         list,
+        summaries,
+        stuck_summaries,
+        /// Returns a row with the number of usable indexes of this name: 0 or 1.
+        has_stuck_index,
         /// Id of the record that follows after this many others, in the order of ids.
         id_after,
         #[cfg_attr(

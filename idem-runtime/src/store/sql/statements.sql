@@ -167,18 +167,43 @@ WHERE entry < ?1
     AND (?4 IS NULL OR {now} - made_at <= ?4)
 ORDER BY entry DESC LIMIT ?5
 
--- name: list
--- Reads for an operator, who resolves by what was observed. Where a comparison ignores trailing blanks, the length does
--- not.
-SELECT {record} FROM {records}
-WHERE id > ?1
-    AND (?2 IS NULL OR state = ?2)
-    AND (?3 IS NULL OR operation = ?3 AND length(operation) = length(?3))
-    AND (?4 = 0 OR state = 'running' AND lease_until <= {now})
-    AND (?5 = 0 OR {unsettled})
-    AND (?6 IS NULL OR {now} - first_claimed_at >= ?6)
+-- part: listed
+-- Records of a page: those between two ids that match the filter in parameters 3 to 7. Where a comparison ignores trailing
+-- blanks, the length does not.
+id > ?1 AND id <= ?2
+    AND (?3 IS NULL OR state = ?3)
+    AND (?4 IS NULL OR operation = ?4 AND length(operation) = length(?4))
+    AND (?5 = 0 OR state = 'running' AND lease_until <= {now})
+    AND (?6 = 0 OR {unsettled})
+    AND (?7 IS NULL OR {now} - first_claimed_at >= ?7)
     AND NOT ({expired})
-ORDER BY id LIMIT ?7
+ORDER BY id LIMIT ?8
+
+-- name: list
+-- Reads for an operator, who resolves by what was observed.
+SELECT {record} FROM {records} WHERE {listed}
+
+-- part: columns_of_summary
+-- Columns of a record, with its size in place of its result.
+id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, attempt, lease_until, retention,
+    on_crash, codec, CASE WHEN payload IS NULL THEN NULL ELSE {no_bytes} END AS payload,
+    {payload_size} AS payload_size, first_claimed_at, ended_at, owner
+
+-- part: summary
+-- Columns that `transitions::summary` reads.
+{record}, payload_size, owner
+
+-- name: summaries
+-- As above.
+SELECT {summary} FROM (SELECT {columns_of_summary} FROM {records} WHERE {listed}) AS page ORDER BY id
+
+-- name: stuck_summaries
+-- As above, by the optional index of stuck records. It may be dropped meanwhile: then a hint that names it fails.
+SELECT {summary} FROM ({stuck_rows}) AS page ORDER BY id LIMIT ?8
+
+-- name: has_stuck_index
+-- The index may be created or dropped meanwhile. Without it, the other statement finds the same records.
+{find_stuck_index}
 
 -- name: id_after
 -- Bounds a read of many rows. Records come and go meanwhile, so the read that follows takes the ids as its bounds, and

@@ -14,7 +14,7 @@ macro_rules! store {
             use crate::store::{
                 AttemptStore, Attempts, ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page,
                 PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved, SavedStep,
-                StepStore, Store,
+                StepStore, Store, SummaryPage,
             };
 
             #[async_trait::async_trait]
@@ -73,6 +73,14 @@ macro_rules! store {
                     page: &PageRequest,
                 ) -> Result<Page, StoreError> {
                     sql::list(self, filter, page).await
+                }
+
+                async fn summaries(
+                    &self,
+                    filter: &Filter,
+                    page: &PageRequest,
+                ) -> Result<SummaryPage, StoreError> {
+                    sql::summaries(self, filter, page).await
                 }
 
                 async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {

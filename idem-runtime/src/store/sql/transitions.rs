@@ -8,10 +8,11 @@ use crate::record::{
     FencingToken, MemberDigests, Observation, Outcome, Owner, OwnerLabel, Record, State, Timestamp,
     micros,
 };
+use crate::store::operator::key_space;
 use crate::store::sql::{Query, Readable, SharedStatements, Statement, corrupt, span, unreadable};
 use crate::store::{
     AttemptLog, Attempts, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter, Page,
-    PageRequest, Purged, Resolution, Resolved,
+    PageRequest, Purged, RecordSummary, Resolution, Resolved, SummaryPage,
 };
 
 /// Backend that runs the statements of a store.
@@ -268,9 +269,7 @@ pub(in crate::store) async fn attempts<B: Backend>(
     let owner = row.text_or_null(owner).map_err(unreadable)?;
     let began_at = row.number_or_null(began_at).map_err(unreadable)?;
     let history = row.text_or_null(history).map_err(unreadable)?;
-    let owner = owner
-        .map(|owner| OwnerLabel::new(owner).map_err(|_| corrupt("owner")))
-        .transpose()?;
+    let owner = owner.map(owner_label).transpose()?;
     let log = AttemptLog::from_parts(
         owner,
         began_at.map(Timestamp::from_micros),
@@ -310,32 +309,143 @@ pub(in crate::store) async fn read_current<B: Backend>(
     rows.first().map(B::record).transpose()
 }
 
+/// Largest number of rows that a page of a listing examines, unless the page itself is larger. A page of rare records is
+/// short, so that no statement reads a large table for seconds.
+const MAX_EXAMINED: u32 = 10_000;
+
+/// Rows between two ids, from which a page takes those that match.
+struct Window {
+    after: Vec<u8>,
+    /// Last id; `None` if the window reaches to the end.
+    until: Option<Vec<u8>>,
+    limit: usize,
+}
+
+impl Window {
+    async fn of<B: Backend>(
+        backend: &B,
+        filter: &Filter,
+        page: &PageRequest,
+    ) -> Result<Self, StoreError> {
+        let (after, limit) = page.in_id_order()?;
+        let after = after.map_or_else(Vec::new, |id| id.as_bytes().to_vec());
+        // Without a filter most records match. One more than the limit shows that there is a next page.
+        let others = match *filter == Filter::default() {
+            true => page.limit,
+            false => page.limit.max(MAX_EXAMINED),
+        };
+        Ok(Self {
+            until: id_after(backend, &after, others).await?,
+            after,
+            limit,
+        })
+    }
+
+    /// Binds the parameters of the part `listed`.
+    fn query<'q>(&'q self, statement: &'q Statement, filter: &'q Filter) -> Query<'q> {
+        statement
+            .query()
+            .bytes(&self.after[..])
+            .bytes(self.until.as_deref().unwrap_or(&key_space::END))
+            .text(filter.state.map(State::as_str))
+            .text(filter.operation.as_deref())
+            .number(i64::from(filter.lapsed))
+            .number(i64::from(filter.stuck))
+            .number(filter.older_than.map(micros))
+            .number(self.limit as i64 + 1)
+    }
+
+    /// Start of the next page after one with these ids: those of all rows, of which the page shows at most the limit.
+    fn next<'a>(
+        &self,
+        mut ids: impl ExactSizeIterator<Item = &'a RecordId>,
+    ) -> Result<Option<Cursor>, StoreError> {
+        if ids.len() > self.limit {
+            return Ok(ids.nth(self.limit - 1).map(Cursor::after));
+        }
+        let until = self.until.as_deref();
+        let until = until.map(|id| id.try_into().map_err(|_| corrupt("id")));
+        let until = until.transpose()?.map(RecordId::from_bytes);
+        Ok(until.as_ref().map(Cursor::after))
+    }
+}
+
+/// Id of the record that follows after this many others. `None` if there are not more records.
+pub(super) async fn id_after<B: Backend>(
+    backend: &B,
+    id: &[u8],
+    others: u32,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    let query = backend.statements().id_after.query().bytes(id);
+    let rows = backend.read(query.number(i64::from(others))).await?;
+    let id = rows.first().map(|row| row.bytes(0).map_err(unreadable));
+    Ok(id.transpose()?.map(<[u8]>::to_vec))
+}
+
 pub(in crate::store) async fn list<B: Backend>(
     backend: &B,
     filter: &Filter,
     page: &PageRequest,
 ) -> Result<Page, StoreError> {
-    let (after, limit) = page.in_id_order()?;
-    let query = backend
-        .statements()
-        .list
-        .query()
-        .bytes(after.as_ref().map_or(&[][..], |id| id.as_bytes()))
-        .text(filter.state.map(State::as_str))
-        .text(filter.operation.as_deref())
-        .number(i64::from(filter.lapsed))
-        .number(i64::from(filter.stuck))
-        .number(filter.older_than.map(micros))
-        .number(limit as i64 + 1);
+    let window = Window::of(backend, filter, page).await?;
+    let query = window.query(&backend.statements().list, filter);
     let rows = backend.read(query).await?;
-    let records = rows
-        .iter()
-        .take(limit)
-        .map(B::record)
-        .collect::<Result<Vec<_>, _>>()?;
-    let next = records
-        .last()
-        .filter(|_| rows.len() > limit)
-        .map(|record| Cursor::after(&record.id));
+    let records = rows.iter().map(B::record);
+    let mut records = records.collect::<Result<Vec<_>, _>>()?;
+    let next = window.next(records.iter().map(|record| &record.id))?;
+    records.truncate(window.limit);
     Ok(Page { records, next })
+}
+
+/// Lists records without their results. Stuck records are found by their index, if there is one.
+pub(in crate::store) async fn summaries<B: Backend>(
+    backend: &B,
+    filter: &Filter,
+    page: &PageRequest,
+) -> Result<SummaryPage, StoreError> {
+    let statements = backend.statements();
+    let (window, statement) = if filter.stuck && has_stuck_index(backend).await? {
+        let (after, limit) = page.in_id_order()?;
+        let window = Window {
+            after: after.map_or_else(Vec::new, |id| id.as_bytes().to_vec()),
+            until: None,
+            limit,
+        };
+        (window, &statements.stuck_summaries)
+    } else {
+        (
+            Window::of(backend, filter, page).await?,
+            &statements.summaries,
+        )
+    };
+    let rows = backend.read(window.query(statement, filter)).await?;
+    let summaries = rows.iter().map(summary::<B>);
+    let mut summaries = summaries.collect::<Result<Vec<_>, _>>()?;
+    let next = window.next(summaries.iter().map(|it| &it.record.id))?;
+    summaries.truncate(window.limit);
+    Ok(SummaryPage { summaries, next })
+}
+
+/// Returns true if the optional index of stuck records exists and is complete.
+pub(super) async fn has_stuck_index<B: Backend>(backend: &B) -> Result<bool, StoreError> {
+    let query = backend.statements().has_stuck_index.query();
+    let rows = backend.read(query).await?;
+    let row = rows.first().ok_or_else(|| corrupt("index"))?;
+    Ok(row.number(0).map_err(unreadable)? > 0)
+}
+
+/// Reads a row of the part `summary` of the statements.
+fn summary<B: Backend>(row: &B::Row) -> Result<RecordSummary, StoreError> {
+    let mut summary = RecordSummary::from(B::record(row)?);
+    let [size, owner] = [0, 1].map(|column| B::RECORD_COLUMNS + column);
+    if let Some(payload) = &mut summary.payload {
+        payload.size = row.number(size).map_err(unreadable)?.max(0).cast_unsigned();
+    }
+    let owner = row.text_or_null(owner).map_err(unreadable)?;
+    summary.owner = owner.map(owner_label).transpose()?;
+    Ok(summary)
+}
+
+fn owner_label(label: &str) -> Result<OwnerLabel, StoreError> {
+    OwnerLabel::new(label).map_err(|_| corrupt("owner"))
 }

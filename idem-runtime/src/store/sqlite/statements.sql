@@ -37,6 +37,22 @@ coalesce(history, '') || attempt || ' ' || {now} || ' ' || {now} || ' replayed '
 -- The index of the purge queue does not have INTERRUPTED records.
 NULL
 
+-- part: payload_size
+length({it}payload)
+
+-- part: no_bytes
+x''
+
+-- part: stuck_rows
+SELECT {columns_of_summary} FROM {records} INDEXED BY "{stuck_index}"
+WHERE state IN ('running', 'interrupted') AND {listed}
+
+-- part: find_stuck_index
+SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND name = '{stuck_index}'
+
+-- part: define_stuck_index
+CREATE INDEX IF NOT EXISTS "{stuck_index}" ON {records} (id) WHERE state IN ('running', 'interrupted')
+
 -- part: lock
 -- SQLite has one writer at a time, so no row lock is needed.
 
