@@ -32,6 +32,7 @@ mod records;
 mod recovery;
 mod redis;
 mod replay;
+mod scale;
 mod sqlite;
 mod steps;
 mod transaction;

@@ -372,6 +372,12 @@ pub(crate) const AREAS: &[Area] = &[
         needs: &[Postgres, MySql, Redis],
     },
     Area {
+        name: "scale",
+        about: "what operators read of a large table",
+        runs: &[("integration", &["scale::"])],
+        needs: &[Postgres, MySql, Redis, RedisCluster],
+    },
+    Area {
         name: "client",
         about: "the crate's own HTTP client",
         runs: &[

@@ -1,0 +1,223 @@
+//! What operators read of a large table: the database counts the rows that each look examines.
+//!
+//! The tables have 100,000 records in the shape that the store writes, or as many as the variable `IDEM_TEST_RECORDS`
+//! says.
+
+use std::time::Duration;
+
+use idem_runtime::store::operator::{Count, Counting, OperatorStore};
+use idem_runtime::store::{ClaimRequest, Filter, PageRequest};
+use idem_runtime::{Identity, Key, OnCrash, Operation, RecordId, Scope, State, Store};
+use serde_json::json;
+
+use crate::records::{HOUR, claim, outcome, own};
+
+mod mysql;
+mod postgres;
+mod redis;
+mod sqlite;
+
+/// Largest number of rows that a page of a listing or a sample examines.
+const WINDOW: u64 = 10_000;
+/// Numbers of stuck and of due records.
+const LAPSED: u64 = 7;
+const INTERRUPTED: u64 = 9;
+const DUE: u64 = 300;
+/// Number of records in one statement that inserts them.
+const BATCH: usize = 5_000;
+
+fn records() -> u64 {
+    match std::env::var("IDEM_TEST_RECORDS") {
+        Ok(records) => records.parse().unwrap(),
+        Err(_) => 100_000,
+    }
+}
+
+/// A record that the store itself has written, to be copied.
+struct Template {
+    claim: ClaimRequest,
+    copies: u64,
+}
+
+fn claim_of(operation: &str, key: &str) -> ClaimRequest {
+    let identity = Identity {
+        scope: Scope::none(),
+        operation: Operation::new(operation.to_owned()).unwrap(),
+        key: Key::new(key).unwrap(),
+    };
+    ClaimRequest {
+        id: RecordId::of(&identity),
+        identity,
+        ..claim("k")
+    }
+}
+
+/// Writes a record of each kind, with the number of copies that the table gets of it.
+async fn templates(store: &impl Store) -> Vec<Template> {
+    let brief = Duration::from_millis(1);
+    let mut templates = Vec::new();
+    let mut rest = records();
+    for (kind, lease, retention, copies) in [
+        ("running", HOUR, HOUR, 500),
+        ("lapsed", brief, HOUR, LAPSED),
+        ("interrupted", HOUR, HOUR, INTERRUPTED),
+        ("due", brief, brief, DUE),
+        ("rare", HOUR, HOUR, 20),
+        ("released", HOUR, HOUR, 2_000),
+        ("completed", HOUR, HOUR, u64::MAX),
+    ] {
+        let copies = copies.min(rest);
+        rest -= copies;
+        let operation = if kind == "rare" { "rare" } else { "mail" };
+        let claim = ClaimRequest {
+            lease,
+            retention,
+            on_crash: match kind {
+                // Its owner may complete it however late.
+                "interrupted" | "due" => OnCrash::Refuse,
+                _ => OnCrash::Rerun,
+            },
+            ..claim_of(operation, kind)
+        };
+        let owner = own(store, &claim).await;
+        match kind {
+            "running" | "lapsed" => {}
+            "interrupted" => drop(store.interrupt(&owner).await.unwrap()),
+            "released" => drop(store.release(&owner).await.unwrap()),
+            _ => {
+                let result = outcome(&[b'x'; 200]);
+                store.complete(&owner, &result).await.unwrap();
+            }
+        }
+        // The template is one of them.
+        templates.push(Template {
+            claim,
+            copies: copies - 1,
+        });
+    }
+    templates
+}
+
+/// Copies as JSON arrays of arrays: id of the copy, its key, id of the template. The ids are those that the store
+/// computes.
+fn batches(templates: &[Template]) -> impl Iterator<Item = String> {
+    let mut copies = templates.iter().flat_map(|template| {
+        (0..template.copies).map(|number| {
+            let identity = &template.claim.identity;
+            let key = format!("{}-{number}", identity.key.as_str());
+            let copy = claim_of(identity.operation.as_str(), &key);
+            json!([copy.id.to_string(), key, template.claim.id.to_string()])
+        })
+    });
+    std::iter::from_fn(move || {
+        let batch: Vec<_> = copies.by_ref().take(BATCH).collect();
+        (!batch.is_empty()).then(|| serde_json::Value::from(batch).to_string())
+    })
+}
+
+/// Columns that a copy takes from its template.
+const COPIED: &str = "scope, operation, fingerprint, state, claim_id, fencing_token, attempt, lease_until, retention, \
+     on_crash, codec, payload, first_claimed_at, ended_at, purge_after, owner";
+
+/// Checks an estimate. With 10,000 records in the sample, its standard error is 1 %.
+fn assert_about(estimate: Count, expected: u64) {
+    let distance = estimate.number().abs_diff(expected);
+    assert!(distance < expected / 10, "{estimate:?} of {expected}");
+}
+
+/// Looks at the table as the command and the console do. `rows` returns the number of rows that the database examined for
+/// a look.
+async fn look<S: OperatorStore>(store: &S, rows: impl AsyncFn(&str, u64)) {
+    // Reading the bounds takes as many rows as reading what is between them.
+    let page = 2 * WINDOW + 200;
+
+    let first = PageRequest {
+        limit: 50,
+        after: None,
+    };
+    let found = store.summaries(&Filter::default(), &first).await.unwrap();
+    assert!(found.summaries.len() > 40 && found.next.is_some());
+    // A server may keep the page in a temporary table, whose rows it counts as well.
+    rows("first page of all records", 5 * 50).await;
+
+    let rare = Filter {
+        operation: Some("rare".to_owned()),
+        ..Filter::default()
+    };
+    let found = store.summaries(&rare, &first).await.unwrap();
+    assert!(found.summaries.len() <= 20 && found.next.is_some());
+    rows("page of a rare operation", page).await;
+
+    let stats = store.stats(Counting::default()).await.unwrap();
+    assert_eq!(stats.sample, Some(WINDOW));
+    assert_about(stats.records(), records());
+    assert_eq!(stats.purge_due, Count::Exactly(DUE));
+    assert!(stats.purge_lag > Duration::ZERO);
+    // A start near to the end of the table is tried in vain. A server may look up the group of each row.
+    rows("statistics", 4 * WINDOW + 2 * DUE).await;
+
+    let stats = store.stats(Counting::Exactly).await.unwrap();
+    assert_eq!(stats.sample, None);
+    assert_eq!(stats.records(), Count::Exactly(records()));
+    assert_eq!(stats.interrupted, Count::Exactly(INTERRUPTED));
+    assert_eq!(stats.lapsed, Count::Exactly(LAPSED));
+    assert_eq!(stats.purge_due, Count::Exactly(DUE));
+    let rare = stats.groups.iter().find(|it| it.operation == "rare");
+    assert_eq!(
+        rare.map(|it| (it.state, it.count)),
+        Some((State::Completed, Count::Exactly(20)))
+    );
+    // Not a bound: what an exact count costs.
+    rows("exact statistics", u64::MAX).await;
+}
+
+/// Looks for stuck records without the optional index, and with it.
+async fn look_for_stuck<S: OperatorStore>(store: &S, rows: impl AsyncFn(&str, u64)) {
+    assert!(!store.stuck_index().await.unwrap().unwrap().exists);
+    let pages = all_stuck(store).await;
+    assert!(pages >= records() / (WINDOW + 1), "{pages} pages");
+    rows(
+        "all stuck records without an index",
+        pages * (2 * WINDOW + 200),
+    )
+    .await;
+
+    for _ in 0..2 {
+        store.create_stuck_index().await.unwrap();
+        assert!(store.stuck_index().await.unwrap().unwrap().exists);
+    }
+    rows("creation of the index", u64::MAX).await;
+    let pages = all_stuck(store).await;
+    assert_eq!(pages, 4);
+    // Each page may read all records of the index, which are those that are running, too.
+    rows("all stuck records by the index", pages * 600).await;
+}
+
+/// Reads all pages, and checks that each stuck record is on exactly one.
+async fn all_stuck<S: Store>(store: &S) -> u64 {
+    let stuck = Filter {
+        stuck: true,
+        ..Filter::default()
+    };
+    let mut request = PageRequest {
+        limit: 5,
+        after: None,
+    };
+    let mut ids = Vec::new();
+    for pages in 1.. {
+        let page = store.summaries(&stuck, &request).await.unwrap();
+        for summary in page.summaries {
+            assert!(summary.record.is_unsettled());
+            ids.push(summary.record.id);
+        }
+        request.after = page.next;
+        if request.after.is_none() {
+            let found = ids.len() as u64;
+            ids.sort_unstable();
+            ids.dedup();
+            assert_eq!((ids.len() as u64, found), (found, LAPSED + INTERRUPTED));
+            return pages;
+        }
+    }
+    unreachable!()
+}
