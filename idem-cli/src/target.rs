@@ -1,6 +1,7 @@
 //! Connects to the store that the command line names.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use idem_runtime::outbox::Database;
@@ -9,6 +10,9 @@ use idem_runtime::{Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore, Sto
 use url::Url;
 
 use crate::arguments::Target;
+
+/// Time limit of a read. With Redis, a page of a listing scans all keys of the database.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Handle on a store of any kind.
 pub(crate) type Handle = Idem<Arc<dyn Store>>;
@@ -79,7 +83,7 @@ impl Target {
         };
         let records: Arc<dyn Store> = store.clone();
         Ok(Connection {
-            idem: Idem::new(records),
+            idem: Idem::builder(records).store_timeout(READ_TIMEOUT).build(),
             store,
             database,
             schema: self.schema,

@@ -112,6 +112,7 @@ async fn call(store: Store) {
         retention: Duration::from_secs(24 * 3600),
         on_crash: OnCrash::Rerun,
         owner_label: None,
+        members: None,
     };
     let ClaimOutcome::Granted(granted) = store.claim(&claim).await.unwrap() else {
         panic!("the key is in use");

@@ -1,5 +1,8 @@
 //! Listing of records, for operators.
 
+use std::time::Duration;
+
+use redis::{Value, cmd};
 use tokio::task::JoinSet;
 
 use super::errors::task_failed;
@@ -7,7 +10,14 @@ use super::scripts::{self, ScriptCall};
 use super::{MAX_CONCURRENT, RedisStore, decode};
 use crate::error::StoreError;
 use crate::key::RecordId;
+use crate::record::{State, Timestamp};
+use crate::store::operator::OperatorStore;
 use crate::store::{Cursor, Filter, Page, PageRequest, RecordSummary, Store as _, SummaryPage};
+
+/// Number of records whose status is read in one round trip.
+const STATUSES: usize = 500;
+/// How far the time of a status may be off.
+const SLACK: Duration = Duration::from_secs(60);
 
 impl RedisStore {
     /// Finds the records of a page.
@@ -39,13 +49,21 @@ impl RedisStore {
         let (after, limit) = page.in_id_order()?;
         let ids = self.ids().await?;
         let begin = after.map_or(0, |after| ids.partition_point(|id| *id <= after));
+        // The clocks of a cluster may differ, and time goes on.
+        let now = OperatorStore::clock(self).await?.after(SLACK);
         let mut summaries = Vec::new();
-        for ids in ids[begin..].chunks(MAX_CONCURRENT) {
-            let read = self.summaries_of(ids).await?;
-            summaries.extend(read.into_iter().filter(|it| filter.matches(&it.record)));
-            // One more record than requested shows that there is a next page.
-            if summaries.len() > limit {
-                break;
+        'page: for ids in ids[begin..].chunks(STATUSES) {
+            for ids in self
+                .candidates(ids, filter, now)
+                .await?
+                .chunks(MAX_CONCURRENT)
+            {
+                let read = self.summaries_of(ids).await?;
+                summaries.extend(read.into_iter().filter(|it| filter.matches(&it.record)));
+                // One more record than requested shows that there is a next page.
+                if summaries.len() > limit {
+                    break 'page;
+                }
             }
         }
         let more = summaries.len() > limit;
@@ -53,6 +71,34 @@ impl RedisStore {
         let next = summaries.last().filter(|_| more);
         let next = next.map(|summary| Cursor::after(&summary.record.id));
         Ok(SummaryPage { summaries, next })
+    }
+
+    /// Returns the ids of records that may match. Mostly few do, and one round trip shows this for many ids. The values that
+    /// are read here decide nothing: each record is checked again when it is read.
+    async fn candidates(
+        &self,
+        ids: &[RecordId],
+        filter: &Filter,
+        now: Timestamp,
+    ) -> Result<Vec<RecordId>, StoreError> {
+        let by_operation = Filter {
+            operation: filter.operation.clone(),
+            ..Filter::default()
+        };
+        if *filter == by_operation {
+            // The status does not have the operation.
+            return Ok(ids.to_vec());
+        }
+        let read_status_of = |id| {
+            let mut command = cmd("HGET");
+            command.arg(self.key(id)).arg("status");
+            command
+        };
+        let commands = ids.iter().map(read_status_of).collect();
+        let answers = self.connection.read_each(commands, self.timeout).await?;
+        let candidates = ids.iter().zip(answers);
+        let candidates = candidates.filter(|(_, answer)| may_match(answer, filter, now));
+        Ok(candidates.map(|(id, _)| *id).collect())
     }
 
     /// Returns the ids of all records, in order, including those that expired or were erased a moment ago.
@@ -111,4 +157,21 @@ impl RedisStore {
         all.sort_unstable_by_key(|(place, _)| *place);
         Ok(all.into_iter().map(|(_, read)| read).collect())
     }
+}
+
+/// Returns true if a record with this status may match. What is no status is left to the read of the record.
+fn may_match(status: &Value, filter: &Filter, now: Timestamp) -> bool {
+    let Value::BulkString(status) = status else {
+        return true;
+    };
+    let Ok(status) = decode::read_status(status) else {
+        return true;
+    };
+    let is_lapsed = status.state == State::Running && status.lease_until <= now;
+    filter.state.is_none_or(|state| status.state == state)
+        && (!filter.lapsed || is_lapsed)
+        && (!filter.stuck || is_lapsed || status.state == State::Interrupted)
+        && filter
+            .older_than
+            .is_none_or(|age| now.since(status.granted.first_claimed_at) >= age)
 }
