@@ -625,19 +625,7 @@ impl Store for ToyStore {
         filter: &Filter,
         page: &PageRequest,
     ) -> Result<SummaryPage, StoreError> {
-        let mut page = SummaryPage::from(self.list(filter, page).await?);
-        for summary in &mut page.summaries {
-            if !self.has(Bug::SummaryForgetsTheOwner) {
-                let log = self.lock().logs.get(&summary.record.id).cloned();
-                summary.owner = log.and_then(|log| log.owner().cloned());
-            }
-            if let Some(payload) = &mut summary.payload
-                && self.has(Bug::SummaryCountsWithTheCodec)
-            {
-                payload.size += payload.codec.len() as u64;
-            }
-        }
-        Ok(page)
+        Ok(self.summarise(self.list(filter, page).await?))
     }
 
     fn attempts(&self) -> Option<&dyn AttemptStore> {

@@ -10,7 +10,7 @@ use crate::store::{Cursor, Page};
 pub struct RecordSummary {
     /// The record. Its [`payload`](Record::payload) is always `None`.
     pub record: Record,
-    /// What is known of the payload; `None` if the record has none.
+    /// Codec and size of the payload; `None` if the record has none.
     pub payload: Option<PayloadSummary>,
     /// Label of the owner of the current or last attempt, if it is known.
     pub owner: Option<OwnerLabel>,

@@ -2,13 +2,29 @@
 
 use async_trait::async_trait;
 use idem_runtime::record::{FencingToken, MemberDigests, Observation, OwnerLabel, Record, State};
-use idem_runtime::store::{AttemptLog, AttemptStore, Attempts, ClaimRequest};
+use idem_runtime::store::{AttemptLog, AttemptStore, Attempts, ClaimRequest, Page, SummaryPage};
 use idem_runtime::{RecordId, StoreError};
 
 use super::{Inner, ToyStore};
 use crate::bug::Bug;
 
 impl ToyStore {
+    pub(super) fn summarise(&self, page: Page) -> SummaryPage {
+        let mut page = SummaryPage::from(page);
+        for summary in &mut page.summaries {
+            if !self.has(Bug::SummaryForgetsTheOwner) {
+                let log = self.lock().logs.get(&summary.record.id).cloned();
+                summary.owner = log.and_then(|log| log.owner().cloned());
+            }
+            if let Some(payload) = &mut summary.payload
+                && self.has(Bug::SummaryCountsWithTheCodec)
+            {
+                payload.size += payload.codec.len() as u64;
+            }
+        }
+        page
+    }
+
     pub(super) fn begin_log(&self, inner: &mut Inner, claim: &ClaimRequest) {
         if self.has(Bug::HistoryOutlivesTheRecord) && inner.logs.contains_key(&claim.id) {
             return;

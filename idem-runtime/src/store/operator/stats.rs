@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::record::State;
 
-/// How to count records.
+/// Method of counting records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counting {
     /// Every record. The cost grows with the store.

@@ -16,7 +16,7 @@ use crate::store::{Cursor, Filter, Page, PageRequest, RecordSummary, Store as _,
 
 /// Number of records whose status is read in one round trip.
 const STATUSES: usize = 500;
-/// How far the time of a status may be off.
+/// Largest difference between the clock that was read and that of a record's server.
 const SLACK: Duration = Duration::from_secs(60);
 
 impl RedisStore {
