@@ -110,9 +110,10 @@ use scripts::ScriptCall;
 ///
 /// Purging marks records whose owners are gone, and counts. Purging and listing scan **all keys of the database** with
 /// `SCAN`, including those of other applications. Purging reads one field of each record, 500 records at a time. Each
-/// page of a listing finds all records again and reads them until it is full. Listing a million records takes seconds,
-/// and slows other clients down a little during that time. Keys that a cluster moves to another node during a listing
-/// may be missed. Keys that it moves during a purge are left for a later purge.
+/// page of a listing finds all records again, reads that field, and then the records that may match, until the page is
+/// full. With a million records a page takes seconds, and slows other clients down a little during that time. Keys that
+/// a cluster moves to another node during a listing may be missed. Keys that it moves during a purge are left for a
+/// later purge.
 ///
 /// # Clock
 ///
