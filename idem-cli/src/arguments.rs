@@ -154,6 +154,11 @@ pub(crate) struct List {
     /// Only records that were first claimed at least this long ago, such as 90s or 2h
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) older_than: Option<Duration>,
+    /// Only records that meet a condition, such as 'scope=tenant-3 attempt>=3 age>2h'
+    ///
+    /// The terms are those of `idem release --where`. Reads until the limit is reached, and prints no cursor.
+    #[arg(long = "where", value_name = "CONDITION", conflicts_with_all = ["state", "operation", "older_than", "after"])]
+    pub(crate) condition: Option<Condition>,
     /// Largest number of records
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) limit: u32,
@@ -169,6 +174,9 @@ pub(crate) struct Stuck {
     /// Only records of this operation
     #[arg(long, value_name = "NAME")]
     pub(crate) operation: Option<String>,
+    /// Also records without an outcome whose work was begun at least this many times. Reads the whole table
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) attempts: Option<u32>,
     /// Largest number of records
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) limit: u32,

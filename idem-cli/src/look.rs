@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use idem_runtime::record::OwnerLabel;
-use idem_runtime::store::{Attempts, Cursor, Filter, PageRequest, SummaryPage};
+use idem_runtime::store::{Attempts, Cursor, Filter, PageRequest, RecordSummary, SummaryPage};
 use idem_runtime::{Record, State};
 use serde_json::json;
 
@@ -28,8 +28,22 @@ pub(crate) async fn list(idem: &Handle, list: &List) -> anyhow::Result<End> {
         ..Filter::default()
     };
     let after = list.after.as_deref().map(Cursor::new);
-    let page = page(idem, &filter, after, list.limit).await?;
+    let page = match &list.condition {
+        None => page(idem, &filter, after, list.limit).await?,
+        Some(condition) => {
+            let meets = |record: &Record| condition.matches(record);
+            let summaries = matching(idem, &condition.filter(), list.limit, meets).await?;
+            SummaryPage {
+                summaries,
+                next: None,
+            }
+        }
+    };
     print_page(&page, list.form.json);
+    let is_full = page.summaries.len() >= list.limit as usize;
+    if list.condition.is_some() && is_full && !list.form.json {
+        println!("\nthe limit is reached, so there may be more: --limit");
+    }
     Ok(End::Done)
 }
 
@@ -40,7 +54,22 @@ pub(crate) async fn stuck(connection: &Connection, stuck: &Stuck) -> anyhow::Res
         operation: stuck.operation.clone(),
         ..Filter::default()
     };
-    let page = slow_without_index(connection, page(idem, &filter, None, stuck.limit)).await?;
+    let mut page = slow_without_index(connection, page(idem, &filter, None, stuck.limit)).await?;
+    if let Some(attempts) = stuck.attempts {
+        for state in [State::Running, State::Released] {
+            let filter = Filter {
+                state: Some(state),
+                operation: stuck.operation.clone(),
+                ..Filter::default()
+            };
+            let found = u32::try_from(page.summaries.len())?;
+            // The listing before has the lapsed ones.
+            let tried = |it: &Record| it.attempt >= attempts && !it.is_unsettled();
+            let rest = stuck.limit.saturating_sub(found);
+            let tried = matching(idem, &filter, rest, tried).await?;
+            page.summaries.extend(tried);
+        }
+    }
     print_page(&page, stuck.form.json);
     Ok(match page.summaries.is_empty() {
         true => End::Done,
@@ -205,6 +234,31 @@ pub(crate) async fn page(
             });
         }
     }
+}
+
+/// Reads records until enough of them meet a condition that the store cannot check, or until there are no more.
+async fn matching(
+    idem: &Handle,
+    filter: &Filter,
+    limit: u32,
+    meets: impl Fn(&Record) -> bool,
+) -> anyhow::Result<Vec<RecordSummary>> {
+    const AT_ONCE: u32 = 1000;
+    let mut found = Vec::new();
+    let mut request = PageRequest {
+        limit: AT_ONCE,
+        after: None,
+    };
+    while found.len() < limit as usize {
+        let page = idem.records().summaries(filter, &request).await?;
+        found.extend(page.summaries.into_iter().filter(|it| meets(&it.record)));
+        request.after = page.next;
+        if request.after.is_none() {
+            break;
+        }
+    }
+    found.truncate(limit as usize);
+    Ok(found)
 }
 
 fn print_page(page: &SummaryPage, as_json: bool) {

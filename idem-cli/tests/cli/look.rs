@@ -184,6 +184,61 @@ pub(super) async fn records_are_counted_by_operation_and_state(place: &Place) {
     assert_eq!(group("completed")["longest_retention"], 3_600_000_000_i64);
 }
 
+/// A listing selects by any field, and the stuck list also has records whose work was begun too often.
+pub(super) async fn records_are_selected_by_condition_and_attempts(place: &Place) {
+    let digest = Digest::new(1, [0; 4], &[7; 32]);
+    // Begun three times, and released each time.
+    for _ in 0..3 {
+        let owner = place.own(&request("tried", LEASE, digest)).await;
+        place.store.release(&owner).await.unwrap();
+    }
+    // Begun a fourth time, and running.
+    for _ in 0..3 {
+        let owner = place.own(&request("running", LEASE, digest)).await;
+        place.store.release(&owner).await.unwrap();
+    }
+    place.own(&request("running", LEASE, digest)).await;
+    let ended = place.own(&request("ended", LEASE, digest)).await;
+    let outcome = Outcome::Completed(payload("7"));
+    place.store.complete(&ended, &outcome).await.unwrap();
+    place.interrupted("interrupted").await;
+
+    let keys = |arguments: &[&str], code| {
+        let ran = place
+            .idem(&[arguments, &["--json"]].concat())
+            .expect(code, &[]);
+        let listed: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        let records = listed["records"].as_array().unwrap();
+        let mut keys: Vec<_> = records
+            .iter()
+            .map(|it| it["key"].as_str().unwrap().to_owned())
+            .collect();
+        keys.sort_unstable();
+        keys
+    };
+    assert_eq!(keys(&["stuck"], 3), ["interrupted"]);
+    let tried = keys(&["stuck", "--attempts", "3"], 3);
+    assert_eq!(tried, ["interrupted", "running", "tried"]);
+    let tried = keys(
+        &["stuck", "--attempts", "4", "--operation", "letters.post"],
+        3,
+    );
+    assert_eq!(tried, ["interrupted", "running"]);
+    assert_eq!(
+        keys(&["stuck", "--attempts", "3", "--limit", "1"], 3).len(),
+        1
+    );
+    let none = keys(&["stuck", "--attempts", "3", "--operation", "other"], 0);
+    assert!(none.is_empty(), "{none:?}");
+    let listed = keys(&["list", "--where", "scope=tenant-3 attempt>=3"], 0);
+    assert_eq!(listed, ["running", "tried"]);
+    assert_eq!(keys(&["list", "--where", "key=ended"], 0), ["ended"]);
+    let listed = keys(&["list", "--where", "attempt=1", "--limit", "1"], 0);
+    assert_eq!(listed.len(), 1);
+    let other = ["list", "--where", "stuck", "--state", "running"];
+    place.idem(&other).expect_error(2, "cannot be used with");
+}
+
 /// A listing shows the owner of each record and the size of its result, and not the result.
 pub(super) async fn a_listing_shows_owners_and_no_results(place: &Place) {
     let digest = Digest::new(1, [0; 4], &[7; 32]);

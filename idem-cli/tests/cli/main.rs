@@ -35,6 +35,7 @@ use doctor::a_healthy_store_has_no_problem;
 use look::{
     a_listing_shows_owners_and_no_results, a_request_is_compared_with_the_record,
     members_that_differ_are_named, records_are_counted_by_operation_and_state,
+    records_are_selected_by_condition_and_attempts,
     saved_steps_are_listed_and_their_results_hidden,
 };
 
@@ -496,6 +497,7 @@ macro_rules! on_each_store {
                 saved_steps_are_listed_and_their_results_hidden,
                 records_are_counted_by_operation_and_state,
                 a_listing_shows_owners_and_no_results,
+                records_are_selected_by_condition_and_attempts,
                 records_that_meet_a_condition_are_changed_together,
                 a_healthy_store_has_no_problem
             );
