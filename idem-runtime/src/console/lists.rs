@@ -116,7 +116,7 @@ fn table(access: &Access, records: &[RecordSummary]) -> Markup {
                 td.number data-label="Attempt" { (record.attempt) }
                 td data-label="Age" { (duration(record.read_at.since(record.first_claimed_at))) }
                 td.whole data-label="On crash" { (record.on_crash.as_str()) }
-                td.whole data-label="Owner" { (brief(owner.as_ref().map_or("", OwnerLabel::as_str))) }
+                td data-label="Owner" { (brief(owner.as_ref().map_or("", OwnerLabel::as_str))) }
             } } }
         }
     }
