@@ -16,6 +16,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 const MESSAGES: usize = 1_000;
+/// Time limit for the answer to a delivery that is forced to come again.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// Connects consumers to a queue; called again after a connection was lost.
 pub(crate) trait Connect: Send + Sync + 'static {
@@ -386,7 +388,8 @@ impl<S: Source> Source for Forcing<S> {
             let delivery = self.source.next().await?;
             let force = self.counts.force(delivery.message());
             if let Force::BeforeWork = force {
-                delivery.requeue().await?;
+                // A client may never answer on a connection that was cut just now.
+                timeout(ANSWER_LIMIT, delivery.requeue()).await??;
                 continue;
             }
             let loses_ack = matches!(force, Force::AfterWork);
