@@ -74,7 +74,7 @@ async fn index_stuck(connection: &Connection, migrate: &Migrate) -> anyhow::Resu
     };
     if migrate.action.plan {
         match migrate.json {
-            true => println!("{:#}", json!({ "exists": index.exists, "sql": index.sql })),
+            true => output::print_json(&json!({ "exists": index.exists, "sql": index.sql })),
             false if index.exists => println!("the index of stuck records exists"),
             false => println!("the index of stuck records does not exist"),
         }
