@@ -1,13 +1,11 @@
 //! Store of records in PostgreSQL.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgRow};
 use sqlx::{PgPool, Postgres};
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::random;
 use crate::record::{FencingToken, Observation, Outcome, Owner, Record};
 use crate::store::operator::{Finding, MigrationPlan};
 use crate::store::sql::{
@@ -342,8 +340,7 @@ pub(super) async fn retry_conflicts<T, F>(run: impl FnMut() -> F) -> Result<T, s
 where
     F: Future<Output = Result<T, sqlx::Error>>,
 {
-    let pause = |tried: u32| Duration::from_micros(random::number() % (1000 << tried.min(6)));
-    sql::retry(TRIES, is_conflict, pause, run).await
+    sql::retry(TRIES, is_conflict, sql::random_pause, run).await
 }
 
 /// Returns true for a serialization failure and a deadlock, see

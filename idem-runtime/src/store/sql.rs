@@ -7,6 +7,7 @@ use std::time::Duration;
 use sqlx::error::DatabaseError;
 
 use crate::error::{StoreError, StoreErrorKind};
+use crate::random;
 use crate::record::micros;
 
 mod audit;
@@ -94,6 +95,11 @@ pub(super) fn missing(applied: usize, known: usize) -> Result<Range<usize>, Stor
         ));
     }
     Ok(applied..known)
+}
+
+/// Random pause after this many tries: up to 2 ms after the first, and up to 64 ms after the sixth and later ones.
+pub(super) fn random_pause(tried: u32) -> Duration {
+    Duration::from_micros(random::number() % (1000 << tried.min(6)))
 }
 
 /// Retries a statement or transaction after errors that certainly changed nothing, with at most `tries` tries. The pause

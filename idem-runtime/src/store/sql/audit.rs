@@ -1,12 +1,9 @@
 //! Audit of manual changes, alike in every dialect.
 
-use std::time::Duration;
-
 use super::transitions::resolve;
-use super::{Backend, Readable, corrupt, identity, retry, unreadable};
+use super::{Backend, Readable, corrupt, identity, random_pause, retry, unreadable};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::random;
 use crate::record::{FencingToken, Observation, State, Timestamp, micros};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use crate::store::operator::Finding;
@@ -156,8 +153,7 @@ where
 {
     const TRIES: u32 = 20;
     let is_undone = |error: &StoreError| error.kind() == StoreErrorKind::Conflict;
-    let pause = |tried: u32| Duration::from_micros(random::number() % (1000 << tried.min(6)));
-    retry(TRIES, is_undone, pause, run).await
+    retry(TRIES, is_undone, random_pause, run).await
 }
 
 /// Implements [`AuditStore`](crate::store::AuditStore) for a SQL store, in the scope of the macro `store`.
