@@ -143,8 +143,13 @@ fn field<'a>(field: &'a syn::Field, position: usize, errors: &mut Errors) -> Opt
         check_skipped(&options, errors);
         return None;
     }
-    if field.ident.is_none() {
-        check_tuple_field(&options, errors);
+    match &field.ident {
+        None => check_tuple_field(&options, errors),
+        // The parser accepts it, for a feature of the compiler that is not stable.
+        Some(ident) if ident == "_" => {
+            errors.at(ident, "`_` is no name of a field, give the field a name");
+        }
+        Some(_) => {}
     }
     let encoding = encoding(&options, &field.ty, errors);
     let presence = match options.default {
