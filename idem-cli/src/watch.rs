@@ -27,10 +27,14 @@ pub(crate) async fn watch(connection: &Connection, watch: &Watch) -> anyhow::Res
         );
     }
     let pause = watch.every;
-    let ended = end_of_watching();
+    // Before the screen changes: a signal without a handler would leave it as it is then.
+    let ended = end_of_watching()?;
     tokio::pin!(ended);
     // The first view is read before the screen changes, so that an error is shown as that of any command.
-    let mut view = view(connection, pause).await?;
+    let mut view = tokio::select! {
+        ended = &mut ended => return ended.map(|()| End::Done),
+        view = view(connection, pause) => view?,
+    };
     let screen = Screen::enter()?;
     loop {
         screen.draw(&view)?;
@@ -48,22 +52,25 @@ pub(crate) async fn watch(connection: &Connection, watch: &Watch) -> anyhow::Res
     }
 }
 
-/// Waits for Ctrl-C, or for the signal to end.
-async fn end_of_watching() -> anyhow::Result<()> {
+/// Handles signals from now on. The future waits for Ctrl-C, or for the signal to end.
+fn end_of_watching() -> anyhow::Result<impl Future<Output = anyhow::Result<()>>> {
     const FAILED: &str = "cannot wait for signals";
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};
+        let mut interrupted = signal(SignalKind::interrupt()).context(FAILED)?;
         let mut terminated = signal(SignalKind::terminate()).context(FAILED)?;
         let mut hung_up = signal(SignalKind::hangup()).context(FAILED)?;
-        tokio::select! {
-            pressed = tokio::signal::ctrl_c() => pressed.context(FAILED),
-            _ = terminated.recv() => Ok(()),
-            _ = hung_up.recv() => Ok(()),
-        }
+        Ok(async move {
+            tokio::select! {
+                _ = interrupted.recv() => Ok(()),
+                _ = terminated.recv() => Ok(()),
+                _ = hung_up.recv() => Ok(()),
+            }
+        })
     }
     #[cfg(not(unix))]
-    tokio::signal::ctrl_c().await.context(FAILED)
+    Ok(async { tokio::signal::ctrl_c().await.context(FAILED) })
 }
 
 async fn view(connection: &Connection, pause: Duration) -> anyhow::Result<String> {
