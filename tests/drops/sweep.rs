@@ -19,8 +19,8 @@ use crate::trace::{Trace, Traces};
 /// so a claim without an owner fails the case.
 pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Upper bound of the number of polls of a call.
-const MOST_POLLS: u32 = 300;
+/// Upper bound of the number of polls of a call. A listing of Redis reads the keys of all tests.
+const MOST_POLLS: u32 = 2000;
 
 /// Longest wait for the check of one drop before the next drop starts concurrently.
 const WAITS: Duration = Duration::from_millis(200);

@@ -133,6 +133,13 @@ impl Lab<'_> {
                 let switched = written.get(file);
                 dropped.extend(switched.into_iter().flat_map(|it| it.at(place)));
             }
+            if dropped.len() == before {
+                // A `match` that has lost an arm is reported at its value, which belongs to no mutant.
+                let files: BTreeSet<_> = messages.errors.iter().map(|(file, _)| file).collect();
+                let switched = files.into_iter().filter_map(|file| written.get(file));
+                let switched = switched.flat_map(|it| it.mutants.iter().copied());
+                dropped.extend(switched.filter(|it| mutants[it].genre == Genre::MatchArm));
+            }
             println!("{} mutants do not compile", dropped.len());
             if dropped.len() == before {
                 let errors = String::from_utf8_lossy(&output.stderr);
@@ -353,7 +360,10 @@ impl Messages {
             let Ok(message) = serde_json::from_slice::<Json>(line) else {
                 continue;
             };
-            if let Some(path) = message["executable"].as_str() {
+            // Programs without tests of their own are built for the tests as well.
+            if message["profile"]["test"] == true
+                && let Some(path) = message["executable"].as_str()
+            {
                 let manifest = message["manifest_path"].as_str().map(Path::new);
                 let package = manifest.and_then(Path::parent).context("no manifest")?;
                 messages.programs.push(Program {
