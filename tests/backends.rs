@@ -6,10 +6,12 @@
 //! until the server is removed; a private server is removed after the tests.
 
 use std::str::FromStr as _;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use idem_runtime::{Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore};
+use idem_servers::{Options, Server};
 use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
@@ -76,6 +78,57 @@ pub async fn postgres() -> anyhow::Result<PgPool> {
             .await
     };
     within(POSTGRES, made).await
+}
+
+/// Time for which PgBouncer gives a connection of the server to a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PoolMode {
+    /// Until the client disconnects.
+    Session,
+    /// Until the end of each transaction.
+    Transaction,
+}
+
+/// Creates an empty database in PostgreSQL for the caller, and connects through a PgBouncer of this test program.
+///
+/// # Errors
+///
+/// The variable is not set or names another machine, or a server cannot be reached.
+pub async fn pg_bouncer(mode: PoolMode) -> anyhow::Result<PgPool> {
+    let direct = postgres().await?;
+    let options = direct.connect_options().as_ref().clone();
+    direct.close().await;
+    anyhow::ensure!(
+        ["127.0.0.1", "localhost"].contains(&options.get_host()),
+        "PgBouncer is started in front of a server on 127.0.0.1 only"
+    );
+    let server = options.get_port();
+    let port = tokio::task::spawn_blocking(move || pg_bouncer_port(mode, server)).await??;
+    let options = options.port(port).extra_float_digits(None);
+    let connected = PgPoolOptions::new()
+        .max_connections(CONNECTIONS)
+        .acquire_timeout(CONNECTED_WITHIN)
+        .connect_with(options);
+    within(POSTGRES, connected).await
+}
+
+/// Port of this program's PgBouncer of this mode, which is started on first use. It ends with this process.
+fn pg_bouncer_port(mode: PoolMode, server: u16) -> anyhow::Result<u16> {
+    static STARTED: Mutex<Vec<(PoolMode, Server)>> = Mutex::new(Vec::new());
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, there)) = started.iter().find(|(it, _)| *it == mode) {
+        return Ok(there.port());
+    }
+    let options = match mode {
+        PoolMode::Session => Options::fast()
+            .set("pool_mode", "session")
+            .set("default_pool_size", "40"),
+        PoolMode::Transaction => Options::fast(),
+    };
+    let server = Server::pg_bouncer(server, &options)?;
+    let port = server.port();
+    started.push((mode, server));
+    Ok(port)
 }
 
 /// Creates an empty database in MySQL or MariaDB for the caller.
@@ -146,7 +199,8 @@ pub async fn redis_cluster() -> anyhow::Result<Keys<ClusterClient>> {
 /// Operation that the process `caller` calls.
 pub const OPERATION: &str = "tests.caller";
 
-/// Opens and migrates the store at this address: `sqlite://` and the path of a file, or the URL of a server.
+/// Opens and migrates the store at this address: `sqlite://` and the path of a file, or the URL of a server. `pgbouncer://`
+/// is the address of a PgBouncer in transaction mode.
 ///
 /// # Errors
 ///
@@ -159,6 +213,13 @@ pub async fn open(address: &str) -> anyhow::Result<Idem> {
         "sqlite" => Idem::new(SqliteStore::open(rest).await?).erased(),
         "postgres" => {
             let store = PostgresStore::connect(address).await?;
+            store.migrate().await?;
+            Idem::new(store).erased()
+        }
+        // Behind a PgBouncer in transaction mode.
+        "pgbouncer" => {
+            let store = PostgresStore::connect(&format!("postgres://{rest}")).await?;
+            let store = store.without_prepared_statements();
             store.migrate().await?;
             Idem::new(store).erased()
         }

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use idem_runtime::store::TransactionalStore;
 use idem_runtime::{MySqlStore, PostgresStore, SqliteStore};
+use sqlx::postgres::PgConnectOptions;
 use sqlx::{
-    AssertSqlSafe, MySqlConnection, MySqlPool, PgConnection, PgPool, SqliteConnection, SqlitePool,
+    AssertSqlSafe, MySqlConnection, MySqlPool, PgConnection, PgPool, Row as _, SqliteConnection,
+    SqlitePool,
 };
 
 const TABLE: &str =
@@ -20,6 +22,8 @@ pub trait Database: TransactionalStore + Sized {
     type Pool: Send + Sync;
 
     /// Opens the store at this address: `sqlite://` and the path of a file, or the URL of a server.
+    ///
+    /// `pgbouncer://` is the address of a PgBouncer in transaction mode.
     fn connect(address: &str) -> impl Future<Output = anyhow::Result<(Self, Self::Pool)>> + Send;
 
     /// Creates the tables of the records and the ledger.
@@ -43,18 +47,17 @@ pub trait Database: TransactionalStore + Sized {
 }
 
 macro_rules! database {
-    ($store:ty, $pool:ty, $connection:ty, $insert:literal, |$address:ident| $connect:expr) => {
+    ($store:ty, $pool:ty, $connection:ty, $insert:expr, |$address:ident| $connect:expr) => {
         impl Database for $store {
             type Pool = $pool;
 
             async fn connect($address: &str) -> anyhow::Result<(Self, $pool)> {
-                let pool: $pool = $connect;
-                Ok((Self::new(pool.clone()), pool))
+                $connect
             }
 
             async fn make_ledger(&self, pool: &$pool) -> anyhow::Result<()> {
                 self.migrate().await?;
-                sqlx::query(TABLE).execute(pool).await?;
+                sqlx::raw_sql(TABLE).execute(pool).await?;
                 Ok(())
             }
 
@@ -63,7 +66,7 @@ macro_rules! database {
                 key: &str,
                 receipt: &str,
             ) -> Result<(), sqlx::Error> {
-                let insert = sqlx::query($insert).bind(key).bind(receipt);
+                let insert = $insert.bind(key).bind(receipt);
                 insert.execute(connection).await.map(drop)
             }
 
@@ -76,13 +79,13 @@ macro_rules! database {
             }
 
             async fn ledger(pool: &$pool) -> anyhow::Result<Ledger> {
-                let rows: Vec<(String, String)> =
-                    sqlx::query_as("SELECT charge, receipt FROM ledger")
-                        .fetch_all(pool)
-                        .await?;
+                let rows = sqlx::raw_sql("SELECT charge, receipt FROM ledger")
+                    .fetch_all(pool)
+                    .await?;
                 let mut ledger = Ledger::new();
-                for (key, receipt) in rows {
-                    ledger.entry(key).or_default().push(receipt);
+                for row in rows {
+                    let effects: &mut Vec<String> = ledger.entry(row.try_get(0)?).or_default();
+                    effects.push(row.try_get(1)?);
                 }
                 Ok(ledger)
             }
@@ -94,23 +97,37 @@ database!(
     SqliteStore,
     SqlitePool,
     SqliteConnection,
-    "INSERT INTO ledger (charge, receipt) VALUES (?1, ?2)",
+    sqlx::query("INSERT INTO ledger (charge, receipt) VALUES (?1, ?2)"),
     |address| {
         let path = address.trim_start_matches("sqlite://");
-        SqlitePool::connect_with(SqliteStore::connect_options(path)).await?
+        let pool = SqlitePool::connect_with(SqliteStore::connect_options(path)).await?;
+        Ok((Self::new(pool.clone()), pool))
     }
 );
 database!(
     PostgresStore,
     PgPool,
     PgConnection,
-    "INSERT INTO ledger (charge, receipt) VALUES ($1, $2)",
-    |address| PgPool::connect(address).await?
+    // A pooler that shares connections between transactions would mix up named statements.
+    sqlx::query("INSERT INTO ledger (charge, receipt) VALUES ($1, $2)").persistent(false),
+    |address| {
+        let Some(rest) = address.strip_prefix("pgbouncer://") else {
+            let pool = PgPool::connect(address).await?;
+            return Ok((Self::new(pool.clone()), pool));
+        };
+        let options: PgConnectOptions = format!("postgres://{rest}").parse()?;
+        let pool = PgPool::connect_with(options.extra_float_digits(None)).await?;
+        let store = Self::new(pool.clone()).without_prepared_statements();
+        Ok((store, pool))
+    }
 );
 database!(
     MySqlStore,
     MySqlPool,
     MySqlConnection,
-    "INSERT INTO ledger (charge, receipt) VALUES (?, ?)",
-    |address| MySqlPool::connect(address).await?
+    sqlx::query("INSERT INTO ledger (charge, receipt) VALUES (?, ?)"),
+    |address| {
+        let pool = MySqlPool::connect(address).await?;
+        Ok((Self::new(pool.clone()), pool))
+    }
 );

@@ -55,13 +55,16 @@ struct Losses {
 /// Target of the connections, and the number of connections.
 #[derive(Debug)]
 struct Lead {
-    server: Mutex<SocketAddr>,
+    servers: Mutex<Vec<SocketAddr>>,
     accepted: AtomicU64,
 }
 
 impl Lead {
-    fn server(&self) -> SocketAddr {
-        *self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Counts a connection, and returns its server.
+    fn accept(&self) -> SocketAddr {
+        let number = self.accepted.fetch_add(1, Ordering::SeqCst) as usize;
+        let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        servers[number % servers.len()]
     }
 }
 
@@ -118,14 +121,13 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let lead = Arc::new(Lead {
-            server: Mutex::new(server),
+            servers: Mutex::new(vec![server]),
             accepted: AtomicU64::new(0),
         });
         let shared = Arc::clone(&lead);
         let listening = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                shared.accepted.fetch_add(1, Ordering::SeqCst);
-                tokio::spawn(forward(client, shared.server()));
+                tokio::spawn(forward(client, shared.accept()));
             }
         });
         Ok(Self {
@@ -144,11 +146,20 @@ impl Proxy {
     /// Sends new connections to another server, as a DNS name or a virtual IP does after a failover. Open connections
     /// keep their server.
     pub fn lead_to(&self, server: SocketAddr) {
+        self.spread_over(vec![server]);
+    }
+
+    /// Sends new connections to these servers in turn, as a load balancer does. Open connections keep their server.
+    ///
+    /// # Panics
+    /// There is no server.
+    pub fn spread_over(&self, servers: Vec<SocketAddr>) {
+        assert!(!servers.is_empty(), "a connection needs a server");
         *self
             .lead
-            .server
+            .servers
             .lock()
-            .unwrap_or_else(PoisonError::into_inner) = server;
+            .unwrap_or_else(PoisonError::into_inner) = servers;
     }
 
     /// Number of connections that were accepted.

@@ -30,6 +30,7 @@ pages! {
     result_types = "src/result-types.md";
     migrations = "src/migrations.md";
     pools = "src/pools.md";
+    moving = "src/moving.md";
     operations = "src/operations.md";
     console = "src/console.md";
     metrics = "src/metrics.md";

@@ -117,7 +117,10 @@ impl Target {
     }
 
     async fn postgres(&self, url: &str) -> anyhow::Result<PostgresStore> {
-        let mut store = PostgresStore::connect(url).await?;
+        // The command then works behind any pooler.
+        let mut store = PostgresStore::connect(url)
+            .await?
+            .without_prepared_statements();
         if let Some(table) = &self.table {
             store = store.with_table(table)?;
         }

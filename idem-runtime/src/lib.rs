@@ -142,6 +142,8 @@ pub use crate::store::Store;
 pub use crate::store::cached::{CacheStats, Cached};
 #[cfg(feature = "memory")]
 pub use crate::store::memory::MemoryStore;
+#[cfg(feature = "moving")]
+pub use crate::store::moving::Moving;
 #[cfg(feature = "mysql")]
 pub use crate::store::mysql::MySqlStore;
 #[cfg(feature = "postgres")]

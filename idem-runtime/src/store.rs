@@ -4,6 +4,8 @@
 pub mod cached;
 #[cfg(feature = "memory")]
 pub mod memory;
+#[cfg(feature = "moving")]
+pub mod moving;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 pub mod operator;

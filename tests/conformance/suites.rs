@@ -1,17 +1,20 @@
 //! The stores that the case table is run on.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use idem_runtime::conformance::{self, Needs, faults::FaultStore};
 use idem_runtime::{
-    Cached, MemoryStore, MySqlStore, PostgresStore, RedisStore, SqliteStore, Store,
+    Cached, MemoryStore, Moving, MySqlStore, PostgresStore, RedisStore, SqliteStore, Store,
 };
-use idem_tests::backends::{self, MYSQL, POSTGRES, REDIS, REDIS_CLUSTER};
+use idem_servers::{GaleraCluster, Options, RedisSentinels, Server};
+use idem_tests::backends::{self, MYSQL, POSTGRES, PoolMode, REDIS, REDIS_CLUSTER};
+use idem_tests::proxy::Proxy;
 use libtest_mimic::{Failed, Trial};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use tokio::runtime::Runtime;
 
 use crate::toy::ToyStore;
@@ -23,10 +26,12 @@ fn suites(files: &Path) -> Vec<Suite> {
     let file = |name: &str| SqliteStore::open(files.join(name));
     let (cases, table) = (file("cases.db"), file("table.db"));
     let (faults, cached) = (file("faults.db"), file("cached.db"));
+    let moved = (file("moved_old.db"), file("moved_new.db"));
+    let last = file("moved.db");
     let erased: Arc<dyn Store> = Arc::new(MemoryStore::new());
     vec![
-        Suite::new("memory", &[], async || Ok(MemoryStore::new())).recovering_nothing(),
-        Suite::new("dyn", &[], async || Ok(erased)).recovering_nothing(),
+        Suite::new("memory", &[], async || Ok(MemoryStore::new())).lacking(&[Needs::Recovery]),
+        Suite::new("dyn", &[], async || Ok(erased)).lacking(&[Needs::Recovery]),
         Suite::new("sqlite", &[], async || Ok(cases.await?)),
         // The name is a reserved word of SQL.
         Suite::new("sqlite_other_table", &[], async || {
@@ -37,14 +42,14 @@ fn suites(files: &Path) -> Vec<Suite> {
         Suite::new("faults::memory", &[], async || {
             Ok(FaultStore::new(MemoryStore::new()))
         })
-        .recovering_nothing(),
+        .lacking(&[Needs::Recovery]),
         Suite::new("faults::sqlite", &[], async || {
             Ok(FaultStore::new(faults.await?))
         }),
         Suite::new("cached::memory", &[], async || {
             Ok(Cached::new(MemoryStore::new()))
         })
-        .recovering_nothing(),
+        .lacking(&[Needs::Recovery]),
         Suite::new("cached::sqlite", &[], async || {
             Ok(Cached::new(cached.await?))
         }),
@@ -57,7 +62,7 @@ fn suites(files: &Path) -> Vec<Suite> {
             let cached = Cached::in_redis(MemoryStore::new(), connection, "idem-conformance");
             Ok(cached.timeout(Duration::from_millis(2)))
         })
-        .recovering_nothing(),
+        .lacking(&[Needs::Recovery]),
         Suite::new("cached_in_redis::memory", &[REDIS], async || {
             let keys = backends::redis().await?;
             let connection = keys.client.get_connection_manager().await?;
@@ -67,9 +72,48 @@ fn suites(files: &Path) -> Vec<Suite> {
                 &keys.prefix,
             ))
         })
-        .recovering_nothing(),
+        .lacking(&[Needs::Recovery]),
+        Suite::new("moving_in_old::memory", &[], async || {
+            Ok(Moving::claims_in_old(
+                MemoryStore::new(),
+                MemoryStore::new(),
+            ))
+        })
+        .lacking(&[Needs::Recovery, Needs::Audit]),
+        Suite::new("moving_in_new::memory", &[], async || {
+            Ok(Moving::claims_in_new(
+                MemoryStore::new(),
+                MemoryStore::new(),
+            ))
+        })
+        .lacking(&[Needs::Recovery, Needs::Audit]),
+        Suite::new("moving_in_old::sqlite", &[], async || {
+            Ok(Moving::claims_in_old(moved.0.await?, moved.1.await?))
+        })
+        .lacking(&[Needs::Audit]),
+        Suite::new(
+            "moving_in_new::sqlite_to_postgres",
+            &[POSTGRES],
+            async || {
+                let new = PostgresStore::new(backends::postgres().await?);
+                new.migrate().await?;
+                Ok(Moving::claims_in_new(last.await?, new))
+            },
+        )
+        .lacking(&[Needs::Audit]),
         Suite::new("postgres", &[POSTGRES], async || {
             let store = PostgresStore::new(backends::postgres().await?);
+            store.migrate().await?;
+            Ok(store)
+        }),
+        Suite::new("pg_bouncer", &[POSTGRES], async || {
+            let pool = backends::pg_bouncer(PoolMode::Transaction).await?;
+            let store = PostgresStore::new(pool).without_prepared_statements();
+            store.migrate().await?;
+            Ok(store)
+        }),
+        Suite::new("pg_bouncer_session", &[POSTGRES], async || {
+            let store = PostgresStore::new(backends::pg_bouncer(PoolMode::Session).await?);
             store.migrate().await?;
             Ok(store)
         }),
@@ -78,18 +122,50 @@ fn suites(files: &Path) -> Vec<Suite> {
             store.migrate().await?;
             Ok(store)
         }),
+        // Each connection of the pool leads to another node. The servers run until this process ends.
+        Suite::new("galera", &[MYSQL], async || {
+            let cluster = tokio::task::block_in_place(|| GaleraCluster::start(&Options::fast()))?;
+            let nodes = Vec::leak(vec![cluster])[0].nodes();
+            nodes[0].query("CREATE DATABASE idem")?;
+            let address = |node: &Server| SocketAddr::from(([127, 0, 0, 1], node.port()));
+            let proxy = Proxy::start(address(&nodes[0])).await?;
+            proxy.spread_over(nodes.iter().map(address).collect());
+            let options = MySqlConnectOptions::new()
+                .host("127.0.0.1")
+                .port(proxy.address().port())
+                .username("root")
+                .database("idem");
+            let pool = MySqlPoolOptions::new()
+                .min_connections(6)
+                .max_connections(18)
+                .connect_with(options)
+                .await?;
+            Box::leak(Box::new(proxy));
+            let store = MySqlStore::new(pool);
+            store.migrate().await?;
+            Ok(store)
+        }),
+        Suite::new("redis_sentinel", &[REDIS], async || {
+            let sentinels =
+                tokio::task::block_in_place(|| RedisSentinels::start(&Options::fast()))?;
+            let urls = Vec::leak(vec![sentinels])[0].urls();
+            let primary = format!("redis://{}/", RedisSentinels::NAME);
+            let store = RedisStore::connect_sentinel(urls.iter().map(String::as_str), &primary);
+            Ok(store.await?)
+        })
+        .lacking(&[Needs::Recovery]),
         Suite::new("redis", &[REDIS], async || {
             let keys = backends::redis().await?;
             let connection = keys.client.get_connection_manager().await?;
             Ok(RedisStore::new(connection).with_prefix(&keys.prefix)?)
         })
-        .recovering_nothing(),
+        .lacking(&[Needs::Recovery]),
         Suite::new("redis_cluster", &[REDIS_CLUSTER], async || {
             let keys = backends::redis_cluster().await?;
             let connection = keys.client.get_async_connection().await?;
             Ok(RedisStore::new(connection).with_prefix(&keys.prefix)?)
         })
-        .recovering_nothing(),
+        .lacking(&[Needs::Recovery]),
         Suite::new(
             "cached_in_redis::postgres",
             &[POSTGRES, REDIS],
@@ -113,7 +189,7 @@ pub(crate) fn trials(runtime: &Arc<Runtime>, files: &Path) -> Vec<Trial> {
         let Suite {
             name,
             needs,
-            recovers,
+            lacks,
             open,
         } = suite;
         let unset = needs.iter().find(|it| std::env::var_os(it).is_none());
@@ -127,22 +203,16 @@ pub(crate) fn trials(runtime: &Arc<Runtime>, files: &Path) -> Vec<Trial> {
             move || open(&runtime).map_err(|error| format!("{error:#}"))
         }));
         for case in conformance::cases() {
-            if case.needs() == Needs::Recovery && !recovers {
-                continue;
-            }
+            let is_left_out = lacks.contains(&case.needs());
             let (store, runtime) = (Arc::clone(&store), Arc::clone(&runtime));
             let trial = Trial::test(format!("{name}::{}", case.name()), move || {
                 let store = LazyLock::force(&store).as_ref().map_err(Failed::from)?;
-                Ok(runtime.block_on(case.run(Arc::clone(store)))?)
-            });
-            trials.push(trial.with_ignored_flag(unset.is_some()));
-        }
-        if !recovers {
-            let trial = Trial::test(format!("{name}::recovers_nothing"), move || {
-                let store = LazyLock::force(&store).as_ref().map_err(Failed::from)?;
-                match store.recovery() {
-                    None => Ok(()),
-                    Some(_) => Err("it does, and its cases are left out".into()),
+                match is_left_out {
+                    false => Ok(runtime.block_on(case.run(Arc::clone(store)))?),
+                    true if case.applies_to(&**store) => {
+                        Err("the case applies and is left out".into())
+                    }
+                    true => Ok(()),
                 }
             });
             trials.push(trial.with_ignored_flag(unset.is_some()));
@@ -154,8 +224,8 @@ pub(crate) fn trials(runtime: &Arc<Runtime>, files: &Path) -> Vec<Trial> {
 struct Suite {
     name: &'static str,
     needs: &'static [&'static str],
-    /// True if the store has recovery inputs.
-    recovers: bool,
+    /// What the store lacks. The cases that need it only check that.
+    lacks: &'static [Needs],
     open: Open,
 }
 
@@ -172,16 +242,13 @@ impl Suite {
         Self {
             name,
             needs,
-            recovers: true,
+            lacks: &[],
             open,
         }
     }
 
-    fn recovering_nothing(self) -> Self {
-        Self {
-            recovers: false,
-            ..self
-        }
+    fn lacking(self, lacks: &'static [Needs]) -> Self {
+        Self { lacks, ..self }
     }
 }
 

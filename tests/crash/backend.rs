@@ -15,6 +15,8 @@ use crate::Mode;
 pub(crate) enum Name {
     Sqlite,
     Postgres,
+    /// PostgreSQL behind PgBouncer in transaction mode.
+    PgBouncer,
     MariaDb,
     Redis,
     RedisCluster,
@@ -22,9 +24,10 @@ pub(crate) enum Name {
 }
 
 impl Name {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Sqlite,
         Self::Postgres,
+        Self::PgBouncer,
         Self::MariaDb,
         Self::Redis,
         Self::RedisCluster,
@@ -34,6 +37,7 @@ impl Name {
     fn has(self, mode: Mode) -> bool {
         match self {
             Self::Sqlite | Self::Postgres | Self::MariaDb => true,
+            Self::PgBouncer => mode != Mode::Mixed,
             Self::Redis => mode != Mode::Transactional,
             Self::RedisCluster | Self::Memory => mode == Mode::Mixed,
         }
@@ -45,6 +49,7 @@ impl fmt::Display for Name {
         f.pad(match self {
             Self::Sqlite => "sqlite",
             Self::Postgres => "postgres",
+            Self::PgBouncer => "pgbouncer",
             Self::MariaDb => "mariadb",
             Self::Redis => "redis",
             Self::RedisCluster => "redis-cluster",
@@ -83,6 +88,11 @@ pub(crate) struct Place {
 enum Servers {
     None,
     One(Server),
+    /// A server, and the pooler in front of it.
+    Pooled {
+        server: Server,
+        _pooler: Server,
+    },
     Cluster(RedisCluster),
 }
 
@@ -97,6 +107,17 @@ impl Place {
                 return Ok(Self::without_server(format!("sqlite://{}", file.display())));
             }
             Name::Postgres => Server::postgres(&options)?,
+            Name::PgBouncer => {
+                let server = Server::postgres(&options)?;
+                let pooler = Server::pg_bouncer(server.port(), &Options::fast())?;
+                return Ok(Self {
+                    address: pooler.url().replace("postgres://", "pgbouncer://"),
+                    servers: Servers::Pooled {
+                        server,
+                        _pooler: pooler,
+                    },
+                });
+            }
             // Without the binary log, InnoDB shows a commit to other sessions before the commit is in its redo log. A
             // kill at that moment would revoke what they have read.
             Name::MariaDb => {
@@ -130,7 +151,7 @@ impl Place {
     pub(crate) fn servers(&self) -> &[Server] {
         match &self.servers {
             Servers::None => &[],
-            Servers::One(server) => std::slice::from_ref(server),
+            Servers::One(server) | Servers::Pooled { server, .. } => std::slice::from_ref(server),
             Servers::Cluster(cluster) => cluster.nodes(),
         }
     }

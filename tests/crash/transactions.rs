@@ -57,7 +57,7 @@ async fn charge<S: Database>(
 pub(crate) async fn prepare(address: &str) -> anyhow::Result<()> {
     match address.split(':').next() {
         Some("sqlite") => prepare_on::<SqliteStore>(address).await,
-        Some("postgres") => prepare_on::<PostgresStore>(address).await,
+        Some("postgres" | "pgbouncer") => prepare_on::<PostgresStore>(address).await,
         _ => prepare_on::<MySqlStore>(address).await,
     }
 }
@@ -70,7 +70,7 @@ async fn prepare_on<S: Database>(address: &str) -> anyhow::Result<()> {
 pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
     match orders.store.split(':').next() {
         Some("sqlite") => work_on::<SqliteStore>(orders).await,
-        Some("postgres") => work_on::<PostgresStore>(orders).await,
+        Some("postgres" | "pgbouncer") => work_on::<PostgresStore>(orders).await,
         _ => work_on::<MySqlStore>(orders).await,
     }
 }
@@ -145,7 +145,9 @@ pub(crate) struct Report {
 pub(crate) async fn judge(store: Name, address: &str, answers: Answers) -> anyhow::Result<Report> {
     match store {
         Name::Sqlite => judge_on::<SqliteStore>(store, address, answers).await,
-        Name::Postgres => judge_on::<PostgresStore>(store, address, answers).await,
+        Name::Postgres | Name::PgBouncer => {
+            judge_on::<PostgresStore>(store, address, answers).await
+        }
         Name::MariaDb => judge_on::<MySqlStore>(store, address, answers).await,
         Name::Redis | Name::RedisCluster | Name::Memory => bail!("{store} has no transactions"),
     }

@@ -21,6 +21,7 @@ mod imposter;
 mod issued;
 mod keys;
 mod memory;
+mod moving;
 mod mysql;
 mod network;
 mod outbox;

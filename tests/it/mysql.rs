@@ -20,6 +20,7 @@ use crate::records::{HOUR, claim, full_text, outcome, own};
 
 mod costs;
 mod errors;
+mod galera;
 mod locks;
 
 /// A dedicated database, dropped at the end of a test that passes.

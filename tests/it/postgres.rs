@@ -15,7 +15,9 @@ use tokio::task::JoinSet;
 use crate::records::{HOUR, claim, full_text, outcome, own};
 
 mod costs;
+mod demotion;
 mod errors;
+mod pooling;
 mod statements;
 
 /// A dedicated database for one test.

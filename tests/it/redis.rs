@@ -6,6 +6,7 @@ pub(crate) mod error_replies;
 mod failover;
 pub(crate) mod privileges;
 pub(crate) mod resharding;
+mod sentinel;
 mod stuck;
 mod values;
 

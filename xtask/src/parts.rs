@@ -30,6 +30,8 @@ pub(crate) enum Work {
     Documentation,
     /// The program `crash` of `idem-tests`, filtered by the names of stores.
     Crash,
+    /// The program `failover` of `idem-tests`, filtered by the names of engines.
+    Failover,
 }
 
 /// Server or program that tests need.
@@ -51,8 +53,8 @@ impl Need {
     /// Debian packages that provide it; `None` for all packages of the tests.
     pub(crate) fn packages(self) -> Option<&'static [&'static str]> {
         match self {
-            Self::Postgres => Some(&["postgresql"]),
-            Self::MySql => Some(&["mariadb-server"]),
+            Self::Postgres => Some(&["postgresql", "pgbouncer"]),
+            Self::MySql => Some(&["mariadb-server", "galera-4", "rsync"]),
             Self::Redis | Self::RedisCluster => Some(&["redis-server"]),
             Self::RabbitMq => Some(&["rabbitmq-server"]),
             Self::Nats => Some(&["nats-server"]),
@@ -199,6 +201,13 @@ pub(crate) const PARTS: &[Part] = &[
         needs: &[Programs],
         lane: 2,
     },
+    Part {
+        name: "failover",
+        about: "servers that fail over while a service works on them",
+        work: Work::Failover,
+        needs: &[Programs],
+        lane: 2,
+    },
 ];
 
 const fn package(package: &'static str) -> Work {
@@ -256,11 +265,12 @@ pub(crate) const AREAS: &[Area] = &[
         about: "the PostgreSQL store",
         runs: &[
             ("integration", &["postgres", "--skip", "redis"]),
-            ("conformance", &["postgres::"]),
+            ("conformance", &["postgres::", "pg_bouncer"]),
             ("histories", &["postgres"]),
             ("drops", &["postgres::"]),
             ("clients", &["postgres"]),
-            ("crash", &["postgres"]),
+            ("crash", &["postgres", "pgbouncer"]),
+            ("failover", &["postgres-sync", "postgres-async"]),
         ],
         needs: &[Postgres, Python],
     },
@@ -269,7 +279,7 @@ pub(crate) const AREAS: &[Area] = &[
         about: "the MySQL and MariaDB store",
         runs: &[
             ("integration", &["mysql", "maria_db", "mariadb"]),
-            ("conformance", &["mysql::"]),
+            ("conformance", &["mysql::", "galera::"]),
             ("histories", &["mysql"]),
             ("drops", &["mysql::"]),
             ("crash", &["mariadb"]),
@@ -284,7 +294,7 @@ pub(crate) const AREAS: &[Area] = &[
                 "integration",
                 &["redis", "--skip", "cluster", "--skip", "postgres"],
             ),
-            ("conformance", &["redis::"]),
+            ("conformance", &["redis::", "redis_sentinel::"]),
             ("histories", &["redis", "--skip", "cluster"]),
             ("drops", &["redis::"]),
             ("crash", &["redis"]),
@@ -358,6 +368,12 @@ pub(crate) const AREAS: &[Area] = &[
         about: "`Cached`, in process and in Redis",
         runs: &[("integration", &["cached::"]), ("conformance", &["cached"])],
         needs: &[Postgres, Redis, RedisCluster],
+    },
+    Area {
+        name: "moving",
+        about: "`Moving`, from one store to another",
+        runs: &[("integration", &["moving::"]), ("conformance", &["moving"])],
+        needs: &[Postgres, Redis],
     },
     Area {
         name: "http",
@@ -504,7 +520,7 @@ impl Work {
                     && package == target.package
                     && (targets.is_empty() || targets.contains(&&*target.name))
             }
-            Self::Documentation | Self::Crash => false,
+            Self::Documentation | Self::Crash | Self::Failover => false,
         }
     }
 }
@@ -551,7 +567,12 @@ mod tests {
                 assert!(found > 0 && found >= named.len(), "{part:?} has {found}");
             }
         }
-        for work in [Work::Units, Work::Documentation, Work::Crash] {
+        for work in [
+            Work::Units,
+            Work::Documentation,
+            Work::Crash,
+            Work::Failover,
+        ] {
             assert_eq!(PARTS.iter().filter(|it| it.work == work).count(), 1);
         }
     }

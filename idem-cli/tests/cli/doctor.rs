@@ -1,7 +1,6 @@
 //! Checks of stores. Each finding is made true on a real database or server.
 
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 
 use idem_runtime::store::operator::OperatorStore;
@@ -185,70 +184,6 @@ async fn postgres() {
     run(format!("DROP OWNED BY {user}; DROP ROLE {user}")).await;
 }
 
-/// A running PgBouncer.
-struct Pooler {
-    process: Child,
-    port: u16,
-    /// Holds the settings.
-    _folder: tempfile::TempDir,
-}
-
-impl Pooler {
-    /// Starts a pooler in this mode in front of a server.
-    fn new(server: &Server, mode: &str) -> Self {
-        // Another process may take the free port first.
-        for _ in 0..20 {
-            let free = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-            let port = free.local_addr().unwrap().port();
-            drop(free);
-            let folder = tempfile::tempdir().unwrap();
-            let settings = folder.path().join("pgbouncer.ini");
-            let text = format!(
-                "[databases]\n* = host=127.0.0.1 port={} user=postgres\n\
-                 [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-                 auth_type = any\npool_mode = {mode}\nignore_startup_parameters = extra_float_digits\n",
-                server.port()
-            );
-            std::fs::write(&settings, text).unwrap();
-            // PgBouncer refuses to run as root. It ends with the thread of the test.
-            let mut command = Command::new("setpriv");
-            let id = Command::new("id").arg("-u").output().unwrap();
-            if id.stdout.trim_ascii() == b"0" {
-                let mut open = Command::new("chmod");
-                let open = open.args(["-R", "a+rX"]).arg(folder.path()).status();
-                assert!(open.unwrap().success());
-                command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
-            }
-            let process = command
-                .args(["--pdeathsig", "KILL", "/usr/sbin/pgbouncer", "--quiet"])
-                .arg(&settings)
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
-            let mut pooler = Self {
-                process,
-                port,
-                _folder: folder,
-            };
-            while pooler.process.try_wait().unwrap().is_none() {
-                if TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                    return pooler;
-                }
-                std::thread::yield_now();
-            }
-        }
-        panic!("PgBouncer does not start: is Debian's package pgbouncer installed?");
-    }
-}
-
-impl Drop for Pooler {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 /// A pooler is seen if it shares connections between transactions.
 fn through_a_pooler(server: &Server, place: &Place) {
     for (mode, severity, part) in [
@@ -260,9 +195,10 @@ fn through_a_pooler(server: &Server, place: &Place) {
         ),
         ("statement", "problem", "no transaction can be opened"),
     ] {
-        let pooler = Pooler::new(server, mode);
+        let options = Options::fast().set("pool_mode", mode);
+        let pooler = Server::pg_bouncer(server.port(), &options).unwrap();
         let mut url = url::Url::parse(&place.url).unwrap();
-        url.set_port(Some(pooler.port)).unwrap();
+        url.set_port(Some(pooler.port())).unwrap();
         let mut arguments = vec!["--url", url.as_str(), "doctor", "--json"];
         arguments.extend(place.options.iter().map(String::as_str));
         let ran = place.idem(&arguments);

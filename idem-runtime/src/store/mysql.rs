@@ -1,5 +1,6 @@
 //! Store of records in MySQL or MariaDB.
 
+use std::convert::identity;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -11,9 +12,11 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{Observation, Outcome, Owner, Record};
 use crate::store::operator::{Finding, MigrationPlan};
 use crate::store::sql::{
-    self, Backend, Batcher, OperatorStatements, Query, SqlOperator, SqlStore, Table,
+    self, Backend, Batcher, InTransaction, OperatorStatements, Query, SqlOperator, SqlStore, Table,
 };
-use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Purged, Resolution, Resolved};
+use crate::store::{
+    ClaimOutcome, ClaimRequest, FencedWrite, Purged, Resolution, Resolved, TransactionalStore as _,
+};
 
 mod batch;
 mod claiming;
@@ -21,6 +24,7 @@ mod connections;
 mod doctor;
 mod errors;
 mod fencing_floor;
+mod galera;
 pub(super) mod migrate;
 mod purge;
 pub(super) mod statements;
@@ -35,7 +39,7 @@ pub(super) use connections::run_borrowed;
 #[cfg(feature = "outbox")]
 pub(super) use errors::{DUPLICATE, number};
 pub(super) use errors::{error, retry_undone};
-use statements::MySqlStatements;
+use galera::Statements;
 
 /// Store of records in MySQL 8 or later, or MariaDB 10.6 or later. Cloning is cheap and shares the connections.
 ///
@@ -79,10 +83,25 @@ use statements::MySqlStatements;
 /// `sync_binlog = 1`.
 ///
 /// A replica that is promoted has only the data that had reached it. With asynchronous replication acknowledged records
-/// can be missing, and their calls run again. With Galera or Group Replication send all transitions to one node, or
-/// turn on `wsrep_sync_wait = 1` or `group_replication_consistency = BEFORE`: another node may not have applied yet
-/// what one node has acknowledged. Their certification conflicts appear to a client as deadlocks, which the store
-/// retries.
+/// can be missing, and their calls run again. With Group Replication send all transitions to one node, or turn on
+/// `group_replication_consistency = BEFORE`: another node may not have applied yet what one node has acknowledged.
+///
+/// # Galera
+///
+/// Processes may use different nodes of a MariaDB Galera Cluster, and a process may change its node at any time.
+/// [`connect`](Self::connect) and [`migrate`](Self::migrate) detect Galera. Each statement of the store then first waits
+/// until its node has applied what all nodes had committed before (`wsrep_sync_wait`), which takes an exchange between
+/// the nodes. Percona XtraDB Cluster cannot set this for one statement: set `wsrep_sync_wait = 7` in its configuration.
+///
+/// - Conflicting writes of two nodes appear as deadlocks. The store retries its own statements. A transactional call
+///   whose `COMMIT` loses is rolled back as a whole, and fails with [`StoreErrorKind::Conflict`], because the lock of its
+///   record holds on one node only. Its body has run, and must do nothing that a rollback does not undo. If callers of
+///   one key often use different nodes, send them to one.
+/// - A node that was cut off from the majority refuses every statement. These calls fail with
+///   [`StoreErrorKind::Unavailable`], and the store closes the connection, so that a proxy can lead the next one to
+///   another node. A `COMMIT` whose node loses the majority meanwhile may have taken effect or not. As after any lost
+///   reply, the engine then reads the record.
+/// - Leases and retentions are counted by the clock of the node that runs a statement. Keep the clocks synchronised.
 ///
 /// # Transactions
 ///
@@ -106,10 +125,10 @@ use statements::MySqlStatements;
 #[derive(Debug, Clone)]
 pub struct MySqlStore {
     pub(super) pool: MySqlPool,
-    statements: Arc<MySqlStatements>,
+    statements: Arc<Statements>,
     claims: Batcher<ClaimBatch>,
     completions: Batcher<CompletionBatch>,
-    /// True if the server returns the rows that an insert conflicts with, as MariaDB does.
+    /// True if the server returns the rows that an insert conflicts with, as MariaDB does outside of Galera.
     returns_rows: Arc<AtomicBool>,
     /// Time since which every attempt to raise the fencing floor found its row locked.
     starved_since: Arc<Mutex<Option<Instant>>>,
@@ -127,13 +146,16 @@ impl MySqlStore {
     /// # Cancel safety
     /// If the future is dropped, nothing remains.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
-        let options: MySqlConnectOptions = sql::reach(url, ["mysql", "mariadb"], error).await?;
+        let schemes = ["mysql", "mariadb"];
+        let options: MySqlConnectOptions = sql::reach(url, schemes, identity, error).await?;
         let pool = MySqlPoolOptions::new()
             .max_connections(10)
             .acquire_timeout(sql::PATIENCE)
             .test_before_acquire(false)
             .connect_lazy_with(options);
-        Ok(Self::new(pool))
+        let store = Self::new(pool);
+        store.detect_galera().await?;
+        Ok(store)
     }
 
     /// Creates a store on the caller's pool. It does nothing until it is used. Call [`migrate`](Self::migrate) first.
@@ -144,7 +166,7 @@ impl MySqlStore {
     fn on(pool: MySqlPool, table: Table) -> Self {
         Self {
             pool,
-            statements: Arc::new(MySqlStatements::new(table)),
+            statements: Arc::new(Statements::new(table)),
             claims: Batcher::for_statements(),
             completions: Batcher::for_statements(),
             returns_rows: Arc::new(AtomicBool::new(true)),
@@ -159,7 +181,8 @@ impl MySqlStore {
     /// digit, or is reserved.
     pub fn with_table(self, name: &str) -> Result<Self, StoreError> {
         let schema = self.statements.table.schema.as_deref();
-        Ok(Self::on(self.pool, Table::new(schema, name)?))
+        let table = Table::new(schema, name)?;
+        Ok(self.with(table))
     }
 
     /// Uses tables in this database, which must exist, instead of the default database of the connections.
@@ -168,7 +191,28 @@ impl MySqlStore {
     /// Those of [`with_table`](Self::with_table), for the name of the database.
     pub fn with_schema(self, name: &str) -> Result<Self, StoreError> {
         let table = Table::new(Some(name), &self.statements.table.name)?;
-        Ok(Self::on(self.pool, table))
+        Ok(self.with(table))
+    }
+
+    fn with(self, table: Table) -> Self {
+        let store = Self::on(self.pool, table);
+        if self.statements.is_galera() {
+            store.use_galera();
+        }
+        store
+    }
+
+    /// Makes the statements wait for the writes of other nodes, if there are any.
+    async fn detect_galera(&self) -> Result<(), StoreError> {
+        if galera::is_node(&self.pool).await? {
+            self.use_galera();
+        }
+        Ok(())
+    }
+
+    fn use_galera(&self) {
+        self.statements.synchronize();
+        self.returns_rows.store(false, Ordering::Relaxed);
     }
 
     /// The connection pool, for the application's own statements.
@@ -190,6 +234,7 @@ impl MySqlStore {
     /// If the future is dropped, each statement of a migration is applied or not applied, and the lock is released.
     /// Call this method again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
+        self.detect_galera().await?;
         migrate::run(&self.pool, &self.statements.table, &migrate::RECORDS).await
     }
 }
@@ -223,8 +268,34 @@ impl Backend for MySqlStore {
 
     /// sqlx makes the server report the rows that a statement matched, not those that it changed.
     async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
-        let executed = self.execute(&query).await.map_err(error)?;
+        let mut executed = self.execute(&query).await.map_err(error)?;
+        // A statement that Galera replays after a conflict takes effect, and reports no row. Each one may be repeated.
+        if executed.done.rows_affected() == 0 && self.statements.is_galera() {
+            executed = self.execute(&query).await.map_err(error)?;
+        }
         Ok(executed.done.rows_affected())
+    }
+
+    /// On Galera in a transaction, so that it conflicts with a takeover on another node.
+    async fn write_as_owner(&self, owner: &Owner, query: Query<'_>) -> Result<u64, StoreError> {
+        if !self.statements.is_galera() {
+            return self.write(query).await;
+        }
+        let query = &query;
+        sql::retry_transaction(|| async move {
+            let mut transaction = self.begin().await?;
+            let touch = self.statements.touch.query().owner(owner);
+            let matched = {
+                let on = InTransaction::new(self, &mut transaction);
+                match on.write(touch).await? {
+                    0 => 0,
+                    _ => on.execute(query).await.map_err(error)?.done.rows_affected(),
+                }
+            };
+            self.commit(transaction).await?;
+            Ok(matched)
+        })
+        .await
     }
 }
 
@@ -274,7 +345,7 @@ impl SqlStore for MySqlStore {
 
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
         // MySQL cannot limit how long a statement waits for a row: one locked record would delay the whole batch.
-        if !self.returns_rows.load(Ordering::Relaxed) {
+        if !self.returns_rows.load(Ordering::Relaxed) && !self.statements.is_galera() {
             return Box::pin(sql::complete(self, owner, outcome)).await;
         }
         let executor = || CompletionBatch(self.clone());

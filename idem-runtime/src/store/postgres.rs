@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgRow};
-use sqlx::{PgPool, Postgres};
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{FencingToken, Observation, Outcome, Owner, Record};
@@ -15,13 +15,16 @@ use crate::store::sql::{
 use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Granted, Purged};
 
 mod batch;
+mod connections;
 mod doctor;
 pub(super) mod migrate;
+mod pooling;
 mod rows;
 pub(super) mod statements;
 mod transaction;
 
 use batch::{ClaimBatch, CompletionBatch};
+use connections::{Protocol, give_back};
 use rows::{CONTENT_LEN, id_mismatch, record_for};
 use statements::{CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, PostgresStatements};
 
@@ -62,8 +65,14 @@ use statements::{CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, PostgresStatement
 /// server has closed fails with [`StoreErrorKind::Unavailable`], and the next transition gets another connection. A
 /// call needs a connection only for its two transitions, so a pool may be much smaller than the number of calls in
 /// flight. A body that takes connections from the same pool competes with them. Statements are prepared once per
-/// connection. Behind PgBouncer in transaction mode, let it track them (`max_prepared_statements`) or set sqlx's
-/// `statement_cache_capacity(0)`.
+/// connection. Behind PgBouncer in transaction mode, let it track them (`max_prepared_statements`, version 1.21 or
+/// later) or use [`without_prepared_statements`](Self::without_prepared_statements).
+///
+/// # Failover
+///
+/// A connection whose server refuses writes is closed, and its error [is retryable](StoreError::is_retryable), so a pool
+/// finds the new primary behind an address that moved. sqlx connects to one host, see the book's page on
+/// [pools](https://idem-rs.github.io/idem/pools.html).
 ///
 /// # Transactions
 ///
@@ -80,6 +89,7 @@ use statements::{CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, PostgresStatement
 #[derive(Debug, Clone)]
 pub struct PostgresStore {
     pub(super) pool: PgPool,
+    protocol: Protocol,
     statements: Arc<PostgresStatements>,
     claims: Batcher<ClaimBatch>,
     completions: Batcher<CompletionBatch>,
@@ -88,6 +98,10 @@ pub struct PostgresStore {
 /// Begins a transaction of the store's own, whatever the connection's default isolation level is. The statements are
 /// written for this level, at which the server reports no serialization failures.
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
+/// Message for prepared statements that a pooler mixes up.
+const UNTRACKED: &str = "a pooler in front of the server mixes up the prepared statements of its clients, use \
+     `PostgresStore::without_prepared_statements`, or set `max_prepared_statements` of PgBouncer 1.21 or later";
 
 /// Maximum number of tries of a transition that the server rolls back because of a conflict. A try that was rolled back
 /// has changed nothing.
@@ -105,7 +119,7 @@ impl PostgresStore {
     /// # Cancel safety
     /// If the future is dropped, nothing remains.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
-        let options: PgConnectOptions = sql::reach(url, ["postgres", "postgresql"], error).await?;
+        let options = sql::reach(url, ["postgres", "postgresql"], portable, error).await?;
         let pool = PgPoolOptions::new()
             .max_connections(16)
             .acquire_timeout(sql::PATIENCE)
@@ -117,6 +131,22 @@ impl PostgresStore {
     /// Creates a store on the caller's pool. It does nothing until it is used. Call [`migrate`](Self::migrate) first.
     pub fn new(pool: PgPool) -> Self {
         Self::on(pool, Table::default())
+    }
+
+    /// Sends each statement as text that contains its values (simple query protocol), instead of preparing it once on each
+    /// connection. This store then works behind a pooler that gives each transaction another connection of the server
+    /// and does not track prepared statements, such as PgBouncer before version 1.21 in transaction mode.
+    ///
+    /// A call still takes as many round trips, but the server parses and plans each statement anew.
+    ///
+    /// The option does not change how the application's own statements are sent. In the body of a transactional call
+    /// (`tx = ...`) these need [`persistent(false)`](sqlx::query::Query::persistent) behind such a pooler.
+    #[must_use]
+    pub fn without_prepared_statements(self) -> Self {
+        Self {
+            protocol: Protocol::Simple,
+            ..self
+        }
     }
 
     /// Uses a table with this name instead of `idem_records`. Its index, trigger and function and three further tables
@@ -140,12 +170,17 @@ impl PostgresStore {
     }
 
     fn with(self, schema: Option<&str>, name: &str) -> Result<Self, StoreError> {
-        Ok(Self::on(self.pool, Table::new(schema, name)?))
+        let protocol = self.protocol;
+        Ok(Self {
+            protocol,
+            ..Self::on(self.pool, Table::new(schema, name)?)
+        })
     }
 
     fn on(pool: PgPool, table: Table) -> Self {
         Self {
             pool,
+            protocol: Protocol::default(),
             statements: Arc::new(PostgresStatements::new(table)),
             claims: Batcher::for_statements(),
             completions: Batcher::for_statements(),
@@ -167,12 +202,18 @@ impl PostgresStore {
     ///
     /// # Errors
     /// [`StoreErrorKind::Schema`] if a later version of this crate created the tables, or the schema is missing;
-    /// [`Denied`](StoreErrorKind::Denied) if the user may not create tables; and those of any write.
+    /// [`Denied`](StoreErrorKind::Denied) if the user may not create tables; [`Other`](StoreErrorKind::Other) if a pooler
+    /// mixes up prepared statements, see [`without_prepared_statements`](Self::without_prepared_statements); and those
+    /// of any write.
     ///
     /// # Cancel safety
     /// If the future is dropped, each migration is applied or not applied. Call this method again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        migrate::run(&self.pool, &self.statements.table, &migrate::RECORDS).await
+        migrate::run(&self.pool, &self.statements.table, &migrate::RECORDS).await?;
+        if self.protocol == Protocol::Prepared {
+            pooling::refuse_if_untracked(&self.pool).await?;
+        }
+        Ok(())
     }
 }
 
@@ -192,16 +233,23 @@ impl Backend for PostgresStore {
     /// Reads all rows, even if one is enough: the commit comes after the last row, so a single row could acknowledge a
     /// write that is undone later.
     async fn read(&self, query: Query<'_>) -> Result<Vec<PgRow>, StoreError> {
-        retry_conflicts(|| query.build::<Postgres>().fetch_all(&self.pool))
-            .await
-            .map_err(error)
+        retry_conflicts(|| async {
+            let mut connection = self.pool.acquire().await?;
+            let rows = self.protocol.rows(&mut connection, &query).await;
+            give_back(connection, rows)
+        })
+        .await
+        .map_err(error)
     }
 
     async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
-        let done = retry_conflicts(|| query.build::<Postgres>().execute(&self.pool))
-            .await
-            .map_err(error)?;
-        Ok(done.rows_affected())
+        retry_conflicts(|| async {
+            let mut connection = self.pool.acquire().await?;
+            let affected = self.protocol.affected(&mut connection, &query).await;
+            give_back(connection, affected)
+        })
+        .await
+        .map_err(error)
     }
 }
 
@@ -285,11 +333,9 @@ impl PostgresStore {
         let executor = || ClaimBatch(self.clone());
         let run_single = || async {
             let query = sql::claim_query(&self.statements.claim, claim);
-            // sqlx returns the row after it has read the whole answer, which includes that of the commit.
-            let row = retry_conflicts(|| query.build::<Postgres>().fetch_one(&self.pool))
-                .await
-                .map_err(error)?;
-            read_claim_row(&row, claim)
+            let rows = self.read(query).await?;
+            let row = rows.first().ok_or_else(|| sql::corrupt("id"))?;
+            read_claim_row(row, claim)
         };
         self.claims
             .submit(executor, || claim.clone(), run_single)
@@ -362,9 +408,12 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
         )
         .with_source(source);
     }
-    sql::error(source, |answer| {
+    let error = sql::error(source, |answer| {
         let code = answer.code().unwrap_or_default();
         match &*code {
+            // Under the name of a statement there is another one, or none.
+            "42P05" | "26000" => (Other, UNTRACKED),
+            "08P01" if answer.message().contains("prepared statement") => (Other, UNTRACKED),
             "28P01" | "28000" => (
                 Denied,
                 "the server refused the user, check user name, password and pg_hba.conf",
@@ -423,5 +472,16 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
             ),
             _ => (Other, "the database refused the statement"),
         }
-    })
+    });
+    match error.kind() {
+        // A failover may be under way. Its connection is closed, and the next one may lead to the new primary.
+        ReadOnly => error.retryable(),
+        _ => error,
+    }
+}
+
+/// Options that any pooler accepts. PgBouncer before version 1.20 refuses the parameter that sqlx sends for exact
+/// floating-point numbers, which PostgreSQL 12 and later returns anyway.
+fn portable(options: PgConnectOptions) -> PgConnectOptions {
+    options.extra_float_digits(None)
 }

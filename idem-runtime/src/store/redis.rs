@@ -1,4 +1,4 @@
-//! Store of records in Redis or Valkey, on one server or on a cluster.
+//! Store of records in Redis or Valkey: on one server, on one that sentinels choose, or on a cluster.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -28,6 +28,8 @@ mod renewal;
 mod replicas;
 mod scan;
 pub(super) mod scripts;
+#[cfg(feature = "redis-sentinel")]
+mod sentinel;
 mod single;
 mod transitions;
 
@@ -57,6 +59,7 @@ use scripts::ScriptCall;
 ///
 /// - always: `+ping +eval +evalsha +hget +hmget +hset +hdel +hkeys +hexists +del +exists +time +pexpireat +persist`
 /// - on a cluster: `+cluster|slots +asking`
+/// - with sentinels: `+role`
 /// - to list and to purge: `+scan`
 /// - to count records, for operators: `+scan +dbsize`
 /// - to change records by hand: `+rpush`
@@ -79,6 +82,10 @@ use scripts::ScriptCall;
 /// the address still leads to a replica. Until the address leads to the new primary, writes fail with
 /// [`StoreErrorKind::ReadOnly`], which [is retryable](StoreError::is_retryable) here, and calls retry as after any
 /// transient failure.
+///
+/// A store on sentinels (`connect_sentinel`, feature `redis-sentinel`) asks them for the primary after each failure of
+/// its connection, at most once a second, and connects to the server that they name once that server confirms it. Until
+/// then calls fail with errors that are retryable.
 ///
 /// # What Redis can lose
 ///
@@ -289,6 +296,40 @@ impl RedisStore {
     }
 }
 
+#[cfg(feature = "redis-sentinel")]
+impl RedisStore {
+    /// Connects to the primary that these sentinels name, and logs a warning if its eviction policy may remove records.
+    /// After a failover the store connects to the new primary.
+    ///
+    /// The URL `primary` has the name of the primary in the place of its host, and user, password and database of the
+    /// servers. The URLs of the sentinels have their own user and password. Name all sentinels: some of them may be
+    /// down.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use idem_runtime::RedisStore;
+    ///
+    /// let sentinels = ["redis://10.0.0.1:26379/", "redis://10.0.0.2:26379/", "redis://10.0.0.3:26379/"];
+    /// let store = RedisStore::connect_sentinel(sentinels, "redis://app:secret@mymaster/0").await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`connect`](Self::connect), and [`StoreErrorKind::Unavailable`] if the sentinels know no primary of this
+    /// name that is up.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing has changed.
+    pub async fn connect_sentinel<'a>(
+        sentinels: impl IntoIterator<Item = &'a str>,
+        primary: &str,
+    ) -> Result<Self, StoreError> {
+        let store = Self::new(RedisConnection::connect_sentinel(sentinels, primary).await?);
+        store.warn_of_eviction().await?;
+        Ok(store)
+    }
+}
+
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
@@ -330,6 +371,26 @@ impl RedisConnection {
         urls: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, StoreError> {
         Connection::open_cluster(urls, DEFAULT_TIMEOUT)
+            .await
+            .map(Self)
+    }
+}
+
+#[cfg(feature = "redis-sentinel")]
+impl RedisConnection {
+    /// Connects to the primary that these sentinels name, like [`RedisStore::connect_sentinel`]: for a cache, or for
+    /// [`wait_for_replicas`](RedisStore::wait_for_replicas).
+    ///
+    /// # Errors
+    /// Those of [`RedisStore::connect_sentinel`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing has changed.
+    pub async fn connect_sentinel<'a>(
+        sentinels: impl IntoIterator<Item = &'a str>,
+        primary: &str,
+    ) -> Result<Self, StoreError> {
+        Connection::open_sentinel(sentinels, primary, DEFAULT_TIMEOUT)
             .await
             .map(Self)
     }

@@ -41,6 +41,8 @@ pub(super) use cancel::catch_panic;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use cancel::run_to_completion;
 pub(super) use operator::{OperatorStatements, SqlOperator, migration_plan};
+#[cfg(feature = "postgres")]
+pub(super) use query::Bound;
 pub(super) use query::{Placeholders, Query, Statement};
 pub(super) use recovery_table::{due_inputs, forget_input, postpone_input, save_input};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]

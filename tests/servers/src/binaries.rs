@@ -17,9 +17,15 @@ pub(crate) struct Binary {
 pub(crate) const POSTGRES: Binary = Binary::new("postgres", "postgresql");
 pub(crate) const INITDB: Binary = Binary::new("initdb", "postgresql");
 pub(crate) const PSQL: Binary = Binary::new("psql", "postgresql");
+/// Copies a running server, to make a standby.
+pub(crate) const PG_BASEBACKUP: Binary = Binary::new("pg_basebackup", "postgresql");
 pub(crate) const MARIADBD: Binary = Binary::new("mariadbd", "mariadb-server");
 pub(crate) const MARIADB_INSTALL_DB: Binary = Binary::new("mariadb-install-db", "mariadb-server");
 pub(crate) const MARIADB: Binary = Binary::new("mariadb", "mariadb-server");
+/// Provider of Galera, a library that MariaDB loads.
+pub(crate) const GALERA: Binary = Binary::new("libgalera_smm.so", "galera-4");
+/// Program with which a node of Galera copies its data to one that joins.
+pub(crate) const RSYNC: Binary = Binary::new("rsync", "rsync");
 pub(crate) const REDIS_SERVER: Binary =
     Binary::new("redis-server", "redis-server").or("valkey-server");
 pub(crate) const REDIS_CLI: Binary = Binary::new("redis-cli", "redis-server").or("valkey-cli");
@@ -38,17 +44,20 @@ pub(crate) const PS: Binary = Binary::new("ps", "procps");
 /// Program with which a test shifts the clock of a process.
 const FAKETIME: Binary = Binary::new("faketime", "faketime");
 /// Pooler between clients and PostgreSQL.
-const PGBOUNCER: Binary = Binary::new("pgbouncer", "pgbouncer");
+pub(crate) const PGBOUNCER: Binary = Binary::new("pgbouncer", "pgbouncer");
 /// Third-party HTTP client of the tests.
 const CURL: Binary = Binary::new("curl", "curl");
 
-const ALL: [Binary; 19] = [
+const ALL: [Binary; 22] = [
     POSTGRES,
     INITDB,
     PSQL,
+    PG_BASEBACKUP,
     MARIADBD,
     MARIADB_INSTALL_DB,
     MARIADB,
+    GALERA,
+    RSYNC,
     REDIS_SERVER,
     REDIS_CLI,
     RABBITMQ_SERVER,
@@ -106,7 +115,7 @@ impl Binary {
         // Debian's RabbitMQ programs on `PATH` are wrappers that start RabbitMQ as the machine's service.
         let directories: Vec<_> = std::iter::once("/usr/lib/rabbitmq/bin".into())
             .chain(std::env::split_paths(&path))
-            .chain(["/usr/sbin".into(), "/usr/local/sbin".into()])
+            .chain(["/usr/sbin", "/usr/local/sbin", "/usr/lib/galera"].map(Into::into))
             .chain(postgres_directories())
             .collect();
         self.find_in(&directories).with_context(|| {

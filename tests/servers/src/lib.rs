@@ -1,17 +1,25 @@
 //! Private database servers, brokers, browsers and Prometheus for the tests: started on free ports in temporary directories, and
 //! stopped by process id.
 //!
-//! A [`Server`] is one process on 127.0.0.1 with its own data, a [`RedisCluster`] is six. They can be killed, restarted
-//! on the same port with the same data, paused and resumed, from any thread. Nothing stays behind: neither after a drop
-//! or a panic, nor after the test's own process was interrupted or killed, see [`Server`].
+//! A [`Server`] is one process on 127.0.0.1 with its own data. A [`RedisCluster`], a [`GaleraCluster`] and
+//! [`RedisSentinels`] are several that know each other. Each can be killed, restarted on the same port with the same
+//! data, paused and resumed, from any thread. Nothing stays behind: neither after a drop or a panic, nor after the
+//! test's own process was interrupted or killed, see [`Server`].
 
 mod binaries;
 mod cluster;
+mod galera;
+mod galera_node;
 mod guardian;
+mod pg_bouncer;
 mod port;
 mod rabbit_mq;
+mod sentinel;
+mod sentinel_node;
 mod server;
 
 pub use crate::binaries::{missing_packages, promtool};
 pub use crate::cluster::RedisCluster;
+pub use crate::galera::GaleraCluster;
+pub use crate::sentinel::RedisSentinels;
 pub use crate::server::{Options, Server};

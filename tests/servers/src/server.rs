@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use crate::binaries::{self, User};
 use crate::guardian::Guardian;
 use crate::port::free_port;
-use crate::rabbit_mq;
+use crate::{galera_node, pg_bouncer, rabbit_mq, sentinel_node};
 
 /// Time limit for a server's start, including crash recovery.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -84,6 +84,28 @@ impl Server {
         Self::new(Kind::Postgres, options)
     }
 
+    /// Starts a PostgreSQL that follows this one by streaming replication, under the name `standby`. It accepts reads.
+    /// `SELECT pg_promote()` makes it a primary.
+    ///
+    /// # Errors
+    ///
+    /// The primary is not PostgreSQL or does not run, or the standby did not start; the end of its log is part of the
+    /// error.
+    pub fn postgres_standby(primary: &Self, options: &Options) -> anyhow::Result<Self> {
+        let primary = primary.port;
+        Self::new(Kind::PostgresStandby { primary }, options)
+    }
+
+    /// Starts PgBouncer in front of the PostgreSQL on this port of 127.0.0.1, in transaction mode. It lets everybody in,
+    /// as the superuser `postgres`. Settings are those of the section `[pgbouncer]` of its configuration.
+    ///
+    /// # Errors
+    ///
+    /// PgBouncer is not installed, or did not start; the end of its log is part of the error.
+    pub fn pg_bouncer(postgres: u16, options: &Options) -> anyhow::Result<Self> {
+        Self::new(Kind::PgBouncer { postgres }, options)
+    }
+
     /// Starts MariaDB, with a superuser `root` that has no password.
     ///
     /// # Errors
@@ -100,6 +122,16 @@ impl Server {
     /// Redis is not installed, or did not start; the end of its log is part of the error.
     pub fn redis(options: &Options) -> anyhow::Result<Self> {
         Self::new(Kind::Redis, options)
+    }
+
+    /// Starts a node of Galera. The options must have its addresses, see [`GaleraCluster`](crate::GaleraCluster).
+    pub(crate) fn galera_node(options: &Options) -> anyhow::Result<Self> {
+        Self::new(Kind::GaleraNode, options)
+    }
+
+    /// Starts a Redis Sentinel. The options are lines of its configuration.
+    pub(crate) fn redis_sentinel(options: &Options) -> anyhow::Result<Self> {
+        Self::new(Kind::Sentinel, options)
     }
 
     /// Starts RabbitMQ without plugins, with an administrator `guest` whose password is `guest`. Its Erlang node has a
@@ -148,9 +180,11 @@ impl Server {
     pub fn url(&self) -> String {
         let port = self.port;
         match self.kind {
-            Kind::Postgres => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
-            Kind::MariaDb => format!("mysql://root@127.0.0.1:{port}/mysql"),
-            Kind::Redis => format!("redis://127.0.0.1:{port}/"),
+            Kind::Postgres | Kind::PostgresStandby { .. } | Kind::PgBouncer { .. } => {
+                format!("postgres://postgres@127.0.0.1:{port}/postgres")
+            }
+            Kind::MariaDb | Kind::GaleraNode => format!("mysql://root@127.0.0.1:{port}/mysql"),
+            Kind::Redis | Kind::Sentinel => format!("redis://127.0.0.1:{port}/"),
             Kind::RabbitMq => format!("amqp://guest:guest@127.0.0.1:{port}/%2f"),
             Kind::Nats => format!("nats://127.0.0.1:{port}"),
             Kind::ChromeDriver | Kind::Prometheus => format!("http://127.0.0.1:{port}"),
@@ -188,7 +222,7 @@ impl Server {
     ///
     /// The server did not start; the end of its log is part of the error.
     pub fn restart(&self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + START_LIMIT;
+        let deadline = Instant::now() + self.kind.start_limit();
         let mut guardian = self.guardian();
         loop {
             guardian.kill()?;
@@ -233,7 +267,7 @@ impl Server {
     pub fn query(&self, text: &str) -> anyhow::Result<String> {
         let mut client = self.kind.client(&self.directory, self.port)?;
         match self.kind {
-            Kind::Redis => client.args(text.split_whitespace()),
+            Kind::Redis | Kind::Sentinel => client.args(text.split_whitespace()),
             _ => client.arg(text),
         };
         let output = client.stdin(Stdio::null()).output()?;
@@ -257,10 +291,14 @@ impl Server {
 
     fn on_port(kind: Kind, port: u16, options: &Options) -> anyhow::Result<Self> {
         let user = match kind {
-            Kind::Postgres => User::instead_of_root("postgres")?,
-            Kind::MariaDb => User::instead_of_root("mysql")?,
+            Kind::Postgres | Kind::PostgresStandby { .. } | Kind::PgBouncer { .. } => {
+                User::instead_of_root("postgres")?
+            }
+            Kind::MariaDb | Kind::GaleraNode => User::instead_of_root("mysql")?,
             Kind::RabbitMq => User::instead_of_root("rabbitmq")?,
-            Kind::Redis | Kind::Nats | Kind::ChromeDriver | Kind::Prometheus => None,
+            Kind::Redis | Kind::Sentinel | Kind::Nats | Kind::ChromeDriver | Kind::Prometheus => {
+                None
+            }
         };
         let binary = kind.binary().find()?;
         let temporary = tempfile::Builder::new().prefix("idem-server-").tempdir()?;
@@ -278,6 +316,7 @@ impl Server {
         let arguments = kind.arguments(&directory, port, options);
         let command: Vec<OsString> = std::iter::once("env".into())
             .chain(environment)
+            .chain(kind.launcher(&directory))
             .chain(std::iter::once(binary.into()))
             .chain(arguments.into_iter().map(Into::into))
             .collect();
@@ -289,7 +328,8 @@ impl Server {
             command,
             guardian: Mutex::new(guardian),
         };
-        server.wait_until_ready(&mut server.guardian(), Instant::now() + START_LIMIT)?;
+        let deadline = Instant::now() + kind.start_limit();
+        server.wait_until_ready(&mut server.guardian(), deadline)?;
         Ok(server)
     }
 
@@ -360,8 +400,18 @@ fn is_temporary(error: &anyhow::Error) -> bool {
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Postgres,
+    /// Standby of the PostgreSQL on this port.
+    PostgresStandby {
+        primary: u16,
+    },
+    /// Pooler in front of the PostgreSQL on this port.
+    PgBouncer {
+        postgres: u16,
+    },
     MariaDb,
+    GaleraNode,
     Redis,
+    Sentinel,
     RabbitMq,
     Nats,
     ChromeDriver,
@@ -379,9 +429,10 @@ enum Ready {
 impl Kind {
     fn binary(self) -> binaries::Binary {
         match self {
-            Self::Postgres => binaries::POSTGRES,
-            Self::MariaDb => binaries::MARIADBD,
-            Self::Redis => binaries::REDIS_SERVER,
+            Self::Postgres | Self::PostgresStandby { .. } => binaries::POSTGRES,
+            Self::PgBouncer { .. } => binaries::PGBOUNCER,
+            Self::MariaDb | Self::GaleraNode => binaries::MARIADBD,
+            Self::Redis | Self::Sentinel => binaries::REDIS_SERVER,
             Self::RabbitMq => binaries::RABBITMQ_SERVER,
             Self::Nats => binaries::NATS_SERVER,
             Self::ChromeDriver => binaries::CHROMEDRIVER,
@@ -393,13 +444,32 @@ impl Kind {
     /// immediately.
     fn stop(self) -> &'static str {
         match self {
-            Self::Postgres => "QUIT",
-            Self::MariaDb
+            Self::Postgres | Self::PostgresStandby { .. } => "QUIT",
+            Self::PgBouncer { .. }
+            | Self::MariaDb
+            | Self::GaleraNode
             | Self::Redis
+            | Self::Sentinel
             | Self::RabbitMq
             | Self::Nats
             | Self::ChromeDriver
             | Self::Prometheus => "KILL",
+        }
+    }
+
+    fn start_limit(self) -> Duration {
+        match self {
+            // Nodes that join get their data one after the other.
+            Self::GaleraNode => 4 * START_LIMIT,
+            _ => START_LIMIT,
+        }
+    }
+
+    /// Program that prepares each start of the server and then becomes it.
+    fn launcher(self, directory: &Path) -> Vec<OsString> {
+        match self {
+            Self::GaleraNode => galera_node::launcher(directory),
+            _ => Vec::new(),
         }
     }
 
@@ -411,8 +481,16 @@ impl Kind {
         options: &Options,
         guardian: &mut Guardian,
     ) -> anyhow::Result<Vec<OsString>> {
-        if let Self::RabbitMq = self {
-            return rabbit_mq::prepare(directory, port, &options.settings, guardian);
+        match self {
+            Self::RabbitMq => {
+                return rabbit_mq::prepare(directory, port, &options.settings, guardian);
+            }
+            Self::PgBouncer { postgres } => {
+                pg_bouncer::configure(directory, port, postgres, &options.settings)?;
+            }
+            Self::GaleraNode => galera_node::configure(directory)?,
+            Self::Sentinel => sentinel_node::configure(directory, port, &options.settings)?,
+            _ => {}
         }
         let directory = directory.display();
         match self {
@@ -425,16 +503,37 @@ impl Kind {
                 "--locale=C".into(),
                 "--no-sync".into(),
             ]),
-            Self::MariaDb => guardian.run(&[
+            Self::PostgresStandby { primary } => guardian.run(&[
+                binaries::PG_BASEBACKUP.find()?.into_os_string(),
+                format!("--pgdata={directory}/data").into(),
+                format!(
+                    "--dbname=host=127.0.0.1 port={primary} user=postgres application_name=standby"
+                )
+                .into(),
+                "--write-recovery-conf".into(),
+                "--wal-method=stream".into(),
+                "--checkpoint=fast".into(),
+                "--no-sync".into(),
+            ]),
+            Self::GaleraNode if !galera_node::is_first(&options.settings) => {
+                // Another node copies its data here.
+                binaries::RSYNC.find()?;
+                guardian.run(&["mkdir".to_owned(), format!("{directory}/data")])
+            }
+            Self::MariaDb | Self::GaleraNode => guardian.run(&[
                 binaries::MARIADB_INSTALL_DB.find()?.into_os_string(),
                 "--no-defaults".into(),
                 format!("--datadir={directory}/data").into(),
                 "--auth-root-authentication-method=normal".into(),
                 "--skip-test-db".into(),
             ]),
-            Self::Redis | Self::RabbitMq | Self::Nats | Self::ChromeDriver | Self::Prometheus => {
-                Ok(())
-            }
+            Self::PgBouncer { .. }
+            | Self::Redis
+            | Self::Sentinel
+            | Self::RabbitMq
+            | Self::Nats
+            | Self::ChromeDriver
+            | Self::Prometheus => Ok(()),
         }?;
         Ok(Vec::new())
     }
@@ -444,7 +543,7 @@ impl Kind {
         let directory = directory.display();
         let on = |value: bool| if value { "on" } else { "off" }.to_owned();
         let (mut arguments, mut settings) = match self {
-            Self::Postgres => (
+            Self::Postgres | Self::PostgresStandby { .. } => (
                 vec!["-D".to_owned(), format!("{directory}/data")],
                 vec![
                     ("listen_addresses", "127.0.0.1".to_owned()),
@@ -456,7 +555,7 @@ impl Kind {
                     ("full_page_writes", on(durable)),
                 ],
             ),
-            Self::MariaDb => (
+            Self::MariaDb | Self::GaleraNode => (
                 vec!["--no-defaults".to_owned()],
                 vec![
                     ("datadir", format!("{directory}/data")),
@@ -499,15 +598,19 @@ impl Kind {
                     ("storage.tsdb.path", format!("{directory}/data")),
                 ],
             ),
-            // RabbitMQ's settings are in a file.
+            // The settings of these are in a file.
+            Self::PgBouncer { .. } => return vec![format!("{directory}/pgbouncer.ini")],
+            Self::Sentinel => return sentinel_node::arguments(&directory.to_string()),
             Self::RabbitMq => return Vec::new(),
         };
         let own = options.settings.iter();
         settings.extend(own.map(|(name, value)| (name.as_str(), value.clone())));
         for (name, value) in settings {
             match self {
-                Self::Postgres => arguments.extend(["-c".to_owned(), format!("{name}={value}")]),
-                Self::MariaDb | Self::ChromeDriver | Self::Prometheus => {
+                Self::Postgres | Self::PostgresStandby { .. } => {
+                    arguments.extend(["-c".to_owned(), format!("{name}={value}")]);
+                }
+                Self::MariaDb | Self::GaleraNode | Self::ChromeDriver | Self::Prometheus => {
                     arguments.push(format!("--{name}={value}"));
                 }
                 _ => arguments.extend([format!("--{name}"), value]),
@@ -521,19 +624,19 @@ impl Kind {
         let port = port.to_string();
         let mut client;
         match self {
-            Self::Postgres => {
+            Self::Postgres | Self::PostgresStandby { .. } | Self::PgBouncer { .. } => {
                 client = Command::new(binaries::PSQL.find()?);
                 client.arg("--host").arg(directory);
                 client.args(["--port", &port, "--username=postgres", "--dbname=postgres"]);
                 client.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"]);
                 client.args(["--set=ON_ERROR_STOP=1", "--command"]);
             }
-            Self::MariaDb => {
+            Self::MariaDb | Self::GaleraNode => {
                 client = Command::new(binaries::MARIADB.find()?);
                 client.arg("--no-defaults").arg("--socket").arg(socket);
                 client.args(["--user=root", "--batch", "--skip-column-names", "--execute"]);
             }
-            Self::Redis => {
+            Self::Redis | Self::Sentinel => {
                 client = Command::new(binaries::REDIS_CLI.find()?);
                 client.arg("-e").arg("-s").arg(socket);
             }
@@ -546,8 +649,12 @@ impl Kind {
 
     fn ready(self) -> Ready {
         match self {
-            Self::Postgres | Self::MariaDb => Ready::Answers("SELECT 1", "1"),
-            Self::Redis => Ready::Answers("PING", "PONG"),
+            Self::Postgres | Self::PostgresStandby { .. } | Self::MariaDb => {
+                Ready::Answers("SELECT 1", "1")
+            }
+            Self::PgBouncer { .. } => Ready::Logs("process up"),
+            Self::GaleraNode => Ready::Answers(galera_node::PROBE, "Synced"),
+            Self::Redis | Self::Sentinel => Ready::Answers("PING", "PONG"),
             Self::RabbitMq => Ready::Logs("Server startup complete"),
             Self::Nats => Ready::Logs("Server is ready"),
             Self::ChromeDriver => Ready::Logs("ChromeDriver was started successfully"),

@@ -108,7 +108,7 @@ impl BatchExecutor for CompletionBatch {
             };
             let ids = rows
                 .iter()
-                .filter_map(|row| Some(row.bytes(0).ok()?.to_vec()));
+                .filter_map(|row| Some(row.bytes(0).ok()?.into_owned()));
             done = Some(ids.collect::<HashSet<_>>());
         }
         for ((owner, _), sender) in batch {

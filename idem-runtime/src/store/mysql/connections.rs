@@ -10,7 +10,7 @@ use futures_util::TryStreamExt as _;
 use sqlx::mysql::{MySqlArguments, MySqlConnection, MySqlQueryResult, MySqlRow};
 use sqlx::{Connection as _, Either, Execute, Executor, MySql, MySqlPool};
 
-use super::errors::{RolledBack, TX_IN_PROGRESS, number};
+use super::errors::{NOT_PREPARED, RolledBack, TX_IN_PROGRESS, number};
 use crate::store::sql::{Query, catch_panic, run_to_completion};
 
 /// Answer to a statement.
@@ -36,8 +36,14 @@ pub(super) async fn run_owned(
 ) -> Result<Executed, sqlx::Error> {
     let mut connection = pool.acquire().await?;
     run_to_completion(async move {
-        let answer = catch_panic(answer_of(&mut connection, query)).await;
-        if !matches!(answer, Ok(_) | Err(sqlx::Error::Database(_))) {
+        let answer = answer_of(&mut connection, query).await;
+        let is_usable = match &answer {
+            Ok(_) => true,
+            // A proxy can lead the next connection to another node.
+            Err(error @ sqlx::Error::Database(_)) => number(error) != Some(NOT_PREPARED),
+            Err(_) => false,
+        };
+        if !is_usable {
             connection.close_on_drop();
         }
         answer
@@ -111,18 +117,22 @@ async fn refuse_writes_if_rolled_back(
     }
 }
 
+/// Runs a statement to its end. A panic of the driver, as after a connection was lost, becomes an error.
 async fn answer_of<'q>(
     connection: &mut MySqlConnection,
     statement: impl Execute<'q, MySql> + 'q,
 ) -> Result<Executed, sqlx::Error> {
-    let mut all = Executed::default();
-    let mut answer = connection.fetch_many(statement);
-    while let Some(part) = answer.try_next().await? {
-        match part {
-            Either::Left(result) => all.done.extend([result]),
-            Either::Right(row) => all.rows.push(row),
+    catch_panic(async {
+        let mut all = Executed::default();
+        let mut answer = connection.fetch_many(statement);
+        while let Some(part) = answer.try_next().await? {
+            match part {
+                Either::Left(result) => all.done.extend([result]),
+                Either::Right(row) => all.rows.push(row),
+            }
         }
-    }
-    drop(answer);
-    Ok(all)
+        drop(answer);
+        Ok(all)
+    })
+    .await
 }

@@ -1,10 +1,13 @@
 //! Checks of a MySQL or MariaDB server.
 
 use super::statements::DIALECT;
-use super::{MySqlStore, error, run};
+use super::{MySqlStore, error, galera, run};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::operator::Finding;
 use crate::store::sql::{self, Placeholders, Readable as _, Statement};
+
+/// Check of what a failover loses.
+const LOSS: &str = "loss of the server";
 
 /// Statements for the check of rights, each with its privilege. `{}` stands for the table. To explain a statement takes
 /// the privileges of running it, and changes nothing.
@@ -32,7 +35,7 @@ impl MySqlStore {
             Finding::or_failed("engine", self.check_engine().await),
             Finding::or_failed("indexes", self.check_indexes().await),
             Finding::or_failed("durability", self.check_durability().await),
-            Finding::or_failed("loss of the server", self.check_loss().await),
+            Finding::or_failed(LOSS, self.check_loss().await),
         ]
     }
 
@@ -256,25 +259,63 @@ impl MySqlStore {
     }
 
     async fn check_loss(&self) -> Result<Finding, StoreError> {
-        let galera = self
-            .text("SHOW STATUS LIKE 'wsrep_cluster_size'", 1)
-            .await?;
-        let nodes: u32 = galera.and_then(|it| it.parse().ok()).unwrap_or(0);
-        if nodes > 0 {
-            return Ok(Finding::warning(
-                "loss of the server",
-                format!(
-                    "the server is one of {nodes} nodes of Galera: another node may not have applied yet what this one \
-                         has acknowledged"
-                ),
-                "send all transitions to one node, or set `wsrep_sync_wait = 1`",
-            ));
+        if galera::is_node(&self.pool).await? {
+            return self.check_galera().await;
         }
         Ok(Finding::warning(
-            "loss of the server",
+            LOSS,
             "replication, if there is any, is asynchronous as far as this connection shows: a failover loses what the \
              replica had not received, and the calls of these records run again",
             "use semi-synchronous replication if no outcome may be lost",
+        ))
+    }
+
+    async fn status(&self, name: &str) -> Result<String, StoreError> {
+        let query = format!("SHOW STATUS LIKE '{name}'");
+        Ok(self.text(&query, 1).await?.unwrap_or_default())
+    }
+
+    async fn check_galera(&self) -> Result<Finding, StoreError> {
+        let nodes = self.status("wsrep_cluster_size").await?;
+        let component = self.status("wsrep_cluster_status").await?;
+        let state = self.status("wsrep_local_state_comment").await?;
+        if component != "Primary" || self.status("wsrep_ready").await? != "ON" {
+            return Ok(Finding::problem(
+                LOSS,
+                format!(
+                    "the server is a node of Galera that refuses statements: {component}, {state}"
+                ),
+                "connect it with the majority of the nodes, or connect to another node",
+            ));
+        }
+        let version = self.text("SELECT VERSION()", 0).await?.unwrap_or_default();
+        let sync_wait: u8 = self.variable("wsrep_sync_wait").await?.parse().unwrap_or(0);
+        if !version.contains("MariaDB") && sync_wait & 7 != 7 {
+            return Ok(Finding::warning(
+                LOSS,
+                format!(
+                    "`wsrep_sync_wait` is {sync_wait}: another node of Galera may not have applied yet what one has \
+                     acknowledged"
+                ),
+                "set `wsrep_sync_wait = 7`, or send all transitions to one node",
+            ));
+        }
+        // Two nodes of two are the smallest majority.
+        if nodes.parse().unwrap_or(0) < 3 {
+            return Ok(Finding::warning(
+                LOSS,
+                format!(
+                    "the cluster of Galera has {nodes} nodes: without one of them the others may refuse all statements"
+                ),
+                "run three nodes or more",
+            ));
+        }
+        Ok(Finding::ok(
+            LOSS,
+            format!(
+                "the server is one of {nodes} nodes of Galera ({state}): an acknowledged outcome survives the loss of a \
+                 minority, and each statement of the store waits for the writes of the other nodes"
+            ),
         ))
     }
 }

@@ -30,6 +30,8 @@ pub(super) fn is_undone(error: &sqlx::Error) -> bool {
 }
 
 pub(in crate::store) const DUPLICATE: u16 = 1062;
+/// Answer of a node of Galera that has no majority, or no data yet.
+pub(super) const NOT_PREPARED: u16 = 1047;
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
 pub(super) const DUPLICATE_COLUMN: u16 = 1060;
 /// A transaction is open, so its properties cannot be changed.
@@ -92,20 +94,19 @@ pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
             Unavailable,
             "the server has no connection left, make the pool smaller or `max_connections` larger",
         ),
-        Some(
-            1047
-            | 1053
-            | 1077
-            | 1079
-            | 1080
-            | 1129
-            | 1152..=1161
-            | 1317
-            | 1927
-            | 2006
-            | 2013
-            | 4031,
-        ) if number != Some(1153) => (Unavailable, "the server ended the connection, try again"),
+        Some(NOT_PREPARED) => (
+            Unavailable,
+            "the server is a node of Galera without a majority or without its data, try again or connect to another node",
+        ),
+        Some(1180) => (
+            Unavailable,
+            "the server failed during a commit, which may have taken effect or not, try again",
+        ),
+        Some(1053 | 1077 | 1079 | 1080 | 1129 | 1152..=1161 | 1317 | 1927 | 2006 | 2013 | 4031)
+            if number != Some(1153) =>
+        {
+            (Unavailable, "the server ended the connection, try again")
+        }
         Some(1153 | 1301) => (
             Other,
             "the result is larger than a packet, raise `max_allowed_packet` or lower the limit on results",
@@ -116,7 +117,8 @@ pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
         ),
         Some(1205) => (
             Conflict,
-            "another session kept the record locked for too long, try again",
+            "another session kept the record locked for too long, or a node of Galera could not catch up with the others, \
+             try again",
         ),
         Some(1020 | 1213 | 1412 | 1615) => (
             Conflict,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool, SqlSafeStr as _};
+use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool, SqlSafeStr as _, SqlStr};
 
 use super::errors::{self, error};
 use super::statements::DIALECT;
@@ -42,6 +42,8 @@ impl LogStatements {
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause before the next look whether another process still migrates.
 const LOCK_POLL: Duration = Duration::from_millis(50);
+/// Number of tries of a statement that conflicts with the migration of another node.
+const TRIES: u32 = 20;
 
 /// Runs the migrations to their end, even if the caller is cancelled: a statement that is dropped half way would leave
 /// a connection of the pool out of step.
@@ -119,7 +121,9 @@ async fn require_autocommit(connection: &mut MySqlConnection) -> Result<(), Stor
 }
 
 /// Ten processes may start concurrently, and all of them find the same version missing. The lock admits one at a time,
-/// which checks the versions again first.
+/// which checks the versions again first. The lock only saves work, and decides nothing: on Galera each node has its own,
+/// so a version may be applied on two nodes concurrently. Each statement is therefore repeatable, and a version may have
+/// been entered already.
 async fn apply(
     connection: &mut MySqlConnection,
     table: &Table,
@@ -128,22 +132,40 @@ async fn apply(
     for version in missing(connection, table, migrations).await? {
         let log = LogStatements::new(table);
         let statements = text(table, migrations, version);
-        for statements in [log.create.text(), AssertSqlSafe(statements).into_sql_str()] {
-            match sqlx::raw_sql(statements).execute(&mut *connection).await {
-                // A process that crashed half way has added the columns.
-                Err(error) if errors::number(&error) == Some(errors::DUPLICATE_COLUMN) => {}
-                done => {
-                    done.map_err(error)?;
-                }
-            }
+        let enter = log.enter.query().number(version as i64 + 1).literal();
+        for statements in [
+            log.create.text(),
+            AssertSqlSafe(statements).into_sql_str(),
+            enter,
+        ] {
+            apply_one(connection, statements).await?;
         }
-        let enter = log.enter.query().number(version as i64 + 1);
-        sqlx::raw_sql(enter.literal())
-            .execute(&mut *connection)
-            .await
-            .map_err(error)?;
     }
     Ok(())
+}
+
+async fn apply_one(connection: &mut MySqlConnection, statements: SqlStr) -> Result<(), StoreError> {
+    let mut tried = 1;
+    loop {
+        match sqlx::raw_sql(statements.clone())
+            .execute(&mut *connection)
+            .await
+        {
+            Ok(_) => return Ok(()),
+            // Another process has added the columns or entered the version, on another node or before it crashed.
+            Err(error)
+                if matches!(
+                    errors::number(&error),
+                    Some(errors::DUPLICATE_COLUMN | errors::DUPLICATE)
+                ) =>
+            {
+                return Ok(());
+            }
+            Err(error) if errors::is_undone(&error) && tried < TRIES => tried += 1,
+            Err(failed) => return Err(error(failed)),
+        }
+        tokio::time::sleep(LOCK_POLL).await;
+    }
 }
 
 /// Text of the migration with this index, for this table.

@@ -138,7 +138,7 @@ impl Due {
                 "interrupt" => (&mut due.interrupt, false),
                 _ => (&mut due.requeue, false),
             };
-            ids.push(row.bytes(0).map_err(error)?.to_vec());
+            ids.push(row.bytes(0).map_err(error)?.into_owned());
             if is_deleted {
                 due.highest = due.highest.max(row.number(1).map_err(error)?);
             }

@@ -1,6 +1,8 @@
 //! Statements and syntax that only MySQL and MariaDB have.
 
-use crate::store::sql::{Dialect, Placeholders, SharedStatements, Table, declare_statements};
+use crate::store::sql::{
+    Dialect, Placeholders, SharedStatements, Table, Template, declare_statements,
+};
 
 /// Syntax of MySQL for the shared statements.
 pub(in crate::store) const DIALECT: Dialect = Dialect {
@@ -8,6 +10,12 @@ pub(in crate::store) const DIALECT: Dialect = Dialect {
     quote: '`',
     parts: MySqlStatements::FILE,
 };
+
+/// Begins a statement that waits for the writes of the other nodes, whether it reads (1), updates or deletes (2), or
+/// inserts (4). To servers that are not MariaDB it is a comment.
+const OPENING: &str = "/*M! SET STATEMENT wsrep_sync_wait = 7 FOR */ ";
+/// Begins a statement that also waits for no lock. A statement can begin in this way only once.
+const NOWAIT: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0, wsrep_sync_wait = 7 FOR */";
 
 declare_statements! {
     /// Statements for one table.
@@ -45,14 +53,31 @@ declare_statements! {
         purge_expired,
         purge_interrupt,
         purge_requeue,
+        /// Changes the record of an owner, for transactions on Galera.
+        touch,
     }
 }
 
 impl MySqlStatements {
     pub(super) fn new(table: Table) -> Self {
         let template = DIALECT.template_of_records(&table);
-        let shared = SharedStatements::new(&template);
-        Self::from_template(&template, table, shared)
+        Self::filled(&template, table)
+    }
+
+    /// Statements that a node of Galera runs after it has applied what all nodes had committed before. Inserts return no
+    /// row, as on MySQL: a node that retries one by itself would send its result twice.
+    pub(super) fn synchronized(table: Table) -> Self {
+        let template = DIALECT
+            .template_of_records(&table)
+            .with("nowait", NOWAIT)
+            .with("returning_record", "")
+            .opened_by(OPENING, "{nowait}");
+        Self::filled(&template, table)
+    }
+
+    fn filled(template: &Template, table: Table) -> Self {
+        let shared = SharedStatements::new(template);
+        Self::from_template(template, table, shared)
     }
 }
 
@@ -66,5 +91,16 @@ mod tests {
         let statements = MySqlStatements::new(Table::default());
         check_statements(MySqlStatements::FILE, &statements.each());
         check_statements(SharedStatements::FILE, &statements.shared.each());
+    }
+
+    #[test]
+    fn each_statement_on_galera_waits_for_the_writes_of_all_nodes_once() {
+        let statements = MySqlStatements::synchronized(Table::default());
+        for (name, statement) in [statements.each(), statements.shared.each()].concat() {
+            let text = statement.as_str();
+            assert!(text.starts_with("/*M! SET STATEMENT "), "{name}: {text}");
+            assert_eq!(text.matches("wsrep_sync_wait").count(), 1, "{name}: {text}");
+            assert_eq!(text.matches("SET STATEMENT").count(), 1, "{name}: {text}");
+        }
     }
 }

@@ -313,3 +313,8 @@ UPDATE {records} SET
         ELSE lease_until + retention
     END
 WHERE NOT ({expired}) AND NOT ({past_retention}) AND purge_after <= {now} AND id IN ({ids})
+
+-- name: touch
+-- A lock holds on one node of Galera only. A takeover on another node conflicts with a transaction of the owner if both
+-- change the record, so the transaction changes it: its purge moves by a microsecond, or its lease if it has none.
+UPDATE {records} SET lease_until = lease_until + (purge_after IS NULL), purge_after = purge_after + 1 WHERE {held}

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use sqlx::MySql;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
+use sqlx::{MySql, SqlSafeStr};
 
 use super::claiming::{Executor, InsertResult, claim_existing, insert, try_take_over};
 use super::connections::Executed;
 use super::errors::{LOCKED, error, number};
-use super::{MySqlStore, connections};
+use super::{MySqlStore, connections, galera};
 use crate::error::StoreError;
 use crate::record::{Observation, Outcome, Owner, Record};
 use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query};
@@ -36,6 +36,15 @@ impl Backend for InTransaction<'_, MySqlStore, MySqlConnection> {
     async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
         let executed = self.execute(&query).await.map_err(error)?;
         Ok(executed.done.rows_affected())
+    }
+
+    /// On Galera also changes the record, so that the commit conflicts with a takeover on another node.
+    async fn write_as_owner(&self, owner: &Owner, query: Query<'_>) -> Result<u64, StoreError> {
+        let statements = &self.store.statements;
+        if statements.is_galera() && self.write(statements.touch.query().owner(owner)).await? == 0 {
+            return Ok(0);
+        }
+        self.write(query).await
     }
 }
 
@@ -81,7 +90,9 @@ impl TransactionalStore for MySqlStore {
     sql::transactions!(in trait MySqlStore, MySql, MySqlConnection);
 
     async fn begin(&self) -> Result<OpenTransaction<'static, MySql>, StoreError> {
-        OpenTransaction::begin(&self.pool, None)
+        // A node of Galera would otherwise not yet know a record that another node has claimed.
+        let begin = self.statements.is_galera().then_some(galera::BEGIN);
+        OpenTransaction::begin(&self.pool, begin.map(SqlSafeStr::into_sql_str))
             .await
             .map_err(error)
     }

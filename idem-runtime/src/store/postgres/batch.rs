@@ -1,17 +1,18 @@
 //! Claims and completions of many records in one statement.
 
-use sqlx::postgres::PgRow;
-use sqlx::{PgPool, Postgres};
+use sqlx::Arguments as _;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx_core::query::query_with_result;
 use tokio::sync::oneshot::Sender;
 
+use super::connections::{Protocol, give_back};
 use super::statements::POSITION;
 use super::{ClaimRow, PostgresStore, error, read_claim_row, retry_conflicts};
 use crate::error::StoreError;
 use crate::record::{MemberDigests, Outcome, Owner, OwnerLabel};
-use crate::store::sql::{self, BatchExecutor, Pending, Readable};
+use crate::store::sql::{self, BatchExecutor, Bound, Pending, Readable, Statement};
 use crate::store::{ClaimRequest, FencedWrite};
-
-type Query<'q> = sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>;
 
 /// Claims of many records.
 #[derive(Debug, Clone)]
@@ -28,35 +29,21 @@ impl BatchExecutor for ClaimBatch {
     async fn run(&self, batch: Vec<Pending<Self>>) {
         let batch = sql::one_per_record(batch, |claim| claim.id);
         let each = || batch.iter().map(|(claim, _)| claim);
-        let ids: Vec<_> = each().map(|it| &it.id.as_bytes()[..]).collect();
-        let scopes: Vec<_> = each().map(|it| it.identity.scope.as_str()).collect();
-        let operations: Vec<_> = each().map(|it| it.identity.operation.as_str()).collect();
-        let keys: Vec<_> = each().map(|it| it.identity.key.as_str()).collect();
-        let fingerprints: Vec<_> = each().map(|it| &it.fingerprint.as_bytes()[..]).collect();
-        let claim_ids: Vec<_> = each().map(|it| &it.claim_id.as_bytes()[..]).collect();
-        let leases: Vec<_> = each().map(|it| sql::span(it.lease)).collect();
-        let retentions: Vec<_> = each().map(|it| sql::span(it.retention)).collect();
-        let on_crash: Vec<_> = each().map(|it| it.on_crash.as_str()).collect();
-        let owners: Vec<_> = each()
-            .map(|it| it.owner_label.as_ref().map(OwnerLabel::as_str))
-            .collect();
-        let members: Vec<_> = each()
-            .map(|it| it.members.as_ref().map(MemberDigests::as_bytes))
-            .collect();
-        let rows = rows(&self.0.pool, || {
-            sqlx::query(self.0.statements.claim_all.text())
-                .bind(&ids)
-                .bind(&scopes)
-                .bind(&operations)
-                .bind(&keys)
-                .bind(&fingerprints)
-                .bind(&claim_ids)
-                .bind(&leases)
-                .bind(&retentions)
-                .bind(&on_crash)
-                .bind(&owners)
-                .bind(&members)
-        });
+        let identities = || each().map(|it| &it.identity);
+        let columns = [
+            bytes(each().map(|it| Some(&it.id.as_bytes()[..]))),
+            texts(identities().map(|it| Some(it.scope.as_str()))),
+            texts(identities().map(|it| Some(it.operation.as_str()))),
+            texts(identities().map(|it| Some(it.key.as_str()))),
+            bytes(each().map(|it| Some(&it.fingerprint.as_bytes()[..]))),
+            bytes(each().map(|it| Some(&it.claim_id.as_bytes()[..]))),
+            numbers(each().map(|it| sql::span(it.lease))),
+            numbers(each().map(|it| sql::span(it.retention))),
+            texts(each().map(|it| Some(it.on_crash.as_str()))),
+            texts(each().map(|it| it.owner_label.as_ref().map(OwnerLabel::as_str))),
+            bytes(each().map(|it| it.members.as_ref().map(MemberDigests::as_bytes))),
+        ];
+        let rows = self.0.rows_of_all(&self.0.statements.claim_all, &columns);
         let Ok(rows) = rows.await else { return };
         respond(batch, &rows, POSITION, |row, claim| {
             read_claim_row(row, claim).ok()
@@ -73,34 +60,99 @@ impl BatchExecutor for CompletionBatch {
         let batch = sql::one_per_record(batch, |(owner, _)| owner.id);
         let owners = || batch.iter().map(|((owner, _), _)| owner);
         let outcomes = || batch.iter().map(|((_, outcome), _)| outcome);
-        let ids: Vec<_> = owners().map(|it| &it.id.as_bytes()[..]).collect();
-        let claim_ids: Vec<_> = owners().map(|it| &it.claim_id.as_bytes()[..]).collect();
-        let fencing_tokens: Vec<_> = owners().map(|it| it.fencing_token.number()).collect();
-        let states: Vec<_> = outcomes().map(|it| it.state().as_str()).collect();
-        let codecs: Vec<_> = outcomes()
-            .map(|it| it.payload().map(|it| &*it.codec))
-            .collect();
-        let payloads: Vec<_> = outcomes()
-            .map(|it| it.payload().map(|it| &*it.bytes))
-            .collect();
-        let rows = rows(&self.0.pool, || {
-            sqlx::query(self.0.statements.complete_all.text())
-                .bind(&ids)
-                .bind(&claim_ids)
-                .bind(&fencing_tokens)
-                .bind(&states)
-                .bind(&codecs)
-                .bind(&payloads)
-        });
+        let payloads = || outcomes().map(Outcome::payload);
+        let columns = [
+            bytes(owners().map(|it| Some(&it.id.as_bytes()[..]))),
+            bytes(owners().map(|it| Some(&it.claim_id.as_bytes()[..]))),
+            numbers(owners().map(|it| it.fencing_token.number())),
+            texts(outcomes().map(|it| Some(it.state().as_str()))),
+            texts(payloads().map(|it| it.map(|it| &*it.codec))),
+            bytes(payloads().map(|it| it.map(|it| &*it.bytes))),
+        ];
+        let rows = self
+            .0
+            .rows_of_all(&self.0.statements.complete_all, &columns);
         let Ok(rows) = rows.await else { return };
         respond(batch, &rows, 0, |_, _| Some(FencedWrite::Applied));
     }
 }
 
-async fn rows<'q>(pool: &PgPool, query: impl Fn() -> Query<'q>) -> Result<Vec<PgRow>, StoreError> {
-    retry_conflicts(|| query().fetch_all(pool))
+/// Values of one parameter that is an array: one for each request.
+enum Column<'a> {
+    Numbers(Vec<i64>),
+    Texts(Vec<Option<&'a str>>),
+    Bytes(Vec<Option<&'a [u8]>>),
+}
+
+fn numbers<'a>(values: impl Iterator<Item = i64>) -> Column<'a> {
+    Column::Numbers(values.collect())
+}
+
+fn texts<'a>(values: impl Iterator<Item = Option<&'a str>>) -> Column<'a> {
+    Column::Texts(values.collect())
+}
+
+fn bytes<'a>(values: impl Iterator<Item = Option<&'a [u8]>>) -> Column<'a> {
+    Column::Bytes(values.collect())
+}
+
+impl<'a> Column<'a> {
+    fn bind(&self, arguments: &mut PgArguments) -> Result<(), BoxDynError> {
+        match self {
+            Self::Numbers(values) => arguments.add(values),
+            Self::Texts(values) => arguments.add(values),
+            Self::Bytes(values) => arguments.add(values),
+        }
+    }
+
+    /// Appends the values as an array of literals. The statement casts it to its type.
+    fn write(&self, text: &mut String) {
+        let write = |text: &mut String, values: &mut dyn Iterator<Item = Bound<'a>>| {
+            text.push_str("ARRAY[");
+            for (index, value) in values.enumerate() {
+                if index > 0 {
+                    text.push_str(", ");
+                }
+                value.write_for_postgres(text);
+            }
+            text.push(']');
+        };
+        match self {
+            Self::Numbers(values) => {
+                write(text, &mut values.iter().map(|it| Bound::Number(Some(*it))));
+            }
+            Self::Texts(values) => write(text, &mut values.iter().map(|it| Bound::Text(*it))),
+            Self::Bytes(values) => write(text, &mut values.iter().map(|it| Bound::Bytes(*it))),
+        }
+    }
+}
+
+impl PostgresStore {
+    /// Runs a statement whose parameters are these arrays.
+    async fn rows_of_all(
+        &self,
+        statement: &Statement,
+        columns: &[Column<'_>],
+    ) -> Result<Vec<PgRow>, StoreError> {
+        retry_conflicts(|| async {
+            let mut connection = self.pool.acquire().await?;
+            let rows = match self.protocol {
+                Protocol::Prepared => {
+                    let mut arguments = PgArguments::default();
+                    let bound = columns.iter().try_for_each(|it| it.bind(&mut arguments));
+                    let query = query_with_result(statement.text(), bound.map(|()| arguments));
+                    query.fetch_all(&mut *connection).await
+                }
+                Protocol::Simple => {
+                    let text = statement.with_literals(0, |text, value| columns[value].write(text));
+                    sqlx::raw_sql(text).fetch_all(&mut *connection).await
+                }
+            };
+            give_back(connection, rows)
+        })
         .await
         .map_err(error)
+    }
 }
 
 /// Responds to each request from its row, which has the position of the request in this column.

@@ -6,6 +6,8 @@
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 
+use super::connections::{Protocol, text};
+use super::pooling::{self, Pooling};
 use super::statements::DIALECT;
 use super::{PostgresStore, error};
 use crate::error::StoreError;
@@ -26,10 +28,7 @@ impl PostgresStore {
             Err(failed) => return vec![Finding::failed("connection", &error(failed))],
         };
         let mut findings = Vec::new();
-        findings.push(Finding::or_failed(
-            "pooling",
-            self.check_pooling(&mut connection).await,
-        ));
+        findings.push(Finding::or_failed("pooling", self.check_pooling().await));
         findings.push(Finding::or_failed(
             "isolation",
             check_isolation(&mut connection).await,
@@ -66,37 +65,39 @@ impl PostgresStore {
         findings
     }
 
-    /// Detects a pooler that gives one connection of the server to several clients in turn: a second client gets the
-    /// connection that the first one had, although the first client is still connected.
-    async fn check_pooling(&self, first: &mut PgConnection) -> Result<Finding, StoreError> {
+    async fn check_pooling(&self) -> Result<Finding, StoreError> {
         const CHECK: &str = "pooling";
-        const PROCESS: &str = "SELECT pg_backend_pid()::text";
-        let mut second = self.pool.acquire().await.map_err(error)?.detach();
-        let before = text(first, PROCESS).await?;
-        let begun = sqlx::raw_sql("BEGIN").execute(&mut second).await;
-        let is_refused = begun.is_err();
-        let of_second = text(&mut second, PROCESS).await;
-        let after = text(first, PROCESS).await?;
-        let _ = second.close().await;
-        if is_refused {
-            return Ok(Finding::problem(
+        let pooling = pooling::detect(&self.pool.connect_options()).await?;
+        Ok(match pooling {
+            Pooling::None => Finding::ok(
+                CHECK,
+                "each client has a connection of the server to itself: there is no pooler, or one in session mode",
+            ),
+            Pooling::Tracked => Finding::ok(
+                CHECK,
+                "a pooler in front of the server shares connections between transactions, and tracks prepared statements",
+            ),
+            Pooling::Untracked if self.protocol == Protocol::Simple => Finding::warning(
+                CHECK,
+                "a pooler in front of the server shares connections between transactions, and does not track prepared \
+                 statements: a client that prepares them fails, or runs the statement of another client. This client \
+                 prepares none",
+                "see that every service uses `PostgresStore::without_prepared_statements` and `persistent(false)`, or set \
+                 `max_prepared_statements` of PgBouncer 1.21 or later",
+            ),
+            Pooling::Untracked => Finding::problem(
+                CHECK,
+                "a pooler in front of the server shares connections between transactions, and does not track prepared \
+                 statements: a call fails, or runs the statement of another client",
+                "use `PostgresStore::without_prepared_statements`, or set `max_prepared_statements` of PgBouncer 1.21 or \
+                 later",
+            ),
+            Pooling::Statements => Finding::problem(
                 CHECK,
                 "a pooler in front of the server shares connections between statements, so no transaction can be opened",
                 "set the pooler's mode to `transaction` or `session`",
-            ));
-        }
-        if of_second? == before || after != before {
-            return Ok(Finding::warning(
-                CHECK,
-                "a pooler in front of the server shares connections between transactions: prepared statements of one \
-                 client are missing on the next connection, unless the pooler tracks them",
-                "set `max_prepared_statements` of PgBouncer 1.21 or later, or `statement_cache_capacity(0)` of the pool",
-            ));
-        }
-        Ok(Finding::ok(
-            CHECK,
-            "each client has a connection of the server to itself: there is no pooler, or one in session mode",
-        ))
+            ),
+        })
     }
 
     async fn check_rights(&self, connection: &mut PgConnection) -> Result<Finding, StoreError> {
@@ -205,14 +206,6 @@ impl PostgresStore {
     }
 }
 
-async fn text(connection: &mut PgConnection, query: &str) -> Result<String, StoreError> {
-    let row = sqlx::raw_sql(AssertSqlSafe(query.to_owned()))
-        .fetch_one(connection)
-        .await
-        .map_err(error)?;
-    row.try_get(0).map_err(error)
-}
-
 async fn setting(connection: &mut PgConnection, name: &str) -> Result<String, StoreError> {
     text(connection, &format!("SELECT current_setting('{name}')")).await
 }
@@ -242,7 +235,7 @@ async fn check_writable(connection: &mut PgConnection) -> Result<Finding, StoreE
         return Ok(Finding::problem(
             CHECK,
             "the server is a standby, so every claim fails",
-            "connect to the primary, for example with `target_session_attrs=read-write`",
+            "let the address of the store lead to the primary: sqlx connects to one host, and does not choose among several",
         ));
     }
     if setting(connection, "default_transaction_read_only").await? == "on" {

@@ -1,9 +1,12 @@
 //! Versions of the tables, and the migration of a database from one to the next.
+//!
+//! All statements are sent as text, so that a database can be migrated behind any pooler.
 
 use std::time::Duration;
 
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row as _, SqlSafeStr as _, SqlStr};
 
+use super::connections::{Protocol, give_back};
 use super::statements::DIALECT;
 use super::{BEGIN, error, retry_conflicts};
 use crate::error::{StoreError, StoreErrorKind};
@@ -94,13 +97,9 @@ pub(in crate::store) async fn plan(
 /// If the schema does not exist.
 async fn applied_or_none(pool: &PgPool, table: &Table) -> Result<usize, StoreError> {
     if let Some(schema) = &table.schema {
-        let exists = retry_conflicts(|| {
-            sqlx::query_scalar::<_, i64>("SELECT count(*) FROM pg_namespace WHERE nspname = $1")
-                .bind(&**schema)
-                .fetch_one(pool)
-        })
-        .await
-        .map_err(error)?;
+        // The name was checked: it has no quote.
+        let query = format!("SELECT count(*) FROM pg_namespace WHERE nspname = '{schema}'");
+        let exists = count(pool, AssertSqlSafe(query).into_sql_str()).await?;
         if exists == 0 {
             return Err(StoreError::new(
                 StoreErrorKind::Schema,
@@ -116,12 +115,21 @@ async fn applied_or_none(pool: &PgPool, table: &Table) -> Result<usize, StoreErr
 
 async fn applied(pool: &PgPool, table: &Table) -> Result<usize, StoreError> {
     let statements = LogStatements::new(table);
-    let query = statements.count.query();
-    retry_conflicts(|| query.build::<Postgres>().fetch_one(pool))
-        .await
-        .and_then(|row| row.number(0))
-        .map(|count| count as usize)
-        .map_err(error)
+    count(pool, statements.count.text()).await
+}
+
+async fn count(pool: &PgPool, query: SqlStr) -> Result<usize, StoreError> {
+    retry_conflicts(|| async {
+        let mut connection = pool.acquire().await?;
+        let row = sqlx::raw_sql(query.clone())
+            .fetch_one(&mut *connection)
+            .await;
+        give_back(connection, row)
+    })
+    .await
+    .and_then(|row| row.number(0))
+    .map(|count| count as usize)
+    .map_err(error)
 }
 
 /// Ten processes may start concurrently, and all of them find the same version missing. The first gets the lock before
@@ -151,11 +159,7 @@ async fn apply(
         .execute(&mut *transaction)
         .await?;
     let enter = statements.enter.query().number(version as i64 + 1);
-    let entered = enter
-        .build::<Postgres>()
-        .execute(&mut *transaction)
-        .await?
-        .rows_affected();
+    let entered = Protocol::Simple.affected(&mut transaction, &enter).await?;
     if entered > 0 {
         let statements = migrations.versions[version].replace(migrations.table, &table.name);
         sqlx::raw_sql(AssertSqlSafe(statements))
@@ -168,11 +172,11 @@ async fn apply(
 /// Waits until no other process migrates. A statement that waits in the server for a second would be logged as slow.
 async fn lock(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     loop {
-        let locked: bool = sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)")
-            .bind(LOCK)
+        let lock = format!("SELECT pg_try_advisory_xact_lock({LOCK})");
+        let locked = sqlx::raw_sql(AssertSqlSafe(lock))
             .fetch_one(&mut *connection)
             .await?;
-        if locked {
+        if locked.try_get(0)? {
             return Ok(());
         }
         tokio::time::sleep(LOCK_POLL).await;

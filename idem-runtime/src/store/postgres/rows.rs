@@ -18,7 +18,7 @@ pub(super) const CONTENT_LEN: usize = 12;
 /// Reads the record in a row of the part `record` of the statements.
 pub(super) fn record<R: Readable>(row: &R) -> Result<Record, StoreError> {
     let bytes = row.bytes(0).map_err(unreadable)?;
-    let id = RecordId::from_bytes(bytes.try_into().map_err(|_| corrupt("id"))?);
+    let id = RecordId::from_bytes(bytes.as_ref().try_into().map_err(|_| corrupt("id"))?);
     let [scope, operation, key] = [row.text(1), row.text(2), row.text(3)];
     let identity = identity(
         &id,
@@ -49,14 +49,14 @@ fn content<R: Readable>(
     identity: Identity,
 ) -> Result<Record, StoreError> {
     let at = |column: usize| first + column;
-    let fingerprint = Digest::from_bytes(row.bytes(at(0)).map_err(unreadable)?)
+    let fingerprint = Digest::from_bytes(&row.bytes(at(0)).map_err(unreadable)?)
         .ok_or_else(|| corrupt("fingerprint"))?;
     let state =
         State::from_stored(row.text(at(1)).map_err(unreadable)?).ok_or_else(|| corrupt("state"))?;
     let claim_id = match row.bytes_or_null(at(2)).map_err(unreadable)? {
         None => None,
         Some(bytes) => Some(ClaimId::from_bytes(
-            bytes.try_into().map_err(|_| corrupt("claim_id"))?,
+            bytes.as_ref().try_into().map_err(|_| corrupt("claim_id"))?,
         )),
     };
     let payload = payload(

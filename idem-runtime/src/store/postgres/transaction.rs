@@ -7,12 +7,40 @@ use sqlx::{Postgres, SqlStr};
 
 use super::statements::PostgresStatements;
 use super::{BEGIN, ClaimRow, PostgresStore, error, existing, id_mismatch, read_claim_row};
-use crate::error::StoreError;
-use crate::record::{Observation, Outcome, Owner};
-use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query, Returning};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::record::{Observation, Outcome, Owner, Record};
+use crate::store::sql::{
+    self, Backend, InTransaction, OpenTransaction, Query, Returning, SharedStatements,
+};
 use crate::store::{ClaimInTransaction, ClaimRequest, FencedWrite, Purged, TransactionalStore};
 
-sql::transactions!(PostgresStore, Postgres, PgConnection, PgRow);
+sql::transactions!(lends PostgresStore, Postgres, PgConnection);
+
+impl Backend for InTransaction<'_, PostgresStore, PgConnection> {
+    type Row = PgRow;
+
+    const RECORD_COLUMNS: usize = PostgresStore::RECORD_COLUMNS;
+
+    fn statements(&self) -> &SharedStatements {
+        &self.store.statements.shared
+    }
+
+    fn record(row: &PgRow) -> Result<Record, StoreError> {
+        PostgresStore::record(row)
+    }
+
+    async fn read(&self, query: Query<'_>) -> Result<Vec<PgRow>, StoreError> {
+        let mut connection = self.connection.lock().await;
+        let rows = self.store.protocol.rows(&mut connection, &query).await;
+        rows.map_err(error)
+    }
+
+    async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
+        let mut connection = self.connection.lock().await;
+        let affected = self.store.protocol.affected(&mut connection, &query).await;
+        affected.map_err(error)
+    }
+}
 
 impl PostgresStore {
     /// Begins the transaction of a change by hand.
@@ -66,8 +94,16 @@ impl TransactionalStore for PostgresStore {
     ) -> Result<ClaimInTransaction, StoreError> {
         let on = InTransaction::new(self, transaction);
         for _ in 0..sql::MAX_CONFLICTS {
-            if let Some(answer) = on.try_claim_locked(observed, claim).await? {
-                return Ok(answer);
+            match on.try_claim_locked(observed, claim).await {
+                Ok(Some(answer)) => return Ok(answer),
+                Ok(None) => {}
+                Err(error) => {
+                    // A standby began the transaction, see `connections::is_read_only`.
+                    if error.kind() == StoreErrorKind::ReadOnly {
+                        transaction.close_on_drop();
+                    }
+                    return Err(error);
+                }
             }
         }
         Err(sql::too_many_conflicts())

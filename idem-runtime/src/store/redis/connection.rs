@@ -24,7 +24,11 @@ use super::cluster::Cluster;
 use super::errors;
 use super::renewal::Epoch;
 use super::scripts::ScriptCall;
+#[cfg(feature = "redis-sentinel")]
+use super::sentinel::Sentinels;
 use super::single::Single;
+#[cfg(feature = "redis-sentinel")]
+use super::single::manager_of;
 use crate::error::{StoreError, StoreErrorKind};
 
 /// Connection to one server or to a cluster, which reconnects when it is lost. Clones share it.
@@ -71,6 +75,24 @@ impl Connection {
         Ok(connection)
     }
 
+    /// Connects to the primary that these sentinels name.
+    #[cfg(feature = "redis-sentinel")]
+    pub(super) async fn open_sentinel<'a>(
+        sentinels: impl IntoIterator<Item = &'a str>,
+        primary: &str,
+        timeout: Duration,
+    ) -> Result<Self, StoreError> {
+        let sentinels = Sentinels::new(sentinels, primary, |it| tcp_settings(it, timeout))
+            .map_err(errors::error)?;
+        let primary = bounded(timeout, sentinels.primary()).await?;
+        let manager = primary.and_then(manager_of).map_err(errors::error)?;
+        let connection = Self::One(Single::of_sentinels(sentinels, manager));
+        connection
+            .answer(timeout, connection.command(&cmd("PING")))
+            .await?;
+        Ok(connection)
+    }
+
     /// Connects to the cluster that the servers of these URLs are part of.
     #[cfg(feature = "redis-cluster")]
     pub(super) async fn open_cluster<'a>(
@@ -88,8 +110,8 @@ impl Connection {
         Ok(Self::Cluster(Cluster::new(connection, Some(client))))
     }
 
-    /// Waits for an answer. Gives the connection up if the answer shows that its server is a replica, or if a cluster
-    /// has not answered for a while.
+    /// Waits for an answer. Gives the connection up if the answer shows that its server is a replica, if the primary of
+    /// sentinels does not answer, or if a cluster has not answered for a while.
     async fn answer<T>(
         &self,
         timeout: Duration,
@@ -99,12 +121,19 @@ impl Connection {
             Self::One(single) => {
                 // Read before the command is sent, because its answer is about the connection at that time.
                 let epoch = single.epoch();
-                bounded(timeout, answer).await?.map_err(|error| {
-                    if errors::is_of_a_replica(&error) {
-                        single.give_up(epoch);
+                let answer = bounded(timeout, answer).await;
+                let has_failed = match &answer {
+                    Ok(Ok(_)) => false,
+                    Ok(Err(error)) => {
+                        errors::is_of_a_replica(error)
+                            || single.has_sentinels() && errors::is_of_the_connection(error)
                     }
-                    errors::error(error)
-                })
+                    Err(_) => single.has_sentinels(),
+                };
+                if has_failed {
+                    single.give_up(epoch);
+                }
+                answer?.map_err(errors::error)
             }
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(cluster) => {

@@ -43,7 +43,6 @@ pub(super) fn failed_while_moving(error: &StoreError) -> bool {
 }
 
 /// Returns true if no server answered: the connection failed, or took too long.
-#[cfg(feature = "redis-cluster")]
 pub(super) fn is_of_the_connection(error: &RedisError) -> bool {
     matches!(
         error.kind(),
@@ -102,6 +101,10 @@ fn meaning(error: &RedisError) -> (StoreErrorKind, &'static str) {
         ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => (
             Unavailable,
             "the connection to Redis failed, see whether it runs and can be reached",
+        ),
+        ErrorKind::MasterNameNotFoundBySentinel => (
+            Unavailable,
+            "the sentinels know no primary of this name that is up, check the name or wait for the failover",
         ),
         ErrorKind::InvalidClientConfig => {
             (Other, "the URL or the settings of the connection are wrong")

@@ -31,7 +31,11 @@ pub(super) struct Renewals(Arc<Mutex<Renewal>>);
 
 impl Renewals {
     pub(super) fn new() -> Self {
-        Self(Arc::new(Mutex::new(Renewal::new())))
+        Self::with_longest_pause(LONGEST_PAUSE)
+    }
+
+    pub(super) fn with_longest_pause(longest_pause: Duration) -> Self {
+        Self(Arc::new(Mutex::new(Renewal::new(longest_pause))))
     }
 
     pub(super) fn epoch(&self) -> Epoch {
@@ -90,11 +94,13 @@ struct Renewal {
     running: bool,
     next: Option<Instant>,
     pause: Duration,
+    longest_pause: Duration,
 }
 
 impl Renewal {
-    fn new() -> Self {
+    fn new(longest_pause: Duration) -> Self {
         Self {
+            longest_pause,
             epoch: Epoch(0),
             running: false,
             next: None,
@@ -116,7 +122,7 @@ impl Renewal {
         self.pause = if is_calm {
             FIRST_PAUSE
         } else {
-            (self.pause * 2).min(LONGEST_PAUSE)
+            (self.pause * 2).min(self.longest_pause)
         };
         self.next = Some(now + self.pause);
         if is_renewed {
@@ -132,7 +138,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_thousand_answers_of_one_epoch_make_one_renewal() {
-        let mut renewal = Renewal::new();
+        let mut renewal = Renewal::new(LONGEST_PAUSE);
         let now = Instant::now();
         assert!(renewal.begins(Epoch(0), now));
         assert!((0..1000).all(|_| !renewal.begins(Epoch(0), now)));
@@ -145,7 +151,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pauses_grow_while_the_address_leads_to_a_replica() {
-        let mut renewal = Renewal::new();
+        let mut renewal = Renewal::new(LONGEST_PAUSE);
         let mut now = Instant::now();
         for (epoch, seconds) in [1, 2, 4, 8, 8].into_iter().enumerate() {
             let epoch = Epoch(epoch as u64);
@@ -164,7 +170,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_renewal_that_failed_is_tried_again_after_growing_pauses() {
-        let mut renewal = Renewal::new();
+        let mut renewal = Renewal::new(LONGEST_PAUSE);
         let mut now = Instant::now();
         for seconds in [1, 2, 4, 8, 8] {
             assert!(renewal.begins(Epoch(0), now));

@@ -1,40 +1,74 @@
 //! Connection to a single server, which is given up if that server turns out to be a replica.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::aio::ConnectionManager;
+#[cfg(feature = "redis-sentinel")]
+use redis::aio::ConnectionManagerConfig;
 use redis::cmd;
+#[cfg(feature = "redis-sentinel")]
+use redis::{Client, RedisResult};
 
 use super::renewal::{Epoch, Renewals};
+#[cfg(feature = "redis-sentinel")]
+use super::sentinel::Sentinels;
+use crate::mutex::lock;
 
-/// Connection to the server at one address. Clones share it.
+/// Connection to one server. Clones share it.
 ///
-/// The manager reconnects only when the connection is lost. A failover behind the address (a DNS name, a virtual IP, a
+/// The manager reconnects only when the connection is lost. A failover behind one address (a DNS name, a virtual IP, a
 /// proxy) loses no connection: the old primary is demoted and keeps its clients, and would refuse their writes as long
-/// as the connections live. A caller that gets such an answer therefore calls [`give_up`](Self::give_up).
+/// as the connections live. A caller that gets such an answer therefore calls [`give_up`](Self::give_up). With sentinels
+/// a caller does so after any failure of the connection, because they may have made another server the primary.
 #[derive(Clone)]
 pub(super) struct Single {
-    manager: ConnectionManager,
+    manager: Arc<Mutex<ConnectionManager>>,
     renewals: Renewals,
+    #[cfg(feature = "redis-sentinel")]
+    sentinels: Option<Sentinels>,
 }
 
 /// Time limit of each of the two commands of a renewal.
 const WITHIN: Duration = Duration::from_secs(2);
+/// Longest pause between two searches for the primary: a search costs the sentinels little.
+#[cfg(feature = "redis-sentinel")]
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 impl Single {
     pub(super) fn new(manager: ConnectionManager) -> Self {
         Self {
-            manager,
+            manager: Arc::new(Mutex::new(manager)),
             renewals: Renewals::new(),
+            #[cfg(feature = "redis-sentinel")]
+            sentinels: None,
+        }
+    }
+
+    /// Connection to the server that sentinels name, now `manager`.
+    #[cfg(feature = "redis-sentinel")]
+    pub(super) fn of_sentinels(sentinels: Sentinels, manager: ConnectionManager) -> Self {
+        Self {
+            renewals: Renewals::with_longest_pause(LONGEST_PAUSE),
+            sentinels: Some(sentinels),
+            ..Self::new(manager)
         }
     }
 
     pub(super) fn connection(&self) -> ConnectionManager {
-        self.manager.clone()
+        lock(&self.manager).clone()
     }
 
     pub(super) fn epoch(&self) -> Epoch {
         self.renewals.epoch()
+    }
+
+    /// Returns true if sentinels may have made another server the primary.
+    pub(super) fn has_sentinels(&self) -> bool {
+        #[cfg(feature = "redis-sentinel")]
+        return self.sentinels.is_some();
+        #[cfg(not(feature = "redis-sentinel"))]
+        false
     }
 
     /// Reconnects in the background, unless this was done since the epoch, is being done, or was done a moment ago.
@@ -42,6 +76,10 @@ impl Single {
     ///
     /// Commands that are sent during the reconnection may fail, as on any lost connection.
     pub(super) fn give_up(&self, epoch: Epoch) -> bool {
+        #[cfg(feature = "redis-sentinel")]
+        if let Some(sentinels) = self.sentinels.clone() {
+            return self.search(sentinels, epoch);
+        }
         let manager = self.connection();
         let starts = self.renewals.start(epoch, async {
             reconnect(manager).await;
@@ -55,6 +93,39 @@ impl Single {
         }
         starts
     }
+
+    /// Replaces the connection by one to the server that the sentinels name. Calls in flight keep the old one.
+    #[cfg(feature = "redis-sentinel")]
+    fn search(&self, sentinels: Sentinels, epoch: Epoch) -> bool {
+        let manager = Arc::clone(&self.manager);
+        let starts = self.renewals.start(epoch, async move {
+            let Ok(primary) = sentinels.primary().await else {
+                return false;
+            };
+            let Ok(found) = manager_of(primary) else {
+                return false;
+            };
+            *lock(&manager) = found;
+            true
+        });
+        if starts {
+            tracing::warn!(
+                target: "idem",
+                "the Redis primary does not answer or was demoted, asking the sentinels for the current one",
+            );
+        }
+        starts
+    }
+}
+
+/// Manager that connects at the first command. It gives up soon, because another server may be the primary by then.
+#[cfg(feature = "redis-sentinel")]
+pub(super) fn manager_of(client: Client) -> RedisResult<ConnectionManager> {
+    let config = ConnectionManagerConfig::new()
+        .set_connection_timeout(Some(WITHIN))
+        .set_response_timeout(None)
+        .set_number_of_retries(1);
+    ConnectionManager::new_lazy_with_config(client, config)
 }
 
 /// Reconnects. `QUIT` closes the connection on the server's side, with any kind of manager. ACLs cannot forbid it. The

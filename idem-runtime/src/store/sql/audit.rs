@@ -120,7 +120,7 @@ fn entry<R: Readable>(row: &R) -> Result<AuditEntry, StoreError> {
         }
     } else {
         let id = row.bytes(5).map_err(unreadable)?;
-        let id = RecordId::from_bytes(id.try_into().map_err(|_| corrupt("id"))?);
+        let id = RecordId::from_bytes(id.as_ref().try_into().map_err(|_| corrupt("id"))?);
         AuditSubject::Record(AuditedRecord {
             identity: identity(&id, text(6)?, text(7)?, text(8)?)?,
             id,

@@ -186,7 +186,10 @@ fn step<R: Readable>(row: &R) -> Result<StepOfRecord, StoreError> {
         name: row.text(0).map_err(unreadable)?.to_owned(),
         codec: row.text(1).map_err(unreadable)?.to_owned(),
         size: row.number(2).map_err(unreadable)?.max(0).cast_unsigned(),
-        payload: row.bytes_or_null(3).map_err(unreadable)?.map(Into::into),
+        payload: row
+            .bytes_or_null(3)
+            .map_err(unreadable)?
+            .map(|it| it.as_ref().into()),
     })
 }
 

@@ -1,5 +1,8 @@
 //! Text of a statement with the placeholders of its dialect, and the values for them.
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use std::ops::Range;
+
 use sqlx::{
     Arguments as _, AssertSqlSafe, Database, Encode, IntoArguments, SqlSafeStr, SqlStr, Type,
 };
@@ -29,9 +32,19 @@ pub(in crate::store) struct Statement {
     parameters: usize,
     /// For placeholders without numbers: index of the value that each of them takes.
     order: Option<Box<[usize]>>,
-    /// Positions of those placeholders in the text.
-    #[cfg(feature = "mysql")]
-    places: Box<[usize]>,
+    /// Placeholders in the text, in order.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    places: Box<[Place]>,
+}
+
+/// Placeholder in a text.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[derive(Debug)]
+struct Place {
+    /// Position of the placeholder.
+    at: Range<usize>,
+    /// Index of its value.
+    value: usize,
 }
 
 impl Statement {
@@ -39,7 +52,7 @@ impl Statement {
     pub(in crate::store) fn new(template: &str, placeholders: Placeholders) -> Self {
         let mut text = String::with_capacity(template.len());
         let mut order = Vec::new();
-        #[cfg(feature = "mysql")]
+        #[cfg(any(feature = "postgres", feature = "mysql"))]
         let mut places = Vec::new();
         let mut parameters = 0;
         let mut pieces = template.split('?');
@@ -52,18 +65,23 @@ impl Statement {
             match digits.parse::<usize>() {
                 Ok(number) => {
                     parameters = parameters.max(number);
+                    #[cfg(any(feature = "postgres", feature = "mysql"))]
+                    let from = text.len();
                     match placeholders {
                         Placeholders::Numbered(sign) => {
                             text.push(sign);
                             text.push_str(digits);
                         }
                         Placeholders::InOrder => {
-                            #[cfg(feature = "mysql")]
-                            places.push(text.len());
                             text.push('?');
                             order.push(number - 1);
                         }
                     }
+                    #[cfg(any(feature = "postgres", feature = "mysql"))]
+                    places.push(Place {
+                        at: from..text.len(),
+                        value: number - 1,
+                    });
                 }
                 // This question mark is no parameter.
                 Err(_) => text.push('?'),
@@ -75,7 +93,7 @@ impl Statement {
             text: AssertSqlSafe(std::sync::Arc::<str>::from(text)).into_sql_str(),
             parameters,
             order: (placeholders == Placeholders::InOrder).then(|| order.into()),
-            #[cfg(feature = "mysql")]
+            #[cfg(any(feature = "postgres", feature = "mysql"))]
             places: places.into(),
         }
     }
@@ -95,6 +113,25 @@ impl Statement {
     pub(in crate::store) fn as_str(&self) -> &str {
         self.text.as_str()
     }
+
+    /// Text with a literal in place of each placeholder. `write` appends the literal of the value with this index.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(in crate::store) fn with_literals(
+        &self,
+        size: usize,
+        mut write: impl FnMut(&mut String, usize),
+    ) -> SqlStr {
+        let template = self.text.as_str();
+        let mut text = String::with_capacity(template.len() + size);
+        let mut from = 0;
+        for Place { at, value } in &self.places {
+            text.push_str(&template[from..at.start]);
+            from = at.end;
+            write(&mut text, *value);
+        }
+        text.push_str(&template[from..]);
+        AssertSqlSafe(text).into_sql_str()
+    }
 }
 
 /// Statement and the values for its parameters, which can be bound again for each try.
@@ -104,8 +141,9 @@ pub(in crate::store) struct Query<'q> {
     values: Vec<Bound<'q>>,
 }
 
+/// Value of a parameter.
 #[derive(Debug, Clone, Copy)]
-enum Bound<'q> {
+pub(in crate::store) enum Bound<'q> {
     Number(Option<i64>),
     Text(Option<&'q str>),
     Bytes(Option<&'q [u8]>),
@@ -121,6 +159,47 @@ impl Bound<'_> {
                 Self::Text(text) => text.map_or(0, str::len),
                 Self::Bytes(bytes) => bytes.map_or(0, <[u8]>::len),
             }
+    }
+
+    #[cfg(feature = "mysql")]
+    fn write_for_mysql(self, text: &mut String) {
+        use std::fmt::Write as _;
+
+        use crate::key::hex;
+
+        // Writing to a string cannot fail.
+        let _ = match self {
+            Bound::Number(None) | Bound::Text(None) | Bound::Bytes(None) => write!(text, "NULL"),
+            Bound::Number(Some(number)) if number < 0 => write!(text, "({number})"),
+            Bound::Number(Some(number)) => write!(text, "{number}"),
+            Bound::Text(Some(words)) => {
+                write!(text, "_utf8mb4 X'{}'", hex::encode(words.as_bytes()))
+            }
+            Bound::Bytes(Some(bytes)) => write!(text, "X'{}'", hex::encode(bytes)),
+        };
+    }
+
+    /// Each literal has the type that the driver declares for the parameter, because a function is chosen by types. The
+    /// server folds the functions into constants when it plans.
+    #[cfg(feature = "postgres")]
+    pub(in crate::store) fn write_for_postgres(self, text: &mut String) {
+        use std::fmt::Write as _;
+
+        use crate::key::hex;
+
+        // Writing to a string cannot fail.
+        let _ = match self {
+            Bound::Number(None) => write!(text, "NULL::bigint"),
+            Bound::Text(None) => write!(text, "NULL::text"),
+            Bound::Bytes(None) => write!(text, "NULL::bytea"),
+            // The quotes keep the sign inside of the cast.
+            Bound::Number(Some(number)) => write!(text, "'{number}'::bigint"),
+            Bound::Text(Some(words)) => {
+                let hex = hex::encode(words.as_bytes());
+                write!(text, "convert_from(decode('{hex}', 'hex'), 'UTF8')")
+            }
+            Bound::Bytes(Some(bytes)) => write!(text, "decode('{}', 'hex')", hex::encode(bytes)),
+        };
     }
 }
 
@@ -176,33 +255,20 @@ impl<'q> Query<'q> {
 
     /// Text of the statement with its values as literals. Text and bytes are written in hexadecimal, so no content can
     /// end a literal, under any quoting rules of the session.
-    #[cfg(feature = "mysql")]
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(in crate::store) fn literal(&self) -> SqlStr {
-        use std::fmt::Write as _;
-
-        use crate::key::hex;
-
-        let template = self.statement.text.as_str();
-        let mut text = String::with_capacity(template.len() + 2 * self.size());
-        let mut from = 0;
-        for (place, value) in self.statement.places.iter().zip(self.values_in_order()) {
-            text.push_str(&template[from..*place]);
-            from = place + 1;
-            // Writing to a string cannot fail.
-            let _ = match value {
-                Bound::Number(None) | Bound::Text(None) | Bound::Bytes(None) => {
-                    write!(text, "NULL")
-                }
-                Bound::Number(Some(number)) if number < 0 => write!(text, "({number})"),
-                Bound::Number(Some(number)) => write!(text, "{number}"),
-                Bound::Text(Some(words)) => {
-                    write!(text, "_utf8mb4 X'{}'", hex::encode(words.as_bytes()))
-                }
-                Bound::Bytes(Some(bytes)) => write!(text, "X'{}'", hex::encode(bytes)),
-            };
-        }
-        text.push_str(&template[from..]);
-        AssertSqlSafe(text).into_sql_str()
+        let write = match self.statement.order {
+            #[cfg(feature = "mysql")]
+            Some(_) => Bound::write_for_mysql,
+            #[cfg(feature = "postgres")]
+            _ => Bound::write_for_postgres,
+            #[cfg(not(feature = "postgres"))]
+            None => Bound::write_for_mysql,
+        };
+        self.statement
+            .with_literals(2 * self.size(), |text, value| {
+                write(self.values[value], text);
+            })
     }
 
     fn count(&self) -> usize {
@@ -281,6 +347,25 @@ mod tests {
         assert_eq!(
             nothing.literal().as_str(),
             "-- Why?\nSELECT NULL, NULL, NULL, NULL -- ?"
+        );
+    }
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn literals_of_postgres_have_the_types_of_parameters() {
+        let template = "SELECT ?2, ?1, ?3, ?2 WHERE '?' <> ?10";
+        let statement = Statement::new(template, Placeholders::Numbered('$'));
+        let query = statement
+            .query()
+            .text("a'b\\$1?")
+            .number(-7)
+            .bytes(&b"\0\xff"[..]);
+        let query = (4..10).fold(query, |query, _| query.number(None));
+        let query = query.text(None);
+        assert_eq!(
+            query.literal().as_str(),
+            "SELECT '-7'::bigint, convert_from(decode('6127625c24313f', 'hex'), 'UTF8'), decode('00ff', 'hex'), \
+             '-7'::bigint WHERE '?' <> NULL::text"
         );
     }
 }

@@ -70,11 +70,11 @@ fn input<R: Readable>(row: &R) -> Result<RecoveryInput, StoreError> {
     let id = row.bytes(0).map_err(unreadable)?;
     let recoveries = row.number(4).map_err(unreadable)?;
     Ok(RecoveryInput {
-        id: RecordId::from_bytes(id.try_into().map_err(|_| corrupt("id"))?),
+        id: RecordId::from_bytes(id.as_ref().try_into().map_err(|_| corrupt("id"))?),
         first_claimed_at: Timestamp::from_micros(row.number(1).map_err(unreadable)?),
         payload: Payload {
             codec: row.text(2).map_err(unreadable)?.to_owned().into(),
-            bytes: row.bytes(3).map_err(unreadable)?.into(),
+            bytes: row.bytes(3).map_err(unreadable)?.as_ref().into(),
         },
         recoveries: recoveries.try_into().map_err(|_| corrupt("recoveries"))?,
         due_at: Timestamp::from_micros(row.number(5).map_err(unreadable)?),

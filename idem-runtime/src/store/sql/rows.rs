@@ -1,6 +1,9 @@
 //! Reading of rows, in every dialect.
 
-use sqlx::{ColumnIndex, Decode, Row, Type};
+use std::borrow::Cow;
+
+use sqlx::error::BoxDynError;
+use sqlx::{ColumnIndex, Database, Decode, Row, Type, ValueRef as _};
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{Identity, Key, Operation, RecordId, Scope};
@@ -16,16 +19,50 @@ pub(in crate::store) trait Readable: Row {
     fn number_or_null(&self, column: usize) -> Result<Option<i64>, sqlx::Error>;
     fn text(&self, column: usize) -> Result<&str, sqlx::Error>;
     fn text_or_null(&self, column: usize) -> Result<Option<&str>, sqlx::Error>;
-    fn bytes(&self, column: usize) -> Result<&[u8], sqlx::Error>;
-    fn bytes_or_null(&self, column: usize) -> Result<Option<&[u8]>, sqlx::Error>;
+    fn bytes(&self, column: usize) -> Result<Cow<'_, [u8]>, sqlx::Error>;
+    fn bytes_or_null(&self, column: usize) -> Result<Option<Cow<'_, [u8]>>, sqlx::Error>;
+}
+
+/// Database whose values of bytes can be read.
+pub(in crate::store) trait ReadsBytes: Database {
+    fn decode_bytes(value: Self::ValueRef<'_>) -> Result<Cow<'_, [u8]>, BoxDynError>;
+}
+
+#[cfg(feature = "sqlite")]
+impl ReadsBytes for sqlx::Sqlite {
+    fn decode_bytes(value: Self::ValueRef<'_>) -> Result<Cow<'_, [u8]>, BoxDynError> {
+        <&[u8] as Decode<Self>>::decode(value).map(Cow::Borrowed)
+    }
+}
+
+#[cfg(feature = "mysql")]
+impl ReadsBytes for sqlx::MySql {
+    fn decode_bytes(value: Self::ValueRef<'_>) -> Result<Cow<'_, [u8]>, BoxDynError> {
+        <&[u8] as Decode<Self>>::decode(value).map(Cow::Borrowed)
+    }
+}
+
+/// A prepared statement returns the bytes, and a statement that was sent as text returns them in hexadecimal.
+#[cfg(feature = "postgres")]
+impl ReadsBytes for sqlx::Postgres {
+    fn decode_bytes(value: Self::ValueRef<'_>) -> Result<Cow<'_, [u8]>, BoxDynError> {
+        match value.format() {
+            sqlx::postgres::PgValueFormat::Binary => {
+                <&[u8] as Decode<Self>>::decode(value).map(Cow::Borrowed)
+            }
+            sqlx::postgres::PgValueFormat::Text => {
+                <Vec<u8> as Decode<Self>>::decode(value).map(Cow::Owned)
+            }
+        }
+    }
 }
 
 impl<R: Row> Readable for R
 where
+    R::Database: ReadsBytes,
     usize: ColumnIndex<R>,
     for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
     for<'r> &'r str: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> &'r [u8]: Decode<'r, R::Database> + Type<R::Database>,
 {
     fn number(&self, column: usize) -> Result<i64, sqlx::Error> {
         self.try_get(column)
@@ -43,12 +80,22 @@ where
         self.try_get(column)
     }
 
-    fn bytes(&self, column: usize) -> Result<&[u8], sqlx::Error> {
-        self.try_get(column)
+    fn bytes(&self, column: usize) -> Result<Cow<'_, [u8]>, sqlx::Error> {
+        R::Database::decode_bytes(self.try_get_raw(column)?).map_err(|source| at(column, source))
     }
 
-    fn bytes_or_null(&self, column: usize) -> Result<Option<&[u8]>, sqlx::Error> {
-        self.try_get(column)
+    fn bytes_or_null(&self, column: usize) -> Result<Option<Cow<'_, [u8]>>, sqlx::Error> {
+        if self.try_get_raw(column)?.is_null() {
+            return Ok(None);
+        }
+        self.bytes(column).map(Some)
+    }
+}
+
+fn at(column: usize, source: BoxDynError) -> sqlx::Error {
+    sqlx::Error::ColumnDecode {
+        index: column.to_string(),
+        source,
     }
 }
 
@@ -113,13 +160,13 @@ pub(in crate::store) fn identity(
 /// Reads the payload from its two columns. Either both have a value, or neither has.
 pub(in crate::store) fn payload(
     codec: Option<&str>,
-    bytes: Option<&[u8]>,
+    bytes: Option<Cow<'_, [u8]>>,
 ) -> Result<Option<Payload>, StoreError> {
     match (codec, bytes) {
         (None, None) => Ok(None),
         (Some(codec), Some(bytes)) => Ok(Some(Payload {
             codec: codec.to_owned().into(),
-            bytes: bytes.into(),
+            bytes: bytes.as_ref().into(),
         })),
         _ => Err(corrupt("payload")),
     }

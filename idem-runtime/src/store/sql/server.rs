@@ -10,7 +10,7 @@ use crate::error::{StoreError, StoreErrorKind};
 /// Longest time to wait for the server, and for a connection of the pool.
 pub(in crate::store) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Parses a URL, and opens one connection to learn the server's answer: a pool would retry until its time-out, and then
+/// Parses a URL, adapts the options in it, and opens one connection to learn the server's answer: a pool would retry until its time-out, and then
 /// not report it.
 ///
 /// The URL must begin with one of the schemes and `://`. sqlx takes any other text for the name of a database on this
@@ -18,6 +18,7 @@ pub(in crate::store) const PATIENCE: Duration = Duration::from_secs(5);
 pub(in crate::store) async fn reach<O: ConnectOptions<Connection: Sized>>(
     url: &str,
     schemes: [&str; 2],
+    adapt: fn(O) -> O,
     error: fn(sqlx::Error) -> StoreError,
 ) -> Result<O, StoreError> {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
@@ -28,7 +29,7 @@ pub(in crate::store) async fn reach<O: ConnectOptions<Connection: Sized>>(
             format!("the URL of this store begins with `{first}://` or `{second}://`"),
         ));
     }
-    let options: O = url.parse().map_err(error)?;
+    let options = adapt(url.parse().map_err(error)?);
     let visit = async { options.connect().await?.close().await };
     let visited = timeout(PATIENCE, visit).await.map_err(|late| {
         StoreError::new(

@@ -7,7 +7,6 @@
 use crate::error::StoreError;
 use crate::record::{Owner, Payload};
 use crate::store::sql::rows::{corrupt, unreadable};
-use crate::store::sql::transitions::fenced;
 use crate::store::sql::{Backend, Readable};
 use crate::store::{FencedWrite, SavedStep};
 
@@ -47,7 +46,10 @@ pub(in crate::store) async fn save_new_step(
         .owner(owner)
         .text(name);
     let save = save.text(&*payload.codec).bytes(&*payload.bytes);
-    fenced(backend, save).await
+    Ok(match backend.write_as_owner(owner, save).await? {
+        0 => FencedWrite::Fenced,
+        _ => FencedWrite::Applied,
+    })
 }
 
 pub(in crate::store) async fn saved_steps(
@@ -78,7 +80,7 @@ fn step<R: Readable>(row: &R) -> Result<Option<SavedStep>, StoreError> {
         name: name.to_owned(),
         payload: Payload {
             codec: codec.to_owned().into(),
-            bytes: bytes.into(),
+            bytes: bytes.as_ref().into(),
         },
     }))
 }

@@ -18,6 +18,14 @@ use crate::store::sql::{Placeholders, Statement};
 pub(in crate::store) struct Template {
     placeholders: Placeholders,
     parts: HashMap<&'static str, String>,
+    /// Text before each statement, except those that begin with the marker of an opening of their own.
+    opening: Option<Opening>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Opening {
+    text: &'static str,
+    unless: &'static str,
 }
 
 impl Template {
@@ -25,7 +33,15 @@ impl Template {
         Self {
             placeholders,
             parts: HashMap::new(),
+            opening: None,
         }
+    }
+
+    /// Begins each statement with this text, except those that begin with the marker `unless`.
+    #[cfg(feature = "mysql")]
+    pub(in crate::store) fn opened_by(mut self, text: &'static str, unless: &'static str) -> Self {
+        self.opening = Some(Opening { text, unless });
+        self
     }
 
     /// Adds the parts of a file.
@@ -47,7 +63,13 @@ impl Template {
     /// Fills the markers of a statement. A marker without a part stays.
     pub(in crate::store) fn statement(&self, text: &str) -> Statement {
         let mut filled = String::with_capacity(2 * text.len());
-        self.fill(&one_line(text), "", &mut filled);
+        let text = one_line(text);
+        if let Some(opening) = self.opening
+            && !text.starts_with(opening.unless)
+        {
+            filled.push_str(opening.text);
+        }
+        self.fill(&text, "", &mut filled);
         Statement::new(&filled, self.placeholders)
     }
 

@@ -39,7 +39,7 @@ pub(in crate::store) fn record<R: Readable>(row: &R) -> Result<Record, StoreErro
         .split_at_checked(codec.unwrap_or(0))
         .ok_or_else(|| corrupt("codec"))?;
     let identity = identity(&id, scope, operation, key)?;
-    let fingerprint = Digest::from_bytes(row.bytes(1).map_err(unreadable)?)
+    let fingerprint = Digest::from_bytes(&row.bytes(1).map_err(unreadable)?)
         .ok_or_else(|| corrupt("fingerprint"))?;
     let payload = payload(
         codec.map(|_| tag),

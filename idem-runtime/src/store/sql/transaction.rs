@@ -158,6 +158,15 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
         self
     }
 
+    /// Closes the connection at the end of the transaction, instead of returning it to its pool. The caller's connection
+    /// is left as it is.
+    #[cfg(feature = "postgres")]
+    pub(in crate::store) fn close_on_drop(&mut self) {
+        if let ConnectionSource::Pool { open, .. } = &mut self.0 {
+            open.connection.close_on_drop();
+        }
+    }
+
     /// Returns true if the connection is the caller's.
     #[cfg(feature = "mysql")]
     pub(in crate::store) fn is_joined(&self) -> bool {

@@ -1,5 +1,6 @@
 //! Transitions that are alike in every SQL store.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::error::{StoreError, StoreErrorKind};
@@ -35,6 +36,17 @@ pub(in crate::store) trait Backend: Sync {
 
     /// Runs a statement that writes, and returns the number of rows that it matched.
     fn write(&self, query: Query<'_>) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Runs a statement that checks the owner of a record and writes another table, and returns the number of rows that
+    /// it matched. A takeover comes before or after it: servers whose locks do not hold everywhere need more than the
+    /// statement.
+    fn write_as_owner(
+        &self,
+        _owner: &Owner,
+        query: Query<'_>,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        self.write(query)
+    }
 }
 
 /// Transitions of a store that differ between databases. Each statement commits on its own.
@@ -277,7 +289,7 @@ pub(in crate::store) async fn attempts<B: Backend>(
     );
     let members = row.bytes_or_null(members).map_err(unreadable)?;
     let members = members
-        .map(|members| MemberDigests::from_bytes(members).ok_or_else(|| corrupt("members")))
+        .map(|members| MemberDigests::from_bytes(&members).ok_or_else(|| corrupt("members")))
         .transpose()?;
     Ok(Some(log.attempts(record).with_members(members)))
 }
@@ -379,7 +391,7 @@ pub(super) async fn id_after<B: Backend>(
     let query = backend.statements().id_after.query().bytes(id);
     let rows = backend.read(query.number(i64::from(others))).await?;
     let id = rows.first().map(|row| row.bytes(0).map_err(unreadable));
-    Ok(id.transpose()?.map(<[u8]>::to_vec))
+    Ok(id.transpose()?.map(Cow::into_owned))
 }
 
 pub(in crate::store) async fn list<B: Backend>(
