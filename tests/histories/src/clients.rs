@@ -223,13 +223,13 @@ impl Client {
         };
         let rng = &mut self.rng;
         let request = match rng.below(100) {
-            0..25 => {
+            0..23 => {
                 let claim = new_claim(rng, &contest);
                 board.claims.push(claim.clone());
                 Some(Request::Claim(claim))
             }
-            25..30 => rng.recent(&board.claims).cloned().map(Request::Claim),
-            30..50 => rng.recent(&board.seen).copied().map(|seen| {
+            23..28 => rng.recent(&board.claims).cloned().map(Request::Claim),
+            28..45 => rng.recent(&board.seen).copied().map(|seen| {
                 let claim = match rng.recent(&board.claims) {
                     Some(repeated) if rng.chance(0.1) => repeated.clone(),
                     _ => new_claim(rng, &contest),
@@ -237,15 +237,15 @@ impl Client {
                 board.claims.push(claim.clone());
                 Request::TakeOver(seen, claim)
             }),
-            50..84 => rng
+            45..78 => rng
                 .recent(&board.owners)
                 .copied()
                 .map(|owner| owners_request(rng, owner, supports)),
-            84..90 => rng
+            78..84 => rng
                 .recent(&board.seen)
                 .copied()
                 .map(|seen| Request::Resolve(seen, resolution(rng))),
-            90..95 if supports.recovery => Some(recovery_request(rng, &board, &contest.identity)),
+            84..95 if supports.recovery => Some(recovery_request(rng, &board, &contest.identity)),
             95..97 => Some(Request::List(filter(rng, &contest.identity))),
             _ => None,
         };
@@ -321,7 +321,7 @@ fn owners_request(rng: &mut Rng, owner: Owner, supports: Supports) -> Request {
 /// read.
 fn recovery_request(rng: &mut Rng, board: &Board, identity: &Identity) -> Request {
     match rng.recent(&board.inputs).cloned() {
-        Some(input) if rng.chance(0.6) => match rng.below(4) {
+        Some(input) if rng.chance(0.75) => match rng.below(6) {
             0 => Request::Postpone(input, rng.duration(0.3)),
             1 => Request::Forget(input),
             _ => Request::BeginRecovery(input, rng.duration(0.3)),

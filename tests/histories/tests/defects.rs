@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 /// Records for which clients contend at the same time.
 const AT_ONCE: u64 = 16;
 /// Most histories until a defect is found.
-const HISTORIES: u64 = 1600;
+const HISTORIES: u64 = 4800;
 
 fn pace() -> Pace {
     Pace {
