@@ -219,6 +219,7 @@ impl Job {
             if step.passed {
                 print(&format!("\n==== {name}: passed\n{}", results(&output)))?;
             } else {
+                let output = without_passed(&output);
                 print(&format!("\n==== {name}: FAILED\n{output}"))?;
                 step.last_lines = last_lines(&output, 60);
             }
@@ -236,6 +237,14 @@ fn results(output: &str) -> String {
         true => last_lines(output, 1),
         false => results,
     }
+}
+
+/// The output of a job without the lines of tests that passed: they would hide those of the tests that failed. The log of
+/// the job has them.
+fn without_passed(output: &str) -> String {
+    let is_of_passed = |line: &str| line.starts_with("test ") && line.ends_with(" ... ok");
+    let lines = output.lines().filter(|line| !is_of_passed(line));
+    lines.map(|line| format!("{line}\n")).collect()
 }
 
 fn last_lines(output: &str, count: usize) -> String {
@@ -364,6 +373,10 @@ mod tests {
         );
         assert_eq!(results("calls\nno stuck keys\n\n"), "no stuck keys\n");
         assert_eq!(results(""), "");
+        assert_eq!(
+            without_passed("test a ... ok\ntest b ... FAILED\n\nb: 1 ... ok\n"),
+            "test b ... FAILED\n\nb: 1 ... ok\n"
+        );
         assert_eq!(last_lines("a\nb\nc\n", 2), "b\nc\n");
     }
 
