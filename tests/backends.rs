@@ -83,9 +83,9 @@ pub async fn postgres() -> anyhow::Result<PgPool> {
 /// Time for which PgBouncer gives a connection of the server to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PoolMode {
-    /// Until the client disconnects.
+    /// A connection belongs to a client until the client disconnects.
     Session,
-    /// Until the end of each transaction.
+    /// A connection belongs to a client until its transaction ends.
     Transaction,
 }
 

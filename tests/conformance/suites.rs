@@ -224,7 +224,7 @@ pub(crate) fn trials(runtime: &Arc<Runtime>, files: &Path) -> Vec<Trial> {
 struct Suite {
     name: &'static str,
     needs: &'static [&'static str],
-    /// What the store lacks. The cases that need it only check that.
+    /// Parts that the store does not have. The cases that need one of them only check that it is missing.
     lacks: &'static [Needs],
     open: Open,
 }

@@ -13,7 +13,7 @@ const FAILOVER: Duration = Duration::from_secs(40);
 /// Longest time that a transition waits for a replica.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the servers and the store do against losses.
+/// Measures of the servers and of the store against losses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Guard {
     /// Replication is asynchronous.

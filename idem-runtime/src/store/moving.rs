@@ -1,7 +1,8 @@
 //! Store that moves from one store to another while calls continue.
 //!
-//! Two stores share no transaction. So a caller that was granted a claim in one of them reads the other one, and gives its
-//! claim back if there is a record: each caller writes before it reads, so of two callers at least one sees the other.
+//! Two stores share no transaction. A caller that was granted a claim in one of them therefore reads the other one. If it
+//! finds a record there, it gives its claim back. Each caller writes before it reads, so of two callers at least one sees
+//! the other.
 
 use std::time::Duration;
 

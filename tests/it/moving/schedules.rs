@@ -113,7 +113,7 @@ enum Process {
     NewAlone,
 }
 
-/// How a caller ended.
+/// End of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     RanTheBody,
@@ -208,7 +208,7 @@ impl Schedule {
     }
 }
 
-/// What the schedules of a group of callers had as their results.
+/// Numbers of schedules of a group of callers, by their results.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Count {
     schedules: u32,

@@ -59,7 +59,7 @@ fn fresh() -> ClaimRequest {
     claim(&format!("{:032x}", rand::random::<u128>()))
 }
 
-/// The same request, by another caller.
+/// Creates the same request of another caller.
 fn again(claim: &ClaimRequest) -> ClaimRequest {
     ClaimRequest {
         claim_id: ClaimId::random(),

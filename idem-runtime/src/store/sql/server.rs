@@ -10,8 +10,8 @@ use crate::error::{StoreError, StoreErrorKind};
 /// Longest time to wait for the server, and for a connection of the pool.
 pub(in crate::store) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Parses a URL, adapts the options in it, and opens one connection to learn the server's answer: a pool would retry until its time-out, and then
-/// not report it.
+/// Parses a URL and adapts the options in it. Then opens one connection to learn the server's answer: a pool would retry
+/// until its time-out, and would not report the answer.
 ///
 /// The URL must begin with one of the schemes and `://`. sqlx takes any other text for the name of a database on this
 /// machine, and an error would then show that text, which may be a password.
