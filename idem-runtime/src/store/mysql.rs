@@ -307,7 +307,7 @@ impl MySqlStore {
         }
         let executor = || ClaimBatch(self.clone());
         self.claims
-            .submit(executor, || claim.clone(), run_single)
+            .submit(executor, |sender| (claim.clone(), sender), run_single)
             .await
     }
 }

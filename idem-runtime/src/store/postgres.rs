@@ -6,7 +6,7 @@ use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgRow};
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::record::{FencingToken, Observation, Outcome, Owner, Record};
+use crate::record::{FencingToken, Observation, Outcome, Owner, Payload, Record};
 use crate::store::operator::{Finding, MigrationPlan};
 use crate::store::sql::{
     self, Backend, Batcher, OperatorStatements, Query, Readable, Returning, SqlOperator, SqlStore,
@@ -23,7 +23,7 @@ mod rows;
 pub(super) mod statements;
 mod transaction;
 
-use batch::{ClaimBatch, CompletionBatch};
+use batch::{StepRequest, Transition, TransitionBatch};
 use connections::{Protocol, give_back};
 use rows::{CONTENT_LEN, id_mismatch, record_for};
 use statements::{CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, PostgresStatements};
@@ -91,8 +91,7 @@ pub struct PostgresStore {
     pub(super) pool: PgPool,
     protocol: Protocol,
     statements: Arc<PostgresStatements>,
-    claims: Batcher<ClaimBatch>,
-    completions: Batcher<CompletionBatch>,
+    batcher: Batcher<TransitionBatch>,
 }
 
 /// Begins a transaction of the store's own, whatever the connection's default isolation level is. The statements are
@@ -182,8 +181,7 @@ impl PostgresStore {
             pool,
             protocol: Protocol::default(),
             statements: Arc::new(PostgresStatements::new(table)),
-            claims: Batcher::for_statements(),
-            completions: Batcher::for_statements(),
+            batcher: Batcher::for_statements(),
         }
     }
 
@@ -278,10 +276,32 @@ impl SqlStore for PostgresStore {
     }
 
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
-        let executor = || CompletionBatch(self.clone());
-        self.completions
-            .complete(self, executor, owner, outcome)
-            .await
+        let executor = || TransitionBatch(self.clone());
+        self.batcher.complete(self, executor, owner, outcome).await
+    }
+
+    async fn save_new_step(
+        &self,
+        owner: &Owner,
+        name: &str,
+        payload: &Payload,
+    ) -> Result<FencedWrite, StoreError> {
+        let run_single = || sql::save_new_step(self, owner, name, payload);
+        if sql::is_large(payload) {
+            return Box::pin(run_single()).await;
+        }
+        let executor = || TransitionBatch(self.clone());
+        let request = |sender| {
+            let (name, payload) = (name.to_owned(), payload.clone());
+            let owner = *owner;
+            let step = StepRequest {
+                owner,
+                name,
+                payload,
+            };
+            Transition::SaveStep((step, sender))
+        };
+        self.batcher.submit(executor, request, run_single).await
     }
 
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
@@ -330,16 +350,15 @@ impl SqlOperator for PostgresStore {
 impl PostgresStore {
     /// Reads the record of a claim, or creates it.
     async fn find_or_create(&self, claim: &ClaimRequest) -> Result<ClaimRow, StoreError> {
-        let executor = || ClaimBatch(self.clone());
+        let executor = || TransitionBatch(self.clone());
+        let request = |sender| Transition::Claim((claim.clone(), sender));
         let run_single = || async {
             let query = sql::claim_query(&self.statements.claim, claim);
             let rows = self.read(query).await?;
             let row = rows.first().ok_or_else(|| sql::corrupt("id"))?;
             read_claim_row(row, claim)
         };
-        self.claims
-            .submit(executor, || claim.clone(), run_single)
-            .await
+        self.batcher.submit(executor, request, run_single).await
     }
 }
 

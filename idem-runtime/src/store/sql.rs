@@ -13,6 +13,7 @@ use crate::record::micros;
 mod audit;
 mod batch;
 mod cancel;
+mod flushers;
 mod operator;
 mod query;
 mod recovery_table;
@@ -33,9 +34,11 @@ mod transitions;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use audit::changes_by_hand;
 pub(super) use audit::{audit, audit_store, resolve_by_hand, retry_transaction, write_purge};
+pub(super) use batch::{BatchExecutor, Batcher};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(super) use batch::one_per_record;
-pub(super) use batch::{BatchExecutor, Batcher, Pending};
+pub(super) use batch::{Completion, one_per_record};
+#[cfg(feature = "postgres")]
+pub(super) use batch::{Pending, is_large};
 #[cfg(feature = "mysql")]
 pub(super) use cancel::catch_panic;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -56,7 +59,7 @@ pub(super) use rows::{granted_at, payload, time};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use server::{PATIENCE, reach};
 pub(super) use statements::{Dialect, SharedStatements, Table};
-pub(super) use step_table::{save_new_step, save_step, saved_steps};
+pub(super) use step_table::{save_step, saved_steps};
 pub(super) use store::store;
 #[cfg(test)]
 pub(super) use template::check_statements;
@@ -65,7 +68,8 @@ pub use transaction::{Cancellation, OpenTransaction};
 pub(super) use transaction::{InTransaction, transactions};
 pub(super) use transitions::{
     Backend, MAX_CONFLICTS, SqlStore, attempts, claim, claim_query, complete, get, interrupt, list,
-    note_replay, release, renew, summaries, take_over, take_over_query, too_many_conflicts,
+    note_replay, release, renew, save_new_step, summaries, take_over, take_over_query,
+    too_many_conflicts,
 };
 #[cfg(feature = "mysql")]
 pub(super) use transitions::{read_current, resolve};

@@ -313,7 +313,9 @@ impl SqliteStore {
             row.as_ref().map(sql::text_row::record).transpose()
         };
         let executor = || ReadBatch(self.clone());
-        self.reads.submit(executor, || claim.id, run_single).await
+        self.reads
+            .submit(executor, |sender| (claim.id, sender), run_single)
+            .await
     }
 
     /// Runs a statement that reads at most one row. sqlx then sends the row and the end of the rows in one message.

@@ -1,6 +1,6 @@
 //! The simulated store as a process sees it: every call is a message, and its answer may never come.
 
-// The batcher of the SQL stores, compiled once more: it is private in the runtime.
+// The batcher of the SQL stores and its `flushers`, compiled once more: they are private in the runtime.
 #[rustfmt::skip]
 #[expect(
     unexpected_cfgs,
@@ -10,6 +10,9 @@
 mod batch;
 mod batches;
 mod connections;
+#[rustfmt::skip]
+#[path = "../../../idem-runtime/src/store/sql/flushers.rs"]
+mod flushers;
 pub(crate) mod outbox;
 
 use std::fmt;

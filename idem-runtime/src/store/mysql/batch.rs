@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::oneshot::Sender;
 
 use super::MySqlStore;
 use super::claiming::{Executor as _, InsertResult, insert_result};
@@ -13,7 +14,7 @@ use super::connections::Executed;
 use super::errors::{DUPLICATE, LOCKED, number};
 use crate::key::hex;
 use crate::record::{Outcome, Owner, OwnerLabel};
-use crate::store::sql::{self, Backend as _, BatchExecutor, Pending, Query, Readable as _};
+use crate::store::sql::{self, Backend as _, BatchExecutor, Completion, Query, Readable as _};
 use crate::store::{ClaimRequest, FencedWrite};
 
 /// Largest number of tries of a statement that waits for no lock.
@@ -52,12 +53,11 @@ pub(super) struct ClaimBatch(pub(super) MySqlStore);
 pub(super) struct CompletionBatch(pub(super) MySqlStore);
 
 impl BatchExecutor for ClaimBatch {
-    type Request = ClaimRequest;
-    type Response = InsertResult;
+    type Pending = (ClaimRequest, Sender<InsertResult>);
 
     /// MySQL returns no rows from an insert, so there is no response, and each claim runs again individually. Claims
     /// are not batched again on that server.
-    async fn run(&self, batch: Vec<Pending<Self>>) {
+    async fn run(&self, batch: Vec<Self::Pending>) {
         let batch = sql::one_per_record(batch, |claim| claim.id);
         let claims: Value = batch.iter().map(|(claim, _)| of_claim(claim)).collect();
         let claims = claims.to_string();
@@ -84,10 +84,9 @@ impl BatchExecutor for ClaimBatch {
 }
 
 impl BatchExecutor for CompletionBatch {
-    type Request = (Owner, Outcome);
-    type Response = FencedWrite;
+    type Pending = Completion;
 
-    async fn run(&self, batch: Vec<Pending<Self>>) {
+    async fn run(&self, batch: Vec<Self::Pending>) {
         let batch = sql::one_per_record(batch, |(owner, _)| owner.id);
         let completions = batch
             .iter()

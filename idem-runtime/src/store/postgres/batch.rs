@@ -1,4 +1,6 @@
-//! Claims and completions of many records in one statement.
+//! Claims, completions and saved steps of many records in one statement, and so with one commit.
+
+use std::collections::HashSet;
 
 use sqlx::Arguments as _;
 use sqlx::error::BoxDynError;
@@ -10,27 +12,126 @@ use super::connections::{Protocol, give_back};
 use super::statements::POSITION;
 use super::{ClaimRow, PostgresStore, error, read_claim_row, retry_conflicts};
 use crate::error::StoreError;
-use crate::record::{MemberDigests, Outcome, Owner, OwnerLabel};
-use crate::store::sql::{self, BatchExecutor, Bound, Pending, Readable, Statement};
+use crate::record::{MemberDigests, Outcome, Owner, OwnerLabel, Payload};
+use crate::store::sql::{self, BatchExecutor, Bound, Completion, Pending, Readable, Statement};
 use crate::store::{ClaimRequest, FencedWrite};
 
-/// Claims of many records.
+/// Executor of transitions of many records.
 #[derive(Debug, Clone)]
-pub(super) struct ClaimBatch(pub(super) PostgresStore);
+pub(super) struct TransitionBatch(pub(super) PostgresStore);
 
-/// Completions of many records.
-#[derive(Debug, Clone)]
-pub(super) struct CompletionBatch(pub(super) PostgresStore);
+/// A transition that runs in batches, and the sender of its response.
+pub(super) enum Transition {
+    Claim(Claim),
+    Complete(Completion),
+    SaveStep(Step),
+}
 
-impl BatchExecutor for ClaimBatch {
-    type Request = ClaimRequest;
-    type Response = ClaimRow;
+type Claim = (ClaimRequest, Sender<ClaimRow>);
+type Step = (StepRequest, Sender<FencedWrite>);
 
-    async fn run(&self, batch: Vec<Pending<Self>>) {
-        let batch = sql::one_per_record(batch, |claim| claim.id);
-        let each = || batch.iter().map(|(claim, _)| claim);
+/// Step to be saved.
+pub(super) struct StepRequest {
+    pub(super) owner: Owner,
+    pub(super) name: String,
+    pub(super) payload: Payload,
+}
+
+impl From<Completion> for Transition {
+    fn from(completion: Completion) -> Self {
+        Self::Complete(completion)
+    }
+}
+
+impl Pending for Transition {
+    fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Claim((_, sender)) => sender.is_closed(),
+            Self::Complete((_, sender)) | Self::SaveStep((_, sender)) => sender.is_closed(),
+        }
+    }
+}
+
+impl BatchExecutor for TransitionBatch {
+    type Pending = Transition;
+
+    /// Completions and steps that took no effect get no response and run again individually.
+    async fn run(&self, batch: Vec<Transition>) {
+        let batch = Batch::of(batch);
+        let statements = &self.0.statements;
+        let (statement, position) = match batch.kinds() {
+            [true, false, false] => (&statements.claim_all, POSITION),
+            [false, true, false] => (&statements.complete_all, 0),
+            _ => (&statements.transition_all, POSITION),
+        };
+        let rows = self.0.rows_of_all(statement, &batch.columns()).await;
+        if let Ok(rows) = rows {
+            batch.respond(&rows, position);
+        }
+    }
+}
+
+/// Transitions by their kind.
+#[derive(Default)]
+struct Batch {
+    claims: Vec<Claim>,
+    completions: Vec<Completion>,
+    steps: Vec<Step>,
+}
+
+impl Batch {
+    /// Sorts transitions by their kind and record. Those that one statement cannot make together are dropped, and run
+    /// individually: several of one kind for one record, several steps of one name, and a step of a record that the
+    /// statement completes. The claim of a record that it completes is a duplicate, which changes nothing.
+    fn of(transitions: Vec<Transition>) -> Self {
+        let mut batch = Self::default();
+        for transition in transitions {
+            match transition {
+                Transition::Claim(claim) => batch.claims.push(claim),
+                Transition::Complete(completion) => batch.completions.push(completion),
+                Transition::SaveStep(step) => batch.steps.push(step),
+            }
+        }
+        batch.claims = sql::one_per_record(batch.claims, |claim| claim.id);
+        batch.completions = sql::one_per_record(batch.completions, |(owner, _)| owner.id);
+        if !batch.steps.is_empty() {
+            let completed = batch.completions.iter().map(|((owner, _), _)| owner.id);
+            let completed: HashSet<_> = completed.collect();
+            let steps = &mut batch.steps;
+            steps.retain(|(step, _)| !completed.contains(&step.owner.id));
+            steps.sort_by(|(a, _), (b, _)| (a.owner.id, &a.name).cmp(&(b.owner.id, &b.name)));
+            steps.dedup_by(|(a, _), (b, _)| (a.owner.id, &a.name) == (b.owner.id, &b.name));
+        }
+        batch
+    }
+
+    /// Which of the kinds the batch has: claims, completions, steps.
+    fn kinds(&self) -> [bool; 3] {
+        [
+            !self.claims.is_empty(),
+            !self.completions.is_empty(),
+            !self.steps.is_empty(),
+        ]
+    }
+
+    /// Parameters of the statement for these kinds, in its order.
+    fn columns(&self) -> Vec<Column<'_>> {
+        match self.kinds() {
+            [true, false, false] => self.claim_columns(),
+            [false, true, false] => self.completion_columns(),
+            _ => [
+                self.claim_columns(),
+                self.completion_columns(),
+                self.step_columns(),
+            ]
+            .concat(),
+        }
+    }
+
+    fn claim_columns(&self) -> Vec<Column<'_>> {
+        let each = || self.claims.iter().map(|(claim, _)| claim);
         let identities = || each().map(|it| &it.identity);
-        let columns = [
+        vec![
             bytes(each().map(|it| Some(&it.id.as_bytes()[..]))),
             texts(identities().map(|it| Some(it.scope.as_str()))),
             texts(identities().map(|it| Some(it.operation.as_str()))),
@@ -42,42 +143,71 @@ impl BatchExecutor for ClaimBatch {
             texts(each().map(|it| Some(it.on_crash.as_str()))),
             texts(each().map(|it| it.owner_label.as_ref().map(OwnerLabel::as_str))),
             bytes(each().map(|it| it.members.as_ref().map(MemberDigests::as_bytes))),
-        ];
-        let rows = self.0.rows_of_all(&self.0.statements.claim_all, &columns);
-        let Ok(rows) = rows.await else { return };
-        respond(batch, &rows, POSITION, |row, claim| {
-            read_claim_row(row, claim).ok()
-        });
+        ]
     }
-}
 
-impl BatchExecutor for CompletionBatch {
-    type Request = (Owner, Outcome);
-    type Response = FencedWrite;
-
-    /// Completions that took no effect get no response and run again individually.
-    async fn run(&self, batch: Vec<Pending<Self>>) {
-        let batch = sql::one_per_record(batch, |(owner, _)| owner.id);
-        let owners = || batch.iter().map(|((owner, _), _)| owner);
-        let outcomes = || batch.iter().map(|((_, outcome), _)| outcome);
+    fn completion_columns(&self) -> Vec<Column<'_>> {
+        let outcomes = || self.completions.iter().map(|((_, outcome), _)| outcome);
         let payloads = || outcomes().map(Outcome::payload);
-        let columns = [
-            bytes(owners().map(|it| Some(&it.id.as_bytes()[..]))),
-            bytes(owners().map(|it| Some(&it.claim_id.as_bytes()[..]))),
-            numbers(owners().map(|it| it.fencing_token.number())),
+        let mut columns = owner_columns(|| self.completions.iter().map(|((owner, _), _)| owner));
+        columns.extend([
             texts(outcomes().map(|it| Some(it.state().as_str()))),
             texts(payloads().map(|it| it.map(|it| &*it.codec))),
             bytes(payloads().map(|it| it.map(|it| &*it.bytes))),
-        ];
-        let rows = self
-            .0
-            .rows_of_all(&self.0.statements.complete_all, &columns);
-        let Ok(rows) = rows.await else { return };
-        respond(batch, &rows, 0, |_, _| Some(FencedWrite::Applied));
+        ]);
+        columns
+    }
+
+    fn step_columns(&self) -> Vec<Column<'_>> {
+        let each = || self.steps.iter().map(|(step, _)| step);
+        let mut columns = owner_columns(|| each().map(|it| &it.owner));
+        columns.extend([
+            texts(each().map(|it| Some(&*it.name))),
+            texts(each().map(|it| Some(&*it.payload.codec))),
+            bytes(each().map(|it| Some(&*it.payload.bytes))),
+        ]);
+        columns
+    }
+
+    /// Responds to each transition from its row, which has the position of the transition in this column.
+    fn respond(self, rows: &[PgRow], column: usize) {
+        let claims = self.claims.into_iter().map(Transition::Claim);
+        let completions = self.completions.into_iter().map(Transition::Complete);
+        let steps = self.steps.into_iter().map(Transition::SaveStep);
+        let each = claims.chain(completions).chain(steps);
+        let mut pending: Vec<_> = each.map(Some).collect();
+        for row in rows {
+            let position = row.number(column).ok();
+            let index = position.and_then(|position| usize::try_from(position - 1).ok());
+            // Each receiver may be gone.
+            match index.and_then(|index| pending.get_mut(index)?.take()) {
+                Some(Transition::Claim((claim, sender))) => {
+                    if let Ok(claimed) = read_claim_row(row, &claim) {
+                        let _ = sender.send(claimed);
+                    }
+                }
+                Some(Transition::Complete((_, sender)) | Transition::SaveStep((_, sender))) => {
+                    let _ = sender.send(FencedWrite::Applied);
+                }
+                None => {}
+            }
+        }
     }
 }
 
-/// Values of one parameter that is an array: one for each request.
+fn owner_columns<'a, I>(owners: impl Fn() -> I) -> Vec<Column<'a>>
+where
+    I: Iterator<Item = &'a Owner>,
+{
+    vec![
+        bytes(owners().map(|it| Some(&it.id.as_bytes()[..]))),
+        bytes(owners().map(|it| Some(&it.claim_id.as_bytes()[..]))),
+        numbers(owners().map(|it| it.fencing_token.number())),
+    ]
+}
+
+/// Values of one parameter that is an array: one for each transition.
+#[derive(Clone)]
 enum Column<'a> {
     Numbers(Vec<i64>),
     Texts(Vec<Option<&'a str>>),
@@ -152,28 +282,5 @@ impl PostgresStore {
         })
         .await
         .map_err(error)
-    }
-}
-
-/// Responds to each request from its row, which has the position of the request in this column.
-fn respond<S, A>(
-    batch: Vec<(S, Sender<A>)>,
-    rows: &[PgRow],
-    column: usize,
-    read: impl Fn(&PgRow, &S) -> Option<A>,
-) {
-    let mut pending: Vec<_> = batch.into_iter().map(Some).collect();
-    for row in rows {
-        let request = row
-            .number(column)
-            .ok()
-            .and_then(|position| usize::try_from(position - 1).ok());
-        let request = request.and_then(|position| pending.get_mut(position)?.take());
-        if let Some((request, sender)) = request
-            && let Some(response) = read(row, &request)
-        {
-            // The receiver may be gone.
-            let _ = sender.send(response);
-        }
     }
 }

@@ -13,7 +13,7 @@ pub(in crate::store) const DIALECT: Dialect = Dialect {
 /// Column of [`PostgresStatements::claim`] and [`PostgresStatements::claim_locked`] with the result of the claim. It is
 /// null if there is a record, the fencing token if this claim created it, or one of the numbers below.
 pub(super) const CLAIM_RESULT: usize = CONTENT_LEN + 1;
-/// Column of [`PostgresStatements::claim_all`] after [`CLAIM_RESULT`].
+/// Column of [`PostgresStatements::claim_all`] and [`PostgresStatements::transition_all`] after [`CLAIM_RESULT`].
 pub(super) const POSITION: usize = CLAIM_RESULT + 1;
 /// A concurrent claim created the record.
 pub(super) const LOST_RACE: i64 = 0;
@@ -32,12 +32,17 @@ declare_statements! {
         /// Returns one row: the content of the record, which is all null if there is no record, the time of reading,
         /// and [`CLAIM_RESULT`].
         claim,
-        /// `claim` for many records, each at most once. Parameters 1 to 9 are arrays. The last column of each row is
+        /// `claim` for many records, each at most once. Parameters 1 to 11 are arrays. The last column of each row is
         /// the position of its claim in them, counted from 1.
         claim_all,
         /// Returns the positions of the completions that took effect. Parameters 1 to 6 are arrays: those of an owner,
         /// then those of an outcome.
         complete_all,
+        /// `claim_all`, `complete_all` and `save_step` for many records in one statement. Parameters 1 to 11 are those of
+        /// `claim_all`, 12 to 17 those of `complete_all`, and 18 to 23 arrays of those of `save_step`. The columns are
+        /// those of `claim_all`. Completions and steps that took effect have a row each, of which only the position is
+        /// not null. It counts claims, completions and steps, in this order.
+        transition_all,
         /// `claim` for a transaction that stays open. Parameter 10 is the number of the record's advisory lock.
         claim_locked,
         claim_again,
@@ -54,7 +59,8 @@ impl PostgresStatements {
             .with("claim_function", table.quoted(DIALECT.quote, "_begin"))
             .with("lost_race", LOST_RACE.to_string())
             .with("locked", LOCKED.to_string())
-            .with("id_mismatch", ID_MISMATCH.to_string());
+            .with("id_mismatch", ID_MISMATCH.to_string())
+            .with("no_claim", ["NULL"; POSITION].join(", "));
         let shared = SharedStatements::new(&template);
         Self::from_template(&template, table, shared)
     }

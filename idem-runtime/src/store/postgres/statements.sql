@@ -97,6 +97,66 @@ r.scope <> ?2 OR r.operation <> ?3 OR r.idempotency_key <> ?4
 -- before the first row is locked, and only for the statement's own transaction.
 (SELECT set_config('lock_timeout', '50ms', true)) AS waiting
 
+-- part: all_of
+-- Takes all rows of a batch. The limit is there for its estimate: a plan for any values expects a tenth of the rows, so
+-- it costs less than a plan for these values. After five executions the server therefore keeps the first one, and does
+-- not plan each batch anew, which takes as long as its execution.
+LIMIT cardinality({it}::bytea[])
+
+-- part: claims_to_insert
+-- Claims in parameters 1 to 11, and the insert of the records that do not exist.
+requests AS (
+    SELECT a.*
+    FROM {limited_wait}, unnest(
+        ?1::bytea[], ?2::text[], ?3::text[], ?4::text[], ?5::bytea[],
+        ?6::bytea[], ?7::bigint[], ?8::bigint[], ?9::text[], ?10::text[], ?11::bytea[]
+    ) WITH ORDINALITY AS a (
+        id, scope, operation, idempotency_key, fingerprint, claim_id, lease, retention, on_crash, owner, members,
+        place
+    )
+    {all_of:?1}
+), inserted AS (
+    INSERT INTO {records} ({inserted})
+    SELECT
+        a.id, a.scope, a.operation, a.idempotency_key, a.fingerprint, 'running', a.claim_id,
+        greatest({now}, coalesce((SELECT fencing_token + 1 FROM {fencing_floor}), 0)), 1,
+        {now} + a.lease, a.retention, a.on_crash, {now}, {now} + a.lease + a.retention, a.owner, a.members
+    FROM requests AS a
+    WHERE NOT EXISTS (SELECT FROM {records} AS r WHERE r.id = a.id)
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id, fencing_token
+)
+
+-- part: claimed_rows
+SELECT {content:r.}, {now},
+    CASE
+        WHEN r.id IS NULL THEN coalesce(m.fencing_token, {lost_race})
+        WHEN r.scope <> a.scope OR r.operation <> a.operation OR r.idempotency_key <> a.idempotency_key
+            THEN {id_mismatch}::bigint
+    END,
+    a.place
+FROM requests AS a
+    LEFT JOIN {records} AS r ON r.id = a.id
+    LEFT JOIN inserted AS m ON m.id = a.id
+
+-- part: completed_from
+-- Completes the records of the completions `a`.
+UPDATE {records} AS r SET
+    purge_after = {queued_from_now:r.},
+    codec = a.codec,
+    payload = a.payload,
+    ended_at = {now},
+    state = a.state
+FROM (
+    SELECT a.* FROM {limited_wait}
+
+-- part: completed_where
+    WITH ORDINALITY AS a (id, claim_id, fencing_token, state, codec, payload, place)
+    {all_of}
+) AS a
+WHERE r.id = a.id AND r.claim_id = a.claim_id AND r.fencing_token = a.fencing_token AND {writable:r.}
+RETURNING a.place
+
 -- part: due
 WITH due AS MATERIALIZED (
     SELECT id FROM {records}
@@ -119,50 +179,44 @@ FROM (SELECT) AS one LEFT JOIN {records} AS r ON r.id = ?1
 -- As above for each record. A statement that waits for another commit has locked the rows before it. This is no
 -- deadlock, because all statements sort their rows. A transaction may hold one of the rows for long: the other requests
 -- must not wait for it, so the statement gives up, and each request runs individually.
-WITH requests AS (
-    SELECT a.*
-    FROM {limited_wait}, unnest(
-        ?1::bytea[], ?2::text[], ?3::text[], ?4::text[], ?5::bytea[],
-        ?6::bytea[], ?7::bigint[], ?8::bigint[], ?9::text[], ?10::text[], ?11::bytea[]
-    ) WITH ORDINALITY AS a (
-        id, scope, operation, idempotency_key, fingerprint, claim_id, lease, retention, on_crash, owner, members,
-        place
-    )
-), inserted AS (
-    INSERT INTO {records} ({inserted})
-    SELECT
-        a.id, a.scope, a.operation, a.idempotency_key, a.fingerprint, 'running', a.claim_id,
-        greatest({now}, coalesce((SELECT fencing_token + 1 FROM {fencing_floor}), 0)), 1,
-        {now} + a.lease, a.retention, a.on_crash, {now}, {now} + a.lease + a.retention, a.owner, a.members
-    FROM requests AS a
-    WHERE NOT EXISTS (SELECT FROM {records} AS r WHERE r.id = a.id)
-    ON CONFLICT (id) DO NOTHING
-    RETURNING id, fencing_token
-)
-SELECT {content:r.}, {now},
-    CASE
-        WHEN r.id IS NULL THEN coalesce(m.fencing_token, {lost_race})
-        WHEN r.scope <> a.scope OR r.operation <> a.operation OR r.idempotency_key <> a.idempotency_key
-            THEN {id_mismatch}::bigint
-    END,
-    a.place
-FROM requests AS a
-    LEFT JOIN {records} AS r ON r.id = a.id
-    LEFT JOIN inserted AS m ON m.id = a.id
+WITH {claims_to_insert} {claimed_rows}
 
 -- name: complete_all
 -- A transaction may hold one of the rows for long. The other requests must not wait for it.
-UPDATE {records} AS r SET
-    purge_after = {queued_from_now:r.},
-    codec = a.codec,
-    payload = a.payload,
-    ended_at = {now},
-    state = a.state
-FROM {limited_wait}, unnest(
-    ?1::bytea[], ?2::bytea[], ?3::bigint[], ?4::text[], ?5::text[], ?6::bytea[]
-) WITH ORDINALITY AS a (id, claim_id, fencing_token, state, codec, payload, place)
-WHERE r.id = a.id AND r.claim_id = a.claim_id AND r.fencing_token = a.fencing_token AND {writable:r.}
-RETURNING a.place
+{completed_from}, unnest(?1::bytea[], ?2::bytea[], ?3::bigint[], ?4::text[], ?5::text[], ?6::bytea[])
+{completed_where:?1}
+
+-- name: transition_all
+-- Both of the above, and `save_step`, with one commit. All parts see the records as they were before the statement. A
+-- claim of a record that is completed here therefore finds it running, as if it had come before. A statement never
+-- writes a row twice: the caller passes no step of a record that is completed here, because its lock would find the new
+-- version of the row and skip the step. Two such statements lock rows of different kinds in any order. They cannot be a
+-- deadlock: claims wait only for an insert of the same key, and completions and steps change records that other
+-- processes do not own.
+WITH {claims_to_insert}, completed AS (
+    {completed_from}, unnest(?12::bytea[], ?13::bytea[], ?14::bigint[], ?15::text[], ?16::text[], ?17::bytea[])
+    {completed_where:?12}
+), steps_to_save AS (
+    SELECT s.*
+    FROM {limited_wait}, unnest(
+        ?18::bytea[], ?19::bytea[], ?20::bigint[], ?21::text[], ?22::text[], ?23::bytea[]
+    ) WITH ORDINALITY AS s (id, claim_id, fencing_token, name, codec, payload, place)
+    {all_of:?18}
+), saved AS (
+    INSERT INTO {steps} (id, name, first_claimed_at, codec, payload)
+    SELECT r.id, s.name, r.first_claimed_at, s.codec, s.payload
+    FROM steps_to_save AS s JOIN {records} AS r
+        ON r.id = s.id AND r.claim_id = s.claim_id AND r.fencing_token = s.fencing_token AND {writable:r.}
+    {step_lock} OF r
+    {step_upsert}
+    RETURNING id, name
+)
+{claimed_rows}
+UNION ALL
+SELECT {no_claim}, cardinality(?1::bytea[]) + c.place FROM completed AS c
+UNION ALL
+SELECT {no_claim}, cardinality(?1::bytea[]) + cardinality(?12::bytea[]) + s.place
+FROM saved AS m JOIN steps_to_save AS s ON s.id = m.id AND s.name = m.name
 
 -- name: claim_locked
 -- Another open transaction may have claimed the record: its row is not visible yet, and an insert or update would wait

@@ -2,7 +2,7 @@
 //!
 //! Batching adds no delay and no timer: if nothing is in flight, a request runs immediately on its own. Otherwise the
 //! request waits for a free slot, and then runs together with all requests that arrived while it waited. The more
-//! requests arrive concurrently, the less each of them costs.
+//! requests arrive concurrently, the less each of them costs. `flushers.rs` chooses the number of slots.
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers;
@@ -16,39 +16,51 @@ use futures_util::future::{Either, select};
 use tokio::sync::oneshot;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::yield_now;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
+use super::flushers::Flushers;
 use crate::metrics::sink;
 use crate::mutex::lock;
 
+#[cfg(feature = "postgres")]
+pub(in crate::store) use servers::is_large;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::store) use servers::one_per_record;
+pub(in crate::store) use servers::{Completion, one_per_record};
 
-/// Number of concurrent statements of one kind. Requests beyond this number are batched.
-const MAX_IN_FLIGHT: usize = 2;
+/// Largest number of batches that run concurrently.
+const MAX_IN_FLIGHT: usize = 4;
 /// Longest time that requests wait for a slot whose statement does not end.
 const MAX_SLOT_WAIT: Duration = Duration::from_millis(5);
 /// Largest number of requests in a batch.
 const MAX_BATCH: usize = 128;
-/// Number of yields before a batch is flushed, so that ready tasks can join it.
-const YIELDS_BEFORE_FLUSH: usize = 4;
+/// Number of yields before a batch starts, so that ready tasks can join it.
+const MIN_YIELDS: u32 = 4;
+/// Largest number of yields for each request that joins.
+const MAX_YIELDS: u32 = 64;
+/// A batch starts when nobody has joined it for the duration of the last batch divided by this number.
+const GATHERING_SHARE: u32 = 20;
 
-/// Runs requests of one kind as a batch.
+/// Runs requests as a batch.
 pub(in crate::store) trait BatchExecutor: Clone + Send + Sync + 'static {
-    type Request: Send + 'static;
-    type Response: Send + 'static;
+    type Pending: Pending;
 
     /// Runs a batch. Requests that get no response are run again individually, so each request may run twice.
-    fn run(&self, batch: Vec<Pending<Self>>) -> impl Future<Output = ()> + Send;
+    fn run(&self, batch: Vec<Self::Pending>) -> impl Future<Output = ()> + Send;
 }
 
-/// A request and the sender of its response. The receiver may be gone.
-pub(in crate::store) type Pending<T> = (
-    <T as BatchExecutor>::Request,
-    oneshot::Sender<<T as BatchExecutor>::Response>,
-);
+/// A request that waits, with the sender of its response.
+pub(in crate::store) trait Pending: Send + 'static {
+    /// Returns true if the caller has left, and nobody receives the response.
+    fn is_abandoned(&self) -> bool;
+}
 
-/// Batches the requests of one kind. Cloning is cheap and shares the slots and the queue.
+impl<S: Send + 'static, A: Send + 'static> Pending for (S, oneshot::Sender<A>) {
+    fn is_abandoned(&self) -> bool {
+        self.1.is_closed()
+    }
+}
+
+/// Batches the requests of an executor. Cloning is cheap and shares the slots and the queue.
 pub(in crate::store) struct Batcher<T: BatchExecutor> {
     slots: Arc<Semaphore>,
     slot_count: usize,
@@ -60,21 +72,37 @@ pub(in crate::store) struct Batcher<T: BatchExecutor> {
 }
 
 struct Queue<T: BatchExecutor> {
-    pending: Vec<Pending<T>>,
+    /// Requests, and the times of their arrival.
+    pending: Vec<(Instant, T::Pending)>,
     /// True while a task is flushing the queue.
     is_flushing: bool,
+    flushers: Flushers,
+    /// Duration of the last batch.
+    last_took: Duration,
+}
+
+/// Requests that run as one batch.
+struct Batch<P> {
+    requests: Vec<P>,
+    arrivals: Vec<Instant>,
+    started: Instant,
+    /// Number of flushers when the batch started.
+    flushers: u32,
 }
 
 impl<T: BatchExecutor> Batcher<T> {
     pub(in crate::store) fn new(slots: Arc<Semaphore>, max_slot_wait: Option<Duration>) -> Self {
+        let slot_count = slots.available_permits();
         Self {
-            slot_count: slots.available_permits(),
+            slot_count,
             slots,
             max_slot_wait,
             overdue: Arc::default(),
             queue: Arc::new(Mutex::new(Queue {
                 pending: Vec::new(),
                 is_flushing: false,
+                flushers: Flushers::new(slot_count),
+                last_took: Duration::ZERO,
             })),
         }
     }
@@ -91,14 +119,14 @@ impl<T: BatchExecutor> Batcher<T> {
     ///
     /// # Cancel safety
     /// If the future is dropped, the request has run or not. The batch that contains it runs to its end.
-    pub(in crate::store) async fn submit<E, F>(
+    pub(in crate::store) async fn submit<A, E, F>(
         &self,
         executor: impl FnOnce() -> T,
-        request: impl FnOnce() -> T::Request,
+        request: impl FnOnce(oneshot::Sender<A>) -> T::Pending,
         run_single: impl FnOnce() -> F,
-    ) -> Result<T::Response, E>
+    ) -> Result<A, E>
     where
-        F: Future<Output = Result<T::Response, E>>,
+        F: Future<Output = Result<A, E>>,
     {
         if self.slots.available_permits() == self.slot_count
             && let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned()
@@ -107,67 +135,119 @@ impl<T: BatchExecutor> Batcher<T> {
             return self.run_in_slot(slot, Box::pin(run_single())).await;
         }
         let (sender, response) = oneshot::channel();
-        if self.enqueue((request(), sender)) {
+        if self.enqueue(request(sender)) {
             tokio::spawn(self.clone().flush(executor()));
         }
         if let Ok(response) = response.await {
             return Ok(response);
         }
-        match self.acquire_slot().await {
+        match self.acquire_slot(1).await {
             Some(slot) => self.run_in_slot(slot, Box::pin(run_single())).await,
             None => Box::pin(run_single()).await,
         }
     }
 
-    /// Waits for a slot. Always returns one, because the semaphore is never closed.
-    async fn acquire_slot(&self) -> Option<OwnedSemaphorePermit> {
-        let mut free = pin!(Arc::clone(&self.slots).acquire_owned());
-        if let Some(max_slot_wait) = self.max_slot_wait {
-            loop {
-                match timeout(max_slot_wait, &mut free).await {
-                    Ok(slot) => return slot.ok(),
-                    Err(_) => self.overdue.notify_waiters(),
-                }
+    /// Waits until this number of slots is free, and takes one of them. Always returns one, because the semaphore is
+    /// never closed.
+    async fn acquire_slot(&self, free: u32) -> Option<OwnedSemaphorePermit> {
+        let mut slots = pin!(Arc::clone(&self.slots).acquire_many_owned(free));
+        let Some(max_slot_wait) = self.max_slot_wait else {
+            return slots.await.ok()?.split(1);
+        };
+        loop {
+            match timeout(max_slot_wait, &mut slots).await {
+                Ok(slots) => return slots.ok()?.split(1),
+                Err(_) => self.overdue.notify_waiters(),
             }
         }
-        free.await.ok()
     }
 
     /// Adds a request to the queue. Returns true if the caller has to start a task that flushes the queue.
-    fn enqueue(&self, request: Pending<T>) -> bool {
+    fn enqueue(&self, request: T::Pending) -> bool {
+        let arrival = Instant::now();
         let mut queue = self.queue();
-        queue.pending.push(request);
+        queue.pending.push((arrival, request));
         !std::mem::replace(&mut queue.is_flushing, true)
     }
 
     /// Runs batches until the queue is empty.
     async fn flush(self, executor: T) {
         let guard = FlushGuard(&self);
-        while let Some(slot) = self.acquire_slot().await {
-            for _ in 0..YIELDS_BEFORE_FLUSH {
-                yield_now().await;
-            }
-            let batch = {
-                let mut queue = self.queue();
-                if queue.pending.is_empty() {
-                    queue.is_flushing = false;
-                    std::mem::forget(guard);
-                    return;
-                }
-                // A request whose caller is gone does not run: its claim would have to be released.
-                queue.pending.retain(|(_, sender)| !sender.is_closed());
-                let len = queue.pending.len().min(MAX_BATCH);
-                queue.pending.drain(..len).collect::<Vec<_>>()
+        loop {
+            let free = self.queue().flushers.permits();
+            let Some(slot) = self.acquire_slot(free).await else {
+                return;
             };
-            if batch.is_empty() {
+            self.gather().await;
+            let Some(batch) = self.next_batch() else {
+                std::mem::forget(guard);
+                return;
+            };
+            if batch.requests.is_empty() {
                 continue;
             }
-            sink::batch(batch.len());
-            let (batcher, executor) = (self.clone(), executor.clone());
-            tokio::spawn(async move {
-                let work = Box::pin(executor.run(batch));
-                batcher.run_in_slot(slot, work).await;
-            });
+            sink::batch(batch.requests.len());
+            tokio::spawn(self.clone().run(executor.clone(), batch, slot));
+        }
+    }
+
+    /// Yields while requests join the next batch. The callers that the last batch has answered are about to make their
+    /// next requests: if the batch started without them, each of two halves would wait for the other one.
+    async fn gather(&self) {
+        let (mut waiting, last_took) = {
+            let queue = self.queue();
+            (queue.pending.len(), queue.last_took)
+        };
+        let (mut since, mut yields) = (Instant::now(), 0);
+        while waiting < MAX_BATCH && yields < MAX_YIELDS {
+            yield_now().await;
+            yields += 1;
+            let joined = self.queue().pending.len();
+            if joined != waiting {
+                (waiting, since, yields) = (joined, Instant::now(), 0);
+            } else if yields >= MIN_YIELDS && since.elapsed() >= last_took / GATHERING_SHARE {
+                return;
+            }
+        }
+    }
+
+    /// Takes the requests of the next batch. Returns `None` if none waits: flushing has then ended.
+    fn next_batch(&self) -> Option<Batch<T::Pending>> {
+        let mut queue = self.queue();
+        if queue.pending.is_empty() {
+            queue.is_flushing = false;
+            return None;
+        }
+        // A request whose caller is gone does not run: its claim would have to be released.
+        queue.pending.retain(|(_, request)| !request.is_abandoned());
+        let len = queue.pending.len().min(MAX_BATCH);
+        let (arrivals, requests) = queue.pending.drain(..len).unzip();
+        Some(Batch {
+            requests,
+            arrivals,
+            started: Instant::now(),
+            flushers: queue.flushers.current(),
+        })
+    }
+
+    /// Runs a batch in a slot, and notes how long its requests took. The time of a batch that waited for a lock says
+    /// nothing about the number of flushers.
+    async fn run(self, executor: T, batch: Batch<T::Pending>, slot: OwnedSemaphorePermit) {
+        let work = Box::pin(executor.run(batch.requests));
+        match select(work, pin!(self.overdue.notified())).await {
+            Either::Left(((), _)) => {
+                let now = Instant::now();
+                let times = batch.arrivals.iter().map(|arrival| now - *arrival);
+                let total = times.sum();
+                let mut queue = self.queue();
+                let requests = batch.arrivals.len();
+                queue.flushers.note(batch.flushers, requests, total);
+                queue.last_took = now - batch.started;
+            }
+            Either::Right(((), work)) => {
+                drop(slot);
+                work.await;
+            }
         }
     }
 
@@ -235,10 +315,9 @@ mod tests {
     struct Squares(Arc<Mutex<Vec<Vec<u32>>>>);
 
     impl BatchExecutor for Squares {
-        type Request = u32;
-        type Response = u32;
+        type Pending = (u32, oneshot::Sender<u32>);
 
-        async fn run(&self, batch: Vec<Pending<Self>>) {
+        async fn run(&self, batch: Vec<Self::Pending>) {
             let numbers = batch.iter().map(|(number, _)| *number).collect();
             self.0.lock().unwrap().push(numbers);
             yield_now().await;
@@ -254,7 +333,10 @@ mod tests {
         async fn square(&self, batcher: &Batcher<Self>, number: u32) -> u32 {
             let single = || async { Ok::<_, ()>(number * number) };
             let executor = || self.clone();
-            batcher.submit(executor, || number, single).await.unwrap()
+            batcher
+                .submit(executor, |sender| (number, sender), single)
+                .await
+                .unwrap()
         }
 
         fn batches(&self) -> Vec<Vec<u32>> {
@@ -371,12 +453,12 @@ mod tests {
         let (end, ended) = oneshot::channel::<u32>();
         let stuck = batcher.submit(
             Squares::default,
-            || 0,
+            |sender| (0, sender),
             || async { ended.await.map_err(drop) },
         );
         let squares = Squares::default();
         let other = async {
-            let begun = tokio::time::Instant::now();
+            let begun = Instant::now();
             assert_eq!(squares.square(&batcher, 2).await, 4);
             assert!(begun.elapsed() <= MAX_SLOT_WAIT + Duration::from_millis(1));
             end.send(9).unwrap();
@@ -384,5 +466,65 @@ mod tests {
         let (stuck, ()) = tokio::join!(stuck, other);
         assert_eq!(stuck, Ok(9));
         assert_eq!(squares.batches(), [[2]]);
+    }
+
+    /// Flushes of 20 ms, of which only a number can run concurrently.
+    #[derive(Clone)]
+    struct Flushes(Arc<Semaphore>);
+
+    impl Flushes {
+        async fn flush(&self) {
+            let _turn = self.0.acquire().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    impl BatchExecutor for Flushes {
+        type Pending = ((), oneshot::Sender<()>);
+
+        async fn run(&self, batch: Vec<Self::Pending>) {
+            self.flush().await;
+            for ((), sender) in batch {
+                let _ = sender.send(());
+            }
+        }
+    }
+
+    /// Runs the requests of 16 callers that arrive at different times, and returns the numbers of flushers.
+    async fn numbers_of_flushers(concurrent_flushes: usize) -> Vec<u32> {
+        let batcher = Batcher::new(Arc::new(Semaphore::new(4)), None);
+        let flushes = Flushes(Arc::new(Semaphore::new(concurrent_flushes)));
+        let mut callers = JoinSet::new();
+        for caller in 0..16 {
+            let (batcher, flushes) = (batcher.clone(), flushes.clone());
+            callers.spawn(async move {
+                let mut numbers = Vec::new();
+                for call in 0..1000 {
+                    tokio::time::sleep(Duration::from_millis((7 * caller + call) % 23)).await;
+                    let single = || async {
+                        flushes.flush().await;
+                        Ok::<_, ()>(())
+                    };
+                    let executor = || flushes.clone();
+                    let request = |sender| ((), sender);
+                    batcher.submit(executor, request, single).await.unwrap();
+                    numbers.push(batcher.queue().flushers.current());
+                }
+                numbers
+            });
+        }
+        callers.join_all().await.concat()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_number_of_flushers_follows_the_disk() {
+        let share_of_one = async |concurrent_flushes| {
+            let numbers = numbers_of_flushers(concurrent_flushes).await;
+            let ones = numbers.iter().filter(|number| **number == 1).count();
+            ones as f64 / numbers.len() as f64
+        };
+        // Flushes that follow each other do not end earlier if more of them wait.
+        assert!(share_of_one(1).await > 0.8);
+        assert!(share_of_one(4).await < 0.4);
     }
 }

@@ -7,16 +7,16 @@
 use crate::error::StoreError;
 use crate::record::{Owner, Payload};
 use crate::store::sql::rows::{corrupt, unreadable};
-use crate::store::sql::{Backend, Readable};
+use crate::store::sql::{Backend, Readable, SqlStore};
 use crate::store::{FencedWrite, SavedStep};
 
 pub(in crate::store) async fn save_step(
-    backend: &impl Backend,
+    backend: &impl SqlStore,
     owner: &Owner,
     name: &str,
     payload: &Payload,
 ) -> Result<FencedWrite, StoreError> {
-    if save_new_step(backend, owner, name, payload).await? == FencedWrite::Applied {
+    if backend.save_new_step(owner, name, payload).await? == FencedWrite::Applied {
         return Ok(FencedWrite::Applied);
     }
     // The step was saved before, or the caller no longer owns the record.
@@ -27,26 +27,6 @@ pub(in crate::store) async fn save_step(
         .owner(owner)
         .text(name);
     Ok(match backend.read(find).await?.len() {
-        0 => FencedWrite::Fenced,
-        _ => FencedWrite::Applied,
-    })
-}
-
-/// Saves a step that was not saved before.
-pub(in crate::store) async fn save_new_step(
-    backend: &impl Backend,
-    owner: &Owner,
-    name: &str,
-    payload: &Payload,
-) -> Result<FencedWrite, StoreError> {
-    let save = backend
-        .statements()
-        .save_step
-        .query()
-        .owner(owner)
-        .text(name);
-    let save = save.text(&*payload.codec).bytes(&*payload.bytes);
-    Ok(match backend.write_as_owner(owner, save).await? {
         0 => FencedWrite::Fenced,
         _ => FencedWrite::Applied,
     })

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{
-    FencingToken, MemberDigests, Observation, Outcome, Owner, OwnerLabel, Record, State, Timestamp,
-    micros,
+    FencingToken, MemberDigests, Observation, Outcome, Owner, OwnerLabel, Payload, Record, State,
+    Timestamp, micros,
 };
 use crate::store::operator::key_space;
 use crate::store::sql::{Query, Readable, SharedStatements, Statement, corrupt, span, unreadable};
@@ -72,6 +72,16 @@ pub(in crate::store) trait SqlStore: Backend + Sized {
         outcome: &Outcome,
     ) -> impl Future<Output = Result<FencedWrite, StoreError>> + Send {
         complete(self, owner, outcome)
+    }
+
+    /// Saves a step that was not saved before. Returns `Fenced` if it was, or if the caller is not the owner.
+    fn save_new_step(
+        &self,
+        owner: &Owner,
+        name: &str,
+        payload: &Payload,
+    ) -> impl Future<Output = Result<FencedWrite, StoreError>> + Send {
+        save_new_step(self, owner, name, payload)
     }
 
     /// Prepares to erase a record. Returns `Stale` if the record no longer equals the observation.
@@ -212,6 +222,26 @@ pub(in crate::store) async fn interrupt(
 ) -> Result<FencedWrite, StoreError> {
     let query = backend.statements().interrupt.query().owner(owner);
     fenced(backend, query).await
+}
+
+/// Saves a step that was not saved before.
+pub(in crate::store) async fn save_new_step(
+    backend: &impl Backend,
+    owner: &Owner,
+    name: &str,
+    payload: &Payload,
+) -> Result<FencedWrite, StoreError> {
+    let save = backend
+        .statements()
+        .save_step
+        .query()
+        .owner(owner)
+        .text(name);
+    let save = save.text(&*payload.codec).bytes(&*payload.bytes);
+    Ok(match backend.write_as_owner(owner, save).await? {
+        0 => FencedWrite::Fenced,
+        _ => FencedWrite::Applied,
+    })
 }
 
 /// Runs a transition that only the owner may make.

@@ -4,22 +4,22 @@
 use std::collections::HashMap;
 
 use serde_json::Value;
+use tokio::sync::oneshot::Sender;
 
 use super::SqliteStore;
 use crate::key::{RecordId, hex};
 use crate::record::Record;
-use crate::store::sql::{self, Backend as _, BatchExecutor, Pending};
+use crate::store::sql::{self, Backend as _, BatchExecutor};
 
 /// Reads of records.
 #[derive(Debug, Clone)]
 pub(super) struct ReadBatch(pub(super) SqliteStore);
 
 impl BatchExecutor for ReadBatch {
-    type Request = RecordId;
-    type Response = Option<Record>;
+    type Pending = (RecordId, Sender<Option<Record>>);
 
     /// Sends no response if a row is unreadable: each caller then reads individually and gets its own error.
-    async fn run(&self, batch: Vec<Pending<Self>>) {
+    async fn run(&self, batch: Vec<Self::Pending>) {
         let ids = batch.iter().map(|(id, _)| hex::encode(id.as_bytes()));
         let ids = ids.collect::<Value>().to_string();
         let Self(store) = self;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use futures_util::TryStreamExt as _;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
 use sqlx::{Either, Execute as _, Executor as _, SqlStr, Sqlite, SqlitePool};
+use tokio::sync::oneshot::Sender;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{error, retry_busy};
 use crate::error::StoreError;
-use crate::store::sql::{BatchExecutor, Batcher, Pending, Query};
+use crate::store::sql::{BatchExecutor, Batcher, Query};
 
 /// SQLite has one writer at a time, and the others poll. The writers of this store wait here instead, in order, and
 /// queued statements share one commit.
@@ -51,10 +52,10 @@ impl Writer {
                 written(&mut connection, query.build::<Sqlite>()).await
             })
         };
-        let request = || {
+        let request = |sender| {
             let mut query = query.build::<Sqlite>();
             let arguments = query.take_arguments().ok().flatten().unwrap_or_default();
-            (query.sql(), arguments)
+            ((query.sql(), arguments), sender)
         };
         let executor = || OneCommit(self.pool.clone());
         self.batcher
@@ -69,12 +70,11 @@ impl Writer {
 struct OneCommit(SqlitePool);
 
 impl BatchExecutor for OneCommit {
-    type Request = (SqlStr, SqliteArguments);
-    type Response = Written;
+    type Pending = ((SqlStr, SqliteArguments), Sender<Written>);
 
     /// Responds after the commit. If one of the statements fails, there is no response: each statement then runs
     /// individually, and its caller gets its own error.
-    async fn run(&self, batch: Vec<Pending<Self>>) {
+    async fn run(&self, batch: Vec<Self::Pending>) {
         let (statements, senders): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
         if let Ok(answers) = self.commit(statements).await {
             for (sender, answer) in senders.into_iter().zip(answers) {

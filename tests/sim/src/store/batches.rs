@@ -6,9 +6,10 @@ use idem_store::StoreError;
 use idem_store::key::RecordId;
 use idem_store::record::{Outcome, Owner};
 use idem_store::store::{ClaimOutcome, ClaimRequest, FencedWrite};
+use tokio::sync::oneshot::Sender;
 
 use super::SimStore;
-use super::batch::{BatchExecutor, Batcher, Pending};
+use super::batch::{BatchExecutor, Batcher};
 use crate::message::{Reply, Request};
 
 /// The batchers of a process.
@@ -30,7 +31,8 @@ impl Batches {
         single: impl Future<Output = Result<ClaimOutcome, StoreError>>,
     ) -> Result<ClaimOutcome, StoreError> {
         let executor = || Claims(store.clone());
-        self.0.0.submit(executor, || claim.clone(), || single).await
+        let request = |sender| (claim.clone(), sender);
+        self.0.0.submit(executor, request, || single).await
     }
 
     pub(super) async fn complete(
@@ -41,7 +43,7 @@ impl Batches {
         single: impl Future<Output = Result<FencedWrite, StoreError>>,
     ) -> Result<FencedWrite, StoreError> {
         let executor = || Completions(store.clone());
-        let request = || (*owner, outcome.clone());
+        let request = |sender| ((*owner, outcome.clone()), sender);
         self.0.1.submit(executor, request, || single).await
     }
 }
@@ -50,10 +52,9 @@ impl Batches {
 struct Claims(SimStore);
 
 impl BatchExecutor for Claims {
-    type Request = ClaimRequest;
-    type Response = ClaimOutcome;
+    type Pending = (ClaimRequest, Sender<ClaimOutcome>);
 
-    async fn run(&self, batch: Vec<Pending<Self>>) {
+    async fn run(&self, batch: Vec<Self::Pending>) {
         let batch = one_per_record(batch, |claim| claim.id);
         let requests = batch.iter().map(|(claim, _)| Request::Claim(claim.clone()));
         let replies = send(&self.0, requests.collect()).await;
@@ -70,10 +71,9 @@ impl BatchExecutor for Claims {
 struct Completions(SimStore);
 
 impl BatchExecutor for Completions {
-    type Request = (Owner, Outcome);
-    type Response = FencedWrite;
+    type Pending = ((Owner, Outcome), Sender<FencedWrite>);
 
-    async fn run(&self, batch: Vec<Pending<Self>>) {
+    async fn run(&self, batch: Vec<Self::Pending>) {
         let batch = one_per_record(batch, |(owner, _)| owner.id);
         let requests = batch
             .iter()

@@ -7,14 +7,17 @@ use tokio::sync::oneshot::Sender;
 use super::{BatchExecutor, Batcher};
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::{Outcome, Owner};
+use crate::record::{Outcome, Owner, Payload};
 use crate::store::FencedWrite;
 use crate::store::sql::{Backend, complete};
 
 /// Largest payload in bytes that is sent in a batch.
 const MAX_BATCHED_PAYLOAD: usize = 16 * 1024;
 
-impl<T: BatchExecutor<Request = (Owner, Outcome), Response = FencedWrite>> Batcher<T> {
+/// A completion, and the sender of its response.
+pub(in crate::store) type Completion = ((Owner, Outcome), Sender<FencedWrite>);
+
+impl<T: BatchExecutor<Pending: From<Completion>>> Batcher<T> {
     /// Completes a record of this store, in a batch unless its payload is large.
     pub(in crate::store) async fn complete<B: Backend>(
         &self,
@@ -24,17 +27,17 @@ impl<T: BatchExecutor<Request = (Owner, Outcome), Response = FencedWrite>> Batch
         outcome: &Outcome,
     ) -> Result<FencedWrite, StoreError> {
         let run_single = || complete(store, owner, outcome);
-        if is_large(outcome) {
+        if outcome.payload().is_some_and(is_large) {
             return Box::pin(run_single()).await;
         }
-        let request = || (*owner, outcome.clone());
+        let request = |sender| ((*owner, outcome.clone()), sender).into();
         self.submit(executor, request, run_single).await
     }
 }
 
-fn is_large(outcome: &Outcome) -> bool {
-    let payload = outcome.payload();
-    payload.is_some_and(|payload| payload.bytes.len() > MAX_BATCHED_PAYLOAD)
+/// Returns true for a payload that is sent on its own.
+pub(in crate::store) fn is_large(payload: &Payload) -> bool {
+    payload.bytes.len() > MAX_BATCHED_PAYLOAD
 }
 
 /// Sorts requests by the id of their record, so that no two batches lock rows in opposite orders. Of several requests
@@ -55,7 +58,6 @@ mod tests {
 
     use super::*;
     use crate::key::{Identity, Key, Operation, Scope};
-    use crate::record::Payload;
 
     fn record(key: &str) -> RecordId {
         RecordId::of(&Identity {
@@ -65,18 +67,17 @@ mod tests {
         })
     }
 
-    fn outcome(bytes: usize) -> Outcome {
-        Outcome::Completed(Payload {
+    fn payload(bytes: usize) -> Payload {
+        Payload {
             codec: "json/1".into(),
             bytes: vec![0; bytes].into(),
-        })
+        }
     }
 
     #[test]
     fn large_payloads_are_sent_on_their_own() {
-        assert!(!is_large(&Outcome::Unrecorded));
-        assert!(!is_large(&outcome(16 * 1024)));
-        assert!(is_large(&outcome(16 * 1024 + 1)));
+        assert!(!is_large(&payload(16 * 1024)));
+        assert!(is_large(&payload(16 * 1024 + 1)));
     }
 
     #[test]
