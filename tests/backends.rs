@@ -21,6 +21,8 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, M
 
 /// Variable with the URL of PostgreSQL, for a user who may create databases.
 pub const POSTGRES: &str = "IDEM_TEST_POSTGRES_URL";
+/// Variable with the URL of another database that speaks PostgreSQL, for a user who may create tables.
+pub const OTHER_POSTGRES: &str = "IDEM_TEST_OTHER_POSTGRES_URL";
 /// Variable with the URL of MySQL or MariaDB, for a user who may create databases.
 pub const MYSQL: &str = "IDEM_TEST_MYSQL_URL";
 /// Variable with the URL of Redis or Valkey.
@@ -129,6 +131,65 @@ fn pg_bouncer_port(mode: PoolMode, server: u16) -> anyhow::Result<u16> {
     let port = server.port();
     started.push((mode, server));
     Ok(port)
+}
+
+/// Creates an empty database in PostgreSQL for the caller that has no PL/pgSQL, and a user for it who may not call the
+/// functions of advisory locks. A store has the portable form there.
+///
+/// # Errors
+///
+/// The variable is not set, the server cannot be reached, or the user may not create users.
+pub async fn postgres_portable() -> anyhow::Result<PgPool> {
+    let url = variable(POSTGRES)?;
+    let database = unique_name();
+    let password = unique_name();
+    let made = async {
+        let options = PgConnectOptions::from_str(&url)?;
+        let mut server = options.connect().await?;
+        // A user and a database may have the same name.
+        for statement in [
+            format!("CREATE USER {database} PASSWORD '{password}' NOSUPERUSER"),
+            format!("CREATE DATABASE {database}"),
+        ] {
+            server.execute(AssertSqlSafe(statement)).await?;
+        }
+        server.close().await?;
+        let options = options.database(&database);
+        let mut inside = options.connect().await?;
+        let functions: Vec<String> = sqlx::query_scalar(
+            "SELECT oid::regprocedure::text FROM pg_proc WHERE proname LIKE 'pg\\_%advisory\\_%'",
+        )
+        .fetch_all(&mut inside)
+        .await?;
+        let revoked = functions.join(", ");
+        for statement in [
+            "DROP EXTENSION plpgsql".to_owned(),
+            format!("REVOKE EXECUTE ON FUNCTION {revoked} FROM PUBLIC"),
+            format!("GRANT CREATE ON DATABASE {database} TO {database}"),
+            format!("GRANT ALL ON SCHEMA public TO {database}"),
+        ] {
+            inside.execute(AssertSqlSafe(statement)).await?;
+        }
+        inside.close().await?;
+        PgPoolOptions::new()
+            .max_connections(CONNECTIONS)
+            .acquire_timeout(CONNECTED_WITHIN)
+            .connect_with(options.username(&database).password(&password))
+            .await
+    };
+    within(POSTGRES, made).await
+}
+
+/// Opens and migrates a store with tables of its own in another database that speaks PostgreSQL.
+///
+/// # Errors
+///
+/// The variable is not set, the server cannot be reached, or the tables cannot be created.
+pub async fn other_postgres() -> anyhow::Result<PostgresStore> {
+    let store = PostgresStore::connect(&variable(OTHER_POSTGRES)?).await?;
+    let store = store.with_table(&unique_name())?;
+    store.migrate().await?;
+    Ok(store)
 }
 
 /// Creates an empty database in MySQL or MariaDB for the caller.

@@ -147,7 +147,7 @@ pub use crate::store::moving::Moving;
 #[cfg(feature = "mysql")]
 pub use crate::store::mysql::MySqlStore;
 #[cfg(feature = "postgres")]
-pub use crate::store::postgres::PostgresStore;
+pub use crate::store::postgres::{PostgresForm, PostgresStore};
 #[cfg(feature = "redis")]
 pub use crate::store::redis::{RedisConnection, RedisStore};
 #[cfg(feature = "sqlite")]

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use idem_runtime::conformance::{self, Needs, faults::FaultStore};
 use idem_runtime::{
-    Cached, MemoryStore, Moving, MySqlStore, PostgresStore, RedisStore, SqliteStore, Store,
+    Cached, MemoryStore, Moving, MySqlStore, PostgresForm, PostgresStore, RedisStore, SqliteStore,
+    Store,
 };
 use idem_servers::{GaleraCluster, Options, RedisSentinels, Server};
-use idem_tests::backends::{self, MYSQL, POSTGRES, PoolMode, REDIS, REDIS_CLUSTER};
+use idem_tests::backends::{self, MYSQL, OTHER_POSTGRES, POSTGRES, PoolMode, REDIS, REDIS_CLUSTER};
 use idem_tests::proxy::Proxy;
 use libtest_mimic::{Failed, Trial};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
@@ -29,7 +30,7 @@ fn suites(files: &Path) -> Vec<Suite> {
     let moved = (file("moved_old.db"), file("moved_new.db"));
     let last = file("moved.db");
     let erased: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    vec![
+    let mut suites = vec![
         Suite::new("memory", &[], async || Ok(MemoryStore::new())).lacking(&[Needs::Recovery]),
         Suite::new("dyn", &[], async || Ok(erased)).lacking(&[Needs::Recovery]),
         Suite::new("sqlite", &[], async || Ok(cases.await?)),
@@ -106,9 +107,27 @@ fn suites(files: &Path) -> Vec<Suite> {
             store.migrate().await?;
             Ok(store)
         }),
+        Suite::new("postgres_portable", &[POSTGRES], async || {
+            let store = PostgresStore::new(backends::postgres_portable().await?);
+            store.migrate().await?;
+            Ok(store)
+        }),
+        Suite::new("postgres_portable_unprepared", &[POSTGRES], async || {
+            let store = PostgresStore::new(backends::postgres_portable().await?);
+            let store = store.without_prepared_statements();
+            store.migrate().await?;
+            Ok(store)
+        }),
         Suite::new("pg_bouncer", &[POSTGRES], async || {
             let pool = backends::pg_bouncer(PoolMode::Transaction).await?;
             let store = PostgresStore::new(pool).without_prepared_statements();
+            store.migrate().await?;
+            Ok(store)
+        }),
+        Suite::new("pg_bouncer_portable", &[POSTGRES], async || {
+            let pool = backends::pg_bouncer(PoolMode::Transaction).await?;
+            let store = PostgresStore::new(pool).without_prepared_statements();
+            let store = store.with_form(PostgresForm::Portable);
             store.migrate().await?;
             Ok(store)
         }),
@@ -178,7 +197,14 @@ fn suites(files: &Path) -> Vec<Suite> {
             },
         ),
         Suite::new("toy", &[], async || Ok(ToyStore::new(None))),
-    ]
+    ];
+    // A database that speaks PostgreSQL, such as CockroachDB. No test starts one.
+    if std::env::var_os(OTHER_POSTGRES).is_some() {
+        suites.push(Suite::new("other_postgres", &[], async || {
+            backends::other_postgres().await
+        }));
+    }
+    suites
 }
 
 /// Creates a trial for each case on each store. A trial whose server variable is not set is ignored, after a line that

@@ -48,7 +48,8 @@ pub(crate) trait Database: TransactionalStore + Sized {
     /// A transaction of the caller.
     type Outer: Send;
 
-    fn make() -> impl Future<Output = Result<Self::Options>> + Send;
+    /// Creates a database, for tables in the portable form if the store has one.
+    fn make(portable: bool) -> impl Future<Output = Result<Self::Options>> + Send;
     fn pool(options: &Self::Options, cached: bool) -> Self::Pool;
     fn on(pool: &Self::Pool) -> Self;
     fn outbox(pool: &Self::Pool) -> Outbox;
@@ -147,13 +148,16 @@ impl<S: Database> AnyFixture for DatabaseFixture<S> {
 }
 
 /// A dedicated database for one case.
-pub(crate) struct InDatabase<S: Database> {
+pub(crate) struct InDatabase<S: Database, const PORTABLE: bool> {
     options: S::Options,
     witness: S::Pool,
 }
 
-impl<S: Database> Place for InDatabase<S> {
-    const NAME: &'static str = S::NAME;
+impl<S: Database, const PORTABLE: bool> Place for InDatabase<S, PORTABLE> {
+    const NAME: &'static str = match PORTABLE {
+        true => "postgres_portable",
+        false => S::NAME,
+    };
     const NEEDS: Option<&'static str> = S::NEEDS;
     const CONNECTION_STATES: &'static [ConnectionState] = &[
         ConnectionState::Warm,
@@ -163,7 +167,7 @@ impl<S: Database> Place for InDatabase<S> {
     type Fixture = DatabaseFixture<S>;
 
     async fn open() -> Result<Self> {
-        let options = S::make().await?;
+        let options = S::make(PORTABLE).await?;
         let witness = S::pool(&options, true);
         S::prepare(&witness).await?;
         Ok(Self { options, witness })
@@ -342,7 +346,7 @@ impl Database for SqliteStore {
 
     type Options = (SqliteConnectOptions, TempDir);
 
-    async fn make() -> Result<Self::Options> {
+    async fn make(_: bool) -> Result<Self::Options> {
         let directory = tempfile::tempdir()?;
         let options = Self::connect_options(directory.path().join("drops.db"));
         Ok((options, directory))
@@ -381,8 +385,11 @@ impl Database for PostgresStore {
 
     type Options = PgConnectOptions;
 
-    async fn make() -> Result<PgConnectOptions> {
-        let pool = backends::postgres().await?;
+    async fn make(portable: bool) -> Result<PgConnectOptions> {
+        let pool = match portable {
+            true => backends::postgres_portable().await?,
+            false => backends::postgres().await?,
+        };
         let options = (*pool.connect_options()).clone();
         pool.close().await;
         Ok(options)
@@ -420,7 +427,7 @@ impl Database for MySqlStore {
 
     type Options = MySqlConnectOptions;
 
-    async fn make() -> Result<MySqlConnectOptions> {
+    async fn make(_: bool) -> Result<MySqlConnectOptions> {
         let pool = backends::mysql().await?;
         let options = (*pool.connect_options()).clone();
         pool.close().await;

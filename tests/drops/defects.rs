@@ -39,9 +39,12 @@ async fn close<H: AnyFixture>(fixtures: Fixtures<H>) {
 
 /// A call was dropped while its `BEGIN` was in flight. The pool then lent a connection with an open transaction, on
 /// which leased calls were acknowledged and never committed.
-pub(crate) async fn a_dropped_begin_leaves_no_transaction_open<S: Database>() -> Result<Case> {
+pub(crate) async fn a_dropped_begin_leaves_no_transaction_open<
+    S: Database,
+    const PORTABLE: bool,
+>() -> Result<Case> {
     let mut case = Case::default();
-    let place = InDatabase::<S>::open().await?;
+    let place = InDatabase::<S, PORTABLE>::open().await?;
     let mut fixtures = fixtures(&place, ConnectionState::Warm).await?;
     let entry = entry_in_transaction::<S>()?;
     for n in 0..DROPS {
@@ -135,10 +138,12 @@ pub(crate) async fn a_dropped_claim_is_released<P: Place>(concurrent: u32) -> Re
 
 /// A call was dropped while its savepoint was in flight. The caller's whole transaction was rolled back, and each later
 /// statement committed on its own.
-pub(crate) async fn a_dropped_savepoint_leaves_the_callers_transaction_whole<S: Database>()
--> Result<Case> {
+pub(crate) async fn a_dropped_savepoint_leaves_the_callers_transaction_whole<
+    S: Database,
+    const PORTABLE: bool,
+>() -> Result<Case> {
     let mut case = Case::default();
-    let place = InDatabase::<S>::open().await?;
+    let place = InDatabase::<S, PORTABLE>::open().await?;
     let joining: Scenario<DatabaseFixture<S>> = transactions::joining(Joining::Run);
     for connection_state in [ConnectionState::Warm, ConnectionState::Uncached] {
         let mut fixtures = fixtures(&place, connection_state).await?;
@@ -171,10 +176,12 @@ pub(crate) async fn a_dropped_savepoint_leaves_the_callers_transaction_whole<S: 
 
 /// A call was dropped while its statement was being prepared. Its connection was out of step with the server, and never
 /// returned to the pool.
-pub(crate) async fn dropped_calls_leave_every_connection_to_the_pool<S: Database>() -> Result<Case>
-{
+pub(crate) async fn dropped_calls_leave_every_connection_to_the_pool<
+    S: Database,
+    const PORTABLE: bool,
+>() -> Result<Case> {
     let mut case = Case::default();
-    let place = InDatabase::<S>::open().await?;
+    let place = InDatabase::<S, PORTABLE>::open().await?;
     let entry = entry_in_transaction::<S>()?;
     for connection_state in [ConnectionState::Cold, ConnectionState::Uncached] {
         let fixtures = fixtures(&place, connection_state).await?;
@@ -202,7 +209,7 @@ pub(crate) async fn dropped_calls_leave_every_connection_to_the_pool<S: Database
 /// The driver panics at an answer that it cannot parse: the caller gets a store error.
 pub(crate) async fn a_panic_of_the_driver_is_an_error() -> Result<Case> {
     let mut case = Case::default();
-    let options = MySqlStore::make().await?;
+    let options = MySqlStore::make(false).await?;
     let witness = <MySqlStore as Database>::pool(&options, true);
     MySqlStore::prepare(&witness).await?;
     let url = options.to_url_lossy();

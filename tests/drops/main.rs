@@ -51,11 +51,12 @@ fn main() -> Result<ExitCode> {
     let mut all = trials.leased::<Memory>();
     all.extend(trials.leased::<Redis>());
     all.extend(trials.leased::<RedisCluster>());
-    all.extend(trials.database::<SqliteStore>());
-    all.extend(trials.database::<PostgresStore>());
-    all.extend(trials.database::<MySqlStore>());
+    all.extend(trials.database::<SqliteStore, false>());
+    all.extend(trials.database::<PostgresStore, false>());
+    all.extend(trials.database::<PostgresStore, true>());
+    all.extend(trials.database::<MySqlStore, false>());
     all.push(
-        trials.case::<InDatabase<MySqlStore>, _>("defects", "driver_panic", || {
+        trials.case::<InDatabase<MySqlStore, false>, _>("defects", "driver_panic", || {
             defects::a_panic_of_the_driver_is_an_error()
         }),
     );
@@ -149,45 +150,47 @@ impl Trials {
         trials
     }
 
-    /// Cases of a database.
-    fn database<S: Database>(&self) -> Vec<Trial> {
-        let mut trials = self.common::<InDatabase<S>>();
+    /// Cases of a database, whose tables may have the portable form.
+    fn database<S: Database, const PORTABLE: bool>(&self) -> Vec<Trial> {
+        let mut trials = self.common::<InDatabase<S, PORTABLE>>();
         let (name, scenario) = services::recovering();
-        trials.push(self.sweep::<InDatabase<S>>(name, scenario));
+        trials.push(self.sweep::<InDatabase<S, PORTABLE>>(name, scenario));
         for (name, scenario) in services::of_database::<S>() {
-            trials.push(self.sweep::<InDatabase<S>>(name, scenario));
+            trials.push(self.sweep::<InDatabase<S, PORTABLE>>(name, scenario));
         }
         for (name, scenario) in transactions::scenarios::<S>() {
-            trials.push(self.sweep::<InDatabase<S>>(name, scenario));
+            trials.push(self.sweep::<InDatabase<S, PORTABLE>>(name, scenario));
         }
         trials.push(
-            self.case::<InDatabase<S>, _>("traffic", "leased_and_tx", || {
+            self.case::<InDatabase<S, PORTABLE>, _>("traffic", "leased_and_tx", || {
                 let mut entries: Vec<Effective<DatabaseFixture<S>>> = leased_entries();
                 for entry in transactions::entries() {
                     entries.push((entry, sweep::charges));
                 }
                 entries.push((transactions::step(), sweep::charges));
-                traffic::traffic::<InDatabase<S>>(entries)
+                traffic::traffic::<InDatabase<S, PORTABLE>>(entries)
             }),
         );
         trials.push(
-            self.case::<InDatabase<S>, _>("defects", "dropped_begin", || {
-                defects::a_dropped_begin_leaves_no_transaction_open::<S>()
+            self.case::<InDatabase<S, PORTABLE>, _>("defects", "dropped_begin", || {
+                defects::a_dropped_begin_leaves_no_transaction_open::<S, PORTABLE>()
             }),
         );
         for (name, concurrent) in [("dropped_claim_1", 1), ("dropped_claim_16", 16)] {
-            trials.push(self.case::<InDatabase<S>, _>("defects", name, move || {
-                defects::a_dropped_claim_is_released::<InDatabase<S>>(concurrent)
-            }));
+            trials.push(
+                self.case::<InDatabase<S, PORTABLE>, _>("defects", name, move || {
+                    defects::a_dropped_claim_is_released::<InDatabase<S, PORTABLE>>(concurrent)
+                }),
+            );
         }
+        trials.push(self.case::<InDatabase<S, PORTABLE>, _>(
+            "defects",
+            "dropped_savepoint",
+            || defects::a_dropped_savepoint_leaves_the_callers_transaction_whole::<S, PORTABLE>(),
+        ));
         trials.push(
-            self.case::<InDatabase<S>, _>("defects", "dropped_savepoint", || {
-                defects::a_dropped_savepoint_leaves_the_callers_transaction_whole::<S>()
-            }),
-        );
-        trials.push(
-            self.case::<InDatabase<S>, _>("defects", "lost_connections", || {
-                defects::dropped_calls_leave_every_connection_to_the_pool::<S>()
+            self.case::<InDatabase<S, PORTABLE>, _>("defects", "lost_connections", || {
+                defects::dropped_calls_leave_every_connection_to_the_pool::<S, PORTABLE>()
             }),
         );
         trials

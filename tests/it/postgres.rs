@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use idem_runtime::record::FencingToken;
 use idem_runtime::store::{ClaimOutcome, FencedWrite, Filter, PageRequest, Purged, Resolution};
-use idem_runtime::{PostgresStore, State, Store, StoreError, StoreErrorKind, conformance};
+use idem_runtime::{
+    PostgresForm, PostgresStore, State, Store, StoreError, StoreErrorKind, conformance,
+};
 use idem_tests::backends;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions};
@@ -18,6 +20,7 @@ mod costs;
 mod demotion;
 mod errors;
 mod pooling;
+mod portable;
 mod statements;
 
 /// A dedicated database for one test.
@@ -155,8 +158,15 @@ async fn a_claim_whose_commit_fails_is_an_error() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn of_concurrent_claims_one_is_granted_at_any_isolation() {
+    for form in [PostgresForm::Standard, PostgresForm::Portable] {
+        one_is_granted_at_any_isolation(form).await;
+    }
+}
+
+async fn one_is_granted_at_any_isolation(form: PostgresForm) {
     let database = Database::new().await;
-    database.store().await;
+    let store = PostgresStore::new(database.pool(1).await).with_form(form);
+    store.migrate().await.unwrap();
     for isolation in ["read committed", "repeatable read", "serializable"] {
         let options = database
             .options
@@ -176,7 +186,7 @@ async fn of_concurrent_claims_one_is_granted_at_any_isolation() {
             }
         }
         let granted: u32 = claims.join_all().await.into_iter().sum();
-        assert_eq!(granted, 20, "{isolation}");
+        assert_eq!(granted, 20, "{isolation}, {form:?}");
     }
     database.drop().await;
 }

@@ -499,6 +499,20 @@ macro_rules! cases {
             )*
         }
 
+        mod postgres_portable {
+            use super::*;
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+                async fn $case() {
+                    let pool = backends::postgres_portable().await.unwrap();
+                    let store = PostgresStore::new(pool);
+                    store.migrate().await.unwrap();
+                    super::$case(Arc::new(store)).await;
+                }
+            )*
+        }
+
         mod mysql {
             use super::*;
             $(

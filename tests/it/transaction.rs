@@ -48,6 +48,16 @@ macro_rules! on_every_server {
             })*
         }
 
+        mod postgres_portable {
+            $(#[tokio::test(flavor = "multi_thread")]
+            #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+            async fn $case() {
+                use crate::transaction::places::PortablePostgres;
+                let shop = crate::transaction::Shop::<PortablePostgres>::open();
+                super::$case(shop.await).await;
+            })*
+        }
+
         mod mysql {
             $(#[tokio::test(flavor = "multi_thread")]
             #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]

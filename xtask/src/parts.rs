@@ -265,9 +265,9 @@ pub(crate) const AREAS: &[Area] = &[
         about: "the PostgreSQL store",
         runs: &[
             ("integration", &["postgres", "--skip", "redis"]),
-            ("conformance", &["postgres::", "pg_bouncer"]),
+            ("conformance", &["postgres", "pg_bouncer"]),
             ("histories", &["postgres"]),
-            ("drops", &["postgres::"]),
+            ("drops", &["postgres"]),
             ("clients", &["postgres"]),
             ("crash", &["postgres", "pgbouncer"]),
             ("failover", &["postgres-sync", "postgres-async"]),

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use idem_runtime::store::operator::OperatorStore;
-use idem_runtime::{MySqlStore, PostgresStore, SqliteStore};
+use idem_runtime::{MySqlStore, PostgresForm, PostgresStore, SqliteStore};
 use idem_servers::{Options, Server};
 use idem_tests::backends::MYSQL;
 use serde_json::Value;
@@ -137,9 +137,11 @@ async fn postgres() {
     let records = Arc::new(store.clone());
     let place = Place::server(records, server.url(), "--table", table.into());
     Findings::of(&place, 0)
+        .expect("form of the tables", "ok", &["standard form"])
         .expect("durability", "ok", &["`synchronous_commit` is on"])
         .expect("loss of the server", "warning", &["no standby"]);
     through_a_pooler(&server, &place);
+    in_the_portable_form(&server).await;
     let run = async |statements: String| {
         let ran = sqlx::raw_sql(AssertSqlSafe(statements))
             .execute(store.pool())
@@ -182,6 +184,26 @@ async fn postgres() {
     run(format!("REVOKE ALL ON {table}_migrations FROM {user}")).await;
     Findings::of(&theirs, 4).expect("schema", "problem", &["the check failed"]);
     run(format!("DROP OWNED BY {user}; DROP ROLE {user}")).await;
+}
+
+/// The tables need no trigger and no function.
+async fn in_the_portable_form(server: &Server) {
+    let store = PostgresStore::connect(&server.url()).await.unwrap();
+    let store = store.with_table("parcels").unwrap();
+    let store = store.with_form(PostgresForm::Portable);
+    store.migrate().await.unwrap();
+    let place = Place::server(Arc::new(store), server.url(), "--table", "parcels".into());
+    let findings = Findings::of(&place, 0);
+    findings
+        .expect("form of the tables", "ok", &["portable form"])
+        .expect("rights", "ok", &[])
+        .expect("indexes", "ok", &[])
+        .expect("schema", "ok", &[]);
+    assert!(
+        !findings.0.to_string().contains("trigger"),
+        "{}",
+        findings.0
+    );
 }
 
 /// A pooler is seen if it shares connections between transactions.

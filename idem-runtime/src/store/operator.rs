@@ -293,7 +293,8 @@ pub struct PendingMigration {
     /// Version of the tables after this migration; the first is 1.
     pub version: usize,
     /// Statements to run in one session, with those that record the version. On PostgreSQL and SQLite they are one
-    /// transaction, which fails if the version was applied meanwhile.
+    /// transaction, which fails if the version was applied meanwhile. In the portable form of PostgreSQL, each of them may
+    /// be repeated.
     pub sql: String,
 }
 

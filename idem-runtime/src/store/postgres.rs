@@ -12,11 +12,15 @@ use crate::store::sql::{
     self, Backend, Batcher, OperatorStatements, Query, Readable, Returning, SqlOperator, SqlStore,
     Table,
 };
-use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Granted, Purged};
+use crate::store::{
+    ClaimOutcome, ClaimRequest, FencedWrite, Granted, Purged, Resolution, Resolved,
+};
 
 mod batch;
 mod connections;
 mod doctor;
+mod form;
+mod forms;
 pub(super) mod migrate;
 mod pooling;
 mod rows;
@@ -25,10 +29,13 @@ mod transaction;
 
 use batch::{StepRequest, Transition, TransitionBatch};
 use connections::{Protocol, give_back};
+pub use form::PostgresForm;
+use forms::Forms;
 use rows::{CONTENT_LEN, id_mismatch, record_for};
 use statements::{CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, PostgresStatements};
 
-/// Store of records in PostgreSQL 12 or later. Cloning is cheap and shares the connections.
+/// Store of records in PostgreSQL 12 or later, or in another database that speaks PostgreSQL. Cloning is cheap and shares
+/// the connections.
 ///
 /// ```no_run
 /// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
@@ -42,6 +49,21 @@ use statements::{CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, PostgresStatement
 /// A first call takes two statements. A replay takes one, which writes nothing. Each statement is its own transaction,
 /// and no connection is held while the body runs. If many calls begin or end concurrently, they share statements and
 /// commits (group commit). No call waits for others to arrive.
+///
+/// # Forms
+///
+/// The tables have one of two forms. [`migrate`](Self::migrate) chooses [`PostgresForm::Standard`] if the server has
+/// PL/pgSQL, triggers and advisory locks, and [`PostgresForm::Portable`] otherwise, for example on CockroachDB. The
+/// tables keep their form. The store reads the form once, before its first statement that depends on it. Both forms give
+/// the same answers. In the portable form:
+///
+/// - Each call has statements of its own.
+/// - A duplicate of a transactional call waits for the open transaction up to 50 milliseconds before it learns that
+///   another caller runs the call.
+/// - Deleting records by hand does not raise the fencing floor.
+///
+/// The portable form was tested on PostgreSQL only. The book says
+/// [what is known about other databases](https://idem-rs.github.io/idem/stores.html#databases-that-speak-postgresql).
 ///
 /// # Durability
 ///
@@ -77,20 +99,25 @@ use statements::{CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, PostgresStatement
 /// # Transactions
 ///
 /// A transactional call (`tx = ...`) holds one connection of the pool while its body runs, with the default isolation
-/// level of the connection. Duplicates detect the call by an advisory lock of its transaction, in the key space of one
-/// 64-bit number. A leased call with the same operation and key, for example from before the function became
-/// transactional, waits for the row up to the store's time-out.
+/// level of the connection. In the standard form, duplicates detect the call by an advisory lock of its transaction, in
+/// the key space of one 64-bit number. A leased call with the same operation and key, for example from before the
+/// function became transactional, waits for the row up to the store's time-out.
 ///
 /// # Clock
 ///
 /// The server's clock decides, in microseconds, read when a statement arrives. If the clock is set back, leases and
 /// retentions last longer by that amount. Fencing tokens never decrease with the clock, unless the table is emptied by
 /// `TRUNCATE`.
+///
+/// In a database of several nodes, the clock is that of the node that receives the statement. The clocks of two nodes
+/// may differ by up to a limit, 500 milliseconds by default on CockroachDB and YugabyteDB. A lease may lapse that much
+/// early, with the consequences of one that was not renewed in time. So make leases much longer than this limit. Fencing
+/// tokens of a record never decrease there either.
 #[derive(Debug, Clone)]
 pub struct PostgresStore {
     pub(super) pool: PgPool,
     protocol: Protocol,
-    statements: Arc<PostgresStatements>,
+    forms: Arc<Forms>,
     batcher: Batcher<TransitionBatch>,
 }
 
@@ -129,7 +156,7 @@ impl PostgresStore {
 
     /// Creates a store on the caller's pool. It does nothing until it is used. Call [`migrate`](Self::migrate) first.
     pub fn new(pool: PgPool) -> Self {
-        Self::on(pool, Table::default())
+        Self::on(pool, Forms::new(Table::default(), None))
     }
 
     /// Sends each statement as text that contains its values (simple query protocol), instead of preparing it once on each
@@ -155,7 +182,7 @@ impl PostgresStore {
     /// [`StoreErrorKind::Schema`] if the name is not 1 to 48 ASCII letters, digits and underscores, begins with a
     /// digit, or is reserved.
     pub fn with_table(self, name: &str) -> Result<Self, StoreError> {
-        let schema = self.statements.table.schema.clone();
+        let schema = self.forms.table.schema.clone();
         self.with(schema.as_deref(), name)
     }
 
@@ -164,23 +191,53 @@ impl PostgresStore {
     /// # Errors
     /// Those of [`with_table`](Self::with_table), for the name of the schema.
     pub fn with_schema(self, schema: &str) -> Result<Self, StoreError> {
-        let name = self.statements.table.name.clone();
+        let name = self.forms.table.name.clone();
         self.with(Some(schema), &name)
     }
 
     fn with(self, schema: Option<&str>, name: &str) -> Result<Self, StoreError> {
-        let protocol = self.protocol;
-        Ok(Self {
-            protocol,
-            ..Self::on(self.pool, Table::new(schema, name)?)
-        })
+        let forms = Forms::new(Table::new(schema, name)?, self.forms.requested);
+        Ok(self.with_forms(forms))
     }
 
-    fn on(pool: PgPool, table: Table) -> Self {
+    /// Uses tables of this form, and does not read the form from the database.
+    ///
+    /// This is for tests, and for an application that creates the tables with its own migrations in the portable form.
+    /// By default, [`migrate`](Self::migrate) chooses the form, and the store finds it.
+    ///
+    /// [`migrate`](Self::migrate) returns [`StoreErrorKind::Schema`] if the tables exist in another form. Without that
+    /// check, statements for another form than that of the tables fail.
+    #[must_use]
+    pub fn with_form(self, form: PostgresForm) -> Self {
+        let forms = Forms::new(self.forms.table.clone(), Some(form));
+        self.with_forms(forms)
+    }
+
+    /// A store with other statements on the same pool. It shares no batches with this one.
+    fn with_forms(self, forms: Forms) -> Self {
+        Self {
+            protocol: self.protocol,
+            ..Self::on(self.pool, forms)
+        }
+    }
+
+    /// Form of the tables. Returns `None` if there are no tables and no form was requested.
+    ///
+    /// # Errors
+    /// Those of any read.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing remains.
+    pub async fn form(&self) -> Result<Option<PostgresForm>, StoreError> {
+        self.forms.prepare(&self.pool).await?;
+        Ok(self.forms.known())
+    }
+
+    fn on(pool: PgPool, forms: Forms) -> Self {
         Self {
             pool,
             protocol: Protocol::default(),
-            statements: Arc::new(PostgresStatements::new(table)),
+            forms: Arc::new(forms),
             batcher: Batcher::for_statements(),
         }
     }
@@ -191,15 +248,19 @@ impl PostgresStore {
     }
 
     /// Creates the tables or migrates them to the current version. Safe to call at every start, and from many processes
-    /// concurrently. The applied versions are stored in a separate table (`idem_records_migrations`), apart from the
-    /// application's own migrations. The SQL is in `migrations/postgres` of this crate, so an application can also
-    /// apply it with its own `sqlx::migrate!`.
+    /// concurrently. The applied versions are stored in a separate table (`idem_records_migrations`, or
+    /// `idem_records_portable` in the portable form), apart from the application's own migrations. The SQL is in
+    /// `migrations/postgres` of this crate, so an application can also apply it with its own `sqlx::migrate!`.
     ///
-    /// Afterwards the store needs only `SELECT`, `INSERT`, `UPDATE` and `DELETE` on the tables and `EXECUTE` on the
-    /// function `idem_records_begin`, which every user has unless it was revoked.
+    /// New tables get the form that the server can run, see [`PostgresForm`]. The server is asked for its version and
+    /// features. Existing tables keep their form.
+    ///
+    /// Afterwards the store needs only `SELECT`, `INSERT`, `UPDATE` and `DELETE` on the tables and, in the standard
+    /// form, `EXECUTE` on the function `idem_records_begin`, which every user has unless it was revoked.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`] if a later version of this crate created the tables, or the schema is missing;
+    /// [`StoreErrorKind::Schema`] if a later version of this crate created the tables, they have another form than
+    /// [`with_form`](Self::with_form) requested, the server lacks a feature, or the schema is missing;
     /// [`Denied`](StoreErrorKind::Denied) if the user may not create tables; [`Other`](StoreErrorKind::Other) if a pooler
     /// mixes up prepared statements, see [`without_prepared_statements`](Self::without_prepared_statements); and those
     /// of any write.
@@ -207,7 +268,8 @@ impl PostgresStore {
     /// # Cancel safety
     /// If the future is dropped, each migration is applied or not applied. Call this method again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        migrate::run(&self.pool, &self.statements.table, &migrate::RECORDS).await?;
+        let form = migrate::run_for_records(&self.pool, &self.forms).await?;
+        self.forms.set(form);
         if self.protocol == Protocol::Prepared {
             pooling::refuse_if_untracked(&self.pool).await?;
         }
@@ -221,7 +283,7 @@ impl Backend for PostgresStore {
     const RECORD_COLUMNS: usize = CONTENT_LEN + 5;
 
     fn statements(&self) -> &sql::SharedStatements {
-        &self.statements.shared
+        &self.forms.statements().shared
     }
 
     fn record(row: &PgRow) -> Result<Record, StoreError> {
@@ -263,7 +325,7 @@ impl SqlStore for PostgresStore {
         if !record.is_expired() && !claim.may_claim(&record) {
             return Ok(Some(existing(record)));
         }
-        let query = sql::claim_query(&self.statements.claim_again, claim);
+        let query = sql::claim_query(&self.forms.statements().claim_again, claim);
         sql::claim_returning(self, query).await
     }
 
@@ -272,10 +334,15 @@ impl SqlStore for PostgresStore {
         observed: &Observation,
         claim: &ClaimRequest,
     ) -> Result<Option<ClaimOutcome>, StoreError> {
-        sql::try_take_over(self, &self.statements.take_over, observed, claim).await
+        let take_over = &self.forms.statements().take_over;
+        sql::try_take_over(self, take_over, observed, claim).await
     }
 
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
+        self.forms.prepare(&self.pool).await?;
+        if self.forms.is_portable() {
+            return sql::complete(self, owner, outcome).await;
+        }
         let executor = || TransitionBatch(self.clone());
         self.batcher.complete(self, executor, owner, outcome).await
     }
@@ -286,8 +353,9 @@ impl SqlStore for PostgresStore {
         name: &str,
         payload: &Payload,
     ) -> Result<FencedWrite, StoreError> {
+        self.forms.prepare(&self.pool).await?;
         let run_single = || sql::save_new_step(self, owner, name, payload);
-        if sql::is_large(payload) {
+        if self.forms.is_portable() || sql::is_large(payload) {
             return Box::pin(run_single()).await;
         }
         let executor = || TransitionBatch(self.clone());
@@ -304,8 +372,18 @@ impl SqlStore for PostgresStore {
         self.batcher.submit(executor, request, run_single).await
     }
 
+    async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        self.forms.prepare(&self.pool).await?;
+        sql::resolve(self, observed, resolution).await
+    }
+
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        let PostgresStatements { purge, requeue, .. } = &*self.statements;
+        self.forms.prepare(&self.pool).await?;
+        let PostgresStatements { purge, requeue, .. } = self.forms.statements();
         sql::purge(self, purge, requeue, limit).await
     }
 }
@@ -321,11 +399,11 @@ sql::store!(PostgresStore);
 impl SqlOperator for PostgresStore {
     fn operator_statements(&self) -> OperatorStatements {
         let dialect = statements::DIALECT;
-        OperatorStatements::new(&dialect, &self.statements.table)
+        OperatorStatements::new(&dialect, &self.forms.table)
     }
 
     async fn plan(&self) -> Result<MigrationPlan, StoreError> {
-        migrate::plan(&self.pool, &self.statements.table, &migrate::RECORDS).await
+        migrate::plan_for_records(&self.pool, &self.forms).await
     }
 
     async fn apply(&self) -> Result<(), StoreError> {
@@ -334,7 +412,7 @@ impl SqlOperator for PostgresStore {
 
     /// A `CREATE INDEX CONCURRENTLY` that fails leaves an index that costs writes and that no plan uses.
     async fn drop_unusable_stuck_index(&self) -> Result<(), StoreError> {
-        let index = self.statements.table.quoted('"', "_stuck");
+        let index = self.forms.table.quoted('"', "_stuck");
         let drop = format!("DROP INDEX CONCURRENTLY IF EXISTS {index}");
         let dropped = sqlx::raw_sql(sqlx::AssertSqlSafe(drop))
             .execute(&self.pool)
@@ -350,14 +428,19 @@ impl SqlOperator for PostgresStore {
 impl PostgresStore {
     /// Reads the record of a claim, or creates it.
     async fn find_or_create(&self, claim: &ClaimRequest) -> Result<ClaimRow, StoreError> {
+        self.forms.prepare(&self.pool).await?;
+        let statements = self.forms.statements();
         let executor = || TransitionBatch(self.clone());
         let request = |sender| Transition::Claim((claim.clone(), sender));
         let run_single = || async {
-            let query = sql::claim_query(&self.statements.claim, claim);
+            let query = sql::claim_query(&statements.claim, claim);
             let rows = self.read(query).await?;
             let row = rows.first().ok_or_else(|| sql::corrupt("id"))?;
             read_claim_row(row, claim)
         };
+        if self.forms.is_portable() {
+            return run_single().await;
+        }
         self.batcher.submit(executor, request, run_single).await
     }
 }
@@ -476,6 +559,20 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
             "25P02" => (
                 Other,
                 "a statement of the transaction failed, so none of it can be committed: give its error back",
+            ),
+            // Two changes by hand that got the same number in the audit.
+            "23505" => (
+                Conflict,
+                "another change was made at the same moment, try again",
+            ),
+            "0A000" => (
+                Schema,
+                "the server lacks a feature that this needs: the documentation of the store says which databases have it",
+            ),
+            // CockroachDB: the transition may have been committed or not.
+            "40003" => (
+                Unavailable,
+                "the server does not know whether the transition took effect, try again",
             ),
             "40001" | "40P01" => (
                 Conflict,

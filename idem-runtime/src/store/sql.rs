@@ -66,13 +66,15 @@ pub(super) use template::check_statements;
 pub(super) use template::{Template, declare_statements, statement_in};
 pub use transaction::{Cancellation, OpenTransaction};
 pub(super) use transaction::{InTransaction, transactions};
+#[cfg(feature = "mysql")]
+pub(super) use transitions::read_current;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(super) use transitions::resolve;
 pub(super) use transitions::{
     Backend, MAX_CONFLICTS, SqlStore, attempts, claim, claim_query, complete, get, interrupt, list,
     note_replay, release, renew, save_new_step, summaries, take_over, take_over_query,
     too_many_conflicts,
 };
-#[cfg(feature = "mysql")]
-pub(super) use transitions::{read_current, resolve};
 
 /// Duration as stored, in microseconds. It is limited so that no sum of a time and two durations overflows. The limit,
 /// 2^61 µs, is 73,000 years.

@@ -78,6 +78,18 @@ fn the_postgres_store_agrees() {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+fn the_portable_form_of_the_postgres_store_agrees() {
+    let runtime = Runtime::new().unwrap();
+    let store = runtime.block_on(async {
+        let store = PostgresStore::new(backends::postgres_portable().await.unwrap());
+        store.migrate().await.unwrap();
+        store
+    });
+    agrees(&runtime, &store, Clock::wall());
+}
+
+#[test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
 fn the_mysql_store_agrees() {
     let runtime = Runtime::new().unwrap();

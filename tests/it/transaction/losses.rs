@@ -15,7 +15,7 @@ use sqlx::{Executor as _, PgPool};
 use tokio::sync::Barrier;
 
 use super::Failure;
-use super::places::{Connection, MySql, Place, Postgres, Sqlite, TABLE};
+use super::places::{Connection, MySql, Place, PortablePostgres, Postgres, Sqlite, TABLE};
 
 fn call(key: &str) -> Call {
     Call::new("shop.order", key, &5, Duration::from_secs(600))
@@ -196,7 +196,16 @@ async fn order_within_stock(
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn a_serialization_failure_rolls_back_the_claim() {
-    let place = Postgres::open().await;
+    rolls_back_the_claim(Postgres::open().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_serialization_failure_rolls_back_the_claim_in_the_portable_form() {
+    rolls_back_the_claim(Postgres(PortablePostgres::open().await.0)).await;
+}
+
+async fn rolls_back_the_claim(place: Postgres) {
     let serializable = PgPoolOptions::new().after_connect(|connection, _| {
         Box::pin(async move {
             let set = "SET default_transaction_isolation = 'serializable'";

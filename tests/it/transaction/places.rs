@@ -81,6 +81,10 @@ pub(super) struct Sqlite {
 #[derive(Debug, Clone)]
 pub(super) struct Postgres(pub(super) PgPool);
 
+/// Orders in PostgreSQL, beside records in the portable form, with one database for each case.
+#[derive(Debug, Clone)]
+pub(super) struct PortablePostgres(pub(super) PgPool);
+
 /// Orders in MySQL, with one database for each case.
 #[derive(Debug, Clone)]
 pub(super) struct MySql(pub(super) MySqlPool);
@@ -211,6 +215,30 @@ impl Place for Postgres {
 
     async fn open() -> Self {
         let pool = backends::postgres().await.unwrap();
+        sqlx::query(TABLE).execute(&pool).await.unwrap();
+        Self(pool)
+    }
+
+    async fn cut_off(tx: &mut PgConnection) {
+        let end = sqlx::query("SELECT pg_terminate_backend(pg_backend_pid())");
+        end.execute(tx).await.unwrap_err();
+    }
+}
+
+impl Place for PortablePostgres {
+    place!(
+        PortablePostgres,
+        PostgresStore,
+        PgConnection,
+        sqlx::Postgres,
+        "INSERT INTO orders (id, amount) VALUES ($1, $2)",
+        "UPDATE orders SET amount = amount + 1 WHERE id = $1",
+        "SELECT count(*) FROM orders WHERE id = $1",
+        |this| this.0
+    );
+
+    async fn open() -> Self {
+        let pool = backends::postgres_portable().await.unwrap();
         sqlx::query(TABLE).execute(&pool).await.unwrap();
         Self(pool)
     }

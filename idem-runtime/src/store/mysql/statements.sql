@@ -72,6 +72,18 @@ WHERE table_schema = {schema_name} AND table_name = {table_name} AND index_name 
 -- part: define_stuck_index
 CREATE INDEX `{stuck_index}` ON {records} (state)
 
+-- part: erase_begin
+DELETE FROM {records}
+
+-- part: erase_end
+-- The caller has raised the fencing floor, and foreign keys delete the steps and the recovery input.
+
+-- part: entry_column
+-- The database numbers the entries.
+
+-- part: entry_number
+-- As above.
+
 -- part: lock
 FOR UPDATE
 

@@ -58,7 +58,7 @@ impl BatchExecutor for TransitionBatch {
     /// Completions and steps that took no effect get no response and run again individually.
     async fn run(&self, batch: Vec<Transition>) {
         let batch = Batch::of(batch);
-        let statements = &self.0.statements;
+        let statements = self.0.forms.statements();
         let (statement, position) = match batch.kinds() {
             [true, false, false] => (&statements.claim_all, POSITION),
             [false, true, false] => (&statements.complete_all, 0),

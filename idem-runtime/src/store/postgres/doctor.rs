@@ -7,6 +7,7 @@
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 
 use super::connections::{Protocol, text};
+use super::form::PostgresForm;
 use super::pooling::{self, Pooling};
 use super::statements::DIALECT;
 use super::{PostgresStore, error};
@@ -14,6 +15,8 @@ use crate::error::StoreError;
 use crate::store::operator::Finding;
 use crate::store::sql;
 
+/// Name of the check of the form.
+const FORM: &str = "form of the tables";
 /// Privileges that the store needs on each of its tables.
 const PRIVILEGES: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
 /// Privileges that a change by hand needs on the audit.
@@ -28,6 +31,8 @@ impl PostgresStore {
             Err(failed) => return vec![Finding::failed("connection", &error(failed))],
         };
         let mut findings = Vec::new();
+        // The other checks depend on the form.
+        let form = self.check_form(&mut connection).await;
         findings.push(Finding::or_failed("pooling", self.check_pooling().await));
         findings.push(Finding::or_failed(
             "isolation",
@@ -49,10 +54,13 @@ impl PostgresStore {
             "indexes",
             self.check_indexes(&mut connection).await,
         ));
-        findings.push(Finding::or_failed(
-            "trigger",
-            self.check_trigger(&mut connection).await,
-        ));
+        findings.push(Finding::or_failed(FORM, form));
+        if !self.forms.is_portable() {
+            findings.push(Finding::or_failed(
+                "trigger",
+                self.check_trigger(&mut connection).await,
+            ));
+        }
         findings.push(Finding::or_failed(
             "durability",
             check_durability(&mut connection).await,
@@ -63,6 +71,19 @@ impl PostgresStore {
         ));
         let _ = connection.close().await;
         findings
+    }
+
+    async fn check_form(&self, connection: &mut PgConnection) -> Result<Finding, StoreError> {
+        self.forms.prepare_on(connection).await?;
+        Ok(match self.forms.known() {
+            Some(PostgresForm::Portable) => Finding::ok(
+                FORM,
+                "the tables have the portable form: each call has statements of its own, and deleting records by hand does \
+                 not raise the fencing floor",
+            ),
+            Some(PostgresForm::Standard) => Finding::ok(FORM, "the tables have the standard form"),
+            None => Finding::ok(FORM, "there are no tables, so they have no form"),
+        })
     }
 
     async fn check_pooling(&self) -> Result<Finding, StoreError> {
@@ -106,18 +127,13 @@ impl PostgresStore {
         for suffix in TABLES {
             missing.extend(self.missing(connection, suffix, &PRIVILEGES).await?);
         }
-        let function = self.statements.table.quoted(DIALECT.quote, "_begin");
-        let query = format!(
-            "SELECT coalesce(bool_and(has_function_privilege(current_user, oid, 'EXECUTE')), false)::text
-             FROM pg_proc WHERE oid = to_regproc('{function}')"
-        );
-        if text(connection, &query).await? != "true" {
-            missing.push(format!("EXECUTE on {function}"));
+        if !self.forms.is_portable() {
+            missing.extend(self.missing_function(connection).await?);
         }
         if missing.is_empty() {
             return Ok(Finding::ok(
                 CHECK,
-                "the user may read and write each table, and call the function that claims",
+                "the user may do all that the store does with its tables",
             ));
         }
         Ok(Finding::problem(
@@ -125,6 +141,20 @@ impl PostgresStore {
             format!("the user has not the right to {}", missing.join(", ")),
             "GRANT these privileges to the user of the service",
         ))
+    }
+
+    /// The right to call the function that claims, if the user lacks it.
+    async fn missing_function(
+        &self,
+        connection: &mut PgConnection,
+    ) -> Result<Option<String>, StoreError> {
+        let function = self.forms.table.quoted(DIALECT.quote, "_begin");
+        let query = format!(
+            "SELECT coalesce(bool_and(has_function_privilege(current_user, oid, 'EXECUTE')), false)::text
+             FROM pg_proc WHERE oid = to_regproc('{function}')"
+        );
+        let may = text(connection, &query).await? == "true";
+        Ok((!may).then(|| format!("EXECUTE on {function}")))
     }
 
     async fn check_audit(&self, connection: &mut PgConnection) -> Result<Finding, StoreError> {
@@ -141,7 +171,7 @@ impl PostgresStore {
         suffix: &str,
         privileges: &[&str],
     ) -> Result<Vec<String>, StoreError> {
-        let table = self.statements.table.quoted(DIALECT.quote, suffix);
+        let table = self.forms.table.quoted(DIALECT.quote, suffix);
         let mut missing = Vec::new();
         for privilege in privileges {
             let query =
@@ -156,8 +186,8 @@ impl PostgresStore {
     /// Asks the planner for the plans of a replay and a purge, with sequential scans ruled out: of a small table they
     /// would be the better plan.
     async fn check_indexes(&self, connection: &mut PgConnection) -> Result<Finding, StoreError> {
-        let table = self.statements.table.quoted(DIALECT.quote, "");
-        let name = &self.statements.table.name;
+        let table = self.forms.table.quoted(DIALECT.quote, "");
+        let name = &self.forms.table.name;
         let mut transaction = connection.begin().await.map_err(error)?;
         let setting = "SET LOCAL enable_seqscan = off";
         let set = sqlx::raw_sql(setting).execute(&mut *transaction).await;
@@ -185,11 +215,11 @@ impl PostgresStore {
 
     async fn check_trigger(&self, connection: &mut PgConnection) -> Result<Finding, StoreError> {
         const CHECK: &str = "trigger";
-        let table = self.statements.table.quoted(DIALECT.quote, "");
+        let table = self.forms.table.quoted(DIALECT.quote, "");
         let query = format!(
             "SELECT count(*)::text FROM pg_trigger
              WHERE tgrelid = to_regclass('{table}') AND tgname = '{}_deleted' AND tgenabled IN ('O', 'A')",
-            self.statements.table.name
+            self.forms.table.name
         );
         if text(connection, &query).await? == "1" {
             return Ok(Finding::ok(

@@ -1,5 +1,6 @@
 //! Statements and syntax that only PostgreSQL has.
 
+use super::form::PostgresForm;
 use super::rows::CONTENT_LEN;
 use crate::store::sql::{Dialect, Placeholders, SharedStatements, Table, declare_statements};
 
@@ -9,6 +10,12 @@ pub(in crate::store) const DIALECT: Dialect = Dialect {
     quote: '"',
     parts: PostgresStatements::FILE,
 };
+
+/// Parts of the portable form.
+const PORTABLE: &str = include_str!("portable.sql");
+
+/// Longest wait of a claim in a transaction for another open transaction, in the portable form.
+const LONGEST_WAIT: &str = "50ms";
 
 /// Column of [`PostgresStatements::claim`] and [`PostgresStatements::claim_locked`] with the result of the claim. It is
 /// null if there is a record, the fencing token if this claim created it, or one of the numbers below.
@@ -25,7 +32,6 @@ pub(super) const ID_MISMATCH: i64 = -2;
 declare_statements! {
     /// Statements for one table.
     pub(super) struct PostgresStatements {
-        pub(super) table: Table,
         pub(super) shared: SharedStatements,
     }
     from "statements.sql" {
@@ -43,8 +49,13 @@ declare_statements! {
         /// those of `claim_all`. Completions and steps that took effect have a row each, of which only the position is
         /// not null. It counts claims, completions and steps, in this order.
         transition_all,
-        /// `claim` for a transaction that stays open. Parameter 10 is the number of the record's advisory lock.
+        /// `claim` for a transaction that stays open. In the standard form, parameter 12 is the number of the record's
+        /// advisory lock.
         claim_locked,
+        /// Limits the waits of the transaction's next statements for locks. Returns the limit before.
+        limit_wait,
+        /// Restores the limit that `limit_wait` returned.
+        restore_wait,
         claim_again,
         take_over,
         purge,
@@ -53,16 +64,20 @@ declare_statements! {
 }
 
 impl PostgresStatements {
-    pub(super) fn new(table: Table) -> Self {
-        let template = DIALECT
-            .template_of_records(&table)
+    pub(super) fn new(table: &Table, form: PostgresForm) -> Self {
+        let mut template = DIALECT.template_of_records(table);
+        if form == PostgresForm::Portable {
+            template = template.with_parts(PORTABLE);
+        }
+        let template = template
             .with("claim_function", table.quoted(DIALECT.quote, "_begin"))
+            .with("longest_wait", LONGEST_WAIT)
             .with("lost_race", LOST_RACE.to_string())
             .with("locked", LOCKED.to_string())
             .with("id_mismatch", ID_MISMATCH.to_string())
             .with("no_claim", ["NULL"; POSITION].join(", "));
         let shared = SharedStatements::new(&template);
-        Self::from_template(&template, table, shared)
+        Self::from_template(&template, shared)
     }
 }
 
@@ -71,18 +86,25 @@ mod tests {
     use super::*;
     use crate::store::sql::check_statements;
 
+    const FORMS: [PostgresForm; 2] = [PostgresForm::Standard, PostgresForm::Portable];
+
     #[test]
     fn statements_are_those_of_the_file() {
-        let statements = PostgresStatements::new(Table::default());
-        check_statements(PostgresStatements::FILE, &statements.each());
-        check_statements(SharedStatements::FILE, &statements.shared.each());
+        for form in FORMS {
+            let statements = PostgresStatements::new(&Table::default(), form);
+            check_statements(PostgresStatements::FILE, &statements.each());
+            check_statements(SharedStatements::FILE, &statements.shared.each());
+        }
     }
 
     #[test]
     fn a_claim_returns_as_many_columns_as_are_read() {
-        let statements = PostgresStatements::new(Table::default());
-        let text = statements.claim.as_str();
-        let (content, _) = text.split_once(", (date_part").unwrap();
-        assert_eq!(content.split(", ").count(), CONTENT_LEN);
+        for form in FORMS {
+            let statements = PostgresStatements::new(&Table::default(), form);
+            let text = statements.claim.as_str();
+            let (_, content) = text.split_once("SELECT r.").unwrap();
+            let (content, _) = content.split_once(", (date_part").unwrap();
+            assert_eq!(content.split(", ").count(), CONTENT_LEN);
+        }
     }
 }

@@ -1,4 +1,6 @@
 -- Syntax of PostgreSQL, and the statements that only PostgreSQL has.
+--
+-- These are the parts of the standard form. The file `portable.sql` replaces some of them for the portable form.
 
 -- part: now
 -- Database clock in microseconds. It is constant within one statement, and stable, so that an index can be searched
@@ -25,14 +27,15 @@ IS NOT DISTINCT FROM
 -- part: history_with
 -- History with a line for the attempt that ends now.
 right(
-    coalesce(history, '') || attempt || ' ' || coalesce(attempt_began_at, first_claimed_at) || ' ' || {now} || ' '
-    || {it} || ' ' || coalesce(owner, '') || '{newline}',
+    coalesce(history, '') || attempt::text || ' ' || coalesce(attempt_began_at, first_claimed_at)::text || ' '
+    || {now}::text || ' ' || {it} || ' ' || coalesce(owner, '') || '{newline}',
     {max_history}
 )
 
 -- part: history_with_replay
 -- History with a line for a replay at this moment.
-coalesce(history, '') || attempt || ' ' || {now} || ' ' || {now} || ' replayed ' || coalesce(?3, '') || '{newline}'
+coalesce(history, '') || attempt::text || ' ' || {now}::text || ' ' || {now}::text || ' replayed '
+    || coalesce(?3, '') || '{newline}'
 
 -- part: count_interrupted
 -- Number of INTERRUPTED records up to the limit: only they have no time for the purge queue.
@@ -83,6 +86,30 @@ WHERE {steps}.first_claimed_at <> excluded.first_claimed_at
 -- part: step_name
 s.name
 
+-- part: erase_begin
+DELETE FROM {records}
+
+-- part: erase_end
+-- The trigger raises the fencing floor, and deletes the steps and recovery inputs.
+
+-- part: entry_column
+-- The database numbers the entries.
+
+-- part: entry_number
+-- As above.
+
+-- part: insert_first
+-- The function of the part `insert` inserts.
+
+-- part: insert_first_in_transaction
+-- As above.
+
+-- part: inserted_row
+-- As above.
+
+-- part: restored_wait
+-- A transaction that finds the advisory lock taken does not wait.
+
 -- part: insert
 -- Returns the fencing token, or the number of a lost race.
 {claim_function}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
@@ -90,6 +117,12 @@ s.name
 -- part: is_of_another
 -- The record has another scope, operation or key. Null if there is no record.
 r.scope <> ?2 OR r.operation <> ?3 OR r.idempotency_key <> ?4
+
+-- part: locked_by_another
+-- Another open transaction may have claimed the record: its row is not visible yet, and an insert or update would wait
+-- for it. The advisory lock is therefore tried first. It never waits, and is released with the transaction. Its number
+-- includes the table, so that it differs from locks of other users.
+WHEN NOT pg_try_advisory_xact_lock(?12 # '{records}'::regclass::oid::bigint) THEN {locked}::bigint
 
 -- part: limited_wait
 -- Longest wait of a batched statement for a locked row. After that, its requests run individually. Because of one
@@ -165,15 +198,22 @@ WITH due AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 )
 
+-- part: delete_begin
+DELETE FROM {records}
+
+-- part: delete_end
+RETURNING r.state
+
 -- name: claim
 -- Two callers may both have read that there is no record. The primary key lets one of them insert; the other waits for
 -- its commit, inserts nothing, and reads again. An existing record is neither written nor locked.
-SELECT {content}, {now},
+{insert_first}
+SELECT {content:r.}, {now},
     CASE
         WHEN r.id IS NULL THEN {insert}
         WHEN {is_of_another} THEN {id_mismatch}::bigint
     END
-FROM (SELECT) AS one LEFT JOIN {records} AS r ON r.id = ?1
+FROM (SELECT 1) AS one LEFT JOIN {records} AS r ON r.id = ?1 {inserted_row}
 
 -- name: claim_all
 -- As above for each record. A statement that waits for another commit has locked the rows before it. This is no
@@ -219,18 +259,26 @@ SELECT {no_claim}, cardinality(?1::bytea[]) + cardinality(?12::bytea[]) + s.plac
 FROM saved AS m JOIN steps_to_save AS s ON s.id = m.id AND s.name = m.name
 
 -- name: claim_locked
--- Another open transaction may have claimed the record: its row is not visible yet, and an insert or update would wait
--- for it. The advisory lock is therefore tried first. It never waits, and is released with the transaction. Its number
--- includes the table, so that it differs from locks of other users. A caller that gets it after the other transaction
--- has committed does not see that row here: the insert does nothing, and the caller reads again.
-SELECT {content}, {now},
+-- Another open transaction may have claimed the record. This statement detects it without waiting until it ends. A
+-- caller that comes after the other transaction has committed may not see that row here: the insert does nothing, and
+-- the caller reads again.
+{insert_first_in_transaction}
+SELECT {content:r.}, {now},
     CASE
         WHEN {is_of_another} THEN {id_mismatch}::bigint
         WHEN r.state IN ('completed', 'failed', 'unrecorded') AND NOT ({expired:r.}) THEN NULL
-        WHEN NOT pg_try_advisory_xact_lock(?12 # '{records}'::regclass::oid::bigint) THEN {locked}::bigint
+        {locked_by_another}
         WHEN r.id IS NULL THEN {insert}
-    END
-FROM (SELECT) AS one LEFT JOIN {records} AS r ON r.id = ?1
+    END {restored_wait}
+FROM (SELECT 1) AS one LEFT JOIN {records} AS r ON r.id = ?1 {inserted_row}
+
+-- name: limit_wait
+-- Another transaction may have locked the row that the next statement updates. Returns the setting to restore.
+SELECT current_setting('lock_timeout'), set_config('lock_timeout', '{longest_wait}', true)
+
+-- name: restore_wait
+-- The wait of the caller's own statements has the caller's limit.
+SELECT set_config('lock_timeout', ?1, true)
 
 -- name: claim_again
 -- Several callers may have read that the record is released or has expired. The first locks the row; for the others the
@@ -308,9 +356,9 @@ RETURNING {granted}
 -- therefore checked again here, on locked rows. Rows that another transaction has locked are left for the next purge:
 -- waiting for them in another order would be a deadlock.
 {due}
-DELETE FROM {records} AS r USING due
+{delete_begin} AS r USING due
 WHERE r.id = due.id AND ({expired:r.})
-RETURNING r.state
+{delete_end}
 
 -- name: requeue
 -- As above for records that stay: they are interrupted, or still alive and queued until they may expire. Without the

@@ -3,14 +3,16 @@
 use std::future::{Ready, ready};
 
 use sqlx::postgres::{PgConnection, PgRow};
-use sqlx::{Postgres, SqlStr};
+use sqlx::{Database, Postgres, SqlStr};
+use sqlx_core::transaction::TransactionManager as _;
 
 use super::statements::PostgresStatements;
 use super::{BEGIN, ClaimRow, PostgresStore, error, existing, id_mismatch, read_claim_row};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{Observation, Outcome, Owner, Record};
 use crate::store::sql::{
-    self, Backend, InTransaction, OpenTransaction, Query, Returning, SharedStatements,
+    self, Backend, InTransaction, OpenTransaction, Query, Readable as _, Returning,
+    SharedStatements,
 };
 use crate::store::{ClaimInTransaction, ClaimRequest, FencedWrite, Purged, TransactionalStore};
 
@@ -22,7 +24,7 @@ impl Backend for InTransaction<'_, PostgresStore, PgConnection> {
     const RECORD_COLUMNS: usize = PostgresStore::RECORD_COLUMNS;
 
     fn statements(&self) -> &SharedStatements {
-        &self.store.statements.shared
+        &self.store.forms.statements().shared
     }
 
     fn record(row: &PgRow) -> Result<Record, StoreError> {
@@ -43,11 +45,17 @@ impl Backend for InTransaction<'_, PostgresStore, PgConnection> {
 }
 
 impl PostgresStore {
-    /// Begins the transaction of a change by hand.
+    /// Begins the transaction of a change by hand. The portable form asks for no isolation level, because some servers give
+    /// another level than was asked for. There a conflict is reported, and the transaction runs again.
     pub(super) async fn begin_by_hand(
         &self,
     ) -> Result<OpenTransaction<'static, Postgres>, StoreError> {
-        OpenTransaction::begin(&self.pool, Some(SqlStr::from_static(BEGIN)))
+        self.forms.prepare(&self.pool).await?;
+        let begin = match self.forms.is_portable() {
+            true => None,
+            false => Some(SqlStr::from_static(BEGIN)),
+        };
+        OpenTransaction::begin(&self.pool, begin)
             .await
             .map_err(error)
     }
@@ -62,7 +70,7 @@ impl PostgresStore {
         on: &InTransaction<'_, Self, PgConnection>,
         limit: &u32,
     ) -> Result<Purged, StoreError> {
-        let PostgresStatements { purge, requeue, .. } = &*on.store.statements;
+        let PostgresStatements { purge, requeue, .. } = on.store.forms.statements();
         sql::purge(on, purge, requeue, *limit).await
     }
 }
@@ -93,10 +101,19 @@ impl TransactionalStore for PostgresStore {
         claim: &ClaimRequest,
     ) -> Result<ClaimInTransaction, StoreError> {
         let on = InTransaction::new(self, transaction);
+        {
+            // The pool may have no other connection.
+            let mut connection = on.connection.lock().await;
+            self.forms.prepare_on(&mut connection).await?;
+        }
         for _ in 0..sql::MAX_CONFLICTS {
             match on.try_claim_locked(observed, claim).await {
                 Ok(Some(answer)) => return Ok(answer),
                 Ok(None) => {}
+                Err(error) if self.forms.is_portable() && is_lock_timeout(&error) => {
+                    on.undo_claim().await?;
+                    return Ok(ClaimInTransaction::Locked { fingerprint: None });
+                }
                 Err(error) => {
                     // A standby began the transaction, see `connections::is_read_only`.
                     if error.kind() == StoreErrorKind::ReadOnly {
@@ -108,6 +125,12 @@ impl TransactionalStore for PostgresStore {
         }
         Err(sql::too_many_conflicts())
     }
+}
+
+/// Returns true if the statement waited for another transaction as long as it may. Its own transaction is aborted.
+fn is_lock_timeout(error: &StoreError) -> bool {
+    let source = std::error::Error::source(error).and_then(|it| it.downcast_ref());
+    matches!(source, Some(sqlx::Error::Database(answer)) if answer.code().as_deref() == Some("55P03"))
 }
 
 impl InTransaction<'_, PostgresStore, PgConnection> {
@@ -122,10 +145,12 @@ impl InTransaction<'_, PostgresStore, PgConnection> {
             claim_again,
             take_over,
             ..
-        } = &*self.store.statements;
-        let lock = claim.id.as_bytes().first_chunk();
-        let lock = lock.map_or(0, |eight| i64::from_be_bytes(*eight));
-        let query = sql::claim_query(claim_locked, claim).number(lock);
+        } = self.store.forms.statements();
+        let mut query = sql::claim_query(claim_locked, claim);
+        if !self.store.forms.is_portable() {
+            let lock = claim.id.as_bytes().first_chunk();
+            query = query.number(lock.map_or(0, |eight| i64::from_be_bytes(*eight)));
+        }
         let rows = self.read(query).await?;
         let row = rows.first().ok_or_else(|| sql::corrupt("id"))?;
         let record = match read_claim_row(row, claim)? {
@@ -141,12 +166,50 @@ impl InTransaction<'_, PostgresStore, PgConnection> {
             ClaimRow::Record(record) => record,
         };
         let answer = if record.is_expired() || claim.may_claim(&record) {
-            sql::claim_returning(self, sql::claim_query(claim_again, claim)).await?
+            let query = sql::claim_query(claim_again, claim);
+            self.with_limited_wait(sql::claim_returning(self, query))
+                .await?
         } else if let Some(observed) = observed {
-            sql::try_take_over(self, take_over, observed, claim).await?
+            self.with_limited_wait(sql::try_take_over(self, take_over, observed, claim))
+                .await?
         } else {
             Some(existing(record))
         };
         Ok(answer.map(Into::into))
+    }
+
+    /// Limits the wait for another transaction that has locked the row, unless the advisory lock shows that there is
+    /// none. If the future is dropped, or the work fails, the setting is restored by rolling back.
+    async fn with_limited_wait<T>(
+        &self,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        if !self.store.forms.is_portable() {
+            return work.await;
+        }
+        let PostgresStatements {
+            limit_wait,
+            restore_wait,
+            ..
+        } = self.store.forms.statements();
+        let rows = self.read(limit_wait.query()).await?;
+        let row = rows.first().ok_or_else(|| sql::corrupt("lock_timeout"))?;
+        let before = row.text(0).map_err(sql::unreadable)?;
+        let done = work.await?;
+        self.read(restore_wait.query().text(before)).await?;
+        Ok(done)
+    }
+
+    /// Makes the transaction usable after an error of the claim, if it is the caller's: rolls back to the savepoint that
+    /// was set when it was joined. A transaction of the call's own is rolled back by the engine.
+    async fn undo_claim(&self) -> Result<(), StoreError> {
+        if !self.is_joined {
+            return Ok(());
+        }
+        let mut connection = self.connection.lock().await;
+        let depth = <Postgres as Database>::TransactionManager::get_transaction_depth(&connection);
+        let rollback = sqlx_core::transaction::rollback_ansi_transaction_sql(depth);
+        let done = sqlx::raw_sql(rollback).execute(&mut **connection).await;
+        done.map(drop).map_err(error)
     }
 }

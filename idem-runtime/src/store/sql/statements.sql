@@ -137,23 +137,24 @@ WHERE {resolvable}
 
 -- name: erase
 -- As above for a record in any state. An owner whose lease is valid may be running: its record is never erased.
-DELETE FROM {records}
+{erase_begin}
 WHERE {observed} AND NOT ({expired})
     AND NOT (state = 'running' AND lease_until > {now})
+{erase_end}
 
 -- name: write_entry
 -- The resolution follows in the same transaction. Another caller must not change the record in between: the entry would
 -- tell of a record that nobody resolved. The row therefore stays locked.
 INSERT INTO {audit} (
-    made_at, actor, reason, action, id, scope, operation, idempotency_key, state, fencing_token, attempt
+    {entry_column} made_at, actor, reason, action, id, scope, operation, idempotency_key, state, fencing_token, attempt
 )
-SELECT {now}, ?6, ?7, ?8, id, scope, operation, idempotency_key, state, fencing_token, attempt
+SELECT {entry_number} {now}, ?6, ?7, ?8, id, scope, operation, idempotency_key, state, fencing_token, attempt
 FROM {records} WHERE {observed} {lock}
 
 -- name: write_purge
 -- The purge precedes it in the same transaction: no record is deleted without this entry.
-INSERT INTO {audit} (made_at, actor, reason, action, removed, abandoned, interrupted)
-VALUES ({now}, ?1, ?2, ?3, ?4, ?5, ?6)
+INSERT INTO {audit} ({entry_column} made_at, actor, reason, action, removed, abandoned, interrupted)
+VALUES ({entry_number} {now}, ?1, ?2, ?3, ?4, ?5, ?6)
 
 -- name: audit
 -- Entries never change, and new ones have higher numbers than those on any page.

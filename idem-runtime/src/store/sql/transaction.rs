@@ -168,7 +168,7 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
     }
 
     /// Returns true if the connection is the caller's.
-    #[cfg(feature = "mysql")]
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(in crate::store) fn is_joined(&self) -> bool {
         matches!(self.0, ConnectionSource::Caller(_))
     }
@@ -303,7 +303,7 @@ pub(in crate::store) struct InTransaction<'c, S, C> {
     pub(in crate::store) store: &'c S,
     pub(in crate::store) connection: Mutex<&'c mut C>,
     /// True if the transaction is the caller's.
-    #[cfg(feature = "mysql")]
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(in crate::store) is_joined: bool,
 }
 
@@ -314,7 +314,7 @@ impl<'c, S, C> InTransaction<'c, S, C> {
     ) -> Self {
         Self {
             store,
-            #[cfg(feature = "mysql")]
+            #[cfg(any(feature = "postgres", feature = "mysql"))]
             is_joined: transaction.is_joined(),
             connection: Mutex::new(&mut **transaction),
         }

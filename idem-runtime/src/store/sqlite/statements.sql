@@ -53,6 +53,18 @@ SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND name = '{stuck_index
 -- part: define_stuck_index
 CREATE INDEX IF NOT EXISTS "{stuck_index}" ON {records} (id) WHERE state IN ('running', 'interrupted')
 
+-- part: erase_begin
+DELETE FROM {records}
+
+-- part: erase_end
+-- The trigger raises the fencing floor, and deletes the steps and the recovery input.
+
+-- part: entry_column
+-- The database numbers the entries.
+
+-- part: entry_number
+-- As above.
+
 -- part: lock
 -- SQLite has one writer at a time, so no row lock is needed.
 

@@ -1,0 +1,139 @@
+//! Statements of both forms, and the form of the tables.
+
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, PgExecutor, PgPool, Row as _};
+use tokio::sync::OnceCell;
+
+use super::form::PostgresForm;
+use super::statements::{DIALECT, PostgresStatements};
+use super::{error, retry_conflicts};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::store::sql::Table;
+
+/// Statements of both forms, and the form of the tables once it is known.
+#[derive(Debug)]
+pub(super) struct Forms {
+    pub(super) table: Table,
+    /// Form that the application asked for.
+    pub(super) requested: Option<PostgresForm>,
+    known: OnceCell<PostgresForm>,
+    standard: PostgresStatements,
+    portable: PostgresStatements,
+}
+
+impl Forms {
+    pub(super) fn new(table: Table, requested: Option<PostgresForm>) -> Self {
+        Self {
+            standard: PostgresStatements::new(&table, PostgresForm::Standard),
+            portable: PostgresStatements::new(&table, PostgresForm::Portable),
+            table,
+            requested,
+            known: OnceCell::new_with(requested),
+        }
+    }
+
+    /// Form of the tables, if it was read or requested.
+    pub(super) fn known(&self) -> Option<PostgresForm> {
+        self.known.get().copied()
+    }
+
+    /// Sets the form of the tables, which keep it.
+    pub(super) fn set(&self, form: PostgresForm) {
+        let _ = self.known.set(form);
+    }
+
+    /// Statements of the known form. Without tables any statement fails, so those of the standard form serve.
+    pub(super) fn statements(&self) -> &PostgresStatements {
+        match self.is_portable() {
+            true => &self.portable,
+            false => &self.standard,
+        }
+    }
+
+    pub(super) fn is_portable(&self) -> bool {
+        self.known() == Some(PostgresForm::Portable)
+    }
+
+    /// Reads the form of the tables, unless it is known. Concurrent calls share one read. Without tables the form stays
+    /// unknown, because another process may create them.
+    pub(super) async fn prepare(&self, pool: &PgPool) -> Result<(), StoreError> {
+        let read = || retry_conflicts(|| form_of_tables(pool, &self.table));
+        self.prepare_by(read).await
+    }
+
+    /// As [`prepare`](Self::prepare), on a connection that may be in a transaction.
+    pub(super) async fn prepare_on(&self, connection: &mut PgConnection) -> Result<(), StoreError> {
+        self.prepare_by(|| form_of_tables(connection, &self.table))
+            .await
+    }
+
+    async fn prepare_by<F>(&self, read: impl FnOnce() -> F) -> Result<(), StoreError>
+    where
+        F: Future<Output = Result<Option<PostgresForm>, sqlx::Error>>,
+    {
+        let read = async || match read().await {
+            Ok(Some(form)) => Ok(form),
+            Ok(None) => Err(None),
+            Err(failed) => Err(Some(failed)),
+        };
+        match self.known.get_or_try_init(read).await {
+            Err(Some(failed)) => Err(error(failed)),
+            Ok(_) | Err(None) => Ok(()),
+        }
+    }
+}
+
+/// Form of the tables; `None` if there are no tables.
+///
+/// The statement is sent as text, for poolers that do not track prepared statements. It never fails because a table is
+/// missing: it may run in the caller's transaction, which an error would abort. A migration creates the table that marks
+/// the portable form before all others.
+pub(super) async fn form_of_tables(
+    executor: impl PgExecutor<'_>,
+    table: &Table,
+) -> Result<Option<PostgresForm>, sqlx::Error> {
+    let mark = table.quoted(DIALECT.quote, PostgresForm::Portable.log_suffix());
+    let records = table.quoted(DIALECT.quote, "");
+    let query =
+        format!("SELECT to_regclass('{mark}') IS NOT NULL, to_regclass('{records}') IS NOT NULL");
+    let row = sqlx::raw_sql(AssertSqlSafe(query))
+        .fetch_one(executor)
+        .await?;
+    Ok(match (row.try_get(0)?, row.try_get(1)?) {
+        (true, _) => Some(PostgresForm::Portable),
+        (false, true) => Some(PostgresForm::Standard),
+        (false, false) => None,
+    })
+}
+
+/// Form for tables that a migration is about to create.
+///
+/// In most versions of CockroachDB, the functions of advisory locks exist and lock nothing. A form that relied on them
+/// would not detect duplicates in open transactions. YugabyteDB has both, but no triggers that see all deleted rows. These
+/// two are therefore recognised by their version, and all others by the features that they lack.
+pub(super) async fn form_for_new_tables(pool: &PgPool) -> Result<PostgresForm, StoreError> {
+    const FEATURES: &str = "SELECT version(), \
+         (SELECT count(*) FROM pg_catalog.pg_language WHERE lanname = 'plpgsql') > 0 \
+         AND (SELECT count(*) FROM pg_catalog.pg_proc WHERE proname = 'pg_try_advisory_xact_lock') > 0";
+    let row = retry_conflicts(|| sqlx::raw_sql(FEATURES).fetch_one(pool)).await;
+    let row = row.map_err(error)?;
+    let version: String = row.try_get(0).map_err(error)?;
+    let has_features: bool = row.try_get(1).map_err(error)?;
+    let is_other = version.contains("CockroachDB") || version.contains("-YB-");
+    Ok(match has_features && !is_other {
+        true => PostgresForm::Standard,
+        false => PostgresForm::Portable,
+    })
+}
+
+/// Error for tables that have another form than the application asked for.
+pub(super) fn other_form(found: PostgresForm, requested: PostgresForm) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Schema,
+        format!(
+            "the tables have the {} form, and the {} form was requested: leave out `with_form`, or use other tables",
+            found.as_str(),
+            requested.as_str()
+        ),
+    )
+}
