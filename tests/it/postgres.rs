@@ -501,14 +501,22 @@ async fn fencing_tokens_never_decrease_with_the_clock_or_a_deletion() {
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn a_cut_connection_fails_only_one_transition() {
     let database = Database::new().await;
-    let store = PostgresStore::new(database.pool(1).await);
+    let pool = database.pool(1).await;
+    let store = PostgresStore::new(pool.clone());
     store.migrate().await.unwrap();
     let owner = own(&store, &claim("k")).await;
-    let cut = format!(
-        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{}'",
-        database.name
-    );
-    assert_eq!(number(&database.server, &cut).await, 1);
+    // A connection that is cut before it is back in the pool is not used again.
+    until(async || pool.num_idle() == 1).await;
+    let connections = async |counted: &str| {
+        let of_database = format!("WHERE datname = '{}'", database.name);
+        let count = format!("SELECT count({counted}) FROM pg_stat_activity {of_database}");
+        number(&database.server, &count).await
+    };
+    // The connections that the migration closed may still be ending.
+    until(async || connections("pid").await == 1).await;
+    assert_eq!(connections("pg_terminate_backend(pid)").await, 1);
+    // The server signals the connection, which ends later.
+    until(async || connections("pid").await == 0).await;
     let error = store.complete(&owner, &outcome(b"1")).await.unwrap_err();
     assert_eq!(
         error.kind(),
