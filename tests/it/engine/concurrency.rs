@@ -225,6 +225,27 @@ async fn followers_send_no_claim_while_their_leader_claims() {
     assert_eq!(idem.store().count(Op::Claim), 1);
 }
 
+/// A leader leaves while others wait for it. One of them claims, and the others wait for that one.
+#[tokio::test(start_paused = true)]
+async fn followers_of_a_leader_that_left_have_one_leader_again() {
+    let (idem, effects) = (service(), Effects::default());
+    idem.store().hang_before(Op::Claim, 1);
+    let mut leader = Box::pin(effects.run(&idem, call("k", 1)));
+    assert!(leader.as_mut().now_or_never().is_none());
+    let mut followers = Box::pin(join_all((0..10).map(|_| effects.run(&idem, patient("k")))));
+    assert!(followers.as_mut().now_or_never().is_none());
+    let gate = idem.store().hold_before(Op::Claim);
+    drop(leader);
+    let opened = async {
+        gate.reached().await;
+        tokio::time::sleep(idem.policy().store_timeout / 2).await;
+        assert_eq!(idem.store().count(Op::Claim), 2);
+        gate.open();
+    };
+    let (results, ()) = tokio::join!(followers, opened);
+    assert!(results.into_iter().all(|it| it.unwrap() == 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_follower_gets_a_value_only_after_the_store_acknowledged_it() {
     let (idem, effects) = (service(), Effects::default());

@@ -182,6 +182,22 @@ async fn a_record_whose_owner_is_alive_cannot_be_resolved() {
     .unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn expired_records_are_purged_by_hand() {
+    let (idem, effects) = (idem(), Effects::default());
+    let change = crate::records::by_hand();
+    assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
+    assert_eq!(
+        idem.records().by(&change).purge(10).await.unwrap().removed,
+        0
+    );
+    tokio::time::advance(2 * TTL).await;
+    assert_eq!(
+        idem.records().by(&change).purge(10).await.unwrap().removed,
+        1
+    );
+}
+
 /// Calls a function under `reconcile` that returns this answer. Returns the number of its calls too.
 async fn reconcile(
     idem: &Idem<MemoryStore>,

@@ -137,3 +137,45 @@ async fn a_waiting_call_does_not_replay_an_outcome_that_has_expired() {
     assert_eq!((first.unwrap(), second.unwrap()), (1, 2));
     assert!(waited < Duration::from_secs(6), "{waited:?}");
 }
+
+/// Reads and changes by hand end at the time limit of the handle, not at that of another one.
+#[tokio::test(start_paused = true)]
+async fn a_read_by_hand_ends_at_the_time_limit_of_the_handle() {
+    let limit = Duration::from_millis(70);
+    let store = FaultStore::new(MemoryStore::new());
+    let idem = Idem::builder(store).store_timeout(limit).build();
+    idem.store().hang_before(Op::Get, 1);
+    let began = Instant::now();
+    let found = idem.records().find("test.operation", "k").await;
+    assert!(matches!(found, Err(Error::Store(error)) if error.kind() == StoreErrorKind::Timeout));
+    assert_eq!(began.elapsed(), limit);
+}
+
+/// A caller that waits for another process asks again only if the store may answer then.
+#[tokio::test(start_paused = true)]
+async fn a_waiting_call_is_told_of_an_error_that_will_not_pass() {
+    let shared = Arc::new(MemoryStore::new());
+    let owner = Idem::new(Arc::clone(&shared));
+    let waiting = Idem::new(FaultStore::new(shared));
+    let (effects, ended) = (Effects::default(), Notify::new());
+    let running = owner.run(call("k", 1), async || {
+        ended.notified().await;
+        Ok::<_, Failure>(effects.happen())
+    });
+    let refused = async {
+        waiting
+            .store()
+            .next(Op::Get, Fault::FailBefore(StoreErrorKind::Denied));
+        let patient = call("k", 1).wait(LEASE);
+        let answer = effects.run(&waiting, patient).await;
+        ended.notify_one();
+        answer
+    };
+    let (ran, refused) = tokio::join!(running, refused);
+    assert_eq!(ran.unwrap(), 1);
+    let Error::Store(error) = refusal(refused) else {
+        panic!("the call must not wait any longer");
+    };
+    assert_eq!(error.kind(), StoreErrorKind::Denied);
+    assert_eq!(waiting.store().count(Op::Get), 1);
+}

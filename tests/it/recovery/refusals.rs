@@ -41,6 +41,11 @@ async fn a_call_whose_recovery_input_cannot_be_saved_does_not_run() {
         Err(Error::InvalidCall(InvalidCall::RecoveryInput(_)))
     ));
 
+    // Six letters in quotation marks have exactly eight bytes.
+    let longest = Call::new("jobs.run", "longest", &(), DEADLINE).recover_with("sixsix");
+    let ran: Result<(), Error> = idem.run(longest, async || Ok(())).await;
+    assert!(ran.is_ok(), "{ran:?}");
+
     // The store fails: the claim is released, because nothing has run.
     let db = sqlx::SqlitePool::connect_with(SqliteStore::connect_options(&file))
         .await
