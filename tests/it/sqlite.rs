@@ -546,7 +546,7 @@ async fn the_error_for_an_exhausted_pool_names_the_remedy() {
     SqliteStore::open(file(&directory)).await.unwrap();
     let pool = SqlitePoolOptions::new()
         .max_connections(1)
-        .acquire_timeout(Duration::from_millis(20))
+        .acquire_timeout(Duration::from_secs(2))
         .connect_with(SqliteStore::connect_options(file(&directory)))
         .await
         .unwrap();
