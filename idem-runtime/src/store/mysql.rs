@@ -59,7 +59,7 @@ use galera::Statements;
 /// a read. A replay writes no row and nothing to the redo log. It locks the record while its statement runs, so it
 /// waits for a completion to be committed. No transaction stays open between statements, and no connection is held
 /// while the body runs. If many calls begin or end concurrently, they share statements and commits (group commit),
-/// except that MySQL claims one by one. No call waits for others to arrive.
+/// except that MySQL claims one by one. A call that is alone waits for no other.
 ///
 /// With `binlog_format = STATEMENT` the server writes replays to the binary log, because without rows it cannot see
 /// that nothing changed. Use `MIXED`, the default of MariaDB, or `ROW`, the default of MySQL.

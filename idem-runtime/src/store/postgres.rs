@@ -48,7 +48,7 @@ use statements::{CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, PostgresStatement
 ///
 /// A first call takes two statements. A replay takes one, which writes nothing. Each statement is its own transaction,
 /// and no connection is held while the body runs. If many calls begin or end concurrently, they share statements and
-/// commits (group commit). No call waits for others to arrive.
+/// commits (group commit). A call that is alone waits for no other.
 ///
 /// # Forms
 ///

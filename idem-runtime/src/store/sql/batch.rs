@@ -1,8 +1,9 @@
 //! Group commit: requests that arrive while others are in flight run as one statement, or with one commit.
 //!
-//! Batching adds no delay and no timer: if nothing is in flight, a request runs immediately on its own. Otherwise the
-//! request waits for a free slot, and then runs together with all requests that arrived while it waited. The more
-//! requests arrive concurrently, the less each of them costs. `flushers.rs` chooses the number of slots.
+//! If nothing is in flight, a request runs immediately on its own. Otherwise the request waits for a free slot, and then
+//! runs together with all requests that arrived while it waited, and with those that arrive while the callers of the last
+//! batch return. No timer is involved. The more requests arrive concurrently, the less each of them costs.
+//! `flushers.rs` chooses the number of slots.
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers;
