@@ -177,9 +177,10 @@ impl Process {
             script: plan.script.clone(),
         };
         let (idem, plan, mode) = (running.idem.clone(), plan.clone(), setup.keys[plan.key]);
+        // A process that stands still polls the call later.
+        let called_at = shared.world().time();
         running.runtime.spawn(async move {
             let mut waiting = Waiting::begin(&service);
-            let called_at = service.shared.world().time();
             let call = service.call(&idem, mode, plan.request);
             let answer = Leaving::new(call, plan.leaves).await;
             waiting.is_over = true;

@@ -84,8 +84,12 @@ pub(super) fn execute(
             server.open.insert(connection, OpenTransaction::default());
             return Some(Ok(Reply::Done));
         }
-        Statement::Rollback | Statement::Close => {
+        Statement::Rollback => {
             server.open.remove(&connection);
+            return Some(Ok(Reply::Done));
+        }
+        Statement::Close => {
+            server.disconnect(connection);
             return Some(Ok(Reply::Done));
         }
         _ => {}
@@ -109,13 +113,22 @@ pub(super) fn execute(
         server.open.insert(connection, open);
         return Some(Ok(Reply::Done));
     }
-    if let Statement::Claim(_, claim) = statement
-        && let Some(slot) = open.writes.read(server, &claim.id, now)
+    let before = match statement {
+        Statement::Claim(_, claim) => open.writes.read(server, &claim.id, now),
+        _ => None,
+    };
+    if let Some(slot) = &before
         && slot.record.is_expired()
     {
-        world.expired_in_transaction(&claim.id);
+        world.expired_in_transaction(&slot.record.id);
     }
     let answer = in_transaction(server, &mut open, arrival, connection, statement, now);
+    if let Some(Reply::InTransaction(ClaimInTransaction::Granted(_))) = &answer
+        && let Some(before) = before.filter(|slot| !slot.record.is_expired())
+        && let Some(Some(after)) = open.writes.slots.get(&before.record.id)
+    {
+        world.granted_in_transaction(now, &before.record, &after.record);
+    }
     server.open.insert(connection, open);
     answer.map(Ok)
 }

@@ -36,6 +36,7 @@ impl World {
         let Some(after) = after else {
             self.resolved(key, request);
             self.is_gone(key, earlier_token);
+            self.end_claims(key);
             return;
         };
         let token = after.fencing_token.number();
@@ -52,13 +53,10 @@ impl World {
         let is_new = before.as_ref().is_none_or(|before| {
             before.fencing_token != after.fencing_token || before.claim_id != after.claim_id
         });
-        if is_new && after.state == State::Running {
+        if after.state != State::Running {
+            self.end_claims(key);
+        } else if is_new {
             self.granted(key, arrival, now, before.as_ref(), after);
-        }
-        if after.state != State::Running
-            && let Some(claim) = self.keys[key].claims.get_mut(&token)
-        {
-            claim.is_over = true;
         }
         let has_changed = before
             .as_ref()
@@ -204,10 +202,8 @@ impl World {
             self.regranted(key, now, before, after);
         }
         self.check_exclusive(key, now);
+        self.end_claims(key);
         let history = &mut self.keys[key];
-        for claim in history.claims.values_mut() {
-            claim.is_over = true;
-        }
         let is_transactional =
             arrival.connection.is_some() && matches!(arrival.request, Request::InTransaction(_));
         history.claims.insert(
@@ -226,6 +222,25 @@ impl World {
                 is_over: is_transactional,
             },
         );
+    }
+
+    /// A transaction has taken over a record, and has not committed yet.
+    pub(crate) fn granted_in_transaction(
+        &mut self,
+        now: Timestamp,
+        before: &Record,
+        after: &Record,
+    ) {
+        if let Some(key) = self.key_of(&before.id) {
+            self.regranted(key, now, before, after);
+        }
+    }
+
+    /// The record has no owner any more, or another one.
+    fn end_claims(&mut self, key: usize) {
+        for claim in self.keys[key].claims.values_mut() {
+            claim.is_over = true;
+        }
     }
 
     /// A record that existed got another owner.
@@ -290,11 +305,6 @@ impl World {
         history.was_resolved = true;
         if matches!(resolution, Resolution::Release | Resolution::Erase) {
             history.epoch += 1;
-        }
-        if *resolution == Resolution::Erase {
-            for claim in history.claims.values_mut() {
-                claim.is_over = true;
-            }
         }
         if !matches!(resolution, Resolution::Interrupt) {
             self.stats.resolutions += 1;
