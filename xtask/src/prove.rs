@@ -75,7 +75,7 @@ pub(crate) fn prove(run: &mut Run, what: &Prove) -> anyhow::Result<()> {
     run.step("simulation", |sh| {
         let seeds = cmd!(
             sh,
-            "{cargo} run -q -p idem-sim -- --first {seed} --hours {hours}"
+            "{cargo} run -q --profile simulation -p idem-sim -- --first {seed} --hours {hours}"
         );
         Ok(seeds.run()?)
     })
@@ -122,7 +122,8 @@ fn mutants(run: &mut Run) -> anyhow::Result<()> {
     let simulate = |arguments: &[&str]| {
         let mut command = Command::new(&cargo);
         command
-            .args(["run", "-q", "-p", "idem-sim", "--"])
+            .args(["run", "-q", "--profile", "simulation"])
+            .args(["-p", "idem-sim", "--"])
             .args(arguments);
         command.current_dir(&sources);
         command.env("CARGO_TARGET_DIR", folder.join("target"));
