@@ -167,3 +167,23 @@ impl Progress {
         lock(&self.state)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_waits_only_while_the_phase_is_the_one_it_has_seen() {
+        let progress = Progress::default();
+        let (now, patience) = (Instant::now(), Duration::from_secs(60));
+        progress.publish(Phase::Running);
+        let wait = progress.wait_for_change(now + patience, &Phase::Claiming);
+        wait.await;
+        assert_eq!(now.elapsed(), Duration::ZERO);
+        let wait = progress.wait_for_change(now + patience, &Phase::Running);
+        wait.await;
+        assert_eq!(now.elapsed(), patience);
+    }
+}

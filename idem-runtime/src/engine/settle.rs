@@ -243,6 +243,9 @@ impl SettleTask {
         let store = &self.attempt.engine().store;
         let limit = self.attempt.engine().policy.store_timeout;
         let unrecorded = bounded(limit, store.complete(&self.owner, &Outcome::Unrecorded)).await;
+        // The store takes either write for a repetition of the other. Only a read says which one counts, so the waiters
+        // of the process ask the store.
+        self.leader = None;
         if matches!(unrecorded, Ok(FencedWrite::Applied)) {
             tracing::error!(
                 target: "idem",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
+use idem_runtime::conformance::faults::{Fault, FaultStore, Gate, Op};
 use idem_runtime::{
     Error, Idem, MemoryStore, OnCrash, OnStoreError, Record, RunOptions, State, StoreErrorKind,
 };
@@ -314,6 +314,23 @@ async fn failing_open_is_an_opt_in_of_the_call_or_of_the_handle() {
     ));
 }
 
+/// A release would free the key while the body runs.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_granted_to_a_body_without_protection_is_left_to_its_lease() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    let gate = Gate::new();
+    faults.always(Op::Claim, Fault::HoldBefore(gate.clone()));
+    let unprotected = idem.run(call("k", 1).run_on_store_error(), async || {
+        assert!(record(&faults).await.is_none(), "no claim has arrived");
+        gate.open();
+        Ok::<_, Failure>(effects.happen())
+    });
+    assert_eq!(unprotected.await.unwrap(), 1);
+    tokio::time::sleep(LEASE / 2).await;
+    assert_eq!(record(&faults).await.unwrap().state, State::Running);
+    assert_eq!(faults.count(Op::Release), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_completion_is_repeated_after_a_lost_acknowledgement() {
     for lose in [FaultStore::fail_after, FaultStore::hang_after] {
@@ -363,6 +380,28 @@ async fn a_result_that_the_store_always_refuses_is_unrecorded_and_not_run_again(
     assert_eq!(record(&faults).await.unwrap().state, State::Unrecorded);
     let again = refusal(effects.run(&idem, call("k", 1)).await);
     assert!(matches!(again, Error::Unrecorded), "{again:?}");
+    assert_eq!(effects.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_is_not_given_a_result_that_may_be_unrecorded() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    let patience = idem.policy().store_patience;
+    let refused = Fault::FailBefore(StoreErrorKind::Full);
+    faults.always(Op::Complete, refused.clone());
+    assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
+    tokio::time::sleep(patience).await;
+    // The store refuses the result once more, and records that there is none. The acknowledgement of that is lost. It
+    // then takes the result for a repetition.
+    faults.reset();
+    faults.next(Op::Complete, refused);
+    faults.fail_after(Op::Complete, 1);
+    let waiter = effects.run(&idem, call("k", 1).wait(LEASE));
+    let waiter = refusal(waiter.await);
+    assert!(matches!(waiter, Error::Unrecorded), "{waiter:?}");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(faults.count(Op::Complete), 3);
+    assert_eq!(record(&faults).await.unwrap().state, State::Unrecorded);
     assert_eq!(effects.count(), 1);
 }
 
