@@ -48,6 +48,12 @@ pub(super) fn check<'a>(input: &'a DeriveInput, errors: &mut Errors) -> Model<'a
         Some(bound) => bound.value,
         None => bounds::inferred(&input.generics, &body, &private),
     };
+    for parameter in input.generics.type_params() {
+        check_name(&parameter.ident, "type parameter", errors);
+    }
+    for parameter in input.generics.const_params() {
+        check_name(&parameter.ident, "const parameter", errors);
+    }
     Model {
         ident: &input.ident,
         generics: &input.generics,
@@ -55,6 +61,16 @@ pub(super) fn check<'a>(input: &'a DeriveInput, errors: &mut Errors) -> Model<'a
         wrap: options.name.map(|name| name.value.value()),
         bounds,
         body,
+    }
+}
+
+/// Reports a name that the parser accepts for the sake of features of the compiler that are not stable.
+fn check_name(ident: &Ident, what: &str, errors: &mut Errors) {
+    if ident == "_" {
+        errors.at(
+            ident,
+            format!("`_` is no name of a {what}, give the {what} a name"),
+        );
     }
 }
 
@@ -145,11 +161,7 @@ fn field<'a>(field: &'a syn::Field, position: usize, errors: &mut Errors) -> Opt
     }
     match &field.ident {
         None => check_tuple_field(&options, errors),
-        // The parser accepts it, for a feature of the compiler that is not stable.
-        Some(ident) if ident == "_" => {
-            errors.at(ident, "`_` is no name of a field, give the field a name");
-        }
-        Some(_) => {}
+        Some(ident) => check_name(ident, "field", errors),
     }
     let encoding = encoding(&options, &field.ty, errors);
     let presence = match options.default {
