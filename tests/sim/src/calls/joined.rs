@@ -58,7 +58,7 @@ impl Service {
         joined: Joined,
         request: u32,
     ) -> JoinedAnswer {
-        let before = self.shared.world().disappearances(self.key);
+        let before = self.shared.world().known_disappearances(self.key);
         let call = self.join_once(idem, transaction, joined, request);
         let first = Leaving::new(call, joined.leaves).await;
         let Some(Ok(receipt)) = &first else {
@@ -68,7 +68,7 @@ impl Service {
             match self.join_once(idem, transaction, joined, request).await {
                 Ok(second) if second != *receipt => {
                     let mut world = self.shared.world();
-                    // A record may expire between two calls of a long transaction. The second one then runs the body.
+                    // A record may expire or be erased before the second call, which then runs the body.
                     if world.disappearances(self.key) == before {
                         let what = format!("key {}: two values in one transaction", self.key);
                         world.violation("joined transactions", what);

@@ -48,11 +48,20 @@ impl World {
         self.keys[key].expired_before_commit.insert(token, false);
     }
 
-    /// Number of times that a record of this key has expired or was erased, as far as somebody noticed. If it does not
-    /// change between two answers, they are the same.
+    /// Number of times that a record of this key has expired or was erased, as far as somebody noticed.
     pub(crate) fn disappearances(&self, key: usize) -> usize {
         let history = &self.keys[key];
         history.gone.len() + history.expired_in_transactions
+    }
+
+    /// Those of which every answer knows: a call of the process may have read the record before a later one, and shares
+    /// what it has read. If all of them are known, and none is new, two answers are the same.
+    pub(crate) fn known_disappearances(&self, key: usize) -> usize {
+        let history = &self.keys[key];
+        let now = self.time();
+        let gone = history.gone.iter();
+        let known = gone.filter(|(_, since)| since + self.staleness.any < now);
+        known.count() + history.expired_in_transactions
     }
 
     fn committed_effect(&mut self, row: Row) {
