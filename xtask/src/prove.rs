@@ -52,7 +52,7 @@ impl Default for Prove {
 /// File with the defects of the engine.
 const MUTANTS: &str = "tests/sim/mutants.toml";
 /// Number of seeds after which a defect counts as not found.
-const SEEDS: u64 = 4000;
+const SEEDS: u64 = 100_000;
 
 /// Runs seeds on all cores, and shows a progress bar. Fails if a seed breaks a promise.
 pub(crate) fn prove(run: &mut Run, what: &Prove) -> anyhow::Result<()> {

@@ -145,6 +145,8 @@ struct ClaimHistory {
     granted_at: u64,
     /// End of the lease by the store's clock, if the store keeps to its contract.
     lease_until: Timestamp,
+    /// Time after the lease at which the record expires. None if it stays until it is resolved.
+    retention: Option<Duration>,
     /// True if a body began under this claim.
     has_body: bool,
     /// Time at which a body returned that began under this claim.

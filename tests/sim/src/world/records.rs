@@ -217,6 +217,7 @@ impl World {
                 generation: after.first_claimed_at,
                 granted_at: self.now,
                 lease_until: now.after(self.lease),
+                retention: after.expires_at().map(|_| after.retention),
                 has_body: is_transactional,
                 returned_at: None,
                 is_over: is_transactional,
@@ -373,7 +374,11 @@ impl World {
             };
             // Where the body may run without a claim, a claim that was in doubt is left to its lease.
             let is_left = self.keys[*key].mode == Mode::Unprotected && !claim.has_body;
-            !claim.is_over && !is_left && since.is_some_and(|since| self.now > since + patience)
+            let has_expired = claim
+                .retention
+                .is_some_and(|retention| claim.lease_until.after(retention) <= self.store_time);
+            let is_due = since.is_some_and(|since| self.now > since + patience);
+            !claim.is_over && !is_left && !has_expired && is_due
         });
         if let Some((key, claim)) = abandoned {
             let what = match claim.has_body {
