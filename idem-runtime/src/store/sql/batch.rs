@@ -306,6 +306,7 @@ impl<T: BatchExecutor> Drop for FlushGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::poll;
     use tokio::runtime::{Builder, Handle};
     use tokio::task::JoinSet;
 
@@ -467,6 +468,39 @@ mod tests {
         let (stuck, ()) = tokio::join!(stuck, other);
         assert_eq!(stuck, Ok(9));
         assert_eq!(squares.batches(), [[2]]);
+    }
+
+    /// Number of yields while a batch gathers, with work between them.
+    async fn yields(batcher: &Batcher<Squares>, mut between: impl AsyncFnMut(u32)) -> u32 {
+        let (mut gathering, mut yields) = (pin!(batcher.gather()), 0);
+        while poll!(gathering.as_mut()).is_pending() {
+            yields += 1;
+            between(yields).await;
+        }
+        yields
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_gathers_while_requests_join_it() {
+        let batcher = with_slots(1, None);
+        let join = |count| {
+            let requests = (0..count).map(|_| (Instant::now(), (0, oneshot::channel().0)));
+            batcher.queue().pending.extend(requests);
+        };
+        join(1);
+        assert_eq!(yields(&batcher, async |_| {}).await, MIN_YIELDS);
+        let joined_at_third = yields(&batcher, async |count| join(usize::from(count == 3)));
+        assert_eq!(joined_at_third.await, 3 + MIN_YIELDS);
+
+        // For a twentieth of the last batch's time, and for a bounded number of yields if the time stands still.
+        batcher.queue().last_took = Duration::from_millis(100);
+        let millisecond = async |_| tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(yields(&batcher, millisecond).await, 5);
+        assert_eq!(yields(&batcher, async |_| {}).await, MAX_YIELDS);
+
+        let gathered = batcher.queue().pending.len();
+        join(MAX_BATCH - gathered);
+        assert_eq!(yields(&batcher, async |_| {}).await, 0);
     }
 
     /// Flushes of 20 ms, of which only a number can run concurrently.

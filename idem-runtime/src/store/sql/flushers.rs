@@ -155,6 +155,20 @@ mod tests {
     }
 
     #[test]
+    fn a_number_is_judged_by_the_time_of_one_request() {
+        let mut flushers = Flushers::new(2);
+        for round in 0..8 {
+            for _ in 0..BATCHES_PER_ROUND {
+                // With two flushers 30 requests take 80 ms each, with one 10 take 100 ms each.
+                let (requests, milliseconds) = if round == 7 { (30, 80) } else { (10, 100) };
+                let total = requests * Duration::from_millis(milliseconds);
+                flushers.note(flushers.current(), requests as usize, total);
+            }
+        }
+        assert_eq!(flushers.current(), 2);
+    }
+
+    #[test]
     fn a_smaller_number_stays_if_it_is_no_worse() {
         for (milliseconds, best) in [(100, 1), (101, 2)] {
             let mut flushers = Flushers::new(2);
@@ -185,9 +199,20 @@ mod tests {
     }
 
     #[test]
+    fn larger_and_smaller_numbers_are_tried_in_turn() {
+        let mut flushers = Flushers::new(3);
+        let milliseconds = |number| if number == 2 { 100 } else { 200 };
+        run(&mut flushers, 8, milliseconds);
+        assert_eq!(flushers.current(), 2);
+        let numbers = run(&mut flushers, 32, milliseconds);
+        let trials: Vec<_> = numbers.into_iter().filter(|number| *number != 2).collect();
+        assert_eq!(trials, [3, 1, 3, 1]);
+    }
+
+    #[test]
     fn batches_of_another_number_are_not_counted() {
         let mut flushers = Flushers::new(2);
-        for _ in 0..100 * BATCHES_PER_ROUND {
+        for _ in 0..=100 * BATCHES_PER_ROUND {
             flushers.note(2, 1, Duration::ZERO);
         }
         assert_eq!(flushers.current(), 1);
