@@ -2,6 +2,7 @@
 //! for any other use.
 
 pub mod backends;
+pub mod copies;
 pub mod ledger;
 pub mod proxy;
 pub mod ratio;

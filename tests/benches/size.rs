@@ -1,0 +1,713 @@
+//! Cost of a call by the number of live records in its table: PostgreSQL, MariaDB and SQLite.
+//!
+//! The tables of all sizes are in one database, filled with copies of records that the store itself wrote. Rounds rotate
+//! among the sizes, so that the ratio to the smallest is one of neighbouring moments. A second table has what the server
+//! counts per call, on a quiet server. A third one has the sizes of the table before and after a turnover: as many records
+//! as live are purged, and as many are written.
+//!
+//! `cargo bench -p idem-benches --bench size -- postgres 20000000` measures one store and one size against 10,000
+//! records. The default is all stores, and 1,000,000 records.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a benchmark that cannot run has nothing to say"
+)]
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
+use idem_runtime::store::operator::OperatorStore;
+use idem_runtime::store::{ClaimOutcome, ClaimRequest, Filter, PageRequest};
+use idem_runtime::{
+    Identity, Key, MySqlStore, OnCrash, Operation, PostgresStore, RecordId, Scope, SqliteStore,
+};
+use idem_servers::{Options, Server};
+use idem_tests::copies::{self, Pool};
+use idem_tests::ratio::Effort;
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use sqlx::{AssertSqlSafe, Executor as _, Row as _};
+use tokio::runtime::Runtime;
+
+/// Number of live records that the larger tables are compared with.
+const BASE: u64 = 10_000;
+const DEFAULT: u64 = 1_000_000;
+/// Most records that are turned over.
+const MOST_TURNED_OVER: u64 = 2_000_000;
+/// Number of lapsed records that are taken over in turn.
+const LAPSED: u64 = 1_000;
+/// Number of records that one purge removes.
+const PURGED: u64 = 1_000;
+/// Number of calls for each count.
+const COUNTED: u64 = 50;
+const ROUNDS: usize = 25;
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Lease of a record that lapses at once.
+const BRIEF: Duration = Duration::from_millis(1);
+/// Number of steps between two reports of SQLite.
+const STEPS: i32 = 10;
+
+type Store = Arc<dyn OperatorStore>;
+
+#[derive(Clone, Copy)]
+enum Work {
+    /// First calls by this number of tasks.
+    FirstCalls(u64),
+    Replay,
+    TakeOver,
+    Page,
+    Purge,
+}
+
+const WORKS: [(&str, Work); 7] = [
+    ("first call, 1 task", Work::FirstCalls(1)),
+    ("first call, 16 tasks", Work::FirstCalls(16)),
+    ("first call, 64 tasks", Work::FirstCalls(64)),
+    ("replay of a random record", Work::Replay),
+    ("takeover of a lapsed record", Work::TakeOver),
+    ("page of 100 records", Work::Page),
+    ("purge of a batch of 1,000", Work::Purge),
+];
+
+/// A table of records.
+struct Sized {
+    records: u64,
+    table: String,
+    store: Store,
+    /// The same table, on the connection whose work is counted.
+    counted: Store,
+    database: Arc<Database>,
+    /// Number of the next copy that is due.
+    next_due: AtomicU64,
+}
+
+struct Database {
+    name: &'static str,
+    /// A single connection, since a session of PostgreSQL reports its own counts.
+    pool: Pool,
+    steps: Arc<AtomicI64>,
+    file: PathBuf,
+    /// Stops the server at the end.
+    _server: Option<Server>,
+}
+
+/// What the database counts, with a name each.
+type Counts = Vec<(&'static str, i64)>;
+
+fn main() {
+    let effort = Effort::from_arguments();
+    let words: Vec<_> = std::env::args()
+        .skip(1)
+        .filter(|it| !it.starts_with('-'))
+        .collect();
+    let (numbers, names): (Vec<_>, Vec<_>) =
+        words.into_iter().partition(|it| it.parse::<u64>().is_ok());
+    let mut sizes: Vec<u64> = numbers.iter().map(|it| it.parse().unwrap()).collect();
+    match effort {
+        Effort::Measure if sizes.is_empty() => sizes.push(DEFAULT),
+        Effort::Measure => {}
+        Effort::Check => sizes = vec![300],
+    }
+    let base = match effort {
+        Effort::Measure => BASE,
+        Effort::Check => 100,
+    };
+    sizes.retain(|it| *it != base);
+    sizes.insert(0, base);
+    let runtime = Runtime::new().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["SQLite", "PostgreSQL", "MariaDB"] {
+        let is_asked_for = |word: &String| name.to_lowercase().contains(&word.to_lowercase());
+        // A check is brief: it starts a server only if it is asked for.
+        let is_checked = matches!(effort, Effort::Measure) || name == "SQLite";
+        if names.is_empty() && is_checked || names.iter().any(is_asked_for) {
+            runtime.block_on(measure(name, directory.path(), &sizes, effort));
+        }
+    }
+}
+
+async fn measure(name: &'static str, directory: &Path, sizes: &[u64], effort: Effort) {
+    let (database, open) = open(name, directory).await;
+    let database = Arc::new(database);
+    let mut tables = Vec::new();
+    for records in sizes {
+        let table = format!("size_{records}");
+        let (store, counted) = open(&table);
+        let sized = Sized {
+            records: *records,
+            table,
+            store,
+            counted,
+            database: Arc::clone(&database),
+            next_due: AtomicU64::new(0),
+        };
+        let began = Instant::now();
+        let empty = sized.bytes().await;
+        sized.store.apply_migrations().await.unwrap();
+        sized.fill().await;
+        let (table, indexes) = sized.bytes().await;
+        println!(
+            "{name}, {records} records: filled in {:.0} s, per record {} bytes in the table and {} in indexes",
+            began.elapsed().as_secs_f64(),
+            (table - empty.0) / records.cast_signed(),
+            (indexes - empty.1) / records.cast_signed(),
+        );
+        tables.push(sized);
+    }
+    time(name, &tables, effort).await;
+    count(name, &tables).await;
+    for table in &tables {
+        if table.records <= MOST_TURNED_OVER {
+            turn_over(table, &open(&format!("turned_{}", table.records))).await;
+        }
+    }
+}
+
+/// Opens a table: the store for times, and the one whose work is counted.
+type Open = Box<dyn Fn(&str) -> (Store, Store)>;
+
+async fn open(name: &'static str, directory: &Path) -> (Database, Open) {
+    let file = directory.join("size.sqlite");
+    let steps = Arc::new(AtomicI64::new(0));
+    // Larger than the defaults, as a server of that size has them.
+    match name {
+        "PostgreSQL" => {
+            let options = Options::durable()
+                .set("shared_buffers", "3GB")
+                .set("max_wal_size", "16GB");
+            let server = Server::postgres(&options).unwrap();
+            let store = PostgresStore::connect(&server.url()).await.unwrap();
+            let single = PgPoolOptions::new().max_connections(1);
+            let single = single.connect(&server.url()).await.unwrap();
+            let counted = PostgresStore::new(single.clone());
+            let database = Database {
+                name,
+                pool: Pool::Postgres(single),
+                steps,
+                file,
+                _server: Some(server),
+            };
+            let open = move |table: &str| -> (Store, Store) {
+                let named = |store: &PostgresStore| store.clone().with_table(table).unwrap();
+                (Arc::new(named(&store)), Arc::new(named(&counted)))
+            };
+            (database, Box::new(open))
+        }
+        "MariaDB" => {
+            let options = Options::durable()
+                .set("innodb-buffer-pool-size", "3G")
+                .set("innodb-log-file-size", "2G");
+            let server = Server::maria_db(&options).unwrap();
+            let store = MySqlStore::connect(&server.url()).await.unwrap();
+            let single = MySqlPoolOptions::new().max_connections(1);
+            let single = single.connect(&server.url()).await.unwrap();
+            let counted = MySqlStore::new(single.clone());
+            let database = Database {
+                name,
+                pool: Pool::MariaDb(single),
+                steps,
+                file,
+                _server: Some(server),
+            };
+            let open = move |table: &str| -> (Store, Store) {
+                let named = |store: &MySqlStore| store.clone().with_table(table).unwrap();
+                (Arc::new(named(&store)), Arc::new(named(&counted)))
+            };
+            (database, Box::new(open))
+        }
+        _ => {
+            let store = SqliteStore::open(&file).await.unwrap();
+            let options = SqliteStore::connect_options(&file);
+            let single = counting_pool(options, &steps).await;
+            let counted = SqliteStore::new(single.clone());
+            let database = Database {
+                name,
+                pool: Pool::Sqlite(single),
+                steps,
+                file,
+                _server: None,
+            };
+            let open = move |table: &str| -> (Store, Store) {
+                let named = |store: &SqliteStore| store.clone().with_table(table).unwrap();
+                (Arc::new(named(&store)), Arc::new(named(&counted)))
+            };
+            (database, Box::new(open))
+        }
+    }
+}
+
+/// A single connection that counts the steps of SQLite's virtual machine.
+async fn counting_pool(options: SqliteConnectOptions, steps: &Arc<AtomicI64>) -> sqlx::SqlitePool {
+    let steps = Arc::clone(steps);
+    SqlitePoolOptions::new()
+        .max_connections(1)
+        .after_connect(move |connection, _| {
+            let steps = Arc::clone(&steps);
+            Box::pin(async move {
+                let mut handle = connection.lock_handle().await?;
+                handle.set_progress_handler(STEPS, move || {
+                    steps.fetch_add(STEPS.into(), Ordering::Relaxed);
+                    true
+                });
+                Ok(())
+            })
+        })
+        .connect_with(options)
+        .await
+        .unwrap()
+}
+
+impl Database {
+    async fn execute(&self, statement: &str) {
+        let statement = AssertSqlSafe(statement.to_owned());
+        match &self.pool {
+            Pool::Postgres(pool) => drop(pool.execute(statement).await.unwrap()),
+            Pool::MariaDb(pool) => drop(pool.execute(statement).await.unwrap()),
+            Pool::Sqlite(pool) => drop(pool.execute(statement).await.unwrap()),
+        }
+    }
+
+    /// Prepares the table as its maintenance would, and ends the writing of pages in the background.
+    async fn tidy(&self, table: &str) {
+        match self.pool {
+            Pool::Postgres(_) => {
+                self.execute(&format!("VACUUM (ANALYZE) {table}")).await;
+                self.execute("CHECKPOINT").await;
+            }
+            Pool::MariaDb(_) => {
+                self.execute(&format!("ANALYZE TABLE {table}")).await;
+                self.wait_until_quiet().await;
+            }
+            Pool::Sqlite(_) => self.execute("PRAGMA wal_checkpoint(TRUNCATE)").await,
+        }
+    }
+
+    /// Waits until InnoDB has removed old versions of rows in the background, whose pages it would count.
+    async fn wait_until_quiet(&self) {
+        let pages = async || {
+            let counts = self.counts().await;
+            counts.iter().find(|it| it.0 == "pages").map(|it| it.1)
+        };
+        let began = Instant::now();
+        let mut last = pages().await;
+        while began.elapsed() < Duration::from_secs(120) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let now = pages().await;
+            if now == last {
+                return;
+            }
+            last = now;
+        }
+    }
+
+    async fn counts(&self) -> Counts {
+        match &self.pool {
+            Pool::Postgres(pool) => {
+                // A session reports its counts after a while, or when it is told to.
+                let flush = "SELECT pg_stat_force_next_flush()";
+                pool.execute(flush).await.unwrap();
+                let counts = pool
+                    .fetch_one(
+                        "SELECT
+                            (SELECT sum(seq_tup_read)::bigint FROM pg_stat_user_tables)
+                                + (SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes),
+                            (SELECT sum(
+                                heap_blks_hit + heap_blks_read
+                                + coalesce(idx_blks_hit + idx_blks_read, 0)
+                                + coalesce(toast_blks_hit + toast_blks_read, 0)
+                            )::bigint FROM pg_statio_user_tables),
+                            (SELECT wal_fpi FROM pg_stat_wal),
+                            pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint",
+                    )
+                    .await
+                    .unwrap();
+                let names = ["rows read", "pages", "page images", "log bytes"];
+                names
+                    .into_iter()
+                    .enumerate()
+                    .map(|(column, name)| (name, counts.get(column)))
+                    .collect()
+            }
+            Pool::MariaDb(pool) => {
+                let show = "SHOW GLOBAL STATUS WHERE Variable_name LIKE 'Handler_read%' OR Variable_name IN
+                            ('Innodb_buffer_pool_read_requests', 'Innodb_os_log_written')";
+                let mut counts = vec![("rows read", 0), ("pages", 0), ("log bytes", 0)];
+                for row in pool.fetch_all(show).await.unwrap() {
+                    let (name, value): (String, String) = (row.get(0), row.get(1));
+                    let place = match name.as_str() {
+                        "Innodb_buffer_pool_read_requests" => 1,
+                        "Innodb_os_log_written" => 2,
+                        _ => 0,
+                    };
+                    counts[place].1 += i64::from_str(&value).unwrap();
+                }
+                counts
+            }
+            Pool::Sqlite(_) => {
+                let mut log = self.file.clone().into_os_string();
+                log.push("-wal");
+                let log = std::fs::metadata(log).map_or(0, |it| it.len());
+                let steps = self.steps.load(Ordering::Relaxed);
+                vec![("steps", steps), ("log bytes", log.cast_signed())]
+            }
+        }
+    }
+}
+
+impl Sized {
+    /// Fills the empty table: completed records, and some that lapsed.
+    async fn fill(&self) {
+        finish(&self.store, &done()).await;
+        own(&self.store, &lapsed()).await;
+        // The templates are two of the records.
+        let live = 0..self.records - 1;
+        self.copy(&done(), live, Duration::ZERO).await;
+        self.copy(&lapsed(), 0..LAPSED.min(self.records), Duration::ZERO)
+            .await;
+        self.database.tidy(&self.table).await;
+    }
+
+    async fn copy(&self, template: &ClaimRequest, numbers: std::ops::Range<u64>, age: Duration) {
+        let Self {
+            database, table, ..
+        } = self;
+        copies::copy(&database.pool, table, &template.identity, numbers, age)
+            .await
+            .unwrap();
+    }
+
+    /// Adds records that are due, so that a purge has something to remove.
+    async fn add_due(&self, number: u64) {
+        let first = self.next_due.fetch_add(number, Ordering::Relaxed) + self.records;
+        self.copy(&done(), first..first + number, 2 * DAY).await;
+    }
+
+    /// Bytes of the table and of its indexes. InnoDB and SQLite keep a table in its primary key. SQLite's file has all
+    /// tables and indexes: its pages that are in use are counted as one table.
+    async fn bytes(&self) -> (i64, i64) {
+        let table = &self.table;
+        match &self.database.pool {
+            Pool::Postgres(pool) => {
+                let sizes = format!(
+                    "SELECT coalesce(pg_table_size(to_regclass('{table}')), 0),
+                            coalesce(pg_indexes_size(to_regclass('{table}')), 0)"
+                );
+                sqlx::query_as(AssertSqlSafe(sizes))
+                    .fetch_one(pool)
+                    .await
+                    .unwrap()
+            }
+            Pool::MariaDb(pool) => {
+                // The sizes are as old as the statistics, and the table may not exist yet.
+                let analyze = AssertSqlSafe(format!("ANALYZE TABLE {table}"));
+                pool.execute(analyze).await.unwrap();
+                let sizes = format!(
+                    "SELECT CAST(data_length AS SIGNED), CAST(index_length AS SIGNED) FROM information_schema.tables
+                     WHERE table_schema = database() AND table_name = '{table}'"
+                );
+                let sizes = sqlx::query_as(AssertSqlSafe(sizes));
+                sizes.fetch_optional(pool).await.unwrap().unwrap_or((0, 0))
+            }
+            Pool::Sqlite(pool) => {
+                let size = "SELECT (page_count - freelist_count) * page_size
+                            FROM pragma_page_count, pragma_freelist_count, pragma_page_size";
+                let size = sqlx::query_scalar(size).fetch_one(pool).await.unwrap();
+                (size, 0)
+            }
+        }
+    }
+
+    /// Prepares a slice of the work. Not part of the measurement.
+    async fn prepare(&self, work: Work) {
+        if matches!(work, Work::Purge) {
+            self.add_due(PURGED).await;
+        }
+    }
+
+    /// Runs a slice of the work, and returns the number of calls.
+    async fn run(&self, work: Work, store: &Store, times: u64) -> u64 {
+        match work {
+            Work::FirstCalls(1) => {
+                for _ in 0..times {
+                    finish(store, &fresh()).await;
+                }
+                times
+            }
+            Work::FirstCalls(tasks) => {
+                let running: Vec<_> = (0..tasks)
+                    .map(|_| {
+                        let store = Arc::clone(store);
+                        tokio::spawn(async move {
+                            for _ in 0..times {
+                                finish(&store, &fresh()).await;
+                            }
+                        })
+                    })
+                    .collect();
+                for task in running {
+                    task.await.unwrap();
+                }
+                tasks * times
+            }
+            Work::Replay => {
+                for _ in 0..times {
+                    let number = scattered() % (self.records - 1);
+                    let claim = copy_of(&done(), number);
+                    match store.claim(&claim).await.unwrap() {
+                        ClaimOutcome::Existing(record) => assert!(record.outcome().is_some()),
+                        ClaimOutcome::Granted(_) => panic!("{number} has no record"),
+                    }
+                }
+                times
+            }
+            Work::TakeOver => {
+                for _ in 0..times {
+                    let number = scattered() % LAPSED.min(self.records);
+                    let claim = copy_of(&lapsed(), number);
+                    let ClaimOutcome::Existing(record) = store.claim(&claim).await.unwrap() else {
+                        panic!("{number} has no record");
+                    };
+                    // It lapses again after a millisecond, and the same number seldom comes within that time.
+                    let taken = store.take_over(&record.observation(), &claim).await;
+                    assert!(matches!(taken.unwrap(), ClaimOutcome::Granted(_)));
+                }
+                times
+            }
+            Work::Page => {
+                for _ in 0..times {
+                    let (all, first) = (Filter::default(), PageRequest::default());
+                    let page = store.summaries(&all, &first).await.unwrap();
+                    assert!(page.summaries.len() > 50);
+                }
+                times
+            }
+            Work::Purge => {
+                let purged = store.purge(PURGED as u32).await.unwrap();
+                assert_eq!(purged.removed, PURGED);
+                1
+            }
+        }
+    }
+}
+
+async fn time(name: &str, tables: &[Sized], effort: Effort) {
+    let rounds = match effort {
+        Effort::Check => 1,
+        Effort::Measure => ROUNDS,
+    };
+    println!(
+        "\n{name}: time of a call, in ratio to {} records (median, and half of the rounds between)",
+        tables[0].records
+    );
+    for (title, work) in WORKS {
+        let slice = match (effort, work) {
+            (Effort::Check, _) => 2,
+            (_, Work::FirstCalls(1) | Work::TakeOver) => 30,
+            (_, Work::FirstCalls(_) | Work::Page) => 10,
+            (_, Work::Replay | Work::Purge) => 200,
+        };
+        let mut times = vec![Vec::new(); tables.len()];
+        // Round 0 warms up: it fills caches, and plans statements.
+        for round in 0..=rounds {
+            for turn in 0..tables.len() {
+                // The order rotates, so that no size always runs after the same one.
+                let who = (turn + round) % tables.len();
+                let table = &tables[who];
+                table.prepare(work).await;
+                let began = Instant::now();
+                let calls = table.run(work, &table.store, slice).await;
+                if round > 0 {
+                    times[who].push(began.elapsed().as_secs_f64() * 1e6 / calls as f64);
+                }
+            }
+        }
+        for (table, own) in tables.iter().zip(&times) {
+            let ratios = own.iter().zip(&times[0]).map(|(own, base)| own / base);
+            let ratios = sorted(ratios.collect());
+            let at = |part: usize| ratios[part * (ratios.len() - 1) / 4];
+            let verdict = if at(2) > 1.3 { "OVER 1.3" } else { "" };
+            println!(
+                "  {title:<30} {:>10} records {:>9.0} us {:>6.2}x ({:.2} to {:.2}) {verdict}",
+                table.records,
+                sorted(own.clone())[own.len() / 2],
+                at(2),
+                at(1),
+                at(3),
+            );
+        }
+    }
+}
+
+async fn count(name: &str, tables: &[Sized]) {
+    println!("\n{name}: what the server counts for a call, on one connection");
+    for (title, work) in WORKS {
+        if matches!(work, Work::FirstCalls(2..)) {
+            continue;
+        }
+        for table in tables {
+            // The first call prepares statements.
+            table.prepare(work).await;
+            table.run(work, &table.counted, 1).await;
+            table.prepare(work).await;
+            table.database.tidy(&table.table).await;
+            // Counting is counted, too.
+            let first = table.database.counts().await;
+            let before = table.database.counts().await;
+            let calls = table.run(work, &table.counted, COUNTED).await;
+            let after = table.database.counts().await;
+            let counts: Vec<_> = (0..after.len())
+                .map(|it| {
+                    let counting = before[it].1 - first[it].1;
+                    let spent = after[it].1 - before[it].1 - counting;
+                    format!("{} {:.1}", after[it].0, spent as f64 / calls as f64)
+                })
+                .collect();
+            println!(
+                "  {title:<30} {:>10} records: {}",
+                table.records,
+                counts.join(", ")
+            );
+        }
+    }
+}
+
+/// Purges as many records as live, while as many are written, and compares the sizes.
+async fn turn_over(sized: &Sized, (store, counted): &(Store, Store)) {
+    let turned = Sized {
+        records: sized.records,
+        table: format!("turned_{}", sized.records),
+        store: Arc::clone(store),
+        counted: Arc::clone(counted),
+        database: Arc::clone(&sized.database),
+        next_due: AtomicU64::new(0),
+    };
+    let empty = turned.bytes().await;
+    turned.store.apply_migrations().await.unwrap();
+    finish(&turned.store, &done()).await;
+    turned.add_due(turned.records).await;
+    turned.database.tidy(&turned.table).await;
+    let filled = turned.bytes().await;
+    let batches = (turned.records / PURGED).max(1);
+    let batch = turned.records / batches;
+    let began = Instant::now();
+    let mut purging = Duration::ZERO;
+    for number in 0..batches {
+        let first = number * batch;
+        turned
+            .copy(&done(), first..first + batch, Duration::ZERO)
+            .await;
+        let purge = Instant::now();
+        let purged = turned.store.purge(batch as u32).await.unwrap();
+        purging += purge.elapsed();
+        assert_eq!(purged.removed, batch);
+    }
+    let after = turned.bytes().await;
+    turned.database.tidy(&turned.table).await;
+    let tidied = turned.bytes().await;
+    let grown = |now: (i64, i64)| {
+        let ratio = |now: i64, before: i64, empty: i64| {
+            (now - empty) as f64 / (before - empty).max(1) as f64
+        };
+        format!(
+            "table {:.2}x, indexes {:.2}x",
+            ratio(now.0, filled.0, empty.0),
+            ratio(now.1, filled.1, empty.1)
+        )
+    };
+    println!(
+        "{}, {} records: after a turnover in {:.0} s, {:.0} of them purging: {}; tidied: {}",
+        turned.database.name,
+        turned.records,
+        began.elapsed().as_secs_f64(),
+        purging.as_secs_f64(),
+        grown(after),
+        grown(tidied),
+    );
+}
+
+fn claim(operation: &str, key: String) -> ClaimRequest {
+    let identity = Identity {
+        scope: Scope::none(),
+        operation: Operation::new(operation.to_owned()).unwrap(),
+        key: Key::new(key).unwrap(),
+    };
+    ClaimRequest {
+        id: RecordId::of(&identity),
+        identity,
+        fingerprint: Digest::new(1, [0; 4], &[7; 32]),
+        claim_id: ClaimId::random(),
+        lease: HOUR,
+        retention: DAY,
+        on_crash: OnCrash::Rerun,
+        owner_label: None,
+        members: None,
+    }
+}
+
+/// Claim of the completed record that is copied.
+fn done() -> ClaimRequest {
+    claim("orders.place", "order".to_owned())
+}
+
+/// Claim of the lapsed record that is copied.
+fn lapsed() -> ClaimRequest {
+    ClaimRequest {
+        lease: BRIEF,
+        ..claim("orders.cancel", "lapsed".to_owned())
+    }
+}
+
+/// Claim of a new record.
+fn fresh() -> ClaimRequest {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    claim("orders.place", format!("fresh-{number:010}"))
+}
+
+fn copy_of(template: &ClaimRequest, number: u64) -> ClaimRequest {
+    let identity = copies::identity_of_copy(&template.identity, number).unwrap();
+    ClaimRequest {
+        id: RecordId::of(&identity),
+        identity,
+        claim_id: ClaimId::random(),
+        ..template.clone()
+    }
+}
+
+/// Numbers that jump over the whole range, the same in each run.
+fn scattered() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
+}
+
+async fn own(store: &Store, claim: &ClaimRequest) -> Owner {
+    let ClaimOutcome::Granted(granted) = store.claim(claim).await.unwrap() else {
+        panic!("the key is in use");
+    };
+    Owner {
+        id: claim.id,
+        claim_id: claim.claim_id,
+        fencing_token: granted.fencing_token,
+    }
+}
+
+/// Claims and completes a record.
+async fn finish(store: &Store, claim: &ClaimRequest) {
+    let owner = own(store, claim).await;
+    let outcome = Outcome::Completed(Payload {
+        codec: "json/1".into(),
+        bytes: Arc::from(&[b'x'; 200][..]),
+    });
+    store.complete(&owner, &outcome).await.unwrap();
+}
+
+fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_by(f64::total_cmp);
+    values
+}
