@@ -6,7 +6,7 @@
 )]
 
 use std::future::{Future, pending};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -53,6 +53,11 @@ const REPLAY: u64 = 5;
 
 /// Bytes that a running call may use in addition to the function's own future: one kibibyte.
 const RUNNING: i64 = 1024;
+
+/// Bytes that a caller may use that waits for a call of its process, its future included.
+const WAITING: i64 = 3 * 1024;
+/// Bytes that a key in flight may use, with the future of its call.
+const IN_FLIGHT: i64 = 3 * 1024;
 
 #[test]
 fn a_small_request_is_fingerprinted_without_an_allocation() {
@@ -191,7 +196,50 @@ fn a_running_call_uses_less_than_a_kibibyte_beside_the_users_future() {
     );
 }
 
-fn poll_once<F: Future<Output: std::fmt::Debug>>(future: std::pin::Pin<&mut F>) {
+#[idempotent(key = key, ttl = "24h", name = "costs.wait", store = idem, wait = "1h")]
+async fn hang_or_wait(idem: &Idem<Grants>, key: &str) -> Result<(), Error> {
+    pending().await
+}
+
+/// Bytes on the heap for each of a number of calls that have begun, their futures included.
+fn bytes_for_each(calls: usize, key: impl Fn(usize) -> String) -> i64 {
+    let idem = Idem::new(Grants);
+    let keys: Vec<_> = (0..calls).map(key).collect();
+    let mut begun: Vec<Pin<Box<dyn Future<Output = Result<(), Error>> + '_>>> =
+        Vec::with_capacity(calls);
+    let held = measure(|| {
+        for key in &keys {
+            begun.push(Box::pin(hang_or_wait(&idem, key)));
+            let call = begun.last_mut().unwrap();
+            poll_once(call.as_mut());
+        }
+    });
+    held.bytes_current / calls as i64
+}
+
+/// Thousands of callers may wait for one key, and thousands of keys may be in flight. What one of them uses does not grow
+/// with their number, apart from the room for growth in the table of keys.
+#[test]
+fn callers_that_wait_and_keys_in_flight_use_a_bounded_number_of_bytes() {
+    let runtime = runtime();
+    let _entered = runtime.enter();
+    for (what, key, bound) in [
+        (
+            "waiting",
+            (|_| "one".to_owned()) as fn(usize) -> String,
+            WAITING,
+        ),
+        ("in flight", |number| format!("key-{number:05}"), IN_FLIGHT),
+    ] {
+        let [few, many] = [1_000, 10_000].map(|calls| bytes_for_each(calls, key));
+        println!("{what}: {few} bytes of 1,000 calls, {many} of 10,000");
+        assert!(few > 0, "it is counted");
+        assert!(few.max(many) <= bound, "{what}: {few} and {many} bytes");
+        assert!(many <= few + few / 10, "{what}: {few} and {many} bytes");
+    }
+}
+
+fn poll_once<F: Future<Output: std::fmt::Debug> + ?Sized>(future: Pin<&mut F>) {
     let mut context = Context::from_waker(Waker::noop());
     assert!(matches!(future.poll(&mut context), Poll::Pending));
 }
