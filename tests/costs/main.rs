@@ -57,7 +57,7 @@ const RUNNING: i64 = 1024;
 /// Bytes that a caller may use that waits for a call of its process, its future included.
 const WAITING: i64 = 3 * 1024;
 /// Bytes that a key in flight may use, with the future of its call.
-const IN_FLIGHT: i64 = 3 * 1024;
+const IN_FLIGHT: i64 = 1536;
 
 #[test]
 fn a_small_request_is_fingerprinted_without_an_allocation() {
