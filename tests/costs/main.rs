@@ -14,6 +14,7 @@ use std::time::Duration;
 use allocation_counter::measure;
 use async_trait::async_trait;
 use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
 use idem_runtime::fingerprint::digest;
 use idem_runtime::record::{FencingToken, Observation, Outcome, Owner};
 use idem_runtime::store::{
@@ -205,11 +206,10 @@ async fn hang_or_wait(idem: &Idem<Grants>, key: &str) -> Result<(), Error> {
 fn bytes_for_each(calls: usize, key: impl Fn(usize) -> String) -> i64 {
     let idem = Idem::new(Grants);
     let keys: Vec<_> = (0..calls).map(key).collect();
-    let mut begun: Vec<Pin<Box<dyn Future<Output = Result<(), Error>> + '_>>> =
-        Vec::with_capacity(calls);
+    let mut begun: Vec<LocalBoxFuture<'_, Result<(), Error>>> = Vec::with_capacity(calls);
     let held = measure(|| {
         for key in &keys {
-            begun.push(Box::pin(hang_or_wait(&idem, key)));
+            begun.push(hang_or_wait(&idem, key).boxed_local());
             let call = begun.last_mut().unwrap();
             poll_once(call.as_mut());
         }

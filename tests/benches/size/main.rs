@@ -2,7 +2,7 @@
 //!
 //! The tables of all sizes are in one database, filled with copies of records that the store itself wrote. Rounds rotate
 //! among the sizes, so that the ratio to the smallest is one of neighbouring moments. A second table has what the server
-//! counts per call, on a quiet server. A third one has the sizes of the table before and after a turnover: as many records
+//! counts per call, on a quiet server. Then come first calls beside a purge, and many purgers. The last has the sizes of the table before and after a turnover: as many records
 //! as live are purged, and as many are written.
 //!
 //! `cargo bench -p idem-benches --bench size -- postgres 20000000` measures one store and one size against 10,000
@@ -28,6 +28,7 @@ use tokio::runtime::Runtime;
 use crate::database::{Database, Store, open};
 
 mod database;
+mod purging;
 
 /// Number of live records that the larger tables are compared with.
 const BASE: u64 = 10_000;
@@ -140,6 +141,7 @@ async fn measure(name: &'static str, directory: &Path, sizes: &[u64], effort: Ef
     }
     time(name, &tables, effort).await;
     count(name, &tables).await;
+    purging::measure(&tables[0], effort).await;
     for table in &tables {
         if table.records <= MOST_TURNED_OVER {
             turn_over(table, &open(&format!("turned_{}", table.records))).await;
