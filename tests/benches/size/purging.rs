@@ -23,7 +23,8 @@ const PURGERS: [usize; 2] = [1, 40];
 #[derive(Clone, Copy)]
 enum Beside {
     Nobody,
-    /// Batches at 1.5 times the rate of the first calls of the round.
+    /// A batch at the begin, and then batches at 1.5 times the rate of the first calls of the round. In a short round the
+    /// first one makes it more.
     Steadily,
     /// The engine's purger, which has more to remove than it can.
     AtFullSpeed,
@@ -31,7 +32,7 @@ enum Beside {
 
 const BESIDE: [(&str, Beside); 3] = [
     ("nobody purges", Beside::Nobody),
-    ("1.5 times their rate", Beside::Steadily),
+    ("steady batches", Beside::Steadily),
     ("the purger with a backlog", Beside::AtFullSpeed),
 ];
 
