@@ -2,6 +2,7 @@
 //! for any other use.
 
 pub mod backends;
+pub mod by_hand;
 pub mod copies;
 pub mod ledger;
 pub mod proxy;
@@ -11,6 +12,7 @@ pub mod recording;
 pub mod slow_disk;
 pub mod small_disk;
 pub mod statements;
+pub mod steady;
 
 /// Compiles the README's Rust code. Its quick start runs in a separate crate, see `it/outside.rs`.
 #[cfg(doctest)]

@@ -3,61 +3,14 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+pub use idem_report::Limits;
+use idem_report::{Measured, Report};
+
 /// A function under comparison.
 pub struct Contestant<'a> {
     name: &'a str,
     limits: Option<Limits>,
     run: Box<dyn FnMut() + 'a>,
-}
-
-/// Hard limit and target of a contestant.
-#[derive(Clone, Copy)]
-pub struct Limits {
-    unit: Unit,
-    bound: f64,
-    aim: f64,
-}
-
-#[derive(Clone, Copy)]
-enum Unit {
-    Ratio,
-    Nanoseconds,
-}
-
-impl Limits {
-    /// Limits of the ratio to the baseline.
-    pub const fn ratio(bound: f64, aim: f64) -> Self {
-        Self {
-            unit: Unit::Ratio,
-            bound,
-            aim,
-        }
-    }
-
-    /// Limits of the time itself, which depend on the machine.
-    pub const fn nanoseconds(bound: f64, aim: f64) -> Self {
-        Self {
-            unit: Unit::Nanoseconds,
-            bound,
-            aim,
-        }
-    }
-
-    fn print(&self, ratio: f64, nanoseconds: f64) -> String {
-        let (measured, decimals, unit) = match self.unit {
-            Unit::Ratio => (ratio, 2, "x"),
-            Unit::Nanoseconds => (nanoseconds, 0, " ns"),
-        };
-        let verdict = if measured <= self.aim {
-            "aim reached"
-        } else if measured <= self.bound {
-            "within bound"
-        } else {
-            "OVER BOUND"
-        };
-        let limit = |limit: f64| format!("{limit:.decimals$}{unit}");
-        format!("{:>8} {:>8}  {verdict}", limit(self.bound), limit(self.aim))
-    }
 }
 
 /// A table of contestants, the first of which is the baseline of the ratios.
@@ -144,15 +97,26 @@ impl<'a> Table<'a> {
         self
     }
 
-    /// Measures, and prints the table.
+    /// Measures, prints the table, and passes it to `cargo xtask bench`.
+    ///
+    /// # Panics
+    ///
+    /// The report cannot be written.
     pub fn print(mut self, effort: Effort) {
         let calls: Vec<u32> = self
             .contestants
             .iter_mut()
             .map(|it| calibrate(&mut it.run, effort.slice()))
             .collect();
-        // By contestant, then by round: nanoseconds per call.
-        let mut times = vec![vec![]; self.contestants.len()];
+        let mut measured: Vec<_> = self
+            .contestants
+            .iter()
+            .map(|it| Measured {
+                name: it.name.to_owned(),
+                limits: it.limits,
+                ..Measured::default()
+            })
+            .collect();
         let begun = Instant::now();
         for round in 0..effort.rounds() {
             // Contestants that wait for a disk are slow, and medians of fewer rounds are good enough.
@@ -162,23 +126,23 @@ impl<'a> Table<'a> {
             for turn in 0..self.contestants.len() {
                 // The order rotates, so that no contestant always runs after the same one.
                 let who = (turn + round) % self.contestants.len();
-                times[who].push(time(&mut self.contestants[who].run, calls[who]));
+                let time = time(&mut self.contestants[who].run, calls[who]);
+                measured[who].times.push(time);
             }
         }
-        println!("\n{}", self.title);
-        println!(
-            "  {:<40} {:>10} {:>8} {:>8} {:>8}",
-            "", "ns", "ratio", "bound", "aim"
-        );
-        for (contestant, own) in self.contestants.iter().zip(&times) {
-            let ratios = own.iter().zip(&times[0]).map(|(own, base)| own / base);
-            let (ratio, nanoseconds) = (median(ratios.collect()), median(own.clone()));
-            let limits = contestant
-                .limits
-                .map_or_else(String::new, |limits| limits.print(ratio, nanoseconds));
-            let name = contestant.name;
-            println!("  {name:<40} {nanoseconds:>10.1} {ratio:>7.2}x {limits}");
-        }
+        publish(self.title, measured);
+    }
+}
+
+/// Prints the measurements, and passes them to `cargo xtask bench`.
+///
+/// # Panics
+///
+/// The report cannot be written.
+pub(crate) fn publish(title: &str, measured: Vec<Measured>) {
+    let published = Report::new(title, measured).and_then(|report| report.publish());
+    if let Err(error) = published {
+        panic!("the benchmark has no report: {error:#}");
     }
 }
 
@@ -199,10 +163,6 @@ fn time(run: &mut impl FnMut(), calls: u32) -> f64 {
     for _ in 0..calls {
         run();
     }
-    start.elapsed().as_nanos() as f64 / f64::from(calls)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    // A clock with coarse ticks may not advance during a single call.
+    start.elapsed().as_nanos().max(1) as f64 / f64::from(calls)
 }
