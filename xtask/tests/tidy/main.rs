@@ -43,11 +43,12 @@ impl File {
         self.path.starts_with("tests/ui/")
     }
 
-    /// True if a tool wrote the file: the compiler, cargo, or a macro under test.
+    /// True if a tool wrote the file: the compiler, cargo, a macro under test, or the plots of benchmarks.
     fn is_output(&self) -> bool {
         self.path.ends_with(".stderr")
             || self.path.contains("/snapshots/")
-            || self.path == "Cargo.lock"
+            || self.path.ends_with("Cargo.lock")
+            || (self.path.starts_with("docs/bench/") && self.path.ends_with(".svg"))
     }
 }
 
