@@ -7,20 +7,50 @@ use xshell::{Shell, cmd};
 
 use crate::packages;
 
-/// Variable that names the interpreter of an environment with Python's clients.
-pub(crate) const PYTHON: &str = "IDEM_TEST_PYTHON";
-const REQUIREMENTS: &str = "tests/clients/requirements.txt";
+/// A private environment of Python in the target directory.
+pub(crate) struct Environment {
+    /// Variable that names the interpreter.
+    pub(crate) variable: &'static str,
+    /// Folder in the target directory.
+    folder: &'static str,
+    /// Packages and their versions.
+    requirements: &'static str,
+    /// What a contributor can do without the packages.
+    otherwise: &'static str,
+}
 
-/// Installs Python's clients, in the versions of the requirements, into a separate environment in the target directory,
-/// and returns its interpreter. If [`PYTHON`] is set, nothing is installed, and its value is returned.
-pub(crate) fn python(sh: &Shell) -> anyhow::Result<String> {
-    if let Ok(python) = std::env::var(PYTHON) {
-        eprintln!("{PYTHON} is set: nothing is installed for it");
+/// Python's clients, for the tests.
+pub(crate) const CLIENTS: Environment = Environment {
+    variable: "IDEM_TEST_PYTHON",
+    folder: "clients",
+    requirements: "tests/clients/requirements.txt",
+    otherwise: "run `cargo xtask test --embedded`",
+};
+
+/// Python's libraries for idempotency, for the benchmark that compares with them.
+pub(crate) const PEERS: Environment = Environment {
+    variable: "IDEM_BENCH_PYTHON",
+    folder: "peers-python",
+    requirements: "tests/peers/requirements.txt",
+    otherwise: "name the other parts of `cargo xtask bench`",
+};
+
+/// Installs the packages of an environment, in the versions of its requirements, and returns its interpreter. If the
+/// variable is set, nothing is installed, and its value is returned.
+pub(crate) fn python(sh: &Shell, environment: &Environment) -> anyhow::Result<String> {
+    let Environment {
+        variable,
+        folder,
+        requirements,
+        otherwise,
+    } = environment;
+    if let Ok(python) = std::env::var(variable) {
+        eprintln!("{variable} is set: nothing is installed for it");
         return Ok(python);
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
     // Absolute, because a test runs in the directory of its package.
-    let environment = sh.current_dir().join(target).join("clients");
+    let environment = sh.current_dir().join(target).join(folder);
     let python = environment.join("bin/python3");
     if !runs(sh, &python, &["-m", "pip", "--version"]) {
         let base = with_venv(sh)?;
@@ -31,14 +61,13 @@ pub(crate) fn python(sh: &Shell) -> anyhow::Result<String> {
     // Makes no request if all of them are installed.
     cmd!(
         sh,
-        "{python} -m pip install --quiet --disable-pip-version-check --requirement {REQUIREMENTS}"
+        "{python} -m pip install --quiet --disable-pip-version-check --requirement {requirements}"
     )
     .quiet()
     .run()
     .with_context(|| {
         format!(
-            "pip cannot install {REQUIREMENTS}: set {PYTHON} to a Python that has these packages, or run \
-             `cargo xtask test --embedded`"
+            "pip cannot install {requirements}: set {variable} to a Python that has these packages, or {otherwise}"
         )
     })?;
     let python = python.into_os_string().into_string();

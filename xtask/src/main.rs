@@ -1,5 +1,6 @@
 //! Commands for contributors: `cargo xtask test`, `servers`, `lint`, `docs`, `bench`, `prove`, `ci`.
 
+mod bench;
 mod book;
 mod clients;
 mod copy;
@@ -19,6 +20,7 @@ use lexopt::prelude::{Long, Short, Value, ValueExt as _};
 use serde_json::Value as Json;
 use xshell::cmd;
 
+use crate::bench::{Bench, bench};
 use crate::prove::{Fuzz, Prove, prove};
 use crate::run::Run;
 use crate::test::{Fixtures, test};
@@ -45,7 +47,14 @@ Usage: cargo xtask <command>
   docs                Builds the book into `book` in the target directory. If the machine does not have mdBook in the
                       right version, compiles it into `tools` there. `test docs` compiles the code of the book, and
                       `test tidy` checks its links
-  bench               Runs the benchmarks, which print ratios to their baselines
+  bench [--fsync=1ms] [--note TEXT] [PART...]
+                      Runs the benchmarks, or only the named ones. They print times and ratios to their baselines. Writes
+                      docs/bench/PART.json with the figures and the machine, and docs/bench/PART.svg with a plot.
+                      --fsync delays each flush of a file by this time. --note adds circumstances, such as other work
+                      on the machine, to the results
+  bench --list        Lists the benchmarks
+  bench --plots [PART...]
+                      Draws the plots again from the files that exist
   prove [--seed N] [--hours H] [--mutants | --histories]
                       Runs seeds of the simulator from N on all cores, for H hours, by default from 0 for three minutes.
                       --mutants instead applies each deliberate defect of the engine to a copy of the sources, and
@@ -70,7 +79,7 @@ enum Command {
     Servers { command: Vec<OsString> },
     Lint,
     Docs,
-    Bench,
+    Bench(Bench),
     Prove(Prove),
     Ci,
     Help,
@@ -120,6 +129,18 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
             }
             continue;
         }
+        if let Some(Command::Bench(bench)) = &mut command {
+            match arg {
+                Long("list") => bench.list = true,
+                Long("plots") => bench.plots = true,
+                Long("fsync") => bench.fsync = Some(bench::delay(&args.value()?.string()?)?),
+                Long("note") => bench.note = Some(args.value()?.string()?),
+                Value(part) => bench.parts.push(part.string()?),
+                Long("help") | Short('h') => return Ok(Command::Help),
+                other => return Err(other.unexpected().into()),
+            }
+            continue;
+        }
         match arg {
             Long("help") | Short('h') => return Ok(Command::Help),
             Long("embedded") => embedded = true,
@@ -135,7 +156,7 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
                     },
                     Some("lint") => Command::Lint,
                     Some("docs") => Command::Docs,
-                    Some("bench") => Command::Bench,
+                    Some("bench") => Command::Bench(Bench::default()),
                     Some("prove") => Command::Prove(Prove::default()),
                     Some("ci") => Command::Ci,
                     Some("help") => Command::Help,
@@ -157,6 +178,16 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
         Command::Test { .. } => {
             parts::chosen(&names)?;
             Ok(Command::Test { embedded, names })
+        }
+        Command::Bench(bench) if bench.list && bench.plots => {
+            bail!("`--list` and `--plots` exclude each other\n\n{USAGE}")
+        }
+        Command::Bench(bench)
+            if (bench.list || bench.plots) && (bench.fsync.is_some() || bench.note.is_some()) =>
+        {
+            bail!(
+                "`--list` and `--plots` measure nothing: leave out `--fsync` and `--note`\n\n{USAGE}"
+            )
         }
         _ if embedded || list => bail!("only `test` accepts `--embedded` and `--list`\n\n{USAGE}"),
         Command::Servers { .. } => Ok(Command::Servers { command: rest }),
@@ -181,7 +212,7 @@ fn execute(command: Command) -> anyhow::Result<()> {
         Command::Servers { command } => return servers(&mut run, &command),
         Command::Lint => lint(&mut run)?,
         Command::Docs => book::build(&mut run)?,
-        Command::Bench => bench(&mut run)?,
+        Command::Bench(what) => bench(&mut run, &what)?,
         Command::Prove(what) => prove(&mut run, &what)?,
         Command::Ci => {
             lint(&mut run)?;
@@ -214,6 +245,14 @@ fn lint(run: &mut Run) -> anyhow::Result<()> {
     let cargo = run.cargo();
     run.step("formatting", |sh| {
         Ok(cmd!(sh, "{cargo} fmt --all --check").run()?)
+    })?;
+    // `cargo fmt --all` knows the packages of the workspace only.
+    run.step("formatting, peers", |sh| {
+        Ok(cmd!(
+            sh,
+            "{cargo} fmt --manifest-path tests/peers/Cargo.toml --check"
+        )
+        .run()?)
     })?;
     run.step("clippy", |sh| {
         Ok(cmd!(
@@ -251,13 +290,6 @@ fn lint(run: &mut Run) -> anyhow::Result<()> {
         Ok(cmd!(sh, "{cargo} doc --workspace --all-features --no-deps")
             .env("RUSTDOCFLAGS", "-D warnings")
             .run()?)
-    })
-}
-
-fn bench(run: &mut Run) -> anyhow::Result<()> {
-    let cargo = run.cargo();
-    run.step("benchmarks", |sh| {
-        Ok(cmd!(sh, "{cargo} bench -p idem-benches").run()?)
     })
 }
 
@@ -356,6 +388,38 @@ mod tests {
                 ..Prove::default()
             }))
         );
+        assert_eq!(parsed(&["bench"]), Ok(Command::Bench(Bench::default())));
+        let measuring = Bench {
+            fsync: Some("1ms".to_owned()),
+            note: Some("beside other work".to_owned()),
+            parts: vec!["load".to_owned(), "calls".to_owned()],
+            ..Bench::default()
+        };
+        assert_eq!(
+            parsed(&[
+                "bench",
+                "load",
+                "--fsync=1ms",
+                "--note",
+                "beside other work",
+                "calls"
+            ]),
+            Ok(Command::Bench(measuring))
+        );
+        let plots = Bench {
+            plots: true,
+            parts: vec!["load".to_owned()],
+            ..Bench::default()
+        };
+        assert_eq!(
+            parsed(&["bench", "--plots", "load"]),
+            Ok(Command::Bench(plots))
+        );
+        let list = Bench {
+            list: true,
+            ..Bench::default()
+        };
+        assert_eq!(parsed(&["bench", "--list"]), Ok(Command::Bench(list)));
         assert_eq!(parsed(&["lint", "--help"]), Ok(Command::Help));
     }
 
@@ -379,6 +443,12 @@ mod tests {
             &["prove", "--minutes", "1"],
             &["test", "--seed", "7"],
             &["servers", "--embedded"],
+            &["bench", "--fsync"],
+            &["bench", "--fsync=1"],
+            &["bench", "--embedded"],
+            &["bench", "--list", "--plots"],
+            &["bench", "--plots", "--fsync=1ms"],
+            &["test", "--fsync=1ms"],
         ] {
             assert!(parsed(args).is_err(), "{args:?}");
         }

@@ -87,12 +87,22 @@ impl Run {
         Ok(done)
     }
 
+    /// Root of the repository.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// Cargo's description of the packages of the workspace.
     pub(crate) fn metadata(&self) -> anyhow::Result<String> {
+        self.metadata_of("Cargo.toml")
+    }
+
+    /// Cargo's description of the packages of a manifest's workspace.
+    pub(crate) fn metadata_of(&self, manifest: &str) -> anyhow::Result<String> {
         let cargo = &self.cargo;
         let metadata = cmd!(
             self.shell,
-            "{cargo} metadata --format-version 1 --no-deps --offline"
+            "{cargo} metadata --format-version 1 --no-deps --offline --manifest-path {manifest}"
         );
         Ok(metadata.quiet().read()?)
     }

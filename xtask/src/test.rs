@@ -136,7 +136,7 @@ impl Fixtures {
     /// Installs and starts what is needed, and sets its variables for all later steps.
     pub(crate) fn of(run: &mut Run, needs: &[Need]) -> anyhow::Result<Self> {
         let python = match needs.contains(&Need::Python) {
-            true => Some(run.step("clients", clients::python)?),
+            true => Some(run.step("clients", |sh| clients::python(sh, &clients::CLIENTS))?),
             false => None,
         };
         let servers = match needs.iter().any(|it| *it != Need::Python) {
@@ -151,7 +151,10 @@ impl Fixtures {
     }
 
     pub(crate) fn variables(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let python = self.python.as_deref().map(|it| (clients::PYTHON, it));
+        let python = self
+            .python
+            .as_deref()
+            .map(|it| (clients::CLIENTS.variable, it));
         self.servers.variables().chain(python)
     }
 }

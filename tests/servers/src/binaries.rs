@@ -1,5 +1,6 @@
 //! Paths of the servers' programs, and the user that each may run as.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -91,6 +92,32 @@ pub fn missing_packages() -> Vec<&'static str> {
         .collect();
     missing.dedup();
     missing
+}
+
+/// Versions of the database servers that are installed, by name.
+pub fn versions() -> BTreeMap<String, String> {
+    let servers = [
+        ("PostgreSQL", POSTGRES),
+        ("MariaDB", MARIADBD),
+        ("Redis", REDIS_SERVER),
+    ];
+    let installed = servers.into_iter().filter_map(|(name, binary)| {
+        let program = binary.find().ok()?;
+        let output = Command::new(program).arg("--version").output().ok()?;
+        let version = version(&String::from_utf8_lossy(&output.stdout))?;
+        Some((name.to_owned(), version))
+    });
+    installed.collect()
+}
+
+/// The version in the answer of a server's program to `--version`: the first word of digits and dots.
+fn version(answer: &str) -> Option<String> {
+    let words = answer.split_whitespace();
+    let numbers = words.map(|word| word.trim_start_matches("v="));
+    numbers
+        .filter(|word| word.starts_with(|it: char| it.is_ascii_digit()))
+        .map(str::to_owned)
+        .next()
 }
 
 impl Binary {
@@ -194,5 +221,20 @@ mod tests {
         assert_eq!(found(&both), redis.path().join("redis-server"));
         assert_eq!(found(&both[..1]), valkey.path().join("valkey-server"));
         assert_eq!(REDIS_SERVER.find_in(&[]), None);
+    }
+
+    #[test]
+    fn versions_are_found_in_the_answers_of_programs() {
+        for (answer, expected) in [
+            ("postgres (PostgreSQL) 15.14 (Debian 15.14-0)", "15.14"),
+            (
+                "mariadbd  Ver 10.11.14-MariaDB for linux",
+                "10.11.14-MariaDB",
+            ),
+            ("Redis server v=7.0.15 sha=00000000:0 bits=64", "7.0.15"),
+        ] {
+            assert_eq!(version(answer).as_deref(), Some(expected));
+        }
+        assert_eq!(version("no such option"), None);
     }
 }

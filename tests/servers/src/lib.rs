@@ -18,7 +18,7 @@ mod sentinel;
 mod sentinel_node;
 mod server;
 
-pub use crate::binaries::{missing_packages, promtool};
+pub use crate::binaries::{missing_packages, promtool, versions};
 pub use crate::cluster::RedisCluster;
 pub use crate::galera::GaleraCluster;
 pub use crate::sentinel::RedisSentinels;
