@@ -212,6 +212,8 @@ fn worded<DB: sqlx::Database>(
 where
     Vec<u8>: Encode<'static, DB> + Type<DB>,
     String: Encode<'static, DB> + Type<DB>,
+    Option<Vec<u8>>: Encode<'static, DB>,
+    Option<String>: Encode<'static, DB>,
     i64: Encode<'static, DB> + Type<DB>,
 {
     let next =
@@ -219,6 +221,8 @@ where
             Parameter::Bytes(bytes) => query.bind(bytes.clone()),
             Parameter::Text(text) => query.bind(text.clone()),
             Parameter::Number(number) => query.bind(*number),
+            Parameter::NoText => query.bind(None::<String>),
+            Parameter::NoBytes => query.bind(None::<Vec<u8>>),
         };
     order.iter().fold(sqlx::query(text), next)
 }
@@ -227,9 +231,11 @@ enum Parameter {
     Bytes(Vec<u8>),
     Text(String),
     Number(i64),
+    NoText,
+    NoBytes,
 }
 
-fn claim(number: i64) -> [Parameter; 9] {
+fn claim(number: i64) -> [Parameter; 11] {
     [
         Parameter::Bytes(id(number)),
         Parameter::Text(String::new()),
@@ -240,6 +246,9 @@ fn claim(number: i64) -> [Parameter; 9] {
         Parameter::Number(LEASE),
         Parameter::Number(RETENTION),
         Parameter::Text("rerun".to_owned()),
+        // The label of the owner, and the digests of members.
+        Parameter::NoText,
+        Parameter::NoBytes,
     ]
 }
 
@@ -409,7 +418,7 @@ async fn on_sqlite(file: &Path, heard: &Statements) -> Bed {
     let (own, own_claim) = own!(
         pool,
         Some((find, &[1])),
-        (claim, &[1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (claim, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
         (complete, &[1, 2, 3, 4, 5, 6]),
         |row| row.get("fencing_token")
     );
@@ -458,7 +467,7 @@ async fn on_postgres(url: &str, heard: &Statements) -> Bed {
     let (own, own_claim) = own!(
         pool,
         None,
-        (claim, &[1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (claim, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
         (complete, &[1, 2, 3, 4, 5, 6]),
         // The last column, if the claim has created the record.
         |row| row.get(row.len() - 1)
@@ -508,7 +517,7 @@ async fn on_maria_db(url: &str, heard: &Statements) -> Bed {
     let (own, own_claim) = own!(
         pool,
         None,
-        (claim, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 7, 8]),
+        (claim, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 7, 8, 10, 11]),
         (complete, &[5, 6, 4, 1, 2, 3]),
         // A word in the first line of the first column.
         |row| {
@@ -580,8 +589,9 @@ async fn own_scripts(
                 about.extend(format!("bench.operation\n{key}\n").as_bytes());
                 let mut step = claim.key(&key);
                 step.arg(&claim_id).arg(LEASE).arg(RETENTION).arg("rerun");
-                let claimed: redis::Value =
-                    step.arg(about).invoke_async(&mut connection).await.unwrap();
+                // Without a label of the owner and digests of members.
+                step.arg(about).arg("").arg("");
+                let claimed: redis::Value = step.invoke_async(&mut connection).await.unwrap();
                 if completes {
                     let head: String = redis::from_redis_value(claimed).unwrap();
                     let fencing_token = head.split(' ').nth(6).unwrap();
