@@ -91,7 +91,7 @@ pub(crate) fn bench(run: &mut Run, what: &Bench) -> anyhow::Result<()> {
     for (number, part) in (1..).zip(&chosen) {
         progress.set_message(part.name.clone());
         let headline = format!("{} (part {number} of {})", part.name, chosen.len());
-        // The other parts may take most of an hour, and do not depend on this one.
+        // The other parts may take half an hour, and do not depend on this one.
         if let Err(error) = measure(run, &headline, part, what, &progress) {
             progress.suspend(|| eprintln!("{}: {error:#}", part.name));
             failed.push(&*part.name);

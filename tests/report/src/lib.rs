@@ -244,15 +244,16 @@ impl Report {
         }
         for it in &self.contestants {
             let quartiles = format!(
-                "{:.2}x to {:.2}x",
-                it.ratio.lower_quartile, it.ratio.upper_quartile
+                "{} to {}",
+                ratio(it.ratio.lower_quartile),
+                ratio(it.ratio.upper_quartile)
             );
             let _ = write!(
                 table,
-                "\n  {:<44} {:>10} {:>7.2}x {quartiles:>17}",
+                "\n  {:<44} {:>10} {:>8} {quartiles:>17}",
                 it.name,
                 duration(it.nanoseconds),
-                it.ratio.median
+                ratio(it.ratio.median)
             );
             for column in &columns {
                 let value = it.counters.get(*column).map(|value| figure(*value));
@@ -294,6 +295,14 @@ fn figure(value: f64) -> String {
     match value.abs() {
         0.0..100.0 => format!("{value:.2}"),
         _ => format!("{value:.0}"),
+    }
+}
+
+/// A ratio for people: two decimals, or three if it is small.
+pub fn ratio(value: f64) -> String {
+    match value {
+        0.0..0.095 => format!("{value:.3}x"),
+        _ => format!("{value:.2}x"),
     }
 }
 
@@ -408,6 +417,10 @@ mod tests {
         assert!(limits.print(1.0, 2.0).contains("3.00 µs"));
         assert_eq!(duration(1.5e6), "1.50 ms");
         assert_eq!(duration(2e9), "2.00 s");
+        assert_eq!(
+            [ratio(0.0123), ratio(0.1), ratio(12.5)],
+            ["0.012x", "0.10x", "12.50x"]
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
+use idem_report::duration;
 use serde::{Deserialize, Serialize};
 use xshell::cmd;
 
@@ -51,9 +52,9 @@ impl Machine {
         let cores = if self.cores == 1 { "core" } else { "cores" };
         let delay = self.fsync_delay.iter().map(|it| format!(" + {it}"));
         format!(
-            "{cpu}, {} {cores}; a flush takes {:.0} µs{}",
+            "{cpu}, {} {cores}; a flush takes {}{}",
             self.cores,
-            self.fsync_microseconds,
+            duration(self.fsync_microseconds * 1e3),
             delay.collect::<String>()
         )
     }
@@ -131,9 +132,9 @@ mod tests {
         };
         assert_eq!(
             machine.line(),
-            "unknown processor, 2 cores; a flush takes 120 µs"
+            "unknown processor, 2 cores; a flush takes 120.40 µs"
         );
         machine.fsync_delay = Some("1ms".to_owned());
-        assert!(machine.line().ends_with("120 µs + 1ms"));
+        assert!(machine.line().ends_with("120.40 µs + 1ms"));
     }
 }

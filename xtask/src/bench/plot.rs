@@ -1,7 +1,7 @@
 //! Plots of benchmarks: one picture for each part, with a panel for each table.
 
 use anyhow::ensure;
-use idem_report::{Contestant, Report, duration};
+use idem_report::{Contestant, Report, duration, ratio};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -167,7 +167,7 @@ fn draw_texts(area: &Area<'_>, it: &Contestant, y: i32) -> anyhow::Result<()> {
     let names = NAMES as i32 - 10;
     area.draw_text(&it.name, &style(HPos::Right), (names, y))?;
     let figures = (WIDTH - FIGURES) as i32 + 10;
-    let text = format!("{:.2}x, {}", it.ratio.median, duration(it.nanoseconds));
+    let text = format!("{}, {}", ratio(it.ratio.median), duration(it.nanoseconds));
     area.draw_text(&text, &style(HPos::Left), (figures, y))?;
     Ok(())
 }
