@@ -252,7 +252,7 @@ fn measure(
     };
     let text = serde_json::to_string_pretty(&measured)? + "\n";
     fs::write(file(&results, part, "json"), text)?;
-    plot(&results, part)
+    progress.suspend(|| plot(&results, part))
 }
 
 /// Runs a command, and prints its output above the progress bar.
