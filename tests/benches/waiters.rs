@@ -12,10 +12,12 @@
 )]
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use allocation_counter::measure;
+use idem_report::{Measured, Report};
 use idem_runtime::{Call, Error, Idem, MemoryStore};
 use idem_tests::ratio::{Effort, is_asked_for};
 use tokio::runtime::{Builder, Runtime};
@@ -101,35 +103,32 @@ fn print(title: &str, kind: Kind, numbers: [usize; 3], effort: Effort) {
             all[which].push(run(kind, numbers[which]));
         }
     }
-    println!("\n{title}");
-    println!(
-        "  {:>10} {:>8} {:>12} {:>8} {:>12} {:>8} {:>12}",
-        "callers", "bytes", "ns to join", "ratio", "ns to answer", "ratio", "last, in ms"
-    );
-    for (number, rounds) in numbers.iter().zip(&all) {
-        let column = |time: fn(&Round) -> Duration| {
-            let own = |round: &Round| time(round).as_secs_f64() * 1e9 / *number as f64;
-            let base = |round: &Round| time(round).as_secs_f64() * 1e9 / numbers[0] as f64;
-            let ratios = rounds.iter().zip(&all[0]);
-            (
-                median(rounds.iter().map(own).collect()),
-                median(ratios.map(|(it, few)| own(it) / base(few)).collect()),
-            )
-        };
-        let (joining, joining_ratio) = column(|it| it.joining);
-        let (answering, answering_ratio) = column(|it| it.answering);
-        println!(
-            "  {number:>10} {:>8} {joining:>12.0} {joining_ratio:>7.2}x {answering:>12.0} {answering_ratio:>7.2}x {:>12.1}",
-            median(rounds.iter().map(|it| it.bytes as f64).collect()),
-            median(
-                rounds
-                    .iter()
-                    .map(|it| it.answering.as_secs_f64() * 1e3)
-                    .collect()
-            ),
-        );
-    }
+    let report = |what: &str, time: fn(&Round) -> Duration, counters: Counters<'_>| {
+        let measured = numbers.iter().zip(&all).map(|(number, rounds)| Measured {
+            name: format!("{number} callers"),
+            times: rounds
+                .iter()
+                .map(|round| time(round).as_secs_f64() * 1e9 / *number as f64)
+                .collect(),
+            counters: counters(rounds),
+            limits: None,
+        });
+        let title = format!("{title}, {what} of each");
+        let report = Report::new(&title, measured.collect()).unwrap();
+        report.publish().unwrap();
+    };
+    report("time to join", |it| it.joining, &|rounds| {
+        let bytes = median(rounds.iter().map(|it| it.bytes as f64).collect());
+        BTreeMap::from([("bytes".to_owned(), bytes)])
+    });
+    report("time to answer", |it| it.answering, &|rounds| {
+        let last = rounds.iter().map(|it| it.answering.as_secs_f64() * 1e3);
+        BTreeMap::from([("last answer, in ms".to_owned(), median(last.collect()))])
+    });
 }
+
+/// Further figures of the rounds.
+type Counters<'a> = &'a dyn Fn(&[Round]) -> BTreeMap<String, f64>;
 
 fn run(kind: Kind, number: usize) -> Round {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();

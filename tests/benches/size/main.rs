@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use idem_report::{Limits, Measured, Report};
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, Filter, PageRequest};
 use idem_runtime::{Identity, Key, OnCrash, Operation, RecordId, Scope};
@@ -290,10 +291,6 @@ async fn time(name: &str, tables: &[Sized], effort: Effort) {
         Effort::Check => 1,
         Effort::Measure => ROUNDS,
     };
-    println!(
-        "\n{name}: time of a call, in ratio to {} records (median, and half of the rounds between)",
-        tables[0].records
-    );
     for (title, work) in WORKS {
         let slice = match (effort, work) {
             (Effort::Check, _) => 2,
@@ -312,24 +309,19 @@ async fn time(name: &str, tables: &[Sized], effort: Effort) {
                 let began = Instant::now();
                 let calls = table.run(work, &table.store, slice).await;
                 if round > 0 {
-                    times[who].push(began.elapsed().as_secs_f64() * 1e6 / calls as f64);
+                    times[who].push(began.elapsed().as_secs_f64() * 1e9 / calls as f64);
                 }
             }
         }
-        for (table, own) in tables.iter().zip(&times) {
-            let ratios = own.iter().zip(&times[0]).map(|(own, base)| own / base);
-            let ratios = sorted(ratios.collect());
-            let at = |part: usize| ratios[part * (ratios.len() - 1) / 4];
-            let verdict = if at(2) > 1.3 { "OVER 1.3" } else { "" };
-            println!(
-                "  {title:<30} {:>10} records {:>9.0} us {:>6.2}x ({:.2} to {:.2}) {verdict}",
-                table.records,
-                sorted(own.clone())[own.len() / 2],
-                at(2),
-                at(1),
-                at(3),
-            );
-        }
+        let measured = tables.iter().zip(times).map(|(table, times)| Measured {
+            name: format!("{} records", table.records),
+            times,
+            limits: Some(Limits::ratio(1.3, 1.3)),
+            ..Measured::default()
+        });
+        let title = format!("{name}, {title}");
+        let report = Report::new(&title, measured.collect()).unwrap();
+        report.publish().unwrap();
     }
 }
 
