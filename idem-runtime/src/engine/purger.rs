@@ -18,7 +18,8 @@ use crate::worker::{Found, Schedule, Search, Tasks, WorkerGuard};
 /// pauses between two batches, so that claims get a turn on stores with a single writer.
 const BATCH: u32 = 1_000;
 
-/// Deletes expired records in the background, in batches of 1,000. Any number of processes may purge one store.
+/// Deletes expired records in the background, in batches of 1,000. While more of them are due, it pauses between two
+/// batches for as long as the last one took. Any number of processes may purge one store.
 ///
 /// ```
 /// use std::time::Duration;

@@ -39,6 +39,29 @@ async fn stopping_the_purger_ends_the_current_batch() {
     assert_eq!(idem.store().count(Op::Purge), 1);
 }
 
+/// Otherwise a store with a single writer would serve nobody else while many records are due.
+#[tokio::test(start_paused = true)]
+async fn a_purger_pauses_as_long_as_a_batch_took() {
+    let idem = Idem::new(FaultStore::new(MemoryStore::new()));
+    let effects = Effects::default();
+    for number in 0..1_500 {
+        let call = call(&number.to_string(), 1);
+        effects.run(&idem, call).await.unwrap();
+    }
+    tokio::time::sleep(TTL).await;
+    let (gate, took) = (Gate::new(), Duration::from_millis(300));
+    idem.store().next(Op::Purge, Fault::HoldAfter(gate.clone()));
+    let _purger = Purger::new(&idem).poll_interval(INTERVAL).start().unwrap();
+    gate.reached().await;
+    tokio::time::sleep(took).await;
+    gate.open();
+    tokio::time::sleep(took - Duration::from_millis(10)).await;
+    assert_eq!(idem.store().count(Op::Purge), 1);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(idem.store().count(Op::Purge), 2);
+    assert_eq!(idem.store().inner().len(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_purger_outlives_a_store_that_fails_hangs_or_panics() {
     let idem = Idem::new(FaultStore::new(MemoryStore::new()));
