@@ -77,7 +77,7 @@ fn handler(process: usize, shared: &Shared, lease: Duration) -> Handler {
         Box::pin(async move {
             let mut handling = shared.handling(message.id, process, message.attempt);
             let choice = (message.id as u64 * 7 + u64::from(message.attempt) * 13) % 20;
-            let takes = lease.mul_f64([0.0, 0.01, 0.05, 0.3, 0.9][choice as usize % 5]);
+            let takes = lease.mul_f64([0.0, 0.01, 0.05, 0.3, 0.9, 1.5][choice as usize % 6]);
             tokio::time::sleep(takes).await;
             match choice {
                 0..=3 => Err(Failure::Failed("a planned failure".into())),

@@ -85,7 +85,7 @@ const FOUND_WITHIN: &[(StoreMutant, u64)] = &[
     (StoreMutant::KeepsDroppedJoin, 1170),
     (StoreMutant::DroppedJoinEndsTransaction, 140),
     (StoreMutant::EnqueuesAtOnce, 30),
-    (StoreMutant::RelayIgnoresLease, 70),
+    (StoreMutant::RelayIgnoresLease, 170),
     (StoreMutant::RelayIgnoresOrder, 30),
     (StoreMutant::RelayIgnoresClaimId, 980),
     (StoreMutant::ClaimsUnrecorded, 30),
