@@ -47,7 +47,12 @@ pub(super) fn is_of_the_connection(error: &RedisError) -> bool {
     matches!(
         error.kind(),
         ErrorKind::Io | ErrorKind::ClusterConnectionNotFound
-    )
+    ) || is_cut(error)
+}
+
+/// Returns true if the connection ended in the middle of an answer. The client's parser says it only in words.
+fn is_cut(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Parse && error.to_string().contains("end of input")
 }
 
 /// Returns true if a replica answered: the connection leads to the wrong server, and always will.
@@ -98,7 +103,7 @@ fn meaning(error: &RedisError) -> (StoreErrorKind, &'static str) {
             Timeout,
             "Redis did not answer in time, see whether it is overloaded or give the connection a longer time-out",
         ),
-        ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => (
+        _ if is_of_the_connection(error) => (
             Unavailable,
             "the connection to Redis failed, see whether it runs and can be reached",
         ),
@@ -241,6 +246,17 @@ mod tests {
 
     fn source(code: &str, detail: &str) -> RedisError {
         redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_is_none() {
+        let parse = |answer: &[u8]| redis::parse_redis_value(answer).expect_err("it is no answer");
+        let cut = parse(b"*2\r\n:1\r\n");
+        assert!(is_of_the_connection(&cut), "{cut}");
+        assert_eq!(error(cut).kind(), StoreErrorKind::Unavailable);
+        let foreign = parse(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        assert!(!is_of_the_connection(&foreign), "{foreign}");
+        assert_eq!(error(foreign).kind(), StoreErrorKind::Corrupt);
     }
 
     #[test]
