@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use ::redis::cluster::ClusterClient;
 use ::redis::cluster_async::ClusterConnection;
 use idem_runtime::record::{ClaimId, Outcome, Owner, Payload};
-use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest};
 use idem_runtime::{OnCrash, RedisStore, State, Store, StoreError, StoreErrorKind};
 use idem_servers::{Options, RedisCluster, Server};
 use tokio::time::sleep;
 
 use super::key;
-use crate::records::{HOUR, claim};
+use crate::records::{HOUR, claim, own};
 
 const PREFIX: &str = "idem:";
 const WORKERS: usize = 8;
@@ -389,4 +389,35 @@ async fn a_failover_after_waiting_for_the_replica_loses_nothing() {
     assert!(report.unreplicated >= 20, "nothing was at stake: {report}");
     assert!(report.lost.is_empty(), "{report}");
     assert!(report.doubled.is_empty(), "{report}");
+}
+
+/// The client leaves out a primary to which it has no connection, and so would a list leave out its records.
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn a_list_that_misses_a_primary_is_an_error() {
+    let cluster = RedisCluster::start(&Options::fast()).unwrap();
+    let urls = cluster.urls();
+    let store = RedisStore::connect_cluster(urls.iter().map(String::as_str));
+    let store = store.await.unwrap();
+    for number in 0..60 {
+        own(&store, &claim(&format!("key-{number}"))).await;
+    }
+    let primary = cluster.nodes().iter().find(|it| !slots_of(it).is_empty());
+    primary.unwrap().kill().unwrap();
+    let mut errors = 0;
+    for _ in 0..40 {
+        match store
+            .list(&Filter::default(), &PageRequest::default())
+            .await
+        {
+            // A replica may have taken over.
+            Ok(page) => assert_eq!(page.records.len(), 60),
+            Err(error) => {
+                assert!(error.is_retryable(), "{error:?}");
+                errors += 1;
+            }
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert!(errors > 0, "no list noticed that a primary was gone");
 }

@@ -1,5 +1,7 @@
 //! Connections, and the sending of commands over them.
 
+#[cfg(feature = "redis-cluster")]
+use std::collections::HashSet;
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
@@ -276,10 +278,20 @@ impl Connection {
                 let Value::Map(answers) = self.answer(timeout, answer).await? else {
                     return Err(errors::unreadable());
                 };
-                answers
+                let primaries = answers
                     .iter()
                     .map(|(address, _)| primary_at(address).ok_or_else(errors::unreadable))
-                    .collect()
+                    .collect::<Result<Vec<_>, _>>()?;
+                let mut slots = cmd("CLUSTER");
+                slots.arg("SLOTS");
+                let anywhere = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
+                let slots = connection.route_command(slots, anywhere);
+                let slots = self.answer(timeout, slots).await?;
+                // The client leaves out a primary to which it has no connection.
+                if primaries.len() < count_primaries(&slots).ok_or_else(errors::unreadable)? {
+                    return Err(errors::missing_primary());
+                }
+                Ok(primaries)
             }
         }
     }
@@ -392,6 +404,25 @@ fn primary_at(address: &Value) -> Option<Primary> {
         host: host.to_owned(),
         port: port.parse().ok()?,
     })
+}
+
+/// Returns the number of servers with slots, by the answer to `CLUSTER SLOTS`.
+#[cfg(feature = "redis-cluster")]
+fn count_primaries(slots: &Value) -> Option<usize> {
+    let Value::Array(ranges) = slots else {
+        return None;
+    };
+    let id_of_primary = |range: &Value| -> Option<String> {
+        let Value::Array(range) = range else {
+            return None;
+        };
+        let Some(Value::Array(primary)) = range.get(2) else {
+            return None;
+        };
+        redis::from_redis_value_ref(primary.get(2)?).ok()
+    };
+    let ids: Option<HashSet<String>> = ranges.iter().map(id_of_primary).collect();
+    Some(ids?.len())
 }
 
 /// Detects a peer that vanished silently by the packets that it does not acknowledge.

@@ -71,6 +71,16 @@ pub(super) fn task_failed(source: JoinError) -> StoreError {
     StoreError::new(StoreErrorKind::Other, "a task of the store failed").with_source(source)
 }
 
+/// Returns the error for a cluster of which not all records can be read.
+#[cfg(feature = "redis-cluster")]
+pub(super) fn missing_primary() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Unavailable,
+        "a primary of the cluster cannot be reached, so some records cannot be read: try again when it is back, see \
+         `CLUSTER INFO`",
+    )
+}
+
 /// Returns the error for an answer that the scripts never give.
 pub(super) fn unreadable() -> StoreError {
     StoreError::new(
