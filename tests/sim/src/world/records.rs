@@ -363,7 +363,8 @@ impl World {
         if !self.is_prompt {
             return;
         }
-        let patience = 10 * self.store_timeout.as_micros() as u64 + 2_000_000;
+        // Nearly half of the replies may be lost, and one of 100,000 plans loses those of ten reads in a row.
+        let patience = 20 * self.store_timeout.as_micros() as u64 + 2_000_000;
         let claims = self.keys.iter().zip(0..);
         let mut claims = claims
             .flat_map(|(history, key)| history.claims.values().map(move |claim| (key, claim)));
