@@ -54,8 +54,8 @@ impl World {
         history.gone.len() + history.expired_in_transactions
     }
 
-    /// Those of which every answer knows: a call of the process may have read the record before a later one, and shares
-    /// what it has read. If all of them are known, and none is new, two answers are the same.
+    /// Number of disappearances of which every answer knows. A call may share what another call of its process has read
+    /// before. If this number equals that of all disappearances afterwards, two answers are equal.
     pub(crate) fn known_disappearances(&self, key: usize) -> usize {
         let history = &self.keys[key];
         let now = self.time();
