@@ -284,15 +284,14 @@ impl<'o> Claimer<'o> {
     async fn act_on(&mut self, claim: ClaimOutcome, sent_at: Instant) -> Result<ClaimStage, Error> {
         match claim {
             ClaimOutcome::Granted(granted) => {
-                if let Err(error) = self.call.check_issued_key(granted.first_claimed_at) {
-                    // The claim is released when this claimer is dropped. Until then other calls get the same refusal.
-                    self.sent.mark_unused();
-                    return Err(error);
-                }
+                // After an error the claim is released when this claimer is dropped. Until then other calls get the same
+                // refusal.
+                self.call.check_issued_key(granted.first_claimed_at)?;
                 let attempt = Attempt::granted(Arc::clone(&self.call), &granted, sent_at);
                 if self.call.recovery_input.is_some() {
                     Box::pin(self.save_input(&attempt)).await?;
                 }
+                self.sent.mark_used();
                 Ok(ClaimStage::Claimed(Claimed::Run(
                     attempt,
                     self.leader.take(),
@@ -312,16 +311,14 @@ impl<'o> Claimer<'o> {
         let Some((store, (input, owner))) = engine.store.recovery().zip(input) else {
             return Ok(());
         };
-        self.sent.mark_unused();
         let lease = self.call.request.lease;
         match engine
             .retry(|| store.save_input(&owner, input, lease))
             .await?
         {
-            FencedWrite::Applied => self.sent.mark_used(),
-            FencedWrite::Fenced => return Err(Error::LeaseLost),
+            FencedWrite::Applied => Ok(()),
+            FencedWrite::Fenced => Err(Error::LeaseLost),
         }
-        Ok(())
     }
 
     /// Returns the outcome of an existing record, if it has one. The fingerprints are compared first, so that a reused

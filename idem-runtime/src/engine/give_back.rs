@@ -3,7 +3,7 @@
 //! One task per handle serves all such claims. If the store fails, the task tries only one claim at a time, with
 //! growing pauses: thousands of calls that failed together must not keep an overloaded store busy. A claim whose
 //! fencing token is not known is searched for by reading. It is never claimed again: a claim sent from here could
-//! itself be left behind.
+//! itself be left behind. The search goes on after a release, because the call may have sent its claim several times.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -69,7 +69,7 @@ pub(super) struct AbandonedClaim {
 /// Result of releasing a claim.
 enum Release {
     Done,
-    /// The claim is not in the store, and may still arrive.
+    /// The claim is not in the store.
     NotFound,
 }
 
@@ -218,7 +218,10 @@ impl GiveBack {
         claim.leader = None;
         let store_failed = released.is_err();
         let again = match released {
-            Ok(Release::Done) => false,
+            // Another try of a claim in doubt may arrive after this one, and is then granted on the released record.
+            Ok(Release::Done) => {
+                claim.fencing_token.is_none() && claim.search_again(self.store_timeout)
+            }
             Ok(Release::NotFound) => claim.search_again(self.store_timeout),
             Err(error) => error.is_retryable() && Instant::now() < claim.give_up_at,
         };

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Gate, Op};
-use idem_runtime::store::{Filter, PageRequest};
-use idem_runtime::{Idem, MemoryStore, OnCrash, State, Store, StoreErrorKind};
+use idem_runtime::store::{ClaimOutcome, ClaimRequest, Filter, PageRequest};
+use idem_runtime::{Idem, MemoryStore, OnCrash, Record, State, Store, StoreErrorKind};
 use tokio::runtime::Builder;
 
-use super::{Effects, Failure, LEASE, call};
+use super::{Effects, Failure, LEASE, TTL, call};
 
 /// Time for which the answer to an abandoned claim is only waited for.
 const ANSWER_SOON: Duration = Duration::from_millis(250);
@@ -26,6 +26,34 @@ fn leave<S: Store>(idem: &Idem<S>, key: &str) {
     let claiming = effects.run(idem, call(key, 1).on_crash(OnCrash::Refuse));
     assert!(claiming.now_or_never().is_none());
     assert_eq!(effects.count(), 0);
+}
+
+/// The only record of the store.
+async fn record(idem: &Idem<FaultStore<MemoryStore>>) -> Record {
+    let page = PageRequest {
+        limit: 2,
+        after: None,
+    };
+    let listed = idem.store().inner().list(&Filter::default(), &page).await;
+    let [record] = listed.unwrap().records.try_into().unwrap();
+    record
+}
+
+/// Another try of the claim that has this record, which arrives now.
+async fn arrives_again(idem: &Idem<FaultStore<MemoryStore>>, record: &Record) {
+    let late = ClaimRequest {
+        id: record.id,
+        identity: record.identity.clone(),
+        fingerprint: record.fingerprint,
+        claim_id: record.claim_id.unwrap(),
+        lease: LEASE,
+        retention: TTL,
+        on_crash: record.on_crash,
+        owner_label: None,
+        members: None,
+    };
+    let granted = idem.store().inner().claim(&late).await.unwrap();
+    assert!(matches!(granted, ClaimOutcome::Granted(_)), "{granted:?}");
 }
 
 /// Lets background work finish that waits only for the store.
@@ -109,6 +137,42 @@ async fn a_claim_that_is_answered_with_an_error_is_searched_for_and_released() {
     settle().await;
     let found = Idem::new(store).records().find("test.operation", "k").await;
     assert_eq!(found.unwrap().unwrap().state, State::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_arrives_again_after_its_release_is_released_again() {
+    let idem = service();
+    idem.store().hang_after(Op::Claim, 1);
+    leave(&idem, "k");
+    let claimed = record(&idem).await;
+    tokio::time::sleep(ANSWER_SOON + MOMENT).await;
+    assert_eq!(record(&idem).await.state, State::Released);
+    arrives_again(&idem, &claimed).await;
+    assert_eq!(record(&idem).await.state, State::Running);
+    tokio::time::sleep(idem.policy().store_timeout).await;
+    assert_eq!(record(&idem).await.state, State::Released);
+}
+
+/// The first try of the claim fails and arrives late. The caller leaves during the second one, which is granted.
+#[tokio::test(start_paused = true)]
+async fn a_try_that_arrives_after_a_later_one_was_released_is_released() {
+    let idem = service();
+    idem.store()
+        .next(Op::Claim, Fault::FailBefore(StoreErrorKind::Unavailable));
+    let answers = Gate::new();
+    idem.store()
+        .next(Op::Claim, Fault::HoldAfter(answers.clone()));
+    let effects = Effects::default();
+    let claiming = effects.run(&idem, call("k", 1).on_crash(OnCrash::Refuse));
+    let left = tokio::time::timeout(ANSWER_SOON, claiming).await;
+    assert!(left.is_err());
+    let claimed = record(&idem).await;
+    answers.open();
+    settle().await;
+    assert_eq!(record(&idem).await.state, State::Released);
+    arrives_again(&idem, &claimed).await;
+    tokio::time::sleep(idem.policy().store_timeout).await;
+    assert_eq!(record(&idem).await.state, State::Released);
 }
 
 #[tokio::test(start_paused = true)]

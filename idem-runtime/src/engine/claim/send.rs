@@ -19,7 +19,7 @@ use crate::engine::prepared::Prepared;
 use crate::engine::singleflight::Leader;
 use crate::error::StoreError;
 use crate::metrics::Timed;
-use crate::record::Observation;
+use crate::record::{FencingToken, Observation};
 use crate::store::{ClaimOutcome, ClaimRequest};
 use crate::timing::{Retries, bounded, later, timed_out, within};
 
@@ -67,7 +67,9 @@ pub(super) struct SentClaims {
     under_way: Option<PendingClaim>,
     /// Store calls that took too long and were followed by a retry. Each has a task, which waits for the decision.
     unanswered: Vec<oneshot::Sender<ClaimUse>>,
-    /// A claim may have been granted, and no body runs under it.
+    /// Fencing token of a granted claim under which no body runs.
+    unused: Option<FencingToken>,
+    /// A try that failed may still be granted.
     in_doubt: bool,
 }
 
@@ -88,6 +90,7 @@ impl SentClaims {
             let sent_at = now.take().unwrap_or_else(Instant::now);
             let claim = call.engine.store.claim(&call.request);
             if let Ok(claim) = bounded(policy.store_timeout, claim).await {
+                self.unused = granted_token(&claim);
                 call.metrics.start_at(Timed::Claim, sent_at).stop();
                 return Ok((claim, sent_at));
             }
@@ -124,10 +127,10 @@ impl SentClaims {
         let pending = self.under_way.take();
         match answer {
             Some(Ok(claim)) => {
-                if let ClaimOutcome::Granted(granted) = &claim {
-                    self.decide(|| ClaimUse::Uses(granted.fencing_token));
+                self.unused = granted_token(&claim);
+                if let Some(granted) = self.unused {
+                    self.decide(|| ClaimUse::Uses(granted));
                 }
-                self.in_doubt = false;
                 Ok(claim)
             }
             Some(Err(error)) => {
@@ -145,13 +148,9 @@ impl SentClaims {
         }
     }
 
-    /// Marks a granted claim as unused: if the call is dropped now, the claim is released.
-    pub(super) fn mark_unused(&mut self) {
-        self.in_doubt = true;
-    }
-
     /// Marks the granted claim as used: the body is about to run under it.
     pub(super) fn mark_used(&mut self) {
+        self.unused = None;
         self.in_doubt = false;
     }
 
@@ -170,12 +169,25 @@ impl SentClaims {
 
     /// Releases every claim that may have been granted. The tasks of unanswered claims release theirs, because their
     /// decision never arrives.
-    pub(super) fn abandon(&mut self, call: &Arc<Prepared>, leader: Option<Leader>) {
+    pub(super) fn abandon(&mut self, call: &Arc<Prepared>, mut leader: Option<Leader>) {
         if let Some(pending) = self.under_way.take() {
-            outlive(call, pending, None, leader);
-        } else if self.in_doubt {
+            outlive(call, pending, None, leader.take());
+        }
+        if let Some(granted) = self.unused {
+            let claim = AbandonedClaim::granted(&call.request, granted, leader.take());
+            give_back(call, claim);
+        }
+        if self.in_doubt {
             give_back(call, AbandonedClaim::in_doubt(&call.request, leader));
         }
+    }
+}
+
+/// The fencing token of a granted claim.
+fn granted_token(claim: &ClaimOutcome) -> Option<FencingToken> {
+    match claim {
+        ClaimOutcome::Granted(granted) => Some(granted.fencing_token),
+        ClaimOutcome::Existing(_) => None,
     }
 }
 
