@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use idem_sim::{
-    Action, CallPlan, End, Faults, Joined, Leaves, Mode, Part, Plan, Script, Setup, Style,
-    TransactionEnd, What, run,
+    Action, CallPlan, Decision, End, Faults, Joined, Leaves, Mode, Part, Plan, Script, Setup,
+    Style, TransactionEnd, What, run,
 };
 
 /// A plan without faults, in which processes call one transactional key.
@@ -155,4 +155,62 @@ fn a_record_may_expire_between_two_calls_of_one_transaction() {
     let most = (0..100).map(|at| effects(Some(freeze(at)))).max();
     // In one of the plans the process stands still between the two calls.
     assert_eq!(most, Some(effects(None) + 1));
+}
+
+/// The defect was one of the observer: it counted a lease that had ended before an operator released its record.
+#[test]
+fn a_lease_that_is_over_does_not_begin_again_when_the_clock_jumps_back() {
+    let actions = vec![
+        call(0, 0, Style::Plain, Leaves::Never, 10_000, End::Value),
+        Action {
+            at: 1000,
+            what: What::Freeze {
+                process: 0,
+                length: 9000,
+            },
+        },
+        Action {
+            at: 4000,
+            what: What::Resolve {
+                process: 1,
+                key: 0,
+                decision: Decision::Release,
+                thinks: 50,
+            },
+        },
+        Action {
+            at: 5000,
+            what: What::ShiftClock { by: -4000 },
+        },
+        Action {
+            at: 5100,
+            what: What::Echo { process: 0, key: 0 },
+        },
+    ];
+    let mut plan = plan(2, actions);
+    plan.setup.keys = vec![Mode::Refuse];
+    let report = run(&plan, None);
+    let story = report.trace.text();
+    assert!(report.violation.is_none(), "{story}");
+    let granted = "\"claim\" of process 0 key 0: granted, attempt 2";
+    assert!(story.contains(granted), "{story}");
+}
+
+/// The defect was one of the observer: it read an expired record by a clock that had jumped back since the claim.
+#[test]
+fn a_record_that_had_expired_when_it_was_claimed_stays_absent() {
+    let actions = vec![
+        call(0, 0, Style::Plain, Leaves::Never, 0, End::Value),
+        call(2000, 0, Style::Plain, Leaves::Never, 500, End::Value),
+        Action {
+            at: 2300,
+            what: What::ShiftClock { by: -1900 },
+        },
+    ];
+    let mut plan = plan(1, actions);
+    plan.setup.ttl = Duration::from_secs(1);
+    let report = run(&plan, None);
+    let story = report.trace.text();
+    assert!(report.violation.is_none(), "{story}");
+    assert!(story.contains("gets the value of run 1"), "{story}");
 }

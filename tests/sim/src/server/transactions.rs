@@ -265,7 +265,9 @@ fn commit(
         }
         let before = before.map(|slot| slot.record.clone());
         let after = cell.as_ref().map(|slot| &slot.record);
-        world.changed(arrival, &arrival.request, now, before.as_ref(), after);
+        // If the claim began a generation, the earlier record had expired by then. The clock may have jumped back since.
+        let seen_at = after.map_or(now, |after| now.max(after.first_claimed_at));
+        world.changed(arrival, &arrival.request, seen_at, before.as_ref(), after);
         match cell {
             Some(slot) => {
                 let steps = slot.steps.keys();

@@ -36,7 +36,7 @@ impl World {
         let Some(after) = after else {
             self.resolved(key, request);
             self.is_gone(key, earlier_token);
-            self.end_claims(key);
+            self.end_claims(key, now);
             return;
         };
         let token = after.fencing_token.number();
@@ -54,7 +54,7 @@ impl World {
             before.fencing_token != after.fencing_token || before.claim_id != after.claim_id
         });
         if after.state != State::Running {
-            self.end_claims(key);
+            self.end_claims(key, now);
         } else if is_new {
             self.granted(key, arrival, now, before.as_ref(), after);
         }
@@ -202,7 +202,7 @@ impl World {
             self.regranted(key, now, before, after);
         }
         self.check_exclusive(key, now);
-        self.end_claims(key);
+        self.end_claims(key, now);
         let history = &mut self.keys[key];
         let is_transactional =
             arrival.connection.is_some() && matches!(arrival.request, Request::InTransaction(_));
@@ -238,9 +238,13 @@ impl World {
     }
 
     /// The record has no owner any more, or another one.
-    fn end_claims(&mut self, key: usize) {
+    fn end_claims(&mut self, key: usize, now: Timestamp) {
         for claim in self.keys[key].claims.values_mut() {
             claim.is_over = true;
+            // A lease that was over by then stays over, even if the store's clock jumps back.
+            if claim.lease_until <= now {
+                claim.lease_until = Timestamp::from_micros(i64::MIN);
+            }
         }
     }
 
