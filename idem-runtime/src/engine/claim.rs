@@ -197,9 +197,13 @@ impl<'o> Claimer<'o> {
                     });
                 }
             }
-            Err(_) => {
+            Err(error) => {
+                let is_reused = matches!(error, Error::KeyReused);
                 if let Some(leader) = self.leader.take() {
-                    leader.step_down(|| Phase::AskStore);
+                    leader.step_down(|| match is_reused {
+                        true => Phase::Reused,
+                        false => Phase::AskStore,
+                    });
                 }
             }
         }

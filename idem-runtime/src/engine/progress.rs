@@ -1,9 +1,10 @@
 //! The progress of a call, as seen by the calls of this process that wait for it.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::SystemTime;
 
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
 use crate::mutex::lock;
@@ -21,7 +22,34 @@ struct ProgressState {
     phase: Phase,
     /// True once a waiter has observed the phase; before that there is no waiter to wake.
     has_waiters: bool,
+    /// True once the leader has published its last phase.
+    has_left: bool,
+    /// The calls that wait until the leader leaves.
+    queue: Option<Arc<Queue>>,
     live_until: Option<Instant>,
+}
+
+/// The calls of a key that wait until its leader leaves. A leader that leaves without an outcome wakes one of them, which
+/// becomes the next leader and takes the queue over. If it woke all of them, each failure of a body would cost as much as
+/// there are waiters.
+#[derive(Debug, Default)]
+struct Queue {
+    woken: Notify,
+    /// The outcome of the last leader. The calls in the queue may have seen an earlier one.
+    ended: OnceLock<Arc<SharedOutcome>>,
+}
+
+/// Place of a call in the queue of its key. Dropping the place wakes another call: this one may have been woken to become
+/// the leader.
+#[derive(Debug, Default)]
+pub(super) struct QueuePlace(Option<Arc<Queue>>);
+
+impl Drop for QueuePlace {
+    fn drop(&mut self) {
+        if let Some(queue) = &self.0 {
+            queue.woken.notify_one();
+        }
+    }
 }
 
 /// Phase of a leader.
@@ -47,6 +75,9 @@ pub(super) enum Phase {
     Vacant,
     /// The leader's answer applies to its own call only: each waiter asks the store itself.
     AskStore,
+    /// The leader has another request than the record. A call that waited for its claim asks the store itself. The queue
+    /// continues with its next call.
+    Reused,
 }
 
 /// An outcome, with the details for its [`Provenance`](super::Provenance).
@@ -73,41 +104,73 @@ impl SharedOutcome {
     }
 }
 
-impl Phase {
-    /// True if a waiter that has seen the other phase learns nothing new from this one.
-    fn is_same(&self, seen: &Self) -> bool {
-        match (self, seen) {
-            (Self::Claiming, Self::Claiming) | (Self::Running, Self::Running) => true,
-            (
-                Self::RunningElsewhere { next_check_by, .. },
-                Self::RunningElsewhere {
-                    next_check_by: seen,
-                    ..
-                },
-            ) => next_check_by == seen,
-            _ => false,
-        }
-    }
-}
-
 impl Progress {
-    /// Returns the current phase, and registers a waiter.
-    pub(super) fn observe(&self) -> Phase {
+    /// Returns the current phase, and registers a waiter, with its place in a queue.
+    pub(super) fn observe(&self, place: &mut QueuePlace) -> Phase {
+        if let Some(ended) = place.0.as_ref().and_then(|queue| queue.ended.get()) {
+            return Phase::Ended(Arc::clone(ended));
+        }
+        self.adopt(place);
         let mut state = self.lock();
         state.has_waiters = true;
         state.phase.clone()
     }
 
-    /// Waits for a change of the phase, or until `deadline`. Returns immediately if the phase has changed since the
-    /// caller saw it.
-    pub(super) async fn wait_for_change(&self, deadline: Instant, seen: &Phase) {
+    /// Takes over the queue in which the leader has waited.
+    pub(super) fn take_over(&self, mut place: QueuePlace) {
+        self.adopt(&mut place);
+        place.0 = None;
+    }
+
+    /// Makes the queue of a waiter that of this leader. If the leader has another queue, the calls of the waiter's queue
+    /// are woken, and find the leader themselves.
+    fn adopt(&self, place: &mut QueuePlace) {
+        let Some(waiters) = &mut place.0 else { return };
+        let mut state = self.lock();
+        if state.has_left {
+            return;
+        }
+        let queue = state.queue.get_or_insert_with(|| Arc::clone(waiters));
+        if !Arc::ptr_eq(queue, waiters) {
+            let left = std::mem::replace(waiters, Arc::clone(queue));
+            drop(state);
+            left.woken.notify_waiters();
+        }
+    }
+
+    /// Waits until the leader has claimed, or until `deadline`.
+    pub(super) async fn wait_for_claim(&self, deadline: Instant) {
         let changed = self.changed.notified();
-        tokio::pin!(changed);
-        // Registered before the phase is read, because a change before the registration would be missed.
-        changed.as_mut().enable();
-        let is_unchanged = self.lock().phase.is_same(seen);
-        if is_unchanged {
-            let _ = tokio::time::timeout_at(deadline, changed).await;
+        let is_over = |state: &ProgressState| !matches!(state.phase, Phase::Claiming);
+        self.wait(changed, deadline, is_over).await;
+    }
+
+    /// Waits until the leader leaves, or until `deadline`. May return earlier.
+    pub(super) async fn wait_for_end(&self, place: &mut QueuePlace, deadline: Instant) {
+        let queue = {
+            let mut state = self.lock();
+            if state.has_left {
+                return;
+            }
+            let queue = state.queue.get_or_insert_default();
+            Arc::clone(place.0.get_or_insert_with(|| Arc::clone(queue)))
+        };
+        self.wait(queue.woken.notified(), deadline, |state| state.has_left)
+            .await;
+    }
+
+    async fn wait(
+        &self,
+        woken: Notified<'_>,
+        deadline: Instant,
+        is_over: impl FnOnce(&ProgressState) -> bool,
+    ) {
+        tokio::pin!(woken);
+        // Registered before the state is read, because a change before the registration would be missed.
+        woken.as_mut().enable();
+        let is_over = is_over(&self.lock());
+        if !is_over {
+            let _ = tokio::time::timeout_at(deadline, woken).await;
         }
     }
 
@@ -118,14 +181,27 @@ impl Progress {
 
     /// Publishes the last phase of a leader that is in no map any more.
     pub(super) fn publish_last(&self, phase: impl FnOnce() -> Phase) {
+        let mut last = None;
         self.update(|state| {
+            state.has_left = true;
+            let queue = state.queue.take();
             // A call that has found the leader in the map, but not observed it yet, asks the store itself.
-            state.phase = if state.has_waiters {
+            state.phase = if state.has_waiters || queue.is_some() {
                 phase()
             } else {
                 Phase::Vacant
             };
+            last = queue.map(|queue| (queue, state.phase.clone()));
         });
+        let Some((queue, phase)) = last else { return };
+        match phase {
+            Phase::Ended(ended) => {
+                let _ = queue.ended.set(ended);
+                queue.woken.notify_waiters();
+            }
+            Phase::AskStore => queue.woken.notify_waiters(),
+            _ => queue.woken.notify_one(),
+        }
     }
 
     /// Enters the running phase: the record was granted to the call, and its body may run.
@@ -172,18 +248,93 @@ impl Progress {
 mod tests {
     use std::time::Duration;
 
+    use futures_util::FutureExt as _;
+
     use super::*;
 
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     #[tokio::test(start_paused = true)]
-    async fn a_waiter_waits_only_while_the_phase_is_the_one_it_has_seen() {
+    async fn a_waiter_waits_only_while_the_leader_claims() {
         let progress = Progress::default();
-        let (now, patience) = (Instant::now(), Duration::from_secs(60));
+        let now = Instant::now();
+        progress.wait_for_claim(now + PATIENCE).await;
+        assert_eq!(now.elapsed(), PATIENCE);
         progress.publish(Phase::Running);
-        let wait = progress.wait_for_change(now + patience, &Phase::Claiming);
-        wait.await;
+        progress.wait_for_claim(now + 2 * PATIENCE).await;
+        assert_eq!(now.elapsed(), PATIENCE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_of_a_leader_that_has_left_does_not_wait() {
+        let progress = Progress::default();
+        let now = Instant::now();
+        progress.publish_last(|| Phase::Vacant);
+        let mut place = QueuePlace::default();
+        progress.wait_for_end(&mut place, now + PATIENCE).await;
         assert_eq!(now.elapsed(), Duration::ZERO);
-        let wait = progress.wait_for_change(now + patience, &Phase::Running);
-        wait.await;
-        assert_eq!(now.elapsed(), patience);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_with_an_outcome_wakes_all_and_one_without_wakes_one() {
+        for (last, expected) in [(Phase::Vacant, 1), (Phase::AskStore, 3)] {
+            let progress = Progress::default();
+            let until = Instant::now() + PATIENCE;
+            let mut places: [QueuePlace; 3] = Default::default();
+            let mut waits = Vec::new();
+            for place in &mut places {
+                progress.observe(place);
+                waits.push(Box::pin(progress.wait_for_end(place, until)));
+            }
+            assert!(
+                waits
+                    .iter_mut()
+                    .all(|wait| wait.as_mut().now_or_never().is_none())
+            );
+            progress.publish_last(|| last);
+            let woken = waits
+                .iter_mut()
+                .filter_map(|wait| wait.as_mut().now_or_never());
+            assert_eq!(woken.count(), expected);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_was_woken_and_leaves_wakes_another() {
+        let (first, next) = (Progress::default(), Progress::default());
+        let until = Instant::now() + PATIENCE;
+        let (mut one, mut two) = (QueuePlace::default(), QueuePlace::default());
+        let mut waits = Box::pin(first.wait_for_end(&mut one, until));
+        assert!(waits.as_mut().now_or_never().is_none());
+        let mut stays = Box::pin(first.wait_for_end(&mut two, until));
+        assert!(stays.as_mut().now_or_never().is_none());
+        first.publish_last(|| Phase::Vacant);
+        assert!(waits.as_mut().now_or_never().is_some());
+        assert!(stays.as_mut().now_or_never().is_none());
+        drop(waits);
+        // It finds another leader, and then its caller leaves.
+        next.observe(&mut one);
+        drop(one);
+        assert!(stays.as_mut().now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_that_meets_another_one_joins_it() {
+        let (first, next) = (Progress::default(), Progress::default());
+        let until = Instant::now() + PATIENCE;
+        let (mut old, mut mover) = (QueuePlace::default(), QueuePlace::default());
+        let mut own = QueuePlace::default();
+        first.wait_for_end(&mut mover, Instant::now()).await;
+        let mut stays = Box::pin(first.wait_for_end(&mut old, until));
+        assert!(stays.as_mut().now_or_never().is_none());
+        let mut waits = Box::pin(next.wait_for_end(&mut own, until));
+        assert!(waits.as_mut().now_or_never().is_none());
+        next.observe(&mut mover);
+        assert!(stays.as_mut().now_or_never().is_some(), "looks for itself");
+        let mut moved = Box::pin(next.wait_for_end(&mut mover, until));
+        assert!(moved.as_mut().now_or_never().is_none());
+        next.publish_last(|| Phase::AskStore);
+        assert!(waits.as_mut().now_or_never().is_some());
+        assert!(moved.as_mut().now_or_never().is_some());
     }
 }

@@ -1,5 +1,7 @@
 //! Calls that share a key at the same time, in one process and across several.
 
+use std::cell::Cell;
+use std::future::{Future as _, poll_fn};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -113,6 +115,107 @@ async fn waiting_calls_run_one_after_the_other_while_runs_fail() {
     let results = join_all(calls).await;
     let failed = results.iter().filter(|result| result.is_err()).count();
     assert_eq!((failed, effects.count()), (3, 4));
+}
+
+/// A failed body wakes one of the calls that wait. If it woke all, the work would grow with the square of their number.
+#[tokio::test(start_paused = true)]
+async fn a_failure_does_not_wake_all_that_wait() {
+    let (idem, effects) = (service(), Effects::default());
+    let polls = Cell::new(0);
+    let calls = (0..300).map(|_| {
+        let mut call = Box::pin(idem.run(patient("k"), async || {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            effects.happen();
+            Err::<u32, _>(Failure::TimedOut)
+        }));
+        let polls = &polls;
+        poll_fn(move |context| {
+            polls.set(polls.get() + 1);
+            call.as_mut().poll(context)
+        })
+    });
+    let results = join_all(calls).await;
+    assert!(
+        results
+            .iter()
+            .all(|it| matches!(it, Err(Failure::TimedOut)))
+    );
+    assert_eq!(effects.count(), 300);
+    assert!(polls.get() < 300 * 6, "{} polls", polls.get());
+    assert_eq!(idem.store().count(Op::Get), 0);
+}
+
+/// A body fails, and the call that was woken to run next is a future that is not polled any more.
+#[tokio::test(start_paused = true)]
+async fn waiting_calls_do_not_hang_with_a_successor_that_is_not_polled() {
+    let (idem, effects) = (service(), Effects::default());
+    let first = idem.run(patient("k"), async || -> Result<u32, Failure> {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Err(Failure::TimedOut)
+    });
+    let mut first = Box::pin(first);
+    assert!(first.as_mut().now_or_never().is_none());
+    let mut successor = Box::pin(effects.run(&idem, patient("k")));
+    assert!(successor.as_mut().now_or_never().is_none());
+    let started = tokio::time::Instant::now();
+    let (failed, result) = tokio::join!(first, effects.run(&idem, patient("k")));
+    assert!(matches!(failed, Err(Failure::TimedOut)));
+    assert_eq!(result.unwrap(), 1);
+    assert!(started.elapsed() <= Duration::from_secs(1) + idem.policy().store_timeout);
+    drop(successor);
+}
+
+/// As above, but the caller of the woken call leaves, so that the next one is woken without a delay.
+#[tokio::test(start_paused = true)]
+async fn a_successor_that_leaves_wakes_the_next_one() {
+    let (idem, effects) = (service(), Effects::default());
+    let first = idem.run(patient("k"), async || -> Result<u32, Failure> {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Err(Failure::TimedOut)
+    });
+    let mut first = Box::pin(first);
+    assert!(first.as_mut().now_or_never().is_none());
+    let mut successor = Box::pin(effects.run(&idem, patient("k")));
+    assert!(successor.as_mut().now_or_never().is_none());
+    let started = tokio::time::Instant::now();
+    let failed = async move {
+        let failed = first.await;
+        drop(successor);
+        failed
+    };
+    let (failed, result) = tokio::join!(failed, effects.run(&idem, patient("k")));
+    assert!(matches!(failed, Err(Failure::TimedOut)));
+    assert_eq!(result.unwrap(), 1);
+    assert_eq!(started.elapsed(), Duration::from_secs(1));
+}
+
+/// The key of a failed body is claimed by a call with another request. Those that wait stay undisturbed.
+#[tokio::test(start_paused = true)]
+async fn a_reused_key_does_not_send_those_that_wait_to_the_store() {
+    let (idem, effects) = (service(), Effects::default());
+    let first = idem.run(patient("k"), async || -> Result<u32, Failure> {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Err(Failure::TimedOut)
+    });
+    let waiting = join_all((0..100).map(|_| effects.run(&idem, patient("k"))));
+    // After the failure this call is polled before the one that was woken.
+    let reused = async {
+        let failed = first.await;
+        let gate = idem.store().hold_before(Op::Claim);
+        let reused = effects.run(&idem, call("k", 2));
+        let opened = async {
+            gate.reached().await;
+            tokio::task::yield_now().await;
+            gate.open();
+        };
+        (failed, tokio::join!(reused, opened).0)
+    };
+    let ((failed, reused), results) = tokio::join!(reused, waiting);
+    assert!(matches!(failed, Err(Failure::TimedOut)));
+    assert!(matches!(refusal(reused), Error::KeyReused));
+    assert!(results.into_iter().all(|it| it.unwrap() == 1));
+    let claims = idem.store().count(Op::Claim);
+    assert!(claims <= 4, "{claims} claims");
 }
 
 #[tokio::test(start_paused = true)]

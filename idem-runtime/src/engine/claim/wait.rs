@@ -5,15 +5,17 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{Claimed, Claimer, Waited, in_flight};
-use crate::engine::progress::{Phase, SharedOutcome};
+use crate::engine::progress::{Phase, QueuePlace, SharedOutcome};
 use crate::engine::singleflight::{FlightRole, SharedCall};
 use crate::error::Error;
 use crate::timing::later;
 
 /// Next action of a waiter.
 enum WaiterAction {
-    /// Wait for a change of the leader's phase, until this time.
-    WaitUntil(Instant),
+    /// Wait until the leader has claimed, or until this time.
+    WaitForClaim(Instant),
+    /// Wait until the leader leaves, or until this time.
+    WaitForEnd(Instant),
     /// Find another leader, or become the leader.
     Rejoin,
     /// Claim without single-flight.
@@ -28,16 +30,25 @@ impl Claimer<'_> {
         mut leader: Arc<dyn SharedCall>,
     ) -> Result<Option<Claimed>, Error> {
         self.now = None;
-        let patience = later(Instant::now(), self.call.engine.policy.store_timeout);
+        let store_timeout = self.call.engine.policy.store_timeout;
+        let mut patience = later(Instant::now(), store_timeout);
+        let mut place = QueuePlace::default();
         loop {
-            let phase = leader.progress().observe();
+            let phase = leader.progress().observe(&mut place);
             match self.next_action(&*leader, &phase, patience)? {
-                WaiterAction::WaitUntil(end) => {
+                WaiterAction::WaitForClaim(end) => {
                     self.begin_to_wait();
-                    leader.progress().wait_for_change(end, &phase).await;
+                    leader.progress().wait_for_claim(end).await;
                 }
-                WaiterAction::Rejoin => match self.rejoin(&leader) {
-                    Some(next) => leader = next,
+                WaiterAction::WaitForEnd(end) => {
+                    self.begin_to_wait();
+                    leader.progress().wait_for_end(&mut place, end).await;
+                }
+                WaiterAction::Rejoin => match self.rejoin(&leader, &mut place) {
+                    Some(next) => {
+                        leader = next;
+                        patience = later(Instant::now(), store_timeout);
+                    }
                     None => return Ok(None),
                 },
                 WaiterAction::Claim => return Ok(None),
@@ -49,7 +60,8 @@ impl Claimer<'_> {
         }
     }
 
-    /// Decides on the next action in this phase of the leader. `patience` is the time until which the leader may claim.
+    /// Decides on the next action in this phase of the leader. `patience` is the time until which the leader may
+    /// claim.
     fn next_action(
         &mut self,
         leader: &dyn SharedCall,
@@ -60,7 +72,7 @@ impl Claimer<'_> {
         match phase {
             // The leader's claim hangs, or its future is not polled: do not hang with it.
             Phase::Claiming if now >= patience => Ok(WaiterAction::Claim),
-            Phase::Claiming => Ok(WaiterAction::WaitUntil(patience)),
+            Phase::Claiming => Ok(WaiterAction::WaitForClaim(patience)),
             Phase::Running => self.wait_for_body(leader, now),
             Phase::RunningElsewhere {
                 fingerprint,
@@ -79,12 +91,13 @@ impl Claimer<'_> {
                 self.compare(&ended.fingerprint)?;
                 Ok(WaiterAction::Replay(Arc::clone(ended)))
             }
-            Phase::AskStore => Ok(WaiterAction::Claim),
+            Phase::AskStore | Phase::Reused => Ok(WaiterAction::Claim),
             Phase::Vacant => Ok(WaiterAction::Rejoin),
         }
     }
 
-    /// Waits while the leader runs the body, for as long as its lease is valid.
+    /// Waits while the leader runs the body, for as long as its lease is valid. Looks again after the time limit of a
+    /// store call: the call that was woken to become the next leader may be a future that is not polled.
     fn wait_for_body(
         &mut self,
         leader: &dyn SharedCall,
@@ -94,7 +107,10 @@ impl Claimer<'_> {
             return Err(Error::KeyReused);
         }
         match leader.progress().live_until() {
-            Some(live_until) if now < live_until => self.wait_until(now, live_until, live_until),
+            Some(live_until) if now < live_until => {
+                let look = later(now, self.call.engine.policy.store_timeout);
+                self.wait_until(now, live_until.min(look), live_until)
+            }
             _ => Ok(WaiterAction::Claim),
         }
     }
@@ -110,15 +126,21 @@ impl Claimer<'_> {
             return Err(in_flight(retry_at));
         }
         self.waited = Waited(true);
-        Ok(WaiterAction::WaitUntil(self.deadline.min(end)))
+        Ok(WaiterAction::WaitForEnd(self.deadline.min(end)))
     }
 
     /// Finds a leader other than this one, or becomes the leader. None: claim, as the leader or without single-flight.
-    fn rejoin(&mut self, left: &Arc<dyn SharedCall>) -> Option<Arc<dyn SharedCall>> {
+    /// The new leader takes over the queue that it has waited in.
+    fn rejoin(
+        &mut self,
+        left: &Arc<dyn SharedCall>,
+        place: &mut QueuePlace,
+    ) -> Option<Arc<dyn SharedCall>> {
         match self.call.engine.singleflight.join(&self.call) {
             FlightRole::Waiter(next) if Arc::ptr_eq(&next, left) => None,
             FlightRole::Waiter(next) => Some(next),
             FlightRole::Leader(leader) => {
+                self.call.progress.take_over(std::mem::take(place));
                 self.leader = Some(leader);
                 None
             }
