@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 use super::check::{self, MAX_DEPTH};
 use super::{Fingerprint, VERSION};
 use crate::error::FingerprintError;
+use crate::key::sha256;
 use crate::record::Digest;
 
 /// Start of every hashed item: the head of an array of two, and the version.
@@ -127,10 +128,16 @@ impl Encoder {
 
     #[inline(never)]
     fn finish(&mut self) -> Result<Digest, FingerprintError> {
-        let rest = &self.buffer[..self.len];
         let hash = match mem::replace(&mut self.sink, Sink::Digest) {
-            Sink::Hasher(hasher) => hasher.chain_update(rest).finalize(),
-            Sink::Buffer | Sink::Digest => Sha256::digest(rest),
+            Sink::Hasher(hasher) => {
+                let rest = &self.buffer[..self.len];
+                hasher.chain_update(rest).finalize().into()
+            }
+            Sink::Buffer | Sink::Digest => {
+                let end = sha256::padded_len(self.len);
+                self.room(end - self.len);
+                sha256::digest(&mut self.buffer[..end], self.len)
+            }
         };
         if self.buffer.len() <= MAX_REUSED {
             // Fails only while the thread ends, and then nothing reuses the buffer.
@@ -138,7 +145,7 @@ impl Encoder {
         }
         match self.error.take() {
             Some(error) => Err(error),
-            None => Ok(Digest::new(VERSION, [0; 4], &hash.into())),
+            None => Ok(Digest::new(VERSION, [0; 4], &hash)),
         }
     }
 
