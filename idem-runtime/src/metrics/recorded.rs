@@ -6,10 +6,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{LazyLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use ::metrics::{Gauge, Key, Label, Metadata, with_recorder};
+use ::metrics::{Gauge, IntoF64, Key, Label, Metadata, with_recorder};
 use tokio::time::Instant;
 
 use super::{CallOutcome, Level, Timed, list};
@@ -55,10 +56,32 @@ impl OperationKeys {
     }
 }
 
-static OPERATIONS: LazyLock<RwLock<HashMap<String, &'static OperationKeys>>> =
-    LazyLock::new(RwLock::default);
+type Operations = HashMap<String, &'static OperationKeys, BuildHasherDefault<NameHasher>>;
+
+static OPERATIONS: LazyLock<RwLock<Operations>> = LazyLock::new(RwLock::default);
 static OTHERS: LazyLock<OperationKeys> = LazyLock::new(|| OperationKeys::new(OTHER_OPERATIONS));
 static INVALID: LazyLock<OperationKeys> = LazyLock::new(|| OperationKeys::new(INVALID_OPERATION));
+
+/// FNV-1a with 64 bits. Names are short, and [`MAX_OPERATIONS`] bounds the number of those that fall into one bucket.
+struct NameHasher(u64);
+
+impl Default for NameHasher {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hasher for NameHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 /// The metrics of one operation.
 #[derive(Clone, Copy)]
@@ -141,7 +164,16 @@ pub(crate) struct Timer {
 
 impl Timer {
     pub(crate) fn stop(self) {
-        observe(self.key, self.started.elapsed().as_secs_f64());
+        observe(self.key, Elapsed(self.started));
+    }
+}
+
+/// Seconds since a time. The clock is read only for a recorder that keeps the number.
+struct Elapsed(Instant);
+
+impl IntoF64 for Elapsed {
+    fn into_f64(self) -> f64 {
+        self.0.elapsed().as_secs_f64()
     }
 }
 
@@ -179,7 +211,7 @@ fn count(key: &Key, by: u64) {
     with_recorder(|recorder| recorder.register_counter(key, &METADATA).increment(by));
 }
 
-fn observe(key: &Key, value: f64) {
+fn observe(key: &Key, value: impl IntoF64) {
     with_recorder(|recorder| recorder.register_histogram(key, &METADATA).record(value));
 }
 
