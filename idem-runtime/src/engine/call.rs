@@ -264,11 +264,13 @@ impl Call {
         })
     }
 
-    fn with(self, change: impl FnOnce(&mut CallInputs) -> Result<(), Error>) -> Self {
-        Self(self.0.and_then(|mut inputs| {
-            change(&mut inputs)?;
-            Ok(inputs)
-        }))
+    fn with(mut self, change: impl FnOnce(&mut CallInputs) -> Result<(), Error>) -> Self {
+        if let Ok(inputs) = &mut self.0
+            && let Err(error) = change(inputs)
+        {
+            self.0 = Err(error);
+        }
+        self
     }
 
     /// Validates and freezes the call for the engine.

@@ -88,13 +88,13 @@ impl Settlement {
 
     /// Writes to the store, and waits for its acknowledgement for as long as the handle's patience and the lease last.
     ///
-    /// A release or an interruption is tried only once here; no caller needs to wait for it.
-    pub(super) async fn settle(&mut self, span: &Span) -> SettleResult {
+    /// A release or an interruption is tried only once here; no caller needs to wait for it. `now` is the current time,
+    /// which the caller has read already.
+    pub(super) async fn settle(&mut self, span: &Span, now: Instant) -> SettleResult {
         let Some(task) = &self.task else {
             return SettleResult::Pending;
         };
         let policy = &task.attempt.engine().policy;
-        let now = Instant::now();
         let until = later(now, patience(policy, task.attempt.live_until(), now));
         let limit = policy.store_timeout.min(until - now);
         match bounded(limit, task.write()).instrument(span.clone()).await {

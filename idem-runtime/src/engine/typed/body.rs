@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::context::CallContext;
@@ -84,14 +85,16 @@ impl<T, E> Running<T, E> {
         let ends = matches!(settle, Some(Settle::End(_)));
         let outcome = self.outcome(settle.as_ref());
         self.guard.body_ended();
-        let completing = self.guard.attempt.call().metrics.start(Timed::Complete);
+        let ended = Instant::now();
+        let metrics = self.guard.attempt.call().metrics;
+        let completing = metrics.start_at(Timed::Complete, ended);
         let mut settlement = settle.and_then(|settle| self.guard.settle(settle));
         // Boxed, so that the future of a long-running body does not reserve the memory that only settling needs.
         Box::pin(async move {
             // Borrowed, because a value moved out of a capture is stored twice in the future.
             let mut outcome = outcome;
             if let Some(settlement) = &mut settlement {
-                let settled = settlement.settle(&self.context.report.span).await;
+                let settled = settlement.settle(&self.context.report.span, ended).await;
                 completing.stop();
                 if ends {
                     match own_answer(settled.written(), self.guard.attempt.is_live()) {

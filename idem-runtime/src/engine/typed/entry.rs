@@ -45,16 +45,22 @@ pub(crate) fn enter<T, E>(
     values: ValueCodec<T>,
     errors: ErrorCodec<E>,
 ) -> impl Future<Output = Result<Running<T, E>, Result<T, E>>> {
-    let begun = begin(engine, call, Codecs { values, errors }, CanReconcile(false));
+    let mut begun = begin(engine, call, Codecs { values, errors }, CanReconcile(false));
     // Boxed, so that the future of a long-running body does not reserve the memory that only claiming needs.
     Box::pin(async move {
-        let (mut claimer, context) = begun?;
+        // Borrowed, because a value moved out of a capture is stored twice in the future.
+        let (claimer, context) = match begun {
+            Ok(ref mut begun) => begun,
+            Err(answer) => return Err(answer),
+        };
         match claimer
             .claim()
             .instrument(context.report.span.clone())
             .await
         {
-            Ok(Claimed::Run(attempt, leader)) => Ok(Running::new(attempt, leader, context)),
+            Ok(Claimed::Run(attempt, leader)) => {
+                begun.map(|(_, context)| Running::new(attempt, leader, context))
+            }
             Ok(Claimed::Replay(ended, waited)) => Err(context.replay(&ended, waited)),
             // Unreachable for a call that cannot reconcile.
             Ok(Claimed::NeedsReconcile(_)) => Err(context.refuse(Error::Interrupted)),
