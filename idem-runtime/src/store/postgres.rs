@@ -343,7 +343,7 @@ impl SqlStore for PostgresStore {
         if self.forms.is_portable() {
             return sql::complete(self, owner, outcome).await;
         }
-        let executor = || TransitionBatch(self.clone());
+        let executor = || TransitionBatch::new(self.clone());
         self.batcher.complete(self, executor, owner, outcome).await
     }
 
@@ -358,7 +358,7 @@ impl SqlStore for PostgresStore {
         if self.forms.is_portable() || sql::is_large(payload) {
             return Box::pin(run_single()).await;
         }
-        let executor = || TransitionBatch(self.clone());
+        let executor = || TransitionBatch::new(self.clone());
         let request = |sender| {
             let (name, payload) = (name.to_owned(), payload.clone());
             let owner = *owner;
@@ -430,7 +430,7 @@ impl PostgresStore {
     async fn find_or_create(&self, claim: &ClaimRequest) -> Result<ClaimRow, StoreError> {
         self.forms.prepare(&self.pool).await?;
         let statements = self.forms.statements();
-        let executor = || TransitionBatch(self.clone());
+        let executor = || TransitionBatch::new(self.clone());
         let request = |sender| Transition::Claim((claim.clone(), sender));
         let run_single = || async {
             let query = sql::claim_query(&statements.claim, claim);

@@ -1,10 +1,12 @@
 //! Claims, completions and saved steps of many records in one statement, and so with one commit.
 
 use std::collections::HashSet;
+use std::sync::Mutex;
 
-use sqlx::Arguments as _;
 use sqlx::error::BoxDynError;
-use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgArguments, PgPool, PgRow};
+use sqlx::{Arguments as _, Postgres};
 use sqlx_core::query::query_with_result;
 use tokio::sync::oneshot::Sender;
 
@@ -12,13 +14,36 @@ use super::connections::{Protocol, give_back};
 use super::statements::POSITION;
 use super::{ClaimRow, PostgresStore, error, read_claim_row, retry_conflicts};
 use crate::error::StoreError;
+use crate::mutex::lock;
 use crate::record::{MemberDigests, Outcome, Owner, OwnerLabel, Payload};
 use crate::store::sql::{self, BatchExecutor, Bound, Completion, Pending, Readable, Statement};
 use crate::store::{ClaimRequest, FencedWrite};
 
+/// Largest number of consecutive batches on one connection: the pool checks the age of a connection that is returned.
+const MAX_BATCHES_PER_CONNECTION: u32 = 64;
+
 /// Executor of transitions of many records.
-#[derive(Debug, Clone)]
-pub(super) struct TransitionBatch(pub(super) PostgresStore);
+#[derive(Debug)]
+pub(super) struct TransitionBatch {
+    store: PostgresStore,
+    /// Connection of the last batch, and its number of batches. The next batch then neither waits for the pool, nor for
+    /// the ping with which a connection is returned to it, and finds the server's process with warm caches.
+    kept: Mutex<Option<(PoolConnection<Postgres>, u32)>>,
+}
+
+impl TransitionBatch {
+    pub(super) fn new(store: PostgresStore) -> Self {
+        let kept = Mutex::default();
+        Self { store, kept }
+    }
+}
+
+/// A clone has no connection yet.
+impl Clone for TransitionBatch {
+    fn clone(&self) -> Self {
+        Self::new(self.store.clone())
+    }
+}
 
 /// A transition that runs in batches, and the sender of its response.
 pub(super) enum Transition {
@@ -58,13 +83,13 @@ impl BatchExecutor for TransitionBatch {
     /// Completions and steps that took no effect get no response and run again individually.
     async fn run(&self, batch: Vec<Transition>) {
         let batch = Batch::of(batch);
-        let statements = self.0.forms.statements();
+        let statements = self.store.forms.statements();
         let (statement, position) = match batch.kinds() {
             [true, false, false] => (&statements.claim_all, POSITION),
             [false, true, false] => (&statements.complete_all, 0),
             _ => (&statements.transition_all, POSITION),
         };
-        let rows = self.0.rows_of_all(statement, &batch.columns()).await;
+        let rows = self.rows_of_all(statement, &batch.columns()).await;
         if let Ok(rows) = rows {
             batch.respond(&rows, position);
         }
@@ -257,7 +282,12 @@ impl<'a> Column<'a> {
     }
 }
 
-impl PostgresStore {
+/// Returns true if the pool is open, and can give connections to others without this one.
+fn has_others(pool: &PgPool) -> bool {
+    !pool.is_closed() && (pool.num_idle() > 0 || pool.size() < pool.options().get_max_connections())
+}
+
+impl TransitionBatch {
     /// Runs a statement whose parameters are these arrays.
     async fn rows_of_all(
         &self,
@@ -265,8 +295,12 @@ impl PostgresStore {
         columns: &[Column<'_>],
     ) -> Result<Vec<PgRow>, StoreError> {
         retry_conflicts(|| async {
-            let mut connection = self.pool.acquire().await?;
-            let rows = match self.protocol {
+            let kept = lock(&self.kept).take();
+            let (mut connection, batches) = match kept {
+                Some(kept) => kept,
+                None => (self.store.pool.acquire().await?, 0),
+            };
+            let rows = match self.store.protocol {
                 Protocol::Prepared => {
                     let mut arguments = PgArguments::default();
                     let bound = columns.iter().try_for_each(|it| it.bind(&mut arguments));
@@ -278,6 +312,12 @@ impl PostgresStore {
                     sqlx::raw_sql(text).fetch_all(&mut *connection).await
                 }
             };
+            let batches = batches + 1;
+            if rows.is_ok() && batches < MAX_BATCHES_PER_CONNECTION && has_others(&self.store.pool)
+            {
+                *lock(&self.kept) = Some((connection, batches));
+                return rows;
+            }
             give_back(connection, rows)
         })
         .await

@@ -9,6 +9,7 @@
 mod servers;
 
 use std::fmt;
+use std::future::pending;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use futures_util::future::{Either, select};
 use tokio::sync::oneshot;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::yield_now;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::flushers::Flushers;
 use crate::metrics::sink;
@@ -172,7 +173,7 @@ impl<T: BatchExecutor> Batcher<T> {
     }
 
     /// Runs batches until the queue is empty.
-    async fn flush(self, executor: T) {
+    async fn flush(self, mut executor: T) {
         let guard = FlushGuard(&self);
         loop {
             let free = self.queue().flushers.permits();
@@ -188,8 +189,41 @@ impl<T: BatchExecutor> Batcher<T> {
                 continue;
             }
             sink::batch(batch.requests.len());
-            tokio::spawn(self.clone().run(executor.clone(), batch, slot));
+            if batch.flushers > 1 {
+                tokio::spawn(self.clone().run_and_return(executor.clone(), batch, slot));
+                continue;
+            }
+            // One flusher: this task would only wait for another one. It keeps its executor for the next batch.
+            let next = executor.clone();
+            let work = Box::pin(self.clone().run_and_return(executor, batch, slot));
+            executor = match select(work, pin!(self.patience())).await {
+                Either::Left((executor, _)) => executor,
+                Either::Right(((), work)) => {
+                    self.overdue.notify_waiters();
+                    tokio::spawn(work);
+                    next
+                }
+            };
         }
+    }
+
+    /// Longest time for which the flushing task waits for its batch.
+    async fn patience(&self) {
+        match self.max_slot_wait {
+            Some(max_slot_wait) => sleep(max_slot_wait).await,
+            None => pending().await,
+        }
+    }
+
+    /// Runs a batch, and returns the executor.
+    async fn run_and_return(
+        self,
+        executor: T,
+        batch: Batch<T::Pending>,
+        slot: OwnedSemaphorePermit,
+    ) -> T {
+        self.run(&executor, batch, slot).await;
+        executor
     }
 
     /// Yields while requests join the next batch. The callers that the last batch has answered are about to make their
@@ -233,7 +267,7 @@ impl<T: BatchExecutor> Batcher<T> {
 
     /// Runs a batch in a slot, and notes how long its requests took. The time of a batch that waited for a lock says
     /// nothing about the number of flushers.
-    async fn run(self, executor: T, batch: Batch<T::Pending>, slot: OwnedSemaphorePermit) {
+    async fn run(&self, executor: &T, batch: Batch<T::Pending>, slot: OwnedSemaphorePermit) {
         let work = Box::pin(executor.run(batch.requests));
         match select(work, pin!(self.overdue.notified())).await {
             Either::Left(((), _)) => {
@@ -510,7 +544,7 @@ mod tests {
     impl Flushes {
         async fn flush(&self) {
             let _turn = self.0.acquire().await.unwrap();
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            sleep(Duration::from_millis(20)).await;
         }
     }
 
@@ -535,7 +569,7 @@ mod tests {
             callers.spawn(async move {
                 let mut numbers = Vec::new();
                 for call in 0..1000 {
-                    tokio::time::sleep(Duration::from_millis((7 * caller + call) % 23)).await;
+                    sleep(Duration::from_millis((7 * caller + call) % 23)).await;
                     let single = || async {
                         flushes.flush().await;
                         Ok::<_, ()>(())
