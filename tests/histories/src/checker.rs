@@ -41,9 +41,7 @@ pub struct Allowed {
 /// Checks a history. Requests without an answer may have been executed at any time after they were sent, or never.
 pub fn check(history: &History, allowed: Allowed) -> Verdict {
     let mut operations: Vec<Operation<Reference>> = Vec::new();
-    // A read without an answer changed nothing and tells nothing.
-    let events = history.events.iter();
-    for event in events.filter(|it| it.answered.is_some() || !it.only_reads()) {
+    for event in history.events.iter().filter(|it| it.matters()) {
         let tries = match &event.what {
             What::Request(Request::Claim(_) | Request::TakeOver(..) | Request::Complete(..)) => {
                 1 + allowed.repetitions
@@ -143,6 +141,7 @@ impl Branch {
                 now: self.now.clone(),
                 since_cut: Some(vec![self.now.clone()]),
             }],
+            What::Kill => vec![self.clone()],
             What::Failover => {
                 let states = match (step.allowed.losses, &self.since_cut) {
                     (true, Some(states)) => states.clone(),

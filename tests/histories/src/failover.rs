@@ -19,8 +19,9 @@ use tokio::task::JoinSet;
 use crate::checker::{Allowed, Verdict, check};
 use crate::clients::{Contended, Pace, Subject, contend};
 use crate::history::{Clock, History, Moment, What};
-use crate::places::through_proxy;
+use crate::places::{Name, through_proxy};
 use crate::purges::Purges;
+use crate::story;
 
 /// Longest wait for a change of the servers.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -149,9 +150,8 @@ impl Report {
             Verdict::Accepted if judged.has_lost => self.lost += 1,
             Verdict::Accepted => self.intact += 1,
             verdict => {
-                let history = judged.history;
-                let text = format!("{verdict:?}, seed {seed}:\n{history}");
-                self.rejected.push(text);
+                let story = story::kept(Name::Redis, verdict, seed, &judged.history);
+                self.rejected.push(story);
             }
         }
     }

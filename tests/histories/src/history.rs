@@ -30,6 +30,8 @@ pub enum What {
     CutOff,
     /// The replica took the primary's place.
     Failover,
+    /// The server was killed, and started again. It changes no record. A reader of the history wants to know it.
+    Kill,
 }
 
 /// One event of a history.
@@ -77,7 +79,7 @@ impl History {
     pub fn mark(&mut self, what: What, from: Moment, to: Option<Moment>) {
         let answer = match what {
             What::Request(_) => to.map(|_| Answer::Purged(Purged::default())),
-            What::CutOff | What::Failover => None,
+            What::CutOff | What::Failover | What::Kill => None,
         };
         self.push(NOBODY, what, answer, from, to);
     }
@@ -139,8 +141,13 @@ impl History {
 }
 
 impl Event {
+    /// Returns true if it may have changed something, or tells something. A read without an answer does neither.
+    pub(crate) fn matters(&self) -> bool {
+        !matches!(self.what, What::Kill) && (self.answered.is_some() || !self.only_reads())
+    }
+
     /// Returns true if it changes nothing.
-    pub fn only_reads(&self) -> bool {
+    fn only_reads(&self) -> bool {
         matches!(
             self.what,
             What::Request(

@@ -21,4 +21,5 @@ pub mod reference;
 pub mod request;
 pub mod round;
 pub mod sequence;
+mod story;
 mod transition;

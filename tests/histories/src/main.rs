@@ -135,7 +135,7 @@ fn prove_histories(
     let took = begun.elapsed().as_secs_f64();
     println!(
         "{name}: {} histories in {took:.0} s, {} of them contended, with {} requests, {} without an answer, \
-         {} kills; {} with an allowance, {} rejected, {} not checked because the clock was set",
+         {} kills; {} with an allowance, {} rejected, {} not checked because the clock was set; longest search {} ms, seed {}",
         report.records,
         report.contended,
         report.requests,
@@ -144,6 +144,8 @@ fn prove_histories(
         report.allowed,
         report.rejected.len(),
         report.unchecked,
+        report.longest.0.as_millis(),
+        report.longest.1,
     );
     print_all(&report.rejected, &report.unexpected);
     Ok(report.is_clean())

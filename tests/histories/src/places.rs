@@ -88,17 +88,17 @@ pub enum Servers {
 
 impl Servers {
     /// Number of primaries in a cluster.
-    const PRIMARIES: u64 = 3;
+    const PRIMARIES: usize = 3;
 
     /// Kills a server, and starts it again. Of a cluster, the primaries take turns.
     ///
     /// # Errors
     /// The server cannot be killed, or does not come back.
-    pub fn kill_and_restart(&self, turn: u64) -> anyhow::Result<()> {
+    pub fn kill_and_restart(&self, turn: usize) -> anyhow::Result<()> {
         let server = match self {
             Self::None => return Ok(()),
             Self::One(server) => server,
-            Self::Cluster(cluster) => &cluster.nodes()[(turn % Self::PRIMARIES) as usize],
+            Self::Cluster(cluster) => &cluster.nodes()[turn % Self::PRIMARIES],
         };
         server.kill()?;
         server.restart()
@@ -106,8 +106,8 @@ impl Servers {
 }
 
 impl Place {
-    /// Opens the store. Its server writes what it acknowledges to the operating system, so that killing the server loses
-    /// nothing.
+    /// Opens the store. Its server writes what it acknowledges to the operating system first, so that killing the server
+    /// loses nothing.
     ///
     /// # Errors
     /// The server is not installed or did not start, or the store cannot be opened.
@@ -147,16 +147,10 @@ impl Place {
                     .set("log-bin", "binlog");
                 Self::served(name, Server::maria_db(&options)?).await
             }
-            Name::Redis => {
-                let options = options.set("appendonly", "yes").set("appendfsync", "no");
-                Self::served(name, Server::redis(&options)?).await
-            }
+            Name::Redis => Self::served(name, Server::redis(&Options::durable())?).await,
             Name::RedisCluster => {
                 // A killed primary is back before its replica would take its place, which would lose transitions.
-                let options = options
-                    .set("appendonly", "yes")
-                    .set("appendfsync", "no")
-                    .set("cluster-node-timeout", "60000");
+                let options = Options::durable().set("cluster-node-timeout", "60000");
                 Self::clustered(RedisCluster::start(&options)?).await
             }
         }

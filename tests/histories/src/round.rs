@@ -1,8 +1,7 @@
 //! A round: clients contend for many records of one store, under faults, and the checker sees every history.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 use tokio::sync::watch;
@@ -10,9 +9,10 @@ use tokio::task::JoinSet;
 
 use crate::checker::{Allowed, Verdict, check};
 use crate::clients::{Contended, Pace, Rng, Subject, contend};
-use crate::history::{Clock, History};
+use crate::history::{Clock, History, Moment, What};
 use crate::places::{Name, Place, Servers};
 use crate::purges::Purges;
+use crate::story;
 
 /// Number of records for which clients contend at the same time.
 const AT_ONCE: usize = 24;
@@ -60,6 +60,8 @@ pub struct Report {
     pub kills: u64,
     /// Histories that were not checked, because somebody set the clock meanwhile.
     pub unchecked: u64,
+    /// Longest search of the checker, and the seed of its history.
+    pub longest: (Duration, u64),
     /// Histories that the checker did not accept, as texts.
     pub rejected: Vec<String>,
     /// Errors that no caller could retry.
@@ -72,13 +74,14 @@ impl Report {
         self.rejected.is_empty() && self.unexpected.is_empty()
     }
 
-    fn add(&mut self, checked: Checked) {
+    fn add(&mut self, name: Name, checked: Checked) {
         let Checked {
             history,
             unexpected,
             verdict,
             needs_allowance,
             seed,
+            took,
         } = checked;
         self.unexpected.extend(unexpected);
         let Some(verdict) = verdict else {
@@ -90,9 +93,10 @@ impl Report {
         self.requests += history.events.iter().filter(|it| it.is_request()).count() as u64;
         self.open += history.open() as u64;
         self.allowed += u64::from(needs_allowance);
+        self.longest = self.longest.max((took, seed));
         if verdict != Verdict::Accepted {
-            self.rejected
-                .push(format!("{verdict:?}, seed {seed}:\n{history}"));
+            let story = story::kept(name, verdict, seed, &history);
+            self.rejected.push(story);
         }
     }
 }
@@ -104,6 +108,31 @@ struct Checked {
     unexpected: Vec<String>,
     verdict: Option<Verdict>,
     needs_allowance: bool,
+    /// Time that the checker took.
+    took: Duration,
+}
+
+/// Kills of the server: their beginnings and, once the server is up again, their ends.
+#[derive(Debug, Clone, Default)]
+struct Kills(Arc<Mutex<Vec<(Moment, Option<Moment>)>>>);
+
+impl Kills {
+    /// Adds the kills during a history to it.
+    fn add_to(&self, history: &mut History) {
+        let begun = history.begun();
+        let kills = self.lock();
+        let during = kills
+            .iter()
+            .filter(|(_, to)| to.is_none_or(|to| to.order > begun));
+        for (from, to) in during {
+            history.mark(What::Kill, *from, *to);
+        }
+        history.events.sort_by_key(|event| event.sent);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(Moment, Option<Moment>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Runs a round, and calls `progress` after each history.
@@ -117,7 +146,7 @@ pub async fn run(round: &Round, progress: impl Fn(&Report)) -> anyhow::Result<Re
     let folder = tempfile::tempdir()?;
     let place = Place::open(round.name, folder.path()).await?;
     let (up, is_up) = watch::channel(true);
-    let (kills, purges) = (Arc::<AtomicU64>::default(), Purges::default());
+    let (kills, purges) = (Kills::default(), Purges::default());
     let mut background = JoinSet::new();
     let purging = purges.clone();
     background.spawn(purging.run(place.direct, place.clock, is_up.clone()));
@@ -131,6 +160,7 @@ pub async fn run(round: &Round, progress: impl Fn(&Report)) -> anyhow::Result<Re
             up.clone(),
             pause,
             kills.clone(),
+            place.clock,
         ));
     }
     let subject = Subject {
@@ -140,13 +170,13 @@ pub async fn run(round: &Round, progress: impl Fn(&Report)) -> anyhow::Result<Re
         purges,
     };
     let mut report = tokio::select! {
-        report = contests(round, &subject, allowed, progress) => report?,
+        report = contests(round, &subject, &kills, allowed, progress) => report?,
         Some(ended) = background.join_next() => {
             ended??;
             bail!("the purges or the kills ended before the round");
         }
     };
-    report.kills = kills.load(Ordering::SeqCst);
+    report.kills = kills.lock().len() as u64;
     Ok(report)
 }
 
@@ -188,14 +218,16 @@ async fn kill_again_and_again(
     servers: Servers,
     up: watch::Sender<bool>,
     pause: Duration,
-    kills: Arc<AtomicU64>,
+    kills: Kills,
+    clock: Clock,
 ) -> anyhow::Result<()> {
     loop {
         tokio::time::sleep(pause).await;
-        let (servers, turn) = (servers.clone(), kills.load(Ordering::SeqCst));
+        let (servers, turn) = (servers.clone(), kills.lock().len());
         up.send_replace(false);
+        kills.lock().push((clock.now(), None));
         tokio::task::spawn_blocking(move || servers.kill_and_restart(turn)).await??;
-        kills.fetch_add(1, Ordering::SeqCst);
+        kills.lock()[turn].1 = Some(clock.now());
         up.send_replace(true);
     }
 }
@@ -204,6 +236,7 @@ async fn kill_again_and_again(
 async fn contests(
     round: &Round,
     subject: &Subject,
+    kills: &Kills,
     allowed: Allowed,
     progress: impl Fn(&Report),
 ) -> anyhow::Result<Report> {
@@ -219,10 +252,10 @@ async fn contests(
             && let Some(seed) = seeds.next()
         {
             let way = if round.name == Name::Memory { 2000 } else { 0 };
-            running.spawn(contest(subject.clone(), seed, way, allowed));
+            running.spawn(contest(subject.clone(), kills.clone(), seed, way, allowed));
         }
         if let Some(checked) = running.join_next().await {
-            report.add(checked?);
+            report.add(round.name, checked?);
             progress(&report);
         }
     }
@@ -230,7 +263,7 @@ async fn contests(
 }
 
 /// Lets clients contend for the record of a seed, and checks the history.
-async fn contest(subject: Subject, seed: u64, way: u64, allowed: Allowed) -> Checked {
+async fn contest(subject: Subject, kills: Kills, seed: u64, way: u64, allowed: Allowed) -> Checked {
     let mut rng = Rng::new(seed);
     let pace = Pace {
         clients: 2 + rng.below(4) as usize,
@@ -242,25 +275,28 @@ async fn contest(subject: Subject, seed: u64, way: u64, allowed: Allowed) -> Che
     let watched = Clock::wall();
     let key = format!("record-{seed}");
     let Contended {
-        history,
+        mut history,
         unexpected,
     } = contend(&subject, &key, rng.number(), &pace).await;
+    kills.add_to(&mut history);
     let is_steady = watched.drift() < STEADY;
     let judged = tokio::task::spawn_blocking(move || {
+        let began = Instant::now();
         let strictly = is_steady.then(|| check(&history, Allowed::default()));
         let verdict = match strictly {
             Some(Verdict::Rejected) => Some(check_leniently(&history, allowed)),
             _ => strictly,
         };
-        (history, verdict, verdict != strictly)
+        (history, verdict, verdict != strictly, began.elapsed())
     });
     match judged.await {
-        Ok((history, verdict, needs_allowance)) => Checked {
+        Ok((history, verdict, needs_allowance, took)) => Checked {
             seed,
             history,
             unexpected,
             verdict,
             needs_allowance,
+            took,
         },
         Err(error) => Checked {
             seed,
@@ -268,6 +304,7 @@ async fn contest(subject: Subject, seed: u64, way: u64, allowed: Allowed) -> Che
             unexpected: vec![format!("the checker failed: {error}")],
             verdict: Some(Verdict::Undecided),
             needs_allowance: false,
+            took: Duration::ZERO,
         },
     }
 }
