@@ -133,3 +133,20 @@ impl Default for RetryPolicy {
         Self::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn only_stripe_marks_a_conflict_in_a_header() {
+        for (value, marks) in [("true", Some(true)), ("false", Some(false)), ("yes", None)] {
+            let mut headers = HeaderMap::new();
+            headers.insert("stripe-should-retry", HeaderValue::from_static(value));
+            assert_eq!(Conflicts::Stripe.said(&headers), marks);
+            assert_eq!(Conflicts::AsSaid.said(&headers), None);
+        }
+    }
+}

@@ -216,3 +216,92 @@ impl http_body::Body for Continued {
         hint
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http_body::Body as _;
+
+    use super::*;
+
+    fn continued(begin: Option<&str>, rest: &'static str) -> Continued {
+        Continued {
+            begin: begin.map(|begin| begin.as_bytes().to_vec()),
+            rest: Body::from(rest),
+        }
+    }
+
+    #[test]
+    fn a_continued_body_ends_with_its_rest() {
+        assert!(!continued(Some("begin"), "rest").is_end_stream());
+        assert!(!continued(Some("begin"), "").is_end_stream());
+        assert!(!continued(None, "rest").is_end_stream());
+        assert!(continued(None, "").is_end_stream());
+    }
+
+    #[test]
+    fn a_continued_body_is_as_long_as_both_parts() {
+        let hint = continued(Some("begin"), "rest").size_hint();
+        assert_eq!((hint.lower(), hint.upper()), (9, Some(9)));
+    }
+
+    #[tokio::test]
+    async fn only_a_problem_document_says_that_a_conflict_is_temporary() {
+        for (content_type, passes) in [
+            ("application/json", false),
+            ("application/problem+json", true),
+        ] {
+            let response = http::Response::builder()
+                .status(StatusCode::CONFLICT)
+                .header(CONTENT_TYPE, content_type)
+                .body(r#"{"retryable":true}"#)
+                .expect("a valid response");
+            let reply = read(response.into(), Conflicts::AsSaid).await;
+            let is_passing = matches!(reply, Ok(Reply::Passing(_)));
+            assert_eq!(is_passing, passes, "{content_type}");
+        }
+    }
+
+    /// Error of a request to this address with this time limit.
+    async fn error(address: std::net::SocketAddr, time: Duration) -> SendError {
+        let client = reqwest::Client::builder().no_proxy().build();
+        let request = client
+            .expect("a client")
+            .get(format!("http://{address}/secret"));
+        let sent = request.timeout(time).send().await;
+        SendError::Reqwest(sent.expect_err("nobody answers"))
+    }
+
+    #[tokio::test]
+    async fn an_event_says_why_a_try_failed_without_the_url() {
+        let open = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = open.local_addr().expect("an address");
+        let said = |answer| {
+            Passing {
+                answer,
+                at_least: Duration::ZERO,
+            }
+            .to_string()
+        };
+        assert_eq!(said(Err(None)), "timed out");
+        let late = error(address, Duration::from_millis(50)).await;
+        assert_eq!(said(Err(Some(late))), "timed out");
+        let (lost, _) = tokio::join!(error(address, Duration::from_secs(60)), async {
+            let accepted = tokio::task::spawn_blocking(move || {
+                // The connection of the request that timed out comes first.
+                for _ in 0..2 {
+                    drop(open.accept());
+                }
+            });
+            accepted.await
+        });
+        assert_eq!(said(Err(Some(lost))), "connection lost");
+        // The listener is closed by now.
+        let refused = error(address, Duration::from_secs(60)).await;
+        assert_eq!(said(Err(Some(refused))), "no connection");
+        let unavailable = http::Response::builder()
+            .status(503)
+            .body("")
+            .expect("a response");
+        assert_eq!(said(Ok(unavailable.into())), "status 503");
+    }
+}
