@@ -3,6 +3,7 @@
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use idem_store::store::ClaimOutcome;
@@ -15,6 +16,9 @@ use crate::request::{Answer, Request};
 /// Time after which a search gives up. A history that is not decided counts as a failure.
 const PATIENCE: Duration = Duration::from_secs(600);
 
+/// Steps after which a search gives up: it remembers the states after most of them, a few kilobytes each.
+const STEPS: u64 = 500_000;
+
 /// Verdict on a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -22,7 +26,7 @@ pub enum Verdict {
     Accepted,
     /// No order of the requests explains the answers.
     Rejected,
-    /// The search took too long.
+    /// The search took too long, or too many steps.
     Undecided,
 }
 
@@ -41,6 +45,7 @@ pub struct Allowed {
 /// Checks a history. Requests without an answer may have been executed at any time after they were sent, or never.
 pub fn check(history: &History, allowed: Allowed) -> Verdict {
     let mut operations: Vec<Operation<Reference>> = Vec::new();
+    let steps = Arc::<AtomicU64>::default();
     for event in history.events.iter().filter(|it| it.matters()) {
         let tries = match &event.what {
             What::Request(Request::Claim(_) | Request::TakeOver(..) | Request::Complete(..)) => {
@@ -58,6 +63,7 @@ pub fn check(history: &History, allowed: Allowed) -> Verdict {
                     is_earlier_try: left > 0,
                     window: history.window(event),
                     allowed,
+                    steps: Arc::clone(&steps),
                 }),
                 metadata: None,
             });
@@ -65,6 +71,7 @@ pub fn check(history: &History, allowed: Allowed) -> Verdict {
     }
     match porcupine_rs::check_operations_timeout(&operations, PATIENCE) {
         CheckResult::Ok => Verdict::Accepted,
+        CheckResult::Illegal if steps.load(Ordering::Relaxed) > STEPS => Verdict::Undecided,
         CheckResult::Illegal => Verdict::Rejected,
         CheckResult::Unknown => Verdict::Undecided,
     }
@@ -82,6 +89,8 @@ struct Step {
     is_earlier_try: bool,
     window: Window,
     allowed: Allowed,
+    /// Steps of the whole search.
+    steps: Arc<AtomicU64>,
 }
 
 /// Set of possible states.
@@ -112,6 +121,9 @@ impl Model for Reference {
 
     fn step(states: &States, step: &Arc<Step>) -> (bool, States) {
         let mut after: Vec<Branch> = Vec::new();
+        if step.steps.fetch_add(1, Ordering::Relaxed) >= STEPS {
+            return (false, States(after));
+        }
         for branch in states.0.iter().flat_map(|branch| branch.after(step)) {
             if !after.contains(&branch) {
                 after.push(branch);

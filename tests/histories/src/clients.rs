@@ -25,7 +25,7 @@ const SHORT: u64 = 12;
 const MAX_OPEN: usize = 4;
 /// Requests without an answer after which the clients of a record end. Kills of the server leave more of them than
 /// the clients drop, above all if the machine is slow and a history sees several kills.
-const LAST_OPEN: usize = 7;
+const LAST_OPEN: usize = 5;
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -207,8 +207,8 @@ fn check_durability(servers: &[Server]) -> Finding {
     }
     Finding::warning(
         CHECK,
-        "`appendfsync` is not always: a crash of the machine loses the transitions of the last seconds, and their calls \
-         run again",
+        "`appendfsync` is not always: a crash of the machine loses the transitions of the last seconds, a kill of Redis may \
+         lose the last ones, and their calls run again",
         "set `appendfsync always` if no outcome may be lost",
     )
 }
