@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Idem, MySqlStore, RunOptions, StoreErrorKind};
+use idem_runtime::{Call, Error, Idem, MySqlStore, RunOptions, Store as _, StoreErrorKind};
 use idem_servers::{Options, Server};
-use sqlx::Connection as _;
 use sqlx::mysql::{MySqlConnection, MySqlPool};
+use sqlx::{AssertSqlSafe, Connection as _};
 
-use super::Database;
+use super::{Database, execute};
+use crate::records::{claim, own};
 
 fn call(key: &str) -> Call {
     Call::new("mysql.locks", key, &1, Duration::from_secs(3600))
@@ -119,6 +120,59 @@ async fn connections_without_autocommit_are_refused() {
 async fn a_locked_record_does_not_block_other_records() {
     for database in Database::each().await {
         crate::batches::a_locked_record_does_not_block_other_records(&database.store().await).await;
+        database.drop().await;
+    }
+}
+
+/// Two purges read the same due records, and one of them finds all of them gone. It leaves the rest to the other one: if
+/// both went on, each would lock what the other one deletes.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
+async fn a_purge_that_meets_another_one_leaves_the_rest_to_it() {
+    for database in Database::each().await {
+        let store = database.store().await;
+        for key in ["a", "b", "c"] {
+            own(&store, &claim(key)).await;
+        }
+        let pool = database.pool(2).await;
+        let expire = "UPDATE idem_records SET state = 'completed', codec = 'json/1', payload = '1', ended_at = 1, \
+                      lease_until = 1, retention = 1, \
+                      purge_after = CASE idempotency_key WHEN 'a' THEN 1 WHEN 'b' THEN 2 ELSE 3 END";
+        execute(&pool, expire).await;
+
+        // Given another purge that has deleted the first two records, and has not committed.
+        let mut other = pool.begin().await.unwrap();
+        sqlx::raw_sql("DELETE FROM idem_records WHERE purge_after < 3")
+            .execute(&mut *other)
+            .await
+            .unwrap();
+
+        // When this one has read them and waits for their locks.
+        let purging = tokio::spawn({
+            let store = store.clone();
+            async move { store.purge(2).await }
+        });
+        let waiting = format!(
+            "SELECT count(*) FROM information_schema.innodb_trx JOIN information_schema.processlist AS p \
+             ON p.id = trx_mysql_thread_id WHERE trx_state = 'LOCK WAIT' AND p.db = '{}'",
+            database.name
+        );
+        loop {
+            let query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(waiting.as_str()));
+            if query.fetch_one(&database.admin).await.unwrap() > 0 {
+                break;
+            }
+            assert!(!purging.is_finished(), "it waits for the other purge");
+            // InnoDB renews this table only if nobody has read it for 100 ms.
+            tokio::time::sleep(Duration::from_millis(120)).await;
+        }
+        other.commit().await.unwrap();
+
+        // Then it says that nothing is left to do, and the third record is there for the next purge.
+        let met = purging.await.unwrap().unwrap();
+        assert_eq!((met.removed, met.more), (0, false));
+        let next = store.purge(2).await.unwrap();
+        assert_eq!((next.removed, next.more), (1, false));
         database.drop().await;
     }
 }

@@ -162,14 +162,17 @@ impl Due {
         let interrupted = target
             .run(&statements.purge_interrupt, None, &self.interrupt)
             .await?;
-        target
+        let requeued = target
             .run(&statements.purge_requeue, None, &self.requeue)
             .await?;
+        let removed = abandoned + expired;
         Ok(Purged {
-            removed: abandoned + expired,
+            removed,
             abandoned,
             interrupted,
-            more: self.more,
+            // All records of the batch were gone: another purge has read the same ones, and removes the others, too. If
+            // this one went on, both would lock the same records again and again.
+            more: self.more && removed + interrupted + requeued > 0,
         })
     }
 }
