@@ -114,7 +114,9 @@ struct Checked {
 
 /// Kills of the server: their beginnings and, once the server is up again, their ends.
 #[derive(Debug, Clone, Default)]
-struct Kills(Arc<Mutex<Vec<(Moment, Option<Moment>)>>>);
+struct Kills(Arc<Mutex<Vec<Kill>>>);
+
+type Kill = (Moment, Option<Moment>);
 
 impl Kills {
     /// Adds the kills during a history to it.
@@ -130,7 +132,7 @@ impl Kills {
         history.events.sort_by_key(|event| event.sent);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(Moment, Option<Moment>)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Kill>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
