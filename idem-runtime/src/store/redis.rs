@@ -102,8 +102,8 @@ use scripts::ScriptCall;
 ///   not written, some 30 seconds on Linux. Under both, a crash or `kill -9` of the Redis process alone may lose
 ///   transitions, too: on a connection with replies that wait to be sent, Redis may acknowledge a transition before it
 ///   writes the append-only file. Long replies are sent in parts of 64 kB, so that a page of a listing is enough for
-///   that. The time between the two is short, and longer while Redis serves other clients. Without `appendonly` all writes since the last snapshot are lost. With
-///   neither, all data is lost at each restart.
+///   that. The time between the two is short, and longer while Redis serves other clients. Without `appendonly` all
+///   writes since the last snapshot are lost. With neither, all data is lost at each restart.
 /// - **A failover.** Replication is asynchronous: writes that the promoted replica had not received are lost, under
 ///   every fsync policy. [`wait_for_replicas`](Self::wait_for_replicas) makes this much less likely, but does not
 ///   exclude it: a replica that lacks the transition may still be promoted. A primary that was cut off does not know it
