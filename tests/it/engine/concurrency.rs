@@ -1,7 +1,8 @@
 //! Calls that share a key at the same time, in one process and across several.
 
 use std::cell::Cell;
-use std::future::{Future as _, poll_fn};
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,18 @@ fn services() -> [Idem<Arc<FaultStore<MemoryStore>>>; 2] {
 
 fn patient(key: &str) -> Call {
     call(key, 1).wait(LEASE)
+}
+
+async fn fails_after_a_second() -> Result<u32, Failure> {
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    Err(Failure::TimedOut)
+}
+
+/// A call that has begun, and waits.
+fn polled_once<F: Future>(call: F) -> Pin<Box<F>> {
+    let mut call = Box::pin(call);
+    assert!(call.as_mut().now_or_never().is_none());
+    call
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,14 +162,8 @@ async fn a_failure_does_not_wake_all_that_wait() {
 #[tokio::test(start_paused = true)]
 async fn waiting_calls_do_not_hang_with_a_successor_that_is_not_polled() {
     let (idem, effects) = (service(), Effects::default());
-    let first = idem.run(patient("k"), async || -> Result<u32, Failure> {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        Err(Failure::TimedOut)
-    });
-    let mut first = Box::pin(first);
-    assert!(first.as_mut().now_or_never().is_none());
-    let mut successor = Box::pin(effects.run(&idem, patient("k")));
-    assert!(successor.as_mut().now_or_never().is_none());
+    let first = polled_once(idem.run(patient("k"), fails_after_a_second));
+    let successor = polled_once(effects.run(&idem, patient("k")));
     let started = tokio::time::Instant::now();
     let (failed, result) = tokio::join!(first, effects.run(&idem, patient("k")));
     assert!(matches!(failed, Err(Failure::TimedOut)));
@@ -169,14 +176,8 @@ async fn waiting_calls_do_not_hang_with_a_successor_that_is_not_polled() {
 #[tokio::test(start_paused = true)]
 async fn a_successor_that_leaves_wakes_the_next_one() {
     let (idem, effects) = (service(), Effects::default());
-    let first = idem.run(patient("k"), async || -> Result<u32, Failure> {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        Err(Failure::TimedOut)
-    });
-    let mut first = Box::pin(first);
-    assert!(first.as_mut().now_or_never().is_none());
-    let mut successor = Box::pin(effects.run(&idem, patient("k")));
-    assert!(successor.as_mut().now_or_never().is_none());
+    let first = polled_once(idem.run(patient("k"), fails_after_a_second));
+    let successor = polled_once(effects.run(&idem, patient("k")));
     let started = tokio::time::Instant::now();
     let failed = async move {
         let failed = first.await;
@@ -193,10 +194,7 @@ async fn a_successor_that_leaves_wakes_the_next_one() {
 #[tokio::test(start_paused = true)]
 async fn a_reused_key_does_not_send_those_that_wait_to_the_store() {
     let (idem, effects) = (service(), Effects::default());
-    let first = idem.run(patient("k"), async || -> Result<u32, Failure> {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        Err(Failure::TimedOut)
-    });
+    let first = idem.run(patient("k"), fails_after_a_second);
     let waiting = join_all((0..100).map(|_| effects.run(&idem, patient("k"))));
     // After the failure this call is polled before the one that was woken.
     let reused = async {
