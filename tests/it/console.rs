@@ -19,6 +19,7 @@ use idem_runtime::{
     Scope, SqliteStore, State, Store as _,
 };
 use idem_tests::backends;
+use redis::aio::ConnectionManagerConfig;
 use tower_service::Service as _;
 
 mod changes;
@@ -137,7 +138,9 @@ impl Site {
 
     async fn redis() -> Self {
         let keys = backends::redis().await.unwrap();
-        let connection = keys.client.get_connection_manager().await;
+        // As the connections of a store: the handle has the time limits.
+        let config = ConnectionManagerConfig::new().set_response_timeout(None);
+        let connection = keys.client.get_connection_manager_with_config(config).await;
         let store = RedisStore::new(connection.unwrap()).with_prefix(&keys.prefix);
         Self::on(Arc::new(store.unwrap()), None)
     }
@@ -154,7 +157,10 @@ impl Site {
     }
 
     fn on(store: Arc<dyn OperatorStore>, outbox: Option<&Outbox>) -> Self {
-        let idem = Idem::new(store);
+        // Some records are large, and the machine may be busy.
+        let idem = Idem::builder(store)
+            .store_timeout(Duration::from_secs(60))
+            .build();
         let console = Console::new(&idem, guard).secret(Secret::new([7; 16]).unwrap());
         let console = match outbox {
             Some(outbox) => console.outbox(outbox),
