@@ -6,6 +6,8 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -162,24 +164,29 @@ impl Lab<'_> {
             ensure!(status == Some(true), "{program:?} fails without a mutant");
         }
         let limit = LEAST.max(began.elapsed() * SLOWER);
-        for (count, number) in switched.iter().enumerate() {
-            let name = mutants[number].name.clone();
-            let mut passed = true;
-            for program in programs {
-                match program.run(&tests.names, Some(*number), limit)? {
-                    Some(true) => continue,
-                    Some(false) => results.caught.insert(name.clone()),
-                    None => results.timed_out.insert(name.clone()),
-                };
-                passed = false;
-                break;
+        let left = Mutex::new(switched.iter());
+        let missed = AtomicUsize::new(0);
+        let results = Mutex::new(results);
+        let work = || -> anyhow::Result<()> {
+            while let Some(&number) = next(&left) {
+                let name = &mutants[&number].name;
+                let ended = test(programs, &tests.names, number, limit)?;
+                if ended == Some(true) {
+                    let count = missed.fetch_add(1, Ordering::Relaxed) + 1;
+                    println!("{count} of {} missed: {name}", switched.len());
+                }
+                lock(&results).insert(name, ended);
             }
-            if passed {
-                println!("{}/{}, missed: {name}", count + 1, switched.len());
-                results.missed.insert(name);
-            }
-        }
-        Ok(())
+            Ok(())
+        };
+        // Most tests wait for something, and many run on one thread.
+        let workers = std::thread::available_parallelism()?.get();
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            workers
+                .into_iter()
+                .try_for_each(|it| it.join().expect("a worker does not panic"))
+        })
     }
 
     /// Runs the mutants that cannot be in one program with others.
@@ -210,6 +217,31 @@ impl Lab<'_> {
         results.merge(Results::read(&output.join("mutants.out"))?);
         Ok(())
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The next one of an iterator that several threads share.
+fn next<T: Iterator>(left: &Mutex<T>) -> Option<T::Item> {
+    lock(left).next()
+}
+
+/// Runs the programs with a mutant until one fails. Returns whether all passed, and `None` if one took too long.
+fn test(
+    programs: &[Program],
+    names: &[String],
+    mutant: usize,
+    limit: Duration,
+) -> anyhow::Result<Option<bool>> {
+    for program in programs {
+        let ended = program.run(names, Some(mutant), limit)?;
+        if ended != Some(true) {
+            return Ok(ended);
+        }
+    }
+    Ok(Some(true))
 }
 
 /// Folder with the libraries of the toolchain.

@@ -36,6 +36,16 @@ impl Results {
         })
     }
 
+    /// Adds a mutant: whether the tests passed, or `None` if they took too long.
+    pub(super) fn insert(&mut self, name: &str, passed: Option<bool>) {
+        let names = match passed {
+            Some(true) => &mut self.missed,
+            Some(false) => &mut self.caught,
+            None => &mut self.timed_out,
+        };
+        names.insert(name.to_owned());
+    }
+
     /// Adds the results of the mutants that earlier tests have missed.
     pub(super) fn add(&mut self, later: Self) {
         self.missed.clear();
