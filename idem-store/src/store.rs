@@ -391,7 +391,7 @@ pub struct Purged {
     pub abandoned: u64,
     /// Number of records marked INTERRUPTED.
     pub interrupted: u64,
-    /// True if more records may be due right now, and no other purge was seen to remove them.
+    /// True if more records may be due right now.
     pub more: bool,
 }
 

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use idem_runtime::{Call, Error, Idem, MySqlStore, RunOptions, Store as _, StoreErrorKind};
 use idem_servers::{Options, Server};
+use sqlx::Connection as _;
 use sqlx::mysql::{MySqlConnection, MySqlPool};
-use sqlx::{AssertSqlSafe, Connection as _};
+use tokio::task::JoinSet;
 
 use super::{Database, execute};
 use crate::records::{claim, own};
@@ -124,55 +125,84 @@ async fn a_locked_record_does_not_block_other_records() {
     }
 }
 
-/// Two purges read the same due records, and one of them finds all of them gone. It leaves the rest to the other one: if
-/// both went on, each would lock what the other one deletes.
+/// Claims these keys, and makes their records due: they are completed, and have expired.
+async fn due(store: &MySqlStore, pool: &MySqlPool, keys: impl IntoIterator<Item = String>) {
+    for key in keys {
+        own(store, &claim(&key)).await;
+    }
+    let expire = "UPDATE idem_records SET state = 'completed', codec = 'json/1', payload = '1', ended_at = 1, \
+                  lease_until = 1, retention = 1, purge_after = 1";
+    execute(pool, expire).await;
+}
+
+/// A transaction may hold a record for long, and the records after it must not wait.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-async fn a_purge_that_meets_another_one_leaves_the_rest_to_it() {
+async fn a_purge_leaves_a_locked_record_and_deletes_the_others() {
     for database in Database::each().await {
         let store = database.store().await;
-        for key in ["a", "b", "c"] {
-            own(&store, &claim(key)).await;
-        }
         let pool = database.pool(2).await;
-        let expire = "UPDATE idem_records SET state = 'completed', codec = 'json/1', payload = '1', ended_at = 1, \
-                      lease_until = 1, retention = 1, \
-                      purge_after = CASE idempotency_key WHEN 'a' THEN 1 WHEN 'b' THEN 2 ELSE 3 END";
-        execute(&pool, expire).await;
-
-        // Given another purge that has deleted the first two records, and has not committed.
-        let mut other = pool.begin().await.unwrap();
-        sqlx::raw_sql("DELETE FROM idem_records WHERE purge_after < 3")
+        due(&store, &pool, ["a", "b", "c"].map(str::to_owned)).await;
+        // At any higher level it would lock the rows that it reads on its way to this one.
+        let mut other = pool.acquire().await.unwrap();
+        sqlx::raw_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            .execute(&mut *other)
+            .await
+            .unwrap();
+        let mut other = other.begin().await.unwrap();
+        sqlx::raw_sql("SELECT * FROM idem_records WHERE idempotency_key = 'b' FOR UPDATE")
             .execute(&mut *other)
             .await
             .unwrap();
 
-        // When this one has read them and waits for their locks.
-        let purging = tokio::spawn({
-            let store = store.clone();
-            async move { store.purge(2).await }
-        });
-        let waiting = format!(
-            "SELECT count(*) FROM information_schema.innodb_trx JOIN information_schema.processlist AS p \
-             ON p.id = trx_mysql_thread_id WHERE trx_state = 'LOCK WAIT' AND p.db = '{}'",
-            database.name
-        );
-        loop {
-            let query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(waiting.as_str()));
-            if query.fetch_one(&database.admin).await.unwrap() > 0 {
-                break;
-            }
-            assert!(!purging.is_finished(), "it waits for the other purge");
-            // InnoDB renews this table only if nobody has read it for 100 ms.
-            tokio::time::sleep(Duration::from_millis(120)).await;
-        }
-        other.commit().await.unwrap();
+        let purged = store.purge(10).await.unwrap();
+        assert_eq!((purged.removed, purged.more), (2, false));
 
-        // Then it says that nothing is left to do, and the third record is there for the next purge.
-        let met = purging.await.unwrap().unwrap();
-        assert_eq!((met.removed, met.more), (0, false));
-        let next = store.purge(2).await.unwrap();
-        assert_eq!((next.removed, next.more), (1, false));
+        other.rollback().await.unwrap();
+        let purged = store.purge(10).await.unwrap();
+        assert_eq!((purged.removed, purged.more), (1, false));
         database.drop().await;
     }
+}
+
+/// Many purges find the same due records. None waits for a lock of another one, and together they delete each record
+/// once.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MariaDB: cargo xtask test runs it"]
+async fn purges_of_many_processes_do_not_wait_for_each_other() {
+    const PURGES: u64 = 8;
+    const RECORDS: u64 = 1_000;
+    let server = Server::maria_db(&Options::fast()).unwrap();
+    let pool = MySqlPool::connect(&server.url()).await.unwrap();
+    let store = MySqlStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    due(&store, &pool, (0..RECORDS).map(|n| n.to_string())).await;
+    let waits = lock_waits(&pool).await;
+
+    let purging: JoinSet<u64> = (0..PURGES)
+        .map(|_| {
+            let store = store.clone();
+            async move {
+                let mut removed = 0;
+                loop {
+                    let purged = store.purge(50).await.unwrap();
+                    removed += purged.removed;
+                    if !purged.more {
+                        return removed;
+                    }
+                }
+            }
+        })
+        .collect();
+    let removed: u64 = purging.join_all().await.into_iter().sum();
+
+    assert_eq!(removed, RECORDS);
+    assert_eq!(lock_waits(&pool).await, waits);
+}
+
+/// Number of times that a statement has waited for a row, on a server that only one test uses.
+async fn lock_waits(pool: &MySqlPool) -> u64 {
+    let query = "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'";
+    let row: (String, String) = sqlx::query_as(query).fetch_one(pool).await.unwrap();
+    row.1.parse().unwrap()
 }

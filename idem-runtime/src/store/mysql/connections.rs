@@ -7,7 +7,7 @@
 //! they are sent, and reads it before the next statement.
 
 use futures_util::TryStreamExt as _;
-use sqlx::mysql::{MySqlArguments, MySqlConnection, MySqlQueryResult, MySqlRow};
+use sqlx::mysql::{MySqlConnection, MySqlQueryResult, MySqlRow};
 use sqlx::{Connection as _, Either, Execute, Executor, MySql, MySqlPool};
 
 use super::errors::{NOT_PREPARED, RolledBack, TX_IN_PROGRESS, number};
@@ -20,20 +20,12 @@ pub(in crate::store) struct Executed {
     pub(in crate::store) done: MySqlQueryResult,
 }
 
-/// Runs a statement on a connection of the pool, to its end.
+/// Runs a statement on a connection of the pool, to its end. A connection whose driver fails is closed.
 pub(in crate::store) async fn run(
     pool: &MySqlPool,
     query: &Query<'_>,
 ) -> Result<Executed, sqlx::Error> {
-    run_owned(pool, query.build::<MySql>()).await
-}
-
-/// Runs a statement that borrows nothing on a connection of the pool, to its end. A connection whose driver fails is
-/// closed.
-pub(super) async fn run_owned(
-    pool: &MySqlPool,
-    query: sqlx::query::Query<'static, MySql, MySqlArguments>,
-) -> Result<Executed, sqlx::Error> {
+    let query = query.build::<MySql>();
     let mut connection = pool.acquire().await?;
     run_to_completion(async move {
         let answer = answer_of(&mut connection, query).await;
@@ -57,16 +49,7 @@ pub(super) async fn run_on(
     connection: &mut MySqlConnection,
     query: &Query<'_>,
 ) -> Result<Executed, sqlx::Error> {
-    run_owned_on(connection, query.build::<MySql>()).await
-}
-
-/// Runs a statement that borrows nothing on a connection in a transaction that the store opened. If the future is dropped,
-/// the connection is closed.
-pub(super) async fn run_owned_on(
-    connection: &mut MySqlConnection,
-    query: sqlx::query::Query<'static, MySql, MySqlArguments>,
-) -> Result<Executed, sqlx::Error> {
-    answer_of(connection, query).await
+    answer_of(connection, query.build::<MySql>()).await
 }
 
 /// Runs a statement on the caller's connection.

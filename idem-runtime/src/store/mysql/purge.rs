@@ -1,29 +1,44 @@
 //! Purge of due records, in batches.
 //!
-//! MySQL has no statement that deletes rows and returns them. A purge therefore reads due records, raises the fencing
-//! floor above those that it is about to delete, and changes each kind of them with a statement that checks them again.
+//! MySQL has no statement that deletes rows and returns them. A purge therefore reads what the due records need, raises
+//! the fencing floor above those that it is about to delete, and runs a statement for each kind of change. Such a
+//! statement selects due records itself, skips those that others have locked, and checks each one.
+//!
+//! Purges of many processes would all select the same records. Skipping the locks of so many others takes longer than
+//! the deletion, so purges take turns: each one reads with a lock that it does not wait for, and pauses while another
+//! one changes the records.
 
-use std::sync::Arc;
+use std::time::Duration;
 
-use sqlx::mysql::MySqlConnection;
-use sqlx::{AssertSqlSafe, MySql};
+use sqlx::MySql;
+use sqlx::mysql::{MySqlConnection, MySqlRow};
+use tokio::time::sleep;
 
-use super::errors::{error, retry_undone};
+use super::claiming::Executor as _;
+use super::errors::{LOCKED, error, number};
 use super::{MySqlStore, connections, fencing_floor};
 use crate::error::StoreError;
+use crate::random;
 use crate::record::FencingToken;
 use crate::store::sql::{Backend as _, InTransaction, OpenTransaction, Readable as _, Statement};
 use crate::store::{Purged, TransactionalStore as _};
 
 /// Maximum number of records that one statement of a purge changes, to keep its locks short.
 const BATCH: u32 = 512;
+/// Longest time in which a purge waits for its turn. After that it takes the records that nobody has locked: a
+/// transaction may hold one of the due records for long.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Longest pause between two tries.
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) async fn purge(store: &MySqlStore, limit: u32) -> Result<Purged, StoreError> {
     let mut all = Purged::default();
     let mut rest = limit;
+    let mut patience = PATIENCE;
     loop {
         let batch = rest.min(BATCH);
-        let done = purge_batch(store, batch).await?;
+        let due = Due::read(store, batch, &mut patience).await?;
+        let done = due.purge(&PurgeTarget::Pool(store)).await?;
         all.removed += done.removed;
         all.abandoned += done.abandoned;
         all.interrupted += done.interrupted;
@@ -35,11 +50,6 @@ pub(super) async fn purge(store: &MySqlStore, limit: u32) -> Result<Purged, Stor
     }
 }
 
-async fn purge_batch(store: &MySqlStore, limit: u32) -> Result<Purged, StoreError> {
-    let due = Due::read(store, limit).await?;
-    due.purge(&PurgeTarget::Pool(store)).await
-}
-
 /// Connection that runs the statements of a purge.
 enum PurgeTarget<'a, 'c> {
     /// Each statement commits on its own.
@@ -48,35 +58,25 @@ enum PurgeTarget<'a, 'c> {
 }
 
 impl PurgeTarget<'_, '_> {
-    /// Changes the records with these ids, and returns the number of rows that the statement matched.
+    /// Changes records that are due, up to the limit and the fencing token. Returns their number.
     async fn run(
         &self,
         statement: &Statement,
-        first: Option<i64>,
-        ids: &[Vec<u8>],
+        limit: u32,
+        highest: Option<i64>,
     ) -> Result<u64, StoreError> {
-        if ids.is_empty() {
-            return Ok(0);
-        }
-        let list = vec!["?"; ids.len()].join(", ");
-        let text: Arc<str> = statement.as_str().replace("{ids}", &list).into();
-        let query = || {
-            // Lists have many lengths. If a statement for each length were cached, they would evict the prepared
-            // statements of claims.
-            let query = sqlx::query::<MySql>(AssertSqlSafe(Arc::clone(&text))).persistent(false);
-            let query = first.iter().fold(query, |query, it| query.bind(*it));
-            ids.iter().fold(query, |query, id| query.bind(id.clone()))
-        };
-        let executed = match self {
-            Self::Pool(store) => {
-                retry_undone(|| connections::run_owned(&store.pool, query())).await
-            }
+        let query = statement.query().number(i64::from(limit));
+        let query = highest
+            .into_iter()
+            .fold(query, |query, it| query.number(it));
+        match self {
+            Self::Pool(store) => store.write(query).await,
             Self::Transaction(on) => {
                 let mut connection = on.connection.lock().await;
-                connections::run_owned_on(&mut connection, query()).await
+                let executed = connections::run_on(&mut connection, &query).await;
+                Ok(executed.map_err(error)?.done.rows_affected())
             }
-        };
-        Ok(executed.map_err(error)?.done.rows_affected())
+        }
     }
 
     fn store(&self) -> &MySqlStore {
@@ -98,7 +98,7 @@ impl MySqlStore {
     /// Reads the records of a purge by hand, before its transaction begins: it would lock the fencing floor, for which
     /// claims would wait.
     pub(super) async fn due_for_purge(&self, limit: u32) -> Result<Due, StoreError> {
-        Due::read(self, limit.min(BATCH)).await
+        Due::read(self, limit.min(BATCH), &mut PATIENCE.clone()).await
     }
 
     /// Purges one batch in a transaction.
@@ -110,69 +110,106 @@ impl MySqlStore {
     }
 }
 
-/// Records that were due when they were read, by the change that they need. The fencing floor is above all that may be
-/// deleted.
+/// What the records need that were due when they were read. The fencing floor is above all that may be deleted.
 #[derive(Debug, Default)]
 pub(super) struct Due {
-    abandoned: Vec<Vec<u8>>,
-    expired: Vec<Vec<u8>>,
-    interrupt: Vec<Vec<u8>>,
-    requeue: Vec<Vec<u8>>,
+    /// Number of records that were read at most.
+    limit: u32,
+    abandoned: bool,
+    expired: bool,
+    interrupt: bool,
+    requeue: bool,
     /// Highest fencing token of the records to delete.
     highest: i64,
     more: bool,
 }
 
 impl Due {
-    async fn read(store: &MySqlStore, limit: u32) -> Result<Self, StoreError> {
-        let query = store.statements.purge_due.query().number(i64::from(limit));
-        let rows = store.read(query).await?;
+    /// Waits for the turn of this purge, and takes the time of that from its patience.
+    async fn read(
+        store: &MySqlStore,
+        limit: u32,
+        patience: &mut Duration,
+    ) -> Result<Self, StoreError> {
+        let rows = due_records(store, limit, patience).await?;
         let mut due = Self {
+            limit,
             more: rows.len() >= limit as usize,
             ..Self::default()
         };
         for row in &rows {
-            let (ids, is_deleted) = match row.text(2).map_err(error)? {
+            let (is_found, is_deleted) = match row.text(1).map_err(error)? {
                 "abandoned" => (&mut due.abandoned, true),
                 "expired" => (&mut due.expired, true),
                 "interrupt" => (&mut due.interrupt, false),
                 _ => (&mut due.requeue, false),
             };
-            ids.push(row.bytes(0).map_err(error)?.into_owned());
+            *is_found = true;
             if is_deleted {
-                due.highest = due.highest.max(row.number(1).map_err(error)?);
+                due.highest = due.highest.max(row.number(0).map_err(error)?);
             }
         }
-        if !(due.abandoned.is_empty() && due.expired.is_empty()) {
+        if due.abandoned || due.expired {
             fencing_floor::raise_above(store, FencingToken::from_number(due.highest)).await?;
         }
         Ok(due)
     }
 
-    /// Changes the records, each kind with one statement.
+    /// Changes the records, each kind with one statement. A statement also finds records that became due in the
+    /// meantime, so the limit of all together decreases by what was deleted.
     async fn purge(&self, target: &PurgeTarget<'_, '_>) -> Result<Purged, StoreError> {
         let statements = &target.store().statements;
         let highest = Some(self.highest);
-        let abandoned = target
-            .run(&statements.purge_abandoned, highest, &self.abandoned)
-            .await?;
-        let expired = target
-            .run(&statements.purge_expired, highest, &self.expired)
-            .await?;
-        let interrupted = target
-            .run(&statements.purge_interrupt, None, &self.interrupt)
-            .await?;
-        let requeued = target
-            .run(&statements.purge_requeue, None, &self.requeue)
-            .await?;
-        let removed = abandoned + expired;
+        let (mut abandoned, mut expired, mut interrupted) = (0, 0, 0);
+        let mut rest = self.limit;
+        if self.abandoned {
+            abandoned = target
+                .run(&statements.purge_abandoned, rest, highest)
+                .await?;
+            rest = less(rest, abandoned);
+        }
+        if self.expired {
+            expired = target.run(&statements.purge_expired, rest, highest).await?;
+            rest = less(rest, expired);
+        }
+        if self.interrupt {
+            interrupted = target.run(&statements.purge_interrupt, rest, None).await?;
+            rest = less(rest, interrupted);
+        }
+        if self.requeue {
+            target.run(&statements.purge_requeue, rest, None).await?;
+        }
         Ok(Purged {
-            removed,
+            removed: abandoned + expired,
             abandoned,
             interrupted,
-            // All records of the batch were gone: another purge has read the same ones, and removes the others, too. If
-            // this one went on, both would lock the same records again and again.
-            more: self.more && removed + interrupted + requeued > 0,
+            more: self.more,
         })
     }
+}
+
+fn less(limit: u32, done: u64) -> u32 {
+    limit.saturating_sub(u32::try_from(done).unwrap_or(u32::MAX))
+}
+
+/// Reads due records while no other purge changes them. When the patience is over, reads them without a lock.
+async fn due_records(
+    store: &MySqlStore,
+    limit: u32,
+    patience: &mut Duration,
+) -> Result<Vec<MySqlRow>, StoreError> {
+    let statements = &store.statements;
+    while !patience.is_zero() {
+        let query = statements.purge_turn.query().number(i64::from(limit));
+        match store.execute(&query).await {
+            Ok(executed) => return Ok(executed.rows),
+            Err(locked) if number(&locked).is_some_and(|it| LOCKED.contains(&it)) => {}
+            Err(failed) => return Err(error(failed)),
+        }
+        let pause = LONGEST_PAUSE.mul_f64(random::fraction()).min(*patience);
+        *patience -= pause;
+        sleep(pause).await;
+    }
+    let query = statements.purge_due.query().number(i64::from(limit));
+    store.read(query).await
 }

@@ -40,8 +40,10 @@ declare_statements! {
         completed,
         claim,
         take_over,
-        /// Due records, each with its fencing token and the statement that it needs.
+        /// The fencing token of each due record, and the statement that it needs.
         purge_due,
+        /// [`MySqlStatements::purge_due`], unless another purge is changing one of the records.
+        purge_turn,
         /// The fencing floor, and the number 1 on MariaDB.
         fencing_floor,
         /// Raises the fencing floor to the server's time if it is lower than the parameter. On MariaDB it does not wait

@@ -131,7 +131,30 @@ JSON_TABLE(?1, '$[*]' COLUMNS (
 
 -- part: past_retention
 -- The owner is gone for good, or the record waits to be reconciled.
-state = 'running' AND lease_until + retention <= {now}
+{it}state = 'running' AND {it}lease_until + {it}retention <= {now}
+
+-- part: read_due
+-- Tells which statements of a purge have something to do. Each of them selects and checks the records itself.
+SELECT
+    fencing_token,
+    CASE
+        WHEN {expired} THEN IF(state = 'running', 'abandoned', 'expired')
+        WHEN {past_retention} THEN 'interrupt'
+        ELSE 'requeue'
+    END
+FROM {records} FORCE INDEX (purge_queue)
+WHERE purge_after <= {now}
+ORDER BY purge_after LIMIT ?1
+
+-- part: due_records
+-- The due records that nobody else has locked, in the order of the queue: only as many as may be changed. In a table of
+-- few rows the server would otherwise scan, and wait for the locks of, the rows that were skipped.
+(
+    SELECT id FROM {records} FORCE INDEX (purge_queue)
+    WHERE purge_after <= {now}
+    ORDER BY purge_after LIMIT ?1
+    FOR UPDATE SKIP LOCKED
+) AS due STRAIGHT_JOIN {records} AS r FORCE INDEX (PRIMARY) ON r.id = due.id
 
 -- name: lock
 -- Another transaction may hold the row until it commits. The statement then fails instead of waiting.
@@ -274,17 +297,12 @@ WHERE id = ?10 AND fingerprint = ?7 AND NOT ({expired}) AND (
 )
 
 -- name: purge_due
--- Reads without a lock what each of the statements below checks again when it writes.
-SELECT
-    id, fencing_token,
-    CASE
-        WHEN {expired} THEN IF(state = 'running', 'abandoned', 'expired')
-        WHEN {past_retention} THEN 'interrupt'
-        ELSE 'requeue'
-    END
-FROM {records}
-WHERE purge_after <= {now}
-ORDER BY purge_after LIMIT ?1
+{read_due}
+
+-- name: purge_turn
+-- Fails while another purge changes one of the records.
+{read_due}
+FOR UPDATE NOWAIT
 
 -- name: fencing_floor
 -- Another purge may have raised the floor already. The last column is 1 on MariaDB.
@@ -301,30 +319,30 @@ UPDATE {fencing_floor} SET fencing_token = greatest(?1, {now})
 WHERE one = 1 AND fencing_token < ?1
 
 -- name: purge_abandoned
--- The due time was set at the claim: an owner may have renewed its lease since, or completed late. This statement and
--- the next three therefore check again what was read of the row. The list of ids is written at each purge.
-DELETE FROM {records}
-WHERE state = 'running' AND ({expired}) AND fencing_token <= ?1 AND id IN ({ids})
+-- The due time was set at the claim: an owner may have renewed its lease since, or completed late. A record that was
+-- claimed again in between has a higher fencing token than the floor was raised to.
+DELETE r FROM {due_records}
+WHERE r.state = 'running' AND ({expired:r.}) AND r.fencing_token <= ?2
 
 -- name: purge_expired
--- As above. A record that was claimed again in between has a higher fencing token than the floor was raised to.
-DELETE FROM {records}
-WHERE state <> 'running' AND ({expired}) AND fencing_token <= ?1 AND id IN ({ids})
+-- As above.
+DELETE r FROM {due_records}
+WHERE r.state <> 'running' AND ({expired:r.}) AND r.fencing_token <= ?2
 
 -- name: purge_interrupt
 -- As above. The owner may have renewed its lease.
-UPDATE {records} SET purge_after = NULL, state = 'interrupted'
-WHERE {past_retention} AND on_crash <> 'rerun' AND purge_after <= {now} AND id IN ({ids})
+UPDATE {due_records} SET r.purge_after = NULL, r.state = 'interrupted'
+WHERE {past_retention:r.} AND r.on_crash <> 'rerun' AND r.purge_after <= {now}
 
 -- name: purge_requeue
 -- As above, for records that are still alive: queued until they may expire.
-UPDATE {records} SET
-    purge_after = CASE
-        WHEN state = 'interrupted' THEN NULL
-        WHEN state <> 'running' THEN ended_at + retention
-        ELSE lease_until + retention
+UPDATE {due_records} SET
+    r.purge_after = CASE
+        WHEN r.state = 'interrupted' THEN NULL
+        WHEN r.state <> 'running' THEN r.ended_at + r.retention
+        ELSE r.lease_until + r.retention
     END
-WHERE NOT ({expired}) AND NOT ({past_retention}) AND purge_after <= {now} AND id IN ({ids})
+WHERE NOT ({expired:r.}) AND NOT ({past_retention:r.}) AND r.purge_after <= {now}
 
 -- name: touch
 -- A lock holds on one node of Galera only. A takeover on another node conflicts with a transaction of the owner if both
