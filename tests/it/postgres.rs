@@ -19,6 +19,7 @@ use crate::records::{HOUR, claim, full_text, outcome, own};
 mod costs;
 mod demotion;
 mod errors;
+mod kept;
 mod pooling;
 mod portable;
 mod statements;

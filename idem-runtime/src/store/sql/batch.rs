@@ -340,6 +340,8 @@ impl<T: BatchExecutor> Drop for FlushGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use futures_util::poll;
     use tokio::runtime::{Builder, Handle};
     use tokio::task::JoinSet;
@@ -432,6 +434,58 @@ mod tests {
         let (two, four, six, ()) = tokio::join!(square(2), square(4), square(6), queued);
         assert_eq!([two, four, six], [4, 16, 36]);
         assert_eq!(squares.batches(), [[2, 4, 6]]);
+    }
+
+    /// Counts the batches of one executor, and reports each count. A clone begins anew, as one without a connection.
+    #[derive(Default)]
+    struct Counting {
+        ran: AtomicU32,
+        counts: Arc<Mutex<Vec<u32>>>,
+    }
+
+    impl Clone for Counting {
+        fn clone(&self) -> Self {
+            Self {
+                ran: AtomicU32::default(),
+                counts: Arc::clone(&self.counts),
+            }
+        }
+    }
+
+    impl BatchExecutor for Counting {
+        type Pending = ((), oneshot::Sender<()>);
+
+        async fn run(&self, batch: Vec<Self::Pending>) {
+            let count = self.ran.fetch_add(1, Ordering::Relaxed) + 1;
+            self.counts.lock().unwrap().push(count);
+            for ((), sender) in batch {
+                let _ = sender.send(());
+            }
+        }
+    }
+
+    /// The store keeps the connection of a batch in its executor.
+    #[tokio::test]
+    async fn one_flusher_keeps_its_executor_for_the_next_batch() {
+        let executor = Counting::default();
+        let batcher = Batcher::new(Arc::new(Semaphore::new(1)), None);
+        let taken = Arc::clone(&batcher.slots).acquire_owned().await.unwrap();
+        let mut asking = JoinSet::new();
+        for _ in 0..=MAX_BATCH {
+            let (executor, batcher) = (executor.clone(), batcher.clone());
+            asking.spawn(async move {
+                let single = || async { Ok::<_, ()>(()) };
+                batcher
+                    .submit(|| executor, |sender| ((), sender), single)
+                    .await
+            });
+        }
+        while batcher.queue().pending.len() <= MAX_BATCH {
+            yield_now().await;
+        }
+        drop(taken);
+        assert!(asking.join_all().await.iter().all(Result::is_ok));
+        assert_eq!(*executor.counts.lock().unwrap(), [1, 2]);
     }
 
     #[tokio::test]
