@@ -13,13 +13,8 @@ thread_local! {
 /// Returns random bytes.
 pub fn bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    match seeded() {
-        None => rand::fill(&mut bytes[..]),
-        Some(_) => {
-            for chunk in bytes.chunks_mut(8) {
-                chunk.copy_from_slice(&number().to_le_bytes()[..chunk.len()]);
-            }
-        }
+    for chunk in bytes.chunks_mut(8) {
+        chunk.copy_from_slice(&number().to_le_bytes()[..chunk.len()]);
     }
     bytes
 }
