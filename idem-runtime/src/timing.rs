@@ -151,6 +151,18 @@ pub(crate) async fn within<T>(
     Box::pin(tokio::time::timeout(limit, transition)).await.ok()
 }
 
+/// Answer of a store that [answers at once](crate::store::Store::answers_at_once). None if the call must be awaited,
+/// which is against that promise.
+pub(crate) fn at_once<T>(
+    mut transition: Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + '_>>,
+) -> Option<Result<T, StoreError>> {
+    let mut context = Context::from_waker(Waker::noop());
+    match Pin::new(&mut Caught(&mut transition)).poll(&mut context) {
+        Poll::Ready(answer) => Some(answer),
+        Poll::Pending => None,
+    }
+}
+
 /// Converts a panic of a store into an error. A driver that panics must not unwind the caller's task, which may hold
 /// other connections and other records.
 pub(crate) struct Caught<F>(pub(crate) F);

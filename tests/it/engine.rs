@@ -1,6 +1,7 @@
 //! The engine's guarantees, through the API without macros, on the memory store with paused time.
 
 mod abandoned;
+mod at_once;
 mod concurrency;
 mod crash;
 mod edge_cases;
@@ -9,6 +10,7 @@ mod faults;
 mod handle;
 mod lifecycle;
 mod patience;
+mod plain;
 mod purger;
 mod records;
 mod replay_notes;

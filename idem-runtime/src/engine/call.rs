@@ -229,6 +229,7 @@ impl Call {
     /// Sets the path of the function that makes the call, for its span. The attribute macro sets it.
     #[doc(hidden)]
     #[must_use]
+    #[inline]
     pub fn function(self, path: &'static str) -> Self {
         self.with(|inputs| {
             inputs.function = Some(path);

@@ -23,7 +23,7 @@ use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::fingerprint;
 use crate::metrics::Waiting;
 use crate::record::{Digest, Observation, Record, State};
-use crate::store::{ClaimOutcome, FencedWrite, Resolution, Resolved};
+use crate::store::{ClaimOutcome, FencedWrite, Granted, Resolution, Resolved};
 use crate::timing::{Backoff, bounded, later};
 
 /// Maximum number of times that a record may change under a call that did not wait. Then the call gives up. In each
@@ -73,6 +73,8 @@ pub(super) struct Claimer<'o> {
     /// None while the call waits for a leader, or relies on the store without single-flight.
     leader: Option<Leader>,
     sent: SentClaims,
+    /// Record without an outcome that [`claim_at_once`](Self::claim_at_once) has found.
+    unended: Option<Box<Record>>,
     /// Set while the call waits for another one.
     waiting: Option<Waiting>,
     /// The transaction to claim in, if the call claims in one.
@@ -102,6 +104,7 @@ impl<'o> Claimer<'o> {
             can_reconcile,
             leader: None,
             sent: SentClaims::default(),
+            unended: None,
             waiting: None,
             transaction: None,
         }
@@ -115,6 +118,33 @@ impl<'o> Claimer<'o> {
         let mut claimer = Self::new(call, CanReconcile(false));
         claimer.transaction = Some(transaction);
         claimer
+    }
+
+    /// Claims the record of a store that answers at once, without a future. None: [`claim`](Self::claim) continues.
+    pub(super) fn claim_at_once(&mut self) -> Option<Result<Claimed, Error>> {
+        let call = &self.call;
+        if !call.engine.store.answers_at_once() || call.recovery_input.is_some() {
+            return None;
+        }
+        let FlightRole::Leader(leader) = call.engine.singleflight.join(call) else {
+            return None;
+        };
+        self.leader = Some(leader);
+        let sent_at = self.now.take().unwrap_or_else(Instant::now);
+        let claimed = match self.sent.send_at_once(call, sent_at)? {
+            ClaimOutcome::Granted(granted) => self
+                .attempt(&granted, sent_at)
+                .map(|attempt| self.run(attempt)),
+            ClaimOutcome::Existing(record) => match self.replay(&record).transpose() {
+                Some(claimed) => claimed,
+                None => {
+                    self.unended = Some(record);
+                    return None;
+                }
+            },
+        };
+        self.conclude(&claimed);
+        Some(claimed)
     }
 
     /// Claims the record, waits for it, or returns its outcome.
@@ -136,7 +166,8 @@ impl<'o> Claimer<'o> {
             Ok(stage) => Box::pin(self.continue_claiming(stage)).await,
             Err(error) => Err(error),
         };
-        self.conclude(claimed)
+        self.conclude(&claimed);
+        claimed
     }
 
     /// Takes the record over, because `reconcile` found that the crashed attempt did nothing.
@@ -148,7 +179,8 @@ impl<'o> Claimer<'o> {
             Ok(stage) => self.continue_claiming(stage).await,
             Err(error) => Err(error),
         };
-        self.conclude(claimed)
+        self.conclude(&claimed);
+        claimed
     }
 
     /// Resolves the record with the answer of `reconcile`. False if the record changed in the meantime: claim again.
@@ -182,9 +214,9 @@ impl<'o> Claimer<'o> {
     }
 
     /// Publishes the result of the claim to the waiters. Leadership passes to the attempt that runs the body.
-    fn conclude(&mut self, claimed: Result<Claimed, Error>) -> Result<Claimed, Error> {
+    fn conclude(&mut self, claimed: &Result<Claimed, Error>) {
         self.waiting = None;
-        match &claimed {
+        match claimed {
             // The attempt has taken the leadership along.
             Ok(Claimed::Run(..)) => {}
             Ok(Claimed::NeedsReconcile(crashed)) => self.announce_reconcile(&crashed.fingerprint),
@@ -207,7 +239,6 @@ impl<'o> Claimer<'o> {
                 }
             }
         }
-        claimed
     }
 
     /// Informs the waiters that `reconcile` is being asked about a crashed attempt: one question is enough for all.
@@ -226,6 +257,9 @@ impl<'o> Claimer<'o> {
         if self.transaction.is_some() {
             let call = Arc::clone(&self.call);
             return Box::pin(self.claim_in_transaction(None, &call.request)).await;
+        }
+        if let Some(record) = self.unended.take() {
+            return Box::pin(self.inspect(record)).await;
         }
         let now = self.now.take();
         match self.sent.send(&self.call, &ClaimMessage::Call, now).await {
@@ -288,24 +322,30 @@ impl<'o> Claimer<'o> {
     async fn act_on(&mut self, claim: ClaimOutcome, sent_at: Instant) -> Result<ClaimStage, Error> {
         match claim {
             ClaimOutcome::Granted(granted) => {
-                // After an error the claim is released when this claimer is dropped. Until then other calls get the same
-                // refusal.
-                self.call.check_issued_key(granted.first_claimed_at)?;
-                let attempt = Attempt::granted(Arc::clone(&self.call), &granted, sent_at);
+                let attempt = self.attempt(&granted, sent_at)?;
                 if self.call.recovery_input.is_some() {
                     Box::pin(self.save_input(&attempt)).await?;
                 }
-                self.sent.mark_used();
-                Ok(ClaimStage::Claimed(Claimed::Run(
-                    attempt,
-                    self.leader.take(),
-                )))
+                Ok(ClaimStage::Claimed(self.run(attempt)))
             }
             ClaimOutcome::Existing(record) => match self.replay(&record)? {
                 Some(claimed) => Ok(ClaimStage::Claimed(claimed)),
                 None => Box::pin(self.inspect(record)).await,
             },
         }
+    }
+
+    /// The attempt of a granted claim.
+    fn attempt(&self, granted: &Granted, sent_at: Instant) -> Result<Attempt, Error> {
+        // After an error the claim is released when this claimer is dropped. Until then other calls get the same refusal.
+        self.call.check_issued_key(granted.first_claimed_at)?;
+        Ok(Attempt::granted(Arc::clone(&self.call), granted, sent_at))
+    }
+
+    /// Permits the body of a granted attempt to run.
+    fn run(&mut self, attempt: Attempt) -> Claimed {
+        self.sent.mark_used();
+        Claimed::Run(attempt, self.leader.take())
     }
 
     /// Saves the call's recovery input. If saving fails, nothing has run yet, and the claim is released.

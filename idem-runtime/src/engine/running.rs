@@ -68,6 +68,18 @@ impl RunGuard {
         }
     }
 
+    /// Ends the attempt, and settles its record if the store answers at once. Returns false if
+    /// [`settle`](Self::settle) must do so.
+    pub(super) fn settle_at_once(&mut self, settle: &Settle) -> bool {
+        let is_settled = settle.at_once(&self.attempt, &mut self.leader);
+        if is_settled {
+            self.stage = BodyStage::Ended;
+            self.heartbeat = None;
+            self.lease = None;
+        }
+        is_settled
+    }
+
     /// Ends the attempt, and starts to settle its record. None if there is no record.
     pub(super) fn settle(&mut self, settle: Settle) -> Option<Settlement> {
         self.stage = BodyStage::Ended;

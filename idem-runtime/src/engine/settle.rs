@@ -1,5 +1,6 @@
 //! Writes the outcome of a body into its record, even if the caller is dropped or the store fails for a while.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::metrics::Raised;
 use crate::policy::Policy;
 use crate::record::{Outcome, Owner};
 use crate::store::FencedWrite;
-use crate::timing::{Retries, bounded, later};
+use crate::timing::{Retries, at_once, bounded, later};
 
 /// The write that settles the record of an ended attempt.
 #[derive(Debug, Clone)]
@@ -38,7 +39,58 @@ impl Settle {
             Unfinished::Leave => None,
         }
     }
+
+    /// Settles the record of an attempt in a store that answers at once. Returns true if the store has acknowledged the
+    /// write; otherwise a [`Settlement`] repeats it.
+    pub(super) fn at_once(&self, attempt: &Attempt, leader: &mut Option<Leader>) -> bool {
+        if !attempt.engine().store.answers_at_once() {
+            return false;
+        }
+        let Some(owner) = attempt.owner() else {
+            return false;
+        };
+        let written = at_once(self.write(attempt, &owner));
+        let is_acknowledged = matches!(written, Some(Ok(FencedWrite::Applied)));
+        if is_acknowledged {
+            self.conclude(attempt, leader.take(), FencedWrite::Applied);
+        }
+        is_acknowledged
+    }
+
+    fn write<'a>(&'a self, attempt: &'a Attempt, owner: &'a Owner) -> Write<'a> {
+        let store = &attempt.engine().store;
+        match self {
+            Self::End(outcome) => store.complete(owner, outcome),
+            Self::Release => store.release(owner),
+            Self::Interrupt => store.interrupt(owner),
+        }
+    }
+
+    /// Publishes to the waiters only what the store acknowledged.
+    fn conclude(&self, attempt: &Attempt, leader: Option<Leader>, fenced: FencedWrite) {
+        if fenced == FencedWrite::Fenced {
+            attempt.lose();
+        }
+        let over = !matches!(self, Self::Interrupt);
+        if !over && fenced == FencedWrite::Applied {
+            attempt.call().warn_interrupted();
+        }
+        match (leader, fenced, self) {
+            (Some(leader), FencedWrite::Applied, Self::End(outcome)) => {
+                leader.step_down(|| Phase::Ended(Arc::new(attempt.share(outcome.clone()))));
+            }
+            (leader, ..) => drop(leader),
+        }
+        if over {
+            // Tasks that the body left running must not treat the record as theirs any more. Set after the waiters were
+            // woken: a waiter that saw it earlier would ask the store.
+            attempt.lose();
+        }
+    }
 }
+
+/// Future of a store call that settles a record.
+type Write<'a> = Pin<Box<dyn Future<Output = Result<FencedWrite, StoreError>> + Send + 'a>>;
 
 /// Result of settling an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,13 +140,13 @@ impl Settlement {
 
     /// Writes to the store, and waits for its acknowledgement for as long as the handle's patience and the lease last.
     ///
-    /// A release or an interruption is tried only once here; no caller needs to wait for it. `now` is the current time,
-    /// which the caller has read already.
-    pub(super) async fn settle(&mut self, span: &Span, now: Instant) -> SettleResult {
+    /// A release or an interruption is tried only once here; no caller needs to wait for it.
+    pub(super) async fn settle(&mut self, span: &Span) -> SettleResult {
         let Some(task) = &self.task else {
             return SettleResult::Pending;
         };
         let policy = &task.attempt.engine().policy;
+        let now = Instant::now();
         let until = later(now, patience(policy, task.attempt.live_until(), now));
         let limit = policy.store_timeout.min(until - now);
         match bounded(limit, task.write()).instrument(span.clone()).await {
@@ -180,15 +232,8 @@ impl From<FencedWrite> for SettleResult {
 }
 
 impl SettleTask {
-    fn write(
-        &self,
-    ) -> std::pin::Pin<Box<dyn Future<Output = Result<FencedWrite, StoreError>> + Send + '_>> {
-        let store = &self.attempt.engine().store;
-        match &self.settle {
-            Settle::End(outcome) => store.complete(&self.owner, outcome),
-            Settle::Release => store.release(&self.owner),
-            Settle::Interrupt => store.interrupt(&self.owner),
-        }
+    fn write(&self) -> Write<'_> {
+        self.settle.write(&self.attempt, &self.owner)
     }
 
     /// Retries until the store answers, for the rest of the lease and one lease more. The store accepts an owner whose
@@ -257,25 +302,8 @@ impl SettleTask {
         }
     }
 
-    /// Publishes to the waiters only what the store acknowledged.
     fn conclude(mut self, fenced: FencedWrite) {
-        if fenced == FencedWrite::Fenced {
-            self.attempt.lose();
-        }
-        let over = !matches!(self.settle, Settle::Interrupt);
-        if !over && fenced == FencedWrite::Applied {
-            self.attempt.call().warn_interrupted();
-        }
-        match (self.leader.take(), fenced, self.settle) {
-            (Some(leader), FencedWrite::Applied, Settle::End(outcome)) => {
-                leader.step_down(|| Phase::Ended(Arc::new(self.attempt.share(outcome))));
-            }
-            (leader, ..) => drop(leader),
-        }
-        if over {
-            // Tasks that the body left running must not treat the record as theirs any more. Set after the waiters were
-            // woken: a waiter that saw it earlier would ask the store.
-            self.attempt.lose();
-        }
+        self.settle
+            .conclude(&self.attempt, self.leader.take(), fenced);
     }
 }

@@ -5,6 +5,7 @@ mod bounds;
 mod codecs;
 mod context;
 mod entry;
+mod ready_or;
 mod reconcile;
 mod replay_noter;
 

@@ -11,10 +11,8 @@ use idem_runtime::{
 };
 use tokio::time::Instant;
 
-use self::plain::Plain;
+use super::plain::Plain;
 use super::{Failure, LEASE, TTL, call, refusal};
-
-mod plain;
 
 /// Effects in the order in which they happened.
 #[derive(Debug, Clone, Default)]
@@ -563,7 +561,7 @@ async fn without_protection_steps_run_and_are_not_saved() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_without_steps_is_an_error_before_the_body_runs() {
-    let (idem, ledger) = (Idem::new(Plain(MemoryStore::new())), Ledger::default());
+    let (idem, ledger) = (Idem::new(Plain::new(MemoryStore::new())), Ledger::default());
     let error = refusal(run(&idem, call("k", 1), async |it| checkout(&ledger, it).await).await);
     assert!(matches!(
         error,

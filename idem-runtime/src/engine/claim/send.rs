@@ -21,7 +21,7 @@ use crate::error::StoreError;
 use crate::metrics::Timed;
 use crate::record::{FencingToken, Observation};
 use crate::store::{ClaimOutcome, ClaimRequest};
-use crate::timing::{Retries, bounded, later, timed_out, within};
+use crate::timing::{Retries, at_once, later, timed_out, within};
 
 /// Grace period in which the answer to an abandoned claim is only waited for. During it, the calls of this process with
 /// the claim's key wait as well. After it, they ask the store themselves, and the claim is searched for.
@@ -74,6 +74,20 @@ pub(super) struct SentClaims {
 }
 
 impl SentClaims {
+    /// Claims from a store that answers at once. None if the store failed: [`send`](Self::send) tries again.
+    ///
+    /// Nothing can be dropped between question and answer, so that the store call need not own its inputs.
+    pub(super) fn send_at_once(
+        &mut self,
+        call: &Prepared,
+        sent_at: Instant,
+    ) -> Option<ClaimOutcome> {
+        let claim = at_once(call.engine.store.claim(&call.request))?.ok()?;
+        self.unused = granted_token(&claim);
+        call.metrics.start_at(Timed::Claim, sent_at).stop();
+        Some(claim)
+    }
+
     /// Sends a claim until the store answers or patience runs out.
     pub(super) async fn send(
         &mut self,
@@ -81,20 +95,6 @@ impl SentClaims {
         message: &ClaimMessage,
         mut now: Option<Instant>,
     ) -> ClaimAnswer {
-        let policy = &call.engine.policy;
-        if let ClaimMessage::Call = message
-            && call.engine.store.answers_at_once()
-        {
-            // The store answers within one poll, so nothing can be dropped between question and answer, and the future
-            // need not own its inputs.
-            let sent_at = now.take().unwrap_or_else(Instant::now);
-            let claim = call.engine.store.claim(&call.request);
-            if let Ok(claim) = bounded(policy.store_timeout, claim).await {
-                self.unused = granted_token(&claim);
-                call.metrics.start_at(Timed::Claim, sent_at).stop();
-                return Ok((claim, sent_at));
-            }
-        }
         let mut retries = None;
         let mut first_sent_at = None;
         loop {
@@ -107,8 +107,8 @@ impl SentClaims {
                 }
                 Err(error) => error,
             };
-            let retries = retries
-                .get_or_insert_with(|| Retries::until(later(sent_at, policy.store_patience)));
+            let patience = call.engine.policy.store_patience;
+            let retries = retries.get_or_insert_with(|| Retries::until(later(sent_at, patience)));
             // Boxed, because a timer is larger than the rest of a waiting call's state.
             Box::pin(retries.pause_after(error)).await?;
         }

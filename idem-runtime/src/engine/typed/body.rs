@@ -2,10 +2,10 @@
 
 use std::future::Future;
 
-use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::context::CallContext;
+use super::ready_or::ReadyOr;
 use crate::engine::Attempt;
 use crate::engine::decisions::{OwnAnswer, on_error, own_answer};
 use crate::engine::detach::{ShutDown, run_in_a_task};
@@ -31,7 +31,12 @@ pub enum ErrorKind {
 }
 
 /// A body that may run.
-pub struct Running<T, E> {
+///
+/// Boxed, because the user's future has room for it several times: as the result of claiming, while the body runs, and as
+/// an argument of [`finish`](Self::finish).
+pub struct Running<T, E>(Box<RunningCall<T, E>>);
+
+struct RunningCall<T, E> {
     guard: RunGuard,
     context: CallContext<T, E>,
 }
@@ -43,20 +48,20 @@ impl<T, E> Running<T, E> {
         context: CallContext<T, E>,
     ) -> Self {
         context.report.span.record("idem.attempt", attempt.number());
-        Self {
+        Self(Box::new(RunningCall {
             guard: RunGuard::new(attempt, leader),
             context,
-        }
+        }))
     }
 
     /// The running attempt.
     pub fn attempt(&self) -> Attempt {
-        self.guard.attempt.clone()
+        self.0.guard.attempt.clone()
     }
 
     /// Marks the body as begun: it is about to be called, and may act before it returns its future.
     pub(crate) fn begin(&mut self) {
-        self.guard.begin();
+        self.0.guard.begin();
     }
 
     /// Runs the body, and renews the lease while it runs.
@@ -64,52 +69,60 @@ impl<T, E> Running<T, E> {
         &'a mut self,
         body: F,
     ) -> impl Future<Output = F::Output> + use<'a, F, T, E> {
-        self.guard.drive(body, &self.context.report.span)
+        let RunningCall { guard, context } = &mut *self.0;
+        guard.drive(body, &context.report.span)
     }
 
     /// Settles the record according to the body's result, and returns the caller's result.
     ///
-    /// The result is classified before the future is created, so that the future stays small.
+    /// The result is classified before the future is created, so that the future stays small. A store that answers at once
+    /// settles the record then, too.
     ///
     /// # Errors
     /// The function's own error, or an error of the call.
     pub fn finish<C>(
-        mut self,
+        self,
         result: Result<T, E>,
         classify: C,
     ) -> impl Future<Output = Result<T, E>> + use<T, E, C>
     where
         C: FnOnce(&E) -> ErrorKind,
     {
-        let settle = self.settle(&result, classify);
+        let Self(mut call) = self;
+        let settle = call.settle(&result, classify);
         let ends = matches!(settle, Some(Settle::End(_)));
-        let outcome = self.outcome(settle.as_ref());
-        self.guard.body_ended();
-        let ended = Instant::now();
-        let metrics = self.guard.attempt.call().metrics;
-        let completing = metrics.start_at(Timed::Complete, ended);
-        let mut settlement = settle.and_then(|settle| self.guard.settle(settle));
-        // Boxed, so that the future of a long-running body does not reserve the memory that only settling needs.
-        Box::pin(async move {
+        let outcome = call.outcome(settle.as_ref());
+        call.guard.body_ended();
+        let metrics = call.guard.attempt.call().metrics;
+        let completing = metrics.start(Timed::Complete);
+        let span = &call.context.report.span;
+        if let Some(settle) = &settle
+            && span.in_scope(|| call.guard.settle_at_once(settle))
+        {
+            completing.stop();
+            call.record_executed(outcome);
+            return ReadyOr::ready(result);
+        }
+        let mut settlement = settle.and_then(|settle| call.guard.settle(settle));
+        ReadyOr::waiting(async move {
             // Borrowed, because a value moved out of a capture is stored twice in the future.
             let mut outcome = outcome;
             if let Some(settlement) = &mut settlement {
-                let settled = settlement.settle(&self.context.report.span, ended).await;
+                let settled = settlement.settle(&call.context.report.span).await;
                 completing.stop();
                 if ends {
-                    match own_answer(settled.written(), self.guard.attempt.is_live()) {
+                    match own_answer(settled.written(), call.guard.attempt.is_live()) {
                         OwnAnswer::Own => {}
                         OwnAnswer::OwnUnrecorded => {
                             outcome = CallOutcome::Unrecorded;
-                            self.warn_unrecorded();
+                            call.warn_unrecorded();
                         }
-                        OwnAnswer::Stored => return Box::pin(self.after_loss()).await,
-                        OwnAnswer::LeaseLost => return self.context.refuse(Error::LeaseLost),
+                        OwnAnswer::Stored => return Box::pin(call.after_loss()).await,
+                        OwnAnswer::LeaseLost => return call.context.refuse(Error::LeaseLost),
                     }
                 }
             }
-            let number = self.guard.attempt.number();
-            self.context.record_executed(outcome, number);
+            call.record_executed(outcome);
             result
         })
     }
@@ -128,9 +141,9 @@ impl<T, E> Running<T, E> {
         E: Send + 'static,
         C: FnOnce(&E) -> ErrorKind + Send + 'static,
     {
-        let call = self.guard.attempt.call();
+        let call = self.0.guard.attempt.call();
         let (tasks, runtime) = (call.engine.detached.clone(), call.runtime.clone());
-        let carry = self.context.codecs.errors.carry();
+        let carry = self.0.context.codecs.errors.carry();
         let task = async move {
             let result = self.drive(body).await;
             self.finish(result, classify).await
@@ -143,7 +156,9 @@ impl<T, E> Running<T, E> {
             }
         }
     }
+}
 
+impl<T, E> RunningCall<T, E> {
     /// Decides how to settle the record. None if the record is left as after a crash.
     fn settle(
         &self,
@@ -187,6 +202,11 @@ impl<T, E> Running<T, E> {
             Some(Settle::End(_)) if attempt.has_taken_over() => CallOutcome::TakenOver,
             Some(Settle::End(_)) => CallOutcome::Executed,
         }
+    }
+
+    fn record_executed(&self, outcome: CallOutcome) {
+        let number = self.guard.attempt.number();
+        self.context.record_executed(outcome, number);
     }
 
     /// Another call took over, and the store refused this call's result: replays the stored result, if there is one.

@@ -9,6 +9,7 @@ use tracing::Instrument;
 use super::body::Running;
 use super::codecs::{Codecs, ErrorCodec, ValueCodec};
 use super::context::{CallContext, CallReport};
+use super::ready_or::ReadyOr;
 use super::replay_noter::ReplayNoter;
 use crate::engine::claim::{CanReconcile, Claimed, Claimer};
 use crate::engine::install::default_engine;
@@ -38,46 +39,43 @@ pub fn default_handle() -> EngineRef {
 
 /// Claims the record of a call. `Err` is the function's return value if its body does not run.
 ///
-/// The call is turned into a claimer before the future is created, so that the future does not hold the call as well.
+/// The call is turned into a claimer before the future is created, so that the future does not hold the call as well. If
+/// the store answers at once, the claim is made then too. Dropping the future releases it.
 pub(crate) fn enter<T, E>(
     engine: EngineRef,
     call: Call,
     values: ValueCodec<T>,
     errors: ErrorCodec<E>,
-) -> impl Future<Output = Result<Running<T, E>, Result<T, E>>> {
-    let mut begun = begin(engine, call, Codecs { values, errors }, CanReconcile(false));
-    // Boxed, so that the future of a long-running body does not reserve the memory that only claiming needs.
-    Box::pin(async move {
-        // Borrowed, because a value moved out of a capture is stored twice in the future.
-        let (claimer, context) = match begun {
-            Ok(ref mut begun) => begun,
-            Err(answer) => return Err(answer),
-        };
-        match claimer
-            .claim()
-            .instrument(context.report.span.clone())
-            .await
-        {
-            Ok(Claimed::Run(attempt, leader)) => {
-                begun.map(|(_, context)| Running::new(attempt, leader, context))
-            }
-            Ok(Claimed::Replay(ended, waited)) => Err(context.replay(&ended, waited)),
-            // Unreachable for a call that cannot reconcile.
-            Ok(Claimed::NeedsReconcile(_)) => Err(context.refuse(Error::Interrupted)),
-            Err(error) => Err(context.refuse(error)),
-        }
-    })
+) -> impl Future<Output = Result<Running<T, E>, Result<T, E>>> + Unpin {
+    let codecs = Codecs { values, errors };
+    let (call, context) = match prepare(engine, call, codecs, Joins(false)) {
+        Ok(prepared) => prepared,
+        Err(answer) => return ReadyOr::ready(Err(answer)),
+    };
+    let mut claimer = Claimer::new(call, CanReconcile(false));
+    let claimed = context.report.span.in_scope(|| claimer.claim_at_once());
+    match claimed {
+        Some(claimed) => ReadyOr::ready(running(claimed, context)),
+        None => ReadyOr::waiting(async move {
+            let span = context.report.span.clone();
+            let claimed = claimer.claim().instrument(span).await;
+            running(claimed, context)
+        }),
+    }
 }
 
-/// Turns a call into a claimer.
-pub(super) fn begin<T, E>(
-    engine: EngineRef,
-    call: Call,
-    codecs: Codecs<T, E>,
-    can_reconcile: CanReconcile,
-) -> Result<(Claimer<'static>, CallContext<T, E>), Result<T, E>> {
-    let (call, context) = prepare(engine, call, codecs, Joins(false))?;
-    Ok((Claimer::new(call, can_reconcile), context))
+/// Next stage of a call after its claim.
+fn running<T, E>(
+    claimed: Result<Claimed, Error>,
+    context: CallContext<T, E>,
+) -> Result<Running<T, E>, Result<T, E>> {
+    match claimed {
+        Ok(Claimed::Run(attempt, leader)) => Ok(Running::new(attempt, leader, context)),
+        Ok(Claimed::Replay(ended, waited)) => Err(context.replay(&ended, waited)),
+        // Unreachable for a call that cannot reconcile.
+        Ok(Claimed::NeedsReconcile(_)) => Err(context.refuse(Error::Interrupted)),
+        Err(error) => Err(context.refuse(error)),
+    }
 }
 
 /// A frozen call, with its context.
@@ -122,6 +120,7 @@ pub(in crate::engine) fn prepare<T, E>(
     }
 }
 
+#[inline]
 fn freeze(
     engine: EngineRef,
     call: Call,

@@ -7,7 +7,7 @@ use tracing::Instrument;
 use super::body::Running;
 use super::codecs::{Codecs, ErrorCodec, ValueCodec};
 use super::context::CallContext;
-use super::entry::{EngineRef, begin};
+use super::entry::{EngineRef, Joins, prepare};
 use crate::engine::claim::{CanReconcile, Claimed, Claimer};
 use crate::engine::{Attempt, Call};
 use crate::error::Error;
@@ -39,6 +39,10 @@ pub enum Reconciled<T> {
 }
 
 /// A body that may run, or an earlier attempt to reconcile first.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a call has one of them, for a short time"
+)]
 pub enum Entered<T, E> {
     /// The body may run.
     Run(Running<T, E>),
@@ -61,11 +65,16 @@ pub(crate) async fn enter_reconciling<T, E>(
     errors: ErrorCodec<E>,
 ) -> Result<Entered<T, E>, Result<T, E>> {
     let codecs = Codecs { values, errors };
-    let (mut claimer, context) = begin(engine, call, codecs, CanReconcile(true))?;
-    let claimed = claimer
-        .claim()
-        .instrument(context.report.span.clone())
-        .await;
+    let (call, context) = prepare(engine, call, codecs, Joins(false))?;
+    let mut claimer = Claimer::new(call, CanReconcile(true));
+    let at_once = context.report.span.in_scope(|| claimer.claim_at_once());
+    let claimed = match at_once {
+        Some(claimed) => claimed,
+        None => {
+            let span = context.report.span.clone();
+            claimer.claim().instrument(span).await
+        }
+    };
     entered(claimed, claimer, context)
 }
 

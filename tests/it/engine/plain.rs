@@ -8,15 +8,35 @@ use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution,
     Resolved,
 };
-use idem_runtime::{MemoryStore, Record, RecordId, Store, StoreError};
+use idem_runtime::{Record, RecordId, Store, StoreError};
 
 #[derive(Debug)]
-pub(super) struct Plain(pub(super) MemoryStore);
+pub(super) struct Plain<S> {
+    store: S,
+    answers_at_once: bool,
+}
+
+impl<S> Plain<S> {
+    pub(super) fn new(store: S) -> Self {
+        Self {
+            store,
+            answers_at_once: false,
+        }
+    }
+
+    /// A store that promises to answer at once, whatever the wrapped one does.
+    pub(super) fn at_once(store: S) -> Self {
+        Self {
+            store,
+            answers_at_once: true,
+        }
+    }
+}
 
 #[async_trait]
-impl Store for Plain {
+impl<S: Store> Store for Plain<S> {
     async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
-        self.0.claim(claim).await
+        self.store.claim(claim).await
     }
 
     async fn take_over(
@@ -24,23 +44,23 @@ impl Store for Plain {
         observed: &Observation,
         claim: &ClaimRequest,
     ) -> Result<ClaimOutcome, StoreError> {
-        self.0.take_over(observed, claim).await
+        self.store.take_over(observed, claim).await
     }
 
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
-        self.0.renew(owner, lease).await
+        self.store.renew(owner, lease).await
     }
 
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
-        self.0.complete(owner, outcome).await
+        self.store.complete(owner, outcome).await
     }
 
     async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        self.0.release(owner).await
+        self.store.release(owner).await
     }
 
     async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        self.0.interrupt(owner).await
+        self.store.interrupt(owner).await
     }
 
     async fn resolve(
@@ -48,18 +68,22 @@ impl Store for Plain {
         observed: &Observation,
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
-        self.0.resolve(observed, resolution).await
+        self.store.resolve(observed, resolution).await
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
-        self.0.get(id).await
+        self.store.get(id).await
     }
 
     async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
-        self.0.list(filter, page).await
+        self.store.list(filter, page).await
     }
 
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        self.0.purge(limit).await
+        self.store.purge(limit).await
+    }
+
+    fn answers_at_once(&self) -> bool {
+        self.answers_at_once
     }
 }
