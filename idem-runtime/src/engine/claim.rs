@@ -63,8 +63,7 @@ pub(super) struct CanReconcile(pub(super) bool);
 /// A call that is claiming its record. Dropping it releases any claim that may have been granted.
 pub(super) struct Claimer<'o> {
     call: Arc<Prepared>,
-    /// Time at which a duplicate stops waiting.
-    deadline: Instant,
+    begun: Instant,
     /// Current time, until the first wait: reading the clock costs as much as an allocation.
     now: Option<Instant>,
     polls: Backoff,
@@ -96,7 +95,7 @@ impl<'o> Claimer<'o> {
     pub(super) fn new(call: Arc<Prepared>, can_reconcile: CanReconcile) -> Self {
         let now = Instant::now();
         Self {
-            deadline: later(now, call.wait),
+            begun: now,
             now: Some(now),
             call,
             polls: Backoff::of_polls(),
@@ -207,6 +206,11 @@ impl<'o> Claimer<'o> {
 
     pub(super) fn call(&self) -> &Arc<Prepared> {
         &self.call
+    }
+
+    /// Time at which a duplicate stops waiting.
+    fn deadline(&self) -> Instant {
+        later(self.begun, self.call.wait)
     }
 
     fn joins(&self) -> bool {

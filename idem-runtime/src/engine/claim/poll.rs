@@ -96,7 +96,7 @@ impl Claimer<'_> {
             lapses: held.lapses,
             next_check_by,
         };
-        if now >= self.deadline {
+        if now >= self.deadline() {
             if let Some(leader) = self.leader.take() {
                 // Waiters without time left get their answer here; the others elect another leader.
                 leader.step_down(|| phase(now));
@@ -105,7 +105,7 @@ impl Claimer<'_> {
         }
         self.waited = Waited(true);
         self.begin_to_wait();
-        let wake = wake.min(self.deadline);
+        let wake = wake.min(self.deadline());
         if let Some(leader) = &self.leader {
             let limit = self.call.engine.policy.store_timeout;
             leader.publish(phase(later(wake, limit)));

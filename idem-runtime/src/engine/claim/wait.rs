@@ -82,7 +82,7 @@ impl Claimer<'_> {
                 if let Some(fingerprint) = fingerprint {
                     self.compare(fingerprint)?;
                 }
-                if now < self.deadline && now >= *next_check_by {
+                if now < self.deadline() && now >= *next_check_by {
                     return Ok(WaiterAction::Rejoin);
                 }
                 self.wait_until(now, *next_check_by, *lapses)
@@ -122,11 +122,11 @@ impl Claimer<'_> {
         end: Instant,
         retry_at: Instant,
     ) -> Result<WaiterAction, Error> {
-        if now >= self.deadline {
+        if now >= self.deadline() {
             return Err(in_flight(retry_at));
         }
         self.waited = Waited(true);
-        Ok(WaiterAction::WaitForEnd(self.deadline.min(end)))
+        Ok(WaiterAction::WaitForEnd(self.deadline().min(end)))
     }
 
     /// Finds a leader other than this one, or becomes the leader. None: claim, as the leader or without single-flight.
