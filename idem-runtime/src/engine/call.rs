@@ -58,7 +58,8 @@ struct CallInputs {
     wait: Option<Duration>,
     on_crash: OnCrash,
     run_on_store_error: bool,
-    recovery_input: Option<Payload>,
+    /// Boxed, because few calls have one.
+    recovery_input: Option<Box<Payload>>,
     issued: bool,
     /// Canonical form of the request, if digests of its members are to be stored.
     members: Option<Vec<u8>>,
@@ -182,8 +183,8 @@ impl Call {
     pub fn recover_with(self, input: &(impl Serialize + ?Sized)) -> Self {
         self.with(|inputs| {
             let input = Codec::Json.encode_unread(input, usize::MAX);
-            inputs.recovery_input =
-                Some(input.map_err(|error| InvalidCall::RecoveryInput(error.to_string()))?);
+            let input = input.map_err(|error| InvalidCall::RecoveryInput(error.to_string()))?;
+            inputs.recovery_input = Some(Box::new(input));
             Ok(())
         })
     }

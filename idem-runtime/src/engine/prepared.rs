@@ -27,8 +27,8 @@ pub(crate) struct Prepared {
     pub(super) wait: Duration,
     pub(super) by_fingerprint: bool,
     pub(super) run_unprotected: bool,
-    /// Recovery input, saved with the record before the body runs.
-    pub(super) recovery_input: Option<Payload>,
+    /// Recovery input, saved with the record before the body runs. Boxed, because few calls have one.
+    pub(super) recovery_input: Option<Box<Payload>>,
     /// The latest time, by the store's clock, at which the record may have been claimed first. Set for an issued key.
     pub(super) first_claim_by: Option<Timestamp>,
     /// The call's effects and its record are committed together or not at all: there is no lease to renew.
