@@ -153,8 +153,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError>;
 
     /// Returns true if the futures of this store are ready at their first poll, so that none can be dropped half way.
-    /// The engine then claims and completes within one poll. It drops a future that is not ready, and sends the claim or
-    /// the outcome again.
+    /// The engine then claims and completes within one poll. It drops a future that is not ready, and sends the claim
+    /// or the outcome again.
     fn answers_at_once(&self) -> bool {
         false
     }

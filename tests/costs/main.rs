@@ -44,8 +44,8 @@ fn payment() -> Payment {
     }
 }
 
-/// Number of allocations in a call with a fresh key. They are: its key, the state shared with its followers, the running
-/// body's guard, two boxed futures of the store, the encoded result, and the record in the store.
+/// Number of allocations in a call with a fresh key. They are: its key, the state shared with its followers, the guard
+/// of the running body, two boxed futures of the store, the encoded result, and the record in the store.
 const FIRST_CALL: u64 = 7;
 /// Number of allocations in a replay: its key, the shared state, one boxed future of the store, and the copy of the
 /// record.

@@ -341,7 +341,8 @@ impl<'o> Claimer<'o> {
 
     /// The attempt of a granted claim.
     fn attempt(&self, granted: &Granted, sent_at: Instant) -> Result<Attempt, Error> {
-        // After an error the claim is released when this claimer is dropped. Until then other calls get the same refusal.
+        // After an error the claim is released when this claimer is dropped. Until then other calls get the same
+        // refusal.
         self.call.check_issued_key(granted.first_claimed_at)?;
         Ok(Attempt::granted(Arc::clone(&self.call), granted, sent_at))
     }

@@ -32,8 +32,8 @@ pub enum ErrorKind {
 
 /// A body that may run.
 ///
-/// Boxed, because the user's future has room for it several times: as the result of claiming, while the body runs, and as
-/// an argument of [`finish`](Self::finish).
+/// Boxed, because the user's future has room for it several times: as the result of claiming, while the body runs, and
+/// as an argument of [`finish`](Self::finish).
 pub struct Running<T, E>(Box<RunningCall<T, E>>);
 
 struct RunningCall<T, E> {
@@ -75,8 +75,8 @@ impl<T, E> Running<T, E> {
 
     /// Settles the record according to the body's result, and returns the caller's result.
     ///
-    /// The result is classified before the future is created, so that the future stays small. A store that answers at once
-    /// settles the record then, too.
+    /// The result is classified before the future is created, so that the future stays small. If the store answers at
+    /// once, the record is settled then, too.
     ///
     /// # Errors
     /// The function's own error, or an error of the call.
