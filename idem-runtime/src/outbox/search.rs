@@ -148,24 +148,30 @@ impl MessageSearch {
         Ok(taken)
     }
 
-    /// Deletes delivered messages that were kept for long enough.
-    async fn purge(&mut self) {
-        self.purge_at = Instant::now() + self.purge_every;
-        let messages = &self.shared.messages;
-        loop {
-            match bounded(STATEMENT_TIMEOUT, messages.purge(PURGE_BATCH)).await {
-                Ok(purged) if purged < u64::from(PURGE_BATCH) => return,
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(
-                        target: "idem",
-                        error = ?error.kind(),
-                        "deleting delivered messages failed, trying again later",
-                    );
-                    return;
-                }
+    /// Deletes a batch of the delivered messages that were kept for long enough. Returns true if there may be more of
+    /// them. The next batch is due after as long as this one took: a relay that always has messages to deliver purges,
+    /// too, and one that has much to purge delivers.
+    async fn purge(&mut self) -> bool {
+        let began = Instant::now();
+        let purge = self.shared.messages.purge(PURGE_BATCH);
+        let more = match bounded(STATEMENT_TIMEOUT, purge).await {
+            Ok(purged) => purged >= u64::from(PURGE_BATCH),
+            Err(error) => {
+                tracing::warn!(
+                    target: "idem",
+                    error = ?error.kind(),
+                    "deleting delivered messages failed, trying again later",
+                );
+                false
             }
-        }
+        };
+        let pause = if more {
+            began.elapsed()
+        } else {
+            self.purge_every
+        };
+        self.purge_at = Instant::now() + pause;
+        more
     }
 }
 
@@ -183,8 +189,8 @@ impl Search for MessageSearch {
                 return Found::Failed;
             }
         };
-        if found == Found::All && Instant::now() >= self.purge_at {
-            self.purge().await;
+        if Instant::now() >= self.purge_at && self.purge().await && found == Found::All {
+            return Found::More;
         }
         found
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use idem_runtime::Error;
-use idem_runtime::outbox::{Message, Outbox, Relay};
+use idem_runtime::outbox::{self, Message, Outbox, Relay, RelayGuard};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::SqlitePoolOptions;
@@ -16,6 +16,8 @@ use super::{Database, Log, Pool, TOPIC, until};
 super::on_every_database!(
     a_poll_does_not_read_messages_behind_a_parked_one,
     every_ordering_key_is_delivered_even_if_many_others_are_blocked,
+    a_message_does_not_wait_until_everything_is_purged,
+    a_relay_that_always_has_messages_purges,
 );
 
 /// Number of messages behind the parked one.
@@ -215,4 +217,45 @@ async fn every_ordering_key_is_delivered_even_if_many_others_are_blocked(databas
     assert_eq!(all, [1_000, 1_001, 1_002]);
     let waiting = database.outbox.backlog().await.unwrap().waiting;
     assert_eq!(i64::try_from(waiting).unwrap(), blocked);
+}
+
+/// Number of the inserted messages that are due to be purged and still exist.
+async fn unpurged(database: &Database) -> i64 {
+    let unpurged = "SELECT count(*) FROM idem_outbox WHERE purge_after = 1";
+    database.number(unpurged).await
+}
+
+/// Starts a relay that handles one message at a time and purges often.
+fn purging_relay(database: &Database) -> RelayGuard {
+    let relay = Relay::new(&database.outbox).concurrency(1);
+    relay
+        .keep_delivered(Duration::from_millis(10))
+        .poll_interval(Duration::from_millis(20))
+        .on(TOPIC, |_: Message<i64>| async { Ok::<_, Error>(()) })
+        .start()
+        .unwrap()
+}
+
+async fn a_message_does_not_wait_until_everything_is_purged(database: Database) {
+    let all = 50_000;
+    insert(&database, all, 1, "NULL", "delivered", "NULL").await;
+    let due = "UPDATE idem_outbox SET purge_after = 1";
+    database.execute(due).await;
+    let relay = purging_relay(&database);
+    until(async || unpurged(&database).await < all).await;
+    database.enqueue(outbox::message(TOPIC, &1)).await;
+    until(async || relay.stats().delivered == 1).await;
+    assert!(unpurged(&database).await > 0);
+    relay.stop().await;
+}
+
+async fn a_relay_that_always_has_messages_purges(database: Database) {
+    insert(&database, 3_000, 1, "NULL", "delivered", "NULL").await;
+    let due = "UPDATE idem_outbox SET purge_after = 1";
+    database.execute(due).await;
+    insert(&database, 50_000, 100_000, "NULL", "waiting", "2").await;
+    let relay = purging_relay(&database);
+    until(async || unpurged(&database).await == 0).await;
+    assert!(database.outbox.backlog().await.unwrap().waiting > 0);
+    relay.stop().await;
 }
