@@ -167,7 +167,9 @@ async fn a_poll_does_not_read_messages_behind_a_parked_one(database: Database) {
     assert_eq!(first, [300_001, 300_002]);
     let most = match &meter {
         Meter::Sqlite(_) => 200_000,
-        Meter::Postgres(_) | Meter::MySql(_) => 5_000,
+        // A poll that searched the index for each message of a window would read 1,089 rows and entries.
+        Meter::Postgres(_) => 600,
+        Meter::MySql(_) => 5_000,
     };
     let read = meter.read(&database).await;
     assert!(read < most, "{read} of {BEHIND}");

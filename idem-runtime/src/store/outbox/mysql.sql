@@ -18,6 +18,10 @@ undelivered_key
 -- part: is_unordered
 {it}is_ordered = 0
 
+-- part: number_in_window
+-- Number of the messages of a window as a 64-bit integer.
+CAST(sum(c.number) AS SIGNED)
+
 -- part: first_waiting
 -- Id of the first message of the ordering key `{it}` that waits.
 (

@@ -16,6 +16,10 @@ ordering_key
 -- part: is_unordered
 {it}ordering_key IS NULL
 
+-- part: number_in_window
+-- Number of the messages of a window as a 64-bit integer.
+sum(c.number)::bigint
+
 -- part: first_waiting
 -- Id of the first message of the ordering key `{it}` that waits. There must be one. With equalities the server might
 -- read by id instead, past all messages of other keys. States sort by name, and `waiting` follows `parked`.

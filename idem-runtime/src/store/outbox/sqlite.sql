@@ -16,6 +16,10 @@ ordering_key
 -- part: is_unordered
 {it}ordering_key IS NULL
 
+-- part: number_in_window
+-- Number of the messages of a window as a 64-bit integer.
+sum(c.number)
+
 -- part: first_waiting
 -- Id of the first message of the ordering key `{it}` that waits. A partial index is used only if the statement repeats
 -- its condition.

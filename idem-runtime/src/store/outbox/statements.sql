@@ -26,12 +26,18 @@ FROM {messages} AS u
 WHERE u.topic = {it} AND {is_unordered:u.} AND u.due_at <= {now}
 
 -- part: window
--- First due ordered messages of the topic `{it}`, including those behind others.
+-- First due ordered messages of the topic `{it}`, including those behind others: the first message of each ordering key,
+-- and the number of its messages here. The table is then searched once for each ordering key, and not for each message:
+-- all of them may have the same ordering key.
 (
-    SELECT w.id, w.ordering_key, w.due_at
-    FROM {messages} AS w
-    WHERE w.topic = {it} AND {is_ordered:w.} AND w.due_at <= {now}
-    ORDER BY w.due_at, w.id LIMIT {window_size}
+    SELECT min(d.id) AS id, d.ordering_key, min(d.due_at) AS due_at, count(*) AS number
+    FROM (
+        SELECT w.id, w.ordering_key, w.due_at
+        FROM {messages} AS w
+        WHERE w.topic = {it} AND {is_ordered:w.} AND w.due_at <= {now}
+        ORDER BY w.due_at, w.id LIMIT {window_size}
+    ) AS d
+    GROUP BY d.ordering_key
 )
 
 -- part: is_first_or_behind_parked
@@ -53,7 +59,7 @@ SELECT
     {it} AS topic,
     (SELECT count(*) FROM (SELECT u.id {unordered} LIMIT 1) AS one),
     count(CASE WHEN {is_claimable:c.ordering_key} THEN 1 END),
-    count(*)
+    coalesce({number_in_window}, 0)
 FROM {window} AS c
 
 -- name: insert
