@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use idem_runtime::outbox::Outbox;
 use idem_runtime::store::operator::OperatorStore;
 use idem_runtime::{MySqlStore, PostgresStore, SqliteStore};
 use idem_servers::{Options, Server};
@@ -25,6 +26,8 @@ pub(crate) struct Database {
     pub(crate) name: &'static str,
     /// A single connection, since a session of PostgreSQL reports its own counts.
     pub(crate) pool: Pool,
+    /// Outboxes on the connections of the store for times, and on the one whose work is counted.
+    pub(crate) outboxes: (Outbox, Outbox),
     steps: Arc<AtomicI64>,
     file: PathBuf,
     /// Stops the server at the end.
@@ -38,9 +41,9 @@ pub(crate) type Counts = Vec<(&'static str, i64)>;
 pub(crate) type Open = Box<dyn Fn(&str) -> (Store, Store)>;
 
 pub(crate) async fn open(name: &'static str, directory: &Path) -> (Database, Open) {
+    // Larger than the defaults, as a server of that size has them.
     let file = directory.join("size.sqlite");
     let steps = Arc::new(AtomicI64::new(0));
-    // Larger than the defaults, as a server of that size has them.
     match name {
         "PostgreSQL" => {
             let options = Options::durable()
@@ -53,6 +56,7 @@ pub(crate) async fn open(name: &'static str, directory: &Path) -> (Database, Ope
             let counted = PostgresStore::new(single.clone());
             let database = Database {
                 name,
+                outboxes: (Outbox::new(&store), Outbox::new(single.clone())),
                 pool: Pool::Postgres(single),
                 steps,
                 file,
@@ -67,6 +71,7 @@ pub(crate) async fn open(name: &'static str, directory: &Path) -> (Database, Ope
         "MariaDB" => {
             let options = Options::durable()
                 .set("innodb-buffer-pool-size", "3G")
+                .set("innodb-flush-method", "O_DIRECT")
                 .set("innodb-log-file-size", "2G");
             let server = Server::maria_db(&options).unwrap();
             let store = MySqlStore::connect(&server.url()).await.unwrap();
@@ -75,6 +80,7 @@ pub(crate) async fn open(name: &'static str, directory: &Path) -> (Database, Ope
             let counted = MySqlStore::new(single.clone());
             let database = Database {
                 name,
+                outboxes: (Outbox::new(&store), Outbox::new(single.clone())),
                 pool: Pool::MariaDb(single),
                 steps,
                 file,
@@ -93,6 +99,7 @@ pub(crate) async fn open(name: &'static str, directory: &Path) -> (Database, Ope
             let counted = SqliteStore::new(single.clone());
             let database = Database {
                 name,
+                outboxes: (Outbox::new(&store), Outbox::new(single.clone())),
                 pool: Pool::Sqlite(single),
                 steps,
                 file,
@@ -136,6 +143,13 @@ impl Database {
             Pool::MariaDb(pool) => drop(pool.execute(statement).await.unwrap()),
             Pool::Sqlite(pool) => drop(pool.execute(statement).await.unwrap()),
         }
+    }
+
+    /// Shrinks the buffer pool of MariaDB to 256 MB, as if the server had far less memory than its tables take. The pages
+    /// that stay out of it come from the disk: `O_DIRECT` passes by the page cache of the machine.
+    pub(crate) async fn shrink_memory(&self) {
+        self.execute("SET GLOBAL innodb_buffer_pool_size = 268435456")
+            .await;
     }
 
     /// Stops the upkeep of a table in the background, which would be counted.

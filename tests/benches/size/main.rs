@@ -2,17 +2,21 @@
 //!
 //! The tables of all sizes are in one database, filled with copies of records that the store itself wrote. Rounds rotate
 //! among the sizes, so that the ratio to the smallest is one of neighbouring moments. A second table has what the server
-//! counts per call, on a quiet server. Then come first calls beside a purge, and many purgers. The last has the sizes of the table before and after a turnover: as many records
-//! as live are purged, and as many are written.
+//! counts per call, on a quiet server. Then come first calls beside a purge, and many purgers. The last table has the
+//! sizes before and after a turnover: as many records as live are purged, and as many are written.
 //!
 //! `cargo bench -p idem-benches --bench size -- postgres 20000000` measures one store and one size against 10,000
-//! records. The default is all stores, and 1,000,000 records.
+//! records. The default is all stores, and 1,000,000 records. Further words are:
+//!
+//! - `purging` measures only first calls beside a purge, and many purgers.
+//! - `outbox` measures outboxes instead: the number is that of the waiting messages, and ten times as many are delivered.
+//! - `small-memory` then measures the calls once more with a buffer pool of 256 MB, so that MariaDB reads larger tables
+//!   from the disk. Nothing else follows.
 #![expect(
     clippy::unwrap_used,
     reason = "a benchmark that cannot run has nothing to say"
 )]
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -26,9 +30,10 @@ use idem_tests::ratio::Effort;
 use sqlx::{AssertSqlSafe, Executor as _};
 use tokio::runtime::Runtime;
 
-use crate::database::{Database, Store, open};
+use crate::database::{Database, Open, Store, open};
 
 mod database;
+mod outbox;
 mod purging;
 
 /// Number of live records that the larger tables are compared with.
@@ -86,8 +91,18 @@ fn main() {
         .skip(1)
         .filter(|it| !it.starts_with('-'))
         .collect();
-    let (numbers, names): (Vec<_>, Vec<_>) =
+    let (numbers, mut names): (Vec<_>, Vec<_>) =
         words.into_iter().partition(|it| it.parse::<u64>().is_ok());
+    let mut take = |word: &str| {
+        let before = names.len();
+        names.retain(|it| it != word);
+        names.len() < before
+    };
+    let parts = Parts {
+        only_purging: take("purging"),
+        small_memory: take("small-memory"),
+    };
+    let outboxes = take("outbox");
     let mut sizes: Vec<u64> = numbers.iter().map(|it| it.parse().unwrap()).collect();
     match effort {
         Effort::Measure if sizes.is_empty() => sizes.push(DEFAULT),
@@ -95,11 +110,15 @@ fn main() {
         Effort::Check => sizes = vec![300],
     }
     let base = match effort {
+        Effort::Measure if outboxes => outbox::BASE,
         Effort::Measure => BASE,
         Effort::Check => 100,
     };
     sizes.retain(|it| *it != base);
     sizes.insert(0, base);
+    if parts.only_purging {
+        sizes.truncate(1);
+    }
     let runtime = Runtime::new().unwrap();
     let directory = tempfile::tempdir().unwrap();
     for name in ["SQLite", "PostgreSQL", "MariaDB"] {
@@ -107,14 +126,39 @@ fn main() {
         // A check is brief: it starts a server only if it is asked for.
         let is_checked = matches!(effort, Effort::Measure) || name == "SQLite";
         if names.is_empty() && is_checked || names.iter().any(is_asked_for) {
-            runtime.block_on(measure(name, directory.path(), &sizes, effort));
+            runtime.block_on(async {
+                let (database, open) = open(name, directory.path()).await;
+                let database = Arc::new(database);
+                match effort {
+                    Effort::Check => outbox::measure(&database, &[outbox::BASE], effort).await,
+                    Effort::Measure if outboxes => {
+                        outbox::measure(&database, &sizes, effort).await;
+                    }
+                    Effort::Measure => {}
+                }
+                if !outboxes {
+                    measure(&database, &open, &sizes, parts, effort).await;
+                }
+            });
         }
     }
 }
 
-async fn measure(name: &'static str, directory: &Path, sizes: &[u64], effort: Effort) {
-    let (database, open) = open(name, directory).await;
-    let database = Arc::new(database);
+/// What is measured of tables of records.
+#[derive(Clone, Copy)]
+struct Parts {
+    only_purging: bool,
+    small_memory: bool,
+}
+
+async fn measure(
+    database: &Arc<Database>,
+    open: &Open,
+    sizes: &[u64],
+    parts: Parts,
+    effort: Effort,
+) {
+    let name = database.name;
     let mut tables = Vec::new();
     for records in sizes {
         let table = format!("size_{records}");
@@ -124,7 +168,7 @@ async fn measure(name: &'static str, directory: &Path, sizes: &[u64], effort: Ef
             table,
             store,
             counted,
-            database: Arc::clone(&database),
+            database: Arc::clone(database),
             next_due: AtomicU64::new(0),
         };
         let began = Instant::now();
@@ -140,11 +184,18 @@ async fn measure(name: &'static str, directory: &Path, sizes: &[u64], effort: Ef
         );
         tables.push(sized);
     }
-    time(name, &tables, effort).await;
-    count(name, &tables).await;
+    if !parts.only_purging {
+        time(name, &tables, effort).await;
+        count(name, &tables).await;
+    }
+    if parts.small_memory {
+        database.shrink_memory().await;
+        time(&format!("{name} with 256 MB"), &tables, effort).await;
+        return;
+    }
     purging::measure(&tables[0], effort).await;
     for table in &tables {
-        if table.records <= MOST_TURNED_OVER {
+        if table.records <= MOST_TURNED_OVER && !parts.only_purging {
             turn_over(table, &open(&format!("turned_{}", table.records))).await;
         }
     }

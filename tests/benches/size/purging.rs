@@ -1,82 +1,105 @@
 //! What purging costs first calls, and what many purgers do to one another.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use idem_runtime::{Idem, Purger, PurgerGuard};
 use idem_tests::ratio::Effort;
+use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::interval;
 
 use crate::database::Store;
 use crate::{PURGED, Sized, finish, fresh, sorted};
 
 /// Number of tasks that make first calls.
 const TASKS: usize = 16;
-/// Time for which first calls are made in one round.
-const SLICE: Duration = Duration::from_millis(700);
-/// Number of records that are due at the begin of a round.
-const DUE: u64 = 40_000;
+/// Time for which first calls are made in one slice of a round.
+const SLICE: Duration = Duration::from_secs(5);
+/// Number of records that are due at the begin of a round: more than its slices remove.
+const DUE: u64 = 200_000;
+/// Number of records that are due for many purgers.
+const DUE_AT_ONCE: u64 = 40_000;
+/// Number of records that are removed for each first call.
+const RATE: f64 = 1.5;
 const PURGERS: [usize; 2] = [1, 40];
 
 /// Who purges beside the first calls.
 #[derive(Clone, Copy)]
 enum Beside {
     Nobody,
-    /// A batch at the begin, and then batches at 1.5 times the rate of the first calls of the round. In a short round the
-    /// first one makes it more.
-    Steadily,
+    /// Batches of this size. The next one begins once half of it is due by the number of first calls and [`RATE`].
+    AtRate(u32),
     /// The engine's purger, which has more to remove than it can.
     AtFullSpeed,
 }
 
-const BESIDE: [(&str, Beside); 3] = [
+/// The purger with a backlog is last: the records that it removed are counted by those that it left.
+const BESIDE: [(&str, Beside); 4] = [
     ("nobody purges", Beside::Nobody),
-    ("steady batches", Beside::Steadily),
+    ("1.5 times the rate, batches of 100", Beside::AtRate(100)),
+    (
+        "1.5 times the rate, batches of 1,000",
+        Beside::AtRate(1_000),
+    ),
     ("the purger with a backlog", Beside::AtFullSpeed),
 ];
 
+/// A slice of a round.
+#[derive(Clone, Copy)]
+struct Slice {
+    calls: u64,
+    removed: u64,
+    seconds: f64,
+}
+
+impl Slice {
+    fn time_of_a_call(self) -> f64 {
+        self.seconds / self.calls as f64
+    }
+}
+
 pub(crate) async fn measure(sized: &Sized, effort: Effort) {
-    let (rounds, slice, due) = match effort {
-        Effort::Check => (1, Duration::from_millis(20), 2 * PURGED),
-        Effort::Measure => (9, SLICE, DUE),
+    let (rounds, slice, due, due_at_once) = match effort {
+        Effort::Check => (1, Duration::from_millis(20), 5 * PURGED, 2 * PURGED),
+        Effort::Measure => (9, SLICE, DUE, DUE_AT_ONCE),
     };
     let name = sized.database.name;
     println!("\n{name}: first calls by {TASKS} tasks, while records are purged");
-    // By row, then by round: microseconds per call, and records removed in a second.
-    let mut times = [const { Vec::new() }; 3];
-    let mut removed = [const { Vec::new() }; 3];
-    for _ in 0..rounds {
-        let mut rate = 0.0;
-        // The row without a purge comes first, because the next one needs its rate.
-        for (row, (_, beside)) in BESIDE.into_iter().enumerate() {
-            sized.add_due(due).await;
-            let began = Instant::now();
-            let purging = start(sized, beside, rate);
-            let calls = first_calls(&sized.store, slice).await;
-            let taken = began.elapsed().as_secs_f64();
-            purging.stop().await;
-            if row == 0 {
-                rate = calls as f64 / taken;
+    let mut slices = [const { Vec::new() }; BESIDE.len()];
+    for round in 0..rounds {
+        sized.add_due(due).await;
+        let mut left = due;
+        let last = BESIDE.len() - 1;
+        for turn in 0..BESIDE.len() {
+            // The order of those before the last one rotates.
+            let row = if turn == last {
+                last
+            } else {
+                (turn + round) % last
+            };
+            let mut measured = first_calls_beside(&sized.store, BESIDE[row].1, slice).await;
+            if turn == last {
+                measured.removed = left - purge_all(&sized.store).await;
             }
-            times[row].push(taken * 1e6 / calls as f64);
-            let left = purge_all(&sized.store).await;
-            removed[row].push((due - left) as f64 / taken);
+            left -= measured.removed;
+            slices[row].push(measured);
         }
     }
-    for (row, (title, _)) in BESIDE.iter().enumerate() {
-        let ratios = times[row]
-            .iter()
-            .zip(&times[0])
-            .map(|(own, base)| own / base);
+    for ((title, _), own) in BESIDE.iter().zip(&slices) {
+        let of_all = |value: fn(&Slice) -> f64| sorted(own.iter().map(value).collect());
+        let ratios = own.iter().zip(&slices[0]);
+        let ratios = ratios.map(|(own, base)| own.time_of_a_call() / base.time_of_a_call());
         let ratios = sorted(ratios.collect());
+        let middle = rounds / 2;
         println!(
-            "  {title:<30} {:>7.0} us a call, {:.2}x ({:.2} to {:.2}), {:>7.0} records removed a second",
-            sorted(times[row].clone())[rounds / 2],
-            ratios[rounds / 2],
+            "  {title:<37} {:>5.0} us a call, {:.2}x ({:.2} to {:.2}), {:.2} records removed for a call, {:>6.0} a second",
+            of_all(|it| it.time_of_a_call() * 1e6)[middle],
+            ratios[middle],
             ratios[rounds / 4],
             ratios[rounds - 1 - rounds / 4],
-            sorted(removed[row].clone())[rounds / 2],
+            of_all(|it| it.removed as f64 / it.calls as f64)[middle],
+            of_all(|it| it.removed as f64 / it.seconds)[middle],
         );
     }
     println!("{name}: purgers at once on one table");
@@ -84,7 +107,7 @@ pub(crate) async fn measure(sized: &Sized, effort: Effort) {
         let mut rates = Vec::new();
         let mut errors = 0;
         for _ in 0..rounds.min(3) {
-            sized.add_due(due).await;
+            sized.add_due(due_at_once).await;
             let began = Instant::now();
             let mut running = JoinSet::new();
             for _ in 0..purgers {
@@ -92,9 +115,9 @@ pub(crate) async fn measure(sized: &Sized, effort: Effort) {
             }
             let counts = running.join_all().await;
             let taken = began.elapsed().as_secs_f64();
-            assert_eq!(counts.iter().map(|it| it.0).sum::<u64>(), due);
+            assert_eq!(counts.iter().map(|it| it.0).sum::<u64>(), due_at_once);
             errors += counts.iter().map(|it| it.1).sum::<u64>();
-            rates.push(due as f64 / taken);
+            rates.push(due_at_once as f64 / taken);
         }
         println!(
             "  {purgers:>3}: {:>7.0} records removed a second, {errors} errors",
@@ -103,63 +126,79 @@ pub(crate) async fn measure(sized: &Sized, effort: Effort) {
     }
 }
 
-/// A purge in the background.
-enum Purging {
-    None,
-    Task(JoinHandle<()>),
-    Purger(PurgerGuard),
-}
-
-impl Purging {
-    async fn stop(self) {
-        match self {
-            Self::None => {}
-            Self::Purger(guard) => guard.stop().await,
-            Self::Task(task) => {
-                task.abort();
-                // Its result is that it was cancelled.
-                drop(task.await);
+/// Makes first calls while records are purged. The records that the engine's purger removes are not counted here.
+async fn first_calls_beside(store: &Store, beside: Beside, slice: Duration) -> Slice {
+    let progress = Arc::new(Progress::default());
+    let purging = start(store, beside, &progress);
+    let began = Instant::now();
+    let mut running = JoinSet::new();
+    for _ in 0..TASKS {
+        let (store, progress) = (Arc::clone(store), Arc::clone(&progress));
+        running.spawn(async move {
+            while began.elapsed() < slice {
+                finish(&store, &fresh()).await;
+                progress.calls.fetch_add(1, Ordering::Relaxed);
+                progress.called.notify_one();
             }
+        });
+    }
+    running.join_all().await;
+    let seconds = began.elapsed().as_secs_f64();
+    progress.is_over.store(true, Ordering::Relaxed);
+    progress.called.notify_one();
+    let removed = match purging {
+        Purging::None => 0,
+        Purging::Task(task) => task.await.unwrap(),
+        Purging::Purger(guard) => {
+            guard.stop().await;
+            0
         }
+    };
+    Slice {
+        calls: progress.calls.load(Ordering::Relaxed),
+        removed,
+        seconds,
     }
 }
 
-fn start(sized: &Sized, beside: Beside, rate: f64) -> Purging {
-    let store = Arc::clone(&sized.store);
+/// Progress of the first calls of a slice.
+#[derive(Default)]
+struct Progress {
+    calls: AtomicU64,
+    called: Notify,
+    is_over: AtomicBool,
+}
+
+/// A purge in the background.
+enum Purging {
+    None,
+    /// Returns the number of removed records.
+    Task(JoinHandle<u64>),
+    Purger(PurgerGuard),
+}
+
+fn start(store: &Store, beside: Beside, progress: &Arc<Progress>) -> Purging {
+    let (store, progress) = (Arc::clone(store), Arc::clone(progress));
     match beside {
         Beside::Nobody => Purging::None,
-        Beside::Steadily => {
-            let pause = Duration::from_secs_f64(PURGED as f64 / (1.5 * rate.max(1.0)));
-            Purging::Task(tokio::spawn(async move {
-                let mut ticks = interval(pause);
-                loop {
-                    ticks.tick().await;
-                    store.purge(PURGED as u32).await.unwrap();
+        Beside::AtRate(batch) => Purging::Task(tokio::spawn(async move {
+            let mut removed = 0;
+            loop {
+                progress.called.notified().await;
+                if progress.is_over.load(Ordering::Relaxed) {
+                    return removed;
                 }
-            }))
-        }
+                let calls = progress.calls.load(Ordering::Relaxed);
+                if calls as f64 * RATE >= removed as f64 + f64::from(batch) / 2.0 {
+                    removed += store.purge(batch).await.unwrap().removed;
+                }
+            }
+        })),
         Beside::AtFullSpeed => {
             let purger = Purger::new(&Idem::new(store)).poll_interval(Duration::from_millis(1));
             Purging::Purger(purger.start().unwrap())
         }
     }
-}
-
-async fn first_calls(store: &Store, slice: Duration) -> u64 {
-    let began = Instant::now();
-    let mut running = JoinSet::new();
-    for _ in 0..TASKS {
-        let store = Arc::clone(store);
-        running.spawn(async move {
-            let mut calls = 0;
-            while began.elapsed() < slice {
-                finish(&store, &fresh()).await;
-                calls += 1;
-            }
-            calls
-        });
-    }
-    running.join_all().await.iter().sum()
 }
 
 async fn purge_all(store: &Store) -> u64 {
