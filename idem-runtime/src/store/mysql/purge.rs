@@ -20,7 +20,9 @@ use super::{MySqlStore, connections, fencing_floor};
 use crate::error::StoreError;
 use crate::random;
 use crate::record::FencingToken;
-use crate::store::sql::{Backend as _, InTransaction, OpenTransaction, Readable as _, Statement};
+use crate::store::sql::{
+    Backend as _, InTransaction, OpenTransaction, Query, Readable as _, Statement,
+};
 use crate::store::{Purged, TransactionalStore as _};
 
 /// Maximum number of records that one statement of a purge changes, to keep its locks short.
@@ -66,9 +68,7 @@ impl PurgeTarget<'_, '_> {
         highest: Option<i64>,
     ) -> Result<u64, StoreError> {
         let query = statement.query().number(i64::from(limit));
-        let query = highest
-            .into_iter()
-            .fold(query, |query, it| query.number(it));
+        let query = highest.into_iter().fold(query, Query::number);
         match self {
             Self::Pool(store) => store.write(query).await,
             Self::Transaction(on) => {
