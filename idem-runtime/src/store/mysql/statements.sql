@@ -297,6 +297,7 @@ WHERE id = ?10 AND fingerprint = ?7 AND NOT ({expired}) AND (
 )
 
 -- name: purge_due
+-- Reads without a lock, when a purge has waited for its turn long enough.
 {read_due}
 
 -- name: purge_turn
