@@ -306,7 +306,8 @@ fn programs(messages: &str) -> anyhow::Result<Vec<Program>> {
                     kind,
                     name,
                 },
-                is_test: message["profile"]["test"] == true,
+                // `--lib` builds tests of each library, also of one whose manifest says `test = false`.
+                is_test: message["profile"]["test"] == true && target["test"] != false,
                 path,
                 folder: folder
                     .context("the path of a manifest has no folder")?
@@ -334,11 +335,21 @@ mod tests {
             })
             .to_string()
         };
+        let mut untested: Json = serde_json::from_str(&built(
+            "idem-fuzz#0.1.0",
+            "lib",
+            "d",
+            true,
+            Some("target/d"),
+        ))
+        .expect("it is JSON");
+        untested["target"]["test"] = false.into();
         let finished = r#"{"reason":"build-finished","success":true}"#;
         let messages = [
             built("a#idem-examples@0.1.0", "bin", "b", false, Some("target/b")),
             built("idem-runtime#0.1.0", "lib", "c", true, Some("target/c")),
             built("idem-runtime#0.1.0", "lib", "c", false, None),
+            untested.to_string(),
             finished.to_owned(),
         ];
         let found = programs(&messages.join("\n")).expect("each line is JSON");
@@ -356,7 +367,8 @@ mod tests {
             found,
             [
                 program("idem-examples", "bin", "b", false),
-                program("idem-runtime", "lib", "c", true)
+                program("idem-runtime", "lib", "c", true),
+                program("idem-fuzz", "lib", "d", false)
             ]
         );
         assert!(programs("error").is_err());
