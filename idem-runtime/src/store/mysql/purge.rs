@@ -14,15 +14,13 @@ use sqlx::MySql;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use tokio::time::sleep;
 
-use super::claiming::Executor as _;
+use super::claiming::Executor;
 use super::errors::{LOCKED, error, number};
-use super::{MySqlStore, connections, fencing_floor};
+use super::{MySqlStore, fencing_floor};
 use crate::error::StoreError;
 use crate::random;
 use crate::record::FencingToken;
-use crate::store::sql::{
-    Backend as _, InTransaction, OpenTransaction, Query, Readable as _, Statement,
-};
+use crate::store::sql::{Backend as _, InTransaction, OpenTransaction, Readable as _, Statement};
 use crate::store::{Purged, TransactionalStore as _};
 
 /// Maximum number of records that one statement of a purge changes, to keep its locks short.
@@ -40,7 +38,7 @@ pub(super) async fn purge(store: &MySqlStore, limit: u32) -> Result<Purged, Stor
     loop {
         let batch = rest.min(BATCH);
         let due = Due::read(store, batch, &mut patience).await?;
-        let done = due.purge(&PurgeTarget::Pool(store)).await?;
+        let done = due.purge(store).await?;
         all.removed += done.removed;
         all.abandoned += done.abandoned;
         all.interrupted += done.interrupted;
@@ -48,41 +46,6 @@ pub(super) async fn purge(store: &MySqlStore, limit: u32) -> Result<Purged, Stor
         rest -= batch;
         if rest == 0 || !done.more {
             return Ok(all);
-        }
-    }
-}
-
-/// Connection that runs the statements of a purge.
-enum PurgeTarget<'a, 'c> {
-    /// Each statement commits on its own.
-    Pool(&'a MySqlStore),
-    Transaction(&'a InTransaction<'c, MySqlStore, MySqlConnection>),
-}
-
-impl PurgeTarget<'_, '_> {
-    /// Changes records that are due, up to the limit and the fencing token. Returns their number.
-    async fn run(
-        &self,
-        statement: &Statement,
-        limit: u32,
-        highest: Option<i64>,
-    ) -> Result<u64, StoreError> {
-        let query = statement.query().number(i64::from(limit));
-        let query = highest.into_iter().fold(query, Query::number);
-        match self {
-            Self::Pool(store) => store.write(query).await,
-            Self::Transaction(on) => {
-                let mut connection = on.connection.lock().await;
-                let executed = connections::run_on(&mut connection, &query).await;
-                Ok(executed.map_err(error)?.done.rows_affected())
-            }
-        }
-    }
-
-    fn store(&self) -> &MySqlStore {
-        match self {
-            Self::Pool(store) => store,
-            Self::Transaction(on) => on.store,
         }
     }
 }
@@ -106,11 +69,11 @@ impl MySqlStore {
         on: &InTransaction<'_, Self, MySqlConnection>,
         due: &Due,
     ) -> Result<Purged, StoreError> {
-        due.purge(&PurgeTarget::Transaction(on)).await
+        due.purge(on).await
     }
 }
 
-/// What the records need that were due when they were read. The fencing floor is above all that may be deleted.
+/// Changes that the due records needed when they were read. The fencing floor is above all that may be deleted.
 #[derive(Debug, Default)]
 pub(super) struct Due {
     /// Number of records that were read at most.
@@ -155,29 +118,30 @@ impl Due {
         Ok(due)
     }
 
-    /// Changes the records, each kind with one statement. A statement also finds records that became due in the
-    /// meantime, so the limit of all together decreases by what was deleted.
-    async fn purge(&self, target: &PurgeTarget<'_, '_>) -> Result<Purged, StoreError> {
-        let statements = &target.store().statements;
-        let highest = Some(self.highest);
+    /// Changes the records, each kind with one statement, each on its own or all in a transaction. A statement also finds
+    /// records that became due in the meantime, so the limit of all together decreases by what was changed.
+    async fn purge(&self, on: &impl Executor) -> Result<Purged, StoreError> {
+        let statements = &on.store().statements;
+        let limited = |statement, limit| Statement::query(statement).number(i64::from(limit));
         let (mut abandoned, mut expired, mut interrupted) = (0, 0, 0);
         let mut rest = self.limit;
         if self.abandoned {
-            abandoned = target
-                .run(&statements.purge_abandoned, rest, highest)
-                .await?;
+            let query = limited(&statements.purge_abandoned, rest).number(self.highest);
+            abandoned = on.write(query).await?;
             rest = less(rest, abandoned);
         }
         if self.expired {
-            expired = target.run(&statements.purge_expired, rest, highest).await?;
+            let query = limited(&statements.purge_expired, rest).number(self.highest);
+            expired = on.write(query).await?;
             rest = less(rest, expired);
         }
         if self.interrupt {
-            interrupted = target.run(&statements.purge_interrupt, rest, None).await?;
+            let query = limited(&statements.purge_interrupt, rest);
+            interrupted = on.write(query).await?;
             rest = less(rest, interrupted);
         }
         if self.requeue {
-            target.run(&statements.purge_requeue, rest, None).await?;
+            on.write(limited(&statements.purge_requeue, rest)).await?;
         }
         Ok(Purged {
             removed: abandoned + expired,
