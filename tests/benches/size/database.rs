@@ -41,9 +41,9 @@ pub(crate) type Counts = Vec<(&'static str, i64)>;
 pub(crate) type Open = Box<dyn Fn(&str) -> (Store, Store)>;
 
 pub(crate) async fn open(name: &'static str, directory: &Path) -> (Database, Open) {
-    // Larger than the defaults, as a server of that size has them.
     let file = directory.join("size.sqlite");
     let steps = Arc::new(AtomicI64::new(0));
+    // Larger than the defaults, as a server of that size has them.
     match name {
         "PostgreSQL" => {
             let options = Options::durable()
