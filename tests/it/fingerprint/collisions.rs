@@ -77,6 +77,55 @@ fn numbers_differ_by_every_digit() {
     same(&json(b"100"), &json(b"1e2"));
     same(&value!(100.0), &json(b"1e2"));
     same(&json(b"-0.0"), &0_u8);
+    same(&json(b"-12.3"), &rust_decimal::Decimal::new(-1230, 2));
+    same(&json(b"0"), &rust_decimal::Decimal::new(0, 2));
+}
+
+#[test]
+fn floats_have_one_form_behind_references_and_in_arrays() {
+    #[derive(Fingerprint)]
+    struct Owned {
+        #[fingerprint(float)]
+        all: Vec<f64>,
+        #[fingerprint(float)]
+        first: f64,
+        #[fingerprint(float)]
+        last: Option<f64>,
+    }
+    #[derive(Fingerprint)]
+    struct Borrowed<'a> {
+        #[fingerprint(float)]
+        all: [f64; 2],
+        #[fingerprint(float)]
+        first: &'a f64,
+        #[fingerprint(float)]
+        last: &'a Option<f64>,
+    }
+    #[derive(Fingerprint)]
+    struct WithoutLast {
+        #[fingerprint(float)]
+        all: [f64; 2],
+        #[fingerprint(float)]
+        first: f64,
+    }
+    let (all, first) = ([0.5, 1e10], 0.5);
+    for last in [None, Some(0.1)] {
+        let owned = Owned {
+            all: all.to_vec(),
+            first,
+            last,
+        };
+        let borrowed = Borrowed {
+            all,
+            first: &first,
+            last: &last,
+        };
+        same(&owned, &borrowed);
+        if last.is_none() {
+            same(&owned, &WithoutLast { all, first });
+            differ(&owned, &WithoutLast { all, first: 0.25 });
+        }
+    }
 }
 
 #[test]
@@ -126,6 +175,16 @@ fn nested_nones_differ() {
     differ(&Some(serde_json::Value::Null), &None::<serde_json::Value>);
     differ(&Some(json(b"null")), &None::<u64>);
     differ(&Some(Some(serde_json::Value::Null)), &Some(None::<u64>));
+}
+
+/// A long text goes to the hasher at once, so that positions in the buffer begin again.
+#[test]
+fn what_follows_a_long_text_does_not_change_how_it_is_written() {
+    let after = vec![None::<u8>; 40];
+    for before in 0..24 {
+        let before = "x".repeat(before);
+        super::bytes(&(before, Some(("y".repeat(5000), &after))));
+    }
 }
 
 #[test]

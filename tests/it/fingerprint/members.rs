@@ -227,6 +227,21 @@ async fn digests_of_large_requests_are_bounded() {
 }
 
 #[tokio::test]
+async fn members_of_a_part_of_an_array_have_its_number() {
+    let idem = signing();
+    let request = (charge(), "EUR");
+    let call = Call::new("charge", "k", &request, HOUR).member_digests(&request);
+    idem.run(call, async || Ok::<_, Error>(1)).await.unwrap();
+    let dearer = Charge {
+        cents: 501,
+        ..charge()
+    };
+    let found = differences(&attempts(&idem, "k").await, &(dearer, "USD"));
+    assert_eq!(found.changed, ["0.cents", "1"]);
+    assert_eq!(found.count(), 2);
+}
+
+#[tokio::test]
 async fn the_request_is_evaluated_once() {
     static EVALUATED: AtomicU32 = AtomicU32::new(0);
     fn counted(charge: &Charge) -> &Charge {
