@@ -91,9 +91,19 @@ async fn a_claim_that_never_arrives_is_searched_for_until_a_minute_is_over() {
     assert_eq!(reads(), 2);
     tokio::time::sleep(half).await;
     assert_eq!(reads(), 3, "at the end of the time of a store call");
+    // The claim may still wait for a lock. Each pause is twice the one before, up to half a lease.
+    tokio::time::sleep(half + MOMENT).await;
+    assert_eq!(reads(), 3);
+    tokio::time::sleep(half).await;
+    assert_eq!(reads(), 4);
+    tokio::time::sleep(3 * half).await;
+    assert_eq!(reads(), 4);
+    tokio::time::sleep(half).await;
+    assert_eq!(reads(), 5);
+    tokio::time::sleep(LEASE / 2 + MOMENT).await;
+    assert_eq!(reads(), 6);
     tokio::time::sleep(Duration::from_secs(60) + 4 * LEASE).await;
     let all = reads();
-    assert!(all > 3, "the claim may still wait for a lock");
     tokio::time::sleep(Duration::from_secs(60) + 4 * LEASE).await;
     assert_eq!(reads(), all);
     assert_eq!(idem.store().count(Op::Release), 0);
@@ -111,6 +121,7 @@ async fn a_claim_that_arrives_after_another_calls_release_is_found_and_released(
         leave(&idem, "k");
         tokio::time::sleep(ANSWER_SOON + MOMENT).await;
         assert_eq!(idem.store().count(Op::Get), 1);
+        assert_eq!(idem.store().count(Op::Release), 0, "it is not its own");
         Err::<u32, _>(Failure::TimedOut)
     });
     assert!(matches!(failed.await, Err(Failure::TimedOut)));
@@ -185,7 +196,9 @@ async fn a_claim_whose_answer_comes_is_released_without_a_search() {
     gate.open();
     settle().await;
     assert_eq!(count(&idem, State::Released).await, 1);
+    tokio::time::sleep(2 * LEASE).await;
     assert_eq!(idem.store().count(Op::Get), 0);
+    assert_eq!(idem.store().count(Op::Release), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -233,9 +246,11 @@ async fn abandoned_claims_are_released_sixteen_at_a_time_once_the_store_answers(
     assert_eq!(count(&idem, State::Released).await, 40);
 }
 
+/// Number of abandoned claims that a handle remembers.
+const REMEMBERED: usize = 4096;
+
 #[tokio::test(start_paused = true)]
 async fn more_abandoned_claims_than_a_handle_remembers_are_left_to_their_leases() {
-    const REMEMBERED: usize = 4096;
     let idem = service();
     let unavailable = Fault::FailBefore(StoreErrorKind::Unavailable);
     idem.store().always(Op::Get, unavailable);
@@ -251,6 +266,21 @@ async fn more_abandoned_claims_than_a_handle_remembers_are_left_to_their_leases(
         (REMEMBERED..=REMEMBERED + 1).contains(&released),
         "{released}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_was_searched_for_in_vain_gives_way_to_a_later_one() {
+    let idem = service();
+    idem.store().always(Op::Claim, Fault::HangBefore);
+    for number in 0..REMEMBERED {
+        leave(&idem, &number.to_string());
+    }
+    tokio::time::sleep(ANSWER_SOON + idem.policy().store_timeout + MOMENT).await;
+    assert_eq!(idem.store().count(Op::Get), 3 * REMEMBERED as u64);
+    idem.store().always(Op::Claim, Fault::HangAfter);
+    leave(&idem, "later");
+    tokio::time::sleep(ANSWER_SOON + MOMENT).await;
+    assert_eq!(count(&idem, State::Released).await, 1);
 }
 
 /// Its runtime ends with claims that are not released yet. The claims of calls on the next runtime are released, and so
