@@ -184,3 +184,100 @@ pub(super) fn abandoned_token(record: Option<&Record>, abandoned: ClaimId) -> Op
 pub(super) fn was_committed(record: &Record, owner: &Owner) -> bool {
     record.state.is_ended() && owner.owns(record)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use idem_store::key::{Identity, Key, Operation, RecordId, Scope};
+
+    use super::*;
+    use crate::record::{Digest, Timestamp};
+
+    const OWN: ClaimId = ClaimId::from_bytes([1; 16]);
+    const OTHER: ClaimId = ClaimId::from_bytes([2; 16]);
+    const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// A record of the claim `OWN`, whose lease is valid for a minute, with a retention of a minute.
+    fn record(state: State, on_crash: OnCrash) -> Record {
+        let identity = Identity {
+            scope: Scope::none(),
+            operation: Operation::new("payments.charge").unwrap(),
+            key: Key::new("order-1").unwrap(),
+        };
+        Record {
+            id: RecordId::of(&identity),
+            identity,
+            fingerprint: Digest::new(1, [0; 4], &[0; 32]),
+            state,
+            payload: None,
+            claim_id: Some(OWN),
+            fencing_token: FencingToken::from_number(1),
+            attempt: 1,
+            lease_until: NOW.after(MINUTE),
+            retention: MINUTE,
+            on_crash,
+            first_claimed_at: NOW,
+            ended_at: (state.is_ended() || state == State::Released).then_some(NOW),
+            read_at: NOW,
+        }
+    }
+
+    fn later(mut record: Record, time: Duration) -> Record {
+        record.read_at = NOW.after(time);
+        record
+    }
+
+    #[test]
+    fn a_call_interrupts_a_lapsed_record_unless_its_caller_may_have_locked_it() {
+        let lapsed = later(record(State::Running, OnCrash::Refuse), MINUTE);
+        for (joins, next) in [(false, OnExisting::Interrupt), (true, OnExisting::Refuse)] {
+            let abilities = Abilities {
+                reconciles: false,
+                joins,
+            };
+            assert_eq!(on_existing(&lapsed, IsOtherDigest(false), abilities), next);
+        }
+    }
+
+    #[test]
+    fn a_poll_claims_what_is_free_or_its_own_and_looks_at_what_has_ended() {
+        let polled = |record| on_poll(&record, OTHER);
+        let running = record(State::Running, OnCrash::Rerun);
+        assert_eq!(polled(running.clone()), OnPoll::Wait);
+        assert_eq!(on_poll(&running, OWN), OnPoll::Claim);
+        assert_eq!(polled(later(running.clone(), MINUTE)), OnPoll::Look);
+        assert_eq!(polled(later(running, 2 * MINUTE)), OnPoll::Claim);
+        let released = record(State::Released, OnCrash::Rerun);
+        assert_eq!(polled(released), OnPoll::Claim);
+        let completed = record(State::Completed, OnCrash::Rerun);
+        assert_eq!(polled(completed.clone()), OnPoll::Look);
+        assert_eq!(polled(later(completed, MINUTE)), OnPoll::Claim);
+    }
+
+    #[test]
+    fn an_abandoned_claim_is_released_only_while_it_has_the_record() {
+        let running = record(State::Running, OnCrash::Rerun);
+        let released = record(State::Released, OnCrash::Rerun);
+        let granted = Some(running.fencing_token);
+        assert_eq!(abandoned_token(Some(&running), OWN), granted);
+        assert_eq!(abandoned_token(Some(&running), OTHER), None);
+        assert_eq!(abandoned_token(Some(&released), OWN), None);
+        assert_eq!(abandoned_token(None, OWN), None);
+    }
+
+    #[test]
+    fn a_commit_took_effect_if_the_record_has_an_outcome_of_its_owner() {
+        let completed = record(State::Completed, OnCrash::Rerun);
+        let owner = |claim_id| Owner {
+            id: completed.id,
+            claim_id,
+            fencing_token: completed.fencing_token,
+        };
+        assert!(was_committed(&completed, &owner(OWN)));
+        assert!(!was_committed(&completed, &owner(OTHER)));
+        let running = record(State::Running, OnCrash::Rerun);
+        assert!(!was_committed(&running, &owner(OWN)));
+    }
+}
