@@ -4,6 +4,7 @@ mod cases;
 mod costs;
 mod deadlocks;
 mod duplicates;
+mod faults;
 mod joining;
 mod losses;
 mod places;

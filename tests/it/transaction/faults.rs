@@ -1,0 +1,325 @@
+//! Claims and commits that fail in a store on a real database. No server can be made to fail at exactly these moments.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use idem_runtime::fingerprint::Secret;
+use idem_runtime::record::{Observation, Outcome, Owner, Payload};
+use idem_runtime::store::{
+    ClaimInTransaction, ClaimOutcome, ClaimRequest, Connects, FencedWrite, Filter, OpenTransaction,
+    Page, PageRequest, Purged, Resolution, Resolved, TransactionalStore,
+};
+use idem_runtime::{
+    Attempt, Call, Error, Idem, Record, RecordId, RunOptions, SqliteStore, Store, StoreError,
+    StoreErrorKind,
+};
+use sqlx::{Sqlite, SqliteConnection};
+
+use super::Failure;
+use super::places::{Place as _, Sqlite as Orders};
+
+/// What fails next, once each.
+#[derive(Debug, Default)]
+struct Faults {
+    /// Another transaction holds the record.
+    lock: AtomicBool,
+    /// A claim fails before it is sent.
+    claim: AtomicBool,
+    /// A commit fails before it is sent.
+    commit: AtomicBool,
+    /// A commit succeeds, and its acknowledgement is lost.
+    acknowledgement: AtomicBool,
+}
+
+/// A store whose transactions fail on demand.
+#[derive(Debug, Clone)]
+struct Faulty {
+    store: SqliteStore,
+    faults: Arc<Faults>,
+}
+
+fn fail_if(fault: &AtomicBool) -> Result<(), StoreError> {
+    match fault.swap(false, Ordering::SeqCst) {
+        true => Err(StoreError::new(StoreErrorKind::Unavailable, "a fault")),
+        false => Ok(()),
+    }
+}
+
+#[async_trait]
+impl Store for Faulty {
+    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
+        self.store.claim(claim).await
+    }
+
+    async fn take_over(
+        &self,
+        observed: &Observation,
+        claim: &ClaimRequest,
+    ) -> Result<ClaimOutcome, StoreError> {
+        self.store.take_over(observed, claim).await
+    }
+
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
+        self.store.renew(owner, lease).await
+    }
+
+    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
+        self.store.complete(owner, outcome).await
+    }
+
+    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
+        self.store.release(owner).await
+    }
+
+    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
+        self.store.interrupt(owner).await
+    }
+
+    async fn resolve(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        self.store.resolve(observed, resolution).await
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        self.store.get(id).await
+    }
+
+    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
+        self.store.list(filter, page).await
+    }
+
+    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+        self.store.purge(limit).await
+    }
+}
+
+impl Connects<Faulty> for SqliteConnection {
+    fn connection(&mut self) -> &mut SqliteConnection {
+        self
+    }
+}
+
+impl TransactionalStore for Faulty {
+    type Connection = SqliteConnection;
+    type Transaction<'c> = OpenTransaction<'c, Sqlite>;
+
+    async fn begin(&self) -> Result<Self::Transaction<'static>, StoreError> {
+        self.store.begin().await
+    }
+
+    async fn join<'c>(
+        &self,
+        connection: &'c mut SqliteConnection,
+    ) -> Result<Self::Transaction<'c>, StoreError> {
+        self.store.join(connection).await
+    }
+
+    fn is_in_transaction(connection: &SqliteConnection) -> bool {
+        SqliteStore::is_in_transaction(connection)
+    }
+
+    async fn precheck(
+        &self,
+        claim: &ClaimRequest,
+    ) -> Result<Option<ClaimInTransaction>, StoreError> {
+        self.store.precheck(claim).await
+    }
+
+    async fn claim_in(
+        &self,
+        transaction: &mut Self::Transaction<'_>,
+        observed: Option<&Observation>,
+        claim: &ClaimRequest,
+    ) -> Result<ClaimInTransaction, StoreError> {
+        fail_if(&self.faults.claim)?;
+        if self.faults.lock.swap(false, Ordering::SeqCst) {
+            return Ok(ClaimInTransaction::Locked { fingerprint: None });
+        }
+        self.store.claim_in(transaction, observed, claim).await
+    }
+
+    async fn complete_in(
+        &self,
+        transaction: &mut Self::Transaction<'_>,
+        owner: &Owner,
+        outcome: &Outcome,
+    ) -> Result<FencedWrite, StoreError> {
+        self.store.complete_in(transaction, owner, outcome).await
+    }
+
+    async fn save_step_in(
+        &self,
+        transaction: &mut Self::Transaction<'_>,
+        owner: &Owner,
+        name: &str,
+        payload: &Payload,
+    ) -> Result<FencedWrite, StoreError> {
+        let saved = self.store.save_step_in(transaction, owner, name, payload);
+        saved.await
+    }
+
+    async fn savepoint(
+        &self,
+        connection: &mut SqliteConnection,
+        name: &str,
+    ) -> Result<(), StoreError> {
+        self.store.savepoint(connection, name).await
+    }
+
+    async fn rollback_to(
+        &self,
+        connection: &mut SqliteConnection,
+        name: &str,
+    ) -> Result<(), StoreError> {
+        self.store.rollback_to(connection, name).await
+    }
+
+    async fn commit(&self, transaction: Self::Transaction<'_>) -> Result<(), StoreError> {
+        fail_if(&self.faults.commit)?;
+        self.store.commit(transaction).await?;
+        fail_if(&self.faults.acknowledgement)
+    }
+
+    async fn rollback(&self, transaction: Self::Transaction<'_>) -> Result<(), StoreError> {
+        self.store.rollback(transaction).await
+    }
+}
+
+/// Orders beside the records of a store that fails.
+struct Shop {
+    orders: Orders,
+    idem: Idem<Faulty>,
+}
+
+fn call(key: &str) -> Call {
+    Call::new("shop.order", key, &5, Duration::from_secs(600))
+}
+
+impl Shop {
+    async fn open() -> Self {
+        let orders = Orders::open().await;
+        let store = orders.store();
+        store.migrate().await.unwrap();
+        let idem = Idem::new(Faulty {
+            store,
+            faults: Arc::default(),
+        });
+        Self { orders, idem }
+    }
+
+    fn faults(&self) -> &Faults {
+        &self.idem.store().faults
+    }
+
+    async fn order(&self, key: &str) -> Result<u64, Failure> {
+        let body = async |tx: &mut SqliteConnection, _: Attempt| {
+            Orders::order(tx, key, 5).await?;
+            Ok(5)
+        };
+        self.idem
+            .run_in_transaction(call(key), RunOptions::new(), body)
+            .await
+    }
+
+    /// Makes an order in a transaction of the caller.
+    async fn order_in(&self, tx: &mut SqliteConnection, key: &str) -> Result<u64, Failure> {
+        let body = async |tx: &mut SqliteConnection, _: Attempt| {
+            Orders::order(tx, key, 5).await?;
+            Ok(5)
+        };
+        self.idem
+            .join_transaction(tx, call(key), RunOptions::new(), body)
+            .await
+    }
+}
+
+#[track_caller]
+fn assert_unavailable(answer: Result<u64, Failure>) {
+    match answer {
+        Err(Failure::Idempotency(Error::Store(error))) => {
+            assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        }
+        other => panic!("expected an error of the store, got {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_fails_is_repeated_in_a_transaction_of_its_own() {
+    let shop = Shop::open().await;
+    shop.faults().claim.store(true, Ordering::SeqCst);
+    assert_eq!(shop.order("a").await.unwrap(), 5);
+    assert_eq!(shop.orders.orders("a").await, 1);
+}
+
+#[tokio::test]
+async fn a_record_that_another_transaction_holds_is_in_flight() {
+    let shop = Shop::open().await;
+    shop.faults().lock.store(true, Ordering::SeqCst);
+    match shop.order("a").await {
+        Err(Failure::Idempotency(Error::InFlight { .. })) => {}
+        other => panic!("expected a key in flight, got {other:?}"),
+    }
+    assert_eq!(shop.order("a").await.unwrap(), 5);
+}
+
+/// The error may have undone the caller's whole transaction.
+#[tokio::test]
+async fn a_claim_that_fails_is_not_repeated_in_the_callers_transaction() {
+    let shop = Shop::open().await;
+    shop.faults().claim.store(true, Ordering::SeqCst);
+    let mut outer = shop.orders.begin().await;
+    assert_unavailable(shop.order_in(&mut outer, "a").await);
+    outer.rollback().await.unwrap();
+    assert_eq!(shop.orders.orders("a").await, 0);
+}
+
+#[tokio::test]
+async fn a_commit_without_an_acknowledgement_is_looked_up() {
+    let shop = Shop::open().await;
+    shop.faults().acknowledgement.store(true, Ordering::SeqCst);
+    assert_eq!(shop.order("a").await.unwrap(), 5);
+    shop.faults().commit.store(true, Ordering::SeqCst);
+    assert_unavailable(shop.order("b").await);
+    assert_eq!(shop.orders.orders("a").await, 1);
+    assert_eq!(shop.orders.orders("b").await, 0);
+}
+
+/// Only the caller's commit decides, and it has not come yet.
+#[tokio::test]
+async fn a_savepoint_whose_release_fails_is_not_looked_up() {
+    let shop = Shop::open().await;
+    shop.faults().acknowledgement.store(true, Ordering::SeqCst);
+    let mut outer = shop.orders.begin().await;
+    assert_unavailable(shop.order_in(&mut outer, "a").await);
+    outer.rollback().await.unwrap();
+    assert_eq!(shop.orders.orders("a").await, 0);
+}
+
+#[tokio::test]
+async fn a_transaction_claims_a_key_that_was_released_under_an_old_secret() {
+    let shop = Shop::open().await;
+    let [old, new] = [
+        "the old secret, of thirty-two bytes",
+        "the new secret, of thirty-two bytes",
+    ]
+    .map(|secret| Secret::new(secret).unwrap());
+    let store = shop.idem.store();
+    let before = Idem::builder(store.clone())
+        .fingerprint_secret(old.clone())
+        .build();
+    let failed = before.run(call("a"), async || Err::<u64, _>(Failure::OutOfStock));
+    failed.await.unwrap_err();
+    let after = Idem::builder(store.clone()).fingerprint_secret(new);
+    let after = after.fingerprint_secret(old).build();
+    let shop = Shop {
+        orders: shop.orders.clone(),
+        idem: after,
+    };
+    assert_eq!(shop.order("a").await.unwrap(), 5);
+    assert_eq!(shop.orders.orders("a").await, 1);
+}
