@@ -242,6 +242,21 @@ mod tests {
     }
 
     #[test]
+    fn only_a_call_that_can_reconcile_does_so() {
+        let lapsed = later(record(State::Running, OnCrash::Reconcile), MINUTE);
+        for (reconciles, next) in [
+            (false, OnExisting::Interrupt),
+            (true, OnExisting::Reconcile),
+        ] {
+            let abilities = Abilities {
+                reconciles,
+                joins: false,
+            };
+            assert_eq!(on_existing(&lapsed, IsOtherDigest(false), abilities), next);
+        }
+    }
+
+    #[test]
     fn a_poll_claims_what_is_free_or_its_own_and_looks_at_what_has_ended() {
         let polled = |record| on_poll(&record, OTHER);
         let running = record(State::Running, OnCrash::Rerun);
