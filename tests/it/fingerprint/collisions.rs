@@ -232,3 +232,19 @@ fn named_types_of_one_shape_differ() {
     assert!(!Charge(None).is_absent());
     same(&Charge(None), &value!({"charge": null}));
 }
+
+#[test]
+fn a_moment_has_one_form_in_every_library() {
+    let half = 500_000_000;
+    for (seconds, nanos) in [(-1, half), (-1, 0), (0, 0), (0, half), (1_769_860_800, 0)] {
+        let since = std::time::Duration::new((seconds + 1) as u64, nanos);
+        let standard = std::time::UNIX_EPOCH + since - std::time::Duration::from_secs(1);
+        let chrono = chrono::DateTime::from_timestamp(seconds, nanos).unwrap();
+        let total = i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+        let time = time::OffsetDateTime::from_unix_timestamp_nanos(total).unwrap();
+        let jiff = jiff::Timestamp::from_nanosecond(total).unwrap();
+        same(&standard, &chrono);
+        same(&standard, &time);
+        same(&standard, &jiff);
+    }
+}
