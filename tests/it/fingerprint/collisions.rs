@@ -248,3 +248,16 @@ fn a_moment_has_one_form_in_every_library() {
         same(&standard, &jiff);
     }
 }
+
+#[test]
+fn a_raw_value_has_the_form_of_its_text() {
+    let text = r#"{"b": 1.0, "a": [2]}"#;
+    let raw = serde_json::value::RawValue::from_string(text.to_owned()).unwrap();
+    same(&*raw, &json(br#"{"a": [2], "b": 1}"#));
+}
+
+/// A request may be secret, and errors and logs print it with `Debug`.
+#[test]
+fn json_text_is_not_printed() {
+    assert_eq!(format!("{:?}", json(b"[4242]")), "Json(6 bytes)");
+}
