@@ -99,7 +99,7 @@ impl Store for Faulty {
 }
 
 impl Connects<Faulty> for SqliteConnection {
-    fn connection(&mut self) -> &mut SqliteConnection {
+    fn connection(&mut self) -> &mut Self {
         self
     }
 }
