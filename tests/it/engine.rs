@@ -10,7 +10,7 @@ mod faults;
 mod handle;
 mod lifecycle;
 mod patience;
-mod plain;
+pub(crate) mod plain;
 mod purger;
 mod records;
 mod replay_notes;

@@ -1,5 +1,6 @@
 //! A store with only the required methods, and no optional trait.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,30 +12,39 @@ use idem_runtime::store::{
 use idem_runtime::{Record, RecordId, Store, StoreError};
 
 #[derive(Debug)]
-pub(super) struct Plain<S> {
-    store: S,
+pub(crate) struct Plain<S, B = ()> {
+    pub(crate) store: S,
+    /// State of a test, for further traits that it implements.
+    pub(crate) beside: B,
     answers_at_once: bool,
 }
 
 impl<S> Plain<S> {
     pub(super) fn new(store: S) -> Self {
-        Self {
-            store,
-            answers_at_once: false,
-        }
+        Self::with(store, ())
     }
 
     /// A store that promises to answer at once, whatever the wrapped one does.
     pub(super) fn at_once(store: S) -> Self {
         Self {
-            store,
             answers_at_once: true,
+            ..Self::new(store)
+        }
+    }
+}
+
+impl<S, B> Plain<S, B> {
+    pub(crate) fn with(store: S, beside: B) -> Self {
+        Self {
+            store,
+            beside,
+            answers_at_once: false,
         }
     }
 }
 
 #[async_trait]
-impl<S: Store> Store for Plain<S> {
+impl<S: Store, B: Debug + Send + Sync + 'static> Store for Plain<S, B> {
     async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         self.store.claim(claim).await
     }

@@ -1,26 +1,21 @@
 //! Claims and commits that fail in a store on a real database. No server can be made to fail at exactly these moments.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use idem_runtime::fingerprint::Secret;
 use idem_runtime::record::{Observation, Outcome, Owner, Payload};
 use idem_runtime::store::{
-    ClaimInTransaction, ClaimOutcome, ClaimRequest, Connects, FencedWrite, Filter, OpenTransaction,
-    Page, PageRequest, Purged, Resolution, Resolved, TransactionalStore,
+    ClaimInTransaction, ClaimRequest, Connects, FencedWrite, OpenTransaction, TransactionalStore,
 };
-use idem_runtime::{
-    Attempt, Call, Error, Idem, Record, RecordId, RunOptions, SqliteStore, Store, StoreError,
-    StoreErrorKind,
-};
+use idem_runtime::{Call, Error, Idem, RunOptions, SqliteStore, StoreError, StoreErrorKind};
 use sqlx::{Sqlite, SqliteConnection};
 
 use super::Failure;
 use super::places::{Place as _, Sqlite as Orders};
+use crate::engine::plain::Plain;
 
-/// What fails next, once each.
+/// Faults of the next requests, once each.
 #[derive(Debug, Default)]
 struct Faults {
     /// Another transaction holds the record.
@@ -34,67 +29,12 @@ struct Faults {
 }
 
 /// A store whose transactions fail on demand.
-#[derive(Debug, Clone)]
-struct Faulty {
-    store: SqliteStore,
-    faults: Arc<Faults>,
-}
+type Faulty = Plain<SqliteStore, Faults>;
 
 fn fail_if(fault: &AtomicBool) -> Result<(), StoreError> {
     match fault.swap(false, Ordering::SeqCst) {
         true => Err(StoreError::new(StoreErrorKind::Unavailable, "a fault")),
         false => Ok(()),
-    }
-}
-
-#[async_trait]
-impl Store for Faulty {
-    async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
-        self.store.claim(claim).await
-    }
-
-    async fn take_over(
-        &self,
-        observed: &Observation,
-        claim: &ClaimRequest,
-    ) -> Result<ClaimOutcome, StoreError> {
-        self.store.take_over(observed, claim).await
-    }
-
-    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
-        self.store.renew(owner, lease).await
-    }
-
-    async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
-        self.store.complete(owner, outcome).await
-    }
-
-    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        self.store.release(owner).await
-    }
-
-    async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        self.store.interrupt(owner).await
-    }
-
-    async fn resolve(
-        &self,
-        observed: &Observation,
-        resolution: &Resolution,
-    ) -> Result<Resolved, StoreError> {
-        self.store.resolve(observed, resolution).await
-    }
-
-    async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
-        self.store.get(id).await
-    }
-
-    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
-        self.store.list(filter, page).await
-    }
-
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        self.store.purge(limit).await
     }
 }
 
@@ -136,8 +76,8 @@ impl TransactionalStore for Faulty {
         observed: Option<&Observation>,
         claim: &ClaimRequest,
     ) -> Result<ClaimInTransaction, StoreError> {
-        fail_if(&self.faults.claim)?;
-        if self.faults.lock.swap(false, Ordering::SeqCst) {
+        fail_if(&self.beside.claim)?;
+        if self.beside.lock.swap(false, Ordering::SeqCst) {
             return Ok(ClaimInTransaction::Locked { fingerprint: None });
         }
         self.store.claim_in(transaction, observed, claim).await
@@ -180,9 +120,9 @@ impl TransactionalStore for Faulty {
     }
 
     async fn commit(&self, transaction: Self::Transaction<'_>) -> Result<(), StoreError> {
-        fail_if(&self.faults.commit)?;
+        fail_if(&self.beside.commit)?;
         self.store.commit(transaction).await?;
-        fail_if(&self.faults.acknowledgement)
+        fail_if(&self.beside.acknowledgement)
     }
 
     async fn rollback(&self, transaction: Self::Transaction<'_>) -> Result<(), StoreError> {
@@ -205,22 +145,16 @@ impl Shop {
         let orders = Orders::open().await;
         let store = orders.store();
         store.migrate().await.unwrap();
-        let idem = Idem::new(Faulty {
-            store,
-            faults: Arc::default(),
-        });
+        let idem = Idem::new(Faulty::with(store, Faults::default()));
         Self { orders, idem }
     }
 
     fn faults(&self) -> &Faults {
-        &self.idem.store().faults
+        &self.idem.store().beside
     }
 
     async fn order(&self, key: &str) -> Result<u64, Failure> {
-        let body = async |tx: &mut SqliteConnection, _: Attempt| {
-            Orders::order(tx, key, 5).await?;
-            Ok(5)
-        };
+        let body = async |tx: &mut SqliteConnection, _| order(tx, key).await;
         self.idem
             .run_in_transaction(call(key), RunOptions::new(), body)
             .await
@@ -228,14 +162,17 @@ impl Shop {
 
     /// Makes an order in a transaction of the caller.
     async fn order_in(&self, tx: &mut SqliteConnection, key: &str) -> Result<u64, Failure> {
-        let body = async |tx: &mut SqliteConnection, _: Attempt| {
-            Orders::order(tx, key, 5).await?;
-            Ok(5)
-        };
+        let body = async |tx: &mut SqliteConnection, _| order(tx, key).await;
         self.idem
             .join_transaction(tx, call(key), RunOptions::new(), body)
             .await
     }
+}
+
+/// The body of a call.
+async fn order(tx: &mut SqliteConnection, key: &str) -> Result<u64, Failure> {
+    Orders::order(tx, key, 5).await?;
+    Ok(5)
 }
 
 #[track_caller]
@@ -302,22 +239,25 @@ async fn a_savepoint_whose_release_fails_is_not_looked_up() {
 
 #[tokio::test]
 async fn a_transaction_claims_a_key_that_was_released_under_an_old_secret() {
-    let shop = Shop::open().await;
+    let orders = Orders::open().await;
+    let store = orders.store();
+    store.migrate().await.unwrap();
     let [old, new] = [
         "the old secret, of thirty-two bytes",
         "the new secret, of thirty-two bytes",
     ]
     .map(|secret| Secret::new(secret).unwrap());
-    let store = shop.idem.store();
     let before = Idem::builder(store.clone())
         .fingerprint_secret(old.clone())
         .build();
     let failed = before.run(call("a"), async || Err::<u64, _>(Failure::OutOfStock));
     failed.await.unwrap_err();
-    let after = Idem::builder(store.clone()).fingerprint_secret(new);
-    let after = after.fingerprint_secret(old).build();
+    let after = Idem::builder(Faulty::with(store, Faults::default()))
+        .fingerprint_secret(new)
+        .fingerprint_secret(old)
+        .build();
     let shop = Shop {
-        orders: shop.orders.clone(),
+        orders,
         idem: after,
     };
     assert_eq!(shop.order("a").await.unwrap(), 5);
