@@ -32,10 +32,13 @@ pub(super) struct Area {
     #[serde(default)]
     pub(super) except: Vec<String>,
     /// Tests that mutants run against, in this order, until one of them fails.
+    #[serde(default)]
     pub(super) tests: Vec<Tests>,
+    /// Area whose tests this one has, in place of its own.
+    tests_of: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Tests {
     /// Modules of the integration tests, compiled without the others.
@@ -76,7 +79,29 @@ impl Tests {
 impl Plan {
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
         let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        toml::from_str(&text).with_context(|| path.display().to_string())
+        Self::parse(&text).with_context(|| path.display().to_string())
+    }
+
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        let mut plan: Self = toml::from_str(text)?;
+        let own = plan
+            .area
+            .iter()
+            .map(|it| (it.name.clone(), it.tests.clone()));
+        let own: BTreeMap<_, _> = own.collect();
+        for area in &mut plan.area {
+            if let Some(other) = &area.tests_of {
+                ensure!(
+                    area.tests.is_empty(),
+                    "{:?} has tests and `tests_of`",
+                    area.name
+                );
+                let tests = own.get(other);
+                area.tests = tests.with_context(|| format!("no area {other:?}"))?.clone();
+            }
+            ensure!(!area.tests.is_empty(), "{:?} has no tests", area.name);
+        }
+        Ok(plan)
     }
 
     pub(super) fn chosen(&self, names: &[String]) -> anyhow::Result<Vec<&Area>> {
@@ -166,7 +191,30 @@ mod tests {
             mutant = "b.rs: replace g with ()"
             reason = "of another area"
         "#;
-        toml::from_str(text).expect("the plan is valid")
+        Plan::parse(text).expect("the plan is valid")
+    }
+
+    #[test]
+    fn an_area_may_have_the_tests_of_another_one() {
+        let area = |name: &str, tests: &str| {
+            format!("[[area]]\nname = \"{name}\"\npackage = \"p\"\nfiles = [\"a.rs\"]\n{tests}\n")
+        };
+        let own = area("a", "tests = [{ names = [\"t\"] }]");
+        let with = |tests| Plan::parse(&format!("{}{own}", area("b", tests)));
+        let plan = with("tests_of = \"a\"").expect("the plan is valid");
+        assert_eq!(plan.area[0].tests[0].names, ["t"]);
+        for (tests, complaint) in [
+            ("", "\"b\" has no tests"),
+            ("tests_of = \"b\"", "\"b\" has no tests"),
+            ("tests_of = \"c\"", "no area \"c\""),
+            (
+                "tests_of = \"a\"\ntests = [{}]",
+                "\"b\" has tests and `tests_of`",
+            ),
+        ] {
+            let error = with(tests).expect_err(complaint);
+            assert_eq!(error.to_string(), complaint);
+        }
     }
 
     fn missed(names: &[&str]) -> Results {
