@@ -229,31 +229,25 @@ mod tests {
         record
     }
 
+    /// Next action of a call that found a lapsed record.
+    fn on_lapsed(on_crash: OnCrash, reconciles: bool, joins: bool) -> OnExisting {
+        let lapsed = later(record(State::Running, on_crash), MINUTE);
+        let abilities = Abilities { reconciles, joins };
+        on_existing(&lapsed, IsOtherDigest(false), abilities)
+    }
+
     #[test]
     fn a_call_interrupts_a_lapsed_record_unless_its_caller_may_have_locked_it() {
-        let lapsed = later(record(State::Running, OnCrash::Refuse), MINUTE);
-        for (joins, next) in [(false, OnExisting::Interrupt), (true, OnExisting::Refuse)] {
-            let abilities = Abilities {
-                reconciles: false,
-                joins,
-            };
-            assert_eq!(on_existing(&lapsed, IsOtherDigest(false), abilities), next);
-        }
+        let on_lapsed = |joins| on_lapsed(OnCrash::Refuse, false, joins);
+        assert_eq!(on_lapsed(false), OnExisting::Interrupt);
+        assert_eq!(on_lapsed(true), OnExisting::Refuse);
     }
 
     #[test]
     fn only_a_call_that_can_reconcile_does_so() {
-        let lapsed = later(record(State::Running, OnCrash::Reconcile), MINUTE);
-        for (reconciles, next) in [
-            (false, OnExisting::Interrupt),
-            (true, OnExisting::Reconcile),
-        ] {
-            let abilities = Abilities {
-                reconciles,
-                joins: false,
-            };
-            assert_eq!(on_existing(&lapsed, IsOtherDigest(false), abilities), next);
-        }
+        let on_lapsed = |reconciles| on_lapsed(OnCrash::Reconcile, reconciles, false);
+        assert_eq!(on_lapsed(false), OnExisting::Interrupt);
+        assert_eq!(on_lapsed(true), OnExisting::Reconcile);
     }
 
     #[test]
