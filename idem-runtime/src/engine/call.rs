@@ -226,7 +226,6 @@ impl Call {
         self.with(|_| Err(error))
     }
 
-    /// The first error wins; later ones are mostly its consequences.
     /// Sets the path of the function that makes the call, for its span. The attribute macro sets it.
     #[doc(hidden)]
     #[must_use]
@@ -266,6 +265,7 @@ impl Call {
         })
     }
 
+    /// Changes the inputs. The first error wins; later ones are mostly its consequences.
     fn with(mut self, change: impl FnOnce(&mut CallInputs) -> Result<(), Error>) -> Self {
         if let Ok(inputs) = &mut self.0
             && let Err(error) = change(inputs)
