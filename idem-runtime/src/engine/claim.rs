@@ -69,6 +69,8 @@ pub(super) struct Claimer<'o> {
     polls: Backoff,
     waited: Waited,
     can_reconcile: CanReconcile,
+    /// Time at which the store was last asked for the record.
+    asked_at: Option<Instant>,
     /// None while the call waits for a leader, or relies on the store without single-flight.
     leader: Option<Leader>,
     sent: SentClaims,
@@ -101,6 +103,7 @@ impl<'o> Claimer<'o> {
             polls: Backoff::of_polls(),
             waited: Waited(false),
             can_reconcile,
+            asked_at: None,
             leader: None,
             sent: SentClaims::default(),
             unended: None,
@@ -134,7 +137,7 @@ impl<'o> Claimer<'o> {
             ClaimOutcome::Granted(granted) => self
                 .attempt(&granted, sent_at)
                 .map(|attempt| self.run(attempt)),
-            ClaimOutcome::Existing(record) => match self.replay(&record).transpose() {
+            ClaimOutcome::Existing(record) => match self.replay(&record, sent_at).transpose() {
                 Some(claimed) => claimed,
                 None => {
                     self.unended = Some(record);
@@ -227,10 +230,10 @@ impl<'o> Claimer<'o> {
             Ok(Claimed::Replay(ended, _)) => {
                 let joins = self.joins();
                 if let Some(leader) = self.leader.take() {
-                    leader.step_down(|| match joins {
-                        true => Phase::AskStore,
-                        false => Phase::Ended(Arc::new(ended.clone())),
-                    });
+                    match joins {
+                        true => leader.step_down(|| Phase::AskStore),
+                        false => leader.share(self.asked_at, || ended.clone()),
+                    }
                 }
             }
             Err(error) => {
@@ -332,7 +335,7 @@ impl<'o> Claimer<'o> {
                 }
                 Ok(ClaimStage::Claimed(self.run(attempt)))
             }
-            ClaimOutcome::Existing(record) => match self.replay(&record)? {
+            ClaimOutcome::Existing(record) => match self.replay(&record, sent_at)? {
                 Some(claimed) => Ok(ClaimStage::Claimed(claimed)),
                 None => Box::pin(self.inspect(record)).await,
             },
@@ -371,9 +374,10 @@ impl<'o> Claimer<'o> {
     }
 
     /// Returns the outcome of an existing record, if it has one. The fingerprints are compared first, so that a reused
-    /// key learns nothing of the record.
-    fn replay(&self, record: &Record) -> Result<Option<Claimed>, Error> {
+    /// key learns nothing of the record. The store was asked for the record at `asked_at`.
+    fn replay(&mut self, record: &Record, asked_at: Instant) -> Result<Option<Claimed>, Error> {
         self.compare(&record.fingerprint)?;
+        self.asked_at = Some(asked_at);
         Ok(SharedOutcome::of(record).map(|ended| Claimed::Replay(ended, self.waited)))
     }
 

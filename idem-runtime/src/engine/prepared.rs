@@ -65,6 +65,10 @@ impl SharedCall for Prepared {
     fn progress(&self) -> &Progress {
         &self.progress
     }
+
+    fn store_timeout(&self) -> Duration {
+        self.engine.policy.store_timeout
+    }
 }
 
 impl Prepared {

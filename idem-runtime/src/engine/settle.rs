@@ -1,7 +1,6 @@
 //! Writes the outcome of a body into its record, even if the caller is dropped or the store fails for a while.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -10,7 +9,6 @@ use tracing::{Instrument, Span};
 
 use super::Attempt;
 use super::decisions::Unfinished;
-use super::progress::Phase;
 use super::singleflight::Leader;
 use crate::error::StoreError;
 use crate::metrics::Raised;
@@ -52,7 +50,7 @@ impl Settle {
         let written = at_once(self.write(attempt, &owner));
         let is_acknowledged = matches!(written, Some(Ok(FencedWrite::Applied)));
         if is_acknowledged {
-            self.conclude(attempt, leader.take(), FencedWrite::Applied);
+            self.conclude(attempt, leader.take(), FencedWrite::Applied, None);
         }
         is_acknowledged
     }
@@ -66,8 +64,15 @@ impl Settle {
         }
     }
 
-    /// Publishes to the waiters only what the store acknowledged.
-    fn conclude(&self, attempt: &Attempt, leader: Option<Leader>, fenced: FencedWrite) {
+    /// Publishes to the waiters only what the store acknowledged. `sent_at` is the time at which the write was sent; none
+    /// if the store has answered at once.
+    fn conclude(
+        &self,
+        attempt: &Attempt,
+        leader: Option<Leader>,
+        fenced: FencedWrite,
+        sent_at: Option<Instant>,
+    ) {
         if fenced == FencedWrite::Fenced {
             attempt.lose();
         }
@@ -77,7 +82,7 @@ impl Settle {
         }
         match (leader, fenced, self) {
             (Some(leader), FencedWrite::Applied, Self::End(outcome)) => {
-                leader.step_down(|| Phase::Ended(Arc::new(attempt.share(outcome.clone()))));
+                leader.share(sent_at, || attempt.share(outcome.clone()));
             }
             (leader, ..) => drop(leader),
         }
@@ -152,7 +157,7 @@ impl Settlement {
         match bounded(limit, task.write()).instrument(span.clone()).await {
             Ok(fenced) => {
                 if let Some(task) = self.task.take() {
-                    task.conclude(fenced);
+                    task.conclude(fenced, now);
                 }
                 fenced.into()
             }
@@ -250,9 +255,10 @@ impl SettleTask {
         let give_up_at = later(lapses, lease.max(policy.store_patience));
         let mut retries = Retries::until(give_up_at);
         loop {
+            let sent_at = Instant::now();
             let error = match bounded(policy.store_timeout, self.write()).await {
                 Ok(fenced) => {
-                    self.conclude(fenced);
+                    self.conclude(fenced, sent_at);
                     if let Some(answer) = answer {
                         // The caller may have stopped waiting.
                         let _ = answer.send(fenced);
@@ -302,8 +308,8 @@ impl SettleTask {
         }
     }
 
-    fn conclude(mut self, fenced: FencedWrite) {
+    fn conclude(mut self, fenced: FencedWrite, sent_at: Instant) {
         self.settle
-            .conclude(&self.attempt, self.leader.take(), fenced);
+            .conclude(&self.attempt, self.leader.take(), fenced, Some(sent_at));
     }
 }

@@ -4,8 +4,11 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
-use super::progress::{Phase, Progress};
+use tokio::time::Instant;
+
+use super::progress::{Phase, Progress, SharedOutcome};
 use crate::key::RecordId;
 use crate::mutex::lock;
 use crate::record::Digest;
@@ -33,6 +36,9 @@ pub(super) trait SharedCall: Send + Sync {
     fn digest(&self) -> &Digest;
 
     fn progress(&self) -> &Progress;
+
+    /// Time limit of a store call.
+    fn store_timeout(&self) -> Duration;
 }
 
 /// Role of a call: leader or waiter.
@@ -80,6 +86,20 @@ impl Leader {
     /// Publishes the last phase to the waiters, and ends the leadership.
     pub(super) fn step_down(mut self, phase: impl FnOnce() -> Phase) {
         self.leave(phase);
+    }
+
+    /// Publishes an outcome to the waiters, and ends the leadership. `asked_at` is the time at which the store was asked for
+    /// it, or to record it; none if the store has answered within the same poll.
+    ///
+    /// An answer may be processed long after the store gave it: the process stood still, or its caller did not poll. The
+    /// record may be gone by then, and a call that has joined meanwhile must not get its outcome. So an answer that took
+    /// longer than a store call may take is not shared: the waiters ask the store.
+    pub(super) fn share(self, asked_at: Option<Instant>, outcome: impl FnOnce() -> SharedOutcome) {
+        let limit = self.call.store_timeout();
+        self.step_down(|| match asked_at {
+            Some(asked_at) if asked_at.elapsed() > limit => Phase::AskStore,
+            _ => Phase::Ended(Arc::new(outcome())),
+        });
     }
 
     fn leave(&mut self, phase: impl FnOnce() -> Phase) {

@@ -10,8 +10,8 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::record::Owner;
-use idem_runtime::store::{FencedWrite, Filter, PageRequest};
-use idem_runtime::{Call, Error, Idem, MemoryStore, Source, Store as _, with_provenance};
+use idem_runtime::store::{FencedWrite, Filter, PageRequest, Resolution, Resolved};
+use idem_runtime::{Call, Error, Idem, MemoryStore, Record, Source, Store as _, with_provenance};
 use tokio::sync::Notify;
 
 use super::{Effects, Failure, LEASE, call, refusal};
@@ -365,6 +365,51 @@ async fn a_follower_gets_a_value_only_after_the_store_acknowledged_it() {
     );
 }
 
+/// The only record of a store.
+async fn the_record(store: &MemoryStore) -> Record {
+    let page = PageRequest {
+        limit: 2,
+        after: None,
+    };
+    let mut records = store.list(&Filter::default(), &page).await.unwrap().records;
+    assert_eq!(records.len(), 1);
+    records.remove(0)
+}
+
+/// The store answers, and the process stands still. Meanwhile an operator erases the record.
+async fn stand_still_while_the_record_is_erased(idem: &Idem<FaultStore<MemoryStore>>) {
+    let store = idem.store().inner();
+    let seen = the_record(store).await.observation();
+    let erased = store.resolve(&seen, &Resolution::Erase);
+    assert_eq!(erased.await.unwrap(), Resolved::Done);
+    tokio::time::advance(idem.policy().store_timeout * 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outcome_that_was_read_long_ago_is_not_shared_with_a_later_call() {
+    let (idem, effects) = (service(), Effects::default());
+    effects.run(&idem, call("k", 1)).await.unwrap();
+    let gate = idem.store().hold_after(Op::Claim);
+    let reader = polled_once(effects.run(&idem, call("k", 1)));
+    stand_still_while_the_record_is_erased(&idem).await;
+    let later = polled_once(effects.run(&idem, call("k", 1)));
+    gate.open();
+    assert_eq!(reader.await.unwrap(), 1, "it began before the erasure");
+    assert_eq!(later.await.unwrap(), 2, "the key is free");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outcome_that_was_acknowledged_long_ago_is_not_shared_with_a_later_call() {
+    let (idem, effects) = (service(), Effects::default());
+    let gate = idem.store().hold_after(Op::Complete);
+    let runner = polled_once(effects.run(&idem, call("k", 1)));
+    stand_still_while_the_record_is_erased(&idem).await;
+    let later = polled_once(effects.run(&idem, patient("k")));
+    gate.open();
+    assert_eq!(runner.await.unwrap(), 1);
+    assert_eq!(later.await.unwrap(), 2, "the key is free");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_follower_never_gets_a_value_that_the_store_refused() {
     let (idem, effects) = (service(), Effects::default());
@@ -372,15 +417,11 @@ async fn a_follower_never_gets_a_value_that_the_store_refused() {
     let first = idem.run(patient("k"), async || {
         tokio::time::sleep(Duration::from_secs(1)).await;
         // The record is released under the running call, whose lease still holds by its own clock.
-        let page = PageRequest {
-            limit: 1,
-            after: None,
-        };
-        let record = store.list(&Filter::default(), &page).await.unwrap().records;
+        let record = the_record(store).await;
         let owner = Owner {
-            id: record[0].id,
-            claim_id: record[0].claim_id.unwrap(),
-            fencing_token: record[0].fencing_token,
+            id: record.id,
+            claim_id: record.claim_id.unwrap(),
+            fencing_token: record.fencing_token,
         };
         assert_eq!(store.release(&owner).await.unwrap(), FencedWrite::Applied);
         Ok::<_, Failure>(effects.happen())

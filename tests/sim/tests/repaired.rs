@@ -98,6 +98,43 @@ fn a_known_outcome_is_returned_although_the_reply_to_the_rollback_is_lost() {
     assert_eq!(report.stats.replays, 6, "{story}");
 }
 
+/// A call finds an outcome, and waits for the reply to its rollback. The record is erased, and the process stands still.
+#[test]
+fn an_outcome_that_was_read_before_an_erasure_is_not_shared_long_after_it() {
+    let caller = |at, process| call(at, process, Style::Plain, Leaves::Never, 0, End::Value);
+    let actions = vec![
+        caller(0, 1),
+        caller(2000, 0),
+        Action {
+            at: 2100,
+            what: What::Resolve {
+                process: 1,
+                key: 0,
+                decision: Decision::Erase,
+                thinks: 10,
+            },
+        },
+        Action {
+            at: 2200,
+            what: What::Freeze {
+                process: 0,
+                length: 3000,
+            },
+        },
+        caller(5000, 0),
+    ];
+    let mut plan = plan(2, actions);
+    plan.faults.loses_rollbacks = true;
+    let report = run(&plan, None);
+    let story = report.trace.text();
+    assert!(report.violation.is_none(), "{story}");
+    assert!(
+        story.contains("the reply to \"ROLLBACK\" is lost"),
+        "{story}"
+    );
+    assert_eq!(report.stats.effects, 2, "{story}");
+}
+
 /// The defect was one of the simulation: the end of a connection overtook its `BEGIN`.
 #[test]
 fn a_begin_on_a_connection_that_was_closed_opens_no_transaction() {

@@ -47,6 +47,7 @@ impl Claimer<'_> {
         let engine = &self.call.engine;
         let request = &self.call.request;
         let limit = engine.policy.store_timeout;
+        let asked_at = Instant::now();
         let record = match bounded(limit, engine.store.get(&request.id)).await {
             Ok(Some(record)) => record,
             Ok(None) => return Ok(Some(ClaimStage::Again)),
@@ -60,7 +61,7 @@ impl Claimer<'_> {
                 *seen = record;
                 Ok(None)
             }
-            OnPoll::Look => match self.replay(&record)? {
+            OnPoll::Look => match self.replay(&record, asked_at)? {
                 Some(claimed) => Ok(Some(ClaimStage::Claimed(claimed))),
                 None => self.inspect(Box::new(record)).await.map(Some),
             },

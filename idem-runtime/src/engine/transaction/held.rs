@@ -4,6 +4,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::claim::{TransactionClaimer, TransactionSource};
 use crate::engine::claim::{Claimed, Claimer, Waited};
 use crate::engine::prepared::Prepared;
@@ -208,6 +210,7 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
             body_timer: _,
             _lease: lease,
         } = self;
+        let sent_at = Instant::now();
         let committed = bounded(limit, Box::pin(store.commit(transaction))).await;
         if let Err(error) = committed
             && (joins || !was_committed(&guard.0, &owner).await)
@@ -216,11 +219,11 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
         }
         drop(lease);
         if let Some(leader) = leader {
-            leader.step_down(|| match joins {
+            match joins {
                 // The caller's transaction may still roll this back, so the outcome is not shared.
-                true => Phase::AskStore,
-                false => Phase::Ended(Arc::new(guard.0.share(outcome))),
-            });
+                true => leader.step_down(|| Phase::AskStore),
+                false => leader.share(Some(sent_at), || guard.0.share(outcome)),
+            }
         }
         Ok(())
     }
