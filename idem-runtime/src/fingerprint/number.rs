@@ -190,15 +190,15 @@ impl<'a> Written<'a> {
     fn exponent(&self, zeros: usize) -> Result<i64, FingerprintError> {
         let out_of_range =
             || FingerprintError::new("the exponent of a decimal number is beyond 64 bits");
-        // Wider than the result: the lengths of the texts can bring a larger exponent back into its range.
+        // Wider than the result: the lengths of the texts can bring a larger exponent back into its range. No text is so
+        // long that it brings one back that is beyond 64 bits.
         let power = match self.power {
             "" => 0,
-            power if power.len() <= 30 => power.parse::<i128>().map_err(|_| out_of_range())?,
-            _ => return Err(out_of_range()),
+            power => power.parse::<u64>().map_err(|_| out_of_range())?,
         };
         let power = match self.power_sign {
-            Sign::Plus => power,
-            Sign::Minus => -power,
+            Sign::Plus => i128::from(power),
+            Sign::Minus => -i128::from(power),
         };
         let exponent = power - self.fraction.len() as i128 + zeros as i128;
         i64::try_from(exponent).map_err(|_| out_of_range())

@@ -1,6 +1,8 @@
 //! Pairs of values that must differ, or must be equal, and that simpler hashing methods get wrong.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
 
 use idem_runtime::Fingerprint;
@@ -208,6 +210,17 @@ fn an_absent_field_is_not_a_null_field() {
         &with(Some(Some("a".into()))),
         &value!({"amount": 1, "note": "a"}),
     );
+    #[derive(Fingerprint)]
+    struct Borrowed<'a> {
+        amount: u64,
+        note: Cow<'a, Option<String>>,
+    }
+    for (note, like) in [(None, None), (Some("a"), Some(Some("a")))] {
+        let note = note.map(str::to_owned);
+        let like = like.map(|note| note.map(str::to_owned));
+        let note = Cow::Borrowed(&note);
+        same(&Borrowed { amount, note }, &with(like));
+    }
     // A null in JSON text is a null, not an absent field.
     differ(
         &json(br#"{"amount": 1}"#),
@@ -237,7 +250,8 @@ fn named_types_of_one_shape_differ() {
 #[test]
 fn a_moment_has_one_form_in_every_library() {
     let half = 500_000_000;
-    for (seconds, nanos) in [(-1, half), (-1, 0), (0, 0), (0, half), (1_769_860_800, 0)] {
+    let seconds = [-100, -2, -1, 0, 1, 1_769_860_800];
+    for (seconds, nanos) in seconds.into_iter().flat_map(|at| [(at, 0), (at, half)]) {
         let chrono = chrono::DateTime::from_timestamp(seconds, nanos).unwrap();
         let total = i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
         let time = time::OffsetDateTime::from_unix_timestamp_nanos(total).unwrap();
@@ -245,6 +259,16 @@ fn a_moment_has_one_form_in_every_library() {
         same(&chrono, &SystemTime::from(chrono));
         same(&chrono, &time);
         same(&chrono, &jiff);
+    }
+}
+
+#[test]
+fn an_address_has_the_form_of_its_text() {
+    for text in ["192.0.2.1", "2001:db8::1"] {
+        let address: IpAddr = text.parse().unwrap();
+        same(&address, &text);
+        let socket = SocketAddr::new(address, 80);
+        same(&socket, &socket.to_string());
     }
 }
 

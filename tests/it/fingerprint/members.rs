@@ -72,6 +72,17 @@ fn differences(of: &Attempts, request: &(impl Fingerprint + ?Sized)) -> MemberDi
     found.unwrap().unwrap()
 }
 
+#[test]
+fn each_difference_counts() {
+    let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    let differences = MemberDifferences {
+        changed: names(&["a", "b", "c"]),
+        added: names(&["d", "e"]),
+        removed: 4,
+    };
+    assert_eq!(differences.count(), 9);
+}
+
 /// The request of `pay` as JSON: its arguments without the key and the handle.
 fn as_json(text: &str) -> String {
     format!(r#"{{"charge": {text}}}"#)
