@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use idem_runtime::{
-    Call, Error, Idem, MemoryStore, MySqlStore, OnCrash, PostgresStore, SqliteStore,
+    Call, Error, Idem, MemoryStore, MySqlStore, OnCrash, PostgresStore, Purger, SqliteStore,
 };
 use idem_servers::{Options, Server};
 use tracing::Level;
@@ -45,9 +45,14 @@ impl<'a> MakeWriter<'a> for Printed {
 
 /// Prints as `tracing_subscriber::fmt().init()` does.
 fn print() -> (Printed, tracing::subscriber::DefaultGuard) {
+    print_from(Level::INFO)
+}
+
+fn print_from(level: Level) -> (Printed, tracing::subscriber::DefaultGuard) {
     let printed = Printed::default();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)
+        .with_max_level(level)
         .with_writer(printed.clone())
         .finish();
     (printed, tracing::subscriber::set_default(subscriber))
@@ -112,13 +117,7 @@ async fn a_record_that_becomes_interrupted_is_printed_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_replay_is_an_event_at_debug() {
-    let printed = Printed::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_max_level(Level::DEBUG)
-        .with_writer(printed.clone())
-        .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let (printed, _guard) = print_from(Level::DEBUG);
     let idem = Idem::new(MemoryStore::new());
     let run = || idem.run(call("k"), async || Ok::<_, Error>("secret".to_owned()));
     run().await.unwrap();
@@ -131,6 +130,65 @@ async fn a_replay_is_an_event_at_debug() {
         "{line}"
     );
     assert!(!text.contains("secret"), "{text}");
+}
+
+/// Calls whose owners are gone without a trace.
+async fn kill(idem: &Idem<MemoryStore>, number: usize, on_crash: OnCrash) {
+    for n in 0..number {
+        let call = call(&format!("{on_crash:?}-{n}")).on_crash(on_crash);
+        let body = async || std::future::pending::<Result<String, Error>>().await;
+        let mut dead = Box::pin(idem.run(call, body));
+        assert!(dead.as_mut().now_or_never().is_none());
+        std::mem::forget(dead);
+    }
+}
+
+/// A purger removes records in batches. It prints one line for all of them, or one for the records of dead owners and one
+/// for all, or none.
+#[tokio::test(start_paused = true)]
+async fn a_purger_prints_what_it_has_found() {
+    for (completed, abandoned, interrupted) in [
+        (0, 0, 0),
+        (2, 0, 0),
+        (0, 3, 0),
+        (0, 0, 4),
+        (1900, 1800, 1700),
+    ] {
+        let (printed, _guard) = print_from(Level::DEBUG);
+        let idem = Idem::new(MemoryStore::new());
+        for n in 0..completed {
+            let body = async || Ok::<_, Error>(String::new());
+            idem.run(call(&n.to_string()), body).await.unwrap();
+        }
+        kill(&idem, abandoned, OnCrash::Rerun).await;
+        kill(&idem, interrupted, OnCrash::Refuse).await;
+        tokio::time::advance(LEASE * 200).await;
+        printed.take();
+        let interval = Duration::from_secs(1);
+        let purger = Purger::new(&idem).poll_interval(interval).start();
+        tokio::time::sleep(interval * 600).await;
+        purger.unwrap().stop().await;
+        let text = printed.take();
+        let mut expected = Vec::new();
+        if abandoned + interrupted > 0 {
+            expected.push(format!(
+                "WARN idem: records outlived their owners by more than their retention abandoned={abandoned} \
+                 interrupted={interrupted}"
+            ));
+        }
+        if completed + abandoned > 0 {
+            expected.push(format!(
+                "DEBUG idem: purged removed={}",
+                completed + abandoned
+            ));
+        }
+        let lines = text.lines();
+        // Each line begins with its time.
+        let lines: Vec<_> = lines
+            .map(|line| line.split_once('Z').unwrap().1.trim())
+            .collect();
+        assert_eq!(lines, expected);
+    }
 }
 
 #[tokio::test]
