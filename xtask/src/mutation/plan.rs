@@ -27,9 +27,10 @@ pub(super) struct Area {
     pub(super) name: String,
     /// Package of the files.
     pub(super) package: String,
-    /// Globs of files, from the root of the repository.
+    /// Globs of files, from the root of the repository. A file belongs to the first area that names it.
     pub(super) files: Vec<String>,
-    #[serde(default)]
+    /// Files of the areas before this one.
+    #[serde(skip)]
     pub(super) except: Vec<String>,
     /// Tests that mutants run against, in this order, until one of them fails.
     #[serde(default)]
@@ -89,7 +90,10 @@ impl Plan {
             .iter()
             .map(|it| (it.name.clone(), it.tests.clone()));
         let own: BTreeMap<_, _> = own.collect();
+        let mut taken = Vec::new();
         for area in &mut plan.area {
+            area.except.clone_from(&taken);
+            taken.extend_from_slice(&area.files);
             if let Some(other) = &area.tests_of {
                 ensure!(
                     area.tests.is_empty(),
@@ -215,6 +219,23 @@ mod tests {
             let error = with(tests).expect_err(complaint);
             assert_eq!(error.to_string(), complaint);
         }
+    }
+
+    #[test]
+    fn a_file_belongs_to_the_first_area_that_names_it() {
+        let area = |name: &str, files: &str| {
+            format!(
+                "[[area]]\nname = \"{name}\"\npackage = \"p\"\nfiles = [{files}]\ntests = [{{}}]\n"
+            )
+        };
+        let areas = [
+            area("a", "\"a.rs\""),
+            area("b", "\"b.rs\""),
+            area("c", "\"*.rs\""),
+        ];
+        let plan = Plan::parse(&areas.concat()).expect("the plan is valid");
+        assert!(plan.area[0].except.is_empty());
+        assert_eq!(plan.area[2].except, ["a.rs", "b.rs"]);
     }
 
     fn missed(names: &[&str]) -> Results {
