@@ -72,7 +72,9 @@ impl Servers {
                 .into_iter()
                 .map(|(variable, start)| (variable, scope.spawn(start)))
                 .collect();
-            let cluster = cluster.then(|| RedisCluster::start(&Options::fast()));
+            // A node that a loaded machine keeps waiting for seconds must not be replaced under a test.
+            let options = Options::fast().set("cluster-node-timeout", "60000");
+            let cluster = cluster.then(|| RedisCluster::start(&options));
             let servers = servers
                 .into_iter()
                 .map(|(variable, starting)| match starting.join() {
