@@ -17,6 +17,7 @@ use idem_runtime::{
     Cached, Call, Error, Idem, MemoryStore, OnCrash, Purger, RunOptions, SqliteStore,
 };
 use idem_tests::recording::Recording;
+use tokio::sync::Notify;
 use tokio::time::{advance, sleep};
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -254,6 +255,35 @@ async fn each_call_is_counted_once_with_its_outcome() {
     let words: BTreeSet<_> = CallOutcome::ALL.iter().map(|it| it.as_str()).collect();
     assert_eq!(words.len(), CallOutcome::ALL.len());
     names_are_listed(&recording);
+}
+
+/// A call without a transaction dies, as an older version of the function made it. A transactional one takes over.
+#[tokio::test]
+async fn a_takeover_in_a_transaction_is_counted_as_one() {
+    let recording = Recording::default();
+    let _guard = metrics::set_default_local_recorder(&recording);
+    let idem = Idem::new(SqliteStore::in_memory().await.unwrap());
+    let begun = Notify::new();
+    let lease = Duration::from_millis(50);
+    let dies = idem.run(call("k", 1).lease(lease), async || {
+        begun.notify_one();
+        pending::<Result<u64, Error>>().await
+    });
+    tokio::select! {
+        ended = dies => panic!("it never ends: {ended:?}"),
+        () = begun.notified() => {}
+    }
+    let patient = call("k", 1).wait(LEASE);
+    let next = idem.run_in_transaction(patient, RunOptions::new(), async |_, _| Ok::<_, Error>(7));
+    assert_eq!(next.await.unwrap(), 7);
+    let calls = |outcome: CallOutcome| {
+        let outcome = outcome.as_str();
+        recording.counter(&format!(
+            "idem_calls_total{{operation=\"{OPERATION}\",outcome=\"{outcome}\"}}"
+        ))
+    };
+    assert_eq!(calls(CallOutcome::TakenOver), 1);
+    assert_eq!(calls(CallOutcome::Executed), 0);
 }
 
 /// Every metric is listed and described, has the labels that the list says, and contains no secret.

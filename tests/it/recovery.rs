@@ -563,6 +563,16 @@ async fn a_damaged_record_does_not_stop_the_recovery_of_others() {
     recovering.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_detached_recovery_is_not_stopped() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(directory.path().join("idem.db"));
+    let service = Service::new(Arc::new(store.await.unwrap()));
+    start(service.recovery()).detach();
+    service.crashes_during(1).await;
+    service.comes_to(1, State::Completed).await;
+}
+
 /// A call that hangs takes the only place. Another recovery makes it again, and then the one that waited.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_wait_for_a_place_and_dropping_the_guard_aborts_them() {

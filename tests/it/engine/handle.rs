@@ -128,8 +128,14 @@ fn a_call_outside_of_a_runtime_is_an_error() {
 
 #[tokio::test(start_paused = true)]
 async fn a_handle_without_its_type_is_the_same_handle() {
-    let (idem, effects) = (idem(), Effects::default());
+    let limit = Duration::from_secs(7);
+    let idem = Idem::builder(MemoryStore::new())
+        .store_timeout(limit)
+        .build();
+    let effects = Effects::default();
     let erased: Idem = idem.clone().erased();
+    assert_eq!(idem.policy().store_timeout, limit);
+    assert_eq!(erased.policy().store_timeout, limit);
     effects.run(&idem, call("k", 1)).await.unwrap();
     assert_eq!(effects.run(&erased, call("k", 1)).await.unwrap(), 1);
     let _: &dyn Store = erased.store();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Idem, InvalidCall, RunOptions, Store, idempotent};
+use idem_runtime::{Call, Error, Idem, InvalidCall, MemoryStore, RunOptions, Store, idempotent};
 
 use super::places::Place;
 use super::{Failure, OPERATION, Shop, on_every_store};
@@ -11,6 +11,7 @@ use super::{Failure, OPERATION, Shop, on_every_store};
 on_every_store! {
     a_leased_call_in_the_body_is_refused,
     another_transaction_in_the_body_is_refused,
+    a_call_on_another_store_in_the_body_is_allowed,
     options_for_crashes_are_refused,
 }
 
@@ -77,6 +78,18 @@ async fn another_transaction_in_the_body_is_refused<P: Place>(shop: Arc<Shop<P>>
         .await;
     assert!(matches!(answer, Err(Failure::OutOfStock)));
     shop.assert_untouched("b").await;
+}
+
+async fn a_call_on_another_store_in_the_body_is_allowed<P: Place>(shop: Arc<Shop<P>>) {
+    let other = Idem::new(MemoryStore::new());
+    let answer: Result<i64, Failure> = shop
+        .idem
+        .run_in_transaction(call("a"), RunOptions::new(), async |_, _| {
+            let (_, amount, _) = order_leased(&other, "b", 5, false).await?;
+            Ok(amount)
+        })
+        .await;
+    assert_eq!(answer.unwrap(), 5);
 }
 
 async fn options_for_crashes_are_refused<P: Place>(shop: Arc<Shop<P>>) {
