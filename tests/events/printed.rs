@@ -7,9 +7,11 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use idem_runtime::{
-    Call, Error, Idem, MemoryStore, MySqlStore, OnCrash, PostgresStore, Purger, SqliteStore,
+    Call, Error, Idem, MemoryStore, MySqlStore, OnCrash, PostgresStore, Purger, Recovery,
+    SqliteStore,
 };
 use idem_servers::{Options, Server};
+use tokio::sync::Notify;
 use tracing::Level;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -188,6 +190,89 @@ async fn a_purger_prints_what_it_has_found() {
             .map(|line| line.split_once('Z').unwrap().1.trim())
             .collect();
         assert_eq!(lines, expected);
+    }
+}
+
+/// Each search prints each operation that it could not look for, and the next search comes soon.
+#[tokio::test]
+async fn a_recovery_prints_what_it_could_not_look_for() {
+    let (printed, _guard) = print();
+    let store = SqliteStore::in_memory().await.unwrap();
+    store.pool().close().await;
+    tokio::time::pause();
+    let interval = Duration::from_secs(3600);
+    let operations = ["test.first", "test.second"];
+    let mut recovery = Recovery::new(&Idem::new(store)).poll_interval(interval);
+    for operation in operations {
+        recovery = recovery.on(operation, |_: u64| async { Ok::<_, Error>(()) });
+    }
+    let recovering = recovery.start().unwrap();
+    tokio::time::sleep(interval * 3).await;
+    recovering.stop().await;
+    let text = printed.take();
+    for operation in operations {
+        let lines = text.lines().filter(|line| {
+            line.contains("looking for calls to recover failed") && line.contains(operation)
+        });
+        assert!(lines.count() > 100, "the pauses are at most seconds long");
+    }
+}
+
+#[tokio::test]
+async fn a_recovery_prints_each_call_that_it_makes_and_each_that_fails() {
+    for succeeds in [true, false] {
+        let (printed, _guard) = print();
+        let store = SqliteStore::in_memory().await.unwrap();
+        let idem = Idem::builder(store)
+            .lease(Duration::from_millis(50))
+            .build();
+        let call = || Call::new("test.recovered", "k", &1_u64, LEASE).recover_with(&1_u64);
+        let begun = Notify::new();
+        let dies = idem.run(call(), async || {
+            begun.notify_one();
+            std::future::pending::<Result<u64, Error>>().await
+        });
+        tokio::select! {
+            ended = dies => panic!("it never ends: {ended:?}"),
+            () = begun.notified() => {}
+        }
+        let made = Arc::new(Notify::new());
+        let handler = {
+            let (idem, made) = (idem.clone(), Arc::clone(&made));
+            move |_: u64| {
+                let (idem, made) = (idem.clone(), Arc::clone(&made));
+                async move {
+                    let body = async || match succeeds {
+                        true => Ok(1_u64),
+                        false => Err(Error::LeaseLost),
+                    };
+                    let ended = idem.run(call(), body).await;
+                    made.notify_one();
+                    ended
+                }
+            }
+        };
+        let recovering = Recovery::new(&idem)
+            .on("test.recovered", handler)
+            .poll_interval(Duration::from_millis(10))
+            .start();
+        let recovering = recovering.unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(60), made.notified());
+        ended.await.unwrap();
+        recovering.stop().await;
+        let text = printed.take();
+        let lines = |message| text.lines().filter(move |line| line.contains(message));
+        let retried: Vec<_> = lines("retrying a call whose owner crashed").collect();
+        assert!(
+            retried.len() == 1 && retried[0].contains("recovery=1"),
+            "{text}"
+        );
+        let failed: Vec<_> = lines("a recovery did not end well").collect();
+        assert_eq!(failed.len(), usize::from(!succeeds), "{text}");
+        assert!(
+            failed.iter().all(|line| line.contains("recovery=1")),
+            "{text}"
+        );
     }
 }
 
