@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::key::Operation;
 use idem_runtime::store::Resolved;
 use idem_runtime::{
@@ -186,9 +187,12 @@ async fn a_crashed_call_is_completed_without_its_caller(store: Arc<dyn Store>) {
     let recovering = start(service.recovery());
     let record = service.comes_to(7, State::Completed).await;
     assert_eq!((service.begun(), service.done(), record.attempt), (2, 1, 2));
+    // The record may be completed before its call knows that it is.
+    recovering.stop().await;
     // A caller that retries after all gets the outcome of the recovery.
     assert_eq!(service.run(Job::new(7)).await.unwrap(), "JOB 7");
     assert_eq!(service.done(), 1);
+    let recovering = start(service.recovery());
     service.keeps_nothing().await;
     recovering.stop().await;
 }
@@ -560,6 +564,40 @@ async fn a_damaged_record_does_not_stop_the_recovery_of_others() {
         .unwrap();
     let recovering = start(service.recovery().concurrency(1));
     service.comes_to(2, State::Completed).await;
+    recovering.stop().await;
+}
+
+/// An operation of which nothing is due comes first.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_operation_is_searched() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(directory.path().join("idem.db"));
+    let service = Service::new(Arc::new(store.await.unwrap()));
+    service.crashes_during(1).await;
+    let nothing = |_: Job| async { Ok::<_, Error>(()) };
+    let recovering = start(service.recovery().on("jobs.another", nothing));
+    service.comes_to(1, State::Completed).await;
+    recovering.stop().await;
+}
+
+/// Only a record that cannot be recovered is postponed by the longest pause.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_fails_for_a_moment_does_not_postpone_a_call() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(directory.path().join("idem.db"));
+    let store = FaultStore::new(store.await.unwrap());
+    let service = Service::new(Arc::new(store.clone()));
+    service.crashes_during(1).await;
+    store.fail_before(Op::Get, 1);
+    let (short, long) = (Duration::from_millis(50), Duration::from_secs(3600));
+    let recovering = start(service.recovery().backoff(short, long));
+    let searched = async {
+        while store.count(Op::Get) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, searched).await.unwrap();
+    service.comes_to(1, State::Completed).await;
     recovering.stop().await;
 }
 
