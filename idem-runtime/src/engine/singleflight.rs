@@ -93,11 +93,11 @@ impl Leader {
     ///
     /// An answer may be processed long after the store gave it: the process stood still, or its caller did not poll. The
     /// record may be gone by then, and a call that has joined meanwhile must not get its outcome. So an answer that took
-    /// longer than a store call may take is not shared: the waiters ask the store.
+    /// longer than a store call may take is not shared: one of the waiters asks the store again, for all of them.
     pub(super) fn share(self, asked_at: Option<Instant>, outcome: impl FnOnce() -> SharedOutcome) {
         let limit = self.call.store_timeout();
         self.step_down(|| match asked_at {
-            Some(asked_at) if asked_at.elapsed() > limit => Phase::AskStore,
+            Some(asked_at) if asked_at.elapsed() > limit => Phase::Vacant,
             _ => Phase::Ended(Arc::new(outcome())),
         });
     }
