@@ -25,6 +25,10 @@ impl Printed {
     fn take(&self) -> String {
         String::from_utf8(std::mem::take(&mut self.0.lock().unwrap())).unwrap()
     }
+
+    fn contains(&self, text: &str) -> bool {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).contains(text)
+    }
 }
 
 impl Write for Printed {
@@ -218,62 +222,89 @@ async fn a_recovery_prints_what_it_could_not_look_for() {
     }
 }
 
-#[tokio::test]
-async fn a_recovery_prints_each_call_that_it_makes_and_each_that_fails() {
-    for succeeds in [true, false] {
-        let (printed, _guard) = print();
-        let store = SqliteStore::in_memory().await.unwrap();
-        let idem = Idem::builder(store)
-            .lease(Duration::from_millis(50))
-            .build();
-        let call = || Call::new("test.recovered", "k", &1_u64, LEASE).recover_with(&1_u64);
-        let begun = Notify::new();
-        let dies = idem.run(call(), async || {
-            begun.notify_one();
-            std::future::pending::<Result<u64, Error>>().await
-        });
-        tokio::select! {
-            ended = dies => panic!("it never ends: {ended:?}"),
-            () = begun.notified() => {}
-        }
-        let made = Arc::new(Notify::new());
-        let handler = {
-            let (idem, made) = (idem.clone(), Arc::clone(&made));
-            move |_: u64| {
-                let (idem, made) = (idem.clone(), Arc::clone(&made));
-                async move {
-                    let body = async || match succeeds {
-                        true => Ok(1_u64),
-                        false => Err(Error::LeaseLost),
-                    };
-                    let ended = idem.run(call(), body).await;
-                    made.notify_one();
-                    ended
-                }
-            }
-        };
-        let recovering = Recovery::new(&idem)
-            .on("test.recovered", handler)
-            .poll_interval(Duration::from_millis(10))
-            .start();
-        let recovering = recovering.unwrap();
-        let ended = tokio::time::timeout(Duration::from_secs(60), made.notified());
-        ended.await.unwrap();
-        recovering.stop().await;
-        let text = printed.take();
-        let lines = |message| text.lines().filter(move |line| line.contains(message));
-        let retried: Vec<_> = lines("retrying a call whose owner crashed").collect();
-        assert!(
-            retried.len() == 1 && retried[0].contains("recovery=1"),
-            "{text}"
-        );
-        let failed: Vec<_> = lines("a recovery did not end well").collect();
-        assert_eq!(failed.len(), usize::from(!succeeds), "{text}");
-        assert!(
-            failed.iter().all(|line| line.contains("recovery=1")),
-            "{text}"
-        );
+/// Lines that a recovery prints of a call whose owner is gone without a trace, up to the one that ends with this text. It
+/// makes the call once at most.
+async fn recover(on_crash: OnCrash, succeeds: bool, up_to: &str) -> Vec<String> {
+    let (printed, _guard) = print();
+    let store = SqliteStore::in_memory().await.unwrap();
+    let idem = Idem::builder(store)
+        .lease(Duration::from_millis(50))
+        .build();
+    let call = move || {
+        let call = Call::new("test.recovered", "k", &1_u64, LEASE);
+        call.on_crash(on_crash).recover_with(&1_u64)
+    };
+    let begun = Notify::new();
+    let mut dies = Box::pin(idem.run(call(), async || {
+        begun.notify_one();
+        std::future::pending::<Result<u64, Error>>().await
+    }));
+    tokio::select! {
+        ended = &mut dies => panic!("it never ends: {ended:?}"),
+        () = begun.notified() => {}
     }
+    std::mem::forget(dies);
+    let short = Duration::from_millis(10);
+    let again = idem.clone();
+    let recovering = Recovery::new(&idem)
+        .on("test.recovered", move |_: u64| {
+            let idem = again.clone();
+            async move {
+                let body = async || match succeeds {
+                    true => Ok(1_u64),
+                    false => Err(Error::LeaseLost),
+                };
+                idem.run(call(), body).await
+            }
+        })
+        .poll_interval(short)
+        .backoff(short, short)
+        .max_attempts(1)
+        .start();
+    let ended = async {
+        while !printed.contains(up_to) {
+            tokio::time::sleep(short).await;
+        }
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
+    recovering.unwrap().stop().await;
+    let text = printed.take();
+    ended.unwrap_or_else(|_| panic!("no line has {up_to:?}: {text}"));
+    let lines = text.lines().filter(|line| line.contains("recover"));
+    // Each line begins with its time and its level.
+    lines
+        .map(|line| line.split_once(": ").unwrap().1)
+        .map(|line| line.split(" operation=").next().unwrap().to_owned() + &numbers(line))
+        .collect()
+}
+
+/// The counts of recoveries in a line.
+fn numbers(line: &str) -> String {
+    let fields = line.split_whitespace();
+    let fields = fields.filter(|field| field.starts_with("recover") && field.contains('='));
+    fields.map(|field| format!(" {field}")).collect()
+}
+
+#[tokio::test]
+async fn a_recovery_prints_each_call_that_it_makes() {
+    let retried = "retrying a call whose owner crashed";
+    let lines = recover(OnCrash::Rerun, true, retried).await;
+    assert_eq!(lines, [format!("{retried} recovery=1")]);
+}
+
+#[tokio::test]
+async fn a_recovery_prints_each_call_that_fails_and_each_that_it_gives_up() {
+    let given_up =
+        "the call could not be recovered and is interrupted, an operator must resolve it";
+    let lines = recover(OnCrash::Rerun, false, given_up).await;
+    let expected = [
+        "retrying a call whose owner crashed recovery=1".to_owned(),
+        "a recovery did not end well recovery=1".to_owned(),
+        format!("{given_up} recoveries=1"),
+    ];
+    assert_eq!(lines, expected);
+    let lines = recover(OnCrash::Refuse, true, given_up).await;
+    assert_eq!(lines, [format!("{given_up} recoveries=0")]);
 }
 
 #[tokio::test]
