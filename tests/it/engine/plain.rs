@@ -1,4 +1,4 @@
-//! A store with only the required methods, and no optional trait.
+//! A store with only the required methods, and no optional trait but that of steps.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use idem_runtime::record::{Observation, Outcome, Owner};
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution,
-    Resolved,
+    Resolved, StepStore,
 };
 use idem_runtime::{Record, RecordId, Store, StoreError};
 
@@ -17,11 +17,16 @@ pub(crate) struct Plain<S, B = ()> {
     /// State of a test, for further traits that it implements.
     pub(crate) beside: B,
     answers_at_once: bool,
+    saves_steps: bool,
 }
 
 impl<S> Plain<S> {
+    /// A store without any optional trait.
     pub(super) fn new(store: S) -> Self {
-        Self::with(store, ())
+        Self {
+            saves_steps: false,
+            ..Self::with(store, ())
+        }
     }
 
     /// A store that promises to answer at once, whatever the wrapped one does.
@@ -34,11 +39,13 @@ impl<S> Plain<S> {
 }
 
 impl<S, B> Plain<S, B> {
+    /// A store that saves steps, and for which a test implements further traits.
     pub(crate) fn with(store: S, beside: B) -> Self {
         Self {
             store,
             beside,
             answers_at_once: false,
+            saves_steps: true,
         }
     }
 }
@@ -91,6 +98,10 @@ impl<S: Store, B: Debug + Send + Sync + 'static> Store for Plain<S, B> {
 
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
         self.store.purge(limit).await
+    }
+
+    fn steps(&self) -> Option<&dyn StepStore> {
+        self.store.steps().filter(|_| self.saves_steps)
     }
 
     fn answers_at_once(&self) -> bool {

@@ -8,7 +8,9 @@ use idem_runtime::record::{Observation, Outcome, Owner, Payload};
 use idem_runtime::store::{
     ClaimInTransaction, ClaimRequest, Connects, FencedWrite, OpenTransaction, TransactionalStore,
 };
-use idem_runtime::{Call, Error, Idem, RunOptions, SqliteStore, StoreError, StoreErrorKind};
+use idem_runtime::{
+    Attempt, Call, Error, Idem, RunOptions, SqliteStore, StoreError, StoreErrorKind,
+};
 use sqlx::{Sqlite, SqliteConnection};
 
 use super::Failure;
@@ -224,6 +226,28 @@ async fn a_commit_without_an_acknowledgement_is_looked_up() {
     assert_unavailable(shop.order("b").await);
     assert_eq!(shop.orders.orders("a").await, 1);
     assert_eq!(shop.orders.orders("b").await, 0);
+}
+
+#[tokio::test]
+async fn a_commit_of_a_step_without_an_acknowledgement_is_looked_up() {
+    let shop = Shop::open().await;
+    let step = async |attempt: &Attempt, key| {
+        let step = attempt.step_tx(&shop.idem, key, async |tx| order(tx, key).await);
+        step.await
+    };
+    let body = async |attempt: Attempt| {
+        shop.faults().acknowledgement.store(true, Ordering::SeqCst);
+        assert_eq!(step(&attempt, "a").await.unwrap(), 5);
+        shop.faults().commit.store(true, Ordering::SeqCst);
+        assert_unavailable(step(&attempt, "b").await);
+        assert_eq!(shop.orders.orders("b").await, 0);
+        // The step did nothing, so it may run again.
+        step(&attempt, "b").await
+    };
+    let ended = shop.idem.run_with(call("k"), RunOptions::new(), body).await;
+    assert_eq!(ended.unwrap(), 5);
+    assert_eq!(shop.orders.orders("a").await, 1);
+    assert_eq!(shop.orders.orders("b").await, 1);
 }
 
 /// Only the caller's commit decides, and it has not come yet.
