@@ -1,6 +1,6 @@
 //! Claims and commits that fail in a store on a real database. No server can be made to fail at exactly these moments.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use idem_runtime::fingerprint::Secret;
@@ -17,9 +17,12 @@ use super::Failure;
 use super::places::{Place as _, Sqlite as Orders};
 use crate::engine::plain::Plain;
 
-/// Faults of the next requests, once each.
+/// Faults of the next requests, once each, and numbers of requests.
 #[derive(Debug, Default)]
 struct Faults {
+    prechecks: AtomicU32,
+    begins: AtomicU32,
+    rollbacks: AtomicU32,
     /// Another transaction holds the record.
     lock: AtomicBool,
     /// A claim fails before it is sent.
@@ -51,6 +54,7 @@ impl TransactionalStore for Faulty {
     type Transaction<'c> = OpenTransaction<'c, Sqlite>;
 
     async fn begin(&self) -> Result<Self::Transaction<'static>, StoreError> {
+        self.beside.begins.fetch_add(1, Ordering::SeqCst);
         self.store.begin().await
     }
 
@@ -69,6 +73,7 @@ impl TransactionalStore for Faulty {
         &self,
         claim: &ClaimRequest,
     ) -> Result<Option<ClaimInTransaction>, StoreError> {
+        self.beside.prechecks.fetch_add(1, Ordering::SeqCst);
         self.store.precheck(claim).await
     }
 
@@ -128,6 +133,7 @@ impl TransactionalStore for Faulty {
     }
 
     async fn rollback(&self, transaction: Self::Transaction<'_>) -> Result<(), StoreError> {
+        self.beside.rollbacks.fetch_add(1, Ordering::SeqCst);
         self.store.rollback(transaction).await
     }
 }
@@ -153,6 +159,13 @@ impl Shop {
 
     fn faults(&self) -> &Faults {
         &self.idem.store().beside
+    }
+
+    /// Numbers of prechecks, of transactions of the calls' own, and of those that were rolled back, since the last call.
+    fn requests(&self) -> [u32; 3] {
+        let faults = self.faults();
+        let counts = [&faults.prechecks, &faults.begins, &faults.rollbacks];
+        counts.map(|count| count.swap(0, Ordering::SeqCst))
     }
 
     async fn order(&self, key: &str) -> Result<u64, Failure> {
@@ -193,6 +206,20 @@ async fn a_claim_that_fails_is_repeated_in_a_transaction_of_its_own() {
     shop.faults().claim.store(true, Ordering::SeqCst);
     assert_eq!(shop.order("a").await.unwrap(), 5);
     assert_eq!(shop.orders.orders("a").await, 1);
+    assert_eq!(shop.requests(), [2, 2, 1]);
+}
+
+/// A precheck on another connection could wait for the caller's transaction.
+#[tokio::test]
+async fn a_call_in_the_callers_transaction_has_no_precheck() {
+    let shop = Shop::open().await;
+    let mut outer = shop.orders.begin().await;
+    assert_eq!(shop.order_in(&mut outer, "a").await.unwrap(), 5);
+    outer.commit().await.unwrap();
+    assert_eq!(shop.requests(), [0, 0, 0]);
+    // One precheck finds the outcome.
+    assert_eq!(shop.order("a").await.unwrap(), 5);
+    assert_eq!(shop.requests(), [1, 0, 0]);
 }
 
 #[tokio::test]
@@ -203,6 +230,7 @@ async fn a_record_that_another_transaction_holds_is_in_flight() {
         Err(Failure::Idempotency(Error::InFlight { .. })) => {}
         other => panic!("expected a key in flight, got {other:?}"),
     }
+    assert_eq!(shop.requests(), [1, 1, 1]);
     assert_eq!(shop.order("a").await.unwrap(), 5);
 }
 
@@ -248,6 +276,21 @@ async fn a_commit_of_a_step_without_an_acknowledgement_is_looked_up() {
     assert_eq!(ended.unwrap(), 5);
     assert_eq!(shop.orders.orders("a").await, 1);
     assert_eq!(shop.orders.orders("b").await, 1);
+}
+
+#[tokio::test]
+async fn a_body_that_fails_is_rolled_back_before_its_caller_knows() {
+    let shop = Shop::open().await;
+    let body = async |tx: &mut SqliteConnection, _| {
+        order(tx, "a").await?;
+        Err::<u64, _>(Failure::OutOfStock)
+    };
+    let failed = shop
+        .idem
+        .run_in_transaction(call("a"), RunOptions::new(), body);
+    assert!(matches!(failed.await, Err(Failure::OutOfStock)));
+    assert_eq!(shop.requests(), [1, 1, 1]);
+    assert_eq!(shop.orders.orders("a").await, 0);
 }
 
 /// Only the caller's commit decides, and it has not come yet.
