@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use idem_sim::{
     Action, CallPlan, Decision, End, Faults, Joined, Leaves, Mode, Part, Plan, Script, Setup,
-    Style, TransactionEnd, What, run,
+    Stats, Style, TransactionEnd, What, run,
 };
 
 /// A plan without faults, in which processes call one transactional key.
@@ -38,6 +38,14 @@ fn plan(processes: usize, actions: Vec<Action>) -> Plan {
     }
 }
 
+/// Runs a plan, which must break no promise. Returns its counters and its story.
+fn keeps_promises(plan: &Plan) -> (Stats, String) {
+    let report = run(plan, None);
+    let story = report.trace.text();
+    assert!(report.violation.is_none(), "{story}");
+    (report.stats, story)
+}
+
 /// A call of a process whose body takes this time.
 fn call(at: u64, process: usize, style: Style, leaves: Leaves, takes: u64, end: End) -> Action {
     Action {
@@ -65,9 +73,7 @@ fn a_claim_that_waits_for_a_lock_beyond_a_lease_is_given_back() {
     let waiter = call(200, 1, Style::Leased, Leaves::After(500), 0, End::Value);
     let plan = plan(2, vec![holder, waiter]);
     assert!(plan.is_prompt());
-    let report = run(&plan, None);
-    let story = report.trace.text();
-    assert!(report.violation.is_none(), "{story}");
+    let (_, story) = keeps_promises(&plan);
     assert!(
         story.contains("\"claim\" of process 1 key 0: granted"),
         "{story}"
@@ -87,15 +93,13 @@ fn a_known_outcome_is_returned_although_the_reply_to_the_rollback_is_lost() {
     });
     let mut plan = plan(1, std::iter::once(first).chain(again).collect());
     plan.faults.loses_rollbacks = true;
-    let report = run(&plan, None);
-    let story = report.trace.text();
-    assert!(report.violation.is_none(), "{story}");
+    let (stats, story) = keeps_promises(&plan);
     assert!(
         story.contains("the reply to \"ROLLBACK\" is lost"),
         "{story}"
     );
     assert!(!story.contains("gets an error"), "{story}");
-    assert_eq!(report.stats.replays, 6, "{story}");
+    assert_eq!(stats.replays, 6, "{story}");
 }
 
 /// A call finds an outcome, and waits for the reply to its rollback. The record is erased, and the process stands still.
@@ -125,14 +129,12 @@ fn an_outcome_that_was_read_before_an_erasure_is_not_shared_long_after_it() {
     ];
     let mut plan = plan(2, actions);
     plan.faults.loses_rollbacks = true;
-    let report = run(&plan, None);
-    let story = report.trace.text();
-    assert!(report.violation.is_none(), "{story}");
+    let (stats, story) = keeps_promises(&plan);
     assert!(
         story.contains("the reply to \"ROLLBACK\" is lost"),
         "{story}"
     );
-    assert_eq!(report.stats.effects, 2, "{story}");
+    assert_eq!(stats.effects, 2, "{story}");
 }
 
 /// The defect was one of the simulation: the end of a connection overtook its `BEGIN`.
@@ -157,10 +159,8 @@ fn a_begin_on_a_connection_that_was_closed_opens_no_transaction() {
             },
         },
     ];
-    let report = run(&plan(2, actions), None);
-    let story = report.trace.text();
+    let (_, story) = keeps_promises(&plan(2, actions));
     assert!(story.contains("\"BEGIN\" of process 0: "), "{story}");
-    assert!(report.violation.is_none(), "{story}");
 }
 
 /// The defect was one of the observer: it expected the value of a record that had expired.
@@ -177,10 +177,7 @@ fn a_record_may_expire_between_two_calls_of_one_transaction() {
         let twice = call(0, 0, Style::Joined(joined), Leaves::Never, 0, End::Value);
         let mut plan = plan(1, [twice].into_iter().chain(frozen).collect());
         plan.setup.ttl = Duration::from_secs(1);
-        let report = run(&plan, None);
-        let story = report.trace.text();
-        assert!(report.violation.is_none(), "{story}");
-        report.stats.effects
+        keeps_promises(&plan).0.effects
     };
     let freeze = |at| Action {
         at,
@@ -226,9 +223,7 @@ fn a_lease_that_is_over_does_not_begin_again_when_the_clock_jumps_back() {
     ];
     let mut plan = plan(2, actions);
     plan.setup.keys = vec![Mode::Refuse];
-    let report = run(&plan, None);
-    let story = report.trace.text();
-    assert!(report.violation.is_none(), "{story}");
+    let (_, story) = keeps_promises(&plan);
     let granted = "\"claim\" of process 0 key 0: granted, attempt 2";
     assert!(story.contains(granted), "{story}");
 }
@@ -246,8 +241,6 @@ fn a_record_that_had_expired_when_it_was_claimed_stays_absent() {
     ];
     let mut plan = plan(1, actions);
     plan.setup.ttl = Duration::from_secs(1);
-    let report = run(&plan, None);
-    let story = report.trace.text();
-    assert!(report.violation.is_none(), "{story}");
+    let (_, story) = keeps_promises(&plan);
     assert!(story.contains("gets the value of run 1"), "{story}");
 }
