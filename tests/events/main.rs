@@ -11,10 +11,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use idem_runtime::conformance::faults::{FaultStore, Op};
-use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, OnCrash, RedisStore, RunOptions};
+use idem_runtime::{
+    Cached, Call, Error, Idem, MemoryStore, OnCrash, RedisStore, RunOptions, Store,
+};
 use idem_servers::{Options, Server};
 use idem_tests::recording::Recording;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use tokio::sync::Notify;
 use tracing::field::{Field, Visit};
 use tracing::instrument::WithSubscriber as _;
 use tracing::span::{Attributes, Id, Record};
@@ -28,6 +31,20 @@ mod names;
 mod printed;
 
 const LEASE: Duration = Duration::from_secs(30);
+
+/// Makes a call whose owner is gone without a trace once its body has begun.
+async fn kill<S: Store>(idem: &Idem<S>, call: Call) {
+    let begun = Notify::new();
+    let mut dead = Box::pin(idem.run(call, async || {
+        begun.notify_one();
+        std::future::pending::<Result<String, Error>>().await
+    }));
+    tokio::select! {
+        ended = &mut dead => panic!("it never ends: {ended:?}"),
+        () = begun.notified() => {}
+    }
+    std::mem::forget(dead);
+}
 
 /// Spans and events at the default level, as text.
 #[derive(Debug, Clone, Default)]

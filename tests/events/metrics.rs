@@ -17,8 +17,9 @@ use idem_runtime::{
     Cached, Call, Error, Idem, MemoryStore, OnCrash, Purger, RunOptions, SqliteStore,
 };
 use idem_tests::recording::Recording;
-use tokio::sync::Notify;
 use tokio::time::{advance, sleep};
+
+use crate::kill;
 
 const LEASE: Duration = Duration::from_secs(30);
 const OPERATION: &str = "test.metrics";
@@ -44,9 +45,7 @@ impl Service {
     }
 
     fn calls(&self, outcome: CallOutcome) -> u64 {
-        let outcome = outcome.as_str();
-        let name = format!("idem_calls_total{{operation=\"{OPERATION}\",outcome=\"{outcome}\"}}");
-        self.recording.counter(&name)
+        calls(&self.recording, outcome)
     }
 
     fn all_calls(&self) -> u64 {
@@ -87,6 +86,14 @@ impl Service {
             ended
         }
     }
+}
+
+/// Number of calls that ended with this outcome.
+fn calls(recording: &Recording, outcome: CallOutcome) -> u64 {
+    let outcome = outcome.as_str();
+    recording.counter(&format!(
+        "idem_calls_total{{operation=\"{OPERATION}\",outcome=\"{outcome}\"}}"
+    ))
 }
 
 fn call(key: &str, request: u64) -> Call {
@@ -263,27 +270,12 @@ async fn a_takeover_in_a_transaction_is_counted_as_one() {
     let recording = Recording::default();
     let _guard = metrics::set_default_local_recorder(&recording);
     let idem = Idem::new(SqliteStore::in_memory().await.unwrap());
-    let begun = Notify::new();
-    let lease = Duration::from_millis(50);
-    let dies = idem.run(call("k", 1).lease(lease), async || {
-        begun.notify_one();
-        pending::<Result<u64, Error>>().await
-    });
-    tokio::select! {
-        ended = dies => panic!("it never ends: {ended:?}"),
-        () = begun.notified() => {}
-    }
+    kill(&idem, call("k", 1).lease(Duration::from_millis(50))).await;
     let patient = call("k", 1).wait(LEASE);
     let next = idem.run_in_transaction(patient, RunOptions::new(), async |_, _| Ok::<_, Error>(7));
     assert_eq!(next.await.unwrap(), 7);
-    let calls = |outcome: CallOutcome| {
-        let outcome = outcome.as_str();
-        recording.counter(&format!(
-            "idem_calls_total{{operation=\"{OPERATION}\",outcome=\"{outcome}\"}}"
-        ))
-    };
-    assert_eq!(calls(CallOutcome::TakenOver), 1);
-    assert_eq!(calls(CallOutcome::Executed), 0);
+    assert_eq!(calls(&recording, CallOutcome::TakenOver), 1);
+    assert_eq!(calls(&recording, CallOutcome::Executed), 0);
 }
 
 /// Every metric is listed and described, has the labels that the list says, and contains no secret.

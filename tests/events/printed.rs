@@ -11,11 +11,10 @@ use idem_runtime::{
     SqliteStore,
 };
 use idem_servers::{Options, Server};
-use tokio::sync::Notify;
 use tracing::Level;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::LEASE;
+use crate::{LEASE, kill};
 
 /// Everything that was printed.
 #[derive(Debug, Clone, Default)]
@@ -109,11 +108,7 @@ async fn a_record_that_becomes_interrupted_is_printed_once() {
     assert_warns_once(&printed, "an error that proves nothing");
 
     // The owner is gone without a trace, and the next call finds its lapsed record.
-    let body = async || std::future::pending::<Result<String, Error>>().await;
-    let dead = Box::pin(idem.run(call("killed"), body));
-    let mut dead = Some(dead);
-    assert!(dead.as_mut().unwrap().now_or_never().is_none());
-    std::mem::forget(dead.take());
+    kill(&idem, call("killed")).await;
     tokio::time::advance(LEASE * 2).await;
     let rival = Idem::new(store);
     let next = rival.run(call("killed"), async || Ok::<_, Error>(String::new()));
@@ -138,17 +133,6 @@ async fn a_replay_is_an_event_at_debug() {
     assert!(!text.contains("secret"), "{text}");
 }
 
-/// Calls whose owners are gone without a trace.
-async fn kill(idem: &Idem<MemoryStore>, number: usize, on_crash: OnCrash) {
-    for n in 0..number {
-        let call = call(&format!("{on_crash:?}-{n}")).on_crash(on_crash);
-        let body = async || std::future::pending::<Result<String, Error>>().await;
-        let mut dead = Box::pin(idem.run(call, body));
-        assert!(dead.as_mut().now_or_never().is_none());
-        std::mem::forget(dead);
-    }
-}
-
 /// A purger removes records in batches. It prints one line for all of them, or one for the records of dead owners and one
 /// for all, or none.
 #[tokio::test(start_paused = true)]
@@ -166,8 +150,12 @@ async fn a_purger_prints_what_it_has_found() {
             let body = async || Ok::<_, Error>(String::new());
             idem.run(call(&n.to_string()), body).await.unwrap();
         }
-        kill(&idem, abandoned, OnCrash::Rerun).await;
-        kill(&idem, interrupted, OnCrash::Refuse).await;
+        for (number, on_crash) in [(abandoned, OnCrash::Rerun), (interrupted, OnCrash::Refuse)] {
+            for n in 0..number {
+                let call = call(&format!("{on_crash:?}-{n}"));
+                kill(&idem, call.on_crash(on_crash)).await;
+            }
+        }
         tokio::time::advance(LEASE * 200).await;
         printed.take();
         let interval = Duration::from_secs(1);
@@ -234,16 +222,7 @@ async fn recover(on_crash: OnCrash, succeeds: bool, up_to: &str) -> Vec<String> 
         let call = Call::new("test.recovered", "k", &1_u64, LEASE);
         call.on_crash(on_crash).recover_with(&1_u64)
     };
-    let begun = Notify::new();
-    let mut dies = Box::pin(idem.run(call(), async || {
-        begun.notify_one();
-        std::future::pending::<Result<u64, Error>>().await
-    }));
-    tokio::select! {
-        ended = &mut dies => panic!("it never ends: {ended:?}"),
-        () = begun.notified() => {}
-    }
-    std::mem::forget(dies);
+    kill(&idem, call()).await;
     let short = Duration::from_millis(10);
     let again = idem.clone();
     let recovering = Recovery::new(&idem)
@@ -251,7 +230,7 @@ async fn recover(on_crash: OnCrash, succeeds: bool, up_to: &str) -> Vec<String> 
             let idem = again.clone();
             async move {
                 let body = async || match succeeds {
-                    true => Ok(1_u64),
+                    true => Ok(String::new()),
                     false => Err(Error::LeaseLost),
                 };
                 idem.run(call(), body).await
@@ -271,18 +250,13 @@ async fn recover(on_crash: OnCrash, succeeds: bool, up_to: &str) -> Vec<String> 
     let text = printed.take();
     ended.unwrap_or_else(|_| panic!("no line has {up_to:?}: {text}"));
     let lines = text.lines().filter(|line| line.contains("recover"));
-    // Each line begins with its time and its level.
-    lines
-        .map(|line| line.split_once(": ").unwrap().1)
-        .map(|line| line.split(" operation=").next().unwrap().to_owned() + &numbers(line))
-        .collect()
-}
-
-/// The counts of recoveries in a line.
-fn numbers(line: &str) -> String {
-    let fields = line.split_whitespace();
-    let fields = fields.filter(|field| field.starts_with("recover") && field.contains('='));
-    fields.map(|field| format!(" {field}")).collect()
+    // Each line has its time and its level before its message, and the number of recoveries as its last field.
+    let message_and_number = |line: &str| {
+        let (_, message) = line.split_once(": ").unwrap();
+        let (message, fields) = message.split_once(" operation=").unwrap();
+        format!("{message} {}", fields.rsplit(' ').next().unwrap())
+    };
+    lines.map(message_and_number).collect()
 }
 
 #[tokio::test]
