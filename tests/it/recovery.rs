@@ -426,6 +426,41 @@ async fn a_recovery_starts_no_call_after_its_shutdown(store: Arc<dyn Store>) {
     assert_eq!((service.begun(), service.done()), (3, 1));
 }
 
+/// An operation of which nothing is due comes first.
+async fn each_operation_is_searched(store: Arc<dyn Store>) {
+    let service = Service::new(store);
+    service.crashes_during(1).await;
+    let nothing = |_: Job| async { Ok::<_, Error>(()) };
+    let recovering = start(service.recovery().on("jobs.another", nothing));
+    service.comes_to(1, State::Completed).await;
+    recovering.stop().await;
+}
+
+/// Only a record that cannot be recovered is postponed by the longest pause.
+async fn a_store_that_fails_for_a_moment_does_not_postpone_a_call(store: Arc<dyn Store>) {
+    let store = FaultStore::new(store);
+    let service = Service::new(Arc::new(store.clone()));
+    service.crashes_during(1).await;
+    store.fail_before(Op::Get, 1);
+    let (short, long) = (Duration::from_millis(50), Duration::from_secs(3600));
+    let recovering = start(service.recovery().backoff(short, long));
+    let searched = async {
+        while store.count(Op::Get) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, searched).await.unwrap();
+    service.comes_to(1, State::Completed).await;
+    recovering.stop().await;
+}
+
+async fn a_detached_recovery_is_not_stopped(store: Arc<dyn Store>) {
+    let service = Service::new(store);
+    start(service.recovery()).detach();
+    service.crashes_during(1).await;
+    service.comes_to(1, State::Completed).await;
+}
+
 /// A delay of one generation of a record does not apply to the next generation.
 async fn a_new_generation_is_recovered_after_its_own_lease(store: Arc<dyn Store>) {
     let idem = Idem::new(store);
@@ -544,6 +579,9 @@ cases! {
     under_refuse_a_crashed_call_is_interrupted_and_under_reconcile_it_is_reconciled
     a_cancelled_call_under_reconcile_is_recovered
     a_recovery_starts_no_call_after_its_shutdown
+    each_operation_is_searched
+    a_store_that_fails_for_a_moment_does_not_postpone_a_call
+    a_detached_recovery_is_not_stopped
     a_new_generation_is_recovered_after_its_own_lease
 }
 
@@ -565,50 +603,6 @@ async fn a_damaged_record_does_not_stop_the_recovery_of_others() {
     let recovering = start(service.recovery().concurrency(1));
     service.comes_to(2, State::Completed).await;
     recovering.stop().await;
-}
-
-/// An operation of which nothing is due comes first.
-#[tokio::test(flavor = "multi_thread")]
-async fn each_operation_is_searched() {
-    let directory = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(directory.path().join("idem.db"));
-    let service = Service::new(Arc::new(store.await.unwrap()));
-    service.crashes_during(1).await;
-    let nothing = |_: Job| async { Ok::<_, Error>(()) };
-    let recovering = start(service.recovery().on("jobs.another", nothing));
-    service.comes_to(1, State::Completed).await;
-    recovering.stop().await;
-}
-
-/// Only a record that cannot be recovered is postponed by the longest pause.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_fails_for_a_moment_does_not_postpone_a_call() {
-    let directory = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(directory.path().join("idem.db"));
-    let store = FaultStore::new(store.await.unwrap());
-    let service = Service::new(Arc::new(store.clone()));
-    service.crashes_during(1).await;
-    store.fail_before(Op::Get, 1);
-    let (short, long) = (Duration::from_millis(50), Duration::from_secs(3600));
-    let recovering = start(service.recovery().backoff(short, long));
-    let searched = async {
-        while store.count(Op::Get) == 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, searched).await.unwrap();
-    service.comes_to(1, State::Completed).await;
-    recovering.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_detached_recovery_is_not_stopped() {
-    let directory = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(directory.path().join("idem.db"));
-    let service = Service::new(Arc::new(store.await.unwrap()));
-    start(service.recovery()).detach();
-    service.crashes_during(1).await;
-    service.comes_to(1, State::Completed).await;
 }
 
 /// A call that hangs takes the only place. Another recovery makes it again, and then the one that waited.
