@@ -3,15 +3,18 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use idem_runtime::fingerprint::Secret;
 use idem_runtime::record::{Observation, Outcome, Owner, Payload};
 use idem_runtime::store::{
-    ClaimInTransaction, ClaimRequest, Connects, FencedWrite, OpenTransaction, TransactionalStore,
+    ClaimInTransaction, ClaimRequest, Connects, FencedWrite, OpenTransaction, Resolution, Resolved,
+    TransactionalStore,
 };
 use idem_runtime::{
-    Attempt, Call, Error, Idem, RunOptions, SqliteStore, StoreError, StoreErrorKind,
+    Attempt, Call, Error, Idem, RunOptions, SqliteStore, Store as _, StoreError, StoreErrorKind,
 };
 use sqlx::{Sqlite, SqliteConnection};
+use tokio::sync::Notify;
 
 use super::Failure;
 use super::places::{Place as _, Sqlite as Orders};
@@ -31,6 +34,10 @@ struct Faults {
     commit: AtomicBool,
     /// A commit succeeds, and its acknowledgement is lost.
     acknowledgement: AtomicBool,
+    /// A commit succeeds, and its acknowledgement waits until [`go_on`](Self::go_on).
+    hold: AtomicBool,
+    committed: Notify,
+    go_on: Notify,
 }
 
 /// A store whose transactions fail on demand.
@@ -129,6 +136,10 @@ impl TransactionalStore for Faulty {
     async fn commit(&self, transaction: Self::Transaction<'_>) -> Result<(), StoreError> {
         fail_if(&self.beside.commit)?;
         self.store.commit(transaction).await?;
+        if self.beside.hold.swap(false, Ordering::SeqCst) {
+            self.beside.committed.notify_one();
+            self.beside.go_on.notified().await;
+        }
         fail_if(&self.beside.acknowledgement)
     }
 
@@ -254,6 +265,36 @@ async fn a_commit_without_an_acknowledgement_is_looked_up() {
     assert_unavailable(shop.order("b").await);
     assert_eq!(shop.orders.orders("a").await, 1);
     assert_eq!(shop.orders.orders("b").await, 0);
+}
+
+/// The process stands still before it knows of a commit. The record is erased meanwhile, and another call joins.
+#[tokio::test]
+async fn an_outcome_that_was_committed_long_ago_is_not_shared_with_a_later_call() {
+    let shop = Shop::open().await;
+    shop.faults().hold.store(true, Ordering::SeqCst);
+    let mut first = Box::pin(shop.order("a"));
+    tokio::select! {
+        ended = &mut first => panic!("it is held: {ended:?}"),
+        () = shop.faults().committed.notified() => {}
+    }
+    let record = shop.idem.records().find("shop.order", "a").await;
+    let seen = record.unwrap().unwrap().observation();
+    let erased = shop.idem.store().resolve(&seen, &Resolution::Erase);
+    assert_eq!(erased.await.unwrap(), Resolved::Done);
+    tokio::time::pause();
+    tokio::time::advance(shop.idem.policy().store_timeout * 2).await;
+    tokio::time::resume();
+    let body = async |tx: &mut SqliteConnection, _| order(tx, "a").await;
+    let patient = call("a").wait(Duration::from_secs(60));
+    let later = shop
+        .idem
+        .run_in_transaction(patient, RunOptions::new(), body);
+    let mut later = Box::pin(later);
+    assert!(later.as_mut().now_or_never().is_none());
+    shop.faults().go_on.notify_one();
+    assert_eq!(first.await.unwrap(), 5);
+    assert_eq!(later.await.unwrap(), 5);
+    assert_eq!(shop.orders.orders("a").await, 2, "the key was free");
 }
 
 #[tokio::test]
