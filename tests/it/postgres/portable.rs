@@ -9,14 +9,14 @@ use idem_runtime::store::{
     ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, Resolution, Resolved,
     TransactionalStore,
 };
-use idem_runtime::{PostgresForm, PostgresStore, Store as _, StoreErrorKind, conformance};
+use idem_runtime::{PostgresForm, PostgresStore, Store as _, StoreErrorKind};
 use idem_servers::{Options, Server};
 use idem_tests::backends;
 use sqlx::error::DatabaseError;
 use sqlx::{AssertSqlSafe, PgPool};
 use tokio::task::JoinSet;
 
-use super::{Database, WAITING, execute, number, pool, until};
+use super::{Database, WAITING, every_case_holds_despite_conflicts, execute, number, pool, until};
 use crate::records::{HOUR, by_hand, claim, full_text, outcome, own};
 
 const STANDARD: Option<PostgresForm> = Some(PostgresForm::Standard);
@@ -415,10 +415,7 @@ async fn a_store_reads_the_form_once() {
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn every_conformance_case_holds_where_the_default_isolation_is_serializable() {
     let store = serializable(&backends::postgres_portable().await.unwrap()).await;
-    store.migrate().await.unwrap();
-    assert_eq!(store.form().await.unwrap(), PORTABLE);
-    let report = conformance::run_all(Arc::new(store)).await.unwrap();
-    assert_eq!(report.passed, conformance::cases().len());
+    every_case_holds_despite_conflicts(&store, PostgresForm::Portable).await;
 }
 
 /// A store whose connections have the strictest isolation level, at which the server rolls back statements that conflict.
