@@ -190,6 +190,15 @@ fn what_follows_a_long_text_does_not_change_how_it_is_written() {
     }
 }
 
+/// The hash needs room behind the value for the padding of SHA-256. A new thread has a buffer of 512 bytes.
+#[test]
+fn a_value_that_fills_the_buffer_of_a_new_thread_has_its_hash() {
+    for length in 400..600 {
+        let hashed = std::thread::spawn(move || bytes(&"x".repeat(length)));
+        hashed.join().expect("it has a hash");
+    }
+}
+
 #[test]
 fn an_absent_field_is_not_a_null_field() {
     #[derive(Fingerprint)]
