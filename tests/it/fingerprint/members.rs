@@ -188,6 +188,16 @@ async fn digests_of_equal_members_differ_between_records_and_secrets() {
     assert_eq!(of_unknown.unwrap(), None);
 }
 
+/// Records outlive the version of the crate that wrote them. Python's `hmac` computed the same digests.
+#[tokio::test]
+async fn digests_have_the_bytes_of_earlier_versions() {
+    let idem = signing();
+    pay(&idem, "order-1", &charge()).await.unwrap();
+    let stored = attempts(&idem, "order-1").await.members.unwrap();
+    let expected = "010392e1a6335247416de60725ffaac1c941194a0db04c9614e2a7b3a7dd";
+    assert_eq!(super::hex(stored.as_bytes()), expected);
+}
+
 #[tokio::test]
 async fn a_handle_without_a_secret_refuses_the_call() {
     let idem = Idem::new(MemoryStore::new());
