@@ -337,7 +337,8 @@ fn ended() -> FingerprintError {
     FingerprintError::new("the JSON text ended early")
 }
 
-#[cfg(all(test, feature = "http"))]
+#[cfg(test)]
+#[cfg(feature = "http")]
 mod tests {
     use super::*;
     use crate::fingerprint::canonical;
