@@ -2,7 +2,6 @@
 //!
 //! `idem-sim [--seed N] [--seeds N] [--hours H] [--first N] [--mutant NAME] [--terse] [--trace]`
 
-use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use idem_sim::{Plan, Stats, StoreMutant, Violation, run, shrink};
+use indicatif::{ProgressBar, ProgressStyle};
 use lexopt::prelude::{Long, ValueExt as _};
 
 /// What to run.
@@ -85,19 +85,20 @@ fn simulate(options: &Options) -> ExitCode {
     let begun = Instant::now();
     let next = AtomicU64::new(0);
     let progress = Mutex::new(Progress::default());
+    let bar = bar(options);
     let threads = match options.prints_trace {
         true => 1,
         false => thread::available_parallelism().map_or(1, usize::from),
     };
     thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(|| work(options, begun, &next, &progress));
+            scope.spawn(|| work(options, begun, &next, &progress, &bar));
         }
     });
     let progress = progress
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
-    end_progress();
+    bar.finish();
     if let Some(seed) = progress.failed {
         let plan = Plan::of(seed);
         let report = run(&plan, options.mutant);
@@ -120,7 +121,13 @@ fn simulate(options: &Options) -> ExitCode {
 }
 
 /// Runs one seed after the other.
-fn work(options: &Options, begun: Instant, next: &AtomicU64, progress: &Mutex<Progress>) {
+fn work(
+    options: &Options,
+    begun: Instant,
+    next: &AtomicU64,
+    progress: &Mutex<Progress>,
+    bar: &ProgressBar,
+) {
     let lock = || progress.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let number = next.fetch_add(1, Ordering::Relaxed);
@@ -139,7 +146,11 @@ fn work(options: &Options, begun: Instant, next: &AtomicU64, progress: &Mutex<Pr
         if report.violation.is_some() {
             progress.failed = Some(progress.failed.map_or(seed, |failed| failed.min(seed)));
         }
-        show(options, progress.done, begun);
+        bar.set_position(match options.limit {
+            Some(_) => millis(begun.elapsed()),
+            None => progress.done,
+        });
+        bar.set_message(format!("{} seeds", progress.done));
     }
 }
 
@@ -152,25 +163,16 @@ fn tell(plan: &Plan, violation: &Violation, mutant: Option<StoreMutant>) {
     print!("{}", run(&small, mutant).trace.text());
 }
 
-/// Draws the progress bar, if there is a terminal.
-fn show(options: &Options, done: u64, begun: Instant) {
-    let mut out = std::io::stderr();
-    if !out.is_terminal() {
-        return;
+/// Bar of the time limit, or else of the seeds. It is hidden where standard error is no terminal.
+fn bar(options: &Options) -> ProgressBar {
+    let whole = options.limit.map_or(options.seeds, millis);
+    let bar = ProgressBar::new(whole);
+    if let Ok(style) = ProgressStyle::with_template("[{bar:40}] {percent:>3} %  {msg}") {
+        bar.set_style(style);
     }
-    let part = match options.limit {
-        Some(limit) => begun.elapsed().as_secs_f64() / limit.as_secs_f64(),
-        None => done as f64 / options.seeds as f64,
-    };
-    let filled = (part.min(1.0) * 40.0) as usize;
-    let bar = format!("{}{}", "#".repeat(filled), ".".repeat(40 - filled));
-    // A bar that cannot be drawn is no reason to stop.
-    let _ = write!(out, "\r[{bar}] {:>3.0} %  {done} seeds", part * 100.0);
-    let _ = out.flush();
+    bar
 }
 
-fn end_progress() {
-    if std::io::stderr().is_terminal() {
-        eprintln!();
-    }
+fn millis(time: Duration) -> u64 {
+    time.as_millis() as u64
 }
