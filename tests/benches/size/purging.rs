@@ -103,11 +103,13 @@ pub(crate) async fn measure(sized: &Sized, effort: Effort) {
         );
     }
     println!("{name}: purgers at once on one table");
-    for purgers in PURGERS {
-        let mut rates = Vec::new();
-        let mut errors = 0;
-        for _ in 0..rounds.min(3) {
+    let mut rates = PURGERS.map(|_| Vec::new());
+    let mut errors = [0; PURGERS.len()];
+    for _ in 0..rounds {
+        for (row, purgers) in PURGERS.into_iter().enumerate() {
             sized.add_due(due_at_once).await;
+            // Each begins without the dead rows of the one before.
+            sized.database.tidy(&sized.table).await;
             let began = Instant::now();
             let mut running = JoinSet::new();
             for _ in 0..purgers {
@@ -116,12 +118,20 @@ pub(crate) async fn measure(sized: &Sized, effort: Effort) {
             let counts = running.join_all().await;
             let taken = began.elapsed().as_secs_f64();
             assert_eq!(counts.iter().map(|it| it.0).sum::<u64>(), due_at_once);
-            errors += counts.iter().map(|it| it.1).sum::<u64>();
-            rates.push(due_at_once as f64 / taken);
+            errors[row] += counts.iter().map(|it| it.1).sum::<u64>();
+            rates[row].push(due_at_once as f64 / taken);
         }
+    }
+    for (row, purgers) in PURGERS.into_iter().enumerate() {
+        let ratios = rates[row].iter().zip(&rates[0]);
+        let ratios = sorted(ratios.map(|(rate, alone)| rate / alone).collect());
         println!(
-            "  {purgers:>3}: {:>7.0} records removed a second, {errors} errors",
-            sorted(rates.clone())[rates.len() / 2]
+            "  {purgers:>3}: {:>7.0} records removed a second, {:.2}x ({:.2} to {:.2}), {} errors",
+            sorted(rates[row].clone())[rounds / 2],
+            ratios[rounds / 2],
+            ratios[rounds / 4],
+            ratios[rounds - 1 - rounds / 4],
+            errors[row],
         );
     }
 }
