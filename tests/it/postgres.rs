@@ -555,6 +555,47 @@ async fn a_cut_connection_fails_only_one_transition() {
     database.drop().await;
 }
 
+/// Copies the only record as this number of records that are due.
+async fn add_due(pool: &PgPool, records: u64) {
+    let copy = format!(
+        "INSERT INTO idem_records SELECT sha256(n::text::bytea), scope, operation, n::text, fingerprint, 'completed', \
+         claim_id, fencing_token, attempt, 1, 1, on_crash, 'json/1', '\\x00', 1, 1, n \
+         FROM idem_records, generate_series(1, {records}) n"
+    );
+    execute(pool, &copy).await;
+}
+
+/// Many purges find the same due records. Together they delete each record once.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn purges_of_many_processes_delete_each_record_once() {
+    const PURGES: usize = 8;
+    const RECORDS: u64 = 1_000;
+    let database = Database::new().await;
+    let store = database.store().await;
+    let pool = database.pool(1).await;
+    own(&store, &claim("held")).await;
+    add_due(&pool, RECORDS).await;
+    let purging: JoinSet<u64> = (0..PURGES)
+        .map(|_| {
+            let store = store.clone();
+            async move {
+                let mut removed = 0;
+                loop {
+                    let purged = store.purge(50).await.unwrap();
+                    removed += purged.removed;
+                    if !purged.more {
+                        return removed;
+                    }
+                }
+            }
+        })
+        .collect();
+    let removed: u64 = purging.join_all().await.into_iter().sum();
+    assert_eq!(removed, RECORDS);
+    database.drop().await;
+}
+
 /// Owners and purgers work on the same records, in overlapping batches, while other callers claim.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
@@ -564,15 +605,7 @@ async fn purging_and_claims_do_not_block_each_other() {
     let store = database.store().await;
     let pool = database.pool(1).await;
     own(&store, &claim("held")).await;
-    execute(
-        &pool,
-        &format!(
-            "INSERT INTO idem_records SELECT sha256(n::text::bytea), scope, operation, n::text, fingerprint, 'completed', \
-             claim_id, fencing_token, attempt, 1, 1, on_crash, 'json/1', '\\x00', 1, 1, n \
-             FROM idem_records, generate_series(1, {RECORDS}) n"
-        ),
-    )
-    .await;
+    add_due(&pool, RECORDS).await;
     // Another open transaction locks an expired row.
     let mut holding = pool.begin().await.unwrap();
     sqlx::query("SELECT id FROM idem_records WHERE idempotency_key = '1' FOR UPDATE")
