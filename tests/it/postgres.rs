@@ -1,11 +1,10 @@
 //! Properties that only the PostgreSQL store has: its tables, its errors, its isolation and the cost of a transition.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use idem_runtime::record::FencingToken;
-use idem_runtime::store::{ClaimOutcome, FencedWrite, Filter, PageRequest, Purged, Resolution};
+use idem_runtime::store::{ClaimOutcome, FencedWrite, Filter, PageRequest, Resolution};
 use idem_runtime::{
     PostgresForm, PostgresStore, State, Store, StoreError, StoreErrorKind, conformance,
 };
@@ -22,6 +21,7 @@ mod errors;
 mod kept;
 mod pooling;
 mod portable;
+mod purging;
 mod statements;
 
 /// A dedicated database for one test.
@@ -552,116 +552,6 @@ async fn a_cut_connection_fails_only_one_transition() {
     );
     let done = store.complete(&owner, &outcome(b"1")).await.unwrap();
     assert_eq!(done, FencedWrite::Applied);
-    database.drop().await;
-}
-
-/// Copies the only record as this number of records that are due.
-async fn add_due(pool: &PgPool, records: u64) {
-    let copy = format!(
-        "INSERT INTO idem_records SELECT sha256(n::text::bytea), scope, operation, n::text, fingerprint, 'completed', \
-         claim_id, fencing_token, attempt, 1, 1, on_crash, 'json/1', '\\x00', 1, 1, n \
-         FROM idem_records, generate_series(1, {records}) n"
-    );
-    execute(pool, &copy).await;
-}
-
-/// Many purges find the same due records. Together they delete each record once.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn purges_of_many_processes_delete_each_record_once() {
-    const PURGES: usize = 8;
-    const RECORDS: u64 = 1_000;
-    let database = Database::new().await;
-    let store = database.store().await;
-    let pool = database.pool(1).await;
-    own(&store, &claim("held")).await;
-    add_due(&pool, RECORDS).await;
-    let purging: JoinSet<u64> = (0..PURGES)
-        .map(|_| {
-            let store = store.clone();
-            async move {
-                let mut removed = 0;
-                loop {
-                    let purged = store.purge(50).await.unwrap();
-                    removed += purged.removed;
-                    if !purged.more {
-                        return removed;
-                    }
-                }
-            }
-        })
-        .collect();
-    let removed: u64 = purging.join_all().await.into_iter().sum();
-    assert_eq!(removed, RECORDS);
-    database.drop().await;
-}
-
-/// Owners and purgers work on the same records, in overlapping batches, while other callers claim.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn purging_and_claims_do_not_block_each_other() {
-    const RECORDS: u64 = 2_000;
-    let database = Database::new().await;
-    let store = database.store().await;
-    let pool = database.pool(1).await;
-    own(&store, &claim("held")).await;
-    add_due(&pool, RECORDS).await;
-    // Another open transaction locks an expired row.
-    let mut holding = pool.begin().await.unwrap();
-    sqlx::query("SELECT id FROM idem_records WHERE idempotency_key = '1' FOR UPDATE")
-        .execute(&mut *holding)
-        .await
-        .unwrap();
-
-    let purging = Arc::new(AtomicBool::new(true));
-    let mut owners = JoinSet::new();
-    for task in 0..4 {
-        let (store, purging) = (store.clone(), Arc::clone(&purging));
-        owners.spawn(async move {
-            let mut number = 0;
-            while purging.load(Ordering::Relaxed) || number < 20 {
-                let mut claim = claim(&format!("t{task}-{number}"));
-                claim.retention = Duration::from_millis(1);
-                let owner = own(&store, &claim).await;
-                store.complete(&owner, &outcome(b"1")).await.unwrap();
-                number += 1;
-            }
-        });
-    }
-    let mut purgers = JoinSet::new();
-    for _ in 0..3 {
-        let store = store.clone();
-        purgers.spawn(async move {
-            let mut removed = 0;
-            for _ in 0..200 {
-                let Purged {
-                    removed: batch,
-                    more,
-                    ..
-                } = store.purge(50).await.map_err(|it| full_text(&it)).unwrap();
-                removed += batch;
-                if !more {
-                    break;
-                }
-            }
-            removed
-        });
-    }
-    let removed: u64 = purgers.join_all().await.into_iter().sum();
-    purging.store(false, Ordering::Relaxed);
-    owners.join_all().await;
-    assert!(removed >= RECORDS - 1, "{removed}");
-    holding.rollback().await.unwrap();
-    until(async || {
-        store.purge(500).await.unwrap();
-        number(
-            &pool,
-            "SELECT count(*) FROM idem_records WHERE idempotency_key = '1'",
-        )
-        .await
-            == 0
-    })
-    .await;
     database.drop().await;
 }
 
