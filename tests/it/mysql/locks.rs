@@ -6,9 +6,9 @@ use idem_runtime::{Call, Error, Idem, MySqlStore, RunOptions, Store as _, StoreE
 use idem_servers::{Options, Server};
 use sqlx::Connection as _;
 use sqlx::mysql::{MySqlConnection, MySqlPool};
-use tokio::task::JoinSet;
 
 use super::{Database, execute};
+use crate::purging::purge_at_once;
 use crate::records::{claim, own};
 
 fn call(key: &str) -> Call {
@@ -170,7 +170,6 @@ async fn a_purge_leaves_a_locked_record_and_deletes_the_others() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
 async fn purges_of_many_processes_do_not_wait_for_each_other() {
-    const PURGES: u64 = 8;
     const RECORDS: u64 = 1_000;
     let server = Server::maria_db(&Options::fast()).unwrap();
     let pool = MySqlPool::connect(&server.url()).await.unwrap();
@@ -179,24 +178,7 @@ async fn purges_of_many_processes_do_not_wait_for_each_other() {
     due(&store, &pool, (0..RECORDS).map(|n| n.to_string())).await;
     let waits = lock_waits(&pool).await;
 
-    let purging: JoinSet<u64> = (0..PURGES)
-        .map(|_| {
-            let store = store.clone();
-            async move {
-                let mut removed = 0;
-                loop {
-                    let purged = store.purge(50).await.unwrap();
-                    removed += purged.removed;
-                    if !purged.more {
-                        return removed;
-                    }
-                }
-            }
-        })
-        .collect();
-    let removed: u64 = purging.join_all().await.into_iter().sum();
-
-    assert_eq!(removed, RECORDS);
+    assert_eq!(purge_at_once(&store).await, RECORDS);
     assert_eq!(lock_waits(&pool).await, waits);
 }
 

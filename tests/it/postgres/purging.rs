@@ -10,6 +10,7 @@ use sqlx::PgPool;
 use tokio::task::JoinSet;
 
 use super::{Database, execute, number, until};
+use crate::purging::purge_at_once;
 use crate::records::{claim, full_text, outcome, own};
 
 /// Copies the only record as this number of records that are due.
@@ -26,30 +27,13 @@ async fn add_due(pool: &PgPool, records: u64) {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn purges_of_many_processes_delete_each_record_once() {
-    const PURGES: usize = 8;
     const RECORDS: u64 = 1_000;
     let database = Database::new().await;
     let store = database.store().await;
     let pool = database.pool(1).await;
     own(&store, &claim("held")).await;
     add_due(&pool, RECORDS).await;
-    let purging: JoinSet<u64> = (0..PURGES)
-        .map(|_| {
-            let store = store.clone();
-            async move {
-                let mut removed = 0;
-                loop {
-                    let purged = store.purge(50).await.unwrap();
-                    removed += purged.removed;
-                    if !purged.more {
-                        return removed;
-                    }
-                }
-            }
-        })
-        .collect();
-    let removed: u64 = purging.join_all().await.into_iter().sum();
-    assert_eq!(removed, RECORDS);
+    assert_eq!(purge_at_once(&store).await, RECORDS);
     database.drop().await;
 }
 
