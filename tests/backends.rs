@@ -23,7 +23,9 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, M
 pub const POSTGRES: &str = "IDEM_TEST_POSTGRES_URL";
 /// Variable with the URL of another database that speaks PostgreSQL, for a user who may create tables.
 pub const OTHER_POSTGRES: &str = "IDEM_TEST_OTHER_POSTGRES_URL";
-/// Variable with the URL of MySQL or MariaDB, for a user who may create databases.
+/// Variable with the URL of MariaDB, for a user who may create databases.
+pub const MARIADB: &str = "IDEM_TEST_MARIADB_URL";
+/// Variable with the URL of MySQL, for a user who may create databases.
 pub const MYSQL: &str = "IDEM_TEST_MYSQL_URL";
 /// Variable with the URL of Redis or Valkey.
 pub const REDIS: &str = "IDEM_TEST_REDIS_URL";
@@ -192,13 +194,26 @@ pub async fn other_postgres() -> anyhow::Result<PostgresStore> {
     Ok(store)
 }
 
-/// Creates an empty database in MySQL or MariaDB for the caller.
+/// Creates an empty database in MariaDB for the caller.
+///
+/// # Errors
+///
+/// The variable is not set, or the server cannot be reached.
+pub async fn mariadb() -> anyhow::Result<MySqlPool> {
+    mysql_database(MARIADB).await
+}
+
+/// Creates an empty database in MySQL for the caller.
 ///
 /// # Errors
 ///
 /// The variable is not set, or the server cannot be reached.
 pub async fn mysql() -> anyhow::Result<MySqlPool> {
-    let url = variable(MYSQL)?;
+    mysql_database(MYSQL).await
+}
+
+async fn mysql_database(name: &str) -> anyhow::Result<MySqlPool> {
+    let url = variable(name)?;
     let database = unique_name();
     let made = async {
         let options = MySqlConnectOptions::from_str(&url)?;
@@ -212,7 +227,7 @@ pub async fn mysql() -> anyhow::Result<MySqlPool> {
             .connect_with(options.database(&database))
             .await
     };
-    within(MYSQL, made).await
+    within(name, made).await
 }
 
 /// Connects to Redis, and returns the client with a unique key prefix.

@@ -11,7 +11,7 @@ use idem_runtime::{
     Store,
 };
 use idem_servers::{GaleraCluster, Options, RedisSentinels, Server};
-use idem_tests::backends::{self, MYSQL, OTHER_POSTGRES, POSTGRES, PoolMode, REDIS, REDIS_CLUSTER};
+use idem_tests::backends::{self, MARIADB, OTHER_POSTGRES, POSTGRES, PoolMode, REDIS, REDIS_CLUSTER};
 use idem_tests::proxy::Proxy;
 use libtest_mimic::{Failed, Trial};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
@@ -136,13 +136,13 @@ fn suites(files: &Path) -> Vec<Suite> {
             store.migrate().await?;
             Ok(store)
         }),
-        Suite::new("mysql", &[MYSQL], async || {
-            let store = MySqlStore::new(backends::mysql().await?);
+        Suite::new("mysql", &[MARIADB], async || {
+            let store = MySqlStore::new(backends::mariadb().await?);
             store.migrate().await?;
             Ok(store)
         }),
         // Each connection of the pool leads to another node. The servers run until this process ends.
-        Suite::new("galera", &[MYSQL], async || {
+        Suite::new("galera", &[MARIADB], async || {
             let cluster = tokio::task::block_in_place(|| GaleraCluster::start(&Options::fast()))?;
             let nodes = Vec::leak(vec![cluster])[0].nodes();
             nodes[0].query("CREATE DATABASE idem")?;

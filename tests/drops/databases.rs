@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use idem_runtime::outbox::Outbox;
 use idem_runtime::store::TransactionalStore;
 use idem_runtime::{Error, Idem, Key, MySqlStore, PostgresStore, SqliteStore, Store};
-use idem_tests::backends::{self, MYSQL, POSTGRES};
+use idem_tests::backends::{self, MARIADB, POSTGRES};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
@@ -416,7 +416,7 @@ impl Database for MySqlStore {
         MySqlConnection,
         MySqlConnectOptions,
         "mysql",
-        Some(MYSQL),
+        Some(MARIADB),
         "INSERT INTO charges VALUES (?, ?)",
         "SELECT receipt FROM charges WHERE id = ?",
         "SELECT count(*) FROM idem_outbox WHERE message_key = ?",
@@ -428,7 +428,7 @@ impl Database for MySqlStore {
     type Options = MySqlConnectOptions;
 
     async fn make(_: bool) -> Result<MySqlConnectOptions> {
-        let pool = backends::mysql().await?;
+        let pool = backends::mariadb().await?;
         let options = (*pool.connect_options()).clone();
         pool.close().await;
         Ok(options)

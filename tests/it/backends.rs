@@ -18,7 +18,7 @@ async fn two_tests_share_no_table_in_postgres() {
 #[tokio::test]
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
 async fn two_tests_share_no_table_in_mysql() {
-    let (one, other) = (backends::mysql(), backends::mysql());
+    let (one, other) = (backends::mariadb(), backends::mariadb());
     for pool in [one.await.unwrap(), other.await.unwrap()] {
         sqlx::query("CREATE TABLE met (n INT)")
             .execute(&pool)

@@ -131,7 +131,7 @@ impl Site {
     }
 
     async fn mysql() -> Self {
-        let store = MySqlStore::new(backends::mysql().await.unwrap());
+        let store = MySqlStore::new(backends::mariadb().await.unwrap());
         store.migrate().await.unwrap();
         Self::on(Arc::new(store), None)
     }

@@ -584,7 +584,7 @@ async fn fifty_calls_with_one_issued_key_run_once_on_postgres() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
 async fn fifty_calls_with_one_issued_key_run_once_on_maria_db() {
-    let store = MySqlStore::new(backends::mysql().await.unwrap());
+    let store = MySqlStore::new(backends::mariadb().await.unwrap());
     store.migrate().await.unwrap();
     holds_on(Arc::new(store)).await;
 }

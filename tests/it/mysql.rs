@@ -33,9 +33,9 @@ struct Database {
 impl Database {
     /// Creates a database on the server of each configured URL.
     async fn each() -> Vec<Self> {
-        let mariadb = std::env::var("IDEM_TEST_MYSQL_URL").expect("`cargo xtask test` sets it");
+        let mariadb = std::env::var("IDEM_TEST_MARIADB_URL").expect("`cargo xtask test` sets it");
         let mut databases = vec![Self::at(&mariadb).await];
-        if let Ok(mysql) = std::env::var("IDEM_TEST_MYSQL8_URL") {
+        if let Ok(mysql) = std::env::var("IDEM_TEST_MYSQL_URL") {
             databases.push(Self::at(&mysql).await);
         }
         databases

@@ -113,7 +113,7 @@ impl Database {
     }
 
     async fn mysql() -> Self {
-        let pool = backends::mysql().await.unwrap();
+        let pool = backends::mariadb().await.unwrap();
         let outbox = Outbox::new(pool.clone());
         Self::migrated(Pool::MySql(pool), outbox, None).await
     }

@@ -53,7 +53,7 @@ impl Place {
 
     /// An empty database.
     async fn mysql() -> Self {
-        let pool = backends::mysql().await.unwrap();
+        let pool = backends::mariadb().await.unwrap();
         let url = sqlx::ConnectOptions::to_url_lossy(&*pool.connect_options());
         pool.close().await;
         Self::at(url.into())

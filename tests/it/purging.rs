@@ -174,7 +174,7 @@ async fn a_large_table_is_purged_in_postgres() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
 async fn a_large_table_is_purged_in_maria_db() {
-    let pool: MySqlPool = backends::mysql().await.unwrap();
+    let pool: MySqlPool = backends::mariadb().await.unwrap();
     let store = MySqlStore::new(pool.clone());
     store.migrate().await.unwrap();
     own(&store, &claim("held")).await;

@@ -558,7 +558,7 @@ macro_rules! cases {
                 #[tokio::test(flavor = "multi_thread")]
                 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
                 async fn $case() {
-                    let store = MySqlStore::new(backends::mysql().await.unwrap());
+                    let store = MySqlStore::new(backends::mariadb().await.unwrap());
                     store.migrate().await.unwrap();
                     super::$case(Arc::new(store)).await;
                 }

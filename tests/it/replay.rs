@@ -199,7 +199,7 @@ fn values_of_everything_on_postgres() {
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
 fn values_of_everything_on_mysql() {
     all_values(60, async {
-        let store = MySqlStore::new(backends::mysql().await.unwrap());
+        let store = MySqlStore::new(backends::mariadb().await.unwrap());
         store.migrate().await.unwrap();
         Arc::new(store) as _
     });
@@ -429,7 +429,7 @@ async fn the_recovery_input_is_the_given_value_on_postgres() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
 async fn the_recovery_input_is_the_given_value_on_mysql() {
-    let store = MySqlStore::new(backends::mysql().await.unwrap());
+    let store = MySqlStore::new(backends::mariadb().await.unwrap());
     store.migrate().await.unwrap();
     recovery_inputs(Arc::new(store), 50).await;
 }

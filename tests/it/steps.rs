@@ -62,7 +62,7 @@ tables!(PostgresStore, sqlx::PgPool, async {
     backends::postgres().await.unwrap()
 });
 tables!(MySqlStore, sqlx::MySqlPool, async {
-    backends::mysql().await.unwrap()
+    backends::mariadb().await.unwrap()
 });
 
 async fn save(store: &impl Store, owner: &Owner, name: &str) {

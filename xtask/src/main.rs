@@ -37,7 +37,7 @@ Usage: cargo xtask <command>
   servers [-- COMMAND...]
                       Starts private servers (PostgreSQL, MariaDB, Redis, Redis Cluster, RabbitMQ, NATS), and runs
                       COMMAND with their addresses in variables. Without a COMMAND, prints the variables and waits for
-                      Ctrl-C. The variables are IDEM_TEST_POSTGRES_URL, IDEM_TEST_MYSQL_URL, IDEM_TEST_REDIS_URL,
+                      Ctrl-C. The variables are IDEM_TEST_POSTGRES_URL, IDEM_TEST_MARIADB_URL, IDEM_TEST_REDIS_URL,
                       IDEM_TEST_REDIS_CLUSTER_URLS (separated by commas), IDEM_TEST_AMQP_URL and IDEM_TEST_NATS_URL.
                       If a variable is already set, its server is not started. IDEM_TEST_PYTHON is the Python of an
                       environment in the target directory, in which pip has installed the HTTP clients of the tests.

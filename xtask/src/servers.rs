@@ -41,7 +41,7 @@ impl Servers {
                 let options = Options::fast().set("shared_preload_libraries", "pg_stat_statements");
                 Server::postgres(&options)
             }),
-            (Need::MySql, "IDEM_TEST_MYSQL_URL", || {
+            (Need::MySql, "IDEM_TEST_MARIADB_URL", || {
                 Server::maria_db(&Options::fast())
             }),
             (Need::Redis, "IDEM_TEST_REDIS_URL", || {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use idem_runtime::store::operator::OperatorStore;
 use idem_runtime::{MySqlStore, PostgresForm, PostgresStore, SqliteStore};
 use idem_servers::{Options, Server};
-use idem_tests::backends::MYSQL;
+use idem_tests::backends::MARIADB;
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Executor as _};
 
@@ -230,7 +230,7 @@ fn through_a_pooler(server: &Server, place: &Place) {
 }
 
 #[tokio::test]
-#[ignore = "IDEM_TEST_MYSQL_URL"]
+#[ignore = "IDEM_TEST_MARIADB_URL"]
 async fn mysql() {
     let place = Place::mysql().await;
     let table = place.options[1].clone();
@@ -252,7 +252,7 @@ async fn mysql() {
          ALTER TABLE {table} DROP KEY purge_queue"
     ))
     .await;
-    let url = with_user(&variable(MYSQL), &user, Some(&user));
+    let url = with_user(&variable(MARIADB), &user, Some(&user));
     let other = MySqlStore::connect(&url).await.unwrap();
     let theirs = as_user(&place, Arc::new(other), url);
     let missing = format!("INSERT on `{table}`, UPDATE on `{table}`, DELETE on `{table}`\"");

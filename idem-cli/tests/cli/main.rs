@@ -17,7 +17,7 @@ use idem_runtime::{
     Identity, Key, MySqlStore, OnCrash, Operation, PostgresStore, RecordId, RedisStore, Scope,
     SqliteStore,
 };
-use idem_tests::backends::{MYSQL, POSTGRES, REDIS, REDIS_CLUSTER};
+use idem_tests::backends::{MARIADB, POSTGRES, REDIS, REDIS_CLUSTER};
 use tempfile::TempDir;
 
 mod bulk;
@@ -65,7 +65,7 @@ impl Place {
     }
 
     async fn mysql() -> Self {
-        Self::at(variable(MYSQL), unique()).await
+        Self::at(variable(MARIADB), unique()).await
     }
 
     async fn redis() -> Self {
@@ -519,7 +519,7 @@ on_each_store!(
     sqlite,
     #[ignore = "IDEM_TEST_POSTGRES_URL"]
     postgres,
-    #[ignore = "IDEM_TEST_MYSQL_URL"]
+    #[ignore = "IDEM_TEST_MARIADB_URL"]
     mysql,
     #[ignore = "IDEM_TEST_REDIS_URL"]
     redis,

@@ -1,7 +1,7 @@
 //! Migrations: the plan, the SQL for somebody else, and applying them.
 
 use idem_runtime::{MySqlStore, PostgresStore, SqliteStore};
-use idem_tests::backends::{MYSQL, POSTGRES};
+use idem_tests::backends::{MARIADB, POSTGRES};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 
@@ -154,7 +154,7 @@ async fn the_outbox_in_postgres() {
 }
 
 #[tokio::test]
-#[ignore = "IDEM_TEST_MYSQL_URL"]
+#[ignore = "IDEM_TEST_MARIADB_URL"]
 async fn the_outbox_in_mysql() {
     the_outbox_is_migrated_apart_from_the_records(Place::mysql().await).await;
 }
@@ -225,9 +225,9 @@ async fn postgres() {
 }
 
 #[tokio::test]
-#[ignore = "IDEM_TEST_MYSQL_URL"]
+#[ignore = "IDEM_TEST_MARIADB_URL"]
 async fn mysql() {
-    let store = MySqlStore::connect(&variable(MYSQL)).await.unwrap();
+    let store = MySqlStore::connect(&variable(MARIADB)).await.unwrap();
     let pool = store.pool();
     let (one, other) = (unique(), unique());
     for database in [&one, &other] {
@@ -321,7 +321,7 @@ async fn index_of_postgres() {
 }
 
 #[tokio::test]
-#[ignore = "IDEM_TEST_MYSQL_URL"]
+#[ignore = "IDEM_TEST_MARIADB_URL"]
 async fn index_of_mysql() {
     the_index_of_stuck_records_is_created_on_request(&Place::mysql().await).await;
 }

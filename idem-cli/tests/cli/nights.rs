@@ -167,7 +167,7 @@ on_each_store!(
     sqlite,
     #[ignore = "IDEM_TEST_POSTGRES_URL"]
     postgres,
-    #[ignore = "IDEM_TEST_MYSQL_URL"]
+    #[ignore = "IDEM_TEST_MARIADB_URL"]
     mysql,
     #[ignore = "IDEM_TEST_REDIS_URL"]
     redis,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use idem_runtime::outbox::{Connection, Message, Outbox, Relay};
 use idem_runtime::store::ManualChange;
 use idem_runtime::{Key, MySqlStore, PostgresStore, SqliteStore};
-use idem_tests::backends::{MYSQL, POSTGRES};
+use idem_tests::backends::{MARIADB, POSTGRES};
 
 use super::{Asked, Place, unique, variable};
 
@@ -95,10 +95,10 @@ async fn postgres() {
 }
 
 #[tokio::test]
-#[ignore = "IDEM_TEST_MYSQL_URL"]
+#[ignore = "IDEM_TEST_MARIADB_URL"]
 async fn mysql() {
     let (place, name) = (Place::mysql().await, unique());
-    let store = MySqlStore::connect(&variable(MYSQL)).await.unwrap();
+    let store = MySqlStore::connect(&variable(MARIADB)).await.unwrap();
     let outbox = Outbox::new(&store).with_table(&name).unwrap();
     outbox.migrate().await.unwrap();
     let mut connection = store.pool().acquire().await.unwrap();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use idem_runtime::{Idem, MemoryStore, MySqlStore, PostgresStore, SqliteStore, State};
-use idem_tests::backends::{self, MYSQL, POSTGRES};
+use idem_tests::backends::{self, MARIADB, POSTGRES};
 use idem_tests::ledger::Ledger;
 
 use super::calls::{self, Book, Dropped};
@@ -57,7 +57,7 @@ async fn an_open_transaction_is_found_on_postgres() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
 async fn an_open_transaction_is_found_on_mariadb() {
-    let address = backends::variable(MYSQL).unwrap();
+    let address = backends::variable(MARIADB).unwrap();
     an_open_transaction_is_found::<MySqlStore>(&address).await;
 }
 

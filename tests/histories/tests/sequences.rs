@@ -94,7 +94,7 @@ fn the_portable_form_of_the_postgres_store_agrees() {
 fn the_mysql_store_agrees() {
     let runtime = Runtime::new().unwrap();
     let store = runtime.block_on(async {
-        let store = MySqlStore::new(backends::mysql().await.unwrap());
+        let store = MySqlStore::new(backends::mariadb().await.unwrap());
         store.migrate().await.unwrap();
         store
     });

@@ -176,7 +176,7 @@ async fn retries_of_cut_requests_are_answered_on_postgres() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
 async fn retries_of_cut_requests_are_answered_on_mysql() {
-    let store = MySqlStore::new(backends::mysql().await.unwrap());
+    let store = MySqlStore::new(backends::mariadb().await.unwrap());
     store.migrate().await.unwrap();
     retries_of_cut_requests_are_answered(Idem::new(store).erased()).await;
 }

@@ -23,7 +23,7 @@ async fn examined(pool: &MySqlPool) -> u64 {
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
 async fn a_look_reads_a_bounded_part_of_mysql() {
-    let database = backends::mysql().await.unwrap();
+    let database = backends::mariadb().await.unwrap();
     // One connection, since the counters belong to the session.
     let pool = MySqlPoolOptions::new()
         .max_connections(1)

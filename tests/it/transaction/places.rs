@@ -262,7 +262,7 @@ impl Place for MySql {
     );
 
     async fn open() -> Self {
-        let pool = backends::mysql().await.unwrap();
+        let pool = backends::mariadb().await.unwrap();
         sqlx::query(TABLE).execute(&pool).await.unwrap();
         Self(pool)
     }
